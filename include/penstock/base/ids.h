@@ -1,0 +1,32 @@
+// Strong ids: a stage, a microbatch and a rank are all small integers, and must never be mixed up.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <ostream>
+
+namespace penstock {
+
+//! An integer that only compares and converts within its own kind.
+template <class Tag>
+struct StrongId {
+  std::int32_t value = 0;
+
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(std::int64_t v) : value(static_cast<std::int32_t>(v)) {}
+
+  friend constexpr auto operator<=>(StrongId, StrongId) = default;
+  friend std::ostream& operator<<(std::ostream& out, StrongId id) { return out << id.value; }
+};
+
+using StageId = StrongId<struct StageTag>;
+using MicrobatchId = StrongId<struct MicrobatchTag>;
+using Rank = StrongId<struct RankTag>;
+
+}  // namespace penstock
+
+template <class Tag>
+struct std::hash<penstock::StrongId<Tag>> {
+  std::size_t operator()(penstock::StrongId<Tag> id) const noexcept { return std::hash<std::int32_t>{}(id.value); }
+};

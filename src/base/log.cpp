@@ -1,0 +1,55 @@
+// The logger: one write per line, level from the environment.
+#include <penstock/base/log.h>
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+
+namespace penstock {
+namespace {
+
+constexpr std::array<std::string_view, 6> kNames = {"off", "error", "warn", "info", "debug", "trace"};
+
+LogLevel level_from_environment() {
+  const char* name = std::getenv("PENSTOCK_LOG");
+  if (name == nullptr || *name == '\0') return LogLevel::Off;
+  if (const auto level = parse_log_level(name)) return *level;
+  const std::string text = std::string("penstock warn: PENSTOCK_LOG=") + name +
+                           " is none of off, error, warn, info, debug, trace; logging stays off\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
+  return LogLevel::Off;
+}
+
+std::atomic<LogLevel>& level() {
+  static std::atomic<LogLevel> value{level_from_environment()};
+  return value;
+}
+
+thread_local std::optional<Rank> this_rank;
+
+}  // namespace
+
+std::optional<LogLevel> parse_log_level(std::string_view name) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<LogLevel>(i);
+  }
+  return std::nullopt;
+}
+
+LogLevel log_level() { return level().load(std::memory_order_relaxed); }
+void set_log_level(LogLevel value) { level().store(value, std::memory_order_relaxed); }
+
+void set_log_rank(std::optional<Rank> rank) { this_rank = rank; }
+std::optional<Rank> log_rank() { return this_rank; }
+
+void log_line(LogLevel line_level, const std::string& text) {
+  if (line_level == LogLevel::Off || line_level > log_level()) return;
+  std::string line = "penstock";
+  if (this_rank) line += "[" + std::to_string(this_rank->value) + "]";
+  line += " " + std::string(kNames[static_cast<std::size_t>(line_level)]) + ": " + text + "\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace penstock

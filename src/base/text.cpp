@@ -1,0 +1,103 @@
+// Text helpers.
+#include <penstock/base/text.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+namespace penstock {
+namespace {
+
+std::string number(double value, const char* unit) {
+  std::array<char, 48> buffer{};
+  const int digits = value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  std::snprintf(buffer.data(), buffer.size(), "%.*f %s", digits, value, unit);
+  return buffer.data();
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string join(const std::vector<std::string>& parts, std::string_view separator) {
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += separator;
+    text += parts[i];
+  }
+  return text;
+}
+
+std::string to_lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+std::string quote(std::string_view text, std::size_t limit) {
+  std::string quoted = "'";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (i == limit) return quoted + "…'";
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte >= 0x20 && byte < 0x7f) {
+      quoted += text[i];
+    } else {
+      std::array<char, 8> escape{};
+      std::snprintf(escape.data(), escape.size(), "\\x%02x", byte);
+      quoted += escape.data();
+    }
+  }
+  return quoted + "'";
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  constexpr std::array<const char*, 5> units = {"B", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < units.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return number(value, units[unit]);
+}
+
+std::string seconds_text(double seconds) {
+  const double size = std::abs(seconds);
+  if (size >= 1) return number(seconds, "s");
+  if (size >= 1e-3) return number(seconds * 1e3, "ms");
+  return number(seconds * 1e6, "us");
+}
+
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string lower = to_lower(word);
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const std::size_t distance = edit_distance(lower, to_lower(candidate));
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace penstock

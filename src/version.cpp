@@ -1,11 +1,10 @@
-// Versions of ours and of libtorch.
+// The version of libtorch.
 #include <penstock/version.h>
 
 #include <torch/version.h>
 
 namespace penstock {
 
-std::string version() { return PENSTOCK_VERSION; }
 std::string torch_version() { return TORCH_VERSION; }
 
 }  // namespace penstock

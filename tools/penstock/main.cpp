@@ -1,9 +1,90 @@
-// The `penstock` command: parses the command line and hands over to one command's file.
-#include <CLI/CLI.hpp>
+// Both executables' entry: finds the command's row, hands over to its code or to the executable that has it,
+// and turns errors into text and exit codes (0 fine, 1 the answer is no, 2 bad usage) in this one place.
+#include "arguments.h"
+#include "command.h"
+#include "start_torch.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/base/version.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+namespace {
+
+std::string overview() {
+  std::string text =
+      "Pipeline, tensor and data parallel training for libtorch.\n\n"
+      "Usage: penstock COMMAND [arguments]\n\nCommands:\n";
+  std::size_t width = 0;
+  for (const Command& command : commands()) width = std::max(width, command.name.size());
+  for (const Command& command : commands()) {
+    text += "  " + std::string(command.name) + std::string(width + 2 - command.name.size(), ' ');
+    text += std::string(command.help) + "\n";
+  }
+  return text + "\n`penstock COMMAND --help` tells more, with an example; `--version` prints the version.\n";
+}
+
+const Command& command_named(const std::string& name) {
+  if (const Command* command = find_command(name)) return *command;
+  std::vector<std::string> names;
+  for (const Command& command : commands()) names.emplace_back(command.name);
+  const std::string near = nearest(name, names);
+  throw UsageError((name.starts_with("-") ? "there is no option " : "there is no command ") + quote(name), {},
+                   near.empty() ? "see penstock --help" : "did you mean penstock " + near + "?");
+}
+
+int run(std::vector<std::string> words) {
+  if (words.empty()) throw UsageError("no command was given", {}, "see penstock --help");
+  const std::string first = words.front();
+  words.erase(words.begin());
+  if (first == "--version") {
+    print("penstock " + version() + "\n");
+    return 0;
+  }
+  if (first == "--help" || first == "-h" || first == "help") {
+    if (words.empty()) {
+      print(overview());
+      return 0;
+    }
+    return run({words.front(), "--help"});
+  }
+  const Command& command = command_named(first);
+  const Handler handler = handler_of(command.name);
+  if (handler == nullptr) start_torch(command, words);
+  Arguments arguments(command, std::move(words));
+  return handler(arguments);
+}
+
+void complain(const std::string& what, const std::string& where, const std::string& hint) {
+  std::string text = "penstock: error: " + what;
+  if (!where.empty()) text += " (" + where + ")";
+  text += "\n";
+  if (!hint.empty()) text += "hint: " + hint + "\n";
+  std::fputs(text.c_str(), stderr);
+}
+
+}  // namespace
+}  // namespace penstock::tool
 
 int main(int argc, char** argv) {
-  CLI::App app{"Pipeline, tensor and data parallel training for libtorch.", "penstock"};
-  app.require_subcommand(1);
-  CLI11_PARSE(app, argc, argv);
-  return 0;
+  using namespace penstock;
+  try {
+    return tool::run({argv + 1, argv + argc});
+  } catch (const tool::Answered&) {
+    return 0;
+  } catch (const UsageError& error) {
+    tool::complain(error.message(), error.context().text(), error.hint());
+    return 2;
+  } catch (const Error& error) {
+    tool::complain(error.message(), error.context().text(), error.hint());
+  } catch (const std::exception& error) {
+    tool::complain(error.what(), "", "");
+  }
+  return 1;
 }

@@ -1,0 +1,98 @@
+// The conventions that all commands share, through the real binary.
+#include "support/program.h"
+
+#include <penstock/base/version.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <regex>
+
+namespace penstock {
+namespace {
+
+using test::Outcome;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+// The commands that the help lists.
+std::vector<std::string> listed_commands() {
+  const std::string help = test::penstock({"--help"}).out;
+  const std::string rows = help.substr(help.find("Commands:\n") + 10);
+  std::vector<std::string> names;
+  const std::regex row("(^|\n)  ([a-z]+) ");
+  for (std::sregex_iterator it(rows.begin(), rows.end(), row), end; it != end; ++it)
+    names.push_back((*it)[2]);
+  return names;
+}
+
+TEST(Tool, VersionIsTheLibrarys) {
+  const Outcome outcome = test::penstock({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, "penstock " + version() + "\n");
+}
+
+TEST(Tool, EveryListedCommandHasAHelpWithAnExample) {
+  const std::vector<std::string> names = listed_commands();
+  ASSERT_FALSE(names.empty());
+  for (const std::string& name : names) {
+    const Outcome outcome = test::penstock({name, "--help"});
+    EXPECT_EQ(outcome.code, 0) << name << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("Example:\n  penstock " + name)) << name;
+    EXPECT_THAT(outcome.out, HasSubstr("--json")) << name;
+    EXPECT_EQ(test::penstock({"help", name}).out, outcome.out);
+  }
+}
+
+TEST(Tool, AnUnknownCommandIsBadUsageAndSuggestsTheNearest) {
+  const Outcome outcome = test::penstock({"versoin"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_EQ(outcome.err,
+            "penstock: error: there is no command 'versoin'\nhint: did you mean penstock version?\n");
+  EXPECT_EQ(test::penstock({}).code, 2);
+  EXPECT_THAT(test::penstock({"--frobnicate"}).err, HasSubstr("there is no option '--frobnicate'"));
+}
+
+TEST(Tool, AnUnknownOptionIsBadUsageAndSuggestsTheNearest) {
+  const Outcome outcome = test::penstock({"version", "--jsn"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err, "penstock: error: version does not take '--jsn'\nhint: did you mean --json?\n");
+}
+
+TEST(Tool, AFullDiskIsAnError) {
+  const Outcome outcome = test::run_program({"sh", "-c", PENSTOCK_TOOL " --help > /dev/full"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, StartsWith("penstock: error: cannot write to standard output"));
+}
+
+TEST(Tool, DoesNotLoadLibtorch) {
+  const Outcome outcome = test::run_program({"ldd", PENSTOCK_TOOL});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("libc.so"));
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("torch")));
+}
+
+TEST(Tool, StartsTheTorchProgramBesideItself) {
+  const Outcome outcome = test::penstock({"version", "--json"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, StartsWith("{\"penstock\":\"" + version() + "\",\"libtorch\":\"2.13."));
+}
+
+TEST(Tool, SaysSoWhereTheTorchProgramIsMissing) {
+  const test::TempDir dir;
+  std::filesystem::copy(PENSTOCK_TOOL, dir / "penstock");
+  const Outcome outcome = test::run_program({dir / "penstock", "version"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, StartsWith("penstock: error: penstock version needs libtorch"));
+  EXPECT_THAT(outcome.err, HasSubstr("\nhint: "));
+}
+
+TEST(Tool, TheTorchProgramDoesNotStartItselfForAPlanCommand) {
+  EXPECT_EQ(test::run_program({PENSTOCK_TOOL "-torch", "no-such"}).code, 2);
+}
+
+}  // namespace
+}  // namespace penstock

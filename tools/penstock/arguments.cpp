@@ -1,0 +1,135 @@
+// The command line of one command, on CLI11.
+#include "arguments.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <CLI/CLI.hpp>
+
+#include <utility>
+
+namespace penstock::tool {
+
+struct Arguments::Parser {
+  CLI::App app;
+
+  CLI::Option* finish(CLI::Option* option, Need need) {
+    if (need == Need::Required) option->required();
+    return option;
+  }
+};
+
+Arguments::Arguments(const Command& command, std::vector<std::string> words)
+    : command_(command), words_(std::move(words)), parser_(std::make_unique<Parser>()) {
+  CLI::App& app = parser_->app;
+  app.description(std::string(command.help));
+  app.name("penstock " + std::string(command.name));
+  app.footer("Example:\n  " + std::string(command.example));
+  app.set_help_flag("-h,--help", "Print this help");
+  app.get_formatter()->column_width(34);
+  app.add_flag("--json", json_, "Print JSON, for machines");
+}
+
+Arguments::~Arguments() = default;
+
+void Arguments::positional(const std::string& name, std::string& target, const std::string& help, Need need) {
+  parser_->finish(parser_->app.add_option(name, target, help), need);
+}
+
+void Arguments::positional(const std::string& name, std::vector<std::string>& target, const std::string& help,
+                           Need need) {
+  parser_->finish(parser_->app.add_option(name, target, help), need);
+}
+
+void Arguments::rest(const std::string& name, std::vector<std::string>& target, const std::string& help) {
+  parser_->app.positionals_at_end();
+  parser_->app.add_option(name, target, help)->required();
+}
+
+void Arguments::option(const std::string& names, std::string& target, const std::string& help, Need need) {
+  CLI::Option* option = parser_->app.add_option(names, target, help);
+  if (need == Need::Optional && !target.empty()) option->capture_default_str();
+  parser_->finish(option, need);
+}
+
+void Arguments::option(const std::string& names, std::int64_t& target, const std::string& help, Need need) {
+  CLI::Option* option = parser_->app.add_option(names, target, help);
+  if (need == Need::Optional) option->capture_default_str();
+  parser_->finish(option, need);
+}
+
+void Arguments::option(const std::string& names, double& target, const std::string& help, Need need) {
+  CLI::Option* option = parser_->app.add_option(names, target, help);
+  if (need == Need::Optional) option->capture_default_str();
+  parser_->finish(option, need);
+}
+
+void Arguments::option(const std::string& names, std::optional<std::string>& target,
+                       const std::string& help) {
+  parser_->app.add_option(names, target, help);
+}
+
+void Arguments::option(const std::string& names, std::optional<std::int64_t>& target,
+                       const std::string& help) {
+  parser_->app.add_option(names, target, help);
+}
+
+void Arguments::option(const std::string& names, std::optional<double>& target, const std::string& help) {
+  parser_->app.add_option(names, target, help);
+}
+
+void Arguments::option(const std::string& names, std::vector<std::string>& target, const std::string& help) {
+  parser_->app.add_option(names, target, help)->delimiter(',')->allow_extra_args(false);
+}
+
+void Arguments::flag(const std::string& names, bool& target, const std::string& help) {
+  parser_->app.add_flag(names, target, help);
+}
+
+void Arguments::choice_of_words(const std::string& names, const std::vector<std::string>& words,
+                                const std::string& chosen, const std::string& help,
+                                std::function<void(std::size_t)> take) {
+  const auto read = [words, names, take = std::move(take)](const std::string& word) {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (words[i] == word) return take(i);
+    }
+    const std::string near = nearest(word, words);
+    throw UsageError(names + " cannot be " + quote(word), {},
+                     near.empty() ? "one of " + join(words, ", ") : "did you mean " + near + "?");
+  };
+  CLI::Option* option = parser_->app.add_option_function<std::string>(names, read, help);
+  option->type_name(join(words, "|"));
+  if (!chosen.empty()) option->default_str(chosen);
+}
+
+void Arguments::parse() {
+  CLI::App& app = parser_->app;
+  std::vector<std::string> words(words_.rbegin(), words_.rend());  // CLI11 takes them from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    print(app.help());
+    throw Answered{};
+  } catch (const CLI::ExtrasError&) {
+    // The first word that nothing took, with what it may have been meant as.
+    std::vector<std::string> known;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    const std::vector<std::string> left = app.remaining();
+    const std::string word = left.empty() ? "" : left.front().substr(0, left.front().find('='));
+    const std::string near = word.starts_with("--") ? nearest(word, known) : "";
+    throw UsageError(std::string(command_.name) + " does not take " + quote(word), {},
+                     near.empty() ? "see penstock " + std::string(command_.name) + " --help"
+                                  : "did you mean " + near + "?");
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(std::string(command_.name) + ": " + error.what(), {},
+                     "see penstock " + std::string(command_.name) + " --help");
+  }
+}
+
+bool Arguments::given(const std::string& name) const {
+  return parser_->app.count(name) > 0;
+}
+
+}  // namespace penstock::tool

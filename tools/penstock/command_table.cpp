@@ -1,0 +1,28 @@
+// The table of commands. A new command: a row here, a file in commands/, and its handler in plan_handlers.cpp
+// or torch_handlers.cpp.
+#include "command.h"
+
+#include <array>
+
+namespace penstock::tool {
+namespace {
+
+constexpr std::array kCommands = {
+    Command{"version", Home::Torch, "the versions of Penstock and of the libtorch that it runs on",
+            "penstock version --json"},
+};
+
+}  // namespace
+
+std::span<const Command> commands() {
+  return kCommands;
+}
+
+const Command* find_command(std::string_view name) {
+  for (const Command& command : kCommands) {
+    if (command.name == name) return &command;
+  }
+  return nullptr;
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,10 @@
+// One function for each command; each has a file of its own here.
+#pragma once
+
+namespace penstock::tool {
+
+class Arguments;
+
+int version_command(Arguments& arguments);
+
+}  // namespace penstock::tool

@@ -1,0 +1,22 @@
+// `penstock version`: what was built and what is loaded.
+#include "arguments.h"
+#include "commands.h"
+
+#include <penstock/base/json.h>
+#include <penstock/version.h>
+
+namespace penstock::tool {
+
+int version_command(Arguments& arguments) {
+  arguments.parse();
+  if (arguments.json()) {
+    JsonWriter json;
+    json.begin_object().field("penstock", version()).field("libtorch", torch_version()).end_object();
+    print(json.text() + "\n");
+  } else {
+    print("penstock " + version() + "\nlibtorch " + torch_version() + "\n");
+  }
+  return 0;
+}
+
+}  // namespace penstock::tool

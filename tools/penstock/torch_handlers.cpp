@@ -1,0 +1,12 @@
+// The commands that `penstock-torch` runs.
+#include "command.h"
+#include "commands/commands.h"
+
+namespace penstock::tool {
+
+Handler handler_of(std::string_view name) {
+  if (name == "version") return version_command;
+  return nullptr;
+}
+
+}  // namespace penstock::tool

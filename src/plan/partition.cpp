@@ -1,0 +1,370 @@
+// The slowest stage of any cut is the time of some run of layers, so the exact minimum is a binary search
+// over those times; for each bound a dynamic program over the ranks finds the cut whose fullest rank holds
+// least. A rank's stages lie apart in the chain, so its state is one position for each of them ("chunk"), and
+// where chunks meet is guessed.
+#include <penstock/base/error.h>
+#include <penstock/plan/partition.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <unordered_map>
+
+namespace penstock {
+namespace {
+
+constexpr std::uint64_t no_memory = std::numeric_limits<std::uint64_t>::max();
+constexpr std::size_t search_budget = 30'000'000;  //!< transitions, about a second
+
+//! Prefix sums over the layers, so that a run's time and bytes are two look-ups.
+class Chain {
+ public:
+  explicit Chain(std::span<const Layer> layers) : time_{0}, resident_{0}, in_flight_{0} {
+    std::uint64_t previous_output = 0;
+    for (const auto& [name, costs] : layers) {
+      time_.push_back(time_.back() + costs.total_time());
+      resident_.push_back(resident_.back() + costs.resident_bytes());
+      in_flight_.push_back(in_flight_.back() + costs.activation_bytes + costs.weight_bytes);
+      input_.push_back(costs.input_bytes != 0 ? costs.input_bytes : previous_output);
+      previous_output = costs.output_bytes;
+      recompute_ = costs.recompute;
+    }
+  }
+
+  int size() const { return static_cast<int>(time_.size()) - 1; }
+  double time(int from, int to) const { return at(time_, to) - at(time_, from); }
+
+  //! With recomputation a microbatch keeps its input, and one microbatch at a time is worked on.
+  std::uint64_t memory(int from, int to, int in_flight) const {
+    const std::uint64_t resident = at(resident_, to) - at(resident_, from);
+    const std::uint64_t full = at(in_flight_, to) - at(in_flight_, from);
+    const auto count = static_cast<std::uint64_t>(in_flight);
+    return recompute_ ? resident + at(input_, from) * count + full : resident + full * count;
+  }
+
+ private:
+  template <class T>
+  static T at(const std::vector<T>& values, int i) {
+    return values[static_cast<std::size_t>(i)];
+  }
+
+  std::vector<double> time_;
+  std::vector<std::uint64_t> resident_, in_flight_, input_;
+  bool recompute_ = false;
+};
+
+//! The stages of one turn over the ranks: `first + r` on rank r, or `last - r` where the turn runs backward
+//! (the V).
+struct Chunk {
+  int first = 0;
+  bool descending = false;
+};
+
+class Search {
+ public:
+  Search(const Chain& chain, const PartitionOptions& options, int ranks, std::vector<Chunk> chunks)
+      : chain_(chain), options_(options), ranks_(ranks), chunks_(std::move(chunks)) {}
+
+  //! Under the bound: the least possible memory of the fullest rank, and the cut that has it.
+  std::uint64_t best(double bound, std::vector<int>& cut) {
+    bound_ = bound;
+    best_memory_ = no_memory;
+    exhausted_ = false;
+    if (!find_windows()) return no_memory;
+    std::vector<int> starts{0};
+    if (chunks_.empty()) {
+      exhausted_ = true;
+    } else {
+      spent_ = 0;
+      guess(starts);
+    }
+    if (exhausted_) by_stage();
+    cut = cut_;
+    return best_memory_;
+  }
+
+  bool exhausted() const { return exhausted_; }
+
+ private:
+  int stages() const { return static_cast<int>(options_.rank_of_stage.size()); }
+  int in_flight(int stage) const {
+    return options_.in_flight.empty() ? 1 : options_.in_flight[static_cast<std::size_t>(stage)];
+  }
+  bool fits(int from, int to) const { return chain_.time(from, to) <= bound_; }
+
+  //! The lowest and highest position that each boundary can take under the bound.
+  bool find_windows() {
+    const int count = stages(), layers = chain_.size();
+    low_.assign(static_cast<std::size_t>(count) + 1, 0);
+    high_.assign(static_cast<std::size_t>(count) + 1, layers);
+    for (int s = 1; s <= count; ++s) {  // as far right as the stages before can reach
+      int end = std::min(high(s - 1) + 1, layers);
+      if (s == 1) end = 1;
+      const int from = s == 1 ? 0 : high(s - 1);
+      if (from >= layers || !fits(from, end)) {
+        // The furthest start may be too late to hold even one layer; an earlier start reaches no further.
+        if (from >= layers) {
+          high_[static_cast<std::size_t>(s)] = layers;
+          continue;
+        }
+        return false;
+      }
+      while (end < layers && fits(from, end + 1)) ++end;
+      high_[static_cast<std::size_t>(s)] = end;
+    }
+    if (high(count) < layers) return false;
+    low_[static_cast<std::size_t>(count)] = layers;
+    for (int s = count - 1; s >= 0; --s) {
+      int start = low(s + 1) - 1;
+      if (start < 0 || !fits(start, low(s + 1))) return false;
+      while (start > 0 && fits(start - 1, low(s + 1))) --start;
+      low_[static_cast<std::size_t>(s)] = std::max(start, s);
+      high_[static_cast<std::size_t>(s)] = std::min(high(s), layers - (count - s));
+      if (low(s) > high(s)) return false;
+    }
+    return low(0) == 0;
+  }
+  int low(int boundary) const { return low_[static_cast<std::size_t>(boundary)]; }
+  int high(int boundary) const { return high_[static_cast<std::size_t>(boundary)]; }
+
+  //! Tries every place where the next chunk may start, then walks the ranks.
+  void guess(std::vector<int>& starts) {
+    if (exhausted_) return;
+    if (starts.size() == chunks_.size()) {
+      starts.push_back(chain_.size());
+      walk(starts);
+      starts.pop_back();
+      return;
+    }
+    const int boundary = chunks_[starts.size()].first;
+    for (int at = std::max(low(boundary), starts.back() + ranks_); at <= high(boundary); ++at) {
+      starts.push_back(at);
+      guess(starts);
+      starts.pop_back();
+    }
+  }
+
+  struct Entry {
+    std::uint64_t memory = no_memory;
+    std::uint64_t parent = 0;
+  };
+  using Reached = std::unordered_map<std::uint64_t, Entry>;
+
+  static int position(std::uint64_t key, std::size_t chunk) {
+    return static_cast<int>((key >> (16 * chunk)) & 0xffff);
+  }
+  static std::uint64_t with(std::uint64_t key, std::size_t chunk, int at) {
+    return (key & ~(std::uint64_t{0xffff} << (16 * chunk))) |
+           (static_cast<std::uint64_t>(at) << (16 * chunk));
+  }
+
+  //! Rank by rank: each chunk's position moves over the layers that this rank takes from it.
+  void walk(const std::vector<int>& starts) {
+    std::vector<Reached> reached(static_cast<std::size_t>(ranks_) + 1);
+    std::uint64_t begin = 0, goal = 0;
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      begin = with(begin, c, chunks_[c].descending ? starts[c + 1] : starts[c]);
+      goal = with(goal, c, chunks_[c].descending ? starts[c] : starts[c + 1]);
+    }
+    reached[0][begin] = {0, 0};
+    for (int rank = 0; rank < ranks_; ++rank) {
+      auto& next = reached[static_cast<std::size_t>(rank) + 1];
+      for (const auto& [key, entry] : reached[static_cast<std::size_t>(rank)]) {
+        extend(rank, 0, key, key, 0, entry.memory, starts, next);
+        if (exhausted_) return;
+      }
+    }
+    const auto& last = reached.back();
+    const auto found = last.find(goal);
+    if (found == last.end() || found->second.memory >= best_memory_) return;
+    best_memory_ = found->second.memory;
+    trace(reached, goal);
+  }
+
+  //! Chooses this rank's end of chunk c, then of the chunks after it.
+  void extend(int rank, std::size_t c, std::uint64_t from, std::uint64_t key, std::uint64_t memory,
+              std::uint64_t so_far, const std::vector<int>& starts, Reached& next) {
+    if (c == chunks_.size()) {
+      Entry& entry = next[key];
+      if (const std::uint64_t worst = std::max(memory, so_far); worst < entry.memory) entry = {worst, from};
+      return;
+    }
+    const Chunk& chunk = chunks_[c];
+    const int stage = chunk.descending ? chunk.first + ranks_ - 1 - rank : chunk.first + rank;
+    const int at = position(key, c);
+    const int step = chunk.descending ? -1 : 1;
+    const int boundary = chunk.descending ? stage : stage + 1;  // the one that is chosen here
+    const int first = chunk.descending ? std::max(low(boundary), starts[c]) : low(boundary);
+    const int last = chunk.descending ? high(boundary) : std::min(high(boundary), starts[c + 1]);
+    for (int to = at + step; to >= first || step > 0; to += step) {
+      if (step > 0 && to > last) break;
+      const int from_layer = std::min(at, to), to_layer = std::max(at, to);
+      if (!fits(from_layer, to_layer)) break;
+      if (++spent_ > search_budget) {
+        exhausted_ = true;
+        return;
+      }
+      if (to < first || to > last) continue;
+      const std::uint64_t sum = memory + chain_.memory(from_layer, to_layer, in_flight(stage));
+      if (std::max(sum, so_far) >= best_memory_) continue;
+      extend(rank, c + 1, from, with(key, c, to), sum, so_far, starts, next);
+      if (exhausted_) return;
+    }
+  }
+
+  void trace(const std::vector<Reached>& reached, std::uint64_t key) {
+    cut_.assign(static_cast<std::size_t>(stages()) + 1, chain_.size());
+    for (int rank = ranks_ - 1; rank >= 0; --rank) {
+      const std::uint64_t before = reached[static_cast<std::size_t>(rank) + 1].at(key).parent;
+      for (std::size_t c = 0; c < chunks_.size(); ++c) {
+        const Chunk& chunk = chunks_[c];
+        const int stage = chunk.descending ? chunk.first + ranks_ - 1 - rank : chunk.first + rank;
+        cut_[static_cast<std::size_t>(stage)] = position(chunk.descending ? key : before, c);
+      }
+      key = before;
+    }
+  }
+
+  //! Too many states: the least memory of the fullest *stage*, stage by stage, which is exact for one stage a
+  //! rank.
+  void by_stage() {
+    const int count = stages(), layers = chain_.size();
+    const auto width = static_cast<std::size_t>(layers) + 1;
+    std::vector<std::uint64_t> memory(width * (static_cast<std::size_t>(count) + 1), no_memory);
+    std::vector<int> parent(memory.size(), -1);
+    const auto index = [&](int s, int at) {
+      return static_cast<std::size_t>(s) * width + static_cast<std::size_t>(at);
+    };
+    memory[index(0, 0)] = 0;
+    for (int s = 0; s < count; ++s) {
+      for (int at = low(s); at <= high(s); ++at) {
+        if (memory[index(s, at)] == no_memory) continue;
+        for (int to = at + 1; to <= high(s + 1) && fits(at, to); ++to) {
+          const std::uint64_t worst = std::max(memory[index(s, at)], chain_.memory(at, to, in_flight(s)));
+          if (worst >= memory[index(s + 1, to)]) continue;
+          memory[index(s + 1, to)] = worst;
+          parent[index(s + 1, to)] = at;
+        }
+      }
+    }
+    if (memory[index(count, layers)] == no_memory) return;
+    std::vector<int> cut(static_cast<std::size_t>(count) + 1, layers);
+    for (int s = count; s > 0; --s)
+      cut[static_cast<std::size_t>(s) - 1] = parent[index(s, cut[static_cast<std::size_t>(s)])];
+    std::vector<std::uint64_t> ranks(static_cast<std::size_t>(ranks_), 0);
+    for (int s = 0; s < count; ++s) {
+      ranks[static_cast<std::size_t>(options_.rank_of_stage[static_cast<std::size_t>(s)].value)] +=
+          chain_.memory(cut[static_cast<std::size_t>(s)], cut[static_cast<std::size_t>(s) + 1], in_flight(s));
+    }
+    const std::uint64_t fullest = *std::max_element(ranks.begin(), ranks.end());
+    if (fullest >= best_memory_) return;
+    best_memory_ = fullest;
+    cut_ = cut;
+  }
+
+  const Chain& chain_;
+  const PartitionOptions& options_;
+  int ranks_;
+  std::vector<Chunk> chunks_;
+  double bound_ = 0;
+  std::vector<int> low_, high_, cut_;
+  std::uint64_t best_memory_ = no_memory;
+  std::size_t spent_ = 0;
+  bool exhausted_ = false;
+};
+
+//! The turns of a placement; empty if it is no sequence of turns over all ranks (then the search goes stage
+//! by stage).
+std::vector<Chunk> chunks_of(const std::vector<Rank>& rank_of_stage, int ranks, int layers) {
+  const int stages = static_cast<int>(rank_of_stage.size());
+  if (stages % ranks != 0 || stages / ranks > 4 || layers > 0xffff) return {};
+  std::vector<Chunk> chunks;
+  for (int first = 0; first < stages; first += ranks) {
+    bool up = true, down = true;
+    for (int i = 0; i < ranks; ++i) {
+      const int rank = rank_of_stage[static_cast<std::size_t>(first + i)].value;
+      up &= rank == i;
+      down &= rank == ranks - 1 - i;
+    }
+    if (!up && !down) return {};
+    chunks.push_back({first, !up});
+  }
+  return chunks;
+}
+
+std::vector<double> run_times(const Chain& chain) {
+  std::vector<double> times;
+  for (int from = 0; from < chain.size(); ++from) {
+    for (int to = from + 1; to <= chain.size(); ++to) times.push_back(chain.time(from, to));
+  }
+  std::sort(times.begin(), times.end());
+  times.erase(std::unique(times.begin(), times.end()), times.end());
+  return times;
+}
+
+Partition finish(std::span<const Layer> layers, const Chain& chain, const PartitionOptions& options,
+                 std::vector<int> cut, int ranks) {
+  Partition result;
+  result.first_layer = std::move(cut);
+  result.rank_memory.assign(static_cast<std::size_t>(ranks), 0);
+  for (std::size_t s = 0; s + 1 < result.first_layer.size(); ++s) {
+    const int from = result.first_layer[s], to = result.first_layer[s + 1];
+    StageCosts stage =
+        merge_layers(layers.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)));
+    if (s > 0 && stage.input_bytes == 0) stage.input_bytes = result.stages.back().output_bytes;
+    result.slowest = std::max(result.slowest, chain.time(from, to));
+    const int count = options.in_flight.empty() ? 1 : options.in_flight[s];
+    result.rank_memory[static_cast<std::size_t>(options.rank_of_stage[s].value)] +=
+        chain.memory(from, to, count);
+    result.stages.push_back(std::move(stage));
+  }
+  result.fullest = *std::max_element(result.rank_memory.begin(), result.rank_memory.end());
+  return result;
+}
+
+}  // namespace
+
+std::optional<Partition> partition_layers(std::span<const Layer> layers, const PartitionOptions& options) {
+  const std::size_t stages = options.rank_of_stage.size();
+  if (stages == 0) throw UsageError("a partition needs at least one stage");
+  if (layers.size() < stages) {
+    throw UsageError(
+        std::to_string(layers.size()) + " layers cannot fill " + std::to_string(stages) + " stages", {},
+        "use at most " + std::to_string(layers.size()) + " stages");
+  }
+  if (!options.in_flight.empty() && options.in_flight.size() != stages) {
+    throw UsageError("in_flight must have one number for each stage");
+  }
+  for (const Layer& layer : layers) {
+    if (layer.costs.recompute != layers.front().costs.recompute) {
+      throw UsageError("either all layers recompute their activations or none does");
+    }
+  }
+  int ranks = 0;
+  for (const Rank rank : options.rank_of_stage) ranks = std::max(ranks, rank.value + 1);
+  const Chain chain(layers);
+  Search search(chain, options, ranks, chunks_of(options.rank_of_stage, ranks, chain.size()));
+  const std::vector<double> bounds = run_times(chain);
+  const std::uint64_t cap = options.memory_cap.value_or(no_memory - 1);
+
+  std::vector<int> cut;
+  std::size_t low = 0, high = bounds.size();  // bounds[high] works, bounds[low - 1] does not
+  bool exact = true;
+  while (low < high) {
+    const std::size_t middle = low + (high - low) / 2;
+    const bool works = search.best(bounds[middle], cut) <= cap;
+    exact &= !search.exhausted();
+    if (works) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  if (high == bounds.size()) return std::nullopt;
+  search.best(bounds[high], cut);
+  Partition result = finish(layers, chain, options, std::move(cut), ranks);
+  result.exact = exact;
+  return result;
+}
+
+}  // namespace penstock

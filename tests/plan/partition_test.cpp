@@ -1,0 +1,148 @@
+// The partitioner against brute force over every cut.
+#include <penstock/base/error.h>
+#include <penstock/plan/partition.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace penstock {
+namespace {
+
+struct Answer {
+  double slowest = 0;
+  std::uint64_t fullest = 0;
+};
+
+std::uint64_t stage_memory(const std::vector<Layer>& layers, int from, int to, int in_flight) {
+  std::uint64_t resident = 0, activations = 0;
+  for (int i = from; i < to; ++i) {
+    resident += layers[i].costs.resident_bytes();
+    activations += layers[i].costs.activation_bytes + layers[i].costs.weight_bytes;
+  }
+  return resident + activations * static_cast<std::uint64_t>(in_flight);
+}
+
+//! Every way to choose the boundaries; keeps the least (slowest stage, fullest rank) under the cap.
+std::optional<Answer> brute_force(const std::vector<Layer>& layers, const PartitionOptions& options) {
+  const int n = static_cast<int>(layers.size()), stages = static_cast<int>(options.rank_of_stage.size());
+  std::optional<Answer> best;
+  std::vector<int> chosen(static_cast<std::size_t>(n - 1), 0);
+  std::fill(chosen.begin(), chosen.begin() + (stages - 1), 1);
+  do {
+    std::vector<int> cut{0};
+    for (int i = 0; i < n - 1; ++i) {
+      if (chosen[i]) cut.push_back(i + 1);
+    }
+    cut.push_back(n);
+    Answer answer;
+    std::vector<std::uint64_t> ranks(64, 0);
+    for (int s = 0; s < stages; ++s) {
+      double time = 0;
+      for (int i = cut[s]; i < cut[s + 1]; ++i) time += layers[i].costs.total_time();
+      answer.slowest = std::max(answer.slowest, time);
+      ranks[options.rank_of_stage[s].value] +=
+          stage_memory(layers, cut[s], cut[s + 1], options.in_flight.empty() ? 1 : options.in_flight[s]);
+    }
+    answer.fullest = *std::max_element(ranks.begin(), ranks.end());
+    if (options.memory_cap && answer.fullest > *options.memory_cap) continue;
+    if (!best || std::pair(answer.slowest, answer.fullest) < std::pair(best->slowest, best->fullest))
+      best = answer;
+  } while (std::prev_permutation(chosen.begin(), chosen.end()));
+  return best;
+}
+
+std::vector<Rank> placement(int ranks, int stages_per_rank, bool v_shaped) {
+  std::vector<Rank> result;
+  for (int s = 0; s < ranks * stages_per_rank; ++s) {
+    const bool back = v_shaped && (s / ranks) % 2 == 1;
+    result.emplace_back(back ? ranks - 1 - s % ranks : s % ranks);
+  }
+  return result;
+}
+
+std::vector<Layer> random_layers(std::mt19937& random, int count) {
+  std::vector<Layer> layers;
+  const auto pick = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most + 1)); };
+  for (int i = 0; i < count; ++i) {
+    StageCosts costs;
+    costs.forward = pick(4);  // whole numbers, so that sums compare exactly
+    costs.input = pick(4);
+    costs.weight = pick(4);
+    costs.activation_bytes = static_cast<std::uint64_t>(pick(20));
+    costs.weight_bytes = static_cast<std::uint64_t>(pick(5));
+    costs.parameter_bytes = static_cast<std::uint64_t>(pick(30));
+    if (i == 0 || i == count - 1) costs.parameter_bytes += 60;  // embedding and head
+    layers.push_back({"layer" + std::to_string(i), costs});
+  }
+  return layers;
+}
+
+TEST(Partition, EqualsBruteForceForRandomChains) {
+  for (unsigned seed = 0; seed < 3000; ++seed) {
+    std::mt19937 random(seed);
+    const int ranks = 1 + static_cast<int>(random() % 4);
+    const int stages_per_rank = 1 + static_cast<int>(random() % 3);
+    const int stages = ranks * stages_per_rank;
+    if (stages > 9) continue;
+    const int count = stages + static_cast<int>(random() % 5);
+    const auto layers = random_layers(random, count);
+    PartitionOptions options{placement(ranks, stages_per_rank, random() % 2 == 0), {}, {}};
+    if (random() % 2 == 0) {
+      for (int s = 0; s < stages; ++s) options.in_flight.push_back(1 + static_cast<int>(random() % 4));
+    }
+    if (random() % 2 == 0) options.memory_cap = 40 + random() % 400;
+    const auto expected = brute_force(layers, options);
+    const auto found = partition_layers(layers, options);
+    ASSERT_EQ(found.has_value(), expected.has_value()) << "seed " << seed;
+    if (!found) continue;
+    EXPECT_TRUE(found->exact) << "seed " << seed;
+    EXPECT_EQ(found->slowest, expected->slowest) << "seed " << seed;
+    EXPECT_EQ(found->fullest, expected->fullest) << "seed " << seed;
+    ASSERT_EQ(found->first_layer.size(), static_cast<std::size_t>(stages) + 1) << "seed " << seed;
+    EXPECT_EQ(found->first_layer.front(), 0);
+    EXPECT_EQ(found->first_layer.back(), count);
+    double slowest = 0;
+    for (const StageCosts& stage : found->stages) slowest = std::max(slowest, stage.total_time());
+    EXPECT_EQ(slowest, expected->slowest) << "the cut must have the time it claims; seed " << seed;
+  }
+}
+
+TEST(Partition, PlacementsThatAreNoTurnsStillMinimiseTheSlowestStage) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    const auto layers = random_layers(random, 9);
+    PartitionOptions options{{Rank(0), Rank(2), Rank(1), Rank(1), Rank(0)}, {}, {}};
+    const auto found = partition_layers(layers, options);
+    ASSERT_TRUE(found);
+    EXPECT_FALSE(found->exact);
+    EXPECT_EQ(found->slowest, brute_force(layers, options)->slowest) << "seed " << seed;
+  }
+}
+
+TEST(Partition, BalancesAHundredLayersOverManyRanks) {
+  std::vector<Layer> layers(
+      98,
+      Layer{"block", {.forward = 1, .input = 1, .weight = 1, .activation_bytes = 4, .parameter_bytes = 12}});
+  layers.insert(layers.begin(),
+                Layer{"embedding", {.forward = 0, .input = 0, .weight = 1, .parameter_bytes = 100}});
+  layers.push_back(Layer{"head", {.forward = 2, .input = 2, .weight = 2, .parameter_bytes = 100}});
+  const auto plain = partition_layers(layers, {placement(16, 1, false), {}, {}});
+  ASSERT_TRUE(plain && plain->exact);
+  EXPECT_EQ(plain->slowest, 21);  // 98 blocks of 3 and a head of 6 in 16 stages: 7 blocks are the least
+  const auto looped = partition_layers(layers, {placement(16, 2, false), {}, {}});
+  ASSERT_TRUE(looped && looped->exact);
+  EXPECT_EQ(looped->slowest, 12);
+  const auto v_shaped = partition_layers(layers, {placement(16, 2, true), {}, {}});
+  ASSERT_TRUE(v_shaped && v_shaped->exact);
+  EXPECT_EQ(v_shaped->slowest, 12);
+}
+
+TEST(Partition, RefusesFewerLayersThanStages) {
+  const std::vector<Layer> layers(3);
+  EXPECT_THROW(partition_layers(layers, {placement(4, 1, false), {}, {}}), UsageError);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,214 @@
+// Tensor metadata and its validation.
+#include <penstock/base/text.h>
+#include <penstock/value/tensor_meta.h>
+
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace penstock {
+namespace {
+
+std::string sizes_text(const std::vector<std::int64_t>& sizes) {
+  std::vector<std::string> parts;
+  parts.reserve(sizes.size());
+  for (const std::int64_t size : sizes) parts.push_back(std::to_string(size));
+  return "[" + join(parts, ", ") + "]";
+}
+
+std::vector<std::int64_t> contiguous_stride(const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> stride(shape.size());
+  std::int64_t step = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    stride[i] = step;
+    step *= std::max<std::int64_t>(shape[i], 1);
+  }
+  return stride;
+}
+
+bool same_layout(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& a,
+                 const std::vector<std::int64_t>& b) {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] > 1 && a[i] != b[i]) return false;
+  }
+  return true;
+}
+
+// Ordered from the innermost dim outwards, each stride is the number of elements inside it.
+bool is_dense(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& stride) {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
+  std::vector<std::size_t> dims(shape.size());
+  std::iota(dims.begin(), dims.end(), std::size_t{0});
+  std::sort(dims.begin(), dims.end(), [&](std::size_t a, std::size_t b) { return stride[a] < stride[b]; });
+  std::int64_t inside = 1;
+  for (const std::size_t dim : dims) {
+    if (shape[dim] == 1) continue;
+    if (stride[dim] != inside) return false;
+    inside *= shape[dim];
+  }
+  return true;
+}
+
+void refuse(const std::vector<std::string>& faults, const std::string& what, const ErrorContext& context) {
+  if (faults.empty()) return;
+  throw ShapeError(what + ": " + join(faults, "; "), context);
+}
+
+std::string fault_text(const std::string& path, const std::vector<std::string>& parts) {
+  return path + " has " + join(parts, ", ");
+}
+
+void compare(const std::optional<TensorMeta>& expected, const std::optional<TensorMeta>& actual,
+             const std::string& path, std::vector<std::string>& faults) {
+  if (!expected && !actual) return;
+  if (!expected || !actual) {
+    faults.push_back(path + " is " + (actual ? actual->text() : "no tensor") + ", expected " +
+                     (expected ? expected->text() : "no tensor"));
+    return;
+  }
+  if (const auto parts = differences(*expected, *actual); !parts.empty())
+    faults.push_back(fault_text(path, parts));
+}
+
+}  // namespace
+
+TensorMeta TensorMeta::of(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw UsageError("an undefined tensor has no metadata");
+  if (tensor.layout() != at::kStrided) {
+    throw UsageError("a tensor that is not strided has no metadata here", {},
+                     "make it dense with to_dense()");
+  }
+  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device().type(),
+          tensor.requires_grad()};
+}
+
+at::Tensor TensorMeta::empty(std::optional<at::Device> on) const {
+  at::Tensor tensor =
+      at::empty_strided(shape, stride, at::TensorOptions(on.value_or(at::Device(device))).dtype(dtype));
+  if (requires_grad && (tensor.is_floating_point() || tensor.is_complex())) tensor.set_requires_grad(true);
+  return tensor;
+}
+
+TensorMeta TensorMeta::dense() const {
+  TensorMeta meta = *this;
+  if (!is_dense(shape, stride)) meta.stride = contiguous_stride(shape);
+  return meta;
+}
+
+TensorMeta TensorMeta::grad() const {
+  TensorMeta meta = dense();
+  meta.requires_grad = false;
+  return meta;
+}
+
+std::int64_t TensorMeta::numel() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::size_t TensorMeta::nbytes() const {
+  return static_cast<std::size_t>(numel()) * c10::elementSize(dtype);
+}
+
+std::string TensorMeta::text() const {
+  std::string text = dtype_text(dtype) + sizes_text(shape);
+  if (!same_layout(shape, stride, contiguous_stride(shape))) text += " stride " + sizes_text(stride);
+  return text;
+}
+
+std::vector<std::string> differences(const TensorMeta& expected, const TensorMeta& actual) {
+  std::vector<std::string> found;
+  const auto add = [&](const char* what, const std::string& is, const std::string& should) {
+    found.push_back(std::string(what) + " " + is + ", expected " + should);
+  };
+  if (actual.shape != expected.shape) add("shape", sizes_text(actual.shape), sizes_text(expected.shape));
+  if (actual.dtype != expected.dtype) add("dtype", dtype_text(actual.dtype), dtype_text(expected.dtype));
+  const bool comparable = actual.shape == expected.shape || actual.shape.size() == expected.shape.size();
+  const bool same_stride = actual.shape == expected.shape
+                               ? same_layout(expected.shape, expected.stride, actual.stride)
+                               : actual.stride == expected.stride;
+  if (comparable && !same_stride) add("stride", sizes_text(actual.stride), sizes_text(expected.stride));
+  return found;
+}
+
+void validate_tensor_metadata(const TensorMeta& expected, const at::Tensor& actual, const std::string& where,
+                              const ErrorContext& context) {
+  validate_tensors_metadata({expected}, {actual}, where, context, {where});
+}
+
+void validate_tensors_metadata(const std::vector<std::optional<TensorMeta>>& expected,
+                               const std::vector<at::Tensor>& actual, const std::string& root,
+                               const ErrorContext& context, const std::vector<std::string>& paths) {
+  std::vector<std::string> faults;
+  if (expected.size() != actual.size()) {
+    faults.push_back(root + " has " + std::to_string(actual.size()) + " tensors, expected " +
+                     std::to_string(expected.size()));
+  }
+  for (std::size_t i = 0; i < std::min(expected.size(), actual.size()); ++i) {
+    const std::string path = i < paths.size() ? paths[i] : root + "[" + std::to_string(i) + "]";
+    compare(expected[i], actual[i].defined() ? std::optional(TensorMeta::of(actual[i])) : std::nullopt, path,
+            faults);
+  }
+  refuse(faults, "tensors are not as promised", context);
+}
+
+TreeMeta TreeMeta::of(const c10::IValue& tree) {
+  FlatTree flat = flatten(tree);
+  TreeMeta meta{std::move(flat.structure), {}};
+  for (const c10::IValue& leaf : flat.leaves) {
+    const bool tensor = leaf.isTensor() && leaf.toTensor().defined();
+    meta.leaves.push_back(tensor ? std::optional(TensorMeta::of(leaf.toTensor())) : std::nullopt);
+  }
+  return meta;
+}
+
+void validate_tree_metadata(const TreeMeta& expected, const c10::IValue& actual, const std::string& root,
+                            const ErrorContext& context) {
+  const TreeMeta meta = TreeMeta::of(actual);
+  if (!(meta.structure == expected.structure)) {
+    throw ShapeError(
+        root + " has the structure " + meta.structure.text() + ", expected " + expected.structure.text(),
+        context);
+  }
+  const std::vector<std::string> paths = expected.structure.paths(root);
+  std::vector<std::string> faults;
+  for (std::size_t i = 0; i < paths.size(); ++i)
+    compare(expected.leaves[i], meta.leaves[i], paths[i], faults);
+  refuse(faults, "tensors are not as promised", context);
+}
+
+std::string dtype_text(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kByte:
+      return "uint8";
+    case at::kChar:
+      return "int8";
+    case at::kShort:
+      return "int16";
+    case at::kInt:
+      return "int32";
+    case at::kLong:
+      return "int64";
+    case at::kHalf:
+      return "float16";
+    case at::kFloat:
+      return "float32";
+    case at::kDouble:
+      return "float64";
+    case at::kComplexHalf:
+      return "complex32";
+    case at::kComplexFloat:
+      return "complex64";
+    case at::kComplexDouble:
+      return "complex128";
+    case at::kBool:
+      return "bool";
+    case at::kBFloat16:
+      return "bfloat16";
+    default:
+      return to_lower(c10::toString(dtype));
+  }
+}
+
+}  // namespace penstock

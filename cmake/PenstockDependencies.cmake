@@ -7,7 +7,12 @@ if(PENSTOCK_TORCH_SIDE)
   if(PENSTOCK_TORCH)
     list(PREPEND CMAKE_PREFIX_PATH ${PENSTOCK_TORCH})
   endif()
-  find_package(Torch 2.13 QUIET)
+  if(PROJECT_IS_TOP_LEVEL)
+    # Torch's config warns that the wheel has no libkineto, which nobody links; a name to find ends the warning.
+    set(kineto_LIBRARY torch CACHE INTERNAL "")
+  endif()
+  # GLOBAL: who adds us with add_subdirectory sees the targets as well.
+  find_package(Torch 2.13 QUIET GLOBAL)
   if(NOT Torch_FOUND)
     message(FATAL_ERROR "libtorch 2.13 was not found. Run ./dev build, or pass -DPENSTOCK_TORCH=<directory of torch>, "
                         "or -DPENSTOCK_TORCH_SIDE=OFF for the torch-free half.")

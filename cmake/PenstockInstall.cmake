@@ -1,1 +1,41 @@
-message(STATUS "install rules")
+# `cmake --install`: headers, libraries, tools, and a package config and .pc files that hold no path of this machine, so
+# that the installed tree may be moved. The two halves are exported apart: a user of penstock::plan needs no libtorch.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/penstock)
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/penstock DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN "*.h")
+install(TARGETS penstock_plan EXPORT penstockPlan ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT penstockPlan NAMESPACE penstock:: DESTINATION ${package_dir})
+if(PENSTOCK_TORCH_SIDE)
+  install(TARGETS penstock EXPORT penstockTorch ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT penstockTorch NAMESPACE penstock:: DESTINATION ${package_dir})
+endif()
+
+if(PENSTOCK_TOOLS)
+  install(TARGETS penstock_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  if(PENSTOCK_TORCH_SIDE)
+    # libtorch stays where it is; the program remembers that place.
+    set_target_properties(penstock_torch_tool PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+    install(TARGETS penstock_torch_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endif()
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/penstockConfig.cmake.in penstockConfig.cmake
+                              INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/penstockConfigVersion.cmake
+                                 COMPATIBILITY SameMajorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/penstockConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/penstockConfigVersion.cmake
+        DESTINATION ${package_dir})
+
+# pkg-config finds the prefix from the place of the .pc file itself.
+file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+set(pc_names penstock-plan)
+if(PENSTOCK_TORCH_SIDE)
+  list(APPEND pc_names penstock)
+endif()
+foreach(name IN LISTS pc_names)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/${name}.pc.in ${name}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

@@ -1,0 +1,20 @@
+// The arrows between modules, as docs/architecture.md draws them.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+namespace penstock::test {
+
+//! For each module all the modules that it may include, itself among them: the transitive closure of the
+//! arrows.
+using Reach = std::map<std::string, std::set<std::string>>;
+
+//! Reads lines of `A <- B <- C` and `{A, B} <- C`. Throws if they go round in a circle.
+Reach read_arrows(const std::string& block);
+
+//! The text of the ```arrows block of a document.
+std::string arrows_block(const std::string& document);
+
+}  // namespace penstock::test

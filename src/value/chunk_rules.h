@@ -1,0 +1,21 @@
+// A chunk spec laid over a tree: what to do with each leaf. Shared by splitting and merging.
+#pragma once
+
+#include <penstock/value/microbatch.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace penstock {
+
+using LeafRule = std::variant<TensorChunkSpec, Replicate, Reducer>;
+
+//! One rule for each leaf of the tree; UsageError, with the place, where the spec does not fit it.
+std::vector<LeafRule> leaf_rules(const FlatTree& tree, const std::optional<ChunkSpec>& spec,
+                                 const std::string& root);
+
+//! The registered splitter of the value's type; null if it has none.
+const Splitter* find_splitter(const c10::IValue& value);
+
+}  // namespace penstock

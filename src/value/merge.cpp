@@ -1,0 +1,117 @@
+// Merges the values of chunks into one.
+#include "value/chunk_rules.h"
+
+#include <penstock/base/error.h>
+#include <penstock/value/microbatch.h>
+
+#include <ATen/ops/cat.h>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+
+IValue add(const IValue& a, const IValue& b) {
+  if (a.isTensor() && b.isTensor()) return a.toTensor() + b.toTensor();
+  if (a.isTensor()) return a.toTensor() + b.toScalar();
+  if (b.isTensor()) return b.toTensor() + a.toScalar();
+  if (a.isInt() && b.isInt()) return a.toInt() + b.toInt();
+  if (a.isScalar() && b.isScalar()) return a.toScalar().toDouble() + b.toScalar().toDouble();
+  throw UsageError("values of kinds " + kind_text(a) + " and " + kind_text(b) + " cannot be summed");
+}
+
+IValue sum_of(const std::vector<IValue>& values) {
+  IValue total = values.front();
+  for (std::size_t i = 1; i < values.size(); ++i) total = add(total, values[i]);
+  return total;
+}
+
+IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const ErrorContext& context) {
+  if (const Splitter* splitter = find_splitter(values.front())) {
+    if (splitter->merge) return splitter->merge(values);
+    throw UsageError("the registered splitter of this type has no `merge`", context);
+  }
+  std::vector<at::Tensor> tensors;
+  for (const IValue& value : values) {
+    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().dim() == 0) {
+      throw UsageError("a value of kind " + kind_text(value) + (value.isTensor() ? " without dims" : "") +
+                           " cannot be joined",
+                       context, "use a Reducer or Replicate");
+    }
+    tensors.push_back(value.toTensor());
+  }
+  for (std::size_t i = 1; i < tensors.size(); ++i) {
+    if (tensors[i].dim() == tensors[0].dim()) continue;
+    throw ShapeError("chunk 0 has " + std::to_string(tensors[0].dim()) + " dims, chunk " + std::to_string(i) +
+                         " has " + std::to_string(tensors[i].dim()),
+                     context);
+  }
+  if (dim < -tensors[0].dim() || dim >= tensors[0].dim()) {
+    throw ShapeError("tensors of " + std::to_string(tensors[0].dim()) + " dims cannot be joined along dim " +
+                         std::to_string(dim),
+                     context);
+  }
+  return at::cat(tensors, dim);
+}
+
+IValue agree(const std::vector<IValue>& values, const ErrorContext& context) {
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    if (leaves_equal(values[0], values[i])) continue;
+    throw UsageError("chunks 0 and " + std::to_string(i) + " differ in a value that is not cut", context,
+                     "use a TensorChunkSpec or a Reducer for it");
+  }
+  return values.front();
+}
+
+}  // namespace
+
+Reducer Reducer::sum() {
+  return {sum_of};
+}
+
+Reducer Reducer::mean() {
+  return {[](const std::vector<IValue>& values) -> IValue {
+    const IValue total = sum_of(values);
+    const auto count = static_cast<double>(values.size());
+    if (total.isTensor()) return total.toTensor() / count;
+    return total.toScalar().toDouble() / count;
+  }};
+}
+
+Reducer Reducer::fold(IValue init, std::function<IValue(const IValue&, const IValue&)> step) {
+  return {[init = std::move(init), step = std::move(step)](const std::vector<IValue>& values) {
+    IValue result = init;
+    for (const IValue& value : values) result = step(result, value);
+    return result;
+  }};
+}
+
+IValue merge_chunks(const std::vector<IValue>& chunks, const std::optional<ChunkSpec>& spec) {
+  if (chunks.empty()) throw UsageError("no chunks to merge");
+  std::vector<FlatTree> flats;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    flats.push_back(flatten(chunks[i]));
+    if (flats[i].structure == flats[0].structure) continue;
+    throw UsageError("chunk " + std::to_string(i) + " is " + flats[i].structure.text() + ", chunk 0 is " +
+                     flats[0].structure.text());
+  }
+  const std::vector<LeafRule> rules = leaf_rules(flats[0], spec, "chunk");
+  const std::vector<std::string> paths = flats[0].structure.paths("chunk");
+  std::vector<IValue> merged;
+  for (std::size_t leaf = 0; leaf < rules.size(); ++leaf) {
+    std::vector<IValue> values;
+    for (const FlatTree& flat : flats) values.push_back(flat.leaves[leaf]);
+    ErrorContext context;
+    context.tensor = paths[leaf];
+    if (const auto* cut = std::get_if<TensorChunkSpec>(&rules[leaf])) {
+      merged.push_back(join_leaves(values, cut->dim, context));
+    } else if (const auto* reducer = std::get_if<Reducer>(&rules[leaf])) {
+      merged.push_back(reducer->reduce(values));
+    } else {
+      merged.push_back(agree(values, context));
+    }
+  }
+  return unflatten(merged, flats[0].structure);
+}
+
+}  // namespace penstock

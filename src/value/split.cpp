@@ -1,0 +1,171 @@
+// Cuts trees into chunks: first every leaf is measured, so that one error can name all that do not fit, then
+// cut.
+#include "value/chunk_rules.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/value/microbatch.h>
+
+#include <ATen/ops/tensor_split.h>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+
+// What is to happen to one leaf.
+struct Cut {
+  std::optional<std::int64_t> rows;  // nothing: replicate
+  std::int64_t dim = 0;
+};
+
+std::string measure_text(const IValue& leaf, const Cut& cut) {
+  std::string text = std::to_string(*cut.rows) + (*cut.rows == 1 ? " row" : " rows");
+  if (!leaf.isTensor()) return text;
+  std::vector<std::string> sizes;
+  for (const std::int64_t size : leaf.toTensor().sizes()) sizes.push_back(std::to_string(size));
+  return text + " in dim " + std::to_string(cut.dim) + " (shape [" + join(sizes, ", ") + "])";
+}
+
+Cut measure(const IValue& leaf, const LeafRule& rule, const std::string& path) {
+  ErrorContext context;
+  context.tensor = path;
+  if (std::holds_alternative<Replicate>(rule)) return {};
+  if (std::holds_alternative<Reducer>(rule))
+    throw UsageError("a Reducer merges chunks, it cannot cut them", context);
+  std::int64_t dim = std::get<TensorChunkSpec>(rule).dim;
+  if (!leaf.isTensor()) {
+    if (dim != 0) throw UsageError("values of a registered type are cut along dim 0 only", context);
+    return {find_splitter(leaf)->rows(leaf), 0};
+  }
+  const at::Tensor& tensor = leaf.toTensor();
+  if (dim < -tensor.dim() || dim >= tensor.dim()) {
+    throw ShapeError("a tensor of " + std::to_string(tensor.dim()) + " dims cannot be cut along dim " +
+                         std::to_string(dim),
+                     context);
+  }
+  if (dim < 0) dim += tensor.dim();
+  return {tensor.size(dim), dim};
+}
+
+std::vector<IValue> cut_leaf(const IValue& leaf, const Cut& cut, int chunks) {
+  if (!cut.rows) return std::vector<IValue>(chunks, leaf);
+  if (!leaf.isTensor()) {
+    auto parts = find_splitter(leaf)->split(leaf, chunk_sizes(*cut.rows, chunks));
+    if (parts.size() == static_cast<std::size_t>(chunks)) return parts;
+    throw UsageError("a registered splitter gave " + std::to_string(parts.size()) + " parts instead of " +
+                     std::to_string(chunks));
+  }
+  std::vector<IValue> parts;
+  for (at::Tensor& part : at::tensor_split(leaf.toTensor(), chunks, cut.dim))
+    parts.emplace_back(std::move(part));
+  return parts;
+}
+
+// All leaves of a call together, so that they can be compared with each other.
+class Splitting {
+ public:
+  explicit Splitting(int chunks) : chunks_(chunks) {
+    if (chunks < 1)
+      throw UsageError("a batch cannot be cut into " + std::to_string(chunks) + " microbatches");
+  }
+
+  void add(const IValue& tree, const std::string& root, const std::optional<ChunkSpec>& spec) {
+    FlatTree flat = flatten(tree);
+    const std::vector<LeafRule> rules = leaf_rules(flat, spec, root);
+    const std::vector<std::string> paths = flat.structure.paths(root);
+    std::vector<Cut> cuts;
+    for (std::size_t i = 0; i < rules.size(); ++i) {
+      cuts.push_back(measure(flat.leaves[i], rules[i], paths[i]));
+      if (cuts.back().rows) judge(flat.leaves[i], cuts.back(), paths[i]);
+    }
+    trees_.push_back({std::move(flat), std::move(cuts)});
+  }
+
+  void check() const {
+    if (faults_.empty()) return;
+    throw ShapeError(
+        "the batch cannot be cut into " + std::to_string(chunks_) + " microbatches: " + join(faults_, "; "),
+        {}, "use fewer microbatches, another dim, or Replicate for what has no rows");
+  }
+
+  std::vector<IValue> cut(std::size_t which) const {
+    const auto& [flat, cuts] = trees_[which];
+    std::vector<std::vector<IValue>> leaves(chunks_);
+    for (std::size_t i = 0; i < cuts.size(); ++i) {
+      std::vector<IValue> parts = cut_leaf(flat.leaves[i], cuts[i], chunks_);
+      for (int chunk = 0; chunk < chunks_; ++chunk) leaves[chunk].push_back(std::move(parts[chunk]));
+    }
+    std::vector<IValue> trees;
+    trees.reserve(chunks_);
+    for (const auto& part : leaves) trees.push_back(unflatten(part, flat.structure));
+    return trees;
+  }
+
+  std::vector<std::int64_t> rows() const {
+    return rows_ ? chunk_sizes(*rows_, chunks_) : std::vector<std::int64_t>{};
+  }
+
+ private:
+  struct Tree {
+    FlatTree flat;
+    std::vector<Cut> cuts;
+  };
+
+  void judge(const IValue& leaf, const Cut& cut, const std::string& path) {
+    if (!rows_) {
+      rows_ = cut.rows;
+      first_ = path + " with " + measure_text(leaf, cut);
+    }
+    if (*cut.rows < chunks_) {
+      faults_.push_back(path + " has only " + measure_text(leaf, cut));
+    } else if (*cut.rows != *rows_) {
+      faults_.push_back(path + " has " + measure_text(leaf, cut) + ", which disagrees with " + first_);
+    }
+  }
+
+  int chunks_;
+  std::vector<Tree> trees_;
+  std::optional<std::int64_t> rows_;
+  std::string first_;
+  std::vector<std::string> faults_;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> chunk_sizes(std::int64_t rows, int chunks) {
+  std::vector<std::int64_t> sizes(chunks, rows / chunks);
+  for (std::int64_t i = 0; i < rows % chunks; ++i) ++sizes[i];
+  return sizes;
+}
+
+std::vector<IValue> split_tree(const IValue& tree, int chunks, const std::string& root,
+                               const std::optional<ChunkSpec>& spec) {
+  Splitting splitting(chunks);
+  splitting.add(tree, root, spec);
+  splitting.check();
+  return splitting.cut(0);
+}
+
+Chunks split_args_kwargs_into_chunks(const Args& args, const Kwargs& kwargs, int chunks,
+                                     const std::optional<ChunkSpec>& args_spec,
+                                     const std::optional<ChunkSpec>& kwargs_spec) {
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [name, value] : kwargs) dict.insert(name, value);
+  Splitting splitting(chunks);
+  splitting.add(c10::ivalue::Tuple::create(args), "args", args_spec);
+  splitting.add(dict, "kwargs", kwargs_spec);
+  splitting.check();
+
+  Chunks result;
+  result.rows = splitting.rows();
+  for (const IValue& part : splitting.cut(0)) result.args.push_back(part.toTupleRef().elements().vec());
+  for (const IValue& part : splitting.cut(1)) {
+    Kwargs named;
+    for (const auto& entry : part.toGenericDict()) named.emplace(entry.key().toStringRef(), entry.value());
+    result.kwargs.push_back(std::move(named));
+  }
+  return result;
+}
+
+}  // namespace penstock

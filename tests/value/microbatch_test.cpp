@@ -1,0 +1,253 @@
+// Microbatches: cutting, merging, specs, errors, users' types, and how losses add up.
+#include "value/trees.h"
+
+#include <penstock/base/error.h>
+#include <penstock/value/loss_reduction.h>
+#include <penstock/value/microbatch.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/custom_class.h>
+#include <torch/types.h>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+template <class E>
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+IValue tuple(std::vector<IValue> items) {
+  return c10::ivalue::Tuple::create(std::move(items));
+}
+
+IValue dict(const std::vector<std::pair<std::string, IValue>>& items) {
+  c10::impl::GenericDict result(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [key, value] : items) result.insert(key, value);
+  return result;
+}
+
+TEST(Split, cuts_as_tensor_split_does_for_every_size_and_count) {
+  for (std::int64_t rows = 1; rows <= 17; ++rows) {
+    for (int chunks = 1; chunks <= rows; ++chunks) {
+      const at::Tensor x = torch::arange(rows * 2).view({rows, 2});
+      const Chunks got = split_args_kwargs_into_chunks({x}, {{"y", x + 1}}, chunks);
+      const auto expected = torch::tensor_split(x, chunks);
+      ASSERT_EQ(got.args.size(), static_cast<std::size_t>(chunks));
+      EXPECT_EQ(got.rows, chunk_sizes(rows, chunks));
+      for (int i = 0; i < chunks; ++i) {
+        EXPECT_TRUE(got.args[i][0].toTensor().equal(expected[i]));
+        EXPECT_TRUE(got.kwargs[i].at("y").toTensor().equal(expected[i] + 1));
+        EXPECT_EQ(got.rows[i], expected[i].size(0));
+      }
+    }
+  }
+}
+
+TEST(Split, merging_what_was_split_gives_the_batch_for_nested_trees_and_any_dims) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    testing::Random random(seed);
+    const std::int64_t rows = testing::pick(random, 1, 12);
+    const int chunks = static_cast<int>(testing::pick(random, 1, rows));
+    const IValue tree = tuple({torch::randn({rows, 3}), dict({{"a", torch::randn({2, rows})}, {"n", 7}}),
+                               tuple({torch::randn({2, 3, rows}), IValue(), "text"})});
+    const ChunkSpec spec = ChunkSpec::Items{TensorChunkSpec{0},
+                                            ChunkSpec::Entries{{"a", TensorChunkSpec{1}}, {"n", Replicate{}}},
+                                            TensorChunkSpec{-1}};
+    const std::vector<IValue> parts = split_tree(tree, chunks, "batch", spec);
+    ASSERT_EQ(parts.size(), static_cast<std::size_t>(chunks));
+    const FlatTree before = flatten(tree), after = flatten(merge_chunks(parts, spec));
+    ASSERT_EQ(before.structure, after.structure);
+    for (std::size_t i = 0; i < before.leaves.size(); ++i)
+      EXPECT_TRUE(leaves_equal(before.leaves[i], after.leaves[i]));
+  }
+}
+
+TEST(Split, replicates_scalars_by_default_and_tensors_on_request) {
+  const at::Tensor mask = torch::ones({5});
+  const Chunks got = split_args_kwargs_into_chunks(
+      {torch::ones({4, 2}), mask, 3, torch::scalar_tensor(2)}, {{"name", "x"}, {"none", IValue()}}, 2,
+      ChunkSpec::Items{TensorChunkSpec{0}, Replicate{}, Replicate{}, Replicate{}});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(got.args[i][1].toTensor().is_same(mask));
+    EXPECT_EQ(got.args[i][2].toInt(), 3);
+    EXPECT_EQ(got.kwargs[i].at("name").toStringRef(), "x");
+    EXPECT_TRUE(got.kwargs[i].at("none").isNone());
+  }
+  EXPECT_EQ(split_args_kwargs_into_chunks({torch::ones({4}), torch::scalar_tensor(2)}, {}, 2)
+                .args[1][1]
+                .toTensor()
+                .dim(),
+            0);
+}
+
+TEST(Split, without_anything_to_cut_every_chunk_gets_everything) {
+  const Chunks got = split_args_kwargs_into_chunks({5}, {}, 3);
+  EXPECT_EQ(got.args.size(), 3u);
+  EXPECT_TRUE(got.rows.empty());
+  EXPECT_EQ(split_args_kwargs_into_chunks({}, {}, 2).kwargs.size(), 2u);
+}
+
+TEST(Split, one_error_names_every_tensor_that_does_not_fit) {
+  const std::string few = message_of<ShapeError>([] {
+    split_args_kwargs_into_chunks({torch::ones({3, 2})}, {{"y", torch::ones({2, 9})}}, 4);
+  });
+  EXPECT_THAT(few,
+              AllOf(HasSubstr("4 microbatches"), HasSubstr("args[0] has only 3 rows in dim 0 (shape [3, 2])"),
+                    HasSubstr("kwargs.y has only 2 rows in dim 0 (shape [2, 9])")));
+  const std::string differ = message_of<ShapeError>([] {
+    split_args_kwargs_into_chunks(
+        {torch::ones({8}), dict({{"m", torch::ones({3, 10})}}), torch::ones({8, 1})}, {}, 4,
+        ChunkSpec::dims({0, 1, 0}));
+  });
+  EXPECT_THAT(differ,
+              AllOf(HasSubstr("args[1].m has 10 rows in dim 1 (shape [3, 10]), which disagrees with args[0] "
+                              "with 8 rows in dim 0 (shape [8])"),
+                    Not(HasSubstr("args[2]"))));
+  EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 0), UsageError);
+  EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 2, ChunkSpec::dims({1})), ShapeError);
+}
+
+TEST(Split, a_spec_that_does_not_fit_is_refused_with_its_place) {
+  const Args args = {torch::ones({4}), 3};
+  EXPECT_THAT(
+      message_of<UsageError>([&] { split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0})); }),
+      HasSubstr("(TensorChunkSpec(0)) does not fit (*, *)"));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0, 0}));
+              }),
+              HasSubstr("kind int cannot be cut (tensor args[1])"));
+  EXPECT_THROW(
+      split_args_kwargs_into_chunks(args, {{"a", 1}}, 2, std::nullopt, ChunkSpec::named_dims({{"b", 0}})),
+      UsageError);
+  EXPECT_THROW(split_tree(torch::ones({4}), 2, "x", ChunkSpec(Reducer::sum())), UsageError);
+}
+
+TEST(Merge, joins_by_default_and_wants_agreement_of_the_rest) {
+  const IValue merged = merge_chunks({tuple({torch::ones({2}), 5}), tuple({torch::zeros({1}), 5})});
+  EXPECT_TRUE(flatten(merged).leaves[0].toTensor().equal(torch::tensor({1.0f, 1.0f, 0.0f})));
+  EXPECT_THAT(message_of<UsageError>([] { merge_chunks({tuple({4}), tuple({5})}); }), HasSubstr("chunk[0]"));
+  EXPECT_THROW(merge_chunks({torch::ones({1}), tuple({torch::ones({1})})}), UsageError);
+  EXPECT_THROW(merge_chunks({torch::ones({1}), torch::ones({1, 1})}), ShapeError);
+  EXPECT_THROW(merge_chunks({torch::ones({2}), torch::ones({2})}, ChunkSpec(TensorChunkSpec{1})), ShapeError);
+  EXPECT_THROW(merge_chunks({}), UsageError);
+}
+
+TEST(Merge, reduces_losses_by_sum_mean_or_the_users_function) {
+  const std::vector<IValue> losses = {torch::scalar_tensor(1.0), torch::scalar_tensor(2.0),
+                                      torch::scalar_tensor(6.0)};
+  EXPECT_EQ(merge_chunks(losses, ChunkSpec(Reducer::sum())).toTensor().item<float>(), 9);
+  EXPECT_EQ(merge_chunks(losses, ChunkSpec(Reducer::mean())).toTensor().item<float>(), 3);
+  const Reducer largest = Reducer::fold(0.0, [](const IValue& a, const IValue& b) -> IValue {
+    return std::max(a.toDouble(), b.toTensor().item<double>());
+  });
+  EXPECT_EQ(merge_chunks(losses, ChunkSpec(largest)).toDouble(), 6);
+  EXPECT_EQ(merge_chunks({1, 2}, ChunkSpec(Reducer::sum())).toInt(), 3);
+}
+
+// Stands for a user's own type with rows, such as a block mask.
+struct Mask : torch::CustomClassHolder {
+  explicit Mask(at::Tensor rows_in) : rows(std::move(rows_in)) {}
+  at::Tensor rows;
+};
+
+IValue mask(const at::Tensor& rows) {
+  return IValue::make_capsule(c10::make_intrusive<Mask>(rows));
+}
+
+const at::Tensor& rows_of(const IValue& value) {
+  return dynamic_cast<const Mask&>(*value.toCapsule()).rows;
+}
+
+TEST(Split, values_of_a_registered_type_are_cut_by_the_users_functions) {
+  const IValue six = mask(torch::arange(6));
+  EXPECT_TRUE(split_tree(six, 2, "x")[1].is(six)) << "unknown types are replicated";
+  register_splitter(typeid(Mask), {[](const IValue& value) -> std::optional<std::int64_t> {
+                                     if (rows_of(value).size(0) == 1) return std::nullopt;  // broadcasts
+                                     return rows_of(value).size(0);
+                                   },
+                                   [](const IValue& value, const std::vector<std::int64_t>& sizes) {
+                                     std::vector<IValue> parts;
+                                     for (const auto& part : rows_of(value).split_with_sizes(sizes)) {
+                                       parts.push_back(mask(part));
+                                     }
+                                     return parts;
+                                   },
+                                   [](const std::vector<IValue>& parts) {
+                                     std::vector<at::Tensor> rows;
+                                     for (const IValue& part : parts) rows.push_back(rows_of(part));
+                                     return mask(torch::cat(rows));
+                                   }});
+  const Chunks got = split_args_kwargs_into_chunks({torch::ones({6})}, {{"mask", six}}, 4);
+  EXPECT_TRUE(rows_of(got.kwargs[1].at("mask")).equal(torch::tensor({2, 3})));
+  std::vector<IValue> parts;
+  for (const Kwargs& part : got.kwargs) parts.push_back(part.at("mask"));
+  EXPECT_TRUE(rows_of(merge_chunks(parts)).equal(torch::arange(6)));
+  EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8}), six}, {}, 4), ShapeError);
+  EXPECT_NO_THROW(split_args_kwargs_into_chunks({torch::ones({8}), mask(torch::ones({1}))}, {}, 4));
+}
+
+TEST(LossReduction, seeds_make_the_gradient_that_of_the_whole_batch) {
+  const at::Tensor w = torch::randn({3}, torch::dtype(torch::kDouble).requires_grad(true));
+  const at::Tensor x = torch::randn({10, 3}, torch::kDouble);
+  const at::Tensor target = torch::randint(0, 2, {10}, torch::kLong);  // 0: ignored
+  const auto row_loss = [&](const at::Tensor& rows) { return rows.matmul(w).pow(2); };
+  const auto counted = [](const IValue& t) { return t.toTensor().sum().item<double>(); };
+
+  struct Case {
+    LossReduction reduction;
+    std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> loss;
+  };
+  const Case cases[] = {
+      {LossReduction::mean(), [&](const at::Tensor& r, const at::Tensor&) { return row_loss(r).mean(); }},
+      {LossReduction::sum(), [&](const at::Tensor& r, const at::Tensor&) { return row_loss(r).sum(); }},
+      {LossReduction::weighted(counted),
+       [&](const at::Tensor& r, const at::Tensor& t) { return (row_loss(r) * t).sum() / t.sum(); }},
+  };
+  for (const Case& each : cases) {
+    // Two halves of the target hold a counted row each, so that no microbatch divides by zero.
+    at::Tensor labels = target.clone();
+    labels.slice(0, 0, 10, 2).fill_(1);
+    const at::Tensor whole = torch::autograd::grad({each.loss(x, labels)}, {w})[0];
+    const Chunks parts = split_args_kwargs_into_chunks({x, labels}, {}, 4);
+    std::vector<IValue> targets;
+    for (const Args& part : parts.args) targets.push_back(part[1]);
+    const std::vector<double> seeds = each.reduction.seeds(parts.rows, targets);
+    at::Tensor total = torch::zeros_like(w);
+    std::vector<at::Tensor> losses;
+    for (std::size_t i = 0; i < seeds.size(); ++i) {
+      losses.push_back(each.loss(parts.args[i][0].toTensor(), parts.args[i][1].toTensor()));
+      total += torch::autograd::grad({losses[i]}, {w}, {torch::full_like(losses[i], seeds[i])})[0];
+    }
+    EXPECT_TRUE(total.allclose(whole, 1e-12, 1e-12));
+    EXPECT_TRUE(LossReduction::reduce(losses, seeds).allclose(each.loss(x, labels), 1e-12, 1e-12));
+  }
+}
+
+TEST(LossReduction, refuses_weights_that_mean_nothing) {
+  const auto with = [](double weight) {
+    return LossReduction::weighted([weight](const IValue&) { return weight; });
+  };
+  EXPECT_THROW(with(-1).seeds({1}, {IValue()}), UsageError);
+  EXPECT_THROW(with(0).seeds({1, 1}, {IValue(), IValue()}), UsageError);
+  EXPECT_THROW(with(std::numeric_limits<double>::quiet_NaN()).seeds({1}, {IValue()}), UsageError);
+  EXPECT_THROW(with(1).seeds({1, 1}, {IValue()}), UsageError);
+  EXPECT_THROW(LossReduction::mean().seeds({}, {}), UsageError);
+  EXPECT_THROW(LossReduction::reduce({}, {}), UsageError);
+}
+
+}  // namespace
+}  // namespace penstock

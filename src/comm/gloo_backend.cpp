@@ -1,0 +1,79 @@
+// The only file that sees Gloo's headers. Debian's are older than the Gloo inside libtorch, so no Gloo type is used by
+// value here, and a test checks that this object defines none of Gloo's classes.
+#include "comm/gloo_transport.h"
+#include "comm/rendezvous.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <cstdlib>
+#include <future>
+#include <thread>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+class GlooTransport : public Transport {
+ public:
+  GlooTransport(c10::intrusive_ptr<c10d::Store> store, std::string prefix, std::string address,
+                std::chrono::milliseconds join_timeout)
+      : store_(std::move(store)), prefix_(std::move(prefix)), address_(std::move(address)), join_timeout_(join_timeout) {}
+
+  bool collectives_have_futures() const override { return true; }
+
+  c10::intrusive_ptr<c10d::Backend> connect(Domain& domain, const std::string& name, const std::vector<int>& members,
+                                            int me) override {
+    const std::string key = prefix_ + "group/" + name;
+    await_members(*store_, domain, key, members, join_timeout_);
+    const auto options = c10d::ProcessGroupGloo::Options::create(domain.timeout);
+    const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+    options->devices.push_back(interface != nullptr
+                                   ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                                   : c10d::ProcessGroupGloo::createDeviceForHostname(address_));
+    options->threads = 2;
+
+    // Connecting blocks until every member is there, and cannot be ended: it runs on a thread that can be abandoned.
+    auto result = std::make_shared<std::promise<c10::intrusive_ptr<c10d::Backend>>>();
+    auto future = result->get_future();
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(key, store_->clone());
+    std::thread([result, store, me, size = static_cast<int>(members.size()), options] {
+      try {
+        result->set_value(c10::make_intrusive<c10d::ProcessGroupGloo>(store, me, size, options));
+      } catch (...) {
+        result->set_exception(std::current_exception());
+      }
+    }).detach();
+    const auto limit = std::chrono::steady_clock::now() + join_timeout_;
+    while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+      domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect " + name});
+      if (std::chrono::steady_clock::now() > limit) {
+        throw TimeoutError("the ranks of group " + name + " could not connect to each other",
+                           {.rank = domain.rank, .op = "connect"},
+                           "check that the ranks' machines reach each other; GLOO_SOCKET_IFNAME chooses the interface");
+      }
+    }
+    try {
+      return future.get();
+    } catch (const std::exception& e) {
+      domain.failure.wait_for_report(std::chrono::milliseconds(2000));
+      domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect " + name});
+      throw CommError("group " + name + " could not be connected: " + e.what(), {.rank = domain.rank});
+    }
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string prefix_;
+  std::string address_;
+  std::chrono::milliseconds join_timeout_;
+};
+
+}  // namespace
+
+std::shared_ptr<Transport> make_gloo_transport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
+                                               std::string address, std::chrono::milliseconds join_timeout) {
+  return std::make_shared<GlooTransport>(std::move(store), std::move(prefix), std::move(address), join_timeout);
+}
+
+}  // namespace penstock

@@ -1,0 +1,253 @@
+// The operations of a group: each is recorded, checked against known failures, and given to the c10d backend.
+#include "comm/group_state.h"
+#include "comm/work_state.h"
+
+#include <penstock/base/text.h>
+#include <penstock/comm/group.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::Sum: return c10d::ReduceOp::SUM;
+    case ReduceOp::Avg: return c10d::ReduceOp::SUM;  // divided afterwards: Gloo has no average
+    case ReduceOp::Product: return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::Min: return c10d::ReduceOp::MIN;
+    case ReduceOp::Max: return c10d::ReduceOp::MAX;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+void check_member(const GroupState& group, int member, const char* op) {
+  const int size = static_cast<int>(group.members.size());
+  if (member >= 0 && member < size) return;
+  throw UsageError(std::string(op) + ": there is no rank " + std::to_string(member) + " in group " + group.name +
+                       ", which has " + std::to_string(size) + " ranks",
+                   {.rank = group.domain->rank, .op = op});
+}
+
+void check_contiguous(const GroupState& group, const at::Tensor& tensor, const char* op) {
+  if (tensor.defined() && tensor.is_contiguous()) return;
+  throw UsageError(std::string(op) + " needs a contiguous tensor", {.rank = group.domain->rank, .op = op},
+                   "call .contiguous() before, or pass a fresh buffer");
+}
+
+void check_elements(const GroupState& group, const char* op, const at::Tensor& large, const at::Tensor& small) {
+  const auto size = static_cast<std::int64_t>(group.members.size());
+  if (large.numel() == small.numel() * size && large.scalar_type() == small.scalar_type()) return;
+  throw ShapeError(std::string(op) + ": " + std::to_string(large.numel()) + " elements of " +
+                       c10::toString(large.scalar_type()) + " are not " + std::to_string(size) + " times " +
+                       std::to_string(small.numel()) + " of " + c10::toString(small.scalar_type()),
+                   {.rank = group.domain->rank, .op = op});
+}
+
+//! Issues one operation. `call` gets the backend and returns its work; `peer` is -1 for a collective.
+template <class Call>
+Work issue(const std::shared_ptr<GroupState>& group, const char* op, const at::Tensor& tensor, int peer, int tag,
+           bool collective, const Call& call) {
+  const auto state = std::make_shared<WorkState>();
+  state->domain = group->domain;
+  state->group = group;
+  state->record.op = op;
+  state->record.group = group->name;
+  state->record.peer = peer;
+  state->record.tag = tag;
+  state->record.bytes = tensor.defined() ? tensor.nbytes() : 0;
+  if (collective) state->record.sequence = ++group->collectives;
+  if (peer >= 0 && !collective) {
+    state->peer = Rank(group->members[static_cast<std::size_t>(peer)]);
+    state->peer_text = "rank " + std::to_string(state->peer->value);
+  } else {
+    state->peer_text = "the other ranks of the group";
+  }
+  const ErrorContext context{.rank = group->domain->rank, .op = op};
+  group->domain->failure.throw_if_failed(context);
+  state->record.number = group->domain->recorder.start(state->record);
+  try {
+    state->work = call(*group->backend);
+  } catch (const c10::Error& e) {
+    group->domain->recorder.finish(state->record.number, true);
+    group->domain->failure.throw_if_failed(context);
+    throw CommError(e.what_without_backtrace(), context);
+  } catch (const std::exception& e) {
+    // Gloo refuses work on a connection that is already broken; the monitor will say whose it was.
+    group->domain->recorder.finish(state->record.number, true);
+    group->domain->failure.wait_for_report(std::chrono::milliseconds(3000));
+    group->domain->recorder.dump("failure");
+    if (!group->domain->failure.failed() && state->peer) throw PeerFailed(*state->peer, e.what(), context);
+    group->domain->failure.throw_if_failed(context);
+    throw CommError(e.what(), context);
+  }
+  if (collective && group->transport->collectives_have_futures()) state->future = state->work->getFuture();
+  return Work(state);
+}
+
+}  // namespace
+
+GroupState::~GroupState() {
+  if (!backend || !domain->failure.failed()) return;
+  // A failed Gloo group cannot be aborted and its destructor waits for its threads: it is left alone for good.
+  [[maybe_unused]] auto* abandoned = new c10::intrusive_ptr<c10d::Backend>(std::move(backend));
+}
+
+std::shared_ptr<GroupState> make_group(std::string name, std::vector<int> members, int rank,
+                                       std::shared_ptr<Transport> transport, std::shared_ptr<Domain> domain) {
+  auto state = std::make_shared<GroupState>();
+  state->backend = transport->connect(*domain, name, members, rank);
+  state->name = std::move(name);
+  state->rank = rank;
+  state->members = std::move(members);
+  state->transport = std::move(transport);
+  state->domain = std::move(domain);
+  return state;
+}
+
+int Group::rank() const { return state_->rank; }
+int Group::size() const { return static_cast<int>(state_->members.size()); }
+const std::string& Group::name() const { return state_->name; }
+std::string Group::backend() const { return state_->backend->getBackendName(); }
+void Group::check() const { state_->domain->failure.throw_if_failed({.rank = state_->domain->rank}); }
+
+Rank Group::global_rank(int member) const {
+  check_member(*state_, member, "global_rank");
+  return Rank(state_->members[static_cast<std::size_t>(member)]);
+}
+
+std::optional<Group> Group::split(int color, int key) const {
+  const at::Tensor mine = at::tensor({color, key}, at::kLong);
+  const std::vector<at::Tensor> all = all_gather(mine);
+  std::vector<std::pair<std::int64_t, int>> chosen;  // (key, rank here)
+  for (int member = 0; member < size(); ++member) {
+    const auto* row = all[static_cast<std::size_t>(member)].const_data_ptr<std::int64_t>();
+    if (row[0] == color) chosen.emplace_back(row[1], member);
+  }
+  const int number = state_->splits++;
+  if (color < 0) return std::nullopt;
+  std::sort(chosen.begin(), chosen.end());
+  std::vector<int> members;
+  int me = 0;
+  for (const auto& [_, member] : chosen) {
+    if (member == rank()) me = static_cast<int>(members.size());
+    members.push_back(state_->members[static_cast<std::size_t>(member)]);
+  }
+  const std::string child = name() + "/" + std::to_string(number) + "." + std::to_string(color);
+  return Group(make_group(child, std::move(members), me, state_->transport, state_->domain));
+}
+
+std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
+  for (const int member : members) check_member(*state_, member, "subgroup");
+  const auto mine = std::find(members.begin(), members.end(), rank());
+  return split(mine == members.end() ? -1 : 0, static_cast<int>(mine - members.begin()));
+}
+
+Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
+  check_member(*state_, to, "send");
+  const at::Tensor whole = tensor.contiguous();
+  return issue(state_, "send", whole, to, tag, false, [&](c10d::Backend& backend) {
+    std::vector<at::Tensor> tensors{whole};
+    return backend.send(tensors, to, tag);
+  });
+}
+
+Work Group::irecv(const at::Tensor& tensor, int from, int tag) const {
+  check_member(*state_, from, "recv");
+  check_contiguous(*state_, tensor, "recv");
+  return issue(state_, "recv", tensor, from, tag, false, [&](c10d::Backend& backend) {
+    std::vector<at::Tensor> tensors{tensor};
+    return backend.recv(tensors, from, tag);
+  });
+}
+
+Work Group::ibroadcast(const at::Tensor& tensor, int root) const {
+  check_member(*state_, root, "broadcast");
+  check_contiguous(*state_, tensor, "broadcast");
+  return issue(state_, "broadcast", tensor, root, 0, true, [&](c10d::Backend& backend) {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return backend.broadcast(tensors, options);
+  });
+}
+
+Work Group::iall_reduce(const at::Tensor& tensor, ReduceOp op) const {
+  check_contiguous(*state_, tensor, "all_reduce");
+  auto work = issue(state_, "all_reduce", tensor, -1, 0, true, [&](c10d::Backend& backend) {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = to_c10d(op);
+    return backend.allreduce(tensors, options);
+  });
+  if (op == ReduceOp::Avg) work.then([tensor, n = size()] { tensor.detach().div_(n); });
+  return work;
+}
+
+std::vector<at::Tensor> Group::all_gather(const at::Tensor& tensor) const {
+  const at::Tensor input = tensor.contiguous();
+  std::vector<std::int64_t> shape{size()};
+  shape.insert(shape.end(), input.sizes().begin(), input.sizes().end());
+  const at::Tensor output = at::empty(shape, input.options());
+  all_gather_into(output, input);
+  return output.unbind(0);
+}
+
+Work Group::iall_gather_into(const at::Tensor& output, const at::Tensor& input) const {
+  check_contiguous(*state_, output, "all_gather");
+  check_contiguous(*state_, input, "all_gather");
+  check_elements(*state_, "all_gather", output, input);
+  return issue(state_, "all_gather", output, -1, 0, true, [&](c10d::Backend& backend) {
+    at::Tensor to = output.detach().view({-1});
+    at::Tensor from = input.detach().view({-1});
+    return backend._allgather_base(to, from, c10d::AllgatherOptions());
+  });
+}
+
+Work Group::ireduce_scatter_into(const at::Tensor& output, const at::Tensor& input, ReduceOp op) const {
+  check_contiguous(*state_, output, "reduce_scatter");
+  check_contiguous(*state_, input, "reduce_scatter");
+  check_elements(*state_, "reduce_scatter", input, output);
+  auto work = issue(state_, "reduce_scatter", input, -1, 0, true, [&](c10d::Backend& backend) {
+    at::Tensor to = output.detach().view({-1});
+    at::Tensor from = input.detach().view({-1});
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = to_c10d(op);
+    return backend._reduce_scatter_base(to, from, options);
+  });
+  if (op == ReduceOp::Avg) work.then([output, n = size()] { output.detach().div_(n); });
+  return work;
+}
+
+Work Group::iall_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<std::int64_t> output_rows,
+                        std::vector<std::int64_t> input_rows) const {
+  check_contiguous(*state_, output, "all_to_all");
+  check_contiguous(*state_, input, "all_to_all");
+  const auto check_rows = [&](const at::Tensor& tensor, const std::vector<std::int64_t>& rows, const char* which) {
+    const std::int64_t have = tensor.dim() > 0 ? tensor.size(0) : 0;
+    const bool fits = rows.empty() ? have % size() == 0
+                                   : static_cast<int>(rows.size()) == size() &&
+                                         std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == have;
+    if (fits) return;
+    throw ShapeError(std::string("all_to_all: the ") + which + " has " + std::to_string(have) +
+                         " rows, which its split over " + std::to_string(size()) + " ranks does not match",
+                     {.rank = state_->domain->rank, .op = "all_to_all"});
+  };
+  check_rows(output, output_rows, "output");
+  check_rows(input, input_rows, "input");
+  return issue(state_, "all_to_all", input, -1, 0, true, [&](c10d::Backend& backend) {
+    at::Tensor to = output.detach();
+    at::Tensor from = input.detach();
+    return backend.alltoall_base(to, from, output_rows, input_rows, c10d::AllToAllOptions());
+  });
+}
+
+void Group::barrier() const {
+  issue(state_, "barrier", at::Tensor(), -1, 0, true, [](c10d::Backend& backend) {
+    return backend.barrier(c10d::BarrierOptions());
+  }).wait();
+}
+
+}  // namespace penstock

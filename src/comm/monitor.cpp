@@ -1,0 +1,176 @@
+// The monitor's loop: store, ring, heartbeats.
+#include "comm/monitor.h"
+
+#include <penstock/base/log.h>
+#include <penstock/base/text.h>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{100};
+constexpr std::chrono::milliseconds kBeat{1000};
+// A broken connection says only that a process ended; its own words or the launcher's may be on their way.
+constexpr std::chrono::milliseconds kPatience{700};
+constexpr char kAlive = '.';
+constexpr char kGoodbye = 'B';
+
+// What a connection begins with: that it is ours, of this job, and whose it is.
+struct Greeting {
+  std::array<char, 4> magic{'P', 'S', 'L', '1'};
+  std::int32_t attempt = 0;
+  std::int32_t generation = 0;
+  std::int32_t rank = 0;
+};
+
+std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+}  // namespace
+
+std::string died_key(int attempt) { return "penstock/" + std::to_string(attempt) + "/died"; }
+std::string failed_key(int attempt, int generation) {
+  return "penstock/" + std::to_string(attempt) + "/" + std::to_string(generation) + "/failed";
+}
+
+std::string Monitor::live_key(Rank rank) const {
+  return "penstock/" + std::to_string(setup_.attempt) + "/" + std::to_string(setup_.generation) + "/live/" +
+         std::to_string(rank.value);
+}
+
+Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
+  std::array<int, 2> ends{};
+  if (pipe(ends.data()) != 0) throw CommError("cannot make a pipe: " + std::string(std::strerror(errno)));
+  wake_read_ = Fd(ends[0]);
+  wake_write_ = Fd(ends[1]);
+  const Rank rank = setup_.domain->rank;
+  next_.rank = Rank((rank.value + 1) % setup_.size);
+  previous_.rank = Rank((rank.value + setup_.size - 1) % setup_.size);
+  auto [listener, endpoint] = listen_on(setup_.address);
+  listener_ = std::move(listener);
+  setup_.store->set(live_key(rank), bytes_of(endpoint.text()));
+  thread_ = std::thread([this] { run(); });
+}
+
+Monitor::~Monitor() {
+  stop_ = true;
+  [[maybe_unused]] const auto written = write(wake_write_.get(), "x", 1);
+  thread_.join();
+}
+
+void Monitor::publish(const Failure& failure) {
+  setup_.store->compareSet(failed_key(setup_.attempt, setup_.generation), bytes_of(""), bytes_of(failure.serialize()));
+}
+
+void Monitor::run() {
+  set_log_rank(setup_.domain->rank);
+  Clock::time_point last_beat = Clock::now();
+  while (!stop_) {
+    std::array<pollfd, 4> waiting{pollfd{wake_read_.get(), POLLIN, 0}, pollfd{listener_.get(), POLLIN, 0},
+                                  pollfd{next_.connection.get(), POLLIN, 0},
+                                  pollfd{previous_.connection.get(), POLLIN, 0}};
+    poll(waiting.data(), waiting.size(), static_cast<int>(kTick.count()));
+    if (stop_ || setup_.domain->failure.failed()) break;
+    try {
+      if (!next_.connection && !next_.lost && !next_.said_goodbye) connect_next();
+      if (!previous_.connection && !previous_.lost) accept_previous();
+      listen_to(next_);
+      listen_to(previous_);
+      if (Clock::now() - last_beat >= kBeat) {
+        beat(next_, kAlive);
+        beat(previous_, kAlive);
+        last_beat = Clock::now();
+      }
+      judge(next_);
+      judge(previous_);
+      read_store();
+    } catch (const std::exception& e) {
+      Log(LogLevel::Info) << "monitor: " << e.what();
+      // Either the store is gone, or a neighbour could not be reached; the ring says the rest.
+      const std::string whose =
+          setup_.store_host ? "rank " + std::to_string(setup_.store_host->value) + ", which hosts the store, is gone"
+                            : "the launcher, which hosts the store, is gone";
+      setup_.domain->failure.report({setup_.store_host, whose});
+    }
+  }
+  if (!setup_.domain->failure.failed()) {
+    beat(next_, kGoodbye);
+    beat(previous_, kGoodbye);
+  }
+}
+
+void Monitor::accept_previous() {
+  Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!connection) return;
+  pollfd waiting{connection.get(), POLLIN, 0};
+  Greeting greeting;
+  const bool came = poll(&waiting, 1, 1000) == 1 &&
+                    recv(connection.get(), &greeting, sizeof greeting, MSG_WAITALL) == sizeof greeting;
+  const Greeting expected{.attempt = setup_.attempt, .generation = setup_.generation, .rank = previous_.rank.value};
+  if (!came || std::memcmp(&greeting, &expected, sizeof greeting) != 0) return;  // not one of us
+  previous_.connection = std::move(connection);
+  previous_.last_sign = Clock::now();
+}
+
+void Monitor::connect_next() {
+  if (!setup_.store->check({live_key(next_.rank)})) return;
+  const Endpoint endpoint = Endpoint::parse(text_of(setup_.store->get(live_key(next_.rank))));
+  next_.connection = connect_to(endpoint, std::chrono::milliseconds(2000));
+  next_.last_sign = Clock::now();
+  if (!next_.connection) return lose(next_, "cannot be reached at " + endpoint.host + " port " + std::to_string(endpoint.port));
+  const Greeting greeting{.attempt = setup_.attempt, .generation = setup_.generation, .rank = setup_.domain->rank.value};
+  send(next_.connection.get(), &greeting, sizeof greeting, MSG_NOSIGNAL);
+}
+
+void Monitor::beat(Neighbour& neighbour, char sign) {
+  if (neighbour.connection) send(neighbour.connection.get(), &sign, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Monitor::listen_to(Neighbour& neighbour) {
+  if (!neighbour.connection) return;
+  std::array<char, 64> signs{};
+  for (;;) {
+    const auto count = recv(neighbour.connection.get(), signs.data(), signs.size(), MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (count <= 0) {
+      neighbour.connection.reset();
+      if (!neighbour.said_goodbye) lose(neighbour, "its process ended without a goodbye (killed, crashed, or its machine is gone)");
+      return;
+    }
+    neighbour.last_sign = Clock::now();
+    if (std::memchr(signs.data(), kGoodbye, static_cast<std::size_t>(count)) != nullptr) neighbour.said_goodbye = true;
+  }
+}
+
+void Monitor::lose(Neighbour& neighbour, const std::string& how) {
+  neighbour.lost = true;
+  if (!suspicion_) suspicion_ = Suspicion{{neighbour.rank, how}, Clock::now()};
+}
+
+void Monitor::judge(const Neighbour& neighbour) {
+  if (neighbour.connection && !neighbour.said_goodbye && !suspicion_ &&
+      Clock::now() - neighbour.last_sign > setup_.heartbeat_limit) {
+    const double limit = std::chrono::duration<double>(setup_.heartbeat_limit).count();
+    suspicion_ = Suspicion{{neighbour.rank, "gave no sign of life for " + seconds_text(limit) + " (stopped, or cut off)"},
+                           Clock::now()};
+  }
+  if (suspicion_ && Clock::now() - suspicion_->since > kPatience) publish(suspicion_->failure);
+}
+
+void Monitor::read_store() {
+  for (const std::string& key : {failed_key(setup_.attempt, setup_.generation), died_key(setup_.attempt)}) {
+    if (!setup_.store->check({key})) continue;
+    const Failure failure = Failure::parse(text_of(setup_.store->get(key)));
+    if (failure.rank != setup_.domain->rank) setup_.domain->failure.report(failure);
+    return;
+  }
+}
+
+}  // namespace penstock

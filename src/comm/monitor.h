@@ -1,0 +1,79 @@
+// Watches the other ranks of a job of processes, on its own thread and with its own client of the store (a blocking call
+// stalls every other call of a client). It learns of failures in three ways:
+//   - a rank that can still speak, or the launcher that saw it end, writes them into the store;
+//   - each rank keeps a connection to the next one of a ring: it breaks the moment a process ends without a goodbye;
+//   - a second without a sign of life on the ring is normal, a heartbeat limit (20 s) of silence is not.
+// docs/adr/0003 says why each is needed.
+#pragma once
+
+#include "comm/domain.h"
+#include "comm/sockets.h"
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace penstock {
+
+//! Where failures stand in the store.
+std::string died_key(int attempt);                   //!< written by the launcher
+std::string failed_key(int attempt, int generation);  //!< written by ranks
+
+class Monitor {
+ public:
+  struct Setup {
+    std::shared_ptr<Domain> domain;
+    c10::intrusive_ptr<c10d::Store> store;  //!< a client that nobody else uses
+    int attempt = 0;
+    int generation = 0;
+    int size = 1;
+    std::string address;          //!< of this machine, towards the others
+    std::optional<Rank> store_host;  //!< the rank that hosts the store; nothing for the launcher
+    std::chrono::milliseconds heartbeat_limit{20000};
+  };
+
+  explicit Monitor(Setup setup);
+  ~Monitor();  //!< says goodbye to its neighbours
+
+  //! Writes a failure into the store, unless one stands there.
+  void publish(const Failure& failure);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Neighbour {
+    Rank rank;
+    Fd connection;
+    Clock::time_point last_sign;
+    bool said_goodbye = false;
+    bool lost = false;
+  };
+
+  void run();
+  void accept_previous();
+  void connect_next();
+  void listen_to(Neighbour& neighbour);
+  void beat(Neighbour& neighbour, char sign);
+  void lose(Neighbour& neighbour, const std::string& how);
+  void judge(const Neighbour& neighbour);
+  void read_store();
+  std::string live_key(Rank rank) const;
+
+  Setup setup_;
+  Fd listener_;
+  Fd wake_read_, wake_write_;
+  Neighbour next_, previous_;
+  struct Suspicion {
+    Failure failure;
+    Clock::time_point since;
+  };
+  std::optional<Suspicion> suspicion_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace penstock

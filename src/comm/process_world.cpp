@@ -1,0 +1,229 @@
+// `init()`: the world of processes, from the environment; a world of one without it.
+#include "comm/other_backends.h"
+#include "comm/environment.h"
+#include "comm/gloo_transport.h"
+#include "comm/monitor.h"
+#include "comm/rendezvous.h"
+#include "comm/thread_backend.h"
+#include "comm/world_state.h"
+
+#include <penstock/base/log.h>
+#include <penstock/base/text.h>
+#include <penstock/comm/world.h>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+struct ProcessWorld;
+
+// The worlds of this process, for the terminate handler: an uncaught exception is told to the other ranks.
+struct Registry {
+  std::mutex mutex;
+  std::vector<ProcessWorld*> worlds;
+  std::terminate_handler before = nullptr;
+};
+
+Registry& registry() {
+  static auto* const instance = new Registry;  // never destroyed: terminate may come late
+  return *instance;
+}
+
+void on_terminate();
+
+// A world of one needs no transport but itself.
+class SelfTransport : public Transport {
+ public:
+  c10::intrusive_ptr<c10d::Backend> connect(Domain& /*domain*/, const std::string& /*name*/,
+                                            const std::vector<int>& members, int me) override {
+    return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()), std::make_shared<ThreadExchange>());
+  }
+  bool collectives_have_futures() const override { return false; }
+};
+
+struct ProcessWorld : WorldState {
+  RankEnvironment environment;
+  std::string address;
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  std::unique_ptr<Monitor> monitor;
+
+  c10::intrusive_ptr<c10d::TCPStore> open_store(bool host) const {
+    c10d::TCPStoreOptions tcp;
+    tcp.port = environment.master_port;
+    tcp.isServer = host;
+    tcp.waitWorkers = false;
+    tcp.multiTenant = true;
+    tcp.timeout = options.join_timeout;
+    try {
+      return c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp);
+    } catch (const std::exception& e) {
+      const std::string place = environment.master_address + ":" + std::to_string(environment.master_port);
+      throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") + place + ": " +
+                          std::string(e.what()).substr(0, 200),
+                      {.rank = rank}, "check MASTER_ADDR and MASTER_PORT, and that rank 0 or the launcher is up");
+    }
+  }
+
+  std::string prefix() const {
+    return "penstock/" + std::to_string(environment.attempt) + "/" + std::to_string(generation) + "/";
+  }
+
+  void join() override {
+    monitor.reset();
+    domain = std::make_shared<Domain>(rank, options.timeout);
+    if (size > 1) {
+      if (!store) {
+        address = address_towards(environment.master_address);
+        store = open_store(rank.value == 0 && !environment.launcher_hosts_store);
+      }
+      Monitor::Setup setup{.domain = domain, .store = open_store(false), .attempt = environment.attempt};
+      setup.generation = generation;
+      setup.size = size;
+      setup.address = address;
+      if (!environment.launcher_hosts_store) setup.store_host = Rank(0);
+      if (const char* limit = std::getenv("PENSTOCK_HEARTBEAT")) {
+        setup.heartbeat_limit = std::chrono::seconds(parse_number("PENSTOCK_HEARTBEAT", limit, 86400));
+      }
+      monitor = std::make_unique<Monitor>(std::move(setup));
+      std::vector<int> everyone;
+      for (int member = 0; member < size; ++member) everyone.push_back(member);
+      await_members(*store, *domain, prefix() + "join", everyone, options.join_timeout);
+    }
+    transport = make_transport();
+    make_world_group();
+    Log(LogLevel::Info) << "joined a world of " << size;
+  }
+
+  std::shared_ptr<Transport> make_transport() {
+    if (size == 1) return std::make_shared<SelfTransport>();
+    switch (options.backend) {
+      case BackendKind::Auto:
+      case BackendKind::Gloo: return make_gloo_transport(store, prefix(), address, options.join_timeout);
+      case BackendKind::Nccl: return make_nccl_transport(store, prefix(), options.join_timeout);
+      case BackendKind::Mpi: return make_mpi_transport();
+      case BackendKind::Ucc: return make_ucc_transport(store, prefix(), options.join_timeout);
+    }
+    throw UsageError("unknown backend");
+  }
+
+  void publish(const Failure& failure) override {
+    if (monitor) monitor->publish(failure);
+  }
+
+  void leave() override {
+    {
+      const std::lock_guard lock(registry().mutex);
+      std::erase(registry().worlds, this);
+    }
+    const bool failed = domain->failure.failed();
+    group.reset();
+    monitor.reset();
+    if (!store || failed) return;
+    // The host of the store stays until the others need it no more.
+    store->set(prefix() + "left/" + std::to_string(rank.value), std::vector<std::uint8_t>{1});
+    if (rank.value != 0 || environment.launcher_hosts_store) return;
+    std::vector<std::string> keys;
+    for (int member = 1; member < size; ++member) keys.push_back(prefix() + "left/" + std::to_string(member));
+    try {
+      store->wait(keys, options.join_timeout);
+    } catch (const std::exception& e) {
+      Log(LogLevel::Warn) << "some ranks had not left when the store's host ended";
+    }
+  }
+};
+
+void on_terminate() {
+  std::string cause = "terminated";
+  if (const std::exception_ptr current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const PeerFailed& e) {
+      cause.clear();  // a consequence, not a cause
+    } catch (const std::exception& e) {
+      cause = std::string("uncaught exception: ") + e.what();
+    } catch (...) {
+      cause = "uncaught exception of unknown type";
+    }
+  }
+  if (!cause.empty()) {
+    const std::lock_guard lock(registry().mutex);
+    for (ProcessWorld* world : registry().worlds) {
+      try {
+        world->domain->recorder.dump("failure");
+        world->publish({world->rank, cause});
+      } catch (...) {  // the store may be gone; nothing more can be done
+      }
+    }
+  }
+  if (registry().before != nullptr) registry().before();
+  std::abort();
+}
+
+InitOptions settled(InitOptions options) {
+  const char* backend = std::getenv("PENSTOCK_BACKEND");
+  if (options.backend == BackendKind::Auto && backend != nullptr) options.backend = parse_backend(backend);
+  if (const char* seconds = std::getenv("PENSTOCK_TIMEOUT")) {
+    options.timeout = std::chrono::seconds(parse_number("PENSTOCK_TIMEOUT", seconds, 30L * 86400));
+  }
+  return options;
+}
+
+constexpr std::array<std::pair<std::string_view, BackendKind>, 5> kBackends{
+    {{"auto", BackendKind::Auto}, {"gloo", BackendKind::Gloo}, {"nccl", BackendKind::Nccl}, {"mpi", BackendKind::Mpi},
+     {"ucc", BackendKind::Ucc}}};
+
+}  // namespace
+
+BackendKind parse_backend(std::string_view name) {
+  for (const auto& [known, kind] : kBackends) {
+    if (to_lower(name) == known) return kind;
+  }
+  throw UsageError("unknown backend " + quote(name), {}, "known are auto, gloo, nccl, mpi and ucc");
+}
+
+std::string_view backend_name(BackendKind kind) {
+  for (const auto& [name, known] : kBackends) {
+    if (kind == known) return name;
+  }
+  return "?";
+}
+
+bool backend_available(BackendKind kind) {
+  switch (kind) {
+    case BackendKind::Auto:
+    case BackendKind::Gloo: return true;
+    case BackendKind::Nccl: return nccl_present();
+    case BackendKind::Mpi: return mpi_present();
+    case BackendKind::Ucc: return ucc_present();
+  }
+  return false;
+}
+
+World init(const InitOptions& options) {
+  auto state = std::make_unique<ProcessWorld>();
+  state->options = settled(options);
+  if (const auto environment = read_environment([](const char* name) { return std::getenv(name); })) {
+    state->environment = *environment;
+    state->rank = environment->rank;
+    state->size = environment->world_size;
+    state->local_rank = environment->local_rank;
+    set_log_rank(state->rank);
+  }
+  state->join();
+  {
+    const std::lock_guard lock(registry().mutex);
+    registry().worlds.push_back(state.get());
+    if (registry().before == nullptr) registry().before = std::set_terminate(on_terminate);
+  }
+  return World(std::move(state));
+}
+
+}  // namespace penstock

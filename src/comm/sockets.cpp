@@ -1,0 +1,97 @@
+// TCP for the monitor.
+#include "comm/sockets.h"
+
+#include <penstock/base/error.h>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+
+namespace penstock {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+AddressList resolve(const std::string& host, std::uint16_t port, int type) {
+  addrinfo hints{};
+  hints.ai_socktype = type;
+  hints.ai_family = AF_UNSPEC;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) throw CommError("the host " + host + " cannot be found: " + gai_strerror(error));
+  return {found, &freeaddrinfo};
+}
+
+Endpoint local_endpoint(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (address.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
+    inet_ntop(AF_INET6, &v6->sin6_addr, text.data(), text.size());
+    return {text.data(), ntohs(v6->sin6_port)};
+  }
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
+  inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
+  return {text.data(), ntohs(v4->sin_port)};
+}
+
+}  // namespace
+
+void Fd::reset() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+Endpoint Endpoint::parse(const std::string& text) {
+  const auto bar = text.rfind('|');
+  if (bar == std::string::npos) throw CommError("a rank published no endpoint but '" + text + "'");
+  return {text.substr(0, bar), static_cast<std::uint16_t>(std::stoi(text.substr(bar + 1)))};
+}
+
+std::string address_towards(const std::string& host) {
+  const AddressList addresses = resolve(host, 9, SOCK_DGRAM);
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    const Fd fd(socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    // Connecting a datagram socket sends nothing; it only chooses the route.
+    if (fd && connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0) return local_endpoint(fd.get()).host;
+  }
+  throw CommError("there is no route to " + host);
+}
+
+std::pair<Fd, Endpoint> listen_on(const std::string& address) {
+  const AddressList addresses = resolve(address, 0, SOCK_STREAM);
+  Fd fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd || bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), 16) != 0) {
+    throw CommError("cannot listen on " + address + ": " + std::strerror(errno));
+  }
+  Endpoint endpoint = local_endpoint(fd.get());
+  return {std::move(fd), std::move(endpoint)};
+}
+
+Fd connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit) {
+  const AddressList addresses = resolve(endpoint.host, endpoint.port, SOCK_STREAM);
+  Fd fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return {};
+  if (connect(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return {};
+    pollfd waiting{fd.get(), POLLOUT, 0};
+    if (poll(&waiting, 1, static_cast<int>(limit.count())) != 1) return {};
+    int error = 0;
+    socklen_t length = sizeof error;
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return {};
+  }
+  return fd;
+}
+
+}  // namespace penstock

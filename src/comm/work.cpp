@@ -1,0 +1,137 @@
+// Waiting for operations: our own wait, because Gloo's cannot be ended when a peer is known to have failed.
+#include "comm/work_state.h"
+
+#include <penstock/base/text.h>
+#include <penstock/comm/work.h>
+
+#include <utility>
+
+namespace penstock {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a broken connection may wait for the monitor to say whose fault it is.
+constexpr std::chrono::milliseconds kVerdictTime{3000};
+
+}  // namespace
+
+ErrorContext WorkState::context() const { return {.rank = domain->rank, .op = record.op}; }
+
+void WorkState::wait() {
+  if (claim()) {
+    run_to_end();
+  } else if (!ended()) {
+    // The claimer ends soon after a failure, by abort or by time-out; its verdict is the one that counts.
+    const auto limit = Clock::now() + domain->timeout + kVerdictTime * 2;
+    while (!ended() && Clock::now() < limit) {
+      if (domain->failure.wait_until(limit, [this] { return ended(); })) break;
+      domain->failure.throw_if_failed(context());
+    }
+  }
+  if (status.load(std::memory_order_acquire) == Status::Failed) std::rethrow_exception(error);
+}
+
+void WorkState::run_to_end() noexcept {
+  Status end = Status::Done;
+  try {
+    wait_for_transport();
+    if (after) after();
+  } catch (...) {
+    error = std::current_exception();
+    end = Status::Failed;
+  }
+  domain->recorder.finish(record.number, end == Status::Failed);
+  work.reset();
+  future.reset();
+  after = nullptr;
+  group.reset();
+  status.store(end, std::memory_order_release);
+  domain->failure.notify();
+}
+
+void WorkState::wait_for_transport() {
+  std::string message;
+  try {
+    if (future) {
+      if (!future->completed()) {
+        const std::shared_ptr<Domain> keep = domain;
+        future->addCallback([keep](c10::ivalue::Future&) { keep->failure.notify(); });
+        domain->failure.wait_until(started + domain->timeout, [this] { return future->completed(); });
+      }
+      if (future->completed()) {
+        if (!future->hasError()) return;
+        message = future->tryRetrieveErrorMessage();
+      }
+    } else {
+      const FailureState::AbortOnFailure guard(domain->failure, *work);
+      if (work->wait(domain->timeout)) return;
+    }
+  } catch (const std::exception& e) {
+    message = e.what();
+  }
+  raise(message);
+}
+
+void WorkState::raise(const std::string& transport_message) {
+  const auto waited = Clock::now() - started;
+  if (!domain->failure.failed() && waited >= domain->timeout) {
+    const double seconds = std::chrono::duration<double>(waited).count();
+    const std::string what = std::string(record.op) + " of " + bytes_text(record.bytes) + " with tag " +
+                             std::to_string(record.tag) + " on group " + record.group;
+    domain->recorder.dump("time-out");
+    throw TimeoutError("rank " + std::to_string(domain->rank.value) + " waited " + seconds_text(seconds) + " for " +
+                           peer_text + ": " + what,
+                       context(), "raise the time-out (PENSTOCK_TIMEOUT, in seconds), or look why that rank is late");
+  }
+  if (!domain->failure.failed()) domain->failure.wait_for_report(kVerdictTime);
+  if (!domain->failure.failed() && peer) domain->failure.report({*peer, "its connection broke: " + transport_message});
+  domain->recorder.dump("failure");
+  domain->failure.throw_if_failed(context());
+  throw CommError("the transport failed: " + transport_message, context());
+}
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (this != &other) {
+    detach();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+void Work::wait() {
+  if (!state_) return;
+  const std::shared_ptr<WorkState> state = std::move(state_);
+  state_.reset();
+  state->wait();
+}
+
+void Work::then(std::function<void()> after) { state_->after = std::move(after); }
+
+bool Work::done() const {
+  if (!state_ || state_->ended()) return true;
+  if (!state_->claim()) return false;  // the reaper has it
+  const bool finished = state_->future ? state_->future->completed() : state_->work->isCompleted();
+  if (!finished) {
+    state_->domain->reaper.adopt(state_);
+    return false;
+  }
+  state_->run_to_end();
+  return true;
+}
+
+void Work::detach() noexcept {
+  if (!state_) return;
+  const std::shared_ptr<WorkState> state = std::move(state_);
+  state_.reset();
+  if (!state->claim()) return;
+  // What is done already needs no thread; Gloo's sends and receives cannot tell, and go to the reaper.
+  const bool finished = state->future ? state->future->completed() : state->work->isCompleted();
+  if (finished) {
+    state->run_to_end();
+  } else {
+    state->domain->reaper.adopt(state);
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,43 @@
+// What a World handle stands for; one kind for processes, one for threads.
+#pragma once
+
+#include "comm/domain.h"
+#include "comm/group_state.h"
+
+#include <penstock/comm/world.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace penstock {
+
+struct WorldState {
+  virtual ~WorldState() = default;
+
+  //! Joins the other ranks under the current generation: sets `domain`, `transport` and `group`.
+  virtual void join() = 0;
+  //! Tells the other ranks.
+  virtual void publish(const Failure& failure) = 0;
+  //! Leaves in good order; called once, when the world ends.
+  virtual void leave() = 0;
+
+  InitOptions options;
+  Rank rank;
+  int size = 1;
+  int local_rank = 0;
+  int generation = 0;
+  int exceptions_at_start = 0;
+  std::shared_ptr<Domain> domain;
+  std::shared_ptr<Transport> transport;
+  std::optional<Group> group;
+
+ protected:
+  void make_world_group() {
+    std::vector<int> members;
+    for (int member = 0; member < size; ++member) members.push_back(member);
+    group.emplace(make_group("world", std::move(members), rank.value, transport, domain));
+  }
+};
+
+}  // namespace penstock

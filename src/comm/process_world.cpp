@@ -1,8 +1,8 @@
 // `init()`: the world of processes, from the environment; a world of one without it.
-#include "comm/other_backends.h"
 #include "comm/environment.h"
 #include "comm/gloo_transport.h"
 #include "comm/monitor.h"
+#include "comm/other_backends.h"
 #include "comm/rendezvous.h"
 #include "comm/thread_backend.h"
 #include "comm/world_state.h"
@@ -44,7 +44,8 @@ class SelfTransport : public Transport {
  public:
   c10::intrusive_ptr<c10d::Backend> connect(Domain& /*domain*/, const std::string& /*name*/,
                                             const std::vector<int>& members, int me) override {
-    return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()), std::make_shared<ThreadExchange>());
+    return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()),
+                                              std::make_shared<ThreadExchange>());
   }
   bool collectives_have_futures() const override { return false; }
 };
@@ -66,9 +67,10 @@ struct ProcessWorld : WorldState {
       return c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp);
     } catch (const std::exception& e) {
       const std::string place = environment.master_address + ":" + std::to_string(environment.master_port);
-      throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") + place + ": " +
-                          std::string(e.what()).substr(0, 200),
-                      {.rank = rank}, "check MASTER_ADDR and MASTER_PORT, and that rank 0 or the launcher is up");
+      throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") + place +
+                          ": " + std::string(e.what()).substr(0, 200),
+                      {.rank = rank},
+                      "check MASTER_ADDR and MASTER_PORT, and that rank 0 or the launcher is up");
     }
   }
 
@@ -106,10 +108,14 @@ struct ProcessWorld : WorldState {
     if (size == 1) return std::make_shared<SelfTransport>();
     switch (options.backend) {
       case BackendKind::Auto:
-      case BackendKind::Gloo: return make_gloo_transport(store, prefix(), address, options.join_timeout);
-      case BackendKind::Nccl: return make_nccl_transport(store, prefix(), options.join_timeout);
-      case BackendKind::Mpi: return make_mpi_transport();
-      case BackendKind::Ucc: return make_ucc_transport(store, prefix(), options.join_timeout);
+      case BackendKind::Gloo:
+        return make_gloo_transport(store, prefix(), address, options.join_timeout);
+      case BackendKind::Nccl:
+        return make_nccl_transport(store, prefix(), options.join_timeout);
+      case BackendKind::Mpi:
+        return make_mpi_transport();
+      case BackendKind::Ucc:
+        return make_ucc_transport(store, prefix(), options.join_timeout);
     }
     throw UsageError("unknown backend");
   }
@@ -147,6 +153,8 @@ void on_terminate() {
       std::rethrow_exception(current);
     } catch (const PeerFailed& e) {
       cause.clear();  // a consequence, not a cause
+    } catch (const c10::Error& e) {
+      cause = std::string("uncaught exception: ") + e.what_without_backtrace();
     } catch (const std::exception& e) {
       cause = std::string("uncaught exception: ") + e.what();
     } catch (...) {
@@ -176,9 +184,11 @@ InitOptions settled(InitOptions options) {
   return options;
 }
 
-constexpr std::array<std::pair<std::string_view, BackendKind>, 5> kBackends{
-    {{"auto", BackendKind::Auto}, {"gloo", BackendKind::Gloo}, {"nccl", BackendKind::Nccl}, {"mpi", BackendKind::Mpi},
-     {"ucc", BackendKind::Ucc}}};
+constexpr std::array<std::pair<std::string_view, BackendKind>, 5> kBackends{{{"auto", BackendKind::Auto},
+                                                                             {"gloo", BackendKind::Gloo},
+                                                                             {"nccl", BackendKind::Nccl},
+                                                                             {"mpi", BackendKind::Mpi},
+                                                                             {"ucc", BackendKind::Ucc}}};
 
 }  // namespace
 
@@ -199,10 +209,14 @@ std::string_view backend_name(BackendKind kind) {
 bool backend_available(BackendKind kind) {
   switch (kind) {
     case BackendKind::Auto:
-    case BackendKind::Gloo: return true;
-    case BackendKind::Nccl: return nccl_present();
-    case BackendKind::Mpi: return mpi_present();
-    case BackendKind::Ucc: return ucc_present();
+    case BackendKind::Gloo:
+      return true;
+    case BackendKind::Nccl:
+      return nccl_present();
+    case BackendKind::Mpi:
+      return mpi_present();
+    case BackendKind::Ucc:
+      return ucc_present();
   }
   return false;
 }

@@ -1,0 +1,109 @@
+// The agreement between launchers.
+#include "comm/launch_nodes.h"
+
+#include "comm/monitor.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <thread>
+
+namespace penstock {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kSilence{20};
+
+std::vector<std::uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+std::string text_of(const std::vector<std::uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string node_key(const char* what, int node) {
+  return std::string("launch/") + what + "/" + std::to_string(node);
+}
+
+}  // namespace
+
+LaunchNodes::LaunchNodes(const LaunchOptions& options)
+    : nodes_(options.nodes), node_(options.node_rank), host_(options.host) {
+  c10d::TCPStoreOptions tcp;
+  tcp.port = options.port;
+  tcp.isServer = node_ == 0;
+  tcp.waitWorkers = false;
+  tcp.timeout = options.join_timeout;
+  try {
+    store_ = c10::make_intrusive<c10d::TCPStore>(host_, tcp);
+  } catch (const std::exception& e) {
+    throw CommError("the store at " + host_ + ":" + std::to_string(options.port) +
+                        (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") +
+                        std::string(e.what()).substr(0, 200),
+                    {}, "check --rendezvous; every node names the address of node 0");
+  }
+  store_->set(node_key("ranks", node_), bytes_of(std::to_string(options.ranks)));
+  const auto deadline = Clock::now() + options.join_timeout;
+  for (int node = 0; node < nodes_; ++node) {
+    while (!store_->check({node_key("ranks", node)})) {
+      if (Clock::now() > deadline) {
+        throw TimeoutError("node " + std::to_string(node) + " did not join within " +
+                           seconds_text(std::chrono::duration<double>(options.join_timeout).count()));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    const int ranks = std::stoi(text_of(store_->get(node_key("ranks", node))));
+    if (node < node_) first_rank_ += ranks;
+    world_size_ += ranks;
+  }
+}
+
+void LaunchNodes::publish_death(int attempt, const Failure& failure) {
+  store_->compareSet(died_key(attempt), bytes_of(""), bytes_of(failure.serialize()));
+}
+
+std::optional<Failure> LaunchNodes::published_death(int attempt) {
+  if (!store_->check({died_key(attempt)})) return std::nullopt;
+  return Failure::parse(text_of(store_->get(died_key(attempt))));
+}
+
+void LaunchNodes::beat() {
+  if (nodes_ > 1) store_->set(node_key("beat", node_), bytes_of(std::to_string(++beats_)));
+}
+
+bool LaunchNodes::all_ended_well(int attempt, bool here) {
+  if (nodes_ == 1) return here;
+  const auto end_key = [attempt](int node) { return node_key("end", node) + "/" + std::to_string(attempt); };
+  store_->set(end_key(node_), bytes_of(here ? "ok" : "failed"));
+  bool well = true;
+  for (int node = 0; node < nodes_; ++node) {
+    std::string last_beat;
+    Clock::time_point last_change = Clock::now();
+    while (!store_->check({end_key(node)})) {
+      beat();
+      std::string now =
+          store_->check({node_key("beat", node)}) ? text_of(store_->get(node_key("beat", node))) : "";
+      if (now != last_beat) {
+        last_beat = std::move(now);
+        last_change = Clock::now();
+      }
+      if (Clock::now() - last_change > kSilence) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    well = well && text_of(store_->get(end_key(node))) == "ok";
+  }
+  // Node 0 hosts the store: it leaves last.
+  store_->set(node_key("gone", node_) + "/" + std::to_string(attempt), bytes_of("1"));
+  if (node_ == 0) {
+    const auto deadline = Clock::now() + kSilence;
+    for (int node = 1; node < nodes_; ++node) {
+      while (!store_->check({node_key("gone", node) + "/" + std::to_string(attempt)}) &&
+             Clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    }
+  }
+  return well;
+}
+
+}  // namespace penstock

@@ -1,0 +1,47 @@
+// How the launchers of several nodes agree: node 0 hosts the store, all say how many ranks they have, tell
+// each other of failures while an attempt runs, and decide together whether it ended well.
+#pragma once
+
+#include "comm/failure.h"
+
+#include <penstock/comm/launcher.h>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace penstock {
+
+class LaunchNodes {
+ public:
+  explicit LaunchNodes(const LaunchOptions& options);
+
+  int first_rank() const { return first_rank_; }
+  int world_size() const { return world_size_; }
+  const std::string& host() const { return host_; }
+  std::uint16_t port() const { return store_->getPort(); }
+
+  //! Tells ranks and launchers that a rank of this node has ended badly; the first one stays.
+  void publish_death(int attempt, const Failure& failure);
+  //! A death that was published by any node.
+  std::optional<Failure> published_death(int attempt);
+
+  //! Waits for the other nodes' end of this attempt; whether all ended well. A launcher that falls silent
+  //! counts as bad.
+  bool all_ended_well(int attempt, bool here);
+  //! Shows that this launcher lives; called now and then.
+  void beat();
+
+ private:
+  int nodes_;
+  int node_;
+  std::string host_;
+  int first_rank_ = 0;
+  int world_size_ = 0;
+  c10::intrusive_ptr<c10d::TCPStore> store_;
+  std::int64_t beats_ = 0;
+};
+
+}  // namespace penstock

@@ -1,0 +1,314 @@
+// The launcher's loop: start the ranks, carry their output, notice the first that fails, end the rest in
+// order.
+#include "comm/child_process.h"
+#include "comm/launch_nodes.h"
+#include "comm/launch_signals.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/log.h>
+#include <penstock/comm/flight_recorder.h>
+#include <penstock/comm/launcher.h>
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace penstock {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLastLines = 12;
+constexpr std::chrono::milliseconds kTermTime{3000};  // between SIGTERM and SIGKILL
+constexpr std::chrono::milliseconds kTick{100};
+
+// A directory for flight recordings that goes away with the launch.
+struct TemporaryDirectory {
+  TemporaryDirectory() {
+    std::string pattern = (fs::temp_directory_path() / "penstock-flight-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr)
+      throw CommError("cannot make a temporary directory in " + pattern);
+    path = pattern;
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  fs::path path;
+};
+
+void print_line(Rank rank, bool is_error, std::string_view line) {
+  std::string text = "[" + std::to_string(rank.value) + "] ";
+  text += line;
+  text += '\n';
+  std::FILE* const stream = is_error ? stderr : stdout;
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
+// One attempt: all ranks of this node, from start to end.
+class Attempt {
+ public:
+  Attempt(const LaunchOptions& options, LaunchNodes& nodes, SignalCatcher& signals, int number,
+          Clock::time_point deadline)
+      : options_(options), nodes_(nodes), signals_(signals), number_(number), deadline_(deadline) {}
+
+  ~Attempt() {
+    for (Child& child : children_) {
+      kill(-child.process.pid, SIGKILL);  // its own children too
+      if (!child.ended) waitpid(child.process.pid, nullptr, 0);
+    }
+  }
+
+  LaunchResult run() {
+    start();
+    while (alive() || output_open()) step();
+    LaunchResult result;
+    result.ok = !first_failure_ && signal_ == 0 && !timed_out_;
+    result.signal = signal_;
+    result.timed_out = timed_out_;
+    result.first_failure = first_failure_;
+    for (Child& child : children_) result.ranks.push_back(std::move(child.exit));
+    if (!result.ok) result.flight = read_flight(result.ranks);
+    return result;
+  }
+
+ private:
+  struct Child {
+    ChildProcess process;
+    RankExit exit;
+    bool ended = false;
+  };
+
+  void start() {
+    fs::path logs;
+    if (!options_.log_dir.empty()) {
+      logs = options_.log_dir / ("attempt" + std::to_string(number_));
+      fs::create_directories(logs);
+    }
+    for (int local = 0; local < options_.ranks; ++local) {
+      const int rank = nodes_.first_rank() + local;
+      const std::string base = logs.empty() ? "" : (logs / ("rank" + std::to_string(rank))).string();
+      Child child;
+      child.process = start_child(options_.command, environment(rank, local),
+                                  base.empty() ? "" : base + ".out", base.empty() ? "" : base + ".err");
+      child.exit.rank = Rank(rank);
+      child.exit.pid = child.process.pid;
+      children_.push_back(std::move(child));
+    }
+    if (!options_.on_start) return;
+    std::vector<pid_t> pids;
+    for (const Child& child : children_) pids.push_back(child.process.pid);
+    options_.on_start(pids);
+  }
+
+  std::map<std::string, std::string> environment(int rank, int local) const {
+    std::map<std::string, std::string> all{
+        {"RANK", std::to_string(rank)},
+        {"LOCAL_RANK", std::to_string(local)},
+        {"WORLD_SIZE", std::to_string(nodes_.world_size())},
+        {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks)},
+        {"GROUP_RANK", std::to_string(options_.node_rank)},
+        {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
+        {"ROLE_RANK", std::to_string(rank)},
+        {"ROLE_WORLD_SIZE", std::to_string(nodes_.world_size())},
+        {"ROLE_NAME", "default"},
+        {"MASTER_ADDR", nodes_.host()},
+        {"MASTER_PORT", std::to_string(nodes_.port())},
+        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+        {"TORCHELASTIC_RESTART_COUNT", std::to_string(number_)},
+        {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
+        {"TORCHELASTIC_RUN_ID", "penstock"},
+        {"PENSTOCK_FLIGHT_DIR", flight_.path.string()}};
+    if (std::getenv("OMP_NUM_THREADS") == nullptr && nodes_.world_size() > 1) all["OMP_NUM_THREADS"] = "1";
+    if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) all["TORCH_CPP_LOG_LEVEL"] = "ERROR";
+    for (const auto& [name, value] : options_.environment) all[name] = value;
+    return all;
+  }
+
+  bool alive() const {
+    return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return !child.ended; });
+  }
+  // Output that a grandchild keeps open is not waited for long after the ranks have ended.
+  bool output_open() const {
+    if (all_ended_ && Clock::now() - *all_ended_ > std::chrono::seconds(1)) return false;
+    return std::any_of(children_.begin(), children_.end(),
+                       [](const Child& child) { return child.process.out || child.process.err; });
+  }
+
+  void step() {
+    std::vector<pollfd> waiting{{signals_.fd(), POLLIN, 0}};
+    for (const Child& child : children_) {
+      waiting.push_back({child.ended ? -1 : child.process.pidfd.get(), POLLIN, 0});
+      waiting.push_back({child.process.out.get(), POLLIN, 0});
+      waiting.push_back({child.process.err.get(), POLLIN, 0});
+    }
+    poll(waiting.data(), waiting.size(), static_cast<int>(kTick.count()));
+    while (const int number = signals_.next()) pass_on(number);
+    for (std::size_t i = 0; i < children_.size(); ++i) {
+      Child& child = children_[i];
+      if (waiting[i * 3 + 2].revents != 0) carry(child, child.process.out, child.process.out_lines, false);
+      if (waiting[i * 3 + 3].revents != 0) carry(child, child.process.err, child.process.err_lines, true);
+      if (waiting[i * 3 + 1].revents != 0) reap(child);
+    }
+    if (!alive() && !all_ended_) all_ended_ = Clock::now();
+    look_at_other_nodes();
+    if (!stopping_ && Clock::now() > deadline_) {
+      timed_out_ = true;
+      stop(std::chrono::milliseconds(0));
+    }
+    end_stragglers();
+  }
+
+  void carry(Child& child, Fd& fd, LineReader& reader, bool is_error) {
+    const bool more = reader.read(fd.get(), [&](std::string_view line) {
+      std::vector<std::string>& last = child.exit.last_lines;
+      last.emplace_back(line.substr(0, 2000));
+      if (last.size() > kLastLines) last.erase(last.begin());
+      if (options_.on_line) {
+        options_.on_line(child.exit.rank, is_error, line);
+      } else {
+        print_line(child.exit.rank, is_error, line);
+      }
+    });
+    if (!more) fd.reset();
+  }
+
+  void reap(Child& child) {
+    int status = 0;
+    if (waitpid(child.process.pid, &status, WNOHANG) != child.process.pid) return;
+    child.ended = true;
+    child.exit.seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+    if (WIFSIGNALED(status)) {
+      child.exit.signal = WTERMSIG(status);
+    } else {
+      child.exit.code = WEXITSTATUS(status);
+    }
+    child.exit.ended_by_launcher = ended_by_us_;
+    if (child.exit.ok() || first_failure_) return;
+    first_failure_ = child.exit.rank;
+    nodes_.publish_death(number_, {child.exit.rank, "its process " + child.exit.text()});
+    stop(options_.grace);
+  }
+
+  void look_at_other_nodes() {
+    if (options_.nodes == 1 || Clock::now() - last_look_ < std::chrono::milliseconds(500)) return;
+    last_look_ = Clock::now();
+    try {
+      nodes_.beat();
+      if (first_failure_ || !alive()) return;
+      if (const auto failure = nodes_.published_death(number_)) {
+        first_failure_ = failure->rank.value_or(Rank(-1));
+        stop(options_.grace);
+      }
+    } catch (const std::exception& e) {
+      Log(LogLevel::Warn) << "the store of node 0 is gone: " << e.what();
+      if (!first_failure_) first_failure_ = Rank(-1);
+      stop(options_.grace);
+    }
+  }
+
+  void pass_on(int number) {
+    if (signal_ != 0) {  // asked twice: at once
+      kill_all(SIGKILL);
+      return;
+    }
+    signal_ = number;
+    kill_all(number);
+    stop(options_.grace);
+  }
+
+  void stop(std::chrono::milliseconds grace) {
+    if (stopping_) return;
+    stopping_ = true;
+    terminate_at_ = Clock::now() + grace;
+  }
+
+  void end_stragglers() {
+    if (!stopping_ || !alive()) return;
+    const auto now = Clock::now();
+    if (now >= terminate_at_ && !termed_) {
+      termed_ = ended_by_us_ = true;
+      kill_all(SIGTERM);
+    }
+    if (termed_ && now >= terminate_at_ + kTermTime) kill_all(SIGKILL);
+  }
+
+  void kill_all(int number) {
+    for (const Child& child : children_) {
+      if (!child.ended) kill(-child.process.pid, number);
+    }
+  }
+
+  std::vector<std::string> read_flight(const std::vector<RankExit>& ranks) const {
+    std::vector<std::string> dumps;
+    std::vector<Rank> silent;
+    for (const RankExit& exit : ranks) {
+      std::ifstream file(flight_.path / ("rank" + std::to_string(exit.rank.value) + ".json"));
+      if (file) {
+        std::ostringstream text;
+        text << file.rdbuf();
+        dumps.push_back(text.str());
+      } else if (!exit.ok()) {
+        silent.push_back(exit.rank);
+      }
+    }
+    return dumps.empty() ? std::vector<std::string>{} : explain_flight(dumps, silent);
+  }
+
+  const LaunchOptions& options_;
+  LaunchNodes& nodes_;
+  SignalCatcher& signals_;
+  int number_;
+  Clock::time_point deadline_;
+  TemporaryDirectory flight_;
+  std::vector<Child> children_;
+  Clock::time_point started_ = Clock::now();
+  Clock::time_point last_look_ = Clock::now();
+  std::optional<Clock::time_point> all_ended_;
+  std::optional<Rank> first_failure_;
+  int signal_ = 0;
+  bool timed_out_ = false;
+  bool stopping_ = false;
+  bool termed_ = false;
+  bool ended_by_us_ = false;
+  Clock::time_point terminate_at_;
+};
+
+}  // namespace
+
+LaunchResult launch(const LaunchOptions& options) {
+  if (options.command.empty()) throw UsageError("there is no program to run");
+  if (options.ranks < 1)
+    throw UsageError("a job needs at least one rank, not " + std::to_string(options.ranks));
+  if (options.nodes < 1 || options.node_rank < 0 || options.node_rank >= options.nodes) {
+    throw UsageError("node rank " + std::to_string(options.node_rank) +
+                     " is not below the number of nodes, " + std::to_string(options.nodes));
+  }
+  if (options.nodes > 1 && options.port == 0) throw UsageError("several nodes need a rendezvous port");
+  const auto deadline = options.deadline ? Clock::now() + *options.deadline : Clock::time_point::max();
+  SignalCatcher signals(options.pass_signals);
+  LaunchNodes nodes(options);
+  for (int number = 0;; ++number) {
+    LaunchResult result = Attempt(options, nodes, signals, number, deadline).run();
+    result.restarts = number;
+    const bool well = nodes.all_ended_well(number, result.ok);
+    if (result.ok && !well) {
+      result.ok = false;
+      if (const auto failure = nodes.published_death(number)) result.first_failure = failure->rank;
+    }
+    if (result.ok || number >= options.max_restarts || result.signal != 0 || result.timed_out) return result;
+    const std::string report = result.report();
+    std::fprintf(stderr, "%srestarting (%d of %d)\n", report.c_str(), number + 1, options.max_restarts);
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,327 @@
+// The cases of the contract; the expected values are formulas of rank and size.
+#include "comm/contract.h"
+
+#include "support/check.h"
+
+#include <penstock/base/error.h>
+#include <penstock/comm/flight_recorder.h>
+
+#include <ATen/ATen.h>
+
+namespace penstock::testing {
+namespace {
+
+at::Tensor marked(int rank, std::int64_t elements, at::ScalarType type = at::kFloat) {
+  return at::arange(elements, at::kFloat).add_(1000.0 * rank).to(type);
+}
+
+void ranks_and_sizes(World& world) {
+  const Group& group = world.group();
+  CHECK_SAME(group.rank(), world.rank().value);
+  CHECK_SAME(group.size(), world.size());
+  CHECK_SAME(group.name(), std::string("world"));
+  CHECK_SAME(group.global_rank(group.size() - 1).value, world.size() - 1);
+}
+
+void ring_of_sends(World& world) {
+  const Group& group = world.group();
+  const int n = group.size();
+  const int next = (group.rank() + 1) % n, previous = (group.rank() + n - 1) % n;
+  const at::Tensor mine = marked(group.rank(), 100);
+  const at::Tensor got = at::empty(100);
+  Work receive = group.irecv(got, previous, 3);
+  Work send = group.isend(mine, next, 3);
+  receive.wait();
+  send.wait();
+  CHECK_TENSORS(got, marked(previous, 100));
+}
+
+void tags_keep_messages_apart(World& world) {
+  const Group& group = world.group();
+  if (group.size() < 2) return;
+  if (group.rank() == 0) {
+    Work a = group.isend(marked(1, 8), 1, 10);
+    Work b = group.isend(marked(2, 8), 1, 20);
+    a.wait();
+    b.wait();
+  } else if (group.rank() == 1) {
+    const at::Tensor late = at::empty(8), early = at::empty(8);
+    group.recv(late, 0, 20);  // in the other order than they were sent
+    group.recv(early, 0, 10);
+    CHECK_TENSORS(early, marked(1, 8));
+    CHECK_TENSORS(late, marked(2, 8));
+  }
+}
+
+void messages_of_one_tag_keep_their_order(World& world) {
+  const Group& group = world.group();
+  if (group.size() < 2 || group.rank() > 1) return;
+  constexpr int count = 20;
+  std::vector<Work> works;
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < count; ++i) {
+    tensors.push_back(group.rank() == 0 ? marked(i, 5) : at::empty(5));
+    works.push_back(group.rank() == 0 ? group.isend(tensors.back(), 1, 7)
+                                      : group.irecv(tensors.back(), 0, 7));
+  }
+  for (int i = count - 1; i >= 0; --i) works[static_cast<std::size_t>(i)].wait();
+  for (int i = 0; i < count; ++i) CHECK_TENSORS(tensors[static_cast<std::size_t>(i)], marked(i, 5));
+}
+
+void strided_and_typed_sends(World& world) {
+  const Group& group = world.group();
+  if (group.size() < 2 || group.rank() > 1) return;
+  for (const at::ScalarType type :
+       {at::kFloat, at::kDouble, at::kLong, at::kBFloat16, at::kBool, at::kHalf}) {
+    const at::Tensor whole = marked(0, 12).view({3, 4}).to(type);
+    if (group.rank() == 0) {
+      group.send(whole.t(), 1);  // not contiguous
+    } else {
+      const at::Tensor got = at::empty({4, 3}, type);
+      group.recv(got, 0);
+      CHECK_TENSORS(got, whole.t().contiguous());
+    }
+  }
+}
+
+void large_messages(World& world) {
+  const Group& group = world.group();
+  if (group.size() < 2 || group.rank() > 1) return;
+  constexpr std::int64_t elements = 3'000'001;
+  const int other = 1 - group.rank();
+  const at::Tensor got = at::empty(elements);
+  Work send = group.isend(marked(group.rank(), elements), other, 1);
+  Work receive = group.irecv(got, other, 1);
+  receive.wait();
+  send.wait();
+  CHECK_TENSORS(got, marked(other, elements));
+}
+
+void dropped_works_go_on(World& world) {
+  const Group& group = world.group();
+  if (group.size() < 2 || group.rank() > 1) return;
+  if (group.rank() == 0) {
+    for (int i = 0; i < 10; ++i) group.isend(marked(i, 1000), 1, 2);  // nobody waits
+  } else {
+    for (int i = 0; i < 10; ++i) {
+      const at::Tensor got = at::empty(1000);
+      group.recv(got, 0, 2);
+      CHECK_TENSORS(got, marked(i, 1000));
+    }
+  }
+}
+
+void done_becomes_true(World& world) {
+  const Group& group = world.group();
+  if (group.size() < 2 || group.rank() > 1) return;
+  const at::Tensor tensor = group.rank() == 0 ? marked(4, 16) : at::empty(16);
+  Work work = group.rank() == 0 ? group.isend(tensor, 1, 4) : group.irecv(tensor, 0, 4);
+  while (!work.done()) std::this_thread::yield();
+  work.wait();
+  CHECK_TENSORS(tensor, marked(4, 16));
+}
+
+void broadcasts(World& world) {
+  const Group& group = world.group();
+  for (int root = 0; root < group.size(); ++root) {
+    const at::Tensor tensor = marked(group.rank(), 33);
+    group.broadcast(tensor, root);
+    CHECK_TENSORS(tensor, marked(root, 33));
+  }
+}
+
+void all_reduces(World& world) {
+  const Group& group = world.group();
+  const int n = group.size();
+  const auto filled = [&] { return at::full({17}, group.rank() + 1, at::kDouble); };
+  double product = 1;
+  for (int rank = 1; rank <= n; ++rank) product *= rank;
+  const std::vector<std::pair<ReduceOp, double>> cases{{ReduceOp::Sum, n * (n + 1) / 2.0},
+                                                       {ReduceOp::Avg, (n + 1) / 2.0},
+                                                       {ReduceOp::Product, product},
+                                                       {ReduceOp::Min, 1.0},
+                                                       {ReduceOp::Max, static_cast<double>(n)}};
+  for (const auto& [op, expected] : cases) {
+    const at::Tensor tensor = filled();
+    group.all_reduce(tensor, op);
+    CHECK_TENSORS(tensor, at::full({17}, expected, at::kDouble));
+  }
+}
+
+void all_gathers(World& world) {
+  const Group& group = world.group();
+  const auto all = group.all_gather(marked(group.rank(), 6).view({2, 3}));
+  CHECK_SAME(static_cast<int>(all.size()), group.size());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    CHECK_TENSORS(all[static_cast<std::size_t>(rank)], marked(rank, 6).view({2, 3}));
+  }
+}
+
+void reduce_scatters(World& world) {
+  const Group& group = world.group();
+  const int n = group.size();
+  const at::Tensor input = at::arange(n * 4, at::kDouble) + group.rank();
+  const at::Tensor output = at::empty(4, at::kDouble);
+  group.reduce_scatter_into(output, input);
+  const at::Tensor expected = (at::arange(4, at::kDouble) + group.rank() * 4) * n + n * (n - 1) / 2.0;
+  CHECK_TENSORS(output, expected);
+}
+
+void all_to_alls(World& world) {
+  const Group& group = world.group();
+  const int n = group.size(), me = group.rank();
+  const at::Tensor even = at::empty({n, 2}, at::kLong);
+  group.all_to_all(even, at::arange(n * 2, at::kLong).view({n, 2}) + 100 * me);
+  for (int from = 0; from < n; ++from)
+    CHECK_TENSORS(even[from], at::arange(2, at::kLong) + 2 * me + 100 * from);
+  // Uneven: rank r gives r + t + 1 rows to rank t.
+  std::vector<std::int64_t> give, take;
+  for (int other = 0; other < n; ++other) {
+    give.push_back(me + other + 1);
+    take.push_back(me + other + 1);
+  }
+  const std::int64_t rows = at::tensor(give).sum().item<std::int64_t>();
+  const at::Tensor input = at::full({rows, 1}, me, at::kLong);
+  const at::Tensor output = at::empty({rows, 1}, at::kLong);
+  group.all_to_all(output, input, take, give);
+  std::int64_t row = 0;
+  for (int from = 0; from < n; ++from) {
+    CHECK_TENSORS(output.narrow(0, row, me + from + 1), at::full({me + from + 1, 1}, from, at::kLong));
+    row += me + from + 1;
+  }
+}
+
+void several_collectives_at_once(World& world) {
+  const Group& group = world.group();
+  const at::Tensor a = at::ones(1000), b = at::ones(10), c = at::full({5}, group.rank(), at::kFloat);
+  Work wa = group.iall_reduce(a), wb = group.iall_reduce(b), wc = group.ibroadcast(c, 0);
+  wc.wait();
+  wb.wait();
+  wa.wait();
+  CHECK_TENSORS(a, at::full({1000}, group.size(), at::kFloat));
+  CHECK_TENSORS(b, at::full({10}, group.size(), at::kFloat));
+  CHECK_TENSORS(c, at::zeros(5));
+}
+
+void barriers(World& world) {
+  for (int i = 0; i < 3; ++i) world.group().barrier();
+}
+
+void splits(World& world) {
+  const Group& group = world.group();
+  const int me = group.rank();
+  const auto half = group.split(me % 2, -me);  // by the key, the order turns round
+  CHECK_THAT(half.has_value());
+  int larger = 0;
+  for (int rank = me + 2; rank < group.size(); rank += 2) ++larger;
+  CHECK_SAME(half->rank(), larger);
+  const at::Tensor sum = at::full({1}, me, at::kLong);
+  half->all_reduce(sum);
+  std::int64_t expected = 0;
+  for (int rank = me % 2; rank < group.size(); rank += 2) expected += rank;
+  CHECK_SAME(sum.item<std::int64_t>(), expected);
+  CHECK_SAME(half->global_rank(half->rank()).value, me);
+
+  const auto last = group.subgroup({group.size() - 1});
+  CHECK_SAME(last.has_value(), me == group.size() - 1);
+  const auto nobody = group.split(-1);
+  CHECK_THAT(!nobody.has_value());
+}
+
+void objects(World& world) {
+  const Group& group = world.group();
+  const int me = group.rank(), n = group.size();
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+  dict.insert("rank", static_cast<std::int64_t>(me));
+  dict.insert("tensor", marked(me, 3 + me));
+  dict.insert("text", std::string(static_cast<std::size_t>(me), 'x'));
+  const auto all = group.all_gather_object(dict);
+  for (int rank = 0; rank < n; ++rank) {
+    const auto got = all[static_cast<std::size_t>(rank)].toGenericDict();
+    CHECK_SAME(got.at("rank").toInt(), rank);
+    CHECK_TENSORS(got.at("tensor").toTensor(), marked(rank, 3 + rank));
+    CHECK_SAME(got.at("text").toStringRef(), std::string(static_cast<std::size_t>(rank), 'x'));
+  }
+  const auto from_last =
+      group.broadcast_object(me == n - 1 ? c10::IValue(std::string("hello")) : c10::IValue(), n - 1);
+  CHECK_SAME(from_last.toStringRef(), std::string("hello"));
+  if (n < 2 || me > 1) return;
+  if (me == 0) {
+    group.send_object(c10::IValue(), 1, 5);
+    group.send_object(3.5, 1, 5);
+  } else {
+    CHECK_THAT(group.recv_object(0, 5).isNone());
+    CHECK_SAME(group.recv_object(0, 5).toDouble(), 3.5);
+  }
+}
+
+void empty_tensors(World& world) {
+  const Group& group = world.group();
+  const at::Tensor nothing = at::empty({0, 4});
+  group.all_reduce(nothing);
+  if (group.size() < 2 || group.rank() > 1) return;
+  if (group.rank() == 0) group.send(nothing, 1, 9);
+  if (group.rank() == 1) group.recv(nothing, 0, 9);
+}
+
+template <class Exception, class Call>
+void expect_throw(const Call& call) {
+  try {
+    call();
+  } catch (const Exception&) {
+    return;
+  }
+  check_failed(__FILE__, __LINE__, "an expected error did not come");
+}
+
+void bad_arguments_are_refused_here(World& world) {
+  const Group& group = world.group();
+  const at::Tensor tensor = at::ones({2, 2});
+  expect_throw<UsageError>([&] { group.send(tensor, group.size()); });
+  expect_throw<UsageError>([&] { group.recv(tensor, -1); });
+  expect_throw<UsageError>([&] { group.broadcast(tensor, 99); });
+  expect_throw<UsageError>([&] { group.recv(tensor.t().slice(0, 0, 1), 0); });
+  expect_throw<ShapeError>([&] { group.all_gather_into(at::empty(3 + 4 * group.size()), tensor); });
+  expect_throw<ShapeError>([&] {
+    group.all_to_all(tensor, at::ones({group.size(), 1}), {1, 2, 3, 4, 5, 6, 7});
+  });
+  group.barrier();  // nothing was started on the other ranks, and all still work
+}
+
+void operations_are_recorded(World& world) {
+  world.group().barrier();
+  const auto records = world.flight_recorder().records();
+  CHECK_THAT(!records.empty());
+  CHECK_SAME(std::string(records.back().op), std::string("barrier"));
+  CHECK_THAT(records.back().finished >= records.back().started);
+  CHECK_THAT(!records.back().failed);
+}
+
+}  // namespace
+
+const std::vector<ContractCase>& contract_cases() {
+  static const std::vector<ContractCase> cases{
+      {"RanksAndSizes", ranks_and_sizes},
+      {"RingOfSends", ring_of_sends},
+      {"TagsKeepMessagesApart", tags_keep_messages_apart},
+      {"MessagesOfOneTagKeepTheirOrder", messages_of_one_tag_keep_their_order},
+      {"StridedAndTypedSends", strided_and_typed_sends},
+      {"LargeMessages", large_messages},
+      {"DroppedWorksGoOn", dropped_works_go_on},
+      {"DoneBecomesTrue", done_becomes_true},
+      {"Broadcasts", broadcasts},
+      {"AllReduces", all_reduces},
+      {"AllGathers", all_gathers},
+      {"ReduceScatters", reduce_scatters},
+      {"AllToAlls", all_to_alls},
+      {"SeveralCollectivesAtOnce", several_collectives_at_once},
+      {"Barriers", barriers},
+      {"Splits", splits},
+      {"Objects", objects},
+      {"EmptyTensors", empty_tensors},
+      {"BadArgumentsAreRefusedHere", bad_arguments_are_refused_here},
+      {"OperationsAreRecorded", operations_are_recorded}};
+  return cases;
+}
+
+}  // namespace penstock::testing

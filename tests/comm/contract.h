@@ -1,0 +1,18 @@
+// The contract of groups: what every transport must do. Each case is a function that all ranks of a world
+// run.
+#pragma once
+
+#include <penstock/comm/world.h>
+
+#include <vector>
+
+namespace penstock::testing {
+
+struct ContractCase {
+  const char* name;
+  void (*run)(World& world);
+};
+
+const std::vector<ContractCase>& contract_cases();
+
+}  // namespace penstock::testing

@@ -1,0 +1,52 @@
+// Runs the contract on every transport: thread ranks case by case, Gloo processes all cases in one world.
+#include "comm/contract.h"
+
+#include "support/process_ranks.h"
+
+#include <penstock/comm/thread_ranks.h>
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+namespace penstock::testing {
+namespace {
+
+class ThreadContract : public ::testing::TestWithParam<std::tuple<int, ContractCase>> {};
+
+TEST_P(ThreadContract, Holds) {
+  const auto& [ranks, contract] = GetParam();
+  run_thread_ranks(ranks, contract.run);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ThreadContract,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 5),
+                                            ::testing::ValuesIn(contract_cases())),
+                         [](const auto& test) {
+                           return std::string(std::get<1>(test.param).name) +
+                                  std::to_string(std::get<0>(test.param));
+                         });
+
+const RankFunction contract_ranks("contract", [] {
+  World world = init();
+  if (world.group().backend() != "gloo" && world.size() > 1) throw std::logic_error("this should be Gloo");
+  for (const ContractCase& contract : contract_cases()) {
+    contract.run(world);
+    world.group().barrier();
+    std::cout << "held " << contract.name << std::endl;
+  }
+  return 0;
+});
+
+class GlooContract : public ::testing::TestWithParam<int> {};
+
+TEST_P(GlooContract, Holds) {
+  const RanksOutcome outcome = run_process_ranks("contract", GetParam());
+  ASSERT_TRUE(outcome.result.ok) << outcome.text();
+  for (const auto& lines : outcome.lines) EXPECT_EQ(lines.size(), contract_cases().size()) << outcome.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GlooContract, ::testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace penstock::testing

@@ -1,0 +1,36 @@
+// Ranks as real processes for tests: the test program starts itself again, once for each rank, to run one
+// named function. A deadline ends and reports all of them, so that no test can hang.
+#pragma once
+
+#include <penstock/comm/launcher.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace penstock::testing {
+
+//! Registers a function for ranks to run; it returns the exit code, and what it throws ends its process.
+struct RankFunction {
+  RankFunction(const char* name, std::function<int()> body);
+};
+
+struct RanksOptions {
+  std::chrono::milliseconds deadline{120000};
+  std::map<std::string, std::string> environment;
+  int max_restarts = 0;
+  std::function<void(Rank, bool is_error, std::string_view)> on_line;
+  std::function<void(const std::vector<pid_t>&)> on_start;
+};
+
+struct RanksOutcome {
+  LaunchResult result;
+  std::vector<std::vector<std::string>> lines;  //!< by rank, both streams
+
+  //! Everything, for a failed assertion.
+  std::string text() const;
+};
+
+RanksOutcome run_process_ranks(const std::string& function, int ranks, const RanksOptions& options = {});
+
+}  // namespace penstock::testing

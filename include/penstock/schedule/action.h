@@ -1,0 +1,157 @@
+// One action of a rank: a computation of a stage on a microbatch, a transfer, or a chore of a stage.
+// Everything after the generators (lowering, validation, simulation, drawing, the executor) works on lists of
+// these.
+#pragma once
+
+#include <penstock/base/ids.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace penstock {
+
+//! What an action does. The letters are those of its text form.
+enum class ActionKind : std::uint8_t {
+  Idle,            //!< an empty slot of a compute table; order, not time
+  Forward,         //!< F
+  Backward,        //!< B: input and weight gradients at once
+  BackwardInput,   //!< I
+  BackwardWeight,  //!< W
+  Overlap,         //!< OVERLAP_F_B: a forward and a backward, run together
+  SendForward,     //!< SEND_F: the stage's output, to a later stage
+  RecvForward,     //!< RECV_F: an input of the stage, from an earlier one
+  SendBackward,    //!< SEND_B: the gradient of an input, to the stage that produced it
+  RecvBackward,    //!< RECV_B: the gradient of an output, from the stage that used it
+  Unshard,         //!< UNSHARD: gather the stage's sharded parameters
+  Reshard,         //!< RESHARD: drop them again
+  ReduceGrad,      //!< REDUCE_GRAD: reduce the stage's gradients over its data-parallel group
+};
+
+//! The text of a kind (`F`, `SEND_B`, …); empty for Idle.
+std::string_view kind_text(ActionKind kind);
+
+//! 16 bytes. Stages are counted up to 65,535. A default-made action is an idle slot.
+class Action {
+ public:
+  constexpr Action() = default;
+
+  static constexpr Action forward(StageId stage, MicrobatchId microbatch) {
+    return Action(ActionKind::Forward, stage, microbatch);
+  }
+  static constexpr Action backward(StageId stage, MicrobatchId microbatch) {
+    return Action(ActionKind::Backward, stage, microbatch);
+  }
+  static constexpr Action backward_input(StageId stage, MicrobatchId microbatch) {
+    return Action(ActionKind::BackwardInput, stage, microbatch);
+  }
+  static constexpr Action backward_weight(StageId stage, MicrobatchId microbatch) {
+    return Action(ActionKind::BackwardWeight, stage, microbatch);
+  }
+  //! `forward` is an F; `backward` is a B or an I.
+  static constexpr Action overlap(Action forward, Action backward) {
+    Action both(ActionKind::Overlap, forward.stage(), forward.microbatch());
+    both.second_kind_ = backward.kind_;
+    both.other_stage_ = backward.stage_;
+    both.other_microbatch_ = backward.microbatch_;
+    return both;
+  }
+  static constexpr Action send_forward(StageId stage, MicrobatchId microbatch, StageId to) {
+    return Action(ActionKind::SendForward, stage, microbatch, to);
+  }
+  static constexpr Action recv_forward(StageId stage, MicrobatchId microbatch, StageId from) {
+    return Action(ActionKind::RecvForward, stage, microbatch, from);
+  }
+  static constexpr Action send_backward(StageId stage, MicrobatchId microbatch, StageId to) {
+    return Action(ActionKind::SendBackward, stage, microbatch, to);
+  }
+  static constexpr Action recv_backward(StageId stage, MicrobatchId microbatch, StageId from) {
+    return Action(ActionKind::RecvBackward, stage, microbatch, from);
+  }
+  static constexpr Action unshard(StageId stage) {
+    return Action(ActionKind::Unshard, stage, MicrobatchId(0));
+  }
+  static constexpr Action reshard(StageId stage) {
+    return Action(ActionKind::Reshard, stage, MicrobatchId(0));
+  }
+  static constexpr Action reduce_grad(StageId stage) {
+    return Action(ActionKind::ReduceGrad, stage, MicrobatchId(0));
+  }
+
+  constexpr ActionKind kind() const { return kind_; }
+  //! The stage that acts; of an overlap, that of its forward part.
+  constexpr StageId stage() const { return StageId(stage_); }
+  //! Of a computation or a transfer; of an overlap, that of its forward part.
+  constexpr MicrobatchId microbatch() const { return MicrobatchId(microbatch_); }
+  //! Of a transfer: the stage at its other end.
+  constexpr StageId peer() const { return StageId(other_stage_); }
+
+  //! Of an overlap: its two parts.
+  constexpr Action forward_part() const { return forward(stage(), microbatch()); }
+  constexpr Action backward_part() const {
+    return Action(second_kind_, StageId(other_stage_), MicrobatchId(other_microbatch_));
+  }
+
+  constexpr bool is_idle() const { return kind_ == ActionKind::Idle; }
+  constexpr bool is_compute() const { return kind_ >= ActionKind::Forward && kind_ <= ActionKind::Overlap; }
+  constexpr bool is_send() const {
+    return kind_ == ActionKind::SendForward || kind_ == ActionKind::SendBackward;
+  }
+  constexpr bool is_recv() const {
+    return kind_ == ActionKind::RecvForward || kind_ == ActionKind::RecvBackward;
+  }
+  constexpr bool is_transfer() const { return is_send() || is_recv(); }
+
+  friend constexpr bool operator==(const Action&, const Action&) = default;
+
+ private:
+  constexpr Action(ActionKind kind, StageId stage, MicrobatchId microbatch, StageId peer = StageId(0))
+      : kind_(kind),
+        stage_(static_cast<std::uint16_t>(stage.value)),
+        other_stage_(static_cast<std::uint16_t>(peer.value)),
+        microbatch_(static_cast<std::uint32_t>(microbatch.value)) {}
+
+  ActionKind kind_ = ActionKind::Idle;
+  ActionKind second_kind_ = ActionKind::Idle;
+  std::uint16_t stage_ = 0;
+  std::uint16_t other_stage_ = 0;
+  std::uint32_t microbatch_ = 0;
+  std::uint32_t other_microbatch_ = 0;
+};
+static_assert(sizeof(Action) == 16);
+
+//! The most stages an action can name, and the most microbatches.
+inline constexpr int max_stages = 65'535;
+inline constexpr int max_microbatches = 1'000'000'000;
+
+//! Calls `visit(part)` for an action that is no overlap, and for both parts of one that is.
+template <class Visit>
+constexpr void for_each_part(const Action& action, Visit&& visit) {
+  if (action.kind() != ActionKind::Overlap) {
+    visit(action);
+    return;
+  }
+  visit(action.forward_part());
+  visit(action.backward_part());
+}
+
+//! The text form, which is the reference's: `2F0`, `1SEND_B3`, `4UNSHARD`, `(0F4;7B2)OVERLAP_F_B`; empty for
+//! an idle slot. A transfer with a stage that is not the neighbour names it: `1SEND_F3>4`, `4RECV_F3<1`.
+std::string to_text(const Action& action);
+void append_text(std::string& text, const Action& action);
+
+//! Why and where (counted from 1) a text is no action.
+struct ActionProblem {
+  std::size_t column = 1;
+  std::string reason;
+};
+
+//! Reads exactly what `to_text` writes of an action that is not idle, nothing more lenient.
+std::optional<ActionProblem> read_action(std::string_view text, Action& action);
+
+//! The same, with a ParseError.
+Action parse_action(std::string_view text);
+
+}  // namespace penstock

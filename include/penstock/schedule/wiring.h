@@ -1,0 +1,53 @@
+// Which stage's output feeds which stage: always each stage the next, and where values skip stages, further
+// edges.
+#pragma once
+
+#include <penstock/base/ids.h>
+
+#include <span>
+#include <vector>
+
+namespace penstock {
+
+//! An output of `from` is an input of `to`.
+struct StageEdge {
+  StageId from;
+  StageId to;
+  friend constexpr auto operator<=>(const StageEdge&, const StageEdge&) = default;
+};
+
+//! All edges, numbered: edge s < stages-1 goes from s to s+1, the skip edges follow in ascending order.
+class Wiring {
+ public:
+  Wiring() = default;
+  //! A UsageError names a skip edge that is out of range, backward, doubled or between neighbours.
+  explicit Wiring(int stages, std::vector<StageEdge> skips = {});
+
+  int stages() const { return stages_; }
+  int edges() const { return static_cast<int>(edges_.size()); }
+  const StageEdge& edge(int index) const { return edges_[static_cast<std::size_t>(index)]; }
+  std::span<const StageEdge> skips() const;
+  //! The number of the edge, or -1 if there is none.
+  int find(StageId from, StageId to) const;
+  //! The edges that end at, or start from, a stage; the neighbour's first, then skips by ascending other end.
+  std::span<const int> into(StageId stage) const { return slice(in_, in_start_, stage); }
+  std::span<const int> out_of(StageId stage) const { return slice(out_, out_start_, stage); }
+
+  friend bool operator==(const Wiring& a, const Wiring& b) {
+    return a.stages_ == b.stages_ && a.edges_ == b.edges_;
+  }
+
+ private:
+  static std::span<const int> slice(const std::vector<int>& all, const std::vector<int>& start,
+                                    StageId stage) {
+    const auto s = static_cast<std::size_t>(stage.value);
+    return std::span(all).subspan(static_cast<std::size_t>(start[s]),
+                                  static_cast<std::size_t>(start[s + 1] - start[s]));
+  }
+
+  int stages_ = 0;
+  std::vector<StageEdge> edges_;
+  std::vector<int> in_, in_start_, out_, out_start_;
+};
+
+}  // namespace penstock

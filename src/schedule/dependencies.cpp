@@ -1,0 +1,18 @@
+// The dependency rule as lists.
+#include <penstock/schedule/dependencies.h>
+
+namespace penstock {
+
+std::vector<Fact> dependencies(const Action& action, const Topology& topology) {
+  std::vector<Fact> facts;
+  for_each_need(action, topology, [&](const Fact& fact) { facts.push_back(fact); });
+  return facts;
+}
+
+std::vector<Fact> yields(const Action& action, const Topology& topology) {
+  std::vector<Fact> facts;
+  for_each_yield(action, topology, [&](const Fact& fact) { facts.push_back(fact); });
+  return facts;
+}
+
+}  // namespace penstock

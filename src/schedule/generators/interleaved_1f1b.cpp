@@ -1,0 +1,41 @@
+// Interleaved 1F1B (arXiv 2104.04473): several stages a rank, dealt round and round; microbatches go depth
+// first in rounds (rounds.h). Warm-up, then one forward, one backward in turn, then the remaining backwards.
+#include "schedule/generators/generators.h"
+#include "schedule/generators/rounds.h"
+#include "schedule/generators/table.h"
+
+#include <algorithm>
+
+namespace penstock::generators {
+
+ActionList interleaved_1f1b(const ScheduleShape& shape, int rank) {
+  const int p = shape.ranks;
+  const int v = shape.stages_per_rank;
+  const Rounds rounds(shape);
+  const std::vector<int> forwards = rounds.forward_order();
+  const std::vector<int> backwards = rounds.backward_order();
+  const int total = static_cast<int>(forwards.size());
+
+  // The last rank's first backward follows its first forward of the last stage; each hop before it costs two
+  // slots.
+  const int hops_to_last = p - 1 - rank;
+  const int warmup = std::min((v - 1) * rounds.largest() + 2 * hops_to_last, total);
+  const int first_backward = v * p + 2 * hops_to_last;
+  const int wait = std::max(0, first_backward - (rank + warmup));
+  Table table(looped_stages(shape, rank), static_cast<std::size_t>(rank + wait + 2 * total + warmup));
+
+  table.idle(rank);
+  for (int i = 0; i < warmup; ++i) table.forward(forwards[static_cast<std::size_t>(i)]);
+  if (warmup > 0) table.idle(wait);
+  for (int i = 0; i < total; ++i) {
+    if (warmup + i < total) {
+      table.forward(forwards[static_cast<std::size_t>(warmup + i)]);
+    } else {
+      table.idle();  // where other ranks still have a forward
+    }
+    table.backward(backwards[static_cast<std::size_t>(i)]);
+  }
+  return std::move(table).take_list();
+}
+
+}  // namespace penstock::generators

@@ -1,0 +1,45 @@
+// Interleaved 1F1B with the backward split in I and W (ZB1P of arXiv 2401.10241 with several stages a rank):
+// half the warm-up of Interleaved1F1B, and the W of a microbatch runs `rank` backwards after its I.
+#include "schedule/generators/align.h"
+#include "schedule/generators/generators.h"
+#include "schedule/generators/rounds.h"
+#include "schedule/generators/table.h"
+
+#include <algorithm>
+
+namespace penstock::generators {
+namespace {
+
+ActionList order_of(const ScheduleShape& shape, const Rounds& rounds, int rank) {
+  const std::vector<int> forwards = rounds.forward_order();
+  const std::vector<int> backwards = rounds.backward_order();
+  const int total = static_cast<int>(forwards.size());
+  const int hops_to_last = shape.ranks - 1 - rank;
+  const int warmup = std::min((shape.stages_per_rank - 1) * rounds.largest() + hops_to_last, total);
+  Table table(looped_stages(shape, rank), static_cast<std::size_t>(rank + hops_to_last + 3 * total));
+
+  table.idle(rank);
+  for (int i = 0; i < warmup; ++i) table.forward(forwards[static_cast<std::size_t>(i)]);
+  if (warmup > 0) table.idle(hops_to_last);
+  int weights = 0;
+  for (int i = 0; i < total; ++i) {
+    if (warmup + i < total) table.forward(forwards[static_cast<std::size_t>(warmup + i)]);
+    table.input(backwards[static_cast<std::size_t>(i)]);
+    if (i >= rank) table.weight(backwards[static_cast<std::size_t>(weights++)]);
+  }
+  while (weights < total) table.weight(backwards[static_cast<std::size_t>(weights++)]);
+  return std::move(table).take_list();
+}
+
+}  // namespace
+
+std::vector<ActionList> interleaved_zero_bubble(const ScheduleShape& shape) {
+  const Rounds rounds(shape);
+  std::vector<ActionList> orders;
+  for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(order_of(shape, rounds, rank));
+  // Where a forward would stand before its input, idle slots go in front of it. (Not so for I, as in the
+  // reference.)
+  return align(orders, {shape.stages(), shape.microbatches, AlignBy::Forwards});
+}
+
+}  // namespace penstock::generators

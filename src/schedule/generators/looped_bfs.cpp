@@ -1,0 +1,27 @@
+// Looped breadth first (arXiv 2211.05953): stages dealt round and round; all microbatches pass a stage before
+// the next of the rank begins, and come back in the opposite order.
+#include "schedule/generators/generators.h"
+#include "schedule/generators/table.h"
+
+namespace penstock::generators {
+
+ActionList looped_bfs(const ScheduleShape& shape, int rank) {
+  const int v = shape.stages_per_rank;
+  const int m = shape.microbatches;
+  const int hops_to_last = shape.ranks - 1 - rank;
+  ActionList list;
+  list.reserve(static_cast<std::size_t>(rank + 2 * hops_to_last + 2 * v * m));
+  list.resize(static_cast<std::size_t>(rank));
+  for (int local = 0; local < v; ++local) {
+    for (int i = 0; i < m; ++i)
+      list.push_back(Action::forward(StageId(rank + local * shape.ranks), MicrobatchId(i)));
+  }
+  list.resize(list.size() + static_cast<std::size_t>(2 * hops_to_last));
+  for (int local = v - 1; local >= 0; --local) {
+    for (int i = m - 1; i >= 0; --i)
+      list.push_back(Action::backward(StageId(rank + local * shape.ranks), MicrobatchId(i)));
+  }
+  return list;
+}
+
+}  // namespace penstock::generators

@@ -1,0 +1,69 @@
+// Writes one rank's table slot by slot. Each of the rank's stages counts its own microbatches, so that a
+// generator says only which stage does what next, as the papers' diagrams do.
+#pragma once
+
+#include <penstock/schedule/schedule.h>
+
+#include <array>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace penstock::generators {
+
+class Table {
+ public:
+  //! `stages` are the rank's stages in the order of the rule's own numbering: local stage 0, 1, ….
+  Table(std::vector<int> stages, std::size_t slots) : stages_(std::move(stages)), next_(stages_.size()) {
+    list_.reserve(slots);
+  }
+
+  void idle(int slots = 1) {
+    if (slots > 0) list_.resize(list_.size() + static_cast<std::size_t>(slots));
+  }
+  void forward(int local) { list_.push_back(Action::forward(stage(local), take(local, 0))); }
+  //! B.
+  void backward(int local) { list_.push_back(next_backward(local)); }
+  //! I.
+  void input(int local) { list_.push_back(Action::backward_input(stage(local), take(local, 1))); }
+  //! W.
+  void weight(int local) { list_.push_back(Action::backward_weight(stage(local), take(local, 2))); }
+  void overlap(int forward_local, int backward_local) {
+    const Action first = Action::forward(stage(forward_local), take(forward_local, 0));
+    list_.push_back(Action::overlap(first, next_backward(backward_local)));
+  }
+
+  int forwards(int local) const { return next_[static_cast<std::size_t>(local)][0]; }
+  int inputs(int local) const { return next_[static_cast<std::size_t>(local)][1]; }
+  int weights(int local) const { return next_[static_cast<std::size_t>(local)][2]; }
+
+  ActionList take_list() && { return std::move(list_); }
+
+ private:
+  StageId stage(int local) const { return StageId(stages_[static_cast<std::size_t>(local)]); }
+  MicrobatchId take(int local, std::size_t what) {
+    return MicrobatchId(next_[static_cast<std::size_t>(local)][what]++);
+  }
+  Action next_backward(int local) {
+    take(local, 2);
+    return Action::backward(stage(local), take(local, 1));
+  }
+
+  std::vector<int> stages_;
+  std::vector<std::array<int, 3>> next_;  // microbatch of the next F, of the next I or B, of the next W or B
+  ActionList list_;
+};
+
+//! The stages of a rank where they are dealt round and round: rank, rank + ranks, ….
+inline std::vector<int> looped_stages(const ScheduleShape& shape, int rank) {
+  std::vector<int> stages;
+  for (int local = 0; local < shape.stages_per_rank; ++local) stages.push_back(rank + local * shape.ranks);
+  return stages;
+}
+
+//! The two stages of a rank of a V: on the way out, and on the way back.
+inline std::vector<int> v_stages(const ScheduleShape& shape, int rank) {
+  return {rank, 2 * shape.ranks - 1 - rank};
+}
+
+}  // namespace penstock::generators

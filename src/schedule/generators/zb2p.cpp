@@ -1,0 +1,29 @@
+// ZB2P, the handcrafted ZB-H2 of arXiv 2401.10241: twice the warm-up of ZB1P fills the bubble before the
+// first backward, and each W `2 * rank` backwards after its I fills the one at the end. 2 * ranks - 1
+// microbatches in flight on every rank; no bubble inside a rank's own span where F, I and W take equal time
+// and there are that many microbatches.
+#include "schedule/generators/generators.h"
+#include "schedule/generators/table.h"
+
+#include <algorithm>
+
+namespace penstock::generators {
+
+ActionList zb2p(const ScheduleShape& shape, int rank) {
+  const int m = shape.microbatches;
+  const int hops_to_last = shape.ranks - 1 - rank;
+  const int warmup = std::min(2 * hops_to_last + 1, m);
+  Table table({rank}, static_cast<std::size_t>(rank + 3 * m));
+
+  table.idle(rank);
+  for (int i = 0; i < warmup; ++i) table.forward(0);
+  for (int i = 0; i < m; ++i) {
+    table.input(0);
+    if (i >= 2 * rank) table.weight(0);
+    if (table.forwards(0) < m) table.forward(0);
+  }
+  while (table.weights(0) < m) table.weight(0);
+  return std::move(table).take_list();
+}
+
+}  // namespace penstock::generators

@@ -1,0 +1,54 @@
+// ZB-V (arXiv 2401.10241, section 6): two stages a rank in a V, backward split in I and W. No bubble inside a
+// rank's own span where F, I and W take equal time and there are at least 2 * ranks - 1 microbatches; the
+// rule is written for that many, and microbatches that do not exist leave idle slots.
+#include "schedule/generators/generators.h"
+#include "schedule/generators/table.h"
+
+#include <algorithm>
+
+namespace penstock::generators {
+
+ActionList zbv(const ScheduleShape& shape, int rank) {
+  const int p = shape.ranks;
+  const int m = std::max(2 * p - 1, shape.microbatches);
+  Table table(v_stages(shape, rank), static_cast<std::size_t>(rank + 6 * m));
+  const auto full = [&](int local) {
+    table.input(local);
+    table.weight(local);
+  };
+
+  table.idle(rank);
+  // Warm-up: nF0, then F1 F0 in turn, then F1 I1 W1 in turn.
+  for (int i = 0; i < 2 * (p - rank) - 1; ++i) table.forward(0);
+  for (int i = 0; i < rank; ++i) {
+    table.forward(1);
+    table.forward(0);
+  }
+  for (int i = 0; i < p - rank; ++i) {
+    table.forward(1);
+    full(1);
+  }
+  // Steady: F0 I0 W0 F1 I1 W1.
+  while (table.forwards(1) < table.forwards(0) || table.forwards(0) < m) {
+    if (table.forwards(0) < m) table.forward(0);
+    full(0);
+    table.forward(1);
+    full(1);
+  }
+  // Cool-down: I0 I1 in turn, then I0 W0 in turn, then the W that are left, stage 1's first.
+  for (int i = 0; i < rank; ++i) {
+    table.input(0);
+    table.input(1);
+  }
+  for (int i = 0; i < p - rank; ++i) full(0);
+  while (table.weights(1) < table.inputs(1)) table.weight(1);
+  while (table.weights(0) < table.inputs(0)) table.weight(0);
+
+  ActionList list = std::move(table).take_list();
+  for (Action& action : list) {
+    if (!action.is_idle() && action.microbatch().value >= shape.microbatches) action = Action();
+  }
+  return list;
+}
+
+}  // namespace penstock::generators

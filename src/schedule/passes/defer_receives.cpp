@@ -1,0 +1,81 @@
+// Pass: receives as late as possible, because on some machines a posted receive holds up computations. A
+// receive may wait until its value is used, but not past a later transfer with the same rank: the transfers
+// of a pair keep their order, so that what was safe with ordered sends still is. (With blocking sends it may
+// not be: the validator says.)
+#include <penstock/schedule/lower.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+class Deferrer {
+ public:
+  explicit Deferrer(const Draft& draft)
+      : draft_(draft),
+        topology_(draft.topology()),
+        index_(draft.wiring, draft.microbatches),
+        posted_(index_.size(), 0) {}
+
+  ActionList run(const ActionList& list) {
+    result_.clear();
+    result_.reserve(list.size());
+    for (const Action& action : list) {
+      if (action.is_recv()) {
+        waiting_[peer_of(action)].push_back(action);
+        continue;
+      }
+      if (action.is_send()) post_all(waiting_[peer_of(action)]);
+      if (action.is_compute()) {
+        for_each_need(action, topology_, [&](const Fact& fact) { post_until(fact); });
+      }
+      result_.push_back(action);
+    }
+    for (auto& [peer, queue] : waiting_) post_all(queue);
+    return std::move(result_);
+  }
+
+ private:
+  int peer_of(const Action& transfer) const { return draft_.placement.rank_of(transfer.peer()).value; }
+
+  void post(std::deque<Action>& queue) {
+    for_each_yield(queue.front(), topology_, [&](const Fact& fact) { posted_[index_(fact)] = 1; });
+    result_.push_back(queue.front());
+    queue.pop_front();
+  }
+
+  void post_all(std::deque<Action>& queue) {
+    while (!queue.empty()) post(queue);
+  }
+
+  // Posts the receive that brings the fact, and with it what stands before it in the pair's order.
+  void post_until(const Fact& fact) {
+    if (fact.kind != FactKind::ForwardReceived && fact.kind != FactKind::BackwardReceived) return;
+    const StageEdge& edge = draft_.wiring.edge(fact.index);
+    const StageId sender = fact.kind == FactKind::ForwardReceived ? edge.from : edge.to;
+    std::deque<Action>& queue = waiting_[draft_.placement.rank_of(sender).value];
+    while (posted_[index_(fact)] == 0 && !queue.empty()) post(queue);
+  }
+
+  const Draft& draft_;
+  Topology topology_;
+  FactIndex index_;
+  std::vector<std::uint8_t> posted_;
+  std::map<int, std::deque<Action>> waiting_;  // by the peer's rank
+  ActionList result_;
+};
+
+}  // namespace
+
+Draft defer_receives(Draft draft, const LowerOptions&) {
+  std::vector<ActionList> ranks;
+  Deferrer deferrer(draft);
+  for (const ActionList& list : draft.ranks) ranks.push_back(deferrer.run(list));
+  draft.ranks = std::move(ranks);
+  return draft;
+}
+
+}  // namespace penstock

@@ -1,0 +1,22 @@
+// Pass: an I with its own W right after it becomes a B, which is cheaper where nothing is gained by the
+// split.
+#include <penstock/schedule/lower.h>
+
+namespace penstock {
+
+Draft merge_backward(Draft draft, const LowerOptions&) {
+  for (ActionList& list : draft.ranks) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Action action = list[i];
+      const bool pair = action.kind() == ActionKind::BackwardInput && i + 1 < list.size() &&
+                        list[i + 1] == Action::backward_weight(action.stage(), action.microbatch());
+      list[kept++] = pair ? Action::backward(action.stage(), action.microbatch()) : action;
+      if (pair) ++i;
+    }
+    list.resize(kept);
+  }
+  return draft;
+}
+
+}  // namespace penstock

@@ -1,0 +1,27 @@
+// Pass: REDUCE_GRAD of a stage right after the last of its backwards (B or W), so that its memory is free
+// early.
+#include <penstock/schedule/lower.h>
+
+#include <utility>
+
+namespace penstock {
+
+Draft add_reduce_grad(Draft draft, const LowerOptions&) {
+  std::vector<int> done(static_cast<std::size_t>(draft.stages()), 0);
+  for (ActionList& list : draft.ranks) {
+    ActionList result;
+    result.reserve(list.size() + 4);
+    for (const Action& action : list) {
+      result.push_back(action);
+      for_each_part(action, [&](const Action& part) {
+        if (part.kind() != ActionKind::Backward && part.kind() != ActionKind::BackwardWeight) return;
+        int& count = done[static_cast<std::size_t>(part.stage().value)];
+        if (++count == draft.microbatches) result.push_back(Action::reduce_grad(part.stage()));
+      });
+    }
+    list = std::move(result);
+  }
+  return draft;
+}
+
+}  // namespace penstock

@@ -1,0 +1,73 @@
+// Send modes, drafts, and the only way to a program.
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/schedule/program.h>
+#include <penstock/schedule/validate.h>
+
+#include <utility>
+
+namespace penstock {
+
+std::string_view send_mode_name(SendMode mode) {
+  switch (mode) {
+    case SendMode::Buffered:
+      return "buffered";
+    case SendMode::Ordered:
+      return "ordered";
+    case SendMode::Blocking:
+      return "blocking";
+  }
+  return "";
+}
+
+SendMode parse_send_mode(std::string_view name) {
+  for (const SendMode mode : {SendMode::Buffered, SendMode::Ordered, SendMode::Blocking}) {
+    if (send_mode_name(mode) == name) return mode;
+  }
+  throw UsageError("unknown send mode " + quote(name), {}, "use buffered, ordered or blocking");
+}
+
+Draft to_draft(const Schedule& schedule, std::vector<StageEdge> skips) {
+  Draft draft{schedule.name,
+              schedule.placement,
+              Wiring(schedule.stages(), std::move(skips)),
+              schedule.microbatches,
+              {}};
+  draft.ranks.reserve(schedule.ranks.size());
+  for (const ActionList& slots : schedule.ranks) {
+    ActionList& list = draft.ranks.emplace_back();
+    list.reserve(slots.size());
+    for (const Action& action : slots) {
+      if (!action.is_idle()) list.push_back(action);
+    }
+  }
+  return draft;
+}
+
+Schedule compute_only(const Draft& draft) {
+  Schedule schedule{draft.name, draft.placement, draft.microbatches, {}};
+  for (const ActionList& actions : draft.ranks) {
+    ActionList& list = schedule.ranks.emplace_back();
+    for (const Action& action : actions) {
+      if (action.is_compute()) list.push_back(action);
+    }
+  }
+  return schedule;
+}
+
+Program::Program(Draft draft, SendMode mode, std::vector<int> peak_in_flight)
+    : draft_(std::move(draft)),
+      mode_(mode),
+      has_backward_(penstock::has_backward(draft_.ranks)),
+      peak_in_flight_(std::move(peak_in_flight)) {}
+
+Program Program::prove(Draft draft, SendMode mode) {
+  Verdict verdict = validate(draft, {.mode = mode});
+  if (!verdict.safe(mode)) {
+    throw ScheduleError("the program " + (draft.name.empty() ? "" : draft.name + " ") + "may not run with " +
+                        std::string(send_mode_name(mode)) + " sends:\n" + to_text(verdict.all(mode)));
+  }
+  return {std::move(draft), mode, std::move(verdict.peak_in_flight)};
+}
+
+}  // namespace penstock

@@ -1,0 +1,78 @@
+// Checks that both ranks of a pair list its transfers in the same order. Where sends are ordered, each rank's
+// transfers with another run one after the other, so two lists that differ wait for each other for ever.
+#include "schedule/validate/checks.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace penstock {
+namespace {
+
+// A transfer as one end sees it: with whom, which, and where it stands in the list.
+struct End {
+  std::size_t peer;
+  std::size_t step;
+  Action send;  // the transfer is named by its send, at both ends
+};
+
+Action send_of(const Action& action) {
+  if (action.kind() == ActionKind::RecvForward) {
+    return Action::send_forward(action.peer(), action.microbatch(), action.stage());
+  }
+  if (action.kind() == ActionKind::RecvBackward) {
+    return Action::send_backward(action.peer(), action.microbatch(), action.stage());
+  }
+  return action;
+}
+
+std::vector<End> ends_of(const Subject& subject, std::size_t rank) {
+  std::vector<End> ends;
+  const ActionList& list = subject.ranks[rank];
+  for (std::size_t step = 0; step < list.size(); ++step) {
+    if (list[step].is_transfer())
+      ends.push_back({subject.rank_of(list[step].peer()), step, send_of(list[step])});
+  }
+  std::stable_sort(ends.begin(), ends.end(), [](const End& a, const End& b) { return a.peer < b.peer; });
+  return ends;
+}
+
+std::pair<std::size_t, std::size_t> with(const std::vector<End>& ends, std::size_t peer) {
+  const auto less = [](const End& end, std::size_t rank) { return end.peer < rank; };
+  const auto first = std::lower_bound(ends.begin(), ends.end(), peer, less);
+  const auto last = std::lower_bound(first, ends.end(), peer + 1, less);
+  return {static_cast<std::size_t>(first - ends.begin()), static_cast<std::size_t>(last - ends.begin())};
+}
+
+}  // namespace
+
+void check_pair_order(const Subject& subject, Findings& findings) {
+  std::vector<std::vector<End>> ends;
+  for (std::size_t rank = 0; rank < subject.ranks.size(); ++rank) ends.push_back(ends_of(subject, rank));
+  const auto name = [&](std::size_t rank, const End& end) {
+    return findings.place(rank, end.step) + ", " + to_text(subject.ranks[rank][end.step]);
+  };
+  for (std::size_t low = 0; low < ends.size(); ++low) {
+    for (std::size_t i = 0; i < ends[low].size();) {
+      const std::size_t high = ends[low][i].peer;
+      const auto [mine, mine_end] = with(ends[low], high);
+      i = mine_end;
+      if (high <= low) continue;
+      const auto [theirs, theirs_end] = with(ends[high], low);
+      const std::size_t shared = std::min(mine_end - mine, theirs_end - theirs);
+      for (std::size_t k = 0; k < shared; ++k) {
+        const End& a = ends[low][mine + k];
+        const End& b = ends[high][theirs + k];
+        if (a.send == b.send) continue;
+        findings.error(findings.place(low, a.step),
+                       "the pair's transfers run in order, but the ranks disagree on transfer " +
+                           std::to_string(k) + " of ranks " + std::to_string(low) + " and " +
+                           std::to_string(high) + ": " + name(low, a) + " -> " + name(high, b) + " -> " +
+                           name(low, a));
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,89 @@
+// Runs the validator's parts over a compute table or lowered lists.
+#include "schedule/validate/checks.h"
+
+#include <penstock/schedule/validate.h>
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+constexpr std::array modes{SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};
+
+// Whether the frame around the lists makes sense at all.
+bool check_frame(const Topology& topology, const std::vector<ActionList>& ranks, Findings& findings) {
+  const Placement& placement = topology.placement;
+  const std::size_t before = findings.count();
+  if (ranks.empty()) findings.error("", "there are no ranks");
+  if (placement.stages() < 1) findings.error("", "there are no stages");
+  if (topology.microbatches < 1) findings.error("", "there are no microbatches");
+  if (static_cast<std::size_t>(placement.ranks()) != ranks.size()) {
+    findings.error("", "the placement is over " + std::to_string(placement.ranks()) +
+                           " ranks, but there are lists for " + std::to_string(ranks.size()));
+  }
+  if (topology.wiring.stages() != placement.stages()) {
+    findings.error("", "the wiring is over " + std::to_string(topology.wiring.stages()) +
+                           " stages, but there are " + std::to_string(placement.stages()));
+  }
+  return findings.count() == before;
+}
+
+void check_in_flight(const Verdict& verdict, const ValidateOptions& options, Findings& findings) {
+  if (!options.max_in_flight) return;
+  for (std::size_t rank = 0; rank < verdict.peak_in_flight_of_rank.size(); ++rank) {
+    const int peak = verdict.peak_in_flight_of_rank[rank];
+    if (peak <= *options.max_in_flight) continue;
+    findings.error(findings.place(rank), std::to_string(peak) +
+                                             " microbatches are in flight at once, more than the " +
+                                             std::to_string(*options.max_in_flight) + " allowed");
+  }
+}
+
+Verdict run(const Topology& topology, const std::vector<ActionList>& ranks, const ValidateOptions& options) {
+  Verdict verdict;
+  Findings findings(verdict.findings, options.places);
+  if (!check_frame(topology, ranks, findings)) return verdict;
+
+  const Subject subject{topology, ranks, has_backward(ranks)};
+  const FactIndex index(topology.wiring, topology.microbatches);
+  FactTable yielded(index.size(), 0);
+  const bool readable = check_lists(subject, index, yielded, verdict, findings);
+  check_complete(subject, index, yielded, findings);
+  check_in_flight(verdict, options, findings);
+  if (readable && topology.form == Form::Compute) {
+    check_deadlock(subject, index, yielded, SendMode::Buffered, findings);
+  }
+  findings.close();
+  if (!readable || topology.form == Form::Compute) return verdict;
+
+  for (const SendMode mode : modes) {
+    if (options.mode && *options.mode != mode) continue;
+    Findings of_mode(verdict.by_mode[static_cast<std::size_t>(mode)], options.places);
+    if (mode == SendMode::Ordered) check_pair_order(subject, of_mode);
+    check_deadlock(subject, index, yielded, mode, of_mode);
+    of_mode.close();
+  }
+  return verdict;
+}
+
+}  // namespace
+
+Diagnostics Verdict::all(SendMode mode) const {
+  Diagnostics all = findings;
+  all.insert(all.end(), of(mode).begin(), of(mode).end());
+  return all;
+}
+
+Verdict validate(const Schedule& schedule, const Wiring& wiring, const ValidateOptions& options) {
+  return run({wiring, schedule.placement, schedule.microbatches, Form::Compute}, schedule.ranks, options);
+}
+
+Verdict validate(const Schedule& schedule, const ValidateOptions& options) {
+  return validate(schedule, Wiring(schedule.stages()), options);
+}
+
+Verdict validate(const Draft& draft, const ValidateOptions& options) {
+  return run(draft.topology(), draft.ranks, options);
+}
+
+}  // namespace penstock

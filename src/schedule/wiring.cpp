@@ -1,0 +1,67 @@
+// Builds the edges between stages and their index by stage.
+#include <penstock/base/error.h>
+#include <penstock/schedule/wiring.h>
+
+#include <algorithm>
+#include <string>
+
+namespace penstock {
+namespace {
+
+void check(const StageEdge& edge, int stages) {
+  const std::string text =
+      "the skip edge " + std::to_string(edge.from.value) + " -> " + std::to_string(edge.to.value);
+  if (edge.from.value < 0 || edge.to.value >= stages) {
+    throw UsageError(text + " leaves the " + std::to_string(stages) + " stages");
+  }
+  if (edge.from >= edge.to) throw UsageError(text + " does not lead to a later stage");
+  if (edge.to.value == edge.from.value + 1) {
+    throw UsageError(text + " joins neighbours", {}, "leave it out: each stage feeds the next anyway");
+  }
+}
+
+}  // namespace
+
+Wiring::Wiring(int stages, std::vector<StageEdge> skips) : stages_(stages) {
+  for (const StageEdge& edge : skips) check(edge, stages);
+  std::sort(skips.begin(), skips.end());
+  if (const auto twice = std::adjacent_find(skips.begin(), skips.end()); twice != skips.end()) {
+    throw UsageError("the skip edge " + std::to_string(twice->from.value) + " -> " +
+                     std::to_string(twice->to.value) + " is listed twice");
+  }
+  for (int stage = 0; stage + 1 < stages; ++stage) edges_.push_back({StageId(stage), StageId(stage + 1)});
+  edges_.insert(edges_.end(), skips.begin(), skips.end());
+
+  const auto size = static_cast<std::size_t>(std::max(stages, 0)) + 1;
+  in_start_.assign(size, 0);
+  out_start_.assign(size, 0);
+  for (const StageEdge& edge : edges_) {
+    ++in_start_[static_cast<std::size_t>(edge.to.value) + 1];
+    ++out_start_[static_cast<std::size_t>(edge.from.value) + 1];
+  }
+  for (std::size_t i = 1; i < size; ++i) {
+    in_start_[i] += in_start_[i - 1];
+    out_start_[i] += out_start_[i - 1];
+  }
+  in_.resize(edges_.size());
+  out_.resize(edges_.size());
+  std::vector<int> in_next = in_start_, out_next = out_start_;
+  for (int index = 0; index < edges(); ++index) {
+    in_[static_cast<std::size_t>(in_next[static_cast<std::size_t>(edge(index).to.value)]++)] = index;
+    out_[static_cast<std::size_t>(out_next[static_cast<std::size_t>(edge(index).from.value)]++)] = index;
+  }
+}
+
+std::span<const StageEdge> Wiring::skips() const {
+  return std::span(edges_).subspan(static_cast<std::size_t>(std::max(stages_ - 1, 0)));
+}
+
+int Wiring::find(StageId from, StageId to) const {
+  if (from.value < 0 || from.value >= stages_) return -1;
+  for (const int index : out_of(from)) {
+    if (edge(index).to == to) return index;
+  }
+  return -1;
+}
+
+}  // namespace penstock

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The README's promise: a clone, its two commands, nothing prepared. Slow: it builds everything without a cache.
+# usage: clean_clone.sh CHECKOUT
+set -euo pipefail
+checkout=$1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+git clone --quiet "$checkout" "$dir/penstock"
+mkdir "$dir/home"
+cd "$dir/penstock"
+
+# The commands stand in the README's first block of shell.
+mapfile -t commands < <(sed -n '/^```sh$/,/^```$/p;' README.md | sed -n '2,/^```$/p' | sed '/^```$/d; s/ *#.*//')
+printf 'command: %s\n' "${commands[@]}"
+[ "${commands[*]}" = "./dev train ./dev test" ] || { echo "the README's first block is not the two commands"; exit 1; }
+
+fresh() { env -u CCACHE_DIR -u PENSTOCK_TORCH -u PENSTOCK_PYTHON HOME="$dir/home" "$@"; }
+for command in "${commands[@]}"; do
+  SECONDS=0
+  fresh $command || { echo "'$command' failed"; exit 1; }
+  echo "'$command' took $SECONDS s"
+done
+
+# It kept to the checkout, and to the folders that git ignores.
+[ -z "$(ls -A "$dir/home")" ] || { echo "HOME holds $(ls -A "$dir/home")"; exit 1; }
+[ -z "$(git status --porcelain)" ] || { git status --short; echo "files were left in the checkout"; exit 1; }
+
+# The second call has nothing to build.
+fresh ./dev build 2>&1 | tee "$dir/second"
+grep -q 'no work to do' "$dir/second"

@@ -1,0 +1,222 @@
+// Each stage takes its microbatches in order, so a rank has at most three candidates a stage: its next F, its
+// next I (or B), its next W. Memory is never promised twice: a forward may only take bytes that the oldest
+// unfinished microbatch of the rank will not need, so the oldest can always go on, and the schedule cannot
+// get stuck.
+#include "list_schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+namespace penstock::auto_search {
+namespace {
+
+constexpr double never = std::numeric_limits<double>::infinity();
+
+class Builder {
+ public:
+  Builder(const Problem& problem, const Rule& rule) : p_(problem), rule_(rule) {
+    const auto stages = static_cast<std::size_t>(p_.stages), ranks = static_cast<std::size_t>(p_.ranks);
+    next_f_.assign(stages, 0);
+    next_i_.assign(stages, 0);
+    next_w_.assign(stages, 0);
+    const std::size_t pairs = stages * static_cast<std::size_t>(p_.microbatches);
+    input_at_.assign(pairs, never);
+    gradient_at_.assign(pairs, never);
+    for (int m = 0; m < p_.microbatches; ++m) input_at_[p_.at(0, m)] = 0;
+    free_.assign(ranks, 0);
+    held_.assign(ranks, 0);
+    last_was_forward_.assign(ranks, false);
+    link_free_.assign(static_cast<std::size_t>(p_.links), 0);
+    order_.resize(ranks);
+    find_limits();
+  }
+
+  std::optional<Order> build() {
+    std::size_t left = static_cast<std::size_t>(p_.stages) * static_cast<std::size_t>(p_.microbatches) *
+                       (rule_.split ? 3 : 2);
+    while (left > 0) {
+      // The rank that can act first decides first, so nothing that it could have known of is still to come.
+      int rank = -1;
+      double when = never;
+      for (int r = 0; r < p_.ranks; ++r) {
+        if (const double t = next_moment(r); t < when) when = t, rank = r;
+      }
+      if (rank < 0) return std::nullopt;
+      const Choice choice = choose(rank, when);
+      if (choice.kind == ActionKind::Idle) {
+        free_[static_cast<std::size_t>(rank)] = choice.time;  // waits for something urgent
+        continue;
+      }
+      perform(rank, when, choice);
+      --left;
+    }
+    return order_;
+  }
+
+ private:
+  struct Choice {
+    ActionKind kind = ActionKind::Idle;
+    int stage = 0;
+    double time = 0;
+  };
+
+  //! How many microbatches cover the way from a rank's first stage to the end and back.
+  void find_limits() {
+    double slowest = 0;
+    for (const auto& stages : p_.stages_of) {
+      double work = 0;
+      for (const int s : stages) work += p_.forward[idx(s)] + p_.input[idx(s)] + p_.weight[idx(s)];
+      slowest = std::max(slowest, work);
+    }
+    for (const auto& stages : p_.stages_of) {
+      if (stages.empty()) {
+        limit_.push_back(0);
+        continue;
+      }
+      double round_trip = 0;
+      for (int s = stages.front(); s < p_.stages; ++s) {
+        round_trip += p_.forward[idx(s)] + (rule_.split ? p_.input[idx(s)] : p_.backward[idx(s)]);
+        round_trip += p_.hop_up[idx(s)].transfer + (s > stages.front() ? p_.hop_down[idx(s)].transfer : 0);
+      }
+      const double count = slowest > 0 ? std::ceil(rule_.depth * round_trip / slowest - 1e-9) : 1;
+      limit_.push_back(std::max(1, static_cast<int>(std::min(count, 1e9))));
+    }
+  }
+
+  static std::size_t idx(int i) { return static_cast<std::size_t>(i); }
+  int batch_f(int s) const { return next_f_[idx(s)]; }
+  int batch_i(int s) const { return next_i_[idx(s)]; }
+
+  //! Whether the next F of the stage may take its memory now.
+  bool admitted(int rank, int stage) const {
+    const int m = batch_f(stage);
+    const auto& stages = p_.stages_of[idx(rank)];
+    if (stage == stages.front() && m - batch_i(stage) >= limit_[idx(rank)]) return false;
+    // The oldest microbatch that still has a backward to do on this rank.
+    int oldest = p_.microbatches;
+    for (const int s : stages) oldest = std::min(oldest, batch_i(s));
+    std::int64_t promised = 0, peak = 0;
+    for (const int s : stages) {
+      const StageCosts& costs = p_.costs.stages[idx(s)];
+      const auto whole = static_cast<std::int64_t>(costs.activation_bytes + costs.weight_bytes);
+      const bool to_come = batch_f(s) <= oldest && !(s == stage && m == oldest);
+      if (to_come) promised += costs.recompute ? static_cast<std::int64_t>(costs.input_bytes) : whole;
+      if (costs.recompute) peak = std::max(peak, whole);
+    }
+    const Action forward = Action::forward(StageId(stage), MicrobatchId(m));
+    const std::int64_t now = p_.takes(forward), after = now - p_.gives(forward);
+    if (m == oldest) return held_[idx(rank)] + std::max(now, after + peak) <= p_.room[idx(rank)];
+    return held_[idx(rank)] + std::max(now, after + promised + peak) <= p_.room[idx(rank)];
+  }
+
+  double ready_f(int rank, int s) const {
+    if (batch_f(s) >= p_.microbatches || !admitted(rank, s)) return never;
+    return input_at_[p_.at(s, batch_f(s))];
+  }
+  double ready_i(int s) const { return batch_i(s) < batch_f(s) ? gradient_at_[p_.at(s, batch_i(s))] : never; }
+  bool has_w(int s) const { return rule_.split && next_w_[idx(s)] < batch_i(s); }
+
+  double next_moment(int rank) const {
+    double earliest = never;
+    for (const int s : p_.stages_of[idx(rank)]) {
+      earliest = std::min({earliest, ready_f(rank, s), ready_i(s), has_w(s) ? 0.0 : never});
+    }
+    return earliest == never ? never : std::max(earliest, free_[idx(rank)]);
+  }
+
+  Choice choose(int rank, double now) const {
+    Choice forward, backward, weight;
+    std::tuple<int, int, int> best_f{}, best_i{};
+    double urgent = never;  // the next moment at which an F or I is ready
+    const auto& stages = p_.stages_of[idx(rank)];
+    for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
+      const int s = stages[chunk], place = static_cast<int>(chunk);
+      const double f = ready_f(rank, s), i = ready_i(s);
+      if (f <= now) {
+        const std::tuple key{batch_f(s) / rule_.group, place, batch_f(s)};
+        if (forward.kind == ActionKind::Idle || key < best_f)
+          forward = {ActionKind::Forward, s, 0}, best_f = key;
+      }
+      if (i <= now) {
+        const std::tuple key{batch_i(s) / rule_.group, -place, batch_i(s)};
+        if (backward.kind == ActionKind::Idle || key < best_i) backward = {back_kind(), s, 0}, best_i = key;
+      }
+      if (has_w(s) && weight.kind == ActionKind::Idle) weight = {ActionKind::BackwardWeight, s, 0};
+      if (f > now) urgent = std::min(urgent, f);
+      if (i > now) urgent = std::min(urgent, i);
+    }
+    const bool any_f = forward.kind != ActionKind::Idle, any_i = backward.kind != ActionKind::Idle;
+    if (any_f && any_i) {
+      switch (rule_.prefer) {
+        case Preference::Backward:
+          return backward;
+        case Preference::Forward:
+          return forward;
+        case Preference::Alternate:
+          return last_was_forward_[idx(rank)] ? backward : forward;
+      }
+    }
+    if (any_i) return backward;
+    if (any_f) return forward;
+    if (urgent < now + rule_.patience * p_.weight[idx(weight.stage)]) return {ActionKind::Idle, 0, urgent};
+    return weight;
+  }
+
+  ActionKind back_kind() const { return rule_.split ? ActionKind::BackwardInput : ActionKind::Backward; }
+
+  void perform(int rank, double now, const Choice& choice) {
+    const int s = choice.stage;
+    Action action;
+    int m = 0;
+    if (choice.kind == ActionKind::Forward) {
+      m = next_f_[idx(s)]++;
+      action = Action::forward(StageId(s), MicrobatchId(m));
+    } else if (choice.kind == ActionKind::BackwardWeight) {
+      m = next_w_[idx(s)]++;
+      action = Action::backward_weight(StageId(s), MicrobatchId(m));
+    } else {
+      m = next_i_[idx(s)]++;
+      action = rule_.split ? Action::backward_input(StageId(s), MicrobatchId(m))
+                           : Action::backward(StageId(s), MicrobatchId(m));
+    }
+    const double end = now + p_.duration(action);
+    free_[idx(rank)] = end;
+    held_[idx(rank)] += p_.takes(action) - p_.gives(action);
+    order_[idx(rank)].push_back(action);
+    if (choice.kind == ActionKind::BackwardWeight) return;
+    const bool up = choice.kind == ActionKind::Forward;
+    last_was_forward_[idx(rank)] = up;
+    if (up && s + 1 == p_.stages) {
+      gradient_at_[p_.at(s, m)] = end;
+    } else if (up) {
+      input_at_[p_.at(s + 1, m)] = arrival(p_.hop_up[idx(s)], end);
+    } else if (s > 0) {
+      gradient_at_[p_.at(s - 1, m)] = arrival(p_.hop_down[idx(s)], end);
+    }
+  }
+
+  double arrival(const Problem::Hop& hop, double when) {
+    if (hop.link < 0) return when;
+    double& free = link_free_[idx(hop.link)];
+    const double start = std::max(when, free);
+    free = start + hop.occupies;
+    return start + hop.transfer;
+  }
+
+  const Problem& p_;
+  const Rule& rule_;
+  std::vector<int> next_f_, next_i_, next_w_, limit_;
+  std::vector<double> input_at_, gradient_at_, free_, link_free_;
+  std::vector<std::int64_t> held_;
+  std::vector<bool> last_was_forward_;
+  Order order_;
+};
+
+}  // namespace
+
+std::optional<Order> list_schedule(const Problem& problem, const Rule& rule) {
+  return Builder(problem, rule).build();
+}
+
+}  // namespace penstock::auto_search

@@ -1,0 +1,84 @@
+// Measures of timelines, predicted or measured, and what no schedule can beat.
+#include <penstock/plan/simulate.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace penstock {
+
+std::uint64_t Simulation::peak_memory() const {
+  std::uint64_t peak = 0;
+  for (const RankReport& rank : ranks) peak = std::max(peak, rank.peak_memory);
+  return peak;
+}
+
+std::vector<RankReport> report_ranks(const Timeline& timeline) {
+  const double makespan = timeline.makespan();
+  std::vector<RankReport> reports;
+  for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
+    RankReport report;
+    bool any = false;
+    for (const TimedAction& timed : timeline.ranks[r]) {
+      if (!timed.action.is_compute()) continue;
+      if (!any) report.first = timed.start;
+      any = true;
+      report.busy += timed.end - timed.start;
+      report.last = std::max(report.last, timed.end);
+    }
+    if (makespan > 0) report.bubble = 1 - report.busy / makespan;
+    if (report.last > report.first) report.own_bubble = 1 - report.busy / (report.last - report.first);
+    if (r < timeline.memory.size()) {
+      for (const MemorySample& sample : timeline.memory[r]) {
+        if (sample.bytes <= report.peak_memory) continue;
+        report.peak_memory = sample.bytes;
+        report.peak_at = sample.time;
+      }
+    }
+    reports.push_back(report);
+  }
+  return reports;
+}
+
+double lower_bound(const Placement& placement, int microbatches, const Costs& costs, bool has_backward) {
+  const auto stages = static_cast<std::size_t>(placement.stages());
+  if (stages == 0) return 0;
+  const auto forward = [&](std::size_t s) { return costs.stages[s].forward; };
+  const auto again = [&](std::size_t s) { return costs.stages[s].recompute ? forward(s) : 0; };
+  // Whether a backward is split is the schedule's choice: both ways count with the shorter one.
+  const auto back = [&](std::size_t s) {
+    const StageCosts& stage = costs.stages[s];
+    return has_backward ? again(s) + std::min(stage.input, stage.full_backward()) : 0;
+  };
+  const auto whole_back = [&](std::size_t s) {
+    const StageCosts& stage = costs.stages[s];
+    return has_backward ? again(s) + std::min(stage.input + stage.weight, stage.full_backward()) : 0;
+  };
+  const auto hop = [&](std::size_t a, std::size_t b) {
+    const Rank from = placement.stage_to_rank()[a], to = placement.stage_to_rank()[b];
+    if (from == to) return 0.0;
+    const StageId source(static_cast<int>(a)), target(static_cast<int>(b));
+    return costs.link_between(from, to).time(costs.message_bytes(source, target));
+  };
+  // Before a stage's first F; and after its last I, until stage 0 has finished.
+  std::vector<double> before(stages, 0), after(stages, whole_back(0) - back(0));
+  for (std::size_t s = 1; s < stages; ++s) {
+    before[s] = before[s - 1] + forward(s - 1) + hop(s - 1, s);
+    after[s] = has_backward ? after[s - 1] + back(s - 1) + hop(s, s - 1) : 0;
+  }
+  double bound = before[stages - 1] + forward(stages - 1) + back(stages - 1) + after[stages - 1];
+  for (int r = 0; r < placement.ranks(); ++r) {
+    double head = std::numeric_limits<double>::infinity(), tail = head, busy = 0, until_last_input = 0;
+    for (const StageId stage : placement.stages_of(Rank(r))) {
+      const auto s = static_cast<std::size_t>(stage.value);
+      head = std::min(head, before[s]);
+      tail = std::min(tail, after[s]);
+      const double hidden = costs.overlap * forward(s);  // the most that overlapping can save
+      busy += microbatches * (forward(s) + whole_back(s) - hidden);
+      until_last_input += microbatches * (forward(s) + back(s) - hidden);
+    }
+    if (busy > 0) bound = std::max({bound, head + busy, head + until_last_input + tail});
+  }
+  return bound;
+}
+
+}  // namespace penstock

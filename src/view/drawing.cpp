@@ -1,0 +1,162 @@
+#include <penstock/base/text.h>
+#include <penstock/view/drawing.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <unordered_set>
+
+namespace penstock {
+namespace {
+
+constexpr std::size_t most_lanes = 4;
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f%%", share * 100);
+  return text;
+}
+
+std::string time_text(double time, bool seconds) {
+  if (seconds) return seconds_text(time);
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", time);
+  return text;
+}
+
+std::vector<int> chunks(const Placement& placement) {
+  std::vector<int> seen(static_cast<std::size_t>(placement.ranks()), 0), result;
+  for (const Rank rank : placement.stage_to_rank())
+    result.push_back(seen[static_cast<std::size_t>(rank.value)]++);
+  return result;
+}
+
+void add_compute(std::vector<Box>& row, const TimedAction& timed) {
+  if (timed.action.kind() != ActionKind::Overlap) {
+    row.push_back({timed.action, timed.start, timed.end});
+    return;
+  }
+  row.push_back({timed.action.forward_part(), timed.start, timed.end, BoxPart::TopHalf});
+  row.push_back({timed.action.backward_part(), timed.start, timed.end, BoxPart::BottomHalf});
+}
+
+//! The first lane that is free; what does not fit into a few lanes lies over the last one.
+void find_lanes(std::vector<Box>& row) {
+  std::vector<double> free;
+  for (Box& box : row) {
+    std::size_t lane = 0;
+    while (lane < free.size() && free[lane] > box.start) ++lane;
+    if (lane == free.size()) {
+      if (lane < most_lanes) {
+        free.push_back(0);
+      } else {
+        lane = most_lanes - 1;
+      }
+    }
+    free[lane] = std::max(free[lane], box.end);
+    box.lane = static_cast<int>(lane);
+  }
+}
+
+Panel panel_of(const Timeline& timeline, bool seconds) {
+  Panel panel;
+  panel.name = timeline.source == TimelineSource::Predicted ? "predicted" : "measured";
+  panel.end = timeline.makespan();
+  bool any_communication = false;
+  for (const auto& rank : timeline.ranks) {
+    auto& compute = panel.compute.emplace_back();
+    auto& communication = panel.communication.emplace_back();
+    for (const TimedAction& timed : rank) {
+      if (timed.action.is_idle()) continue;
+      if (timed.action.is_compute()) {
+        add_compute(compute, timed);
+      } else if (timed.end > timed.start) {  // what is free takes no room
+        communication.push_back({timed.action, timed.start, timed.end});
+      }
+    }
+    find_lanes(communication);
+    any_communication |= !communication.empty();
+  }
+  if (!any_communication) panel.communication.clear();
+  panel.memory = timeline.memory;
+
+  const std::vector<RankReport> ranks = report_ranks(timeline);
+  double bubble = 0, own = 0;
+  std::uint64_t peak = 0;
+  for (const RankReport& rank : ranks) {
+    bubble += rank.bubble / static_cast<double>(ranks.size());
+    own += rank.own_bubble / static_cast<double>(ranks.size());
+    peak = std::max(peak, rank.peak_memory);
+  }
+  panel.summary = {{"step", time_text(panel.end, seconds)},
+                   {"idle in the step", percent(bubble)},
+                   {"idle inside the ranks' own spans", percent(own)}};
+  if (!timeline.memory.empty()) panel.summary.emplace_back("peak memory", bytes_text(peak));
+  return panel;
+}
+
+std::string title_of(const std::string& name, const Placement& placement, int microbatches) {
+  std::string title = name.empty() ? "Schedule" : name;
+  title += ": " + std::to_string(placement.ranks()) + (placement.ranks() == 1 ? " rank, " : " ranks, ");
+  title += std::to_string(placement.stages()) + (placement.stages() == 1 ? " stage, " : " stages, ");
+  return title + std::to_string(microbatches) + (microbatches == 1 ? " microbatch" : " microbatches");
+}
+
+}  // namespace
+
+Drawing draw(const Schedule& schedule) {
+  Drawing drawing{title_of(schedule.name, schedule.placement, schedule.microbatches),
+                  false,
+                  schedule.placement,
+                  chunks(schedule.placement),
+                  {}};
+  Panel panel;
+  panel.name = "order";
+  for (const ActionList& rank : schedule.ranks) {
+    auto& row = panel.compute.emplace_back();
+    for (std::size_t slot = 0; slot < rank.size(); ++slot) {
+      const auto at = static_cast<double>(slot);
+      if (!rank[slot].is_idle()) add_compute(row, {rank[slot], at, at + 1});
+    }
+    panel.end = std::max(panel.end, static_cast<double>(rank.size()));
+  }
+  panel.summary = {{"slots", time_text(panel.end, false)}};
+  drawing.panels.push_back(std::move(panel));
+  return drawing;
+}
+
+Drawing draw(std::span<const Timeline> timelines, bool seconds) {
+  const Timeline& first = timelines.front();
+  Drawing drawing{title_of(first.name, first.placement, first.microbatches),
+                  seconds,
+                  first.placement,
+                  chunks(first.placement),
+                  {}};
+  for (const Timeline& timeline : timelines) drawing.panels.push_back(panel_of(timeline, seconds));
+  return drawing;
+}
+
+void add_panel(Drawing& drawing, const Timeline& timeline) {
+  drawing.panels.push_back(panel_of(timeline, drawing.seconds));
+}
+
+Drawing draw(const Simulation& simulation, bool seconds) {
+  Drawing drawing = draw(std::span(&simulation.timeline, 1), seconds);
+  Panel& panel = drawing.panels.front();
+  // A rank starts no two actions of one kind, stage and microbatch, so text and rank name a box.
+  std::unordered_set<std::string> critical;
+  for (const CriticalStep& step : simulation.critical_path) {
+    for_each_part(step.timed.action, [&](const Action& part) {
+      critical.insert(std::to_string(step.rank.value) + ":" + to_text(part));
+    });
+  }
+  if (critical.empty()) return drawing;
+  for (auto* rows : {&panel.compute, &panel.communication}) {
+    for (std::size_t r = 0; r < rows->size(); ++r) {
+      const std::string prefix = std::to_string(r) + ":";
+      for (Box& box : (*rows)[r]) box.critical = critical.contains(prefix + to_text(box.action));
+    }
+  }
+  return drawing;
+}
+
+}  // namespace penstock

@@ -1,0 +1,153 @@
+// The terminal's grid: a row for each rank, a cell for each action, as wide as the action is long.
+#include "palette.h"
+
+#include <penstock/view/render.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace penstock {
+namespace {
+
+constexpr double widest = 4000;  //!< columns, where no terminal sets a limit
+
+//! A row's columns before they become text: which box each belongs to, and its character.
+struct Cell {
+  const Box* box = nullptr;
+  char character = ' ';
+};
+
+class Grid {
+ public:
+  Grid(const Drawing& drawing, const Panel& panel, const GridOptions& options)
+      : drawing_(drawing), panel_(panel), options_(options) {
+    for (const int chunk : drawing.chunk_of_stage) several_chunks_ |= chunk > 0;
+    gutter_ = std::to_string(std::max(0, drawing.ranks() - 1)).size() + 6;
+    find_scale();
+  }
+
+  std::string text() const {
+    std::string result;
+    for (std::size_t r = 0; r < panel_.compute.size(); ++r) {
+      std::string label = "rank " + std::to_string(r);
+      label.resize(gutter_, ' ');
+      result += label;
+      append_row(result, panel_.compute[r]);
+      result += '\n';
+    }
+    return result;
+  }
+
+  std::string legend() const {
+    std::string result(gutter_, ' ');
+    for (const ActionKind kind :
+         {ActionKind::Forward, ActionKind::Backward, ActionKind::BackwardInput, ActionKind::BackwardWeight}) {
+      if (!uses(kind)) continue;
+      const std::string name(kind_text(kind));
+      result += options_.colour ? paint(kind, 0) + " " + name + " \x1b[0m" : name;
+      result += " " + std::string(look_of(kind).meaning) + "   ";
+    }
+    while (!result.empty() && result.back() == ' ') result.pop_back();
+    return result + "\n";
+  }
+
+ private:
+  bool uses(ActionKind kind) const {
+    for (const auto& row : panel_.compute) {
+      for (const Box& box : row) {
+        if (box.action.kind() == kind) return true;
+      }
+    }
+    return false;
+  }
+
+  std::string label_of(const Box& box) const {
+    const std::string microbatch = std::to_string(box.action.microbatch().value);
+    if (options_.colour) return microbatch;
+    const std::string stage = several_chunks_ ? std::to_string(box.action.stage().value) : "";
+    return stage + std::string(kind_text(box.action.kind())) + microbatch;
+  }
+
+  //! Columns for one unit of time: as many as the narrowest box needs for its label, unless the step becomes
+  //! too wide.
+  void find_scale() {
+    double needed = 0;
+    for (const auto& row : panel_.compute) {
+      for (const Box& box : row) {
+        const double length = (box.end - box.start) * (box.part == BoxPart::Whole ? 1 : 0.5);
+        if (length > 0) needed = std::max(needed, static_cast<double>(label_of(box).size() + 1) / length);
+      }
+    }
+    const double limit =
+        options_.width > 0 ? std::max(8.0, options_.width - static_cast<double>(gutter_)) : widest;
+    scale_ = panel_.end > 0 ? std::min(needed, limit / panel_.end) : 1;
+  }
+
+  std::size_t column(double time) const { return static_cast<std::size_t>(std::llround(time * scale_)); }
+
+  void append_row(std::string& text, const std::vector<Box>& row) const {
+    std::vector<Cell> cells(column(panel_.end) + 1);
+    for (const Box& box : row) {
+      const double middle = (box.start + box.end) / 2;  // the parts of an overlap stand side by side
+      const std::size_t first = column(box.part == BoxPart::BottomHalf ? middle : box.start);
+      const std::size_t last = std::max(column(box.part == BoxPart::TopHalf ? middle : box.end), first + 1);
+      const std::string label = label_of(box);
+      const bool fits = label.size() <= last - first;
+      for (std::size_t c = first; c < last && c < cells.size(); ++c) {
+        const std::size_t at = c - first;
+        char character = options_.colour ? ' ' : '-';
+        if (fits && at < label.size()) character = label[at];
+        if (!fits && !options_.colour) character = kind_text(box.action.kind()).front();
+        if (!options_.colour && fits && c + 1 == last && at >= label.size()) character = ' ';
+        cells[c] = {&box, character};
+      }
+    }
+    while (!cells.empty() && cells.back().box == nullptr) cells.pop_back();
+    const Box* before = nullptr;
+    for (std::size_t c = 0; c < cells.size(); ++c) {
+      const Cell& cell = cells[c];
+      if (options_.colour && (cell.box != before || c == 0)) {
+        if (before != nullptr) text += "\x1b[0m";
+        if (cell.box != nullptr) text += paint(cell.box->action.kind(), chunk(cell.box->action.stage()));
+        before = cell.box;
+      }
+      text += cell.box == nullptr && !options_.colour ? '.' : cell.character;
+    }
+    if (before != nullptr) text += "\x1b[0m";
+  }
+
+  int chunk(StageId stage) const { return drawing_.chunk_of_stage[static_cast<std::size_t>(stage.value)]; }
+
+  //! Dark text on the kind's colour; a rank's later stages are lighter.
+  static std::string paint(ActionKind kind, int chunk) {
+    const int colour = look_of(kind).ansi;
+    return "\x1b[38;5;16;48;5;" +
+           std::to_string(chunk == 0           ? colour
+                          : colour + 42 <= 231 ? colour + 42
+                                               : colour + 36) +
+           "m";
+  }
+
+  const Drawing& drawing_;
+  const Panel& panel_;
+  const GridOptions& options_;
+  bool several_chunks_ = false;
+  std::size_t gutter_ = 0;
+  double scale_ = 1;
+};
+
+}  // namespace
+
+std::string to_grid(const Drawing& drawing, const GridOptions& options) {
+  std::string text = drawing.title + "\n";
+  for (const Panel& panel : drawing.panels) {
+    const Grid grid(drawing, panel, options);
+    if (drawing.panels.size() > 1) text += "\n" + panel.name + "\n";
+    text += grid.text();
+    if (&panel == &drawing.panels.back()) text += grid.legend();
+  }
+  return text;
+}
+
+}  // namespace penstock

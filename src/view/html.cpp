@@ -1,0 +1,159 @@
+// The page: its style, script and frame are the files in page/, its data a compact JSON inside it.
+#include "numbers.h"
+#include "page_parts.h"
+#include "palette.h"
+
+#include <penstock/base/json.h>
+#include <penstock/view/render.h>
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+constexpr std::size_t most_samples = 20'000;  //!< of a rank's memory; more could not be seen
+
+void append_row(std::string& text, const std::vector<Box>& row) {
+  text += '[';
+  for (const Box& box : row) {
+    if (text.back() != '[') text += ',';
+    append_number(text, static_cast<std::int64_t>(box.action.kind()));
+    text += ',';
+    append_number(text, static_cast<std::int64_t>(box.action.stage().value));
+    text += ',';
+    append_number(text,
+                  static_cast<std::int64_t>(has_microbatch(box.action) ? box.action.microbatch().value : -1));
+    text += ',';
+    append_number(text, box.start);
+    text += ',';
+    append_number(text, box.end - box.start, 6);
+    text += ',';
+    append_number(
+        text, static_cast<std::int64_t>(static_cast<int>(box.part) + (box.critical ? 4 : 0) + 8 * box.lane));
+  }
+  text += ']';
+}
+
+void append_rows(std::string& text, const std::vector<std::vector<Box>>& rows) {
+  text += '[';
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (r > 0) text += ',';
+    append_row(text, rows[r]);
+  }
+  text += ']';
+}
+
+//! The curve, thinned where it has more points than a screen; what is left out is lower than what stays.
+void append_memory(std::string& text, const std::vector<MemorySample>& samples) {
+  const std::size_t stride = samples.size() / most_samples + 1;
+  text += '[';
+  for (std::size_t i = 0; i < samples.size(); i += stride) {
+    const auto last = std::min(i + stride, samples.size());
+    const auto most = std::max_element(samples.begin() + static_cast<std::ptrdiff_t>(i),
+                                       samples.begin() + static_cast<std::ptrdiff_t>(last),
+                                       [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+    if (text.back() != '[') text += ',';
+    append_number(text, most->time);
+    text += ',';
+    append_number(text, static_cast<std::int64_t>(most->bytes));
+  }
+  text += ']';
+}
+
+std::string data_of(const Drawing& drawing) {
+  std::string text = "{\"ranks\":" + std::to_string(drawing.ranks());
+  text += std::string(",\"seconds\":") + (drawing.seconds ? "true" : "false") + ",\"kinds\":[";
+  for (const ActionKind kind : all_kinds) {
+    const KindLook& look = look_of(kind);
+    if (text.back() != '[') text += ',';
+    text += "{\"name\":" + json_quote(kind_text(kind)) + ",\"colour\":" + json_quote(look.colour) +
+            ",\"meaning\":" + json_quote(look.meaning) + "}";
+  }
+  text += "],\"chunks\":[";
+  for (const int chunk : drawing.chunk_of_stage) {
+    if (text.back() != '[') text += ',';
+    text += std::to_string(chunk);
+  }
+  std::uint64_t peak = 0;
+  for (const Panel& panel : drawing.panels) {
+    for (const auto& rank : panel.memory) {
+      for (const MemorySample& sample : rank) peak = std::max(peak, sample.bytes);
+    }
+  }
+  text += "],\"memoryPeak\":" + std::to_string(peak) + ",\"panels\":[";
+  for (const Panel& panel : drawing.panels) {
+    if (text.back() != '[') text += ',';
+    text += "{\"name\":" + json_quote(panel.name) + ",\"end\":";
+    append_number(text, panel.end);
+    text += ",\"summary\":[";
+    for (const auto& [name, value] : panel.summary) {
+      if (text.back() != '[') text += ',';
+      text += "[" + json_quote(name) + "," + json_quote(value) + "]";
+    }
+    text += "],\"compute\":";
+    append_rows(text, panel.compute);
+    text += ",\"communication\":";
+    append_rows(text, panel.communication);
+    text += ",\"memory\":[";
+    if (peak > 0) {
+      for (std::size_t r = 0; r < panel.memory.size(); ++r) {
+        if (r > 0) text += ',';
+        append_memory(text, panel.memory[r]);
+      }
+    }
+    text += "]}";
+  }
+  text += "]}";
+  // `</script>` in a name must not end the element.
+  for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3)
+    text.replace(at, 2, "<\\/");
+  return text;
+}
+
+std::string escape(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string to_html(const Drawing& drawing) {
+  const std::string_view frame = page_html;
+  std::string text;
+  for (std::size_t at = 0; at < frame.size();) {
+    const std::size_t open = frame.find("{{", at);
+    if (open == std::string_view::npos) {
+      text += frame.substr(at);
+      break;
+    }
+    const std::size_t close = frame.find("}}", open);
+    text += frame.substr(at, open - at);
+    const std::string_view name = frame.substr(open + 2, close - open - 2);
+    if (name == "title") text += escape(drawing.title);
+    if (name == "style") text += page_css;
+    if (name == "script") text += page_js;
+    if (name == "data") text += data_of(drawing);
+    at = close + 2;
+  }
+  return text;
+}
+
+}  // namespace penstock

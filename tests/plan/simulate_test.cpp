@@ -1,0 +1,399 @@
+// The simulator against the closed formulas of the papers, over sweeps, and against a naive relaxation that
+// knows nothing of its engine.
+#include <penstock/base/error.h>
+#include <penstock/plan/simulate.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace penstock {
+namespace {
+
+constexpr StageCosts equal_costs{
+    .forward = 1, .input = 1, .weight = 1, .activation_bytes = 1, .weight_bytes = 0};
+
+Simulation run(ScheduleKind kind, int ranks, int stages_per_rank, int microbatches,
+               const StageCosts& each = equal_costs, double overlap = 0) {
+  const ScheduleShape shape{ranks, stages_per_rank, microbatches};
+  Costs costs = Costs::uniform(shape.stages(), each);
+  costs.overlap = overlap;
+  return simulate(make_program(make_schedule(kind, shape), SendMode::Buffered), costs);
+}
+
+std::string name(int p, int v, int m) {
+  return "p=" + std::to_string(p) + " v=" + std::to_string(v) + " m=" + std::to_string(m);
+}
+
+TEST(SimulateFormula, OneFOneBAndGPipeIdleForRanksMinusOneMicrobatches) {
+  for (int p = 1; p <= 12; ++p) {
+    for (int m = 1; m <= 40; m += 3) {
+      for (const auto& each : {equal_costs, StageCosts{.forward = 2, .input = 1.5, .weight = 0.75}}) {
+        for (const ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::GPipe}) {
+          const Simulation result = run(kind, p, 1, m, each);
+          const double whole = each.forward + each.input + each.weight;
+          EXPECT_NEAR(result.step_time, (m + p - 1) * whole, 1e-9) << name(p, 1, m);
+          EXPECT_NEAR(result.bubble, (p - 1.0) / (m + p - 1), 1e-9) << name(p, 1, m);
+        }
+      }
+    }
+  }
+}
+
+TEST(SimulateFormula, InterleavingDividesTheBubbleByTheStagesOfARank) {
+  for (int p = 2; p <= 8; ++p) {
+    for (int v = 1; v <= 4; ++v) {
+      for (int m = p; m <= 5 * p; m += p) {
+        const Simulation result = run(ScheduleKind::Interleaved1F1B, p, v, m);
+        // In units of a whole rank's microbatch, 3v: the bubble is (p-1)/v of them.
+        EXPECT_NEAR(result.step_time, 3.0 * v * m + 3.0 * (p - 1), 1e-9) << name(p, v, m);
+        EXPECT_NEAR(result.bubble, (p - 1.0) / (v * m + p - 1), 1e-9) << name(p, v, m);
+      }
+    }
+  }
+}
+
+TEST(SimulateFormula, Zb1pHasAThirdOfTheBubbleOf1F1B) {
+  for (int p = 2; p <= 12; ++p) {
+    for (int m = 2 * p; m <= 5 * p; m += 3) {
+      const Simulation result = run(ScheduleKind::ZB1P, p, 1, m);
+      EXPECT_NEAR(result.step_time - 3.0 * m, (p - 1), 1e-9) << name(p, 1, m);  // 1F1B's is 3 (p-1)
+    }
+  }
+}
+
+TEST(SimulateFormula, ZbvHasNoBubbleInsideARanksOwnSpan) {
+  for (int p = 1; p <= 10; ++p) {
+    for (int m = 2 * p; m <= 5 * p; ++m) {
+      const Simulation result = run(ScheduleKind::ZBVZeroBubble, p, 2, m);
+      EXPECT_NEAR(result.own_bubble, 0, 1e-9) << name(p, 2, m);
+      EXPECT_NEAR(result.step_time, 6.0 * m + (p - 1), 1e-9) << name(p, 2, m);
+    }
+  }
+}
+
+// The most idle rank of DualPipeV has (p-1)(F&B + B - 3W), where F&B is an overlapped pair. The formula is
+// made for I = F; where I is longer than F the simulation finds less, because the longer I leaves the W's
+// room (docs/simulation.md).
+TEST(SimulateFormula, DualPipeVIdlesAsItsPaperSays) {
+  for (int p = 1; p <= 10; ++p) {
+    for (const int m : {2 * p, 3 * p, 4 * p + 1}) {
+      for (const double overlap : {0.0, 0.25, 0.5, 1.0}) {
+        for (const double forward : {1.0, 2.0}) {
+          for (const double input : {1.0, 2.0, 3.0}) {
+            if (input < forward) continue;
+            const StageCosts each{.forward = forward, .input = input, .weight = 1};
+            const Simulation result = run(ScheduleKind::DualPipeV, p, 2, m, each, overlap);
+            const double both = each.forward + each.full_backward() - overlap * each.forward;
+            const double formula = (p - 1) * (both + each.full_backward() - 3 * each.weight);
+            double idle = 0;
+            for (const RankReport& rank : result.ranks) idle = std::max(idle, result.step_time - rank.busy);
+            if (input == forward) {
+              EXPECT_NEAR(idle, formula, 1e-9) << name(p, 2, m) << " F=" << forward << " overlap " << overlap;
+            } else {
+              EXPECT_LE(idle, formula + 1e-9) << name(p, 2, m) << " F=" << forward << " I=" << input;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SimulateFormula, InFlightMicrobatchesOf1F1BAreItsDistanceFromTheEnd) {
+  for (int p = 1; p <= 10; ++p) {
+    for (const int m : {1, p, 3 * p}) {
+      const Simulation result = run(ScheduleKind::OneFOneB, p, 1, m);
+      for (int r = 0; r < p; ++r) {
+        EXPECT_EQ(result.ranks[r].peak_memory, static_cast<std::uint64_t>(std::min(m, p - r)))
+            << name(p, 1, m);
+      }
+    }
+  }
+}
+
+TEST(SimulateFormula, ControllableMemorySchedulesHoldTheirShare) {
+  for (int p = 2; p <= 12; ++p) {
+    const int m = 4 * p;
+    // A stage is half of a rank, so two bytes make one microbatch of 1F1B.
+    const double half = static_cast<double>(run(ScheduleKind::VHalf, p, 2, m).peak_memory()) / 2;
+    const double least = static_cast<double>(run(ScheduleKind::VMin, p, 2, m).peak_memory()) / 2;
+    EXPECT_LE(half, (p + 2) / 2.0 + 0.5) << name(p, 2, m);
+    EXPECT_LE(least, (p + 4) / 3.0 + 0.5) << name(p, 2, m);
+    EXPECT_GE(half, p / 2.0) << name(p, 2, m);
+    EXPECT_GE(least, p / 3.0) << name(p, 2, m);
+  }
+}
+
+// The engine's oracle: the same rules written down naively and iterated until nothing moves any more.
+struct Naive {
+  const Program& program;
+  const Costs& costs;
+  std::map<std::pair<int, std::size_t>, std::pair<double, double>> times;  // rank, step -> start, end
+
+  double end_of(int rank, const Action& action) const {
+    const auto& list = program.of(Rank(rank));
+    const auto found = std::find(list.begin(), list.end(), action);
+    EXPECT_NE(found, list.end()) << to_text(action);
+    return times.at({rank, static_cast<std::size_t>(found - list.begin())}).second;
+  }
+  int rank_of(StageId stage) const { return program.placement().rank_of(stage).value; }
+  static Action partner(const Action& a) {
+    switch (a.kind()) {
+      case ActionKind::SendForward:
+        return Action::recv_forward(a.peer(), a.microbatch(), a.stage());
+      case ActionKind::RecvForward:
+        return Action::send_forward(a.peer(), a.microbatch(), a.stage());
+      case ActionKind::SendBackward:
+        return Action::recv_backward(a.peer(), a.microbatch(), a.stage());
+      default:
+        return Action::send_backward(a.peer(), a.microbatch(), a.stage());
+    }
+  }
+
+  //! When the message that `recv` names has come; sends hold [start, end] of their transfer.
+  double arrival(const Action& recv) const { return end_of(rank_of(recv.peer()), partner(recv)); }
+
+  double inputs_at(int rank, const Action& part) const {
+    double at = 0;
+    const Wiring& wiring = program.wiring();
+    if (part.kind() == ActionKind::Forward) {
+      for (const int e : wiring.into(part.stage())) {
+        const StageId from = wiring.edge(e).from;
+        if (rank_of(from) != rank)
+          at = std::max(at, arrival(Action::recv_forward(part.stage(), part.microbatch(), from)));
+      }
+    } else if (part.kind() == ActionKind::Backward || part.kind() == ActionKind::BackwardInput) {
+      for (const int e : wiring.out_of(part.stage())) {
+        const StageId to = wiring.edge(e).to;
+        if (rank_of(to) != rank)
+          at = std::max(at, arrival(Action::recv_backward(part.stage(), part.microbatch(), to)));
+      }
+    }
+    return at;
+  }
+
+  bool relax() {
+    bool moved = false;
+    for (int r = 0; r < program.ranks(); ++r) {
+      double clock = 0;
+      std::map<int, double> link_free;  // by the other rank; buffered: outgoing only
+      double gathered_until = 0;
+      std::map<int, double> unsharded;
+      const auto& list = program.of(Rank(r));
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        const Action& a = list[i];
+        double start = clock, end = clock;
+        if (a.is_compute()) {
+          for_each_part(a, [&](const Action& part) {
+            start = std::max({start, inputs_at(r, part), unsharded[part.stage().value]});
+          });
+          end = clock = start + duration_of(a, costs);
+        } else if (a.is_transfer()) {
+          const int other = rank_of(a.peer());
+          const int from = a.is_send() ? r : other, to = a.is_send() ? other : r;
+          const Link& link = costs.link_between(Rank(from), Rank(to));
+          const double takes = link.time(costs.message_bytes(a.stage(), a.peer()));
+          const auto& theirs = program.of(Rank(other));
+          const auto step =
+              static_cast<std::size_t>(std::find(theirs.begin(), theirs.end(), partner(a)) - theirs.begin());
+          const double posted_there = posted.at({other, step});
+          posted[{r, i}] = clock;
+          switch (program.mode()) {
+            case SendMode::Buffered:
+              if (a.is_send()) {
+                start = std::max(clock, link_free[other]);
+                end = start + takes;
+                link_free[other] = end - link.latency;
+              } else {
+                end = std::max(clock, arrival(a));
+              }
+              break;
+            case SendMode::Ordered:
+              start = std::max({clock, posted_there, link_free[other]});
+              end = link_free[other] = start + takes;
+              break;
+            case SendMode::Blocking:
+              start = std::max(clock, posted_there);
+              end = start + takes;
+              if (a.is_send()) clock = end;
+              break;
+          }
+        } else if (a.kind() == ActionKind::Reshard) {
+          end = clock = start + duration_of(a, costs);
+        } else {
+          start = std::max(clock, gathered_until);
+          end = gathered_until = start + duration_of(a, costs);
+          if (a.kind() == ActionKind::Unshard) unsharded[a.stage().value] = end;
+        }
+        auto& entry = times[{r, i}];
+        if (entry != std::pair(start, end)) moved = true;
+        entry = {start, end};
+      }
+    }
+    return moved;
+  }
+  std::map<std::pair<int, std::size_t>, double> posted;
+
+  double makespan() {
+    for (int r = 0; r < program.ranks(); ++r) {
+      for (std::size_t i = 0; i < program.of(Rank(r)).size(); ++i) times[{r, i}] = {0, 0}, posted[{r, i}] = 0;
+    }
+    int rounds = 0;
+    while (relax()) {
+      if (++rounds > 5000) {
+        ADD_FAILURE() << "the oracle does not settle";
+        break;
+      }
+    }
+    double end = 0;
+    for (const auto& [place, time] : times) end = std::max(end, time.second);
+    return end;
+  }
+};
+
+Costs random_costs(std::mt19937& random, int stages, int ranks) {
+  const auto pick = [&](int most) { return static_cast<double>(random() % static_cast<unsigned>(most + 1)); };
+  Costs costs;
+  for (int s = 0; s < stages; ++s) {
+    StageCosts stage{.forward = 1 + pick(5), .input = 1 + pick(5), .weight = pick(5)};
+    if (random() % 3 == 0) stage.backward = stage.input + stage.weight - pick(1);
+    stage.unshard = pick(2);
+    stage.reshard = pick(1);
+    stage.reduce_grad = pick(3);
+    stage.output_bytes = static_cast<std::uint64_t>(pick(4));
+    stage.recompute = random() % 4 == 0;
+    costs.stages.push_back(stage);
+  }
+  costs.link = {pick(2), 1 + pick(3)};
+  for (int i = 0; i < ranks; ++i) {
+    costs.links[{Rank(static_cast<int>(random() % static_cast<unsigned>(ranks))), Rank(i)}] = {pick(3),
+                                                                                               1 + pick(2)};
+  }
+  costs.overlap = pick(4) / 4;
+  return costs;
+}
+
+TEST(Simulate, AgreesWithANaiveRelaxationInEverySendMode) {
+  const auto infos = schedule_infos();
+  int compared = 0;
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    std::mt19937 random(seed);
+    const ScheduleInfo& info = infos[random() % infos.size()];
+    const int ranks = 1 + static_cast<int>(random() % 4);
+    const int v = info.only_stages_per_rank.value_or(1 + static_cast<int>(random() % 3));
+    const ScheduleShape shape{ranks, v, ranks * (1 + static_cast<int>(random() % 3))};
+    const auto mode = static_cast<SendMode>(random() % 3);
+    LowerOptions options;
+    if (shape.stages() > 3 && random() % 3 == 0) options.skips = {{StageId(0), StageId(shape.stages() - 1)}};
+    std::optional<Program> program;
+    try {
+      program = make_program(make_schedule(info.kind, shape), mode, options);
+    } catch (const UsageError&) {
+      continue;  // an illegal shape
+    }
+    Costs costs = random_costs(random, shape.stages(), ranks);
+    if (!options.skips.empty()) costs.skip_bytes[{StageId(0), StageId(shape.stages() - 1)}] = 3;
+    const Simulation result = simulate(*program, costs);
+    Naive naive{*program, costs, {}, {}};
+    EXPECT_NEAR(result.step_time, naive.makespan(), 1e-9)
+        << "seed " << seed << " " << info.name << " " << name(ranks, v, shape.microbatches) << " "
+        << send_mode_name(mode);
+    ++compared;
+  }
+  EXPECT_GT(compared, 250);
+}
+
+TEST(Simulate, TheCriticalPathHasNoGapsAndReachesFromBeginningToEnd) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const ScheduleShape shape{4, 1, 6};
+    const Costs costs = random_costs(random, 4, 4);
+    const auto mode = static_cast<SendMode>(seed % 3);
+    const Simulation result =
+        simulate(make_program(make_schedule(ScheduleKind::OneFOneB, shape), mode), costs);
+    ASSERT_FALSE(result.critical_path.empty());
+    EXPECT_EQ(result.critical_path.front().timed.start, 0) << "seed " << seed;
+    EXPECT_EQ(result.critical_path.back().timed.end, result.step_time);
+    for (std::size_t i = 1; i < result.critical_path.size(); ++i) {
+      const TimedAction& before = result.critical_path[i - 1].timed;
+      const TimedAction& after = result.critical_path[i].timed;
+      // A link that is busy frees a latency before its message arrives.
+      const bool transfer = before.action.is_transfer() && after.action.is_transfer();
+      if (transfer) {
+        EXPECT_LE(after.start, before.end) << "seed " << seed;
+      } else {
+        EXPECT_EQ(after.start, before.end) << "seed " << seed << " at " << to_text(after.action);
+      }
+    }
+  }
+}
+
+TEST(Simulate, NoScheduleBeatsTheLowerBound) {
+  const auto infos = schedule_infos();
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const ScheduleInfo& info = infos[random() % infos.size()];
+    const int ranks = 1 + static_cast<int>(random() % 4);
+    const int v = info.only_stages_per_rank.value_or(1 + static_cast<int>(random() % 2));
+    const ScheduleShape shape{ranks, v, 2 * ranks};
+    const Costs costs = random_costs(random, shape.stages(), ranks);
+    const Program program = make_program(make_schedule(info.kind, shape), SendMode::Buffered);
+    const Simulation result = simulate(program, costs);
+    EXPECT_LE(lower_bound(program.placement(), shape.microbatches, costs, info.has_backward),
+              result.step_time + 1e-9)
+        << info.name << " seed " << seed;
+  }
+}
+
+TEST(Simulate, MemoryIsHeldFromForwardUntilInputAndUntilWeight) {
+  // One rank, two microbatches, ZB1P on one rank: F0 I0 W0 …; sizes are chosen so that each term shows.
+  Costs costs = Costs::uniform(1, {.forward = 1,
+                                   .input = 1,
+                                   .weight = 1,
+                                   .activation_bytes = 100,
+                                   .weight_bytes = 10,
+                                   .parameter_bytes = 1000});
+  Schedule schedule{"hand", Placement::make(1, 1, PlacementStyle::Loop), 2, {}};
+  const StageId s(0);
+  const MicrobatchId a(0), b(1);
+  schedule.ranks = {{Action::forward(s, a), Action::forward(s, b), Action::backward_input(s, a),
+                     Action::backward_weight(s, a), Action::backward_input(s, b),
+                     Action::backward_weight(s, b)}};
+  const Simulation result = simulate(make_program(schedule, SendMode::Buffered), costs);
+  EXPECT_EQ(result.ranks[0].peak_memory, 1220u);
+  EXPECT_EQ(result.ranks[0].peak_at, 1);
+  const auto& samples = result.timeline.memory[0];
+  const auto at = [&](double t) {
+    std::uint64_t level = 0;
+    for (const auto& sample : samples) {
+      if (sample.time <= t) level = sample.bytes;
+    }
+    return level;
+  };
+  EXPECT_EQ(at(0.5), 1110u);
+  EXPECT_EQ(at(2.5), 1220u);  // I0 runs
+  EXPECT_EQ(at(3.5), 1120u);  // its activations are gone, what W needs is not
+  EXPECT_EQ(at(4.5), 1110u);
+  EXPECT_EQ(at(6), 1000u);
+  costs = with_recomputation(costs);
+  costs.stages[0].input_bytes = 1;
+  const Simulation again = simulate(make_program(schedule, SendMode::Buffered), costs);
+  EXPECT_EQ(again.ranks[0].peak_memory, 1112u);  // two inputs kept, one microbatch computed again
+  EXPECT_EQ(again.step_time, 8);
+}
+
+TEST(Simulate, CostsThatDoNotFitAreRefused) {
+  const Program program = make_program(make_schedule(ScheduleKind::OneFOneB, {2, 1, 2}), SendMode::Buffered);
+  EXPECT_THROW(simulate(program, Costs::uniform(3)), UsageError);
+  Costs negative = Costs::uniform(2);
+  negative.stages[1].forward = -1;
+  EXPECT_THROW(simulate(program, negative), UsageError);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,4 +1,5 @@
 // The list of schedules, look-up by name, the checks of counts, and the way to each generator.
+#include "schedule/generators/align.h"
 #include "schedule/generators/generators.h"
 
 #include <penstock/base/error.h>
@@ -153,6 +154,16 @@ ActionList make_rank_schedule(ScheduleKind kind, const ScheduleShape& shape, Ran
   }
   if (info_of(kind).local) return local_rank(kind, shape, rank.value);
   return std::move(all_ranks(kind, shape)[static_cast<std::size_t>(rank.value)]);
+}
+
+Schedule with_idle_slots(const Schedule& schedule, const std::vector<StageEdge>& skips) {
+  Schedule aligned{schedule.name, schedule.placement, schedule.microbatches, {}};
+  std::vector<ActionList> orders = schedule.ranks;
+  for (ActionList& order : orders)
+    std::erase_if(order, [](const Action& action) { return action.is_idle(); });
+  aligned.ranks = generators::align(orders, Wiring(schedule.stages(), skips),
+                                    {schedule.microbatches, generators::AlignBy::Everything});
+  return aligned;
 }
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <penstock/schedule/schedule.h>
+#include <penstock/schedule/wiring.h>
 
 #include <optional>
 #include <span>
@@ -63,5 +64,10 @@ Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
 
 //! One rank's list. Where the kind is local, the others' are not built.
 ActionList make_rank_schedule(ScheduleKind kind, const ScheduleShape& shape, Rank rank);
+
+//! The same orders on a common clock of one slot an action, with idle slots where a rank would wait: what a
+//! diagram shows. (The tables of GPipe and 1F1B come without idle slots, others with some, as the reference's
+//! do.)
+Schedule with_idle_slots(const Schedule& schedule, const std::vector<StageEdge>& skips = {});
 
 }  // namespace penstock

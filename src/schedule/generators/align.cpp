@@ -5,8 +5,8 @@
 
 namespace penstock::generators {
 
-std::vector<ActionList> align(const std::vector<ActionList>& orders, const AlignOptions& options) {
-  const Wiring wiring(options.stages);
+std::vector<ActionList> align(const std::vector<ActionList>& orders, const Wiring& wiring,
+                              const AlignOptions& options) {
   const Placement nowhere;
   const Topology topology{wiring, nowhere, options.microbatches, Form::Compute};
   const FactIndex index(wiring, options.microbatches);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <penstock/schedule/schedule.h>
+#include <penstock/schedule/wiring.h>
 
 #include <vector>
 
@@ -12,13 +13,13 @@ namespace penstock::generators {
 enum class AlignBy { Forwards, Everything };
 
 struct AlignOptions {
-  int stages = 0;
   int microbatches = 0;
   AlignBy by = AlignBy::Everything;
 };
 
 //! The same orders with idle slots added. Idle slots that are there already are kept. Orders that can never
 //! run are returned as far as they can, then as they are: to refuse them is the validator's business.
-std::vector<ActionList> align(const std::vector<ActionList>& orders, const AlignOptions& options);
+std::vector<ActionList> align(const std::vector<ActionList>& orders, const Wiring& wiring,
+                              const AlignOptions& options);
 
 }  // namespace penstock::generators

@@ -90,7 +90,7 @@ std::vector<ActionList> repeat_block(const ScheduleShape& shape, const BlockSlop
   for (int rank = 0; rank < shape.ranks; ++rank) {
     orders.push_back(lay_out(shape, rank, offsets_of(rank, shape.ranks, slopes, waits)));
   }
-  return align(orders, {shape.stages(), shape.microbatches, AlignBy::Everything});
+  return align(orders, Wiring(shape.stages()), {shape.microbatches, AlignBy::Everything});
 }
 
 }  // namespace penstock::generators

@@ -39,7 +39,7 @@ std::vector<ActionList> interleaved_zero_bubble(const ScheduleShape& shape) {
   for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(order_of(shape, rounds, rank));
   // Where a forward would stand before its input, idle slots go in front of it. (Not so for I, as in the
   // reference.)
-  return align(orders, {shape.stages(), shape.microbatches, AlignBy::Forwards});
+  return align(orders, Wiring(shape.stages()), {shape.microbatches, AlignBy::Forwards});
 }
 
 }  // namespace penstock::generators

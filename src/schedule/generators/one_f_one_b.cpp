@@ -9,24 +9,13 @@
 namespace penstock::generators {
 
 ActionList one_f_one_b(const ScheduleShape& shape, int rank) {
-  const int p = shape.ranks;
   const int m = shape.microbatches;
-  const int warmup = std::min(m, p - rank);
-  // One slot an action: the last rank's backward of microbatch j is in slot p + 2j, and one slot later a rank
-  // before.
-  const int first_backward = 2 * p - 1 - rank;
-  Table table({rank}, static_cast<std::size_t>(first_backward + 2 * m - 1));
-
-  table.idle(rank);
+  const int warmup = std::min(m, shape.ranks - rank);
+  Table table({rank}, 2 * static_cast<std::size_t>(m));
   for (int i = 0; i < warmup; ++i) table.forward(0);
-  table.idle(first_backward - rank - warmup);
   for (int i = 0; i < m; ++i) {
     table.backward(0);
-    if (table.forwards(0) < m) {
-      table.forward(0);
-    } else if (i + 1 < m) {
-      table.idle();
-    }
+    if (table.forwards(0) < m) table.forward(0);
   }
   return std::move(table).take_list();
 }

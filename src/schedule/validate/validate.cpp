@@ -25,6 +25,15 @@ bool check_frame(const Topology& topology, const std::vector<ActionList>& ranks,
     findings.error("", "the wiring is over " + std::to_string(topology.wiring.stages()) +
                            " stages, but there are " + std::to_string(placement.stages()));
   }
+  if (findings.count() != before) return false;
+  // A file that names huge numbers cannot hold all those actions; say so before making tables of that size.
+  const double needed = static_cast<double>(placement.stages()) * topology.microbatches;
+  const double held = static_cast<double>(action_count(ranks));
+  if (needed > 4 * held + 1e6) {
+    findings.error("", std::to_string(placement.stages()) + " stages by " +
+                           std::to_string(topology.microbatches) + " microbatches need far more than the " +
+                           std::to_string(action_count(ranks)) + " actions that there are");
+  }
   return findings.count() == before;
 }
 

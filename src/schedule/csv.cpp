@@ -1,0 +1,232 @@
+// Schedules to CSV and back.
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/schedule/csv.h>
+
+#include <algorithm>
+#include <istream>
+#include <ostream>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+// Far beyond any real schedule; so that junk is refused before it fills the memory.
+constexpr std::size_t most_row_bytes = std::size_t{8} << 20U;
+constexpr std::size_t most_rows = max_stages;
+constexpr std::size_t most_problems = 1000;
+
+class CsvReader {
+ public:
+  CsvReader(std::istream& in, Diagnostics& problems) : in_(in), problems_(problems) {}
+
+  std::vector<ActionList> rows() {
+    std::vector<ActionList> ranks;
+    std::string line;
+    while (next_line(line)) {
+      if (ranks.size() == most_rows) {
+        problem(ranks.size() + 1, 1, "more rows than there can be ranks");
+        break;
+      }
+      ranks.push_back(row(line, ranks.size() + 1));
+    }
+    if (total_ > most_problems) {
+      problems_.push_back({Severity::Error, "", "and " + std::to_string(total_ - most_problems) + " more"});
+    }
+    return ranks;
+  }
+
+ private:
+  void problem(std::size_t row, std::size_t column, std::string message) {
+    if (++total_ > most_problems) return;
+    problems_.push_back({Severity::Error, "row " + std::to_string(row) + ", column " + std::to_string(column),
+                         std::move(message)});
+  }
+
+  // A line without its end, cut where it grows beyond all reason; false at the end of the file.
+  bool next_line(std::string& line) {
+    line.clear();
+    too_long_ = false;
+    std::streambuf* buffer = in_.rdbuf();
+    constexpr int end = std::char_traits<char>::eof();
+    int c = buffer->sbumpc();
+    if (c == end) return false;
+    for (; c != end && c != '\n'; c = buffer->sbumpc()) {
+      if (line.size() < most_row_bytes) {
+        line += static_cast<char>(c);
+      } else {
+        too_long_ = true;
+      }
+    }
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    return true;
+  }
+
+  ActionList row(std::string_view line, std::size_t number) {
+    ActionList list;
+    if (too_long_) {
+      problem(number, 1, "the row is longer than " + bytes_text(most_row_bytes));
+      return list;
+    }
+    if (line.empty()) return list;
+    while (true) {
+      const std::size_t comma = line.find(',');
+      list.push_back(field(line.substr(0, comma), number, list.size() + 1));
+      if (comma == std::string_view::npos) return list;
+      line.remove_prefix(comma + 1);
+    }
+  }
+
+  Action field(std::string_view text, std::size_t row, std::size_t column) {
+    while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+    while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+    Action action;
+    if (text.empty()) return action;
+    if (const auto found = read_action(text, action)) {
+      problem(
+          row, column,
+          quote(text) + " is no action: character " + std::to_string(found->column) + ": " + found->reason);
+      return {};
+    }
+    return action;
+  }
+
+  std::istream& in_;
+  Diagnostics& problems_;
+  std::size_t total_ = 0;
+  bool too_long_ = false;
+};
+
+// Stages, ranks, microbatches and skip edges as the actions show them.
+class Inference {
+ public:
+  explicit Inference(const std::vector<ActionList>& ranks) {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (const Action& action : ranks[rank]) {
+        if (!action.is_idle()) see(action, static_cast<int>(rank));
+      }
+    }
+  }
+
+  bool lowered = false;
+  int microbatches = 0;
+  std::vector<int> stage_to_rank;
+  std::set<StageEdge> skips;
+
+ private:
+  void see(const Action& action, int rank) {
+    lowered = lowered || !action.is_compute();
+    for_each_part(action, [&](const Action& part) {
+      const auto stage = static_cast<std::size_t>(part.stage().value);
+      if (stage >= stage_to_rank.size()) stage_to_rank.resize(stage + 1, -1);
+      if (stage_to_rank[stage] < 0) stage_to_rank[stage] = rank;
+      microbatches = std::max(microbatches, part.microbatch().value + 1);
+    });
+    if (!action.is_transfer()) return;
+    const StageEdge edge{std::min(action.stage(), action.peer()), std::max(action.stage(), action.peer())};
+    if (edge.to.value > edge.from.value + 1) skips.insert(edge);
+  }
+};
+
+Placement place(const std::vector<int>& stage_to_rank, std::size_t ranks, Diagnostics& problems) {
+  std::vector<Rank> placed;
+  std::vector<std::string> absent;
+  for (std::size_t stage = 0; stage < stage_to_rank.size(); ++stage) {
+    if (stage_to_rank[stage] < 0) absent.push_back(std::to_string(stage));
+    placed.emplace_back(std::max(stage_to_rank[stage], 0));
+  }
+  if (!absent.empty()) {
+    const std::size_t count = absent.size();
+    if (count > 5) absent.resize(5);
+    problems.push_back({Severity::Error, "",
+                        "no rank has stage " + join(absent, ", ") +
+                            (count > 5 ? " and " + std::to_string(count - 5) + " more" : "") +
+                            ", but there is a stage " + std::to_string(stage_to_rank.size() - 1)});
+  }
+  return {static_cast<int>(ranks), std::move(placed)};
+}
+
+}  // namespace
+
+void write_csv(std::ostream& out, const std::vector<ActionList>& ranks) {
+  std::string line;
+  for (const ActionList& list : ranks) {
+    line.clear();
+    std::size_t size = list.size();
+    while (size > 0 && list[size - 1].is_idle()) --size;
+    for (std::size_t i = 0; i < size; ++i) {
+      if (i > 0) line += ',';
+      append_text(line, list[i]);
+    }
+    out << line << '\n';
+  }
+}
+
+void write_csv(std::ostream& out, const Schedule& schedule) {
+  write_csv(out, schedule.ranks);
+}
+void write_csv(std::ostream& out, const Draft& draft) {
+  write_csv(out, draft.ranks);
+}
+
+std::string to_csv(const Schedule& schedule) {
+  std::ostringstream out;
+  write_csv(out, schedule);
+  return std::move(out).str();
+}
+
+std::string to_csv(const Draft& draft) {
+  std::ostringstream out;
+  write_csv(out, draft);
+  return std::move(out).str();
+}
+
+Schedule ScheduleFile::schedule() const {
+  return {"", placement, microbatches, ranks};
+}
+Draft ScheduleFile::draft() const {
+  return {"", placement, wiring, microbatches, ranks};
+}
+
+Verdict ScheduleFile::validate(ValidateOptions options) const {
+  options.places = Places::RowAndColumn;
+  if (form == Form::Lowered) return penstock::validate(draft(), options);
+  return penstock::validate(schedule(), wiring, options);
+}
+
+ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions& options) {
+  ScheduleFile file;
+  const std::size_t before = problems.size();
+  file.ranks = CsvReader(in, problems).rows();
+  if (file.ranks.empty()) problems.push_back({Severity::Error, "", "the file is empty"});
+  Inference inference(file.ranks);
+  if (inference.stage_to_rank.empty() && problems.size() == before) {
+    problems.push_back({Severity::Error, "", "the file has no actions"});
+  }
+  file.form = inference.lowered ? Form::Lowered : Form::Compute;
+  file.microbatches = options.microbatches.value_or(inference.microbatches);
+  // A field that could not be read may be all that a stage had: then its absence is no news.
+  Diagnostics ignored;
+  file.placement =
+      place(inference.stage_to_rank, file.ranks.size(), problems.size() == before ? problems : ignored);
+  for (const StageEdge& edge : options.skips) inference.skips.insert(edge);
+  const auto beyond = [&](const StageEdge& edge) { return edge.to.value >= file.placement.stages(); };
+  if (std::any_of(inference.skips.begin(), inference.skips.end(), beyond)) {
+    problems.push_back({Severity::Error, "", "a transfer or skip edge leads to a stage that no rank has"});
+    std::erase_if(inference.skips, beyond);
+  }
+  file.wiring = Wiring(file.placement.stages(), {inference.skips.begin(), inference.skips.end()});
+  return file;
+}
+
+ScheduleFile read_csv(std::istream& in, const CsvOptions& options) {
+  Diagnostics problems;
+  ScheduleFile file = read_csv(in, problems, options);
+  if (has_errors(problems)) throw ParseError("this is no schedule:\n" + to_text(problems));
+  return file;
+}
+
+}  // namespace penstock

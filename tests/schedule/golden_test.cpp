@@ -1,0 +1,78 @@
+// Our tables against the reference's, byte for byte: golden/*.txt, which golden/make_golden.py wrote.
+#include <penstock/schedule/csv.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace penstock {
+namespace {
+
+std::ifstream open_golden(const std::string& name) {
+  std::ifstream in(std::string(PENSTOCK_SOURCE_DIR) + "/tests/schedule/golden/" + name + ".txt");
+  EXPECT_TRUE(in) << name;
+  return in;
+}
+
+class Golden : public testing::TestWithParam<const char*> {};
+
+TEST_P(Golden, TablesAreTheReferences) {
+  std::ifstream in = open_golden(GetParam());
+  std::string line;
+  int tables = 0;
+  while (std::getline(in, line)) {
+    int ranks = 0, stages = 0, microbatches = 0;
+    char what[16] = {};
+    if (std::sscanf(line.c_str(), "[%d ranks, %d stages a rank, %d microbatches: %15[a-z]]", &ranks, &stages,
+                    &microbatches, what) != 4) {
+      continue;
+    }
+    const std::string title = line;
+    std::string expected;
+    for (int rank = 0; rank < ranks && std::getline(in, line); ++rank) expected += line + "\n";
+    const Schedule schedule = make_schedule(GetParam(), {ranks, stages, microbatches});
+    const bool lowered = std::string(what) == "lowered";
+    EXPECT_EQ(lowered ? to_csv(lower(schedule)) : to_csv(schedule), expected) << title;
+    ++tables;
+  }
+  EXPECT_GE(tables, 30);
+}
+
+INSTANTIATE_TEST_SUITE_P(Reference, Golden,
+                         testing::Values("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS",
+                                         "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(GoldenPlacement, PlacementsAreTheReferences) {
+  std::ifstream in = open_golden("placement");
+  std::string line;
+  int lines = 0;
+  while (std::getline(in, line)) {
+    if (line.starts_with("#")) continue;
+    std::istringstream fields(line);
+    std::string style;
+    int ranks = 0, stages = 0, rank = 0;
+    char colon = 0;
+    fields >> style >> ranks >> stages >> colon;
+    std::vector<Rank> expected;
+    while (fields >> rank) expected.emplace_back(rank);
+    const PlacementStyle parsed = parse_placement_style(style);
+    EXPECT_EQ(generate_stage_to_rank_mapping(ranks, stages, parsed), expected) << line;
+    const auto back = generate_rank_to_stage_mapping(ranks, stages, parsed);
+    for (int r = 0; r < ranks; ++r) {
+      for (const StageId stage : back[static_cast<std::size_t>(r)]) {
+        EXPECT_EQ(expected[static_cast<std::size_t>(stage.value)], Rank(r)) << line;
+      }
+    }
+    ++lines;
+  }
+  EXPECT_EQ(lines, 904 + 211);  // loop: every count from ranks to 64; v: the multiples of the ranks
+}
+
+}  // namespace
+}  // namespace penstock

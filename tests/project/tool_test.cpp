@@ -81,6 +81,13 @@ TEST(Tool, StartsTheTorchProgramBesideItself) {
   EXPECT_THAT(outcome.out, StartsWith("{\"penstock\":\"" + version() + "\",\"libtorch\":\"2.13."));
 }
 
+TEST(Tool, TrainStartsRanksThatExchangeTensors) {
+  const Outcome outcome = test::penstock({"train", "--ranks", "3", "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, StartsWith("{\"ranks\":3,\"backend\":\"gloo\","));
+  EXPECT_EQ(test::penstock({"train", "--ranks", "0"}).code, 2);
+}
+
 TEST(Tool, SaysSoWhereTheTorchProgramIsMissing) {
   const test::TempDir dir;
   std::filesystem::copy(PENSTOCK_TOOL, dir / "penstock");

@@ -8,6 +8,9 @@ namespace penstock::tool {
 namespace {
 
 constexpr std::array kCommands = {
+    Command{"train", Home::Torch,
+            "starts ranks that find each other and exchange tensors (the trainer is to come)",
+            "penstock train --ranks 4"},
     Command{"version", Home::Torch, "the versions of Penstock and of the libtorch that it runs on",
             "penstock version --json"},
 };

@@ -5,6 +5,7 @@
 namespace penstock::tool {
 
 Handler handler_of(std::string_view name) {
+  if (name == "train") return train_command;
   if (name == "version") return version_command;
   return nullptr;
 }

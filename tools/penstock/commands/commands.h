@@ -5,6 +5,7 @@ namespace penstock::tool {
 
 class Arguments;
 
+int train_command(Arguments& arguments);
 int version_command(Arguments& arguments);
 
 }  // namespace penstock::tool

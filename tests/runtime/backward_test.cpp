@@ -338,7 +338,6 @@ TEST(SplitBackward, a_throwing_hook_leaves_the_graph_usable) {
 // Two threads and more are ranks of one process: each has its own graphs, all share the engine.
 TEST(SplitBackward, several_threads_at_once) {
   constexpr int threads = 4;
-  const auto batches = batches_of([] { return Tensors{input({3, 5, 16})}; }, 3);
   const Build build = [] {
     Model model = mlp();
     return model;

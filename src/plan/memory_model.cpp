@@ -1,3 +1,4 @@
+// Follows what each action takes and gives back, and turns it into samples over time.
 #include "memory_model.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Lays schedules and timelines out as boxes; what is drawn here looks the same in every form.
 #include <penstock/base/text.h>
 #include <penstock/view/drawing.h>
 

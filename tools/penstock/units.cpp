@@ -1,3 +1,4 @@
+// Reads quantities with their units.
 #include "units.h"
 
 #include <penstock/base/error.h>

@@ -1,3 +1,4 @@
+// Evaluates an order of computations: who waits for whom, when each runs, whether it fits the cap.
 #include "order.h"
 
 #include <penstock/base/error.h>

@@ -9,13 +9,13 @@
 namespace penstock {
 namespace {
 
-// A transfer as one end sees it: with whom, which, and where it stands in the list.
+// A transfer as one end sees it: with whom, and where it stands in the list. Small, because there are many.
 struct End {
-  std::size_t peer;
-  std::size_t step;
-  Action send;  // the transfer is named by its send, at both ends
+  std::uint32_t peer;
+  std::uint32_t step;
 };
 
+// Both ends name the transfer by its send.
 Action send_of(const Action& action) {
   if (action.kind() == ActionKind::RecvForward) {
     return Action::send_forward(action.peer(), action.microbatch(), action.stage());
@@ -30,8 +30,9 @@ std::vector<End> ends_of(const Subject& subject, std::size_t rank) {
   std::vector<End> ends;
   const ActionList& list = subject.ranks[rank];
   for (std::size_t step = 0; step < list.size(); ++step) {
-    if (list[step].is_transfer())
-      ends.push_back({subject.rank_of(list[step].peer()), step, send_of(list[step])});
+    if (!list[step].is_transfer()) continue;
+    ends.push_back(
+        {static_cast<std::uint32_t>(subject.rank_of(list[step].peer())), static_cast<std::uint32_t>(step)});
   }
   std::stable_sort(ends.begin(), ends.end(), [](const End& a, const End& b) { return a.peer < b.peer; });
   return ends;
@@ -63,7 +64,7 @@ void check_pair_order(const Subject& subject, Findings& findings) {
       for (std::size_t k = 0; k < shared; ++k) {
         const End& a = ends[low][mine + k];
         const End& b = ends[high][theirs + k];
-        if (a.send == b.send) continue;
+        if (send_of(subject.ranks[low][a.step]) == send_of(subject.ranks[high][b.step])) continue;
         findings.error(findings.place(low, a.step),
                        "the pair's transfers run in order, but the ranks disagree on transfer " +
                            std::to_string(k) + " of ranks " + std::to_string(low) + " and " +

@@ -1,0 +1,111 @@
+// Times generation, lowering and validation, and prints one JSON object. Usage: schedules_bench side-by-side
+// | huge | rank
+#include <penstock/base/json.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+#include <penstock/schedule/validate.h>
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+namespace penstock {
+namespace {
+
+template <class Work>
+double seconds(Work&& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double peak_gigabytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024 / 1e9;
+}
+
+void add_shape(JsonWriter& json, ScheduleKind kind, const ScheduleShape& shape) {
+  json.field("schedule", schedule_name(kind)).field("ranks", shape.ranks);
+  json.field("stages_per_rank", shape.stages_per_rank).field("microbatches", shape.microbatches);
+}
+
+// The best of a few runs: what the machine can do when left alone.
+void side_by_side(JsonWriter& json) {
+  json.begin_array();
+  for (const ScheduleKind kind :
+       {ScheduleKind::Interleaved1F1B, ScheduleKind::LoopedBFS, ScheduleKind::InterleavedZeroBubble,
+        ScheduleKind::ZBVZeroBubble, ScheduleKind::DualPipeV}) {
+    const ScheduleShape shape{64, 2, 256};
+    double build = 1e9, check = 1e9;
+    std::size_t actions = 0;
+    for (int run = 0; run < 5; ++run) {
+      Draft draft;
+      build = std::min(build, seconds([&] { draft = lower(make_schedule(kind, shape)); }));
+      Verdict verdict;
+      check = std::min(check, seconds([&] { verdict = validate(draft); }));
+      if (!verdict.safe(SendMode::Blocking)) std::fprintf(stderr, "not valid\n");
+      actions = action_count(draft.ranks);
+    }
+    json.begin_object();
+    add_shape(json, kind, shape);
+    json.field("actions", static_cast<std::uint64_t>(actions)).field("generate_and_lower_s", build);
+    json.field("validate_all_modes_s", check).end_object();
+  }
+  json.end_array();
+}
+
+void huge(JsonWriter& json) {
+  const ScheduleShape shape{1024, 2, 2048};
+  const ScheduleKind kind = ScheduleKind::Interleaved1F1B;
+  Draft draft;
+  const double build = seconds([&] { draft = lower(make_schedule(kind, shape)); });
+  const double build_peak = peak_gigabytes();
+  Verdict verdict;
+  const double check = seconds([&] { verdict = validate(draft, {.mode = SendMode::Buffered}); });
+  json.begin_object();
+  add_shape(json, kind, shape);
+  json.field("actions", static_cast<std::uint64_t>(action_count(draft.ranks)))
+      .field("generate_and_lower_s", build);
+  json.field("peak_gb", build_peak).field("validate_one_mode_s", check);
+  json.field("valid", verdict.safe(SendMode::Buffered)).field("peak_with_validation_gb", peak_gigabytes());
+  json.end_object();
+}
+
+void one_rank(JsonWriter& json) {
+  json.begin_array();
+  for (const ScheduleInfo& info : schedule_infos()) {
+    if (!info.local) continue;
+    const ScheduleShape shape{4096, info.default_stages_per_rank, 8192};
+    ActionList list;
+    const double time = seconds([&] { list = make_rank_schedule(info.kind, shape, Rank(1234)); });
+    json.begin_object();
+    add_shape(json, info.kind, shape);
+    json.field("rank", 1234).field("slots", static_cast<std::uint64_t>(list.size())).field("seconds", time);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+}  // namespace
+}  // namespace penstock
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  penstock::JsonWriter json;
+  if (what == "side-by-side") {
+    penstock::side_by_side(json);
+  } else if (what == "huge") {
+    penstock::huge(json);
+  } else if (what == "rank") {
+    penstock::one_rank(json);
+  } else {
+    std::fprintf(stderr, "usage: schedules_bench side-by-side | huge | rank\n");
+    return 2;
+  }
+  std::printf("%s\n", json.text().c_str());
+  return 0;
+}

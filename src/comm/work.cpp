@@ -67,6 +67,8 @@ void WorkState::wait_for_transport() {
       const FailureState::AbortOnFailure guard(domain->failure, *work);
       if (work->wait(domain->timeout)) return;
     }
+  } catch (const ShapeError&) {
+    throw;  // our own transport's word on what was sent
   } catch (const std::exception& e) {
     message = e.what();
   }

@@ -41,12 +41,7 @@ std::string LaunchResult::report() const {
 
 int LaunchResult::exit_code() const {
   if (ok) return 0;
-  if (signal != 0) return 128 + signal;
-  for (const RankExit& exit : ranks) {
-    if (!first_failure || exit.rank != *first_failure) continue;
-    return exit.signal != 0 ? 128 + exit.signal : exit.code;
-  }
-  return 1;
+  return signal != 0 ? 128 + signal : 1;
 }
 
 }  // namespace penstock

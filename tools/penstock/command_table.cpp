@@ -8,9 +8,13 @@ namespace penstock::tool {
 namespace {
 
 constexpr std::array kCommands = {
+    Command{"run", Home::Torch,
+            "starts a program on several ranks with torchrun's environment, and ends them together",
+            "penstock run --ranks 4 -- ./my_program --steps 100"},
     Command{"train", Home::Torch,
             "starts ranks that find each other and exchange tensors (the trainer is to come)",
             "penstock train --ranks 4"},
+    Command{"doctor", Home::Torch, "what was found on this machine and whether it works", "penstock doctor"},
     Command{"version", Home::Torch, "the versions of Penstock and of the libtorch that it runs on",
             "penstock version --json"},
 };

@@ -65,7 +65,8 @@ struct LaunchResult {
 
   //! A few lines for people: the first failure, its last lines, what the others waited in.
   std::string report() const;
-  //! What the launching program should exit with: 0, the first failure's code, or 128 + signal.
+  //! What the launching program should exit with: 0, 1 for a failed run, or 128 + the signal it was asked to
+  //! stop by.
   int exit_code() const;
 };
 

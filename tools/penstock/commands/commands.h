@@ -5,6 +5,8 @@ namespace penstock::tool {
 
 class Arguments;
 
+int doctor_command(Arguments& arguments);
+int run_command(Arguments& arguments);
 int train_command(Arguments& arguments);
 int version_command(Arguments& arguments);
 

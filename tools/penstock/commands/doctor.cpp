@@ -1,0 +1,160 @@
+// `penstock doctor`: looks at the machine and tries what a run needs, down to a round trip between two ranks.
+#include "arguments.h"
+#include "commands.h"
+#include "launching.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+#include <penstock/comm/world.h>
+#include <penstock/version.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+namespace penstock::tool {
+namespace {
+
+enum class Verdict { Fine, Note, Bad };
+
+struct Finding {
+  std::string what;
+  Verdict verdict;
+  std::string text;
+};
+
+const char* verdict_name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::Fine:
+      return "ok";
+    case Verdict::Note:
+      return "note";
+    case Verdict::Bad:
+      return "BAD";
+  }
+  return "?";
+}
+
+Finding look_at_libtorch() {
+  Dl_info info{};
+  const auto address = reinterpret_cast<const void*>(&at::get_num_threads);
+  const std::string where = dladdr(address, &info) != 0 ? info.dli_fname : "an unknown place";
+  const bool right = torch_version().starts_with("2.13");
+  return {"libtorch", right ? Verdict::Fine : Verdict::Bad, torch_version() + " in " + where};
+}
+
+Finding look_at_backends() {
+  std::vector<std::string> have, lack;
+  for (const BackendKind kind : {BackendKind::Gloo, BackendKind::Nccl, BackendKind::Mpi, BackendKind::Ucc}) {
+    (backend_available(kind) ? have : lack).emplace_back(backend_name(kind));
+  }
+  return {"backends", Verdict::Fine,
+          join(have, ", ") + (lack.empty() ? "" : " (this libtorch has no " + join(lack, ", ") + ")")};
+}
+
+Finding look_at_processors() {
+  const unsigned cores = std::thread::hardware_concurrency();
+  const auto pages = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES));
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+  return {"machine", Verdict::Fine,
+          std::to_string(cores) + " cores, " + bytes_text(pages * page) + " of memory, libtorch uses " +
+              std::to_string(at::get_num_threads()) + " threads"};
+}
+
+Finding look_at_shared_memory() {
+  struct statvfs state {};
+  if (statvfs("/dev/shm", &state) != 0) return {"shared memory", Verdict::Note, "there is no /dev/shm"};
+  const std::uint64_t free = static_cast<std::uint64_t>(state.f_bavail) * state.f_frsize;
+  const bool writable = access("/dev/shm", W_OK) == 0;
+  return {"shared memory", writable ? Verdict::Fine : Verdict::Note,
+          bytes_text(free) + " free in /dev/shm" + (writable ? "" : ", which cannot be written")};
+}
+
+Finding look_at_clocks() {
+  using Clock = std::chrono::steady_clock;
+  double finest = 1;
+  for (int i = 0; i < 1000; ++i) {
+    const auto start = Clock::now();
+    auto now = start;
+    while (now == start) now = Clock::now();
+    finest = std::min(finest, std::chrono::duration<double>(now - start).count());
+  }
+  return {"clocks", finest < 1e-5 ? Verdict::Fine : Verdict::Note,
+          "steady clock ticks every " + seconds_text(finest)};
+}
+
+// The rank's side of the round trip: rank 0 prints the figures.
+int round_trip_rank() {
+  World world = init();
+  const Group& group = world.group();
+  const auto round_trips = [&](std::int64_t elements, int count) {
+    const at::Tensor tensor = at::ones(elements);
+    group.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < count; ++i) {
+      if (group.rank() == 0) group.send(tensor, 1);
+      group.recv(tensor, 1 - group.rank());
+      if (group.rank() == 1) group.send(tensor, 0);
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / count;
+  };
+  round_trips(1, 20);
+  const double latency = round_trips(1, 200) / 2;
+  constexpr std::int64_t elements = 4 << 20;
+  const double rate = 2.0 * elements * sizeof(float) / round_trips(elements, 5);
+  if (group.rank() == 0) {
+    print("2 ranks over " + group.backend() + ": " + seconds_text(latency) + " a message, " +
+          bytes_text(static_cast<std::uint64_t>(rate)) + "/s\n");
+  }
+  return 0;
+}
+
+Finding try_round_trip() {
+  LaunchOptions options = ranks_of("doctor", 2, {});
+  options.deadline = std::chrono::seconds(60);
+  std::string line, all;
+  options.on_line = [&](Rank rank, bool is_error, std::string_view text) {
+    if (rank == Rank(0) && !is_error) line = text;
+    all += std::string(text) + "\n";
+  };
+  const LaunchResult result = launch(options);
+  if (result.ok) return {"round trip", Verdict::Fine, line};
+  return {"round trip", Verdict::Bad, result.report() + all};
+}
+
+}  // namespace
+
+int doctor_command(Arguments& arguments) {
+  arguments.parse();
+  if (is_rank_of("doctor")) return round_trip_rank();
+  const std::vector<Finding> findings{{"penstock", Verdict::Fine, version()},
+                                      look_at_libtorch(),
+                                      look_at_backends(),
+                                      look_at_processors(),
+                                      look_at_shared_memory(),
+                                      look_at_clocks(),
+                                      try_round_trip()};
+  bool healthy = true;
+  JsonWriter json;
+  json.begin_object().key("findings").begin_array();
+  for (const Finding& finding : findings) {
+    healthy = healthy && finding.verdict != Verdict::Bad;
+    json.begin_object().field("what", finding.what).field("verdict", verdict_name(finding.verdict));
+    json.field("text", finding.text).end_object();
+    if (arguments.json()) continue;
+    std::printf("%-5s %-14s %s\n", verdict_name(finding.verdict), finding.what.c_str(), finding.text.c_str());
+  }
+  json.end_array().field("ok", healthy).end_object();
+  if (arguments.json()) print(json.text() + "\n");
+  return healthy ? 0 : 1;
+}
+
+}  // namespace penstock::tool

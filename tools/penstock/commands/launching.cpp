@@ -1,0 +1,70 @@
+// Starting ranks from the tool.
+#include "launching.h"
+
+#include "arguments.h"
+
+#include <penstock/base/json.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+namespace penstock::tool {
+namespace {
+
+constexpr const char* kRole = "PENSTOCK_ROLE";
+
+}  // namespace
+
+bool is_rank_of(const std::string& command) {
+  const char* role = std::getenv(kRole);
+  return role != nullptr && role == command;
+}
+
+LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& words) {
+  LaunchOptions options;
+  options.command = {std::filesystem::read_symlink("/proc/self/exe").string(), command};
+  options.command.insert(options.command.end(), words.begin(), words.end());
+  options.ranks = ranks;
+  options.environment[kRole] = command;
+  return options;
+}
+
+void report_as_json(LaunchOptions& options) {
+  options.on_line = [](Rank rank, bool is_error, std::string_view line) {
+    JsonWriter json;
+    json.begin_object().field("rank", rank.value).field("stream", is_error ? "stderr" : "stdout");
+    json.field("line", line).end_object();
+    print(json.text() + "\n");
+  };
+}
+
+std::string result_json(const LaunchResult& result) {
+  JsonWriter json;
+  json.begin_object().field("ok", result.ok).field("restarts", result.restarts).key("first_failure");
+  if (result.first_failure) {
+    json.value(result.first_failure->value);
+  } else {
+    json.null();
+  }
+  json.key("ranks").begin_array();
+  for (const RankExit& exit : result.ranks) {
+    json.begin_object().field("rank", exit.rank.value).field("code", exit.code).field("signal", exit.signal);
+    json.field("seconds", exit.seconds).end_object();
+  }
+  json.end_array().key("flight").begin_array();
+  for (const std::string& finding : result.flight) json.value(finding);
+  json.end_array().end_object();
+  return json.text();
+}
+
+int finish_launch(const LaunchResult& result, bool json) {
+  if (json) {
+    print(result_json(result) + "\n");
+  } else if (!result.ok) {
+    std::fprintf(stderr, "penstock: error: %s", result.report().c_str());
+  }
+  return result.exit_code();
+}
+
+}  // namespace penstock::tool

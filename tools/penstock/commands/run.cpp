@@ -1,0 +1,66 @@
+// `penstock run`: starts a program on several ranks, on one node or on several.
+#include "arguments.h"
+#include "commands.h"
+#include "launching.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <charconv>
+
+namespace penstock::tool {
+namespace {
+
+// HOST:PORT, where an IPv6 address stands in brackets.
+void set_rendezvous(LaunchOptions& options, const std::string& text) {
+  const auto colon = text.rfind(':');
+  int port = 0;
+  const char* const end = text.data() + text.size();
+  const bool read = colon != std::string::npos && colon > 0 &&
+                    std::from_chars(text.data() + colon + 1, end, port).ptr == end && port > 0 &&
+                    port < 65536;
+  if (!read)
+    throw UsageError("--rendezvous " + quote(text) + " is not HOST:PORT", {}, "for example 10.0.0.1:29500");
+  options.host = text.substr(0, colon);
+  if (options.host.front() == '[' && options.host.back() == ']') {
+    options.host = options.host.substr(1, options.host.size() - 2);
+  }
+  options.port = static_cast<std::uint16_t>(port);
+}
+
+}  // namespace
+
+int run_command(Arguments& arguments) {
+  LaunchOptions options;
+  std::int64_t ranks = 1, nodes = 1, node_rank = 0, restarts = 0;
+  double grace = 10;
+  std::optional<std::string> rendezvous, log_dir;
+  arguments.option("--ranks", ranks, "ranks on this node");
+  arguments.option("--nodes", nodes, "how many nodes take part; each runs this command");
+  arguments.option("--node-rank", node_rank, "which of them this is, from 0");
+  arguments.option("--rendezvous", rendezvous, "HOST:PORT of node 0, the same on every node");
+  arguments.option("--max-restarts", restarts, "start all ranks again after a failure, at most so often");
+  arguments.option("--log-dir", log_dir,
+                   "write attempt<A>/rank<R>.out and .err there instead of prefixed lines");
+  arguments.option("--grace", grace,
+                   "seconds that the other ranks have to end by themselves after a failure");
+  arguments.rest("PROGRAM", options.command, "the program and its arguments");
+  arguments.parse();
+  if (options.command.empty())
+    throw UsageError("there is no PROGRAM to run", {}, "penstock run --ranks 2 -- ./my_program");
+  if (nodes > 1 && !rendezvous)
+    throw UsageError("several nodes need --rendezvous HOST:PORT, the address of node 0");
+  if (ranks < 1 || nodes < 1 || restarts < 0 || grace < 0)
+    throw UsageError("--ranks and --nodes must be at least 1, and no number negative");
+  options.ranks = static_cast<int>(ranks);
+  options.nodes = static_cast<int>(nodes);
+  options.node_rank = static_cast<int>(node_rank);
+  options.max_restarts = static_cast<int>(restarts);
+  options.grace = std::chrono::milliseconds(static_cast<std::int64_t>(grace * 1000));
+  if (rendezvous) set_rendezvous(options, *rendezvous);
+  if (log_dir) options.log_dir = *log_dir;
+  if (arguments.json()) report_as_json(options);
+  return finish_launch(launch(options), arguments.json());
+}
+
+}  // namespace penstock::tool

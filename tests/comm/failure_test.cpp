@@ -1,5 +1,5 @@
-// A failed rank is an error on every other rank, soon, with its name and its words; nothing hangs, and the world can be
-// rebuilt when the processes live on.
+// A failed rank is an error on every other rank, soon, with its name and its words; nothing hangs, and the
+// world can be rebuilt when the processes live on.
 #include "support/check.h"
 #include "support/process_ranks.h"
 
@@ -21,11 +21,14 @@ namespace {
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC: the same for all processes
 
-double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+double seconds_now() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
 
 // What a rank prints when it learns of a failure, and how the test reads it.
 int report(const PeerFailed& e) {
-  std::cout << "failed " << e.peer().value << " " << std::to_string(seconds_now()) << " " << e.cause() << std::endl;
+  std::cout << "failed " << e.peer().value << " " << std::to_string(seconds_now()) << " " << e.cause()
+            << std::endl;
   return 7;
 }
 
@@ -76,7 +79,8 @@ const RankFunction loop_ranks("loop", [] {
   }
 });
 
-// Kills one rank of a 4-rank loop after a random amount of progress, and returns how long the others took to know.
+// Kills one rank of a 4-rank loop after a random amount of progress, and returns how long the others took to
+// know.
 void kill_one(unsigned seed, double& slowest) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -96,7 +100,8 @@ void kill_one(unsigned seed, double& slowest) {
   const RanksOutcome outcome = run_process_ranks("loop", ranks, options);
   EXPECT_FALSE(outcome.result.ok);
   ASSERT_EQ(outcome.result.first_failure, Rank(victim)) << outcome.text();
-  EXPECT_THAT(outcome.result.report(), HasSubstr("rank " + std::to_string(victim) + " failed first: it was killed by signal 9"));
+  EXPECT_THAT(outcome.result.report(),
+              HasSubstr("rank " + std::to_string(victim) + " failed first: it was killed by signal 9"));
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank == victim) continue;
     const auto found = learned(outcome.lines[static_cast<std::size_t>(rank)]);
@@ -343,7 +348,11 @@ TEST(ThreadRanks, TimeOutsAreErrors) {
   InitOptions options;
   options.timeout = std::chrono::milliseconds(50);
   const auto errors = try_thread_ranks(
-      2, [](World& world) { if (world.rank() == Rank(0)) world.group().recv(at::empty(1), 1); }, options);
+      2,
+      [](World& world) {
+        if (world.rank() == Rank(0)) world.group().recv(at::empty(1), 1);
+      },
+      options);
   ASSERT_TRUE(errors[0]);
   EXPECT_THROW(std::rethrow_exception(errors[0]), TimeoutError);
 }

@@ -1,0 +1,91 @@
+// The rank's environment and the names of backends are read strictly.
+#include "comm/environment.h"
+
+#include <penstock/base/error.h>
+#include <penstock/comm/world.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace penstock {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+std::optional<RankEnvironment> read(const Variables& variables) {
+  return read_environment([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+Variables good() {
+  return {{"RANK", "3"},
+          {"WORLD_SIZE", "4"},
+          {"LOCAL_RANK", "1"},
+          {"MASTER_ADDR", "10.0.0.1"},
+          {"MASTER_PORT", "29500"}};
+}
+
+TEST(RankEnvironment, IsNothingWithoutRankAndWorldSize) {
+  EXPECT_FALSE(read({}).has_value());
+  EXPECT_FALSE(read({{"MASTER_PORT", "1"}}).has_value());
+}
+
+TEST(RankEnvironment, IsTorchrunsOne) {
+  Variables variables = good();
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  variables["TORCHELASTIC_RESTART_COUNT"] = "2";
+  const auto found = read(variables);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->rank, Rank(3));
+  EXPECT_EQ(found->world_size, 4);
+  EXPECT_EQ(found->local_rank, 1);
+  EXPECT_EQ(found->master_address, "10.0.0.1");
+  EXPECT_EQ(found->master_port, 29500);
+  EXPECT_TRUE(found->launcher_hosts_store);
+  EXPECT_EQ(found->attempt, 2);
+}
+
+TEST(RankEnvironment, NamesTheVariableThatIsMissingOrWrong) {
+  const std::vector<std::pair<const char*, const char*>> wrong{
+      {"RANK", "4"},        {"RANK", "-1"},
+      {"RANK", "1x"},       {"RANK", ""},
+      {"WORLD_SIZE", "0"},  {"RANK", " 1"},
+      {"RANK", "1e0"},      {"MASTER_PORT", "65536"},
+      {"MASTER_PORT", "x"}, {"LOCAL_RANK", "99999999999"}};
+  for (const auto& [name, value] : wrong) {
+    Variables variables = good();
+    variables[name] = value;
+    EXPECT_THROW(read(variables), UsageError) << name << "=" << value;
+  }
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    Variables variables = good();
+    variables.erase(name);
+    try {
+      read(variables);
+      FAIL() << name;
+    } catch (const UsageError& e) {
+      EXPECT_THAT(e.what(), testing::HasSubstr(name));
+    }
+  }
+}
+
+TEST(Backends, AreFoundByNameWhateverTheCase) {
+  EXPECT_EQ(parse_backend("Gloo"), BackendKind::Gloo);
+  EXPECT_EQ(parse_backend("NCCL"), BackendKind::Nccl);
+  EXPECT_THROW(parse_backend("carrier pigeon"), UsageError);
+  EXPECT_TRUE(backend_available(BackendKind::Gloo));
+}
+
+TEST(World, IsAWorldOfOneWithoutAnEnvironment) {
+  World world = init();
+  EXPECT_EQ(world.size(), 1);
+  EXPECT_EQ(world.rank(), Rank(0));
+  world.group().barrier();
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,58 @@
+// The flight recorder keeps the last operations, and a set of dumps says who did not join.
+#include <penstock/comm/flight_recorder.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+FlightRecord collective(std::uint64_t sequence) {
+  return {.op = "all_reduce", .group = "world", .sequence = sequence, .bytes = 64};
+}
+
+TEST(FlightRecorder, KeepsTheLastOnesInOrder) {
+  FlightRecorder recorder(Rank(0), 4);
+  for (std::uint64_t i = 1; i <= 10; ++i) recorder.finish(recorder.start(collective(i)), false);
+  recorder.finish(3, true);  // long gone: changes nothing
+  std::vector<std::uint64_t> kept;
+  for (const FlightRecord& record : recorder.records()) {
+    kept.push_back(record.sequence);
+    EXPECT_FALSE(record.failed);
+    EXPECT_GE(record.finished, record.started);
+  }
+  EXPECT_THAT(kept, ElementsAre(7, 8, 9, 10));
+}
+
+TEST(FlightRecorder, SaysWhichRankDidNotJoin) {
+  std::vector<std::string> dumps;
+  for (int rank = 0; rank < 3; ++rank) {
+    FlightRecorder recorder{Rank(rank)};
+    recorder.finish(recorder.start(collective(1)), false);
+    if (rank != 1) recorder.finish(recorder.start(collective(2)), true);
+    dumps.push_back(recorder.to_json());
+  }
+  EXPECT_THAT(
+      explain_flight(dumps, {Rank(3)}),
+      ElementsAre("rank 1 did not join all_reduce number 2 on group world, in which ranks 0, 2 waited",
+                  "rank 3 left no record (killed, or never joined)"));
+}
+
+TEST(FlightRecorder, SaysWhichReceiveGotNothing) {
+  FlightRecorder recorder(Rank(2));
+  recorder.start({.op = "recv", .group = "world", .peer = 1, .tag = 9, .bytes = 2048});
+  EXPECT_THAT(explain_flight({recorder.to_json()}, {}),
+              ElementsAre("rank 2: recv from rank 1 (tag 9, 2.00 KiB, group world) was not completed"));
+}
+
+TEST(FlightRecorder, DamagedDumpsAreNamedNotTrusted) {
+  for (const char* text : {"", "{", "[]", "{\"records\":3}", "\xff\xfe"}) {
+    EXPECT_THAT(explain_flight({text}, {}), ElementsAre(HasSubstr("could not be read"))) << text;
+  }
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,263 @@
+// `penstock run` through the real tool: environment, output, failures, restarts, signals, several nodes,
+// torchrun.
+#include "comm/sockets.h"
+#include "support/process_ranks.h"
+
+#include <penstock/comm/world.h>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+struct Finished {
+  int code = -1;
+  std::string output;  // both streams
+};
+
+Finished shell(const std::string& command) {
+  std::FILE* const pipe = popen(("{ " + command + "\n} 2>&1").c_str(), "r");
+  Finished finished;
+  std::array<char, 4096> buffer{};
+  while (const std::size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
+    finished.output.append(buffer.data(), count);
+  }
+  const int status = pclose(pipe);
+  finished.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return finished;
+}
+
+Finished run(const std::string& rest) {
+  return shell(std::string("timeout 120 ") + PENSTOCK_TOOL + " run " + rest);
+}
+
+std::string self() {
+  return fs::read_symlink("/proc/self/exe").string();
+}
+
+//! A port that nobody listened on a moment ago.
+std::string free_port() {
+  const auto [listener, endpoint] = listen_on("127.0.0.1");
+  return std::to_string(endpoint.port);
+}
+
+struct Scratch {
+  Scratch() {
+    std::string pattern = (fs::temp_directory_path() / "penstock-test-XXXXXX").string();
+    path = mkdtemp(pattern.data());
+  }
+  ~Scratch() { fs::remove_all(path); }
+  fs::path path;
+};
+
+std::string read(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST(Run, GivesTorchrunsEnvironmentAndPrefixesOutput) {
+  const Finished done =
+      run("--ranks 2 -- sh -c 'echo $RANK/$WORLD_SIZE/$LOCAL_RANK/$LOCAL_WORLD_SIZE/$GROUP_RANK on "
+          "$MASTER_ADDR; echo e >&2'");
+  EXPECT_EQ(done.code, 0) << done.output;
+  EXPECT_THAT(done.output,
+              AllOf(HasSubstr("[0] 0/2/0/2/0 on 127.0.0.1\n"), HasSubstr("[1] 1/2/1/2/0 on 127.0.0.1\n"),
+                    HasSubstr("[0] e\n"), HasSubstr("[1] e\n")));
+}
+
+TEST(Run, ReportsTheFirstFailureWithItsLastLinesAndEndsTheOthers) {
+  const Finished done =
+      run("--ranks 3 --grace 0.2 -- sh -c 'if [ $RANK = 2 ]; then echo last words; kill -SEGV $$; fi; exec "
+          "sleep 100'");
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.output,
+              AllOf(HasSubstr("rank 2 failed first: it was killed by signal 11 (SIGSEGV)"),
+                    HasSubstr("  | last words"),
+                    HasSubstr("rank 0 was killed by signal 15 (SIGTERM), ended by the launcher")));
+}
+
+TEST(Run, KillsRanksThatIgnoreSigterm) {
+  const Finished done =
+      run("--ranks 2 --grace 0 -- sh -c 'trap \"\" TERM; if [ $RANK = 0 ]; then exit 5; fi; while :; do "
+          "sleep 1; done'");
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.output, HasSubstr("rank 1 was killed by signal 9 (SIGKILL), ended by the launcher"));
+}
+
+TEST(Run, WritesOutputIntoFiles) {
+  const Scratch scratch;
+  const Finished done =
+      run("--ranks 2 --log-dir " + scratch.path.string() + " -- sh -c 'echo out $RANK; echo err $RANK >&2'");
+  EXPECT_EQ(done.code, 0) << done.output;
+  EXPECT_EQ(read(scratch.path / "attempt0" / "rank1.out"), "out 1\n");
+  EXPECT_EQ(read(scratch.path / "attempt0" / "rank0.err"), "err 0\n");
+}
+
+TEST(Run, RestartsAllRanksAtMostSoOften) {
+  const std::string program =
+      "-- sh -c 'echo attempt $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 2 ]'";
+  const Finished enough = run("--ranks 2 --max-restarts 2 " + program);
+  EXPECT_EQ(enough.code, 0) << enough.output;
+  EXPECT_THAT(enough.output, AllOf(HasSubstr("[1] attempt 2\n"), HasSubstr("restarting (2 of 2)")));
+  const Finished few = run("--ranks 2 --max-restarts 1 " + program);
+  EXPECT_EQ(few.code, 1);
+}
+
+TEST(Run, BadUsageIsCode2) {
+  EXPECT_EQ(run("").code, 2);
+  EXPECT_EQ(run("--ranks 0 -- true").code, 2);
+  EXPECT_EQ(run("--ranks x -- true").code, 2);
+  EXPECT_EQ(run("--nodes 2 -- true").code, 2);
+  EXPECT_EQ(run("--nodes 2 --node-rank 5 --rendezvous 127.0.0.1:1 -- true").code, 2);
+  EXPECT_EQ(run("--rendezvous nowhere -- true").code, 2);
+  const Finished missing = run("-- ./there-is-no-such-program");
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.output, AllOf(HasSubstr("penstock: error: cannot start"), HasSubstr("hint: ")));
+}
+
+const RankFunction announce_ranks("announce", [] {
+  World world = init();
+  world.group().barrier();
+  std::cout << "here " << getpid() << std::endl;
+  world.group().recv(at::empty(1), (world.rank().value + 1) % world.size());  // for ever
+  return 0;
+});
+
+TEST(Run, ASignalReachesAllRanksAndLeavesNoneBehind) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    setenv("PENSTOCK_TEST_RANKS", "announce", 1);
+    execl(PENSTOCK_TOOL, "penstock", "run", "--ranks", "2", "--grace", "5", "--", self().c_str(), nullptr);
+    _exit(127);
+  }
+  close(ends[1]);
+  std::FILE* const output = fdopen(ends[0], "r");
+  std::vector<pid_t> ranks;
+  std::array<char, 512> line{};
+  while (ranks.size() < 2 && std::fgets(line.data(), line.size(), output) != nullptr) {
+    int rank = 0, pid = 0;
+    if (std::sscanf(line.data(), "[%d] here %d", &rank, &pid) == 2) ranks.push_back(pid);
+  }
+  ASSERT_EQ(ranks.size(), 2U);
+  kill(launcher, SIGINT);
+  int status = 0;
+  waitpid(launcher, &status, 0);
+  std::fclose(output);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT);
+  for (const pid_t pid : ranks) EXPECT_NE(kill(pid, 0), 0) << "rank process " << pid << " is still there";
+}
+
+const RankFunction hello_ranks("hello", [] {
+  World world = init();
+  const at::Tensor sum = at::full({1}, world.rank().value + 1, at::kLong);
+  world.group().all_reduce(sum);
+  std::cout << "sum " << sum.item<std::int64_t>() << " of " << world.size() << " local " << world.local_rank()
+            << std::endl;
+  return 0;
+});
+
+std::string hello(const std::string& prefix) {
+  return prefix + " env PENSTOCK_TEST_RANKS=hello " + self();
+}
+
+TEST(Run, NodesFindEachOtherAndCountTheirRanks) {
+  // Two launchers on one machine, with 1 and 2 ranks.
+  const std::string at = " --nodes 2 --rendezvous 127.0.0.1:" + free_port() + " -- ";
+  const std::string tool = std::string("timeout 60 ") + PENSTOCK_TOOL + " run ";
+  const Finished done = shell("( " + hello(tool + "--ranks 1 --node-rank 0" + at) + " & " +
+                              hello(tool + "--ranks 2 --node-rank 1" + at) + "; wait )");
+  EXPECT_THAT(done.output, AllOf(HasSubstr("[0] sum 6 of 3 local 0\n"), HasSubstr("[1] sum 6 of 3 local 0\n"),
+                                 HasSubstr("[2] sum 6 of 3 local 1\n")));
+}
+
+TEST(Run, AFailureOnOneNodeEndsTheOther) {
+  const std::string at = " --nodes 2 --grace 1 --rendezvous 127.0.0.1:" + free_port() +
+                         " -- sh -c 'if [ $RANK = 1 ]; then exit 9; fi; exec "
+                         "sleep 100'";
+  const std::string tool = std::string("timeout 60 ") + PENSTOCK_TOOL + " run --ranks 1 ";
+  const Finished done = shell("( " + tool + "--node-rank 0" + at + "; echo zero $?; ) & " + tool +
+                              "--node-rank 1" + at + "; echo one $?; wait");
+  EXPECT_THAT(done.output, AllOf(HasSubstr("zero 1"), HasSubstr("one 1"),
+                                 HasSubstr("rank 1 failed first, on another node"),
+                                 HasSubstr("rank 1 failed first: it exited with code 9")));
+}
+
+// Two real hosts, as far as one machine can have them: network namespaces with a wire between them.
+TEST(Run, TwoHostsInNetworkNamespaces) {
+  const std::string a = "psa" + std::to_string(getpid()), b = "psb" + std::to_string(getpid());
+  const Finished made =
+      shell("ip netns add " + a + " && ip netns add " + b + " && ip link add veth0 netns " + a +
+            " type veth peer name veth0 netns " + b + " && ip -n " + a +
+            " addr add 10.77.0.1/24 dev veth0 && ip -n " + b + " addr add 10.77.0.2/24 dev veth0 && ip -n " +
+            a + " link set veth0 up && ip -n " + b + " link set veth0 up && ip -n " + a +
+            " link set lo up && ip -n " + b + " link set lo up");
+  if (made.code != 0) {
+    shell("ip netns del " + a + "; ip netns del " + b);
+    GTEST_SKIP() << "this machine does not let us make network namespaces: " << made.output;
+  }
+  const std::string at = " --nodes 2 --rendezvous 10.77.0.1:29500 -- ";
+  const std::string tool = std::string(" timeout 60 ") + PENSTOCK_TOOL + " run ";
+  const Finished done =
+      shell("( " + hello("ip netns exec " + a + tool + "--ranks 2 --node-rank 0" + at) + " & " +
+            hello("ip netns exec " + b + tool + "--ranks 1 --node-rank 1" + at) + "; wait )");
+  shell("ip netns del " + a + "; ip netns del " + b);
+  EXPECT_THAT(done.output, AllOf(HasSubstr("[0] sum 6 of 3 local 0\n"), HasSubstr("[1] sum 6 of 3 local 1\n"),
+                                 HasSubstr("[2] sum 6 of 3 local 0\n")));
+}
+
+TEST(Torchrun, RanksFindEachOtherUnderTheRealOne) {
+  const char* const python = std::getenv("PENSTOCK_PYTHON");
+  const std::string interpreter = python != nullptr ? python : "python3";
+  if (shell(interpreter + " -c 'import torch'").code != 0)
+    GTEST_SKIP() << "no Python with torch here (PENSTOCK_PYTHON)";
+  const Finished done = shell("PENSTOCK_TEST_RANKS=hello timeout 120 " + interpreter +
+                              " -m torch.distributed.run --nproc-per-node 2 --master-port " + free_port() +
+                              " --no-python " + self());
+  EXPECT_EQ(done.code, 0) << done.output;
+  EXPECT_THAT(done.output, AllOf(HasSubstr("sum 3 of 2 local 0"), HasSubstr("sum 3 of 2 local 1")));
+}
+
+TEST(Environment, Rank0HostsTheStoreWhereNoLauncherDoes) {
+  const std::string common =
+      "PENSTOCK_TEST_RANKS=hello WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=" + free_port() +
+      " timeout 60 ";
+  const Finished done = shell("( RANK=1 " + common + self() + " & RANK=0 " + common + self() + "; wait )");
+  EXPECT_THAT(done.output, AllOf(HasSubstr("sum 3 of 2 local 0"), HasSubstr("sum 3 of 2 local 1")));
+}
+
+TEST(Doctor, FindsThisMachineHealthy) {
+  const Finished done = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor");
+  EXPECT_EQ(done.code, 0) << done.output;
+  EXPECT_THAT(done.output, AllOf(HasSubstr("libtorch"), HasSubstr("2.13"),
+                                 ContainsRegex("round trip +2 ranks over gloo")));
+  const Finished json = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor --json");
+  EXPECT_THAT(json.output, HasSubstr("\"ok\":true"));
+}
+
+}  // namespace
+}  // namespace penstock::testing

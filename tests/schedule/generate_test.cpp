@@ -1,12 +1,15 @@
 // Every generator, over the whole sweep of counts that it allows, is valid and lowers to lists that are safe
 // in every mode.
 #include <penstock/base/error.h>
+#include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/schedule/validate.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 namespace penstock {
 namespace {
@@ -60,6 +63,128 @@ std::vector<ScheduleKind> all_kinds() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Generators, EveryKind, testing::ValuesIn(all_kinds()), kind_name);
+
+TEST(ScheduleNames, AreFoundWhateverTheirCase) {
+  EXPECT_EQ(parse_schedule_kind("1f1b"), ScheduleKind::OneFOneB);
+  EXPECT_EQ(parse_schedule_kind("zbvZEROBUBBLE"), ScheduleKind::ZBVZeroBubble);
+  EXPECT_EQ(parse_schedule_kind("v-half"), ScheduleKind::VHalf);
+  for (const ScheduleInfo& info : schedule_infos()) EXPECT_EQ(parse_schedule_kind(info.name), info.kind);
+}
+
+TEST(ScheduleNames, AnUnknownOneListsTheKnown) {
+  try {
+    parse_schedule_kind("Interleaved2F2B");
+    FAIL();
+  } catch (const UsageError& error) {
+    for (const std::string& name : schedule_names()) EXPECT_THAT(error.what(), HasSubstr(name));
+    EXPECT_THAT(error.hint(), HasSubstr("Interleaved1F1B"));
+  }
+}
+
+std::string refusal(ScheduleKind kind, const ScheduleShape& shape) {
+  try {
+    make_schedule(kind, shape);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Shapes, IllegalCountsAreRefusedWithTheNearestLegalOne) {
+  EXPECT_EQ(refusal(ScheduleKind::ZBVZeroBubble, {4, 3, 8}),
+            "ZBVZeroBubble has exactly 2 stages a rank, not 3\nhint: use 2");
+  EXPECT_THAT(refusal(ScheduleKind::OneFOneB, {4, 2, 8}), HasSubstr("hint: use 1, or Interleaved1F1B"));
+  EXPECT_THAT(refusal(ScheduleKind::DualPipeV, {4, 2, 7}), HasSubstr("hint: use 8 microbatches"));
+  EXPECT_EQ(refusal(ScheduleKind::GPipe, {4, 1, 0}), "GPipe cannot have 0 microbatches\nhint: use 1");
+  EXPECT_EQ(refusal(ScheduleKind::GPipe, {0, 1, 4}), "GPipe cannot have 0 ranks\nhint: use 1");
+  EXPECT_EQ(refusal(ScheduleKind::LoopedBFS, {4, -1, 4}),
+            "LoopedBFS cannot have -1 stages a rank\nhint: use 1");
+  EXPECT_THAT(refusal(ScheduleKind::LoopedBFS, {40'000, 2, 4}), HasSubstr("hint: use 1"));
+}
+
+TEST(Shapes, OneRankAloneIsThatRankOfAll) {
+  for (const ScheduleInfo& info : schedule_infos()) {
+    for (const int microbatches : {6, 11}) {
+      const ScheduleShape shape{3, info.only_stages_per_rank.value_or(3), microbatches};
+      const Schedule all = make_schedule(info.kind, shape);
+      for (int rank = 0; rank < shape.ranks; ++rank) {
+        EXPECT_EQ(make_rank_schedule(info.kind, shape, Rank(rank)), all.of(Rank(rank))) << info.name;
+      }
+    }
+  }
+}
+
+TEST(ForwardOnly, RunsEveryForwardDepthFirst) {
+  const Schedule schedule = make_schedule(ScheduleKind::ForwardOnly, {2, 2, 4});
+  EXPECT_EQ(to_csv(schedule), "0F0,0F1,2F0,2F1,0F2,0F3,2F2,2F3\n,1F0,1F1,3F0,3F1,1F2,1F3,3F2,3F3\n");
+}
+
+// Slots of one length for F, I and W: what the papers' diagrams count.
+struct Measured {
+  long makespan = 0;
+  long longest_span = 0;   // from a rank's own first action to its last
+  double in_flight = 0;    // microbatches, until W
+  double until_input = 0;  // microbatches, until I
+};
+
+Measured measure(ScheduleKind kind, const ScheduleShape& shape) {
+  const Schedule schedule = with_idle_slots(make_schedule(kind, shape));
+  Measured measured;
+  for (const ActionList& list : schedule.ranks) {
+    long first = 0, held = 0, started = 0;
+    while (list[static_cast<std::size_t>(first)].is_idle()) ++first;
+    const auto length = static_cast<long>(list.size());
+    measured.makespan = std::max(measured.makespan, length);
+    measured.longest_span = std::max(measured.longest_span, length - first);
+    for (const Action& action : list) {
+      if (action.kind() == ActionKind::Forward) ++held, ++started;
+      if (action.kind() == ActionKind::BackwardWeight) --held;
+      if (action.kind() == ActionKind::BackwardInput) --started;
+      const double share = shape.stages_per_rank;
+      measured.in_flight = std::max(measured.in_flight, static_cast<double>(held) / share);
+      measured.until_input = std::max(measured.until_input, static_cast<double>(started) / share);
+    }
+  }
+  return measured;
+}
+
+TEST(ZeroBubble, ZB1PHasAThirdOf1F1BsBubbleAndItsMemory) {
+  for (int p = 1; p <= 16; ++p) {
+    for (const int m : {p, p + 1, 2 * p, 3 * p + 1, 64}) {
+      if (m < p) continue;
+      const Measured measured = measure(ScheduleKind::ZB1P, {p, 1, m});
+      EXPECT_EQ(measured.makespan, 3 * m + (p - 1)) << p << " " << m;  // 1F1B: 3 * (m + p - 1)
+      EXPECT_EQ(measured.in_flight, p) << p << " " << m;
+    }
+  }
+}
+
+TEST(ZeroBubble, ZB2PAndZBVHaveNoBubbleWithinARanksSpan) {
+  for (int p = 1; p <= 16; ++p) {
+    for (const int m : {2 * p - 1, 2 * p, 3 * p + 1, 64}) {
+      const Measured zb2p = measure(ScheduleKind::ZB2P, {p, 1, m});
+      EXPECT_EQ(zb2p.longest_span, 3 * m) << p << " " << m;
+      EXPECT_EQ(zb2p.in_flight, 2 * p - 1) << p << " " << m;
+      const Measured zbv = measure(ScheduleKind::ZBVZeroBubble, {p, 2, m});
+      EXPECT_EQ(zbv.longest_span, 6 * m) << p << " " << m;
+      EXPECT_EQ(zbv.in_flight, p) << p << " " << m;
+    }
+  }
+}
+
+TEST(ControllableMemory, VHalfAndVMinKeepHalfAndAThirdInFlight) {
+  for (int p = 1; p <= 32; ++p) {
+    const int m = 4 * p;
+    const Measured half = measure(ScheduleKind::VHalf, {p, 2, m});
+    EXPECT_LE(half.until_input, (p + 2) / 2.0) << p;
+    EXPECT_LE(half.in_flight, (p + 3) / 2.0) << p;  // the W that wait are half a microbatch where p is even
+    const Measured minimum = measure(ScheduleKind::VMin, {p, 2, m});
+    EXPECT_LE(minimum.in_flight, (p + 4) / 3.0) << p;
+    // Less memory costs time, but less than 1F1B loses: its bubble would be 6 * (p - 1) of these slots.
+    EXPECT_LE(half.makespan - 6 * m, 4 * (p - 1)) << p;
+    EXPECT_LE(minimum.makespan - 6 * m, 5 * (p - 1)) << p;
+  }
+}
 
 }  // namespace
 }  // namespace penstock

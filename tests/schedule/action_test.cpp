@@ -1,0 +1,161 @@
+// The text form of actions: the reference's, strict, and its own exact inverse.
+#include <penstock/base/error.h>
+#include <penstock/schedule/action.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <tuple>
+
+namespace penstock {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Action, TextIsTheReferences) {
+  const StageId s1(1), s2(2), s4(4), s7(7);
+  const MicrobatchId m0(0), m3(3);
+  EXPECT_EQ(to_text(Action::forward(s2, m0)), "2F0");
+  EXPECT_EQ(to_text(Action::backward(s2, m3)), "2B3");
+  EXPECT_EQ(to_text(Action::backward_input(s2, m3)), "2I3");
+  EXPECT_EQ(to_text(Action::backward_weight(s2, m3)), "2W3");
+  EXPECT_EQ(to_text(Action::send_forward(s1, m3, s2)), "1SEND_F3");
+  EXPECT_EQ(to_text(Action::recv_forward(s2, m3, s1)), "2RECV_F3");
+  EXPECT_EQ(to_text(Action::send_backward(s2, m3, s1)), "2SEND_B3");
+  EXPECT_EQ(to_text(Action::recv_backward(s1, m3, s2)), "1RECV_B3");
+  EXPECT_EQ(to_text(Action::unshard(s4)), "4UNSHARD");
+  EXPECT_EQ(to_text(Action::reshard(s4)), "4RESHARD");
+  EXPECT_EQ(to_text(Action::reduce_grad(s4)), "4REDUCE_GRAD");
+  EXPECT_EQ(to_text(Action::overlap(Action::forward(s1, m3), Action::backward(s7, m0))),
+            "(1F3;7B0)OVERLAP_F_B");
+  EXPECT_EQ(to_text(Action()), "");
+}
+
+TEST(Action, TransfersThatSkipStagesNameTheOtherEnd) {
+  const StageId s1(1), s4(4);
+  const MicrobatchId m3(3);
+  EXPECT_EQ(to_text(Action::send_forward(s1, m3, s4)), "1SEND_F3>4");
+  EXPECT_EQ(to_text(Action::recv_forward(s4, m3, s1)), "4RECV_F3<1");
+  EXPECT_EQ(to_text(Action::send_backward(s4, m3, s1)), "4SEND_B3>1");
+  EXPECT_EQ(to_text(Action::recv_backward(s1, m3, s4)), "1RECV_B3<4");
+}
+
+Action random_action(std::mt19937& random) {
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const int low = below(below(2) == 0 ? 40 : max_stages - 1);
+  const StageId early(low);
+  const StageId late(low + 1 + below(std::min(3, max_stages - 1 - low)));
+  const MicrobatchId batch(below(below(2) == 0 ? 100 : max_microbatches));
+  const MicrobatchId other(below(100));
+  switch (below(13)) {
+    case 0:
+      return Action::forward(early, batch);
+    case 1:
+      return Action::backward(early, batch);
+    case 2:
+      return Action::backward_input(early, batch);
+    case 3:
+      return Action::backward_weight(early, batch);
+    case 4:
+      return Action::overlap(Action::forward(early, batch), Action::backward(late, other));
+    case 5:
+      return Action::overlap(Action::forward(late, batch), Action::backward_input(early, other));
+    case 6:
+      return Action::send_forward(early, batch, late);
+    case 7:
+      return Action::recv_forward(late, batch, early);
+    case 8:
+      return Action::send_backward(late, batch, early);
+    case 9:
+      return Action::recv_backward(early, batch, late);
+    case 10:
+      return Action::unshard(early);
+    case 11:
+      return Action::reshard(late);
+    default:
+      return Action::reduce_grad(late);
+  }
+}
+
+TEST(Action, ParsingIsTheInverseOfPrinting) {
+  std::mt19937 random(20);
+  for (int i = 0; i < 100'000; ++i) {
+    const Action action = random_action(random);
+    Action read;
+    const auto problem = read_action(to_text(action), read);
+    ASSERT_FALSE(problem) << to_text(action) << ": " << problem->reason;
+    ASSERT_EQ(read, action) << to_text(action);
+  }
+}
+
+// Whatever the parser accepts, it prints the same: no two texts mean one action.
+TEST(Action, PrintingIsTheInverseOfParsing) {
+  std::mt19937 random(21);
+  const std::string alphabet = "0123456789FBIWSENDRCVUHA_GOLP();<> ,x";
+  int accepted = 0;
+  for (int i = 0; i < 300'000; ++i) {
+    std::string text = to_text(random_action(random));
+    for (unsigned edits = random() % 3; edits > 0 && !text.empty(); --edits) {
+      const std::size_t at = random() % text.size();
+      const char c = alphabet[random() % alphabet.size()];
+      switch (random() % 3) {
+        case 0:
+          text[at] = c;
+          break;
+        case 1:
+          text.erase(at, 1);
+          break;
+        default:
+          text.insert(at, 1, c);
+          break;
+      }
+    }
+    Action action;
+    if (read_action(text, action)) continue;
+    ++accepted;
+    ASSERT_EQ(to_text(action), text);
+  }
+  EXPECT_GT(accepted, 100'000);
+}
+
+class Refused : public testing::TestWithParam<std::tuple<const char*, std::size_t, const char*>> {};
+
+TEST_P(Refused, WithColumnAndReason) {
+  const auto& [text, column, reason] = GetParam();
+  Action action;
+  const auto problem = read_action(text, action);
+  ASSERT_TRUE(problem) << text;
+  EXPECT_EQ(problem->column, column) << text << ": " << problem->reason;
+  EXPECT_THAT(problem->reason, HasSubstr(reason)) << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Action, Refused,
+    testing::Values(
+        std::tuple{"", 1, "empty"}, std::tuple{"1F0garbage", 4, "unexpected 'garbage'"},
+        std::tuple{"F0", 1, "number of a stage"}, std::tuple{"1", 2, "expected F, B"},
+        std::tuple{"1X0", 2, "expected F, B"}, std::tuple{"1F", 3, "number of a microbatch"},
+        std::tuple{"01F0", 1, "leading zeros"}, std::tuple{"1F00", 3, "leading zeros"},
+        std::tuple{" 1F0", 1, "number of a stage"}, std::tuple{"-1F0", 1, "number of a stage"},
+        std::tuple{"1F-1", 3, "number of a microbatch"}, std::tuple{"1UNSHARD2", 9, "takes no microbatch"},
+        std::tuple{"70000F0", 1, "at most 65534"}, std::tuple{"1F99999999999999999999", 3, "at most"},
+        std::tuple{"1SEND_F3>2", 9, "is the neighbour"}, std::tuple{"4SEND_F3>1", 10, "later stage"},
+        std::tuple{"1RECV_F3<4", 10, "earlier stage"}, std::tuple{"1SEND_F3>1", 10, "itself"},
+        std::tuple{"1SEND_F3<4", 9, "unexpected"}, std::tuple{"0RECV_F1", 1, "no neighbour"},
+        std::tuple{"0SEND_B1", 1, "no neighbour"}, std::tuple{"(0F1;2F3)OVERLAP_F_B", 6, "B or an I"},
+        std::tuple{"(0B1;2B3)OVERLAP_F_B", 2, "is an F"}, std::tuple{"(0F1)OVERLAP_F_B", 5, "';'"},
+        std::tuple{"(0F1;2B3OVERLAP_F_B", 9, "')'"}, std::tuple{"(0F1;2B3)OVERLAP", 10, "OVERLAP_F_B"},
+        std::tuple{"()OVERLAP_F_B", 2, "number of a stage"}));
+
+TEST(Action, ParseErrorSaysWhereAndWhy) {
+  try {
+    parse_action("1F0garbage");
+    FAIL();
+  } catch (const ParseError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'1F0garbage' is no action: column 4: unexpected 'garbage'"));
+  }
+}
+
+}  // namespace
+}  // namespace penstock

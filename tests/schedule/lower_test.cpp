@@ -1,0 +1,178 @@
+// Each lowering pass alone. (That together they give the reference's lists, golden_test.cpp shows.)
+#include <penstock/base/error.h>
+#include <penstock/schedule/csv.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+#include <penstock/schedule/validate.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+
+namespace penstock {
+namespace {
+
+using testing::HasSubstr;
+
+Draft draft_of(const std::string& text, std::vector<StageEdge> skips = {}) {
+  std::istringstream in(text);
+  return to_draft(read_csv(in).schedule(), std::move(skips));
+}
+
+TEST(Passes, RunByNameAndAnUnknownNameListsThem) {
+  EXPECT_EQ(to_csv(run_pass("merge-backward", draft_of("0F0,0I0,0W0\n"))), "0F0,0B0\n");
+  try {
+    run_pass("merge", draft_of("0F0,0B0\n"));
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("merge-backward, unshard, reduce-grad, send-recv, defer-receives, reorder"));
+  }
+}
+
+TEST(MergeBackward, MergesOnlyAnInputWithItsOwnWeightRightAfterIt) {
+  EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,,0W0,0I1,0F2,0W1,0I2,0W2\n"))),
+            "0F0,0F1,0B0,0I1,0F2,0W1,0B2\n");
+  EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0I1,0W0,0W1\n"))), "0F0,0F1,0I0,0I1,0W0,0W1\n");
+}
+
+TEST(MergeBackward, LeavesEveryZeroBubbleScheduleValid) {
+  for (const ScheduleInfo& info : schedule_infos()) {
+    const Draft draft =
+        lower(make_schedule(info.kind, {4, info.default_stages_per_rank, 12}), {.merge_backward = true});
+    EXPECT_TRUE(validate(draft).safe(SendMode::Blocking)) << info.name;
+  }
+}
+
+TEST(Unshard, PrefetchesTheNextStagesAndDropsTheOthers) {
+  EXPECT_EQ(to_csv(add_unshard(draft_of("0F0,1F0,2F0,3F0,3B0,2B0,1B0,0B0\n"), {.max_active_stages = 2})),
+            "0UNSHARD,1UNSHARD,0F0,0RESHARD,2UNSHARD,1F0,1RESHARD,3UNSHARD,2F0,3F0,3B0,3RESHARD,1UNSHARD,2B0,"
+            "2RESHARD,"
+            "0UNSHARD,1B0,1RESHARD,0B0,0RESHARD\n");
+}
+
+TEST(ReduceGrad, FollowsTheLastBackwardOfItsStage) {
+  EXPECT_EQ(to_csv(add_reduce_grad(draft_of("0F0,0F1,1F0,1F1,1B0,1B1,0I0,0I1,0W0,0W1\n"))),
+            "0F0,0F1,1F0,1F1,1B0,1B1,1REDUCE_GRAD,0I0,0I1,0W0,0W1,0REDUCE_GRAD\n");
+  EXPECT_EQ(to_csv(add_reduce_grad(draft_of("0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0B1\n"))),
+            "0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,1REDUCE_GRAD,0B1,0REDUCE_GRAD\n");
+}
+
+TEST(SendRecv, WritesBothEndsAtTheSameMoment) {
+  EXPECT_EQ(to_csv(add_send_recv(draft_of("0F0,0B0\n1F0,1B0\n"))),
+            "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+}
+
+TEST(SendRecv, ValuesThatSkipStagesGoStraightToTheirUser) {
+  EXPECT_EQ(to_csv(add_send_recv(draft_of("0F0,0B0\n1F0,1B0\n2F0,2B0\n", {{StageId(0), StageId(2)}}))),
+            "0F0,0SEND_F0,0SEND_F0>2,0RECV_B0<2,0RECV_B0,0B0\n"
+            "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0\n"
+            "2RECV_F0<0,2RECV_F0,2F0,2B0,2SEND_B0,2SEND_B0>0\n");
+}
+
+TEST(SendRecv, SkipEdgesWithinARankNeedNoTransfer) {
+  // Two ranks, stages 0 and 2 on rank 0.
+  const Schedule schedule = make_schedule(ScheduleKind::LoopedBFS, {2, 2, 2});
+  const std::string text = to_csv(lower(schedule, {.skips = {{StageId(0), StageId(2)}}}));
+  EXPECT_EQ(text, to_csv(lower(schedule)));
+}
+
+TEST(SendRecv, RefusesWhatCanNeverRunAndWhatIsLoweredAlready) {
+  try {
+    add_send_recv(draft_of("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"));
+    FAIL();
+  } catch (const ScheduleError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 stops at 0B0"));
+    EXPECT_THAT(error.what(), HasSubstr("deadlock: "));
+  }
+  EXPECT_THROW(add_send_recv(lower(make_schedule(ScheduleKind::GPipe, {2, 1, 1}))), UsageError);
+}
+
+TEST(SendRecv, SkipEdgesAreSafeInEveryScheduleAndMode) {
+  for (const ScheduleInfo& info : schedule_infos()) {
+    for (int ranks = 2; ranks <= 5; ++ranks) {
+      const ScheduleShape shape{ranks, std::max(2, info.default_stages_per_rank), 2 * ranks + 1};
+      const ScheduleShape fitted{ranks, info.only_stages_per_rank.value_or(shape.stages_per_rank),
+                                 shape.microbatches};
+      LowerOptions options;
+      for (int from = 0; from + 2 < fitted.stages(); ++from) {
+        for (int to = from + 2; to < fitted.stages(); ++to)
+          options.skips.push_back({StageId(from), StageId(to)});
+      }
+      const Verdict verdict = validate(lower(make_schedule(info.kind, fitted), options));
+      EXPECT_TRUE(verdict.safe(SendMode::Blocking) && verdict.safe(SendMode::Ordered))
+          << info.name << " " << ranks << "\n"
+          << to_text(verdict.all(SendMode::Blocking));
+    }
+  }
+}
+
+// A receive stands right before its use, or before the next transfer of its pair, with nothing but receives
+// between.
+void expect_late(const Draft& draft) {
+  const Topology topology = draft.topology();
+  for (const ActionList& list : draft.ranks) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (!list[i].is_recv()) continue;
+      std::size_t next = i + 1;
+      bool due = false;
+      const auto peer = draft.placement.rank_of(list[i].peer());
+      for (; next < list.size() && list[next].is_recv(); ++next) {
+        due = due || draft.placement.rank_of(list[next].peer()) == peer;
+      }
+      ASSERT_LT(next, list.size());
+      const Action& user = list[next];
+      if (user.is_send()) due = due || draft.placement.rank_of(user.peer()) == peer;
+      const std::vector<Fact> given = yields(list[i], topology);
+      for (const Fact& need : dependencies(user, topology)) due = due || need == given.front();
+      EXPECT_TRUE(due) << to_text(list[i]) << " before " << to_text(user);
+    }
+  }
+}
+
+TEST(DeferReceives, AreLateAndKeepThePairsOrderInEverySchedule) {
+  for (const ScheduleInfo& info : schedule_infos()) {
+    for (int ranks = 1; ranks <= 6; ++ranks) {
+      for (const int microbatches : {2 * ranks, 2 * ranks + 1, 4 * ranks}) {
+        const int stages = info.only_stages_per_rank.value_or(2);
+        const Draft draft =
+            lower(make_schedule(info.kind, {ranks, stages, microbatches}), {.defer_receives = true});
+        const Verdict verdict = validate(draft);
+        EXPECT_TRUE(verdict.safe(SendMode::Buffered)) << info.name;
+        EXPECT_TRUE(verdict.safe(SendMode::Ordered)) << info.name << "\n"
+                                                     << to_text(verdict.all(SendMode::Ordered));
+        expect_late(draft);
+      }
+    }
+  }
+}
+
+TEST(Reorder, MakesDeferredReceivesSafeForBlockingSends) {
+  const Schedule schedule = make_schedule(ScheduleKind::Interleaved1F1B, {4, 2, 8});
+  const Draft deferred = lower(schedule, {.defer_receives = true});
+  EXPECT_FALSE(validate(deferred).safe(SendMode::Blocking));
+  EXPECT_TRUE(validate(reorder(deferred)).safe(SendMode::Blocking));
+  EXPECT_EQ(reorder(deferred).ranks, lower(schedule).ranks);
+}
+
+TEST(Wiring, RefusesEdgesThatMakeNoSense) {
+  const auto text = [](std::vector<StageEdge> skips) -> std::string {
+    try {
+      Wiring(4, std::move(skips));
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(text({{StageId(0), StageId(1)}}), HasSubstr("joins neighbours"));
+  EXPECT_THAT(text({{StageId(2), StageId(0)}}), HasSubstr("does not lead to a later stage"));
+  EXPECT_THAT(text({{StageId(0), StageId(4)}}), HasSubstr("leaves the 4 stages"));
+  EXPECT_THAT(text({{StageId(0), StageId(2)}, {StageId(0), StageId(2)}}), HasSubstr("twice"));
+  EXPECT_EQ(text({{StageId(0), StageId(2)}, {StageId(0), StageId(3)}}), "");
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,181 @@
+// Thousands of random changes to valid programs: whatever the validator lets pass, an independent run proves
+// harmless, and whatever it refuses, that run shows to fail. Both ways, in every send mode.
+#include "schedule/interpreter.h"
+
+#include <penstock/schedule/csv.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+#include <penstock/schedule/validate.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+
+namespace penstock {
+namespace {
+
+using testing_support::runs_to_the_end;
+
+constexpr std::array modes{SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};
+
+class Mutator {
+ public:
+  explicit Mutator(unsigned seed) : random_(seed) {}
+
+  int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
+  bool chance(int one_in) { return below(one_in) == 0; }
+
+  Draft draft() {
+    const auto infos = schedule_infos();
+    while (true) {
+      const ScheduleInfo& info = infos[static_cast<std::size_t>(below(static_cast<int>(infos.size())))];
+      const int stages = info.only_stages_per_rank.value_or(1 + below(3));
+      const ScheduleShape shape{1 + below(4), stages, 1 + below(9)};
+      if (info.kind == ScheduleKind::DualPipeV && shape.microbatches < shape.stages()) continue;
+      LowerOptions options;
+      options.merge_backward = chance(4);
+      options.shard = chance(2);
+      options.reduce_grad = chance(2);
+      options.defer_receives = chance(3);
+      if (shape.stages() > 2 && chance(2)) {
+        const int from = below(shape.stages() - 2);
+        options.skips.push_back({StageId(from), StageId(from + 2 + below(shape.stages() - from - 2))});
+      }
+      return lower(make_schedule(info.kind, shape), options);
+    }
+  }
+
+  // One small change of the kind that a person or a broken pass would make.
+  void mutate(Draft& draft) {
+    ActionList& list = draft.ranks[static_cast<std::size_t>(below(static_cast<int>(draft.ranks.size())))];
+    if (list.empty()) return;
+    const int size = static_cast<int>(list.size());
+    const auto at = [&](int place) -> Action& { return list[static_cast<std::size_t>(place)]; };
+    const int here = below(size);
+    switch (below(8)) {
+      case 0:
+        std::swap(at(here), at(below(size)));
+        break;
+      case 1:
+      case 2:
+        if (here + 1 < size) std::swap(at(here), at(here + 1));
+        break;
+      case 3:
+        list.erase(list.begin() + here);
+        break;
+      case 4:
+        list.insert(list.begin() + below(size + 1), at(here));
+        break;
+      case 5:
+        at(here) = changed(at(here), draft);
+        break;
+      case 6: {  // moved within the rank
+        const Action action = at(here);
+        list.erase(list.begin() + here);
+        list.insert(list.begin() + below(size), action);
+        break;
+      }
+      default: {  // moved to another rank
+        const Action action = at(here);
+        list.erase(list.begin() + here);
+        ActionList& other =
+            draft.ranks[static_cast<std::size_t>(below(static_cast<int>(draft.ranks.size())))];
+        other.insert(other.begin() + below(static_cast<int>(other.size()) + 1), action);
+        break;
+      }
+    }
+  }
+
+ private:
+  Action changed(const Action& action, const Draft& draft) {
+    const StageId stage(chance(2) ? action.stage().value : below(draft.stages() + 1));
+    const MicrobatchId batch(chance(2) ? action.microbatch().value : below(draft.microbatches + 1));
+    const StageId peer(std::max(0, stage.value + (chance(2) ? 1 : -1)));
+    switch (below(11)) {
+      case 0:
+        return Action::forward(stage, batch);
+      case 1:
+        return Action::backward(stage, batch);
+      case 2:
+        return Action::backward_input(stage, batch);
+      case 3:
+        return Action::backward_weight(stage, batch);
+      case 4:
+        return Action::send_forward(stage, batch, peer);
+      case 5:
+        return Action::recv_forward(stage, batch, peer);
+      case 6:
+        return Action::send_backward(stage, batch, peer);
+      case 7:
+        return Action::recv_backward(stage, batch, peer);
+      case 8:
+        return Action::unshard(stage);
+      case 9:
+        return Action::reshard(stage);
+      default:
+        return Action::reduce_grad(stage);
+    }
+  }
+
+  std::mt19937 random_;
+};
+
+TEST(Mutations, ValidatorAndIndependentRunAgreeInEveryMode) {
+  int harmless = 0, refused = 0, only_some_modes = 0;
+  for (unsigned seed = 1; seed <= 12'000; ++seed) {
+    Mutator mutator(seed);
+    Draft draft = mutator.draft();
+    const Draft before = draft;
+    for (int changes = 1 + mutator.below(2); changes > 0; --changes) mutator.mutate(draft);
+    const Verdict verdict = validate(draft);
+    int safe = 0;
+    for (const SendMode mode : modes) {
+      ASSERT_EQ(verdict.safe(mode), runs_to_the_end(draft, mode))
+          << "seed " << seed << ", " << before.name << ", " << send_mode_name(mode) << " sends\nbefore:\n"
+          << to_csv(before) << "after:\n"
+          << to_csv(draft) << "findings:\n"
+          << to_text(verdict.all(mode));
+      safe += verdict.safe(mode) ? 1 : 0;
+    }
+    harmless += safe == 3 ? 1 : 0;
+    refused += safe == 0 ? 1 : 0;
+    only_some_modes += safe == 1 || safe == 2 ? 1 : 0;
+  }
+  // The sweep must reach all three outcomes to mean anything.
+  EXPECT_GT(harmless, 500);
+  EXPECT_GT(refused, 5'000);
+  EXPECT_GT(only_some_modes, 200);
+}
+
+TEST(Mutations, UnchangedProgramsRunToTheEnd) {
+  for (unsigned seed = 1; seed <= 500; ++seed) {
+    const Draft draft = Mutator(seed).draft();
+    EXPECT_TRUE(runs_to_the_end(draft, SendMode::Buffered)) << seed;
+    EXPECT_TRUE(runs_to_the_end(draft, SendMode::Ordered)) << seed;
+  }
+}
+
+// Reordering only needs the computations to be possible; then its result is safe in every mode.
+TEST(Mutations, ReorderMakesEveryRunnableProgramSafeInEveryMode) {
+  int repaired = 0;
+  for (unsigned seed = 1; seed <= 2'000; ++seed) {
+    Mutator mutator(seed);
+    Draft draft = mutator.draft();
+    for (ActionList& list : draft.ranks) {  // shuffle transfers among their places
+      for (int changes = 0; changes < 6 && !list.empty(); ++changes) {
+        Action& a = list[static_cast<std::size_t>(mutator.below(static_cast<int>(list.size())))];
+        Action& b = list[static_cast<std::size_t>(mutator.below(static_cast<int>(list.size())))];
+        if (a.is_transfer() && b.is_transfer()) std::swap(a, b);
+      }
+    }
+    if (!runs_to_the_end(draft, SendMode::Blocking)) ++repaired;
+    EXPECT_TRUE(runs_to_the_end(reorder(draft), SendMode::Blocking)) << seed;
+    EXPECT_TRUE(runs_to_the_end(reorder(draft), SendMode::Ordered)) << seed;
+  }
+  EXPECT_GT(repaired, 500);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,194 @@
+// The validator, rule by rule: what it says, where it says it, and that it says all at once.
+#include <penstock/base/error.h>
+#include <penstock/schedule/csv.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+#include <penstock/schedule/validate.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+namespace penstock {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+ScheduleFile file(const std::string& text, const CsvOptions& options = {}) {
+  std::istringstream in(text);
+  return read_csv(in, options);
+}
+
+std::vector<std::string> texts(const Diagnostics& diagnostics) {
+  std::vector<std::string> lines;
+  for (const Diagnostic& diagnostic : diagnostics) lines.push_back(diagnostic.text());
+  return lines;
+}
+
+std::vector<std::string> findings(const std::string& text, const CsvOptions& options = {}) {
+  return texts(file(text, options).validate().findings);
+}
+
+TEST(Validate, AcceptsSoundFilesOfBothForms) {
+  EXPECT_THAT(findings("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), IsEmpty());
+  EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"), IsEmpty());
+  EXPECT_THAT(findings("0F0,0F1\n1F0,1F1\n"), IsEmpty());  // no backward at all: evaluation
+}
+
+TEST(Validate, NamesWhatIsMissing) {
+  EXPECT_THAT(findings("0F0,0F1,0B0\n1F0,1F1,1B0,1B1\n"),
+              ElementsAre("error: row 1: stage 0 has no B or I of microbatch 1",
+                          "error: row 1: stage 0 has no B or W of microbatch 1"));
+  EXPECT_THAT(findings("0F0,0I0\n"), ElementsAre("error: row 1: stage 0 has no B or W of microbatch 0"));
+  EXPECT_THAT(findings("0F0,0B0\n", {.microbatches = 9}),
+              testing::Contains("error: row 1: stage 0 has no F of microbatches 1, 2, 3, 4, 5 and 3 more"));
+}
+
+TEST(Validate, NamesWhatIsDoneTwiceOrOutOfOrder) {
+  EXPECT_THAT(findings("0F0,0F0,0B0\n"), ElementsAre("error: row 1, column 2: 0F0 stands there twice"));
+  EXPECT_THAT(
+      findings("0F0,0B0,0I0\n"),
+      ElementsAre("error: row 1, column 3: 0I0 repeats a backward that an earlier B, I or W has done"));
+  EXPECT_THAT(
+      findings("0B0,0F0\n"),
+      ElementsAre("error: row 1, column 1: 0B0 needs the output of stage 0 of microbatch 0, which no earlier "
+                  "action of the rank gives"));
+  EXPECT_THAT(
+      findings("0F0,0W0,0I0\n"),
+      ElementsAre("error: row 1, column 2: 0W0 needs the input gradient of stage 0 of microbatch 0, which no "
+                  "earlier action of the rank gives"));
+}
+
+TEST(Validate, NamesStagesThatAreOnTwoRanks) {
+  EXPECT_THAT(findings("0F0,0B0\n1F0,0F1,1B0,1F1,1B1,0B1\n"),
+              testing::Contains("error: row 2, column 2: 0F1 is of stage 0, which is on rank 0"));
+}
+
+TEST(Validate, NamesMicrobatchesThatDoNotExist) {
+  EXPECT_THAT(findings("0F0,0F1,0B0,0B1\n", {.microbatches = 1}),
+              ElementsAre("error: row 1, column 2: 0F1 names microbatch 1, but there are only 1",
+                          "error: row 1, column 4: 0B1 names microbatch 1, but there are only 1"));
+}
+
+TEST(Validate, NamesTransfersWithoutTheirOtherEnd) {
+  EXPECT_THAT(findings("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
+              ElementsAre("error: row 1: stage 0 has no SEND_F to stage 1 of microbatch 0"));
+  EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n"),
+              ElementsAre("error: row 2: stage 1 has no SEND_B to stage 0 of microbatch 0"));
+  EXPECT_THAT(
+      findings("0F0,1F0,0SEND_F0,1B0,0B0\n"),
+      ElementsAre(
+          "error: row 1, column 3: 0SEND_F0: stages 0 and 1 are on the same rank, so nothing is sent"));
+}
+
+TEST(Validate, NamesUseOfAValueThatWasNotReceived) {
+  EXPECT_THAT(
+      findings("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n"),
+      ElementsAre(
+          "error: row 2, column 1: 1F0 needs the output of stage 0 of microbatch 0, received by stage 1, "
+          "which no earlier action of the rank gives"));
+}
+
+TEST(Validate, NamesUseOfAShardedStage) {
+  EXPECT_THAT(findings("0UNSHARD,0F0,0RESHARD,0B0\n"),
+              ElementsAre("error: row 1, column 4: 0B0 uses stage 0 while it is sharded"));
+  EXPECT_THAT(findings("0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n"),
+              ElementsAre("error: row 1, column 2: 0UNSHARD: the stage is unsharded already",
+                          "error: row 1, column 6: 0RESHARD: the stage is sharded already"));
+}
+
+TEST(Validate, GradientsAreReducedOnceAfterTheLastBackwardOfEveryStage) {
+  EXPECT_THAT(
+      findings("0F0,0REDUCE_GRAD,0B0\n"),
+      ElementsAre(
+          "error: row 1, column 2: 0REDUCE_GRAD needs the weight gradient of stage 0 of microbatch 0, which "
+          "no earlier action of the rank gives"));
+  EXPECT_THAT(findings("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"),
+              ElementsAre("error: row 1, column 4: 0REDUCE_GRAD stands there twice"));
+  EXPECT_THAT(findings("0F0,1F0,1B0,0B0,0REDUCE_GRAD\n"),
+              ElementsAre("error: row 1: stage 1 has no REDUCE_GRAD, but others do"));
+}
+
+TEST(Validate, ShowsTheCycleOfAComputeTable) {
+  EXPECT_THAT(
+      findings("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"),
+      ElementsAre(
+          "error: row 1, column 2: deadlock: row 1, column 2, 0B0 (waits for row 2, column 3, 1B0) -> "
+          "row 2, column 2, 1F1 (waits for row 1, column 3, 0F1) -> row 1, column 2, 0B0"));
+}
+
+TEST(Validate, TellsSendModesApart) {
+  const std::string agreed =
+      "0F0,0SEND_F0,0F1,0RECV_B0,0SEND_F1,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
+  const Verdict safe = file(agreed).validate();
+  EXPECT_TRUE(safe.safe(SendMode::Buffered) && safe.safe(SendMode::Ordered) && safe.safe(SendMode::Blocking));
+
+  // Both ranks send before they post the receive of what the other sends: fine only where sends are buffered.
+  const std::string disagree =
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
+  const Verdict verdict = file(disagree).validate();
+  EXPECT_TRUE(verdict.valid());
+  EXPECT_TRUE(verdict.safe(SendMode::Buffered));
+  EXPECT_THAT(
+      texts(verdict.of(SendMode::Ordered)),
+      ElementsAre(
+          "error: row 1, column 4: the pair's transfers run in order, but the ranks disagree on transfer 1 "
+          "of ranks 0 and 1: row 1, column 4, 0SEND_F1 -> row 2, column 4, 1SEND_B0 -> row 1, column 4, "
+          "0SEND_F1"));
+  EXPECT_THAT(
+      texts(verdict.of(SendMode::Blocking)),
+      ElementsAre(
+          "error: row 1, column 4: deadlock: row 1, column 4, 0SEND_F1 (waits for row 2, column 5, 1RECV_F1) "
+          "-> row 2, column 4, 1SEND_B0 (waits for row 1, column 5, 0RECV_B0) -> row 1, column 4, 0SEND_F1"));
+}
+
+TEST(Validate, SaysEverythingAtOnce) {
+  EXPECT_THAT(findings("0F0,0F0,0B0,0UNSHARD,0B9\n1F0\n", {.microbatches = 2}),
+              testing::SizeIs(testing::Ge(8)));
+}
+
+TEST(Validate, CountsWhatIsInFlight) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    const Schedule schedule = make_schedule(ScheduleKind::OneFOneB, {ranks, 1, 2 * ranks});
+    const Verdict verdict = validate(schedule);
+    for (int rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(verdict.peak_in_flight[static_cast<std::size_t>(rank)], ranks - rank);
+    }
+    EXPECT_TRUE(validate(schedule, {.max_in_flight = ranks}).valid());
+    EXPECT_EQ(validate(schedule, {.max_in_flight = ranks - 1}).valid(), false);
+  }
+}
+
+TEST(Program, ExistsOnlyIfProven) {
+  static_assert(!std::is_default_constructible_v<Program>);
+  const Schedule schedule = make_schedule(ScheduleKind::OneFOneB, {2, 1, 4});
+  const Program program = make_program(schedule, SendMode::Blocking);
+  EXPECT_EQ(program.peak_in_flight(StageId(0)), 2);
+  EXPECT_TRUE(program.has_backward());
+
+  Draft broken = lower(schedule);
+  broken.ranks[1].pop_back();
+  broken.ranks[1].pop_back();
+  try {
+    Program::prove(broken, SendMode::Buffered);
+    FAIL();
+  } catch (const ScheduleError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("may not run with buffered sends"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 1: stage 1 has no REDUCE_GRAD"));
+  }
+  Schedule wrong = schedule;
+  std::swap(wrong.ranks[0][0], wrong.ranks[0].back());
+  EXPECT_THROW(make_program(wrong, SendMode::Buffered), ScheduleError);
+}
+
+TEST(Validate, HugeNumbersInASmallFileAreRefusedWithoutHugeTables) {
+  EXPECT_THAT(findings("0F999999998,0B0\n").front(), HasSubstr("need far more than the 2 actions"));
+}
+
+}  // namespace
+}  // namespace penstock

@@ -172,6 +172,24 @@ TEST(ZeroBubble, ZB2PAndZBVHaveNoBubbleWithinARanksSpan) {
   }
 }
 
+TEST(InFlight, FollowsTheFormulasOfTheDocumentation) {
+  for (int p = 1; p <= 12; ++p) {
+    const int m = 4 * p;
+    for (int v = 1; v <= 4; ++v) {
+      const Verdict interleaved = validate(make_schedule(ScheduleKind::Interleaved1F1B, {p, v, m}));
+      const Verdict zero_bubble = validate(make_schedule(ScheduleKind::InterleavedZeroBubble, {p, v, m}));
+      for (int rank = 0; rank < p; ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        EXPECT_EQ(interleaved.peak_in_flight_of_rank[at], (v - 1) * p + 2 * (p - 1 - rank) + 1)
+            << p << " " << v;
+        EXPECT_EQ(zero_bubble.peak_in_flight_of_rank[at], v * p) << p << " " << v;
+      }
+    }
+    const Verdict dual = validate(make_schedule(ScheduleKind::DualPipeV, {p, 2, m}));
+    EXPECT_THAT(dual.peak_in_flight_of_rank, testing::Each(2 * p + 1)) << p;
+  }
+}
+
 TEST(ControllableMemory, VHalfAndVMinKeepHalfAndAThirdInFlight) {
   for (int p = 1; p <= 32; ++p) {
     const int m = 4 * p;

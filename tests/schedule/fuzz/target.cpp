@@ -1,0 +1,43 @@
+// The promises: reading never throws, printing is the inverse of reading, a table that is valid lowers to
+// lists that are safe in every mode, and a program that the validator lets pass is a program.
+#include "schedule/fuzz/target.h"
+
+#include <penstock/schedule/csv.h>
+#include <penstock/schedule/lower.h>
+
+#include <sstream>
+#include <string>
+
+namespace penstock::fuzz {
+
+const char* try_csv(std::string_view bytes) {
+  std::istringstream in{std::string(bytes)};
+  Diagnostics problems;
+  const ScheduleFile file = read_csv(in, problems);
+  if (has_errors(problems)) return nullptr;
+
+  const std::string printed = to_csv(file.schedule());
+  std::istringstream again(printed);
+  const ScheduleFile reread = read_csv(again);
+  if (to_csv(reread.schedule()) != printed) return "printing and reading again gives another text";
+  if (reread.placement.stages() != file.placement.stages()) return "reading again gives other stages";
+
+  const Verdict verdict = file.validate();
+  if (!verdict.valid()) return nullptr;
+  if (file.form == Form::Compute) {
+    const Draft draft = lower(file.schedule());
+    if (!validate(draft).safe(SendMode::Blocking)) return "a valid table lowers to unsafe lists";
+    return nullptr;
+  }
+  const Draft draft = file.draft();
+  if (verdict.safe(SendMode::Ordered) && !verdict.safe(SendMode::Buffered))
+    return "ordered is not stricter than buffered";
+  if (verdict.safe(SendMode::Blocking) && !verdict.safe(SendMode::Buffered))
+    return "blocking is not stricter than buffered";
+  if (!validate(reorder(draft)).safe(SendMode::Blocking) && verdict.safe(SendMode::Buffered)) {
+    return "a runnable program could not be reordered";
+  }
+  return nullptr;
+}
+
+}  // namespace penstock::fuzz

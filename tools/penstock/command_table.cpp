@@ -8,6 +8,12 @@ namespace penstock::tool {
 namespace {
 
 constexpr std::array kCommands = {
+    Command{"schedule", Home::Plan, "prints or draws a schedule",
+            "penstock schedule 1F1B --ranks 4 --microbatches 8 --as grid"},
+    Command{"validate", Home::Plan, "says everything that is wrong with a schedule file",
+            "penstock validate my_schedule.csv"},
+    Command{"simulate", Home::Plan, "predicts step time, bubbles and memory of schedules",
+            "penstock simulate 1F1B ZB1P --ranks 4 --microbatches 16"},
     Command{"run", Home::Torch,
             "starts a program on several ranks with torchrun's environment, and ends them together",
             "penstock run --ranks 4 -- ./my_program --steps 100"},

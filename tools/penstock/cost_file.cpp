@@ -199,10 +199,10 @@ CostFile read_cost_file(const std::string& path) {
     return read_root(toml::parse(text));
   } catch (const toml::parse_error& error) {
     const toml::source_position at = error.source().begin;
-    throw ParseError(quote(path, 200) + ", line " + std::to_string(at.line) + ", column " +
+    throw UsageError(quote(path, 200) + ", line " + std::to_string(at.line) + ", column " +
                      std::to_string(at.column) + ": " + std::string(error.description()));
   } catch (const ParseError& error) {
-    throw ParseError(quote(path, 200) + ", " + error.message(), {}, error.hint());
+    throw UsageError(quote(path, 200) + ", " + error.message(), {}, error.hint());
   }
 }
 

@@ -17,7 +17,7 @@ struct CostFile {
   bool seconds = false;            //!< whether times are seconds; without a file they are units
 };
 
-//! Reads a file; throws ParseError with line and column.
+//! Reads a file; throws UsageError with line and column.
 CostFile read_cost_file(const std::string& path);
 
 //! Costs for a pipeline over these ranks: the file's stages, or its layers cut exactly, or all alike.

@@ -4,7 +4,10 @@
 
 namespace penstock::tool {
 
-Handler handler_of(std::string_view) {
+Handler handler_of(std::string_view name) {
+  if (name == "schedule") return schedule_command;
+  if (name == "validate") return validate_command;
+  if (name == "simulate") return simulate_command;
   return nullptr;
 }
 

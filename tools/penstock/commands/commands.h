@@ -5,9 +5,12 @@ namespace penstock::tool {
 
 class Arguments;
 
+int schedule_command(Arguments& arguments);
+int simulate_command(Arguments& arguments);
 int doctor_command(Arguments& arguments);
 int run_command(Arguments& arguments);
 int train_command(Arguments& arguments);
+int validate_command(Arguments& arguments);
 int version_command(Arguments& arguments);
 
 }  // namespace penstock::tool

@@ -1,0 +1,162 @@
+#include <penstock/plan/auto_schedule.h>
+
+#include "improve.h"
+#include "list_schedule.h"
+#include "order.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/schedule/lower.h>
+
+#include <algorithm>
+#include <set>
+
+namespace penstock {
+namespace {
+
+using namespace auto_search;
+
+constexpr std::size_t evaluations_times_actions = 3'000'000;  //!< of one effort: about half a second
+constexpr std::size_t starts = 3;                             //!< orders that are worth improving
+
+struct Candidate {
+  double makespan = 0;
+  std::size_t problem = 0;  //!< which placement
+  Order order;
+};
+
+std::vector<Rule> rules(const Problem& problem) {
+  std::vector<Rule> result;
+  std::set<int> groups{1};
+  if (problem.stages > problem.ranks) groups.insert({problem.ranks, problem.microbatches});
+  for (const Preference prefer : {Preference::Backward, Preference::Alternate, Preference::Forward}) {
+    for (const double depth : {0.6, 0.8, 1.0, 1.25, 1.6, 2.2, 1e9}) {
+      for (const int group : groups) {
+        for (const double patience : {0.0, 0.5, 1.0}) result.push_back({prefer, depth, group, patience, true});
+        result.push_back({prefer, depth, group, 0, false});
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<Placement> placements(int ranks, int stages) {
+  std::vector<Placement> result{Placement::make(ranks, stages, PlacementStyle::Loop)};
+  if (stages > ranks && ranks > 1) result.push_back(Placement::make(ranks, stages, PlacementStyle::V));
+  return result;
+}
+
+Schedule to_schedule(const Problem& problem, const Order& order) {
+  return {"Auto", problem.placement, problem.microbatches, order};
+}
+
+//! I and W that stand together as one B, where that is cheaper.
+void merge_backwards(const Problem& problem, Order& order) {
+  for (ActionList& list : order) {
+    ActionList merged;
+    for (const Action& action : list) {
+      const bool pair = action.kind() == ActionKind::BackwardWeight && !merged.empty() &&
+                        merged.back() == Action::backward_input(action.stage(), action.microbatch());
+      const auto s = static_cast<std::size_t>(action.stage().value);
+      if (pair && problem.backward[s] < problem.input[s] + problem.weight[s]) {
+        merged.back() = Action::backward(action.stage(), action.microbatch());
+      } else {
+        merged.push_back(action);
+      }
+    }
+    list = std::move(merged);
+  }
+}
+
+//! The time of a schedule on the transport, or infinity if it does not fit.
+double time_of(const Schedule& schedule, const Costs& costs, const AutoOptions& options) {
+  const Program program = make_program(schedule, options.mode);
+  const Simulation result = simulate(program, costs, {.memory_samples = false, .critical_path = false});
+  const bool fits_cap = !options.memory_cap || result.peak_memory() <= *options.memory_cap;
+  return fits_cap ? result.step_time : std::numeric_limits<double>::infinity();
+}
+
+void try_named(AutoResult& result, int ranks, int microbatches, const Costs& costs, const AutoOptions& options) {
+  const int stages = static_cast<int>(costs.stages.size());
+  result.best_named_time = std::numeric_limits<double>::infinity();
+  for (const ScheduleInfo& info : schedule_infos()) {
+    if (!info.has_backward) continue;
+    const ScheduleShape shape{ranks, stages / ranks, microbatches};
+    if (info.only_stages_per_rank && *info.only_stages_per_rank != shape.stages_per_rank) continue;
+    try {
+      check_shape(info.kind, shape);
+    } catch (const UsageError&) {
+      continue;  // not for these counts
+    }
+    Schedule schedule = make_schedule(info.kind, shape);
+    const double time = time_of(schedule, costs, options);
+    if (time >= result.best_named_time) continue;
+    result.best_named_time = time;
+    result.best_named = info.name;
+    result.schedule = std::move(schedule);
+  }
+  result.step_time = result.best_named_time;
+}
+
+std::vector<Candidate> build_candidates(const std::vector<Problem>& problems) {
+  std::vector<Candidate> candidates;
+  Evaluation evaluation;
+  for (std::size_t p = 0; p < problems.size(); ++p) {
+    for (const Rule& rule : rules(problems[p])) {
+      std::optional<Order> order = list_schedule(problems[p], rule);
+      if (!order) continue;
+      evaluate(problems[p], *order, evaluation);
+      const auto same = [&](const Candidate& other) { return other.problem == p && other.makespan == evaluation.makespan; };
+      if (std::any_of(candidates.begin(), candidates.end(), same)) continue;
+      candidates.push_back({evaluation.makespan, p, std::move(*order)});
+    }
+  }
+  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) { return a.makespan < b.makespan; });
+  return candidates;
+}
+
+}  // namespace
+
+AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, const AutoOptions& options) {
+  const int stages = static_cast<int>(costs.stages.size());
+  if (ranks < 1 || microbatches < 1) throw UsageError("Auto needs at least one rank and one microbatch");
+  if (stages < ranks || stages % ranks != 0) {
+    throw UsageError("Auto cannot deal " + std::to_string(stages) + " stages to " + std::to_string(ranks) + " ranks", {},
+                     "the stages must be a multiple of the ranks");
+  }
+  check_costs(costs, stages);
+  AutoResult result;
+  try_named(result, ranks, microbatches, costs, options);
+
+  const std::vector<Placement> where = placements(ranks, stages);
+  std::vector<Problem> problems;
+  result.lower_bound = std::numeric_limits<double>::infinity();
+  for (const Placement& placement : where) {
+    problems.emplace_back(placement, microbatches, costs, options.memory_cap);
+    result.lower_bound = std::min(result.lower_bound, lower_bound(placement, microbatches, costs));
+  }
+  std::vector<Candidate> candidates = build_candidates(problems);
+  if (candidates.size() > starts) candidates.resize(starts);
+
+  const std::size_t actions = 3 * static_cast<std::size_t>(stages) * static_cast<std::size_t>(microbatches);
+  const int budget = static_cast<int>(static_cast<std::size_t>(options.effort) * evaluations_times_actions / actions / starts);
+  for (Candidate& candidate : candidates) {
+    const Problem& problem = problems[candidate.problem];
+    if (result.step_time <= result.lower_bound * (1 + 1e-9)) break;  // nothing is left to gain
+    improve(problem, candidate.order, budget);
+    merge_backwards(problem, candidate.order);
+    Schedule schedule = to_schedule(problem, candidate.order);
+    const double time = time_of(schedule, costs, options);
+    if (time >= result.step_time) continue;
+    result.step_time = time;
+    result.schedule = std::move(schedule);
+  }
+  if (result.schedule.ranks.empty()) {
+    throw ScheduleError("no schedule fits" + (options.memory_cap ? " into " + bytes_text(*options.memory_cap) : ""), {},
+                        "raise the memory cap, use more ranks, or recompute activations");
+  }
+  result.schedule.name = "Auto";
+  return result;
+}
+
+}  // namespace penstock

@@ -1,0 +1,126 @@
+// `penstock schedule`: prints a schedule's table, or draws it.
+#include "arguments.h"
+#include "commands.h"
+#include "source.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+#include <penstock/schedule/csv.h>
+#include <penstock/schedule/generate.h>
+
+#include <sstream>
+
+namespace penstock::tool {
+namespace {
+
+enum class Form { Csv, Grid, Svg, Html, Trace };
+
+std::string stages_text(const ScheduleInfo& info) {
+  return info.only_stages_per_rank ? std::to_string(*info.only_stages_per_rank) : "1 or more";
+}
+
+int list(bool json) {
+  if (!json) {
+    std::vector<std::vector<std::string>> rows{{"name", "stages a rank", "what it does"}};
+    for (const ScheduleInfo& info : schedule_infos()) {
+      rows.push_back({std::string(info.name), stages_text(info), std::string(info.summary)});
+    }
+    rows.push_back({"Auto", "1 or more", "made for the costs and the memory cap at hand"});
+    print(show_table(rows));
+    return 0;
+  }
+  JsonWriter out;
+  out.begin_array();
+  for (const ScheduleInfo& info : schedule_infos()) {
+    out.begin_object().field("name", info.name).field("summary", info.summary);
+    out.field("placement", placement_style_name(info.placement));
+    out.field("default_stages_per_rank", info.default_stages_per_rank);
+    out.key("only_stages_per_rank");
+    if (info.only_stages_per_rank) {
+      out.value(*info.only_stages_per_rank);
+    } else {
+      out.null();
+    }
+    out.field("splits_backward", info.splits_backward).field("has_backward", info.has_backward).end_object();
+  }
+  out.end_array();
+  print(out.text() + "\n");
+  return 0;
+}
+
+std::string table_json(const std::string& name, const Placement& placement, int microbatches, bool lowered,
+                       const std::vector<ActionList>& ranks) {
+  JsonWriter out;
+  out.begin_object().field("name", name).field("ranks", placement.ranks()).field("stages", placement.stages());
+  out.field("microbatches", microbatches).field("lowered", lowered).key("rank_of_stage").begin_array();
+  for (const Rank rank : placement.stage_to_rank()) out.value(rank.value);
+  out.end_array().key("rows").begin_array();
+  for (const ActionList& rank : ranks) {
+    out.begin_array();
+    for (const Action& action : rank) out.value(to_text(action));
+    out.end_array();
+  }
+  out.end_array().end_object();
+  return out.text() + "\n";
+}
+
+//! One rank's row, without the others where the schedule allows it.
+int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t rank, const std::string& output) {
+  const ScheduleKind kind = parse_schedule_kind(name);
+  ScheduleShape shape;
+  if (!options.ranks || !options.microbatches) throw UsageError("a named schedule needs --ranks and --microbatches");
+  shape.ranks = static_cast<int>(*options.ranks);
+  shape.stages_per_rank = static_cast<int>(options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank));
+  shape.microbatches = static_cast<int>(*options.microbatches);
+  check_shape(kind, shape);
+  if (rank < 0 || rank >= shape.ranks) throw UsageError("--rank must lie between 0 and " + std::to_string(shape.ranks - 1));
+  std::ostringstream text;
+  write_csv(text, {make_rank_schedule(kind, shape, Rank(rank))});
+  write_output(output, text.str());
+  return 0;
+}
+
+}  // namespace
+
+int schedule_command(Arguments& arguments) {
+  std::string name, output;
+  ShapeOptions shape;
+  bool listing = false, lowered = false;
+  std::optional<std::int64_t> rank;
+  Form form = Form::Csv;
+  arguments.positional("NAME", name, "a schedule, in any case, or Auto; --list shows them", Arguments::Need::Optional);
+  shape.declare(arguments);
+  arguments.flag("--list", listing, "the schedules that there are");
+  arguments.flag("--lowered", lowered, "with sends, receives, unshard, reshard and gradient reduction");
+  arguments.option("--rank", rank, "only this rank's row, as csv");
+  arguments.choice("--as", form, {{"csv", Form::Csv}, {"grid", Form::Grid}, {"svg", Form::Svg}, {"html", Form::Html}, {"trace", Form::Trace}}, "the form of the output");
+  arguments.option("-o,--output", output, "a file; standard output without it");
+  arguments.parse();
+  if (listing) return list(arguments.json());
+  if (name.empty()) throw UsageError("which schedule?", {}, "penstock schedule --list shows them");
+  if (is_file(name)) throw UsageError("schedule makes tables from names", {}, "penstock simulate reads files");
+  if (rank) return one_rank(name, shape, *rank, output);
+
+  const CostFile file = shape.costs();
+  const Schedule schedule = named_schedule(name, shape, file, SendMode::Buffered);
+  LowerOptions lowering;
+  lowering.skips = skips_of(file);
+  if (arguments.json()) {
+    const std::vector<ActionList> ranks = lowered ? lower(schedule, lowering).ranks : schedule.ranks;
+    write_output(output, table_json(schedule.name, schedule.placement, schedule.microbatches, lowered, ranks));
+    return 0;
+  }
+  if (form == Form::Csv) {
+    write_output(output, lowered ? to_csv(lower(schedule, lowering)) : to_csv(schedule));
+    return 0;
+  }
+  Costs costs = costs_for(file, schedule.placement.stage_to_rank());
+  if (lowered && shape.costs_path.empty()) costs.link.latency = 0.1;  // so that transfers can be seen
+  const Simulation simulation = simulate(make_program(schedule, SendMode::Buffered, lowering), costs);
+  const auto picture = static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid));
+  write_picture(draw(simulation, file.seconds), picture, output);
+  return 0;
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,125 @@
+// `penstock simulate`: predicted time, bubbles and memory of one schedule or of several side by side.
+#include "arguments.h"
+#include "commands.h"
+#include "source.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+
+namespace penstock::tool {
+namespace {
+
+enum class Form { Text, Grid, Svg, Html, Trace };
+
+struct Outcome {
+  Program program;
+  Simulation simulation;
+  double bound = 0;
+};
+
+constexpr std::size_t shown_path = 12;  //!< actions of a critical path that a person wants to read
+
+std::string path_text(const std::vector<CriticalStep>& path) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (path.size() > shown_path && i == shown_path / 2) {
+      words.push_back("… (" + std::to_string(path.size() - shown_path) + " more)");
+      i = path.size() - shown_path / 2;
+    }
+    words.push_back(to_text(path[i].timed.action));
+  }
+  return join(words, " ");
+}
+
+std::string report(const Outcome& outcome, bool seconds) {
+  const Simulation& s = outcome.simulation;
+  const Program& program = outcome.program;
+  std::string text = program.name() + ": " + std::to_string(program.ranks()) + " ranks, " + std::to_string(program.stages()) +
+                     " stages, " + std::to_string(program.microbatches()) + " microbatches, " +
+                     std::string(send_mode_name(program.mode())) + " sends\n";
+  text += "step time      " + show_time(s.step_time, seconds) + " (no order can beat " + show_time(outcome.bound, seconds) + ")\n";
+  text += "bubble         " + show_share(s.bubble) + " of the step, " + show_share(s.own_bubble) + " inside the ranks' own spans\n";
+  text += "peak memory    " + bytes_text(s.peak_memory()) + "\n";
+  text += "critical path  " + path_text(s.critical_path) + "\n\n";
+  std::vector<std::vector<std::string>> rows{{"rank", "busy", "bubble", "own bubble", "peak memory", "at"}};
+  for (std::size_t r = 0; r < s.ranks.size(); ++r) {
+    const RankReport& rank = s.ranks[r];
+    rows.push_back({std::to_string(r), show_time(rank.busy, seconds), show_share(rank.bubble), show_share(rank.own_bubble),
+                    bytes_text(rank.peak_memory), show_time(rank.peak_at, seconds)});
+  }
+  return text + show_table(rows);
+}
+
+std::string comparison(const std::vector<Outcome>& outcomes, bool seconds) {
+  std::vector<std::vector<std::string>> rows{{"schedule", "stages", "step time", "bubble", "own bubble", "peak memory"}};
+  for (const Outcome& outcome : outcomes) {
+    const Simulation& s = outcome.simulation;
+    rows.push_back({outcome.program.name(), std::to_string(outcome.program.stages()), show_time(s.step_time, seconds),
+                    show_share(s.bubble), show_share(s.own_bubble), bytes_text(s.peak_memory())});
+  }
+  return show_table(rows);
+}
+
+void write_json(JsonWriter& out, const Outcome& outcome) {
+  const Simulation& s = outcome.simulation;
+  const Program& program = outcome.program;
+  out.begin_object().field("name", program.name()).field("ranks", program.ranks()).field("stages", program.stages());
+  out.field("microbatches", program.microbatches()).field("send_mode", send_mode_name(program.mode()));
+  out.field("step_time", s.step_time).field("lower_bound", outcome.bound).field("bubble", s.bubble).field("own_bubble", s.own_bubble);
+  out.field("peak_memory", s.peak_memory()).key("per_rank").begin_array();
+  for (const RankReport& rank : s.ranks) {
+    out.begin_object().field("busy", rank.busy).field("bubble", rank.bubble).field("own_bubble", rank.own_bubble);
+    out.field("peak_memory", rank.peak_memory).field("peak_at", rank.peak_at).end_object();
+  }
+  out.end_array().key("critical_path").begin_array();
+  for (const CriticalStep& step : s.critical_path) {
+    out.begin_object().field("rank", step.rank.value).field("action", to_text(step.timed.action));
+    out.field("start", step.timed.start).field("end", step.timed.end).end_object();
+  }
+  out.end_array().end_object();
+}
+
+}  // namespace
+
+int simulate_command(Arguments& arguments) {
+  std::vector<std::string> words;
+  std::string output;
+  ShapeOptions shape;
+  SendMode mode = SendMode::Buffered;
+  Form form = Form::Text;
+  arguments.positional("NAME|FILE.csv", words, "schedules by name, or files of them, compute only or lowered");
+  shape.declare(arguments);
+  arguments.choice("--send-mode", mode, {{"buffered", SendMode::Buffered}, {"ordered", SendMode::Ordered}, {"blocking", SendMode::Blocking}}, "what a send waits for");
+  arguments.choice("--as", form, {{"text", Form::Text}, {"grid", Form::Grid}, {"svg", Form::Svg}, {"html", Form::Html}, {"trace", Form::Trace}}, "the form of the output");
+  arguments.option("-o,--output", output, "a file; standard output without it");
+  arguments.parse();
+  const CostFile file = shape.costs();
+  if (form != Form::Text && words.size() > 1) throw UsageError("a picture shows one schedule", {}, "name one, or leave --as out to compare them");
+
+  std::vector<Outcome> outcomes;
+  for (const std::string& word : words) {
+    Program program = program_of(word, shape, file, mode);
+    const Costs costs = costs_for(file, program.placement().stage_to_rank());
+    const double bound = lower_bound(program.placement(), program.microbatches(), costs, program.has_backward());
+    Simulation simulation = simulate(program, costs);
+    outcomes.push_back({std::move(program), std::move(simulation), bound});
+  }
+  if (arguments.json()) {
+    JsonWriter out;
+    out.begin_array();
+    for (const Outcome& outcome : outcomes) write_json(out, outcome);
+    out.end_array();
+    write_output(output, out.text() + "\n");
+    return 0;
+  }
+  if (form == Form::Text) {
+    write_output(output, outcomes.size() == 1 ? report(outcomes.front(), file.seconds) : comparison(outcomes, file.seconds));
+    return 0;
+  }
+  const auto picture = static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid));
+  write_picture(draw(outcomes.front().simulation, file.seconds), picture, output);
+  return 0;
+}
+
+}  // namespace penstock::tool

@@ -24,6 +24,12 @@ std::string time_text(double time, bool seconds) {
   return text;
 }
 
+//! Without real costs a stage's activation of one microbatch is the unit.
+std::string memory_text(std::uint64_t bytes, bool seconds) {
+  if (seconds) return bytes_text(bytes);
+  return std::to_string(bytes) + (bytes == 1 ? " activation" : " activations");
+}
+
 std::vector<int> chunks(const Placement& placement) {
   std::vector<int> seen(static_cast<std::size_t>(placement.ranks()), 0), result;
   for (const Rank rank : placement.stage_to_rank())
@@ -62,7 +68,11 @@ Panel panel_of(const Timeline& timeline, bool seconds) {
   Panel panel;
   panel.name = timeline.source == TimelineSource::Predicted ? "predicted" : "measured";
   panel.end = timeline.makespan();
+  // Where communication is free it is not drawn at all; else a receive that found its message waiting is, for its arrow.
   bool any_communication = false;
+  for (const auto& rank : timeline.ranks) {
+    for (const TimedAction& timed : rank) any_communication |= !timed.action.is_compute() && timed.end > timed.start;
+  }
   for (const auto& rank : timeline.ranks) {
     auto& compute = panel.compute.emplace_back();
     auto& communication = panel.communication.emplace_back();
@@ -70,12 +80,11 @@ Panel panel_of(const Timeline& timeline, bool seconds) {
       if (timed.action.is_idle()) continue;
       if (timed.action.is_compute()) {
         add_compute(compute, timed);
-      } else if (timed.end > timed.start) {  // what is free takes no room
+      } else if (any_communication && (timed.end > timed.start || timed.action.is_transfer())) {
         communication.push_back({timed.action, timed.start, timed.end});
       }
     }
     find_lanes(communication);
-    any_communication |= !communication.empty();
   }
   if (!any_communication) panel.communication.clear();
   panel.memory = timeline.memory;
@@ -91,7 +100,7 @@ Panel panel_of(const Timeline& timeline, bool seconds) {
   panel.summary = {{"step", time_text(panel.end, seconds)},
                    {"idle in the step", percent(bubble)},
                    {"idle inside the ranks' own spans", percent(own)}};
-  if (!timeline.memory.empty()) panel.summary.emplace_back("peak memory", bytes_text(peak));
+  if (!timeline.memory.empty()) panel.summary.emplace_back("peak memory", memory_text(peak, seconds));
   return panel;
 }
 

@@ -115,6 +115,7 @@ class Grid {
       text += cell.box == nullptr && !options_.colour ? '.' : cell.character;
     }
     if (before != nullptr) text += "\x1b[0m";
+    while (text.back() == ' ') text.pop_back();
   }
 
   int chunk(StageId stage) const { return drawing_.chunk_of_stage[static_cast<std::size_t>(stage.value)]; }

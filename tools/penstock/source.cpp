@@ -9,15 +9,15 @@
 #include <penstock/schedule/generate.h>
 #include <penstock/view/render.h>
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
-
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 namespace penstock::tool {
 namespace {
@@ -34,7 +34,8 @@ int count_of(const std::optional<std::int64_t>& given, const char* option, std::
 
 bool is_terminal() {
   const char* term = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr && !(term && std::string(term) == "dumb");
+  return isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr &&
+         !(term && std::string(term) == "dumb");
 }
 
 int terminal_width() {
@@ -46,9 +47,11 @@ int terminal_width() {
 
 void ShapeOptions::declare(Arguments& arguments) {
   arguments.option("--ranks", ranks, "how many ranks (processes) hold stages");
-  arguments.option("--stages-per-rank", stages_per_rank, "stages of each rank; 2 for the V-shaped schedules, else 1");
+  arguments.option("--stages-per-rank", stages_per_rank,
+                   "stages of each rank; 2 for the V-shaped schedules, else 1");
   arguments.option("--microbatches", microbatches, "microbatches of a step");
-  arguments.option("--costs", costs_path, "a TOML file of times and sizes; without it F, I and W take 1 and B takes 2");
+  arguments.option("--costs", costs_path,
+                   "a TOML file of times and sizes; without it F, I and W take 1 and B takes 2");
   arguments.option("--memory-cap", memory_cap, "of a rank, for Auto: 16GiB");
 }
 
@@ -65,7 +68,8 @@ bool is_file(const std::string& word) {
   return word == "-" || to_lower(word).ends_with(".csv");
 }
 
-Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file, SendMode mode) {
+Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file,
+                        SendMode mode) {
   const bool automatic = to_lower(name) == "auto";
   const int ranks = count_of(options.ranks, "--ranks", most_ranks);
   const int microbatches = count_of(options.microbatches, "--microbatches", max_microbatches);
@@ -88,14 +92,16 @@ std::vector<StageEdge> skips_of(const CostFile& file) {
   return skips;
 }
 
-Program program_of(const std::string& word, const ShapeOptions& options, const CostFile& file, SendMode mode) {
+Program program_of(const std::string& word, const ShapeOptions& options, const CostFile& file,
+                   SendMode mode) {
   LowerOptions lowering;
   lowering.skips = skips_of(file);
   if (!is_file(word)) return make_program(named_schedule(word, options, file, mode), mode, lowering);
   std::istringstream text(read_input(word));
   CsvOptions reading;
   reading.skips = lowering.skips;
-  if (options.microbatches) reading.microbatches = count_of(options.microbatches, "--microbatches", max_microbatches);
+  if (options.microbatches)
+    reading.microbatches = count_of(options.microbatches, "--microbatches", max_microbatches);
   const ScheduleFile table = read_csv(text, reading);
   if (table.form == Form::Lowered) {
     Draft draft = table.draft();
@@ -111,12 +117,19 @@ void write_picture(const Drawing& drawing, Picture picture, const std::string& p
   switch (picture) {
     case Picture::Grid: {
       const bool on_terminal = (path.empty() || path == "-") && is_terminal();
-      write_output(path, to_grid(drawing, {.colour = on_terminal, .width = on_terminal ? terminal_width() : 0}));
+      write_output(path,
+                   to_grid(drawing, {.colour = on_terminal, .width = on_terminal ? terminal_width() : 0}));
       return;
     }
-    case Picture::Svg: write_output(path, to_svg(drawing)); return;
-    case Picture::Html: write_output(path, to_html(drawing)); return;
-    case Picture::Trace: write_output(path, to_trace(drawing)); return;
+    case Picture::Svg:
+      write_output(path, to_svg(drawing));
+      return;
+    case Picture::Html:
+      write_output(path, to_html(drawing));
+      return;
+    case Picture::Trace:
+      write_output(path, to_trace(drawing));
+      return;
   }
 }
 
@@ -125,6 +138,11 @@ std::string show_time(double time, bool seconds) {
   char text[40];
   std::snprintf(text, sizeof text, "%.6g", time);
   return text;
+}
+
+std::string show_memory(std::uint64_t bytes, bool seconds) {
+  if (seconds) return bytes_text(bytes);
+  return std::to_string(bytes) + (bytes == 1 ? " activation" : " activations");
 }
 
 std::string show_share(double share) {
@@ -140,7 +158,9 @@ std::string show_table(const std::vector<std::vector<std::string>>& rows) {
     for (std::size_t c = 0; c < row.size(); ++c) {
       if (c == width.size()) width.push_back(0), number.push_back(true);
       width[c] = std::max(width[c], row[c].size());
-      if (&row != &rows.front() && !row[c].empty() && std::isdigit(static_cast<unsigned char>(row[c][0])) == 0) number[c] = false;
+      if (&row != &rows.front() && !row[c].empty() &&
+          std::isdigit(static_cast<unsigned char>(row[c][0])) == 0)
+        number[c] = false;
     }
   }
   std::string text;

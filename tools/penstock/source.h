@@ -34,7 +34,8 @@ struct ShapeOptions {
 bool is_file(const std::string& word);
 
 //! A named schedule, or `Auto` for the costs and the cap.
-Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file, SendMode mode);
+Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file,
+                        SendMode mode);
 
 //! A file's or a name's program, proven for the mode; transfers along the costs' skip edges included.
 Program program_of(const std::string& word, const ShapeOptions& options, const CostFile& file, SendMode mode);
@@ -49,6 +50,8 @@ void write_picture(const Drawing& drawing, Picture picture, const std::string& p
 
 //! `12.5 ms` where times are seconds, else a plain number.
 std::string show_time(double time, bool seconds);
+//! Bytes, or without real costs activations of a stage.
+std::string show_memory(std::uint64_t bytes, bool seconds);
 //! `27.3%`
 std::string show_share(double share);
 

@@ -1,11 +1,10 @@
-#include <penstock/plan/auto_schedule.h>
-
 #include "improve.h"
 #include "list_schedule.h"
 #include "order.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
+#include <penstock/plan/auto_schedule.h>
 #include <penstock/schedule/lower.h>
 
 #include <algorithm>
@@ -32,7 +31,8 @@ std::vector<Rule> rules(const Problem& problem) {
   for (const Preference prefer : {Preference::Backward, Preference::Alternate, Preference::Forward}) {
     for (const double depth : {0.6, 0.8, 1.0, 1.25, 1.6, 2.2, 1e9}) {
       for (const int group : groups) {
-        for (const double patience : {0.0, 0.5, 1.0}) result.push_back({prefer, depth, group, patience, true});
+        for (const double patience : {0.0, 0.5, 1.0})
+          result.push_back({prefer, depth, group, patience, true});
         result.push_back({prefer, depth, group, 0, false});
       }
     }
@@ -76,7 +76,8 @@ double time_of(const Schedule& schedule, const Costs& costs, const AutoOptions& 
   return fits_cap ? result.step_time : std::numeric_limits<double>::infinity();
 }
 
-void try_named(AutoResult& result, int ranks, int microbatches, const Costs& costs, const AutoOptions& options) {
+void try_named(AutoResult& result, int ranks, int microbatches, const Costs& costs,
+               const AutoOptions& options) {
   const int stages = static_cast<int>(costs.stages.size());
   result.best_named_time = std::numeric_limits<double>::infinity();
   for (const ScheduleInfo& info : schedule_infos()) {
@@ -106,12 +107,15 @@ std::vector<Candidate> build_candidates(const std::vector<Problem>& problems) {
       std::optional<Order> order = list_schedule(problems[p], rule);
       if (!order) continue;
       evaluate(problems[p], *order, evaluation);
-      const auto same = [&](const Candidate& other) { return other.problem == p && other.makespan == evaluation.makespan; };
+      const auto same = [&](const Candidate& other) {
+        return other.problem == p && other.makespan == evaluation.makespan;
+      };
       if (std::any_of(candidates.begin(), candidates.end(), same)) continue;
       candidates.push_back({evaluation.makespan, p, std::move(*order)});
     }
   }
-  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) { return a.makespan < b.makespan; });
+  std::sort(candidates.begin(), candidates.end(),
+            [](const auto& a, const auto& b) { return a.makespan < b.makespan; });
   return candidates;
 }
 
@@ -121,8 +125,9 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
   const int stages = static_cast<int>(costs.stages.size());
   if (ranks < 1 || microbatches < 1) throw UsageError("Auto needs at least one rank and one microbatch");
   if (stages < ranks || stages % ranks != 0) {
-    throw UsageError("Auto cannot deal " + std::to_string(stages) + " stages to " + std::to_string(ranks) + " ranks", {},
-                     "the stages must be a multiple of the ranks");
+    throw UsageError(
+        "Auto cannot deal " + std::to_string(stages) + " stages to " + std::to_string(ranks) + " ranks", {},
+        "the stages must be a multiple of the ranks");
   }
   check_costs(costs, stages);
   AutoResult result;
@@ -139,7 +144,8 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
   if (candidates.size() > starts) candidates.resize(starts);
 
   const std::size_t actions = 3 * static_cast<std::size_t>(stages) * static_cast<std::size_t>(microbatches);
-  const int budget = static_cast<int>(static_cast<std::size_t>(options.effort) * evaluations_times_actions / actions / starts);
+  const int budget = static_cast<int>(static_cast<std::size_t>(options.effort) * evaluations_times_actions /
+                                      actions / starts);
   for (Candidate& candidate : candidates) {
     const Problem& problem = problems[candidate.problem];
     if (result.step_time <= result.lower_bound * (1 + 1e-9)) break;  // nothing is left to gain
@@ -152,8 +158,9 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
     result.schedule = std::move(schedule);
   }
   if (result.schedule.ranks.empty()) {
-    throw ScheduleError("no schedule fits" + (options.memory_cap ? " into " + bytes_text(*options.memory_cap) : ""), {},
-                        "raise the memory cap, use more ranks, or recompute activations");
+    throw ScheduleError(
+        "no schedule fits" + (options.memory_cap ? " into " + bytes_text(*options.memory_cap) : ""), {},
+        "raise the memory cap, use more ranks, or recompute activations");
   }
   result.schedule.name = "Auto";
   return result;

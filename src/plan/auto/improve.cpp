@@ -1,6 +1,7 @@
-// The critical path falls into blocks: runs of actions of one rank with no gap between them. Only a change of order in a
-// block can shorten the step: a W inside it can go behind it, and its first or last pair can change places (the moves
-// that job-shop search knows to be enough). Moves that change nothing are followed for a while, to cross plateaus.
+// The critical path falls into blocks: runs of actions of one rank with no gap between them. Only a change of
+// order in a block can shorten the step: a W inside it can go behind it, and its first or last pair can
+// change places (the moves that job-shop search knows to be enough). Moves that change nothing are followed
+// for a while, to cross plateaus.
 #include "improve.h"
 
 #include <algorithm>
@@ -29,7 +30,8 @@ std::vector<Block> critical_blocks(const Evaluation& evaluation) {
   const auto& offset = evaluation.offset;
   for (auto i = static_cast<std::int32_t>(at); i >= 0; i = evaluation.bound_by[static_cast<std::size_t>(i)]) {
     const auto entry = static_cast<std::size_t>(i);
-    const auto rank = static_cast<int>(std::upper_bound(offset.begin(), offset.end(), entry) - offset.begin()) - 1;
+    const auto rank =
+        static_cast<int>(std::upper_bound(offset.begin(), offset.end(), entry) - offset.begin()) - 1;
     const std::size_t step = entry - offset[static_cast<std::size_t>(rank)];
     if (!blocks.empty() && blocks.back().rank == rank && blocks.back().first == step + 1) {
       blocks.back().first = step;

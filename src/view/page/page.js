@@ -51,6 +51,7 @@
     return a < 1 ? number(t * 1e3) + " ms" : number(t) + " s";
   }
   function bytes(n) {
+    if (!data.seconds) return number(n, 6) + (n === 1 ? " activation" : " activations");
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let i = 0;
     while (n >= 1024 && i < 4) { n /= 1024; ++i; }
@@ -203,7 +204,8 @@
     drawText(row, i, left, width, y) {
       const text = String(row[i + MICROBATCH]);
       if (text.length * 7 + 4 > width) return;
-      this.ctx.fillStyle = style.light && (data.chunks[row[i + STAGE]] || 0) === 0 ? "#ffffff" : style.light ? style.ink : "#0d1117";
+      const pale = (data.chunks[row[i + STAGE]] || 0) > 0;
+      this.ctx.fillStyle = pale ? style.ink : style.light ? "#ffffff" : "#0d1117";
       this.ctx.fillText(text, left + width / 2 - 0.4, y + 0.5);
     }
 
@@ -379,7 +381,7 @@
       item.append(swatch, kind.meaning);
       legend.append(item);
     });
-    if (data.chunks.some((c) => c > 0)) legend.append(Object.assign(document.createElement("span"), { textContent: "lighter: a rank's later stages" }));
+    if (data.chunks.some((c) => c > 0)) legend.append(Object.assign(document.createElement("span"), { textContent: "paler: a rank's later stages" }));
   }
 
   byId("zoom-in").onclick = () => zoom(0.6);
@@ -406,7 +408,9 @@
 
   state.dataset.boxes = data.panels.reduce((sum, p) => sum + p.compute.reduce((n, row) => n + row.length / FIELDS, 0), 0);
   state.dataset.messages = data.panels.reduce((sum, p) => sum + p.communication.reduce((n, row) => n + row.length / FIELDS, 0), 0);
+  state.dataset.end = end;
   state.dataset.errors = "";
   restyle();
   state.dataset.ready = "yes";
+  window.penstock = { drawNow };  // for tests, which cannot wait for a frame
 })();

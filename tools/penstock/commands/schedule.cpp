@@ -52,7 +52,10 @@ int list(bool json) {
 std::string table_json(const std::string& name, const Placement& placement, int microbatches, bool lowered,
                        const std::vector<ActionList>& ranks) {
   JsonWriter out;
-  out.begin_object().field("name", name).field("ranks", placement.ranks()).field("stages", placement.stages());
+  out.begin_object()
+      .field("name", name)
+      .field("ranks", placement.ranks())
+      .field("stages", placement.stages());
   out.field("microbatches", microbatches).field("lowered", lowered).key("rank_of_stage").begin_array();
   for (const Rank rank : placement.stage_to_rank()) out.value(rank.value);
   out.end_array().key("rows").begin_array();
@@ -66,15 +69,19 @@ std::string table_json(const std::string& name, const Placement& placement, int 
 }
 
 //! One rank's row, without the others where the schedule allows it.
-int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t rank, const std::string& output) {
+int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t rank,
+             const std::string& output) {
   const ScheduleKind kind = parse_schedule_kind(name);
   ScheduleShape shape;
-  if (!options.ranks || !options.microbatches) throw UsageError("a named schedule needs --ranks and --microbatches");
+  if (!options.ranks || !options.microbatches)
+    throw UsageError("a named schedule needs --ranks and --microbatches");
   shape.ranks = static_cast<int>(*options.ranks);
-  shape.stages_per_rank = static_cast<int>(options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank));
+  shape.stages_per_rank =
+      static_cast<int>(options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank));
   shape.microbatches = static_cast<int>(*options.microbatches);
   check_shape(kind, shape);
-  if (rank < 0 || rank >= shape.ranks) throw UsageError("--rank must lie between 0 and " + std::to_string(shape.ranks - 1));
+  if (rank < 0 || rank >= shape.ranks)
+    throw UsageError("--rank must lie between 0 and " + std::to_string(shape.ranks - 1));
   std::ostringstream text;
   write_csv(text, {make_rank_schedule(kind, shape, Rank(rank))});
   write_output(output, text.str());
@@ -89,17 +96,25 @@ int schedule_command(Arguments& arguments) {
   bool listing = false, lowered = false;
   std::optional<std::int64_t> rank;
   Form form = Form::Csv;
-  arguments.positional("NAME", name, "a schedule, in any case, or Auto; --list shows them", Arguments::Need::Optional);
+  arguments.positional("NAME", name, "a schedule, in any case, or Auto; --list shows them",
+                       Arguments::Need::Optional);
   shape.declare(arguments);
   arguments.flag("--list", listing, "the schedules that there are");
   arguments.flag("--lowered", lowered, "with sends, receives, unshard, reshard and gradient reduction");
   arguments.option("--rank", rank, "only this rank's row, as csv");
-  arguments.choice("--as", form, {{"csv", Form::Csv}, {"grid", Form::Grid}, {"svg", Form::Svg}, {"html", Form::Html}, {"trace", Form::Trace}}, "the form of the output");
+  arguments.choice("--as", form,
+                   {{"csv", Form::Csv},
+                    {"grid", Form::Grid},
+                    {"svg", Form::Svg},
+                    {"html", Form::Html},
+                    {"trace", Form::Trace}},
+                   "the form of the output");
   arguments.option("-o,--output", output, "a file; standard output without it");
   arguments.parse();
   if (listing) return list(arguments.json());
   if (name.empty()) throw UsageError("which schedule?", {}, "penstock schedule --list shows them");
-  if (is_file(name)) throw UsageError("schedule makes tables from names", {}, "penstock simulate reads files");
+  if (is_file(name))
+    throw UsageError("schedule makes tables from names", {}, "penstock simulate reads files");
   if (rank) return one_rank(name, shape, *rank, output);
 
   const CostFile file = shape.costs();
@@ -108,7 +123,8 @@ int schedule_command(Arguments& arguments) {
   lowering.skips = skips_of(file);
   if (arguments.json()) {
     const std::vector<ActionList> ranks = lowered ? lower(schedule, lowering).ranks : schedule.ranks;
-    write_output(output, table_json(schedule.name, schedule.placement, schedule.microbatches, lowered, ranks));
+    write_output(output,
+                 table_json(schedule.name, schedule.placement, schedule.microbatches, lowered, ranks));
     return 0;
   }
   if (form == Form::Csv) {

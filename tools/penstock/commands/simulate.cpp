@@ -35,28 +35,50 @@ std::string path_text(const std::vector<CriticalStep>& path) {
 std::string report(const Outcome& outcome, bool seconds) {
   const Simulation& s = outcome.simulation;
   const Program& program = outcome.program;
-  std::string text = program.name() + ": " + std::to_string(program.ranks()) + " ranks, " + std::to_string(program.stages()) +
-                     " stages, " + std::to_string(program.microbatches()) + " microbatches, " +
-                     std::string(send_mode_name(program.mode())) + " sends\n";
-  text += "step time      " + show_time(s.step_time, seconds) + " (no order can beat " + show_time(outcome.bound, seconds) + ")\n";
-  text += "bubble         " + show_share(s.bubble) + " of the step, " + show_share(s.own_bubble) + " inside the ranks' own spans\n";
-  text += "peak memory    " + bytes_text(s.peak_memory()) + "\n";
+  std::string text = program.name() + ": " + std::to_string(program.ranks()) + " ranks, " +
+                     std::to_string(program.stages()) + " stages, " + std::to_string(program.microbatches()) +
+                     " microbatches, " + std::string(send_mode_name(program.mode())) + " sends\n";
+  text += "step time      " + show_time(s.step_time, seconds) + " (no order can beat " +
+          show_time(outcome.bound, seconds) + ")\n";
+  text += "bubble         " + show_share(s.bubble) + " of the step, " + show_share(s.own_bubble) +
+          " inside the ranks' own spans\n";
+  text += "peak memory    " + show_memory(s.peak_memory(), seconds) + "\n";
   text += "critical path  " + path_text(s.critical_path) + "\n\n";
   std::vector<std::vector<std::string>> rows{{"rank", "busy", "bubble", "own bubble", "peak memory", "at"}};
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
     const RankReport& rank = s.ranks[r];
-    rows.push_back({std::to_string(r), show_time(rank.busy, seconds), show_share(rank.bubble), show_share(rank.own_bubble),
-                    bytes_text(rank.peak_memory), show_time(rank.peak_at, seconds)});
+    rows.push_back({std::to_string(r), show_time(rank.busy, seconds), show_share(rank.bubble),
+                    show_share(rank.own_bubble), show_memory(rank.peak_memory, seconds),
+                    show_time(rank.peak_at, seconds)});
   }
   return text + show_table(rows);
 }
 
+//! Without real costs: in activations of a whole rank's share of the model, so that stages a rank do not
+//! matter.
+double per_rank(const Outcome& outcome) {
+  return static_cast<double>(outcome.simulation.peak_memory()) * outcome.program.ranks() /
+         outcome.program.stages();
+}
+
+//! Without real costs, schedules with more stages a rank have shorter ones: the model is the same.
+void share_out(Costs& costs, int ranks) {
+  const double share = static_cast<double>(ranks) / static_cast<double>(costs.stages.size());
+  for (StageCosts& stage : costs.stages) {
+    stage.forward *= share;
+    stage.input *= share;
+    stage.weight *= share;
+  }
+}
+
 std::string comparison(const std::vector<Outcome>& outcomes, bool seconds) {
-  std::vector<std::vector<std::string>> rows{{"schedule", "stages", "step time", "bubble", "own bubble", "peak memory"}};
+  std::vector<std::vector<std::string>> rows{
+      {"schedule", "stages", "step time", "bubble", "own bubble", "peak memory"}};
   for (const Outcome& outcome : outcomes) {
     const Simulation& s = outcome.simulation;
-    rows.push_back({outcome.program.name(), std::to_string(outcome.program.stages()), show_time(s.step_time, seconds),
-                    show_share(s.bubble), show_share(s.own_bubble), bytes_text(s.peak_memory())});
+    rows.push_back({outcome.program.name(), std::to_string(outcome.program.stages()),
+                    show_time(s.step_time, seconds), show_share(s.bubble), show_share(s.own_bubble),
+                    seconds ? bytes_text(s.peak_memory()) : show_time(per_rank(outcome), false)});
   }
   return show_table(rows);
 }
@@ -64,12 +86,21 @@ std::string comparison(const std::vector<Outcome>& outcomes, bool seconds) {
 void write_json(JsonWriter& out, const Outcome& outcome) {
   const Simulation& s = outcome.simulation;
   const Program& program = outcome.program;
-  out.begin_object().field("name", program.name()).field("ranks", program.ranks()).field("stages", program.stages());
+  out.begin_object()
+      .field("name", program.name())
+      .field("ranks", program.ranks())
+      .field("stages", program.stages());
   out.field("microbatches", program.microbatches()).field("send_mode", send_mode_name(program.mode()));
-  out.field("step_time", s.step_time).field("lower_bound", outcome.bound).field("bubble", s.bubble).field("own_bubble", s.own_bubble);
+  out.field("step_time", s.step_time)
+      .field("lower_bound", outcome.bound)
+      .field("bubble", s.bubble)
+      .field("own_bubble", s.own_bubble);
   out.field("peak_memory", s.peak_memory()).key("per_rank").begin_array();
   for (const RankReport& rank : s.ranks) {
-    out.begin_object().field("busy", rank.busy).field("bubble", rank.bubble).field("own_bubble", rank.own_bubble);
+    out.begin_object()
+        .field("busy", rank.busy)
+        .field("bubble", rank.bubble)
+        .field("own_bubble", rank.own_bubble);
     out.field("peak_memory", rank.peak_memory).field("peak_at", rank.peak_at).end_object();
   }
   out.end_array().key("critical_path").begin_array();
@@ -88,20 +119,33 @@ int simulate_command(Arguments& arguments) {
   ShapeOptions shape;
   SendMode mode = SendMode::Buffered;
   Form form = Form::Text;
-  arguments.positional("NAME|FILE.csv", words, "schedules by name, or files of them, compute only or lowered");
+  arguments.positional("NAME|FILE.csv", words,
+                       "schedules by name, or files of them, compute only or lowered");
   shape.declare(arguments);
-  arguments.choice("--send-mode", mode, {{"buffered", SendMode::Buffered}, {"ordered", SendMode::Ordered}, {"blocking", SendMode::Blocking}}, "what a send waits for");
-  arguments.choice("--as", form, {{"text", Form::Text}, {"grid", Form::Grid}, {"svg", Form::Svg}, {"html", Form::Html}, {"trace", Form::Trace}}, "the form of the output");
+  arguments.choice(
+      "--send-mode", mode,
+      {{"buffered", SendMode::Buffered}, {"ordered", SendMode::Ordered}, {"blocking", SendMode::Blocking}},
+      "what a send waits for");
+  arguments.choice("--as", form,
+                   {{"text", Form::Text},
+                    {"grid", Form::Grid},
+                    {"svg", Form::Svg},
+                    {"html", Form::Html},
+                    {"trace", Form::Trace}},
+                   "the form of the output");
   arguments.option("-o,--output", output, "a file; standard output without it");
   arguments.parse();
   const CostFile file = shape.costs();
-  if (form != Form::Text && words.size() > 1) throw UsageError("a picture shows one schedule", {}, "name one, or leave --as out to compare them");
+  if (form != Form::Text && words.size() > 1)
+    throw UsageError("a picture shows one schedule", {}, "name one, or leave --as out to compare them");
 
   std::vector<Outcome> outcomes;
   for (const std::string& word : words) {
     Program program = program_of(word, shape, file, mode);
-    const Costs costs = costs_for(file, program.placement().stage_to_rank());
-    const double bound = lower_bound(program.placement(), program.microbatches(), costs, program.has_backward());
+    Costs costs = costs_for(file, program.placement().stage_to_rank());
+    if (shape.costs_path.empty() && words.size() > 1) share_out(costs, program.ranks());
+    const double bound =
+        lower_bound(program.placement(), program.microbatches(), costs, program.has_backward());
     Simulation simulation = simulate(program, costs);
     outcomes.push_back({std::move(program), std::move(simulation), bound});
   }
@@ -114,7 +158,8 @@ int simulate_command(Arguments& arguments) {
     return 0;
   }
   if (form == Form::Text) {
-    write_output(output, outcomes.size() == 1 ? report(outcomes.front(), file.seconds) : comparison(outcomes, file.seconds));
+    write_output(output, outcomes.size() == 1 ? report(outcomes.front(), file.seconds)
+                                              : comparison(outcomes, file.seconds));
     return 0;
   }
   const auto picture = static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid));

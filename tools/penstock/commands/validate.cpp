@@ -22,7 +22,8 @@ void write_diagnostics(JsonWriter& out, const Diagnostics& diagnostics) {
   out.end_array();
 }
 
-std::string to_json(const ScheduleFile& file, const Diagnostics& problems, const Verdict* verdict, bool fine) {
+std::string to_json(const ScheduleFile& file, const Diagnostics& problems, const Verdict* verdict,
+                    bool fine) {
   JsonWriter out;
   out.begin_object().field("valid", fine).field("form", file.form == Form::Lowered ? "lowered" : "compute");
   out.field("ranks", static_cast<std::int64_t>(file.ranks.size())).field("stages", file.placement.stages());
@@ -47,12 +48,14 @@ std::string to_json(const ScheduleFile& file, const Diagnostics& problems, const
 
 std::string to_text(const std::string& path, const ScheduleFile& file, const Verdict& verdict, bool fine) {
   std::string text = penstock::to_text(verdict.findings);
-  text += path + ": " + (fine ? "valid" : "not valid") + ": " + (file.form == Form::Lowered ? "lowered, " : "compute only, ");
-  text += std::to_string(file.ranks.size()) + " ranks, " + std::to_string(file.placement.stages()) + " stages, " +
-          std::to_string(file.microbatches) + " microbatches\n";
+  text += path + ": " + (fine ? "valid" : "not valid") + ": " +
+          (file.form == Form::Lowered ? "lowered, " : "compute only, ");
+  text += std::to_string(file.ranks.size()) + " ranks, " + std::to_string(file.placement.stages()) +
+          " stages, " + std::to_string(file.microbatches) + " microbatches\n";
   if (!verdict.valid()) return text;
   for (const SendMode mode : all_modes) {
-    text += "  " + std::string(send_mode_name(mode)) + " sends: " + (verdict.safe(mode) ? "safe" : "not safe") + "\n";
+    text += "  " + std::string(send_mode_name(mode)) +
+            " sends: " + (verdict.safe(mode) ? "safe" : "not safe") + "\n";
     const std::string why = penstock::to_text(verdict.of(mode));
     if (!why.empty()) text += why;
   }
@@ -67,18 +70,23 @@ int validate_command(Arguments& arguments) {
   SendMode mode = SendMode::Buffered;
   arguments.positional("FILE.csv", path, "a schedule file, compute only or lowered; - reads standard input");
   arguments.option("--microbatches", microbatches, "how many there must be; else as many as the file names");
-  arguments.choice("--send-mode", mode, {{"buffered", SendMode::Buffered}, {"ordered", SendMode::Ordered}, {"blocking", SendMode::Blocking}}, "the mode that decides the exit code");
+  arguments.choice(
+      "--send-mode", mode,
+      {{"buffered", SendMode::Buffered}, {"ordered", SendMode::Ordered}, {"blocking", SendMode::Blocking}},
+      "the mode that decides the exit code");
   arguments.parse();
   CsvOptions options;
   if (microbatches) {
-    if (*microbatches < 1 || *microbatches > max_microbatches) throw UsageError("--microbatches must be 1 or more");
+    if (*microbatches < 1 || *microbatches > max_microbatches)
+      throw UsageError("--microbatches must be 1 or more");
     options.microbatches = static_cast<int>(*microbatches);
   }
   std::istringstream text(read_input(path));
   Diagnostics problems;
   const ScheduleFile file = read_csv(text, problems, options);
   if (has_errors(problems)) {
-    print(arguments.json() ? to_json(file, problems, nullptr, false) : penstock::to_text(problems) + path + ": not valid\n");
+    print(arguments.json() ? to_json(file, problems, nullptr, false)
+                           : penstock::to_text(problems) + path + ": not valid\n");
     return 1;
   }
   const Verdict verdict = file.validate();

@@ -1,0 +1,165 @@
+// The page in a real browser: it opens, draws every box, answers the pointer, and logs no error.
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+#include <penstock/view/render.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <string>
+
+namespace penstock {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+struct Page {
+  std::string dom;  //!< after the scripts have run
+  std::string log;  //!< what the browser wrote
+
+  //! The value of an attribute of #state, or of the body that a test's script writes to.
+  std::string value(const std::string& name) const {
+    std::smatch match;
+    const std::regex pattern("data-" + name + "=\"([^\"]*)\"");
+    return std::regex_search(dom, match, pattern) ? match[1].str() : "(no " + name + ")";
+  }
+};
+
+std::string contents(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+//! Opens the page, after adding a script of the test's own, and returns what has become of it.
+Page open_page(std::string html, const std::string& script = "") {
+  static int number = 0;
+  const fs::path dir = fs::temp_directory_path() /
+                       ("penstock_page." + std::to_string(getpid()) + "." + std::to_string(number++));
+  fs::create_directories(dir);
+  html.insert(html.rfind("</body>"), "<script>" + script + "</script>\n");
+  std::ofstream(dir / "page.html", std::ios::binary) << html;
+  const std::string command =
+      "chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+      "--disable-background-networking "
+      "--disable-component-update --disable-sync --enable-logging=stderr --window-size=1200,800 "
+      "--virtual-time-budget=4000 "
+      "--user-data-dir='" +
+      (dir / "profile").string() + "' --dump-dom 'file://" + (dir / "page.html").string() + "' >'" +
+      (dir / "dom").string() + "' 2>'" + (dir / "log").string() + "'";
+  const int status = std::system(command.c_str());
+  Page page{contents(dir / "dom"), contents(dir / "log")};
+  EXPECT_EQ(status, 0) << "chromium is needed (./dev test installs it)\n" << page.log;
+  EXPECT_EQ(page.log.find("CONSOLE"), std::string::npos) << page.log;
+  EXPECT_EQ(page.value("errors"), "");
+  EXPECT_EQ(page.value("ready"), "yes");
+  fs::remove_all(dir);
+  return page;
+}
+
+Simulation run(ScheduleKind kind, ScheduleShape shape, double latency = 0) {
+  Costs costs = Costs::uniform(shape.stages());
+  costs.link.latency = latency;
+  return simulate(make_program(make_schedule(kind, shape), SendMode::Buffered), costs);
+}
+
+//! Scripted pointer: `point(type, x, y)` on the first canvas, where x and y are CSS pixels of it.
+const std::string pointer = R"js(
+  const canvas = document.querySelector("canvas");
+  function point(type, x, y, more = {}) {
+    const box = canvas.getBoundingClientRect();
+    canvas.dispatchEvent(new MouseEvent(type, { clientX: box.left + x, clientY: box.top + y, bubbles: true, ...more }));
+  }
+  const report = (name, value) => { document.body.dataset[name] = value; };
+)js";
+
+TEST(Page, DrawsEveryBoxOfASmallSchedule) {
+  const Page page = open_page(to_html(draw(run(ScheduleKind::OneFOneB, {4, 1, 8}), false)));
+  EXPECT_EQ(page.value("boxes"), "64");  // 4 ranks x 8 microbatches x F and B
+  EXPECT_EQ(page.value("drawn"), "64");
+  EXPECT_THAT(page.dom, HasSubstr("1F1B: 4 ranks, 4 stages, 8 microbatches"));
+}
+
+TEST(Page, HoverTellsTheActionAndItsTimes) {
+  // The step takes 33 units; rank 0 begins with 0F0 from 0 to 1, and the gutter is 64 pixels wide.
+  const Page page = open_page(to_html(draw(run(ScheduleKind::OneFOneB, {4, 1, 8}), false)), pointer + R"js(
+    const unit = (canvas.clientWidth - 64 - 8) / 33;
+    const tip = document.getElementById("tip");
+    point("mousemove", 64 + 0.5 * unit, 24 + 10);
+    report("first", tip.hidden ? "hidden" : tip.textContent);
+    point("mousemove", 64 + 11 * unit, 24 + 10);
+    report("second", tip.textContent);
+    point("mousemove", 64 + 7 * unit, 24 + 10);
+    report("gap", tip.hidden ? "hidden" : tip.textContent);
+  )js");
+  EXPECT_THAT(page.value("first"), HasSubstr("0F0"));
+  EXPECT_THAT(page.value("first"), HasSubstr("rank 0, stage 0, microbatch 0"));
+  EXPECT_THAT(page.value("first"), HasSubstr("0 to 1  (1)"));
+  EXPECT_THAT(page.value("second"), HasSubstr("0B0"));
+  EXPECT_THAT(page.value("second"), HasSubstr("10 to 12  (2)"));
+  EXPECT_EQ(page.value("gap"), "hidden");
+}
+
+TEST(Page, ZoomsFollowsAMicrobatchAndChangesItsTheme) {
+  const Simulation simulation = run(ScheduleKind::DualPipeV, {4, 2, 10}, 0.2);
+  const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
+    const state = document.getElementById("state");
+    const before = getComputedStyle(document.body).backgroundColor;
+    document.getElementById("theme").click();
+    report("themed", getComputedStyle(document.body).backgroundColor !== before);
+    document.getElementById("show-critical").click();
+    document.getElementById("zoom-in").click();
+    point("click", 70, 30);
+    canvas.dispatchEvent(new WheelEvent("wheel", { deltaY: -1, ctrlKey: true, clientX: 300, clientY: 100, cancelable: true }));
+    penstock.drawNow();
+    report("span", Number(state.dataset.to) - Number(state.dataset.from));
+    report("followed", state.dataset.follow);
+    document.getElementById("fit").click();
+    penstock.drawNow();
+    report("fitted", state.dataset.from + " " + state.dataset.to);
+  )js");
+  EXPECT_EQ(page.value("themed"), "true");
+  EXPECT_EQ(page.value("followed").size(), 1u);
+  EXPECT_LT(std::stod(page.value("span")), simulation.step_time * 0.6);
+  EXPECT_EQ(page.value("fitted"), "0 " + page.value("end"));
+  EXPECT_NE(page.value("messages"), "0");
+}
+
+TEST(Page, ShowsThePredictedBesideTheMeasuredTimeline) {
+  const Simulation simulation = run(ScheduleKind::ZB1P, {3, 1, 6}, 0.1);
+  Drawing drawing = draw(simulation, true);
+  Timeline measured = simulation.timeline;
+  measured.source = TimelineSource::Measured;
+  for (auto& rank : measured.ranks) {
+    for (TimedAction& timed : rank) timed.start *= 1.1, timed.end *= 1.1;
+  }
+  add_panel(drawing, measured);
+  const Page page = open_page(to_html(drawing));
+  EXPECT_THAT(page.dom, HasSubstr(">predicted<"));
+  EXPECT_THAT(page.dom, HasSubstr(">measured<"));
+  EXPECT_EQ(page.value("boxes"), std::to_string(2 * 3 * 6 * 3));
+}
+
+TEST(Page, SixtyFourRanksTimesFiveHundredTwelveMicrobatchesStayUsable) {
+  const Simulation simulation = run(ScheduleKind::InterleavedZeroBubble, {64, 2, 512});
+  const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
+    point("mousemove", 700, 60);
+    report("found", document.getElementById("tip").textContent);
+    for (let i = 0; i < 12; ++i) document.getElementById("zoom-in").click();
+    penstock.drawNow();
+  )js");
+  EXPECT_EQ(page.value("boxes"), std::to_string(64 * 2 * 512 * 3));
+  // What cannot be seen is not drawn: zoomed in, far fewer boxes than there are.
+  EXPECT_LT(std::stol(page.value("drawn")), 20'000);
+  EXPECT_GT(std::stol(page.value("drawn")), 64);
+  EXPECT_THAT(page.value("found"), HasSubstr("rank"));
+}
+
+}  // namespace
+}  // namespace penstock

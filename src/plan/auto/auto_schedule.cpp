@@ -119,6 +119,24 @@ std::vector<Candidate> build_candidates(const std::vector<Problem>& problems) {
   return candidates;
 }
 
+//! A named schedule as a start of the search, if its computations are of the kinds that the search moves.
+void add_named(std::vector<Candidate>& candidates, const std::vector<Problem>& problems,
+               const Schedule& named, double time) {
+  Order order;
+  for (const ActionList& rank : named.ranks) {
+    auto& list = order.emplace_back();
+    for (const Action& action : rank) {
+      if (action.kind() == ActionKind::Overlap) return;
+      if (!action.is_idle()) list.push_back(action);
+    }
+  }
+  for (std::size_t p = 0; p < problems.size(); ++p) {
+    if (problems[p].placement == named.placement)
+      candidates.insert(candidates.begin(), {time, p, std::move(order)});
+    if (order.empty()) return;
+  }
+}
+
 }  // namespace
 
 AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, const AutoOptions& options) {
@@ -142,6 +160,7 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
   }
   std::vector<Candidate> candidates = build_candidates(problems);
   if (candidates.size() > starts) candidates.resize(starts);
+  if (!result.best_named.empty()) add_named(candidates, problems, result.schedule, result.best_named_time);
 
   const std::size_t actions = 3 * static_cast<std::size_t>(stages) * static_cast<std::size_t>(microbatches);
   const int budget = static_cast<int>(static_cast<std::size_t>(options.effort) * evaluations_times_actions /

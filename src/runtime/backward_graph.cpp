@@ -91,7 +91,10 @@ class Walk {
     return start;
   }
 
-  void fed_from_outside(std::uint32_t node) { nodes_[node].deferred = true; }
+  void fed_from_outside(std::uint32_t node) {
+    nodes_[node].deferred = true;
+    ++nodes_[node].feeders;
+  }
   bool reaches(std::uint32_t node) const { return nodes_[node].reaches; }
 
   void cut(GraphCut& cut) {
@@ -101,7 +104,7 @@ class Walk {
       if (!visited.reaches || visited.is_input) continue;
       (visited.deferred ? cut.deferred : cut.inner).push_back(visited.node);
       if (visited.deferred) add_inward(cut.inward, visited.node->next_edges());
-      if (visited.kind == NodeKind::Split) cut.own_split.push_back(static_cast<SplitNode*>(visited.node));
+      if (visited.kind == NodeKind::Split) add_split(cut.own_split, static_cast<SplitNode*>(visited.node));
     }
     for (const Crossing& crossing : crossings_) {
       if (!nodes_[crossing.from].deferred)
@@ -115,6 +118,7 @@ class Walk {
     NodeKind kind = NodeKind::Plain;
     bool reaches = false;
     bool is_input = false;
+    std::uint32_t feeders = 0;  // edges into it, of nodes outside R
     bool deferred =
         false;  // of nodes in R: runs in both halves; of targets: gets its gradient in the weight half
   };
@@ -144,6 +148,7 @@ class Walk {
         if (!edges[edge].is_valid()) continue;
         const std::uint32_t to = index_.find(edges[edge].function.get())->second;
         if (nodes_[to].reaches) continue;
+        ++nodes_[to].feeders;
         if (!nodes_[from].reaches) {
           nodes_[to].deferred = true;  // its sum includes a part that only the weight half computes
         } else if (nodes_[from].kind != NodeKind::Split) {
@@ -171,6 +176,16 @@ class Walk {
         from = to = changed = true;
       }
     }
+  }
+
+  void add_split(std::vector<SplitNode*>& own_split, SplitNode* node) const {
+    const edge_list& edges = node->next_edges();
+    node->alone = std::all_of(edges.begin(), edges.end(), [this](const Edge& edge) {
+      if (!edge.is_valid()) return true;
+      const Visited& target = nodes_[index_.find(edge.function.get())->second];
+      return target.reaches || target.feeders == 1;
+    });
+    own_split.push_back(node);
   }
 
   void add_inward(std::vector<Edge*>& inward, edge_list& edges) const {

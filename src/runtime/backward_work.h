@@ -17,12 +17,16 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 struct WeightWork::Content {
-  //! Computes a weight's gradient when the weight half runs.
-  using Task = std::function<at::Tensor()>;
+  //! A gradient still to be computed.
+  struct Task {
+    Edge target;
+    bool alone;  //!< nothing else feeds the target
+    std::function<at::Tensor()> compute;
+  };
 
-  std::vector<WeightWork> inner;             //!< of recomputed parts, in the order in which they ran
-  std::vector<std::pair<Edge, Task>> tasks;  //!< gradients still to be computed, and where they go
-  edge_list roots;                           //!< where the engine starts, and with what
+  std::vector<WeightWork> inner;  //!< of recomputed parts, in the order in which they ran
+  std::vector<Task> tasks;
+  edge_list roots;  //!< where the engine starts, and with what
   variable_list grads;
   std::function<void()> function;  //!< a user's own
 
@@ -31,8 +35,11 @@ struct WeightWork::Content {
   Content(const Content&) = delete;
   Content& operator=(const Content&) = delete;
 
-  bool empty() const { return inner.empty() && tasks.empty() && roots.empty() && !function; }
   void run();
+  bool empty() const { return inner.empty() && tasks.empty() && roots.empty() && !function; }
+
+ private:
+  void run_tasks();
 };
 
 //! A node that knows of the split: while `queue` is set it leaves its weight work there, else it does it at
@@ -41,6 +48,7 @@ class SplitNode : public Node {
  public:
   using Node::Node;
   WeightWork::Content* queue = nullptr;
+  bool alone = false;  //!< set with `queue`: what it feeds outside of R, nothing else feeds
 };
 
 }  // namespace penstock

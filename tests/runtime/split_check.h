@@ -68,6 +68,7 @@ inline Tensors plain_backward(const Tensors& outputs, const Tensors& grads, cons
 //! Runs the batches one after the other, gradients accumulating. Split: every input half first, then the
 //! weight halves in the order of the batches, as schedules do.
 inline Gradients run(const Build& build, const std::vector<Tensors>& batches, Way way) {
+  at::set_num_threads(1);  // the tensors are tiny: more threads would only wait for each other
   const Model model = build();
   Gradients result;
   std::vector<WeightWork> works;

@@ -138,7 +138,7 @@ GroupState::~GroupState() {
   if (!backend || !domain->failure.failed()) return;
   // A failed Gloo group cannot be aborted and its destructor waits for its threads: it is left alone for
   // good.
-  [[maybe_unused]] auto* abandoned = new c10::intrusive_ptr<c10d::Backend>(std::move(backend));
+  [[maybe_unused]] auto* abandoned = backend.release();
 }
 
 std::shared_ptr<GroupState> make_group(std::string name, std::vector<int> members, int rank,

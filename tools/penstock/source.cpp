@@ -1,3 +1,4 @@
+// Reads the schedule that a command works on, and writes its pictures.
 #include "source.h"
 
 #include "units.h"

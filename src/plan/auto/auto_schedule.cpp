@@ -1,3 +1,4 @@
+// Auto's search from end to end: orders are made, improved and compared, and the best becomes a schedule.
 #include "improve.h"
 #include "list_schedule.h"
 #include "order.h"

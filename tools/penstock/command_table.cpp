@@ -14,6 +14,8 @@ constexpr std::array kCommands = {
             "penstock validate my_schedule.csv"},
     Command{"simulate", Home::Plan, "predicts step time, bubbles and memory of schedules",
             "penstock simulate 1F1B ZB1P --ranks 4 --microbatches 16"},
+    Command{"plan", Home::Plan, "finds the partition and the schedule that are fastest under a memory cap",
+            "penstock plan --ranks 4 --microbatches 16,32 --costs costs.toml --memory-cap 16GiB"},
     Command{"run", Home::Torch,
             "starts a program on several ranks with torchrun's environment, and ends them together",
             "penstock run --ranks 4 -- ./my_program --steps 100"},

@@ -153,6 +153,8 @@ CostFile read_root(const toml::table& root) {
   file.seconds = true;
   Keys keys(root, "the file");
   keys.number("overlap", file.shared.overlap);
+  keys.number("overhead", file.shared.overhead);
+  if (root.contains("microbatches")) file.microbatches = static_cast<int>(keys.index("microbatches"));
   one_table(keys, "each", [&](Keys& inner) { read_stage(inner, file.each); });
   one_table(keys, "link", [&](Keys& inner) { read_link(inner, file.shared.link); });
   each_table(keys, "links", [&](Keys& inner, const toml::table&) {

@@ -14,6 +14,7 @@ struct CostFile {
   StageCosts each;                 //!< what a stage or layer costs where it does not say
   std::vector<StageCosts> stages;  //!< empty: every stage is `each`
   std::vector<Layer> layers;       //!< empty: the model comes in stages
+  int microbatches = 0;            //!< the count that the costs are for; 0: not said
   bool seconds = false;            //!< whether times are seconds; without a file they are units
 };
 

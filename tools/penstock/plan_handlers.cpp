@@ -8,6 +8,7 @@ Handler handler_of(std::string_view name) {
   if (name == "schedule") return schedule_command;
   if (name == "validate") return validate_command;
   if (name == "simulate") return simulate_command;
+  if (name == "plan") return plan_command;
   return nullptr;
 }
 

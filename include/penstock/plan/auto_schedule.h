@@ -1,5 +1,5 @@
-// `Auto`: a schedule made for the costs at hand. It builds many orders by list scheduling, improves the best one along
-// its critical path, and compares it with every named schedule that fits; the fastest wins.
+// `Auto`: a schedule made for the costs at hand. It builds many orders by list scheduling, improves the best
+// one along its critical path, and compares it with every named schedule that fits; the fastest wins.
 #pragma once
 
 #include <penstock/plan/costs.h>
@@ -22,13 +22,14 @@ struct AutoOptions {
 struct AutoResult {
   Schedule schedule;
   double step_time = 0;
-  std::string best_named;       //!< the fastest named schedule that fits; empty if none does
-  double best_named_time = 0;   //!< infinite if none fits
-  double lower_bound = 0;       //!< over the placements that were tried
+  std::string best_named;      //!< the fastest named schedule that fits; empty if none does
+  double best_named_time = 0;  //!< infinite if none fits
+  double lower_bound = 0;      //!< over the placements that were tried
 };
 
-//! The costs say how many stages there are; they must be a multiple of the ranks. A ScheduleError if not even one
-//! microbatch at a time fits under the cap.
-AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, const AutoOptions& options = {});
+//! The costs say how many stages there are; they must be a multiple of the ranks. A ScheduleError if not even
+//! one microbatch at a time fits under the cap.
+AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs,
+                              const AutoOptions& options = {});
 
 }  // namespace penstock

@@ -79,6 +79,9 @@ struct Costs {
   //! The share of the shorter part of an OVERLAP_F_B that hides beneath the longer: 0 is one after the other,
   //! 1 all.
   double overlap = 0;
+  //! The part of each F, I, W and B that does not shrink when microbatches get smaller; the planner's concern
+  //! alone.
+  double overhead = 0;
 
   const Link& link_between(Rank from, Rank to) const;
   //! The bytes of one message from stage `from` to stage `to`, forward or backward.

@@ -5,10 +5,11 @@ namespace penstock::tool {
 
 class Arguments;
 
+int doctor_command(Arguments& arguments);
+int plan_command(Arguments& arguments);
+int run_command(Arguments& arguments);
 int schedule_command(Arguments& arguments);
 int simulate_command(Arguments& arguments);
-int doctor_command(Arguments& arguments);
-int run_command(Arguments& arguments);
 int train_command(Arguments& arguments);
 int validate_command(Arguments& arguments);
 int version_command(Arguments& arguments);

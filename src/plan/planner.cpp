@@ -1,0 +1,294 @@
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/plan/auto_schedule.h>
+#include <penstock/plan/partition.h>
+#include <penstock/plan/planner.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <tuple>
+
+namespace penstock {
+namespace {
+
+constexpr std::size_t most_auto_actions =
+    30'000;  //!< beyond this Auto's search takes longer than a planner may
+
+//! The same work in another number of microbatches: all that depends on their size shrinks, the overhead does
+//! not.
+StageCosts resize(StageCosts costs, double ratio, double overhead) {
+  const auto time = [&](double& t) { t = std::min(t, overhead) + std::max(0.0, t - overhead) * ratio; };
+  const auto bytes = [&](std::uint64_t& b) {
+    b = static_cast<std::uint64_t>(std::ceil(static_cast<double>(b) * ratio));
+  };
+  time(costs.forward);
+  time(costs.input);
+  time(costs.weight);
+  if (costs.backward) time(*costs.backward);
+  bytes(costs.activation_bytes);
+  bytes(costs.weight_bytes);
+  bytes(costs.output_bytes);
+  bytes(costs.input_bytes);
+  return costs;
+}
+
+struct Case {
+  std::string schedule;
+  int stages_per_rank;
+  int microbatches;
+  bool recompute;
+};
+
+class Planner {
+ public:
+  Planner(std::span<const Layer> layers, const Costs& costs, const PlanOptions& options)
+      : layers_(layers), costs_(costs), options_(options) {}
+
+  PlanResult run() {
+    check();
+    for (const Case& one : cases()) consider(one);
+    rank();
+    return std::move(result_);
+  }
+
+ private:
+  void check() const {
+    if (options_.ranks < 1) throw UsageError("a plan needs at least one rank");
+    if (options_.microbatches.empty()) throw UsageError("a plan needs a number of microbatches");
+    for (const int count : options_.microbatches) {
+      if (count < 1) throw UsageError("microbatches must be 1 or more");
+    }
+  }
+
+  std::vector<std::string> names() const {
+    if (!options_.schedules.empty()) return options_.schedules;
+    std::vector<std::string> all;
+    for (const ScheduleInfo& info : schedule_infos()) {
+      if (info.has_backward) all.emplace_back(info.name);
+    }
+    all.emplace_back("Auto");
+    return all;
+  }
+
+  std::vector<int> stage_counts() const {
+    if (layers_.empty()) {
+      const int stages = static_cast<int>(costs_.stages.size());
+      if (stages % options_.ranks != 0) {
+        throw UsageError(std::to_string(stages) + " stages cannot be dealt to " +
+                         std::to_string(options_.ranks) + " ranks evenly");
+      }
+      return {stages / options_.ranks};
+    }
+    std::vector<int> counts;
+    for (const int count : options_.stages_per_rank) {
+      if (static_cast<std::size_t>(count) * static_cast<std::size_t>(options_.ranks) <= layers_.size())
+        counts.push_back(count);
+    }
+    if (counts.empty()) {
+      throw UsageError(std::to_string(layers_.size()) + " layers cannot fill " +
+                       std::to_string(options_.ranks) + " ranks");
+    }
+    return counts;
+  }
+
+  std::vector<Case> cases() const {
+    std::vector<Case> all;
+    const std::vector<int> counts = stage_counts();
+    for (const std::string& name : names()) {
+      const bool automatic = to_lower(name) == "auto";
+      const int only = automatic ? 0 : info_of(parse_schedule_kind(name)).only_stages_per_rank.value_or(0);
+      for (const int v : counts) {
+        if (only > 0 && only != v) continue;
+        for (const int m : options_.microbatches) {
+          all.push_back({name, v, m, false});
+          if (options_.recomputation) all.push_back({name, v, m, true});
+        }
+      }
+    }
+    if (all.empty()) throw UsageError("none of these schedules can have that many stages a rank");
+    return all;
+  }
+
+  StageCosts prepared(const StageCosts& stage, const Case& one) const {
+    const int measured =
+        options_.measured_microbatches > 0 ? options_.measured_microbatches : options_.microbatches.front();
+    StageCosts result = resize(stage, static_cast<double>(measured) / one.microbatches, costs_.overhead);
+    result.recompute = result.recompute || one.recompute;
+    return result;
+  }
+
+  //! The stages' costs for a placement, cut from the layers where the model is one of layers.
+  Costs cut(const Case& one, const Placement& placement, std::vector<int> in_flight, Plan& plan) const {
+    Costs costs = costs_;
+    if (layers_.empty()) {
+      for (StageCosts& stage : costs.stages) stage = prepared(stage, one);
+      return costs;
+    }
+    std::vector<Layer> layers(layers_.begin(), layers_.end());
+    for (Layer& layer : layers) layer.costs = prepared(layer.costs, one);
+    PartitionOptions options{placement.stage_to_rank(), std::move(in_flight), options_.memory_cap};
+    std::optional<Partition> found = partition_layers(layers, options);
+    // The peaks of a rank's stages need not coincide, so what seems too much may still fit.
+    options.memory_cap.reset();
+    if (!found) found = partition_layers(layers, options);
+    plan.first_layer = found->first_layer;
+    costs.stages = std::move(found->stages);
+    return costs;
+  }
+
+  void consider(const Case& one) {
+    Plan plan{one.schedule, one.stages_per_rank, one.microbatches, one.recompute};
+    try {
+      const ScheduleShape shape{options_.ranks, one.stages_per_rank, one.microbatches};
+      if (to_lower(one.schedule) == "auto") {
+        consider_auto(one, shape, plan);
+      } else {
+        const ScheduleKind kind = parse_schedule_kind(one.schedule);
+        check_shape(kind, shape);
+        const Program program = make_program(make_schedule(kind, shape), options_.mode);
+        std::vector<int> in_flight;
+        for (int s = 0; s < shape.stages(); ++s)
+          in_flight.push_back(std::max(1, program.peak_in_flight(StageId(s))));
+        const Costs costs = cut(one, program.placement(), in_flight, plan);
+        judge(plan, program, costs);
+        auto& best = best_cut_[{one.stages_per_rank, one.microbatches, one.recompute}];
+        if (plan.verdict == PlanVerdict::Slower && plan.step_time < best.step_time) {
+          best = {plan.step_time, costs, plan.first_layer};
+        }
+      }
+    } catch (const UsageError& error) {
+      plan.why = error.message();
+    } catch (const ScheduleError& error) {
+      plan.why = error.message();
+    }
+    result_.plans.push_back(std::move(plan));
+  }
+
+  void consider_auto(const Case& one, const ScheduleShape& shape, Plan& plan) {
+    if (3 * static_cast<std::size_t>(shape.stages()) * static_cast<std::size_t>(shape.microbatches) >
+        most_auto_actions) {
+      throw UsageError("too large for Auto's search");
+    }
+    // The best named plan's cut, so that Auto is never behind it; without one, a cut for the usual numbers in
+    // flight.
+    Costs costs;
+    if (const auto named = best_cut_.find({one.stages_per_rank, one.microbatches, one.recompute});
+        named != best_cut_.end() && !named->second.costs.stages.empty()) {
+      costs = named->second.costs;
+      plan.first_layer = named->second.first_layer;
+    } else {
+      const Placement placement = Placement::make(shape.ranks, shape.stages(), PlacementStyle::Loop);
+      std::vector<int> in_flight;
+      for (int s = 0; s < shape.stages(); ++s) {
+        in_flight.push_back(std::min(shape.microbatches, std::max(1, shape.ranks - s / one.stages_per_rank)));
+      }
+      costs = cut(one, placement, in_flight, plan);
+    }
+    const AutoResult automatic = make_auto_schedule(
+        shape.ranks, shape.microbatches, costs, {.memory_cap = options_.memory_cap, .mode = options_.mode});
+    judge(plan, make_program(automatic.schedule, options_.mode), costs);
+  }
+
+  void judge(Plan& plan, const Program& program, const Costs& costs) {
+    const SimulateOptions brief{.memory_samples = false, .critical_path = false};
+    const Simulation result = simulate(program, costs, brief);
+    plan.step_time = result.step_time;
+    plan.bubble = result.bubble;
+    plan.peak_memory = result.peak_memory();
+    plan.verdict = options_.memory_cap && plan.peak_memory > *options_.memory_cap ? PlanVerdict::DoesNotFit
+                                                                                  : PlanVerdict::Slower;
+
+    Costs free = costs;
+    free.link = {};
+    free.links.clear();
+    const double without_links = simulate(program, free, brief).step_time;
+    double busiest = 0;
+    for (const RankReport& rank : result.ranks) {
+      busiest = std::max(busiest, rank.busy);
+      plan.shares.compute += rank.busy / static_cast<double>(result.ranks.size());
+    }
+    plan.shares.imbalance = busiest - plan.shares.compute;
+    plan.shares.bubble = without_links - busiest;
+    plan.shares.communication = result.step_time - without_links;
+    if (plan.verdict != PlanVerdict::Slower || plan.step_time >= best_time_) return;
+    best_time_ = plan.step_time;
+    result_.schedule = compute_only(program.draft());
+    result_.schedule->name = program.name();
+  }
+
+  void rank() {
+    const auto key = [](const Plan& plan) {
+      const int group = static_cast<int>(plan.verdict);
+      const double value =
+          plan.verdict == PlanVerdict::DoesNotFit ? static_cast<double>(plan.peak_memory) : plan.step_time;
+      // Among equals the simpler one: a known schedule, no recomputation, fewer stages, less memory.
+      const bool automatic = to_lower(plan.schedule) == "auto";
+      return std::tuple(group, value, automatic, plan.recompute, plan.stages_per_rank, plan.peak_memory);
+    };
+    std::stable_sort(result_.plans.begin(), result_.plans.end(),
+                     [&](const Plan& a, const Plan& b) { return key(a) < key(b); });
+    for (Plan& plan : result_.plans) {
+      if (plan.verdict == PlanVerdict::DoesNotFit)
+        plan.why = "does not fit: needs " + bytes_text(plan.peak_memory);
+    }
+    if (result_.plans.empty() || result_.plans.front().verdict != PlanVerdict::Slower) return;
+    Plan& best = result_.plans.front();
+    best.verdict = PlanVerdict::Best;
+    for (Plan& plan : result_.plans) {
+      if (plan.verdict == PlanVerdict::Slower) plan.why = reason(plan, best);
+    }
+  }
+
+  //! The part of the time in which it loses most against the best.
+  std::string reason(const Plan& plan, const Plan& best) const {
+    const double excess = plan.step_time - best.step_time;
+    if (excess <= best.step_time * 1e-9) return "as fast";
+    const std::pair<const char*, double> parts[] = {
+        {plan.recompute && !best.recompute       ? "recomputation"
+         : plan.microbatches > best.microbatches ? "overhead of more microbatches"
+                                                 : "less overlap",
+         plan.shares.compute - best.shares.compute},
+        {"uneven stages", plan.shares.imbalance - best.shares.imbalance},
+        {"bubble", plan.shares.bubble - best.shares.bubble},
+        {"communication", plan.shares.communication - best.shares.communication}};
+    const auto most = std::max_element(std::begin(parts), std::end(parts),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    char text[96];
+    std::snprintf(text, sizeof text, "%s: %+.1f%% of the best's time", most->first,
+                  100 * most->second / best.step_time);
+    return text;
+  }
+
+  struct Cut {
+    double step_time = std::numeric_limits<double>::infinity();
+    Costs costs;
+    std::vector<int> first_layer;
+  };
+
+  std::map<std::tuple<int, int, bool>, Cut> best_cut_;  //!< by stages a rank, microbatches, recomputation
+  std::span<const Layer> layers_;
+  const Costs& costs_;
+  const PlanOptions& options_;
+  PlanResult result_;
+  double best_time_ = std::numeric_limits<double>::infinity();
+};
+
+}  // namespace
+
+PlanResult plan_layers(std::span<const Layer> layers, const Costs& links, const PlanOptions& options) {
+  if (layers.empty()) throw UsageError("a plan needs at least one layer");
+  return Planner(layers, links, options).run();
+}
+
+PlanResult plan_stages(const Costs& costs, const PlanOptions& options) {
+  check_costs(costs, static_cast<int>(costs.stages.size()));
+  if (costs.stages.empty()) throw UsageError("a plan needs at least one stage");
+  return Planner({}, costs, options).run();
+}
+
+}  // namespace penstock

@@ -1,0 +1,143 @@
+// The planner: its ranking, its cap, and its reasons.
+#include <penstock/base/error.h>
+#include <penstock/plan/partition.h>
+#include <penstock/plan/planner.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace penstock {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<Layer> model(int blocks) {
+  StageCosts block{.forward = 1,
+                   .input = 1,
+                   .weight = 1,
+                   .activation_bytes = 100,
+                   .weight_bytes = 20,
+                   .output_bytes = 10,
+                   .input_bytes = 10,
+                   .parameter_bytes = 50};
+  std::vector<Layer> layers(static_cast<std::size_t>(blocks), Layer{"block", block});
+  block.parameter_bytes = 200;
+  layers.front() = {"embedding", block};
+  block.forward = 2;
+  layers.back() = {"head", block};
+  return layers;
+}
+
+TEST(Planner, RanksWhatFitsByTimeAndSaysWhyTheRestLost) {
+  const auto layers = model(16);
+  const PlanOptions options{.ranks = 4, .microbatches = {8, 16}, .memory_cap = 2600};
+  const PlanResult result = plan_layers(layers, {}, options);
+  ASSERT_EQ(result.plans.front().verdict, PlanVerdict::Best);
+  ASSERT_TRUE(result.schedule);
+  double before = 0;
+  std::set<PlanVerdict> seen;
+  for (const Plan& plan : result.plans) {
+    seen.insert(plan.verdict);
+    if (plan.verdict == PlanVerdict::Best || plan.verdict == PlanVerdict::Slower) {
+      EXPECT_GE(plan.step_time, before);
+      EXPECT_LE(plan.peak_memory, 2600u);
+      before = plan.step_time;
+    }
+    if (plan.verdict == PlanVerdict::DoesNotFit) {
+      EXPECT_GT(plan.peak_memory, 2600u);
+      EXPECT_THAT(plan.why, HasSubstr("does not fit"));
+    }
+    EXPECT_NE(plan.verdict == PlanVerdict::Best, !plan.why.empty()) << plan.schedule;
+    EXPECT_NEAR(plan.shares.total(), plan.step_time, 1e-9);
+  }
+  EXPECT_TRUE(seen.contains(PlanVerdict::DoesNotFit) && seen.contains(PlanVerdict::Slower));
+}
+
+TEST(Planner, APlansTimeIsTheSimulatorsForItsOwnCut) {
+  const auto layers = model(12);
+  const PlanOptions options{
+      .ranks = 3, .microbatches = {6}, .stages_per_rank = {1, 2}, .recomputation = false};
+  for (const Plan& plan : plan_layers(layers, {}, options).plans) {
+    if (plan.verdict == PlanVerdict::Impossible || plan.schedule == "Auto") continue;
+    Costs costs;
+    for (std::size_t s = 0; s + 1 < plan.first_layer.size(); ++s) {
+      const auto from = static_cast<std::size_t>(plan.first_layer[s]),
+                 to = static_cast<std::size_t>(plan.first_layer[s + 1]);
+      costs.stages.push_back(merge_layers(std::span(layers).subspan(from, to - from)));
+    }
+    const Schedule schedule = make_schedule(plan.schedule, {3, plan.stages_per_rank, 6});
+    const Simulation simulation = simulate(make_program(schedule, SendMode::Buffered), costs);
+    EXPECT_EQ(simulation.step_time, plan.step_time) << plan.schedule;
+    EXPECT_EQ(simulation.peak_memory(), plan.peak_memory) << plan.schedule;
+  }
+}
+
+TEST(Planner, AutoIsNeverBehindANamedScheduleOfTheSameCase) {
+  const PlanResult result = plan_layers(model(16), {}, {.ranks = 4, .microbatches = {8}, .memory_cap = 3000});
+  for (const Plan& automatic : result.plans) {
+    if (automatic.schedule != "Auto" || automatic.verdict > PlanVerdict::Slower) continue;
+    for (const Plan& plan : result.plans) {
+      const bool same =
+          plan.stages_per_rank == automatic.stages_per_rank && plan.recompute == automatic.recompute;
+      if (!same || plan.verdict > PlanVerdict::Slower) continue;
+      EXPECT_LE(automatic.step_time, plan.step_time * (1 + 1e-12)) << plan.schedule;
+    }
+  }
+}
+
+TEST(Planner, RecomputationIsChosenWhereNothingElseFits) {
+  const auto layers = model(8);
+  const PlanResult result = plan_layers(layers, {}, {.ranks = 2, .microbatches = {8}, .memory_cap = 760});
+  ASSERT_EQ(result.plans.front().verdict, PlanVerdict::Best);
+  EXPECT_TRUE(result.plans.front().recompute);
+  const PlanResult nothing = plan_layers(layers, {}, {.ranks = 2, .microbatches = {8}, .memory_cap = 300});
+  EXPECT_NE(nothing.plans.front().verdict, PlanVerdict::Best);
+  EXPECT_FALSE(nothing.schedule);
+}
+
+TEST(Planner, NamesTheReasonThatWeighsMost) {
+  const auto layers = model(16);
+  const auto reason = [&](const Costs& links, const PlanOptions& options, const std::string& schedule,
+                          int stages_per_rank) {
+    const PlanResult result = plan_layers(layers, links, options);
+    for (const Plan& plan : result.plans) {
+      if (plan.schedule == schedule && plan.stages_per_rank == stages_per_rank) return plan.why;
+    }
+    return std::string("no such plan");
+  };
+  const PlanOptions bubbles{
+      .ranks = 4, .microbatches = {4}, .schedules = {"GPipe", "ZB2P"}, .recomputation = false};
+  EXPECT_THAT(reason({}, bubbles, "GPipe", 1), HasSubstr("bubble"));
+  Costs slow;
+  slow.link.latency = 5;
+  const PlanOptions hops{.ranks = 4,
+                         .microbatches = {16},
+                         .stages_per_rank = {1, 4},
+                         .schedules = {"1F1B", "Interleaved1F1B"},
+                         .recomputation = false};
+  EXPECT_THAT(reason(slow, hops, "Interleaved1F1B", 4), HasSubstr("communication"));
+  Costs overhead;
+  overhead.overhead = 0.9;
+  const PlanOptions counts{.ranks = 4,
+                           .microbatches = {64, 1024},
+                           .measured_microbatches = 64,
+                           .schedules = {"1F1B"},
+                           .recomputation = false};
+  const PlanResult result = plan_layers(layers, overhead, counts);
+  EXPECT_EQ(result.plans.front().microbatches, 64);
+  EXPECT_THAT(result.plans.back().why, HasSubstr("overhead of more microbatches"));
+}
+
+TEST(Planner, RefusesWhatCannotBe) {
+  EXPECT_THROW(plan_layers(model(3), {}, {.ranks = 4, .microbatches = {4}}), UsageError);
+  EXPECT_THROW(plan_layers(model(8), {}, {.ranks = 4, .microbatches = {}}), UsageError);
+  EXPECT_THROW(plan_stages(Costs::uniform(6), {.ranks = 4, .microbatches = {4}}), UsageError);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -102,6 +102,7 @@ std::string_view schedule_name(ScheduleKind kind) {
 
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
+  names.reserve(infos.size());
   for (const ScheduleInfo& info : infos) names.emplace_back(info.name);
   return names;
 }

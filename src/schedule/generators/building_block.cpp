@@ -87,6 +87,7 @@ ActionList lay_out(const ScheduleShape& shape, int rank, const Offsets& offsets)
 std::vector<ActionList> repeat_block(const ScheduleShape& shape, const BlockSlopes& slopes) {
   const std::array<int, 3> waits = find_waits(shape.ranks, slopes);
   std::vector<ActionList> orders;
+  orders.reserve(static_cast<std::size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) {
     orders.push_back(lay_out(shape, rank, offsets_of(rank, shape.ranks, slopes, waits)));
   }

@@ -36,6 +36,7 @@ ActionList order_of(const ScheduleShape& shape, const Rounds& rounds, int rank) 
 std::vector<ActionList> interleaved_zero_bubble(const ScheduleShape& shape) {
   const Rounds rounds(shape);
   std::vector<ActionList> orders;
+  orders.reserve(static_cast<std::size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(order_of(shape, rounds, rank));
   // Where a forward would stand before its input, idle slots go in front of it. (Not so for I, as in the
   // reference.)

@@ -57,6 +57,7 @@ class Table {
 //! The stages of a rank where they are dealt round and round: rank, rank + ranks, ….
 inline std::vector<int> looped_stages(const ScheduleShape& shape, int rank) {
   std::vector<int> stages;
+  stages.reserve(static_cast<std::size_t>(shape.stages_per_rank));
   for (int local = 0; local < shape.stages_per_rank; ++local) stages.push_back(rank + local * shape.ranks);
   return stages;
 }

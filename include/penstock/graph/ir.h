@@ -1,0 +1,228 @@
+// The flat ATen graph: what capture and import produce, what splitting cuts, what the interpreter runs. Plain
+// data; every change of a graph is a function that returns another one.
+#pragma once
+
+#include <penstock/base/ids.h>
+#include <penstock/value/tree.h>
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace penstock {
+
+//! A value's place in `Graph::values`.
+using ValueId = StrongId<struct ValueTag>;
+
+//! A result that nobody reads.
+inline constexpr ValueId unused_value{-1};
+
+enum class ValueType : std::uint8_t { Tensor, Int, Float, Bool };
+
+//! A size of a tensor: a number, or a symbolic expression with the number that it had when the model was
+//! exported.
+struct Dim {
+  std::int64_t size = 0;
+  std::string expression;  //!< empty where the size is fixed
+
+  friend bool operator==(const Dim&, const Dim&) = default;
+};
+
+//! What is known of a tensor before the graph runs.
+struct ValueMeta {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<Dim> sizes;
+
+  std::int64_t numel() const;
+  std::size_t nbytes() const;
+  std::string text() const;  //!< `float32[2, "s0"=3]`
+
+  friend bool operator==(const ValueMeta&, const ValueMeta&) = default;
+};
+
+struct Value {
+  std::string name;
+  ValueType type = ValueType::Tensor;
+  std::optional<ValueMeta> meta;
+  std::string expression;  //!< of a symbolic scalar
+  //! Values with equal numbers may share memory; -1 for scalars.
+  std::int32_t storage = -1;
+};
+
+//! An argument of a node: a constant, a value, or a list in which at least one item is a value.
+struct Arg {
+  std::variant<c10::IValue, ValueId, std::vector<Arg>> is;
+
+  const c10::IValue* constant() const { return std::get_if<c10::IValue>(&is); }
+  const ValueId* value() const { return std::get_if<ValueId>(&is); }
+  const std::vector<Arg>* list() const { return std::get_if<std::vector<Arg>>(&is); }
+};
+
+//! One return of an operator: a value, or the items of a list.
+struct Result {
+  std::vector<ValueId> ids;
+  bool is_list = false;
+};
+
+//! Arithmetic on sizes, which is no operator of the dispatcher.
+enum class ScalarOp : std::uint8_t {
+  Add,
+  Sub,
+  Mul,
+  FloorDiv,
+  TrueDiv,
+  Mod,
+  Pow,
+  Neg,
+  Pos,
+  Eq,
+  Ne,
+  Lt,
+  Le,
+  Gt,
+  Ge,
+  And,
+  Or,
+  Not,
+  Max,
+  Min,
+  Int,
+  Float,
+  Sqrt,
+  Trunc,
+  Ite,
+  LeftShift,
+  RightShift
+};
+
+std::string_view scalar_op_name(ScalarOp op);
+std::optional<ScalarOp> parse_scalar_op(std::string_view name);
+
+enum class GradFlag : std::uint8_t { Inherit, On, Off };
+
+//! An autocast region: `region` tells apart regions that follow each other, since each has a cache of its
+//! own.
+struct Autocast {
+  c10::DeviceType device = c10::DeviceType::CPU;
+  at::ScalarType dtype = at::kBFloat16;
+  bool enabled = true;
+  bool cache = true;
+  int region = 0;
+
+  friend bool operator==(const Autocast&, const Autocast&) = default;
+};
+
+//! The modes that a node runs in, where they differ from the caller's.
+struct NodeMode {
+  GradFlag grad = GradFlag::Inherit;
+  std::vector<Autocast> autocast;  //!< outermost first
+
+  friend bool operator==(const NodeMode&, const NodeMode&) = default;
+};
+
+struct Node {
+  enum class Kind : std::uint8_t { Op, Scalar, Split };
+
+  Kind kind = Kind::Op;
+  const c10::OperatorHandle* op = nullptr;  //!< of Op; from `find_operator`, which keeps it alive
+  ScalarOp scalar = ScalarOp::Add;          //!< of Scalar
+  std::vector<Arg> args;                    //!< of Op: one for each argument of its schema
+  std::vector<Result> results;              //!< of Op: one for each return of its schema
+  std::string module;                       //!< path of the module that ran it, `` for the root
+  NodeMode mode;
+
+  std::string name() const;  //!< `aten::add.Tensor`, `scalar::mul`, `pipe_split`
+};
+
+//! A tensor that the graph reads but does not get from its caller.
+struct Slot {
+  enum class Kind : std::uint8_t { Parameter, Buffer, Constant };
+
+  Kind kind = Kind::Parameter;
+  ValueId value;
+  std::vector<std::string> names;  //!< fully qualified; several where modules share the tensor
+  bool requires_grad = false;
+  bool persistent = true;
+};
+
+//! An input of the graph: a leaf of its arguments. Leaves that no node reads have a value all the same;
+//! leaves that export baked in say what they must be.
+struct GraphInput {
+  ValueId value;
+  std::optional<c10::IValue> baked;
+};
+
+//! After the nodes: `target`, a slot's or an input's value, gets the elements of `from`.
+struct Mutation {
+  ValueId target;
+  ValueId from;
+};
+
+//! What a symbol of size expressions may be.
+struct SymbolRange {
+  std::string symbol;
+  std::optional<std::int64_t> min, max;
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Slot> slots;
+  std::vector<GraphInput> inputs;  //!< leaves of the tuple (args, kwargs)
+  Structure input_structure;
+  std::vector<Node> nodes;
+  std::vector<Arg> outputs;  //!< leaves; never lists
+  Structure output_structure;
+  std::vector<Mutation> mutations;
+  std::vector<SymbolRange> symbols;
+
+  const Value& value(ValueId id) const { return values[static_cast<std::size_t>(id.value)]; }
+  Value& value(ValueId id) { return values[static_cast<std::size_t>(id.value)]; }
+  ValueId add_value(Value value);
+
+  //! The names of the inputs' leaves, `args[0]` or a keyword.
+  std::vector<std::string> input_paths() const;
+  //! `output`, `output.0`, `output.logits`, `output.hidden.1`.
+  std::vector<std::string> output_paths() const;
+
+  const Slot* find_slot(ValueId value) const;
+};
+
+//! The operator of this name (`aten::add.Tensor`), or null. The handle lives as long as the process.
+const c10::OperatorHandle* find_operator(const std::string& name);
+const c10::OperatorHandle* intern_operator(const c10::OperatorHandle& op);
+
+//! Calls `visit(id)` for every value that the argument reads.
+template <class Visit>
+void for_each_value(const Arg& arg, const Visit& visit) {
+  if (const ValueId* id = arg.value()) {
+    visit(*id);
+  } else if (const std::vector<Arg>* items = arg.list()) {
+    for (const Arg& item : *items) for_each_value(item, visit);
+  }
+}
+
+template <class Visit>
+void for_each_read(const Node& node, const Visit& visit) {
+  for (const Arg& arg : node.args) for_each_value(arg, visit);
+}
+
+template <class Visit>
+void for_each_result(const Node& node, const Visit& visit) {
+  for (const Result& result : node.results) {
+    for (const ValueId id : result.ids) {
+      if (id != unused_value) visit(id);
+    }
+  }
+}
+
+}  // namespace penstock

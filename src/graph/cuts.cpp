@@ -1,0 +1,203 @@
+// Where a graph can be cut, and where users ask for it.
+#include "graph/cuts.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/passes.h>
+#include <penstock/graph/split.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <set>
+
+namespace penstock {
+namespace {
+
+constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+bool within(const std::string& path, const std::string& module) {
+  return path == module || (path.starts_with(module) && path[module.size()] == '.');
+}
+
+std::string place_of(const Node& node) {
+  return node.name() + (node.module.empty() ? "" : " of module " + node.module);
+}
+
+//! The nodes between which the graph must stay whole, and why.
+struct Bond {
+  std::size_t first = nowhere;  //!< cuts before first+1 … last are refused
+  std::size_t last = 0;
+  std::string why;
+};
+
+//! Memory that is written: from its birth to the last write in one stage. Tensors that come from outside the
+//! graph must be seen by one stage only once anybody writes them.
+std::vector<Bond> memory_bonds(const Graph& graph) {
+  struct Use {
+    std::size_t birth = nowhere, first = nowhere, last = 0, last_write = nowhere;
+    bool outside = false;
+  };
+  std::vector<Use> uses(graph.values.size() + 1);
+  const auto use_of = [&](ValueId id) -> Use* {
+    const std::int32_t storage = graph.value(id).storage;
+    return storage < 0 ? nullptr : &uses[static_cast<std::size_t>(storage)];
+  };
+  for (const Slot& slot : graph.slots) {
+    if (Use* use = use_of(slot.value)) use->outside = true;
+  }
+  for (const GraphInput& input : graph.inputs) {
+    if (Use* use = use_of(input.value)) use->outside = true;
+  }
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const auto touch = [&](ValueId id) {
+      Use* use = use_of(id);
+      if (!use) return;
+      if (use->birth == nowhere) use->birth = i;
+      use->last = i;
+    };
+    for_each_read(graph.nodes[i], touch);
+    for_each_result(graph.nodes[i], touch);
+    for (const ValueId id : written_values(graph.nodes[i])) {
+      if (Use* use = use_of(id)) use->last_write = i;
+    }
+  }
+  std::vector<Bond> bonds;
+  for (const Use& use : uses) {
+    if (use.last_write == nowhere) continue;
+    const Node& writer = graph.nodes[use.last_write];
+    if (use.outside) {
+      bonds.push_back(
+          {use.birth, use.last, place_of(writer) + " writes a tensor that stages on both sides would use"});
+    } else {
+      bonds.push_back({use.birth, use.last_write,
+                       place_of(writer) + " writes in place what " + place_of(graph.nodes[use.birth]) +
+                           " made in an earlier stage"});
+    }
+  }
+  return bonds;
+}
+
+//! Numbers that come from the elements of tensors cannot cross: messages are tensors.
+std::vector<Bond> scalar_bonds(const Graph& graph) {
+  std::vector<Bond> bonds;
+  std::vector<std::size_t> bond_of(graph.values.size(), nowhere);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    for_each_read(node, [&](ValueId id) {
+      const std::size_t bond = bond_of[static_cast<std::size_t>(id.value)];
+      if (bond != nowhere) bonds[bond].last = i;
+    });
+    if (node.kind != Node::Kind::Op || is_size_query(node)) continue;
+    for_each_result(node, [&](ValueId id) {
+      if (graph.value(id).type == ValueType::Tensor) return;
+      bond_of[static_cast<std::size_t>(id.value)] = bonds.size();
+      bonds.push_back({i, i, "a number that " + place_of(node) + " reads from a tensor would cross the cut"});
+    });
+  }
+  return bonds;
+}
+
+//! Functional mutations: the written slot belongs to the stage that makes its new value.
+std::vector<Bond> mutation_bonds(const Graph& graph) {
+  std::vector<Bond> bonds;
+  for (const Mutation& mutation : graph.mutations) {
+    Bond bond{.why = "%" + graph.value(mutation.target).name + " is read and written on both sides"};
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      bool touches = false;
+      for_each_read(graph.nodes[i], [&](ValueId id) { touches = touches || id == mutation.target; });
+      for_each_result(graph.nodes[i], [&](ValueId id) { touches = touches || id == mutation.from; });
+      if (!touches) continue;
+      if (bond.first == nowhere) bond.first = i;
+      bond.last = i;
+    }
+    if (bond.first != nowhere) bonds.push_back(bond);
+  }
+  return bonds;
+}
+
+}  // namespace
+
+bool is_size_query(const Node& node) {
+  return node.kind == Node::Kind::Op && node.op->operator_name().name.starts_with("aten::sym_");
+}
+
+std::vector<std::string> cut_obstacles(const Graph& graph) {
+  std::vector<std::string> why(graph.nodes.size() + 1);
+  for (const auto& bonds : {memory_bonds(graph), scalar_bonds(graph), mutation_bonds(graph)}) {
+    for (const Bond& bond : bonds) {
+      for (std::size_t cut = bond.first + 1; cut <= bond.last; ++cut) {
+        if (why[cut].empty()) why[cut] = bond.why;
+      }
+    }
+  }
+  return why;
+}
+
+std::string why_not_cut(const Graph& graph, std::size_t node) {
+  return node <= graph.nodes.size() ? cut_obstacles(graph)[node] : "there is no such node";
+}
+
+Cuts legal_cuts(const Graph& graph) {
+  const std::vector<std::string> why = cut_obstacles(graph);
+  const auto works = [](const Node& node) { return node.kind == Node::Kind::Op && !is_size_query(node); };
+  std::size_t first = 0, last = graph.nodes.size();
+  while (first < last && !works(graph.nodes[first])) ++first;
+  while (last > first && !works(graph.nodes[last - 1])) --last;
+  Cuts cuts;
+  for (std::size_t cut = first + 1; cut < last; ++cut) {
+    if (why[cut].empty() && works(graph.nodes[cut])) cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+Cuts cuts_at_marks(const Graph& graph) {
+  Cuts cuts;
+  bool work = false;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (graph.nodes[i].kind != Node::Kind::Split) {
+      work = work || graph.nodes[i].kind == Node::Kind::Op;
+      continue;
+    }
+    if (work) cuts.push_back(i + 1);
+    work = false;
+  }
+  if (!cuts.empty() && !work) cuts.pop_back();
+  return cuts;
+}
+
+std::vector<std::string> module_paths(const Graph& graph) {
+  std::vector<std::string> paths;
+  std::set<std::string> seen;
+  for (const Node& node : graph.nodes) {
+    for (std::size_t dot = 0; !node.module.empty() && dot != std::string::npos;) {
+      dot = node.module.find('.', dot + 1);
+      const std::string path = node.module.substr(0, dot);
+      if (seen.insert(path).second) paths.push_back(path);
+    }
+  }
+  return paths;
+}
+
+Cuts cuts_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points) {
+  std::set<std::size_t> cuts;
+  for (const auto& [module, point] : points) {
+    std::size_t first = nowhere, last = 0;
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      if (!within(graph.nodes[i].module, module)) continue;
+      if (first == nowhere) first = i;
+      last = i;
+    }
+    if (first == nowhere) {
+      const std::string near = nearest(module, module_paths(graph));
+      throw UsageError("no operator ran in a module " + quote(module, 200), {},
+                       near.empty() ? "module_paths() lists the paths" : "did you mean " + near + "?");
+    }
+    cuts.insert(point == SplitPoint::Beginning ? first : last + 1);
+  }
+  cuts.erase(0);
+  cuts.erase(graph.nodes.size());
+  return {cuts.begin(), cuts.end()};
+}
+
+}  // namespace penstock

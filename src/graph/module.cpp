@@ -1,0 +1,156 @@
+// Runs a graph as a module would run, and says what does not fit before it does.
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/module.h>
+#include <penstock/graph/passes.h>
+#include <penstock/value/tensor_meta.h>
+
+#include <ATen/core/ivalue.h>
+
+#include <map>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
+Named named(const Graph& graph, const std::vector<at::Tensor>& tensors, Slot::Kind kind) {
+  Named found;
+  for (std::size_t i = 0; i < graph.slots.size(); ++i) {
+    if (graph.slots[i].kind == kind) found.emplace_back(graph.slots[i].names[0], tensors[i]);
+  }
+  return found;
+}
+
+const SymbolRange* range_of(const Graph& graph, const std::string& symbol) {
+  for (const SymbolRange& range : graph.symbols) {
+    if (range.symbol == symbol) return &range;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+GraphModule::GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<c10::Device> device)
+    : graph_(std::move(graph)), tensors_(std::move(tensors)), device_(device), train_(graph_, device) {
+  if (tensors_.size() != graph_.slots.size()) {
+    throw UsageError("a graph with " + std::to_string(graph_.slots.size()) + " tensors was given " +
+                     std::to_string(tensors_.size()));
+  }
+  if (!device_) return;
+  for (at::Tensor& tensor : tensors_) {
+    if (tensor.device() == *device_) continue;
+    tensor = tensor.detach().to(*device_).set_requires_grad(tensor.requires_grad());
+  }
+}
+
+IValue GraphModule::forward(const Args& args, const Kwargs& kwargs) const {
+  std::vector<IValue> leaves = flatten_inputs(graph_, args, kwargs);
+  check_inputs(graph_, leaves);
+  return unflatten(run(std::move(leaves)), graph_.output_structure);
+}
+
+std::vector<IValue> GraphModule::run(std::vector<IValue> leaves) const {
+  return interpreter().run(std::move(leaves), tensors_);
+}
+
+Named GraphModule::named_parameters() const {
+  return named(graph_, tensors_, Slot::Kind::Parameter);
+}
+
+Named GraphModule::named_buffers() const {
+  return named(graph_, tensors_, Slot::Kind::Buffer);
+}
+
+void GraphModule::train(bool on) {
+  if (!on && !eval_) eval_.emplace(eval_graph(graph_), device_);
+  training_ = on;
+}
+
+std::vector<IValue> flatten_inputs(const Graph& graph, const Args& args, const Kwargs& kwargs) {
+  c10::impl::GenericDict named_args(c10::StringType::get(), c10::AnyType::get());
+  // Python keeps keyword arguments in the order of the call; the graph has the order of the export.
+  const Structure* order =
+      graph.input_structure.children.size() == 2 ? &graph.input_structure.children[1] : nullptr;
+  std::size_t taken = 0;
+  for (std::size_t i = 0; order && i < order->keys.size(); ++i) {
+    const auto* name = std::get_if<std::string>(&order->keys[i]);
+    const auto it = name ? kwargs.find(*name) : kwargs.end();
+    if (it == kwargs.end()) continue;
+    named_args.insert(it->first, it->second);
+    ++taken;
+  }
+  for (const auto& [name, value] : kwargs) {
+    if (taken < kwargs.size() && !named_args.contains(name)) named_args.insert(name, value);
+  }
+  const IValue tree = c10::ivalue::Tuple::create({c10::ivalue::Tuple::create(args), named_args});
+  FlatTree flat = flatten(tree);
+  // Which element types lists have does not matter here.
+  if (flat.leaves.size() != graph.inputs.size() || flat.structure.text() != graph.input_structure.text()) {
+    throw UsageError("the arguments are " + flat.structure.text() + ", but the graph takes " +
+                     graph.input_structure.text());
+  }
+  return std::move(flat.leaves);
+}
+
+void check_inputs(const Graph& graph, const std::vector<IValue>& leaves) {
+  std::vector<std::string> faults;
+  std::map<std::string, std::pair<std::int64_t, std::string>> symbols;
+  const std::vector<std::string> paths = graph.input_paths();
+  bool sizes_differ = false;
+  for (std::size_t i = 0; i < graph.inputs.size() && i < leaves.size(); ++i) {
+    const GraphInput& input = graph.inputs[i];
+    const Value& value = graph.value(input.value);
+    const std::string here = paths[i] + " (" + value.name + ")";
+    if (input.baked) {
+      if (!leaves_equal(*input.baked, leaves[i]))
+        faults.push_back(here + " is another constant than the one that the graph was made with");
+      continue;
+    }
+    if (value.type != ValueType::Tensor) continue;
+    if (!leaves[i].isTensor() || !leaves[i].toTensor().defined()) {
+      faults.push_back(here + " is a " + kind_text(leaves[i]) + ", expected a tensor");
+      continue;
+    }
+    if (!value.meta) continue;
+    const at::Tensor& tensor = leaves[i].toTensor();
+    if (tensor.scalar_type() != value.meta->dtype) {
+      faults.push_back(here + " is " + dtype_text(tensor.scalar_type()) + ", expected " +
+                       dtype_text(value.meta->dtype));
+    }
+    if (tensor.dim() != static_cast<std::int64_t>(value.meta->sizes.size())) {
+      faults.push_back(here + " has " + std::to_string(tensor.dim()) + " dims, expected " +
+                       value.meta->text());
+      continue;
+    }
+    for (std::size_t d = 0; d < value.meta->sizes.size(); ++d) {
+      const Dim& dim = value.meta->sizes[d];
+      const std::int64_t size = tensor.size(static_cast<std::int64_t>(d));
+      const std::string place = "dim " + std::to_string(d) + " of " + here + " is " + std::to_string(size);
+      if (dim.expression.empty()) {
+        if (size == dim.size) continue;
+        faults.push_back(place + ", expected " + std::to_string(dim.size));
+        sizes_differ = true;
+        continue;
+      }
+      const auto [it, fresh] = symbols.try_emplace(dim.expression, size, here);
+      if (!fresh && it->second.first != size) {
+        faults.push_back(place + ", but " + dim.expression + " is " + std::to_string(it->second.first) +
+                         " in " + it->second.second);
+      }
+      const SymbolRange* range = range_of(graph, dim.expression);
+      if (range && ((range->min && size < *range->min) || (range->max && size > *range->max))) {
+        faults.push_back(place + ", outside the range that the model was exported for");
+      }
+    }
+  }
+  if (faults.empty()) return;
+  throw ShapeError(join(faults, "; "), {},
+                   sizes_differ
+                       ? "the model was made for these sizes: pass microbatches of exactly that size, or "
+                         "export it with a dynamic batch"
+                       : "");
+}
+
+}  // namespace penstock

@@ -1,0 +1,231 @@
+// The whole program: version, inputs and slots, nodes, outputs.
+#include "graph/pt2_import.h"
+
+#include "graph/pt2_nodes.h"
+#include "graph/pt2_parts.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/passes.h>
+#include <penstock/graph/pt2.h>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+
+const std::string where = "models/model.json";
+
+void check_version(const Json& program) {
+  const Json& version = field(program, "schema_version", where);
+  const std::int64_t major = integer_at(field(version, "major", where), where);
+  const std::int64_t minor = integer_at(field(version, "minor", where), where);
+  if (major != pt2_schema_major) {
+    throw UsageError("the archive has schema version " + std::to_string(major) + "." + std::to_string(minor) +
+                         ", but only version " + std::to_string(pt2_schema_major) + " is known",
+                     {}, "export the model with the torch version that Penstock is built with");
+  }
+}
+
+class ProgramReader {
+ public:
+  ProgramReader(const Json& program, const WeightPlaces& places)
+      : program_(program), places_(places), nodes_(graph_) {}
+
+  Graph read() {
+    check_version(program_);
+    const Json& module = field(program_, "graph_module", where);
+    scope_.graph = &object_at(field(module, "graph", where), where);
+    const Json& signature = field(module, "signature", where);
+    for (const Json& spec : array_at(field(signature, "input_specs", where), where)) read_input(spec);
+    nodes_.read_nodes(scope_, where);
+    for (const Json& spec : array_at(field(signature, "output_specs", where), where)) read_output(spec);
+    read_structures(module);
+    read_ranges();
+    try {
+      check_graph(graph_);
+    } catch (const UsageError& error) {
+      fail_at(where, error.message());
+    }
+    assign_storage(graph_);
+    return std::move(graph_);
+  }
+
+ private:
+  void read_input(const Json& json) {
+    const auto [kind, value] = choice_at(json, where);
+    const Json& spec = *value;
+    if (kind == "parameter") {
+      add_slot(Slot::Kind::Parameter, spec, "parameter_name", true);
+    } else if (kind == "buffer") {
+      add_slot(Slot::Kind::Buffer, spec, "buffer_name", bool_at(field(spec, "persistent", where), where));
+    } else if (kind == "tensor_constant") {
+      add_slot(Slot::Kind::Constant, spec, "tensor_constant_name", false);
+    } else if (kind == "user_input") {
+      add_user_input(field(spec, "arg", where));
+    } else if (kind == "constant_input") {
+      const std::string name = string_at(field(spec, "name", where), where);
+      const Arg arg = nodes_.read_arg(scope_, field(spec, "value", where), where);
+      add_baked(name, arg);
+    } else {
+      throw UsageError("the model has an input of kind " + kind + ", which is not supported", {},
+                       "graphs take tensors, numbers and text");
+    }
+  }
+
+  void add_slot(Slot::Kind kind, const Json& spec, const char* name_field, bool persistent) {
+    const std::string value = string_at(field(field(spec, "arg", where), "name", where), where);
+    const std::string name = string_at(field(spec, name_field, where), where);
+    const auto place = places_.find(name);
+    if (place == places_.end()) fail_at(where, "the archive holds no tensor " + quote(name, 200));
+    if (place->second.pickled) {
+      throw UsageError("the tensor " + quote(name, 200) + " is pickled, which only Python can read", {},
+                       "export plain strided tensors on the CPU");
+    }
+    for (Slot& slot : graph_.slots) {
+      // A tied weight is one slot with several names.
+      if (slot.kind != kind || !places_.at(slot.names[0]).same_tensor(place->second)) continue;
+      slot.names.push_back(name);
+      nodes_.bind(scope_, value, {slot.value}, where);
+      return;
+    }
+    const ValueId id = nodes_.define(scope_, value, ValueType::Tensor, where);
+    graph_.value(id).meta = place->second.meta;
+    graph_.slots.push_back({.kind = kind,
+                            .value = id,
+                            .names = {name},
+                            .requires_grad = kind == Slot::Kind::Parameter && place->second.requires_grad,
+                            .persistent = persistent});
+  }
+
+  void add_user_input(const Json& arg) {
+    const auto [kind, value] = choice_at(arg, where);
+    if (kind == "as_tensor") {
+      const std::string name = string_at(field(*value, "name", where), where);
+      graph_.inputs.push_back({nodes_.define(scope_, name, ValueType::Tensor, where), std::nullopt});
+      return;
+    }
+    if (kind == "as_sym_int") {
+      const auto [form, name] = choice_at(*value, where);
+      if (form == "as_name") {
+        graph_.inputs.push_back(
+            {nodes_.define(scope_, string_at(*name, where), ValueType::Int, where), std::nullopt});
+        return;
+      }
+    }
+    add_baked("input_" + std::to_string(graph_.inputs.size()), nodes_.read_arg(scope_, arg, where));
+  }
+
+  void add_baked(const std::string& name, const Arg& arg) {
+    if (!arg.constant() || arg.constant()->isList())
+      fail_at(where, "input " + quote(name) + " is no plain constant");
+    const IValue& constant = *arg.constant();
+    const ValueType type = constant.isDouble() ? ValueType::Float
+                           : constant.isBool() ? ValueType::Bool
+                                               : ValueType::Int;
+    graph_.inputs.push_back({nodes_.define(scope_, name, type, where), constant});
+  }
+
+  void read_output(const Json& json) {
+    const auto [kind, value] = choice_at(json, where);
+    if (kind == "user_output" || kind == "loss_output") {
+      const Json& arg = field(*value, "arg", where);
+      Arg output = kind == "user_output" ? nodes_.read_arg(scope_, arg, where) : named(arg);
+      if (output.list()) fail_at(where, "an output that is a list");
+      graph_.outputs.push_back(std::move(output));
+    } else if (kind == "buffer_mutation" || kind == "parameter_mutation") {
+      const std::string name = string_at(
+          field(*value, kind == "buffer_mutation" ? "buffer_name" : "parameter_name", where), where);
+      const Arg from = named(field(*value, "arg", where));
+      for (const Slot& slot : graph_.slots) {
+        if (std::find(slot.names.begin(), slot.names.end(), name) == slot.names.end()) continue;
+        graph_.mutations.push_back({slot.value, tensor_of(from)});
+        return;
+      }
+      fail_at(where, "an output writes " + quote(name, 200) + ", which is no buffer or parameter");
+    } else if (kind == "user_input_mutation") {
+      const Arg target =
+          nodes_.lookup(scope_, string_at(field(*value, "user_input_name", where), where), where);
+      graph_.mutations.push_back({tensor_of(target), tensor_of(named(field(*value, "arg", where)))});
+    } else {
+      throw UsageError("the model has an output of kind " + kind + ", which is not supported", {},
+                       "export the forward pass only");
+    }
+  }
+
+  Arg named(const Json& arg) const {
+    return nodes_.lookup(scope_, string_at(field(arg, "name", where), where), where);
+  }
+
+  ValueId tensor_of(const Arg& arg) const {
+    if (!arg.value() || graph_.value(*arg.value()).type != ValueType::Tensor)
+      fail_at(where, "a mutation that is no tensor");
+    return *arg.value();
+  }
+
+  void read_structures(const Json& module) {
+    NamedTuples tuples;
+    if (const Json* fields = optional_field(module, "treespec_namedtuple_fields", where)) {
+      for (const auto& [name, tuple] : object_at(*fields, where).items()) {
+        for (const Json& item : array_at(field(tuple, "field_names", where), where)) {
+          tuples[name].push_back(string_at(item, where));
+        }
+      }
+    }
+    for (const Json& entry : array_at(field(module, "module_call_graph", where), where)) {
+      if (string_at(field(entry, "fqn", where), where) != "") continue;
+      const Json& signature = field(entry, "signature", where);
+      graph_.input_structure =
+          pt2_structure(string_at(field(signature, "in_spec", where), where), tuples, where);
+      graph_.output_structure =
+          pt2_structure(string_at(field(signature, "out_spec", where), where), tuples, where);
+      return;
+    }
+    fail_at(where, "the module call graph has no root");
+  }
+
+  void read_ranges() {
+    const Json* ranges = optional_field(program_, "range_constraints", where);
+    if (!ranges) return;
+    for (const auto& [symbol, range] : object_at(*ranges, where).items()) {
+      SymbolRange read{.symbol = symbol};
+      if (const Json* min = optional_field(range, "min_val", where)) read.min = integer_at(*min, where);
+      if (const Json* max = optional_field(range, "max_val", where)) read.max = integer_at(*max, where);
+      graph_.symbols.push_back(std::move(read));
+    }
+  }
+
+  const Json& program_;
+  const WeightPlaces& places_;
+  Graph graph_;
+  Pt2Nodes nodes_;
+  Pt2Nodes::Scope scope_;
+};
+
+}  // namespace
+
+void read_weight_places(const Json& config, const std::string& folder, const std::string& file,
+                        WeightPlaces& places) {
+  for (const auto& [name, entry] : object_at(field(config, "config", file), file).items()) {
+    const std::string here = file + ", " + name;
+    WeightPlace place{.record = folder + string_at(field(entry, "path_name", here), here)};
+    place.pickled = bool_at(field(entry, "use_pickle", here), here);
+    const Json* meta = optional_field(entry, "tensor_meta", here);
+    if (!meta) place.pickled = true;
+    if (meta) {
+      place.meta = pt2_meta(*meta, here);
+      place.requires_grad = bool_at(field(*meta, "requires_grad", here), here);
+      place.offset = pt2_dim(field(*meta, "storage_offset", here), here).size;
+      for (const Json& stride : array_at(field(*meta, "strides", here), here)) {
+        place.strides.push_back(pt2_dim(stride, here).size);
+      }
+    }
+    if (!places.emplace(name, std::move(place)).second) fail_at(here, "the tensor is listed twice");
+  }
+}
+
+Graph import_program(const Json& program, const WeightPlaces& places) {
+  return ProgramReader(program, places).read();
+}
+
+}  // namespace penstock

@@ -1,0 +1,230 @@
+// Dtypes, sizes, structures and module paths of an archive.
+#include "graph/pt2_parts.h"
+
+#include <penstock/base/error.h>
+
+#include <c10/core/Layout.h>
+#include <c10/core/MemoryFormat.h>
+
+#include <regex>
+
+namespace penstock {
+namespace {
+
+constexpr int deepest_tree = 64;
+
+//! The names in a node's context, where it has one for each child. Dicts keep a list of keys, dataclasses a
+//! list whose first item is one.
+std::optional<std::vector<DictKey>> keys_in(const Json& context, std::size_t children) {
+  if (!context.is_array()) return std::nullopt;
+  std::vector<DictKey> keys;
+  for (const Json& key : context) {
+    if (key.is_string()) {
+      keys.emplace_back(key.get<std::string>());
+    } else if (key.is_number_integer()) {
+      keys.emplace_back(key.get<std::int64_t>());
+    } else {
+      break;
+    }
+  }
+  if (keys.size() == children && keys.size() == context.size()) return keys;
+  for (const Json& item : context) {
+    if (auto inner = item.is_array() ? keys_in(item, children) : std::nullopt) return inner;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::vector<DictKey>> fields_of(const Json& context, const NamedTuples& named,
+                                              std::size_t children) {
+  // A named tuple's context is its class, which the archive lists with its fields.
+  const Json* name = &context;
+  if (context.is_object()) {
+    const auto it = context.find("class_name");
+    if (it == context.end()) return std::nullopt;
+    name = &*it;
+  }
+  if (!name->is_string()) return std::nullopt;
+  const auto it = named.find(name->get<std::string>());
+  if (it == named.end() || it->second.size() != children) return std::nullopt;
+  return std::vector<DictKey>(it->second.begin(), it->second.end());
+}
+
+Structure structure_at(const Json& spec, const NamedTuples& named, const std::string& where, int depth) {
+  if (depth > deepest_tree) fail_at(where, "a tree that is too deep");
+  Structure structure;
+  const Json* type = optional_field(spec, "type", where);
+  if (!type) return structure;
+  const std::string name = string_at(*type, where);
+  for (const Json& child : array_at(field(spec, "children_spec", where), where)) {
+    structure.children.push_back(structure_at(child, named, where, depth + 1));
+  }
+  Json context;
+  if (const Json* text = optional_field(spec, "context", where)) {
+    context = text->is_string() ? Json::parse(text->get<std::string>(), nullptr, false) : *text;
+    if (context.is_discarded()) context = *text;
+  }
+  structure.kind = Structure::Kind::Tuple;
+  if (name == "builtins.tuple") return structure;
+  if (name == "builtins.list" || name.ends_with("immutable_list") || name == "collections.deque") {
+    structure.kind = Structure::Kind::List;
+    return structure;
+  }
+  auto keys = keys_in(context, structure.children.size());
+  if (!keys) keys = fields_of(context, named, structure.children.size());
+  if (!keys && name.ends_with("dict")) fail_at(where, "a dict whose keys are no integers or strings");
+  if (keys) {
+    structure.kind = Structure::Kind::Dict;
+    structure.keys = std::move(*keys);
+  }
+  return structure;
+}
+
+}  // namespace
+
+at::ScalarType pt2_dtype(const Json& value, const std::string& where) {
+  switch (integer_at(value, where)) {
+    case 1:
+      return at::kByte;
+    case 2:
+      return at::kChar;
+    case 3:
+      return at::kShort;
+    case 4:
+      return at::kInt;
+    case 5:
+      return at::kLong;
+    case 6:
+      return at::kHalf;
+    case 7:
+      return at::kFloat;
+    case 8:
+      return at::kDouble;
+    case 9:
+      return at::kComplexHalf;
+    case 10:
+      return at::kComplexFloat;
+    case 11:
+      return at::kComplexDouble;
+    case 12:
+      return at::kBool;
+    case 13:
+      return at::kBFloat16;
+    case 28:
+      return at::ScalarType::UInt16;
+    case 29:
+      return at::ScalarType::Float8_e4m3fn;
+    case 30:
+      return at::ScalarType::Float8_e5m2;
+    case 31:
+      return at::ScalarType::Float8_e4m3fnuz;
+    case 32:
+      return at::ScalarType::Float8_e5m2fnuz;
+    case 33:
+      return at::ScalarType::Float8_e8m0fnu;
+    case 34:
+      return at::ScalarType::UInt32;
+    case 35:
+      return at::ScalarType::UInt64;
+    default:
+      fail_at(where, "unknown dtype " + value.dump());
+  }
+}
+
+std::int64_t pt2_layout(const Json& value, const std::string& where) {
+  switch (integer_at(value, where)) {
+    case 1:
+      return static_cast<std::int64_t>(c10::Layout::Sparse);
+    case 2:
+      return static_cast<std::int64_t>(c10::Layout::SparseCsr);
+    case 3:
+      return static_cast<std::int64_t>(c10::Layout::SparseCsc);
+    case 4:
+      return static_cast<std::int64_t>(c10::Layout::SparseBsr);
+    case 5:
+      return static_cast<std::int64_t>(c10::Layout::SparseBsc);
+    case 6:
+      return static_cast<std::int64_t>(c10::Layout::Mkldnn);
+    case 7:
+      return static_cast<std::int64_t>(c10::Layout::Strided);
+    default:
+      fail_at(where, "unknown layout " + value.dump());
+  }
+}
+
+std::int64_t pt2_memory_format(const Json& value, const std::string& where) {
+  switch (integer_at(value, where)) {
+    case 1:
+      return static_cast<std::int64_t>(c10::MemoryFormat::Contiguous);
+    case 2:
+      return static_cast<std::int64_t>(c10::MemoryFormat::ChannelsLast);
+    case 3:
+      return static_cast<std::int64_t>(c10::MemoryFormat::ChannelsLast3d);
+    case 4:
+      return static_cast<std::int64_t>(c10::MemoryFormat::Preserve);
+    default:
+      fail_at(where, "unknown memory format " + value.dump());
+  }
+}
+
+c10::Device pt2_device(const Json& value, const std::string& where) {
+  std::string name = string_at(field(value, "type", where), where);
+  if (const Json* index = optional_field(value, "index", where)) {
+    name += ":" + std::to_string(integer_at(*index, where));
+  }
+  try {
+    return c10::Device(name);
+  } catch (const c10::Error&) {
+    fail_at(where, "unknown device " + name);
+  }
+}
+
+std::string short_expression(const std::string& expression) {
+  static const std::regex symbol(R"(Symbol\('([A-Za-z0-9_]+)'[^()]*\))"), integer(R"(Integer\((-?[0-9]+)\))");
+  return std::regex_replace(std::regex_replace(expression, symbol, "$1"), integer, "$1");
+}
+
+Dim pt2_dim(const Json& value, const std::string& where) {
+  const Choice choice = choice_at(value, where);
+  if (choice.name == "as_int") return {.size = integer_at(*choice.value, where)};
+  if (choice.name != "as_expr") fail_at(where, "unknown size " + choice.name);
+  Dim dim{.expression = string_at(field(*choice.value, "expr_str", where), where)};
+  if (dim.expression.size() > 2000) fail_at(where, "a size expression that is too long");
+  dim.expression = short_expression(dim.expression);
+  if (const Json* hint = optional_field(*choice.value, "hint", where)) {
+    const Choice number = choice_at(*hint, where);
+    if (number.name == "as_int") dim.size = integer_at(*number.value, where);
+  }
+  return dim;
+}
+
+ValueMeta pt2_meta(const Json& value, const std::string& where) {
+  ValueMeta meta{.dtype = pt2_dtype(field(value, "dtype", where), where)};
+  for (const Json& size : array_at(field(value, "sizes", where), where)) {
+    meta.sizes.push_back(pt2_dim(size, where));
+    if (meta.sizes.back().size < 0) fail_at(where, "a negative size");
+  }
+  return meta;
+}
+
+Structure pt2_structure(const std::string& text, const NamedTuples& named, const std::string& where) {
+  const Json spec = Json::parse(text, nullptr, false);
+  if (!spec.is_array() || spec.size() != 2 || spec[0] != 1) fail_at(where, "unknown tree specification");
+  return structure_at(spec[1], named, where, 0);
+}
+
+std::string pt2_module_path(const Json& node, const std::string& where) {
+  const Json* metadata = optional_field(node, "metadata", where);
+  const Json* stack = metadata ? optional_field(*metadata, "nn_module_stack", where) : nullptr;
+  if (!stack) return {};
+  const std::string text = string_at(*stack, where);
+  // `key,path,class;key,path,class`, outermost first.
+  const std::size_t semicolon = text.rfind(';');
+  const std::size_t begin = text.find(',', semicolon == std::string::npos ? 0 : semicolon);
+  const std::size_t end = begin == std::string::npos ? begin : text.find(',', begin + 1);
+  if (end == std::string::npos) return {};
+  const std::string path = text.substr(begin + 1, end - begin - 1);
+  const bool plain = path.find_first_of(" \t\n(){}[]\",=:%") == std::string::npos;
+  return plain && !path.starts_with("_empty_nn_module_stack") ? path : std::string();
+}
+
+}  // namespace penstock

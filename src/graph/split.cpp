@@ -1,0 +1,313 @@
+// Builds the stage graphs, one after the other: what a stage reads and does not make is an input, a slot, or
+// computed again.
+#include "graph/cuts.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/passes.h>
+#include <penstock/graph/split.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <set>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+
+std::size_t index_of(ValueId id) {
+  return static_cast<std::size_t>(id.value);
+}
+
+//! What the whole graph says about each value.
+struct Origins {
+  enum class Kind : std::uint8_t { Node, Input, Slot };
+  struct Origin {
+    Kind kind = Kind::Node;
+    std::size_t index = 0;  //!< of the node, input or slot
+  };
+
+  std::vector<Origin> of;
+  std::vector<bool> free;  //!< depends on constants only, and nobody writes it
+
+  explicit Origins(const Graph& graph) : of(graph.values.size()), free(graph.values.size(), false) {
+    std::set<std::int32_t> written;
+    for (const Node& node : graph.nodes) {
+      for (const ValueId id : written_values(node)) written.insert(graph.value(id).storage);
+    }
+    for (std::size_t i = 0; i < graph.inputs.size(); ++i)
+      of[index_of(graph.inputs[i].value)] = {Kind::Input, i};
+    for (std::size_t i = 0; i < graph.slots.size(); ++i) of[index_of(graph.slots[i].value)] = {Kind::Slot, i};
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      const Node& node = graph.nodes[i];
+      bool constant = node.kind == Node::Kind::Op && !has_side_effects(node);
+      for_each_read(node, [&](ValueId id) {
+        constant = constant && (free[index_of(id)] || graph.value(id).type != ValueType::Tensor);
+      });
+      for_each_result(node, [&](ValueId id) {
+        of[index_of(id)] = {Kind::Node, i};
+        const Value& value = graph.value(id);
+        free[index_of(id)] = constant && value.type == ValueType::Tensor && !written.contains(value.storage);
+      });
+    }
+  }
+};
+
+class StageBuilder {
+ public:
+  StageBuilder(const Graph& whole, const Origins& origins, std::vector<StageGraph>& stages,
+               const std::vector<int>& stage_of_node, int stage)
+      : whole_(whole),
+        origins_(origins),
+        stages_(stages),
+        stage_of_node_(stage_of_node),
+        stage_(stage),
+        names_(whole.values.size(), Arg{IValue()}),
+        known_(whole.values.size(), false) {}
+
+  void build(std::size_t begin, std::size_t end, bool last) {
+    for (std::size_t i = begin; i < end; ++i)
+      for_each_read(whole_.nodes[i], [&](ValueId id) { note_sizes(id); });
+    for (std::size_t i = begin; i < end; ++i) {
+      if (whole_.nodes[i].kind != Node::Kind::Split) copy_node(whole_.nodes[i]);
+    }
+    for (const Mutation& mutation : whole_.mutations) {
+      if (owner(mutation.from) == stage_) {
+        graph().mutations.push_back({*resolve(mutation.target).value(), *resolve(mutation.from).value()});
+      }
+    }
+    if (last) {
+      for (const Arg& output : whole_.outputs) {
+        graph().outputs.push_back(output.value() ? resolve(*output.value()) : output);
+      }
+      graph().output_structure = whole_.output_structure;
+    }
+    graph().symbols = whole_.symbols;
+  }
+
+  //! The output of this stage that carries a value of the whole.
+  static int output_for(std::vector<StageBuilder>& builders, int stage, ValueId id) {
+    return builders[static_cast<std::size_t>(stage)].add_output(id);
+  }
+
+  void set_peers(std::vector<StageBuilder>* peers) { peers_ = peers; }
+
+ private:
+  Graph& graph() { return stages_[static_cast<std::size_t>(stage_)].graph; }
+  StageGraph& here() { return stages_[static_cast<std::size_t>(stage_)]; }
+
+  //! The stage whose node makes the value; -1 for inputs and slots.
+  int owner(ValueId id) const {
+    const auto& origin = origins_.of[index_of(id)];
+    return origin.kind == Origins::Kind::Node ? stage_of_node_[origin.index] : -1;
+  }
+
+  int add_output(ValueId id) {
+    const auto [it, fresh] = outputs_.try_emplace(id.value, static_cast<int>(graph().outputs.size()));
+    if (fresh) graph().outputs.push_back({names_[index_of(id)]});
+    return it->second;
+  }
+
+  //! Tensors that the stage receives for their elements may serve for sizes as well.
+  void note_sizes(ValueId id) {
+    const Value& value = whole_.value(id);
+    const int from = owner(id);
+    if (value.type != ValueType::Tensor || !value.meta || from == stage_ || origins_.free[index_of(id)])
+      return;
+    if (origins_.of[index_of(id)].kind == Origins::Kind::Slot) return;
+    for (std::size_t d = 0; d < value.meta->sizes.size(); ++d) {
+      const std::string& expression = value.meta->sizes[d].expression;
+      if (!expression.empty()) sizes_.try_emplace(expression, id, static_cast<std::int64_t>(d));
+    }
+  }
+
+  Arg define(ValueId id) {
+    const Arg made{graph().add_value(whole_.value(id))};
+    names_[index_of(id)] = made;
+    known_[index_of(id)] = true;
+    return made;
+  }
+
+  Arg resolve(ValueId id) {
+    if (known_[index_of(id)]) return names_[index_of(id)];
+    const auto& origin = origins_.of[index_of(id)];
+    switch (origin.kind) {
+      case Origins::Kind::Input: {
+        const GraphInput& input = whole_.inputs[origin.index];
+        if (input.baked) return {*input.baked};
+        return add_input(id, FromUser{static_cast<int>(origin.index)});
+      }
+      case Origins::Kind::Slot: {
+        const Arg made = define(id);
+        Slot slot = whole_.slots[origin.index];
+        slot.value = *made.value();
+        graph().slots.push_back(std::move(slot));
+        here().slots.push_back(static_cast<int>(origin.index));
+        return made;
+      }
+      case Origins::Kind::Node:
+        break;
+    }
+    const int from = owner(id);
+    const Node& node = whole_.nodes[origin.index];
+    if (whole_.value(id).type != ValueType::Tensor) return recompute_scalar(id, node);
+    if (origins_.free[index_of(id)]) {
+      copy_node(node);
+      return names_[index_of(id)];
+    }
+    return add_input(id, FromStage{from, output_for(*peers_, from, id)});
+  }
+
+  Arg add_input(ValueId id, InputSource source) {
+    const Arg made = define(id);
+    graph().inputs.push_back({*made.value(), std::nullopt});
+    here().sources.push_back(source);
+    return made;
+  }
+
+  Arg recompute_scalar(ValueId id, const Node& node) {
+    const auto size = sizes_.find(whole_.value(id).expression);
+    if (size == sizes_.end() || whole_.value(id).type != ValueType::Int) {
+      copy_node(node);
+      return names_[index_of(id)];
+    }
+    const Arg tensor = resolve(size->second.first);
+    const Arg made = define(id);
+    graph().nodes.push_back({.op = find_operator("aten::sym_size.int"),
+                             .args = {tensor, {IValue(size->second.second)}},
+                             .results = {{.ids = {*made.value()}}},
+                             .module = node.module});
+    return made;
+  }
+
+  void copy_node(const Node& node) {
+    Node copy = node;
+    for (Arg& arg : copy.args) arg = resolved(arg);
+    for (Result& result : copy.results) {
+      for (ValueId& id : result.ids) {
+        if (id != unused_value) id = *define(id).value();
+      }
+    }
+    graph().nodes.push_back(std::move(copy));
+  }
+
+  Arg resolved(const Arg& arg) {
+    if (const ValueId* id = arg.value()) return resolve(*id);
+    const std::vector<Arg>* items = arg.list();
+    if (!items) return arg;
+    std::vector<Arg> list;
+    for (const Arg& item : *items) list.push_back(resolved(item));
+    return {std::move(list)};
+  }
+
+  const Graph& whole_;
+  const Origins& origins_;
+  std::vector<StageGraph>& stages_;
+  const std::vector<int>& stage_of_node_;
+  int stage_;
+  std::vector<Arg> names_;  //!< of the whole's values in this stage
+  std::vector<bool> known_;
+  std::map<std::int32_t, int> outputs_;
+  std::map<std::string, std::pair<ValueId, std::int64_t>> sizes_;
+  std::vector<StageBuilder>* peers_ = nullptr;
+};
+
+Structure flat_tuple(std::size_t leaves) {
+  return {.kind = Structure::Kind::Tuple, .children = std::vector<Structure>(leaves)};
+}
+
+std::vector<int> stages_of_nodes(const Graph& graph, const Cuts& cuts) {
+  std::vector<int> stage(graph.nodes.size(), 0);
+  std::size_t before = 0;
+  for (const std::size_t cut : cuts) {
+    if (cut <= before || cut >= graph.nodes.size()) {
+      throw UsageError("cuts must ascend and lie within the graph's " + std::to_string(graph.nodes.size()) +
+                       " nodes; " + std::to_string(cut) + " does not");
+    }
+    before = cut;
+    for (std::size_t i = cut; i < graph.nodes.size(); ++i) ++stage[i];
+  }
+  return stage;
+}
+
+std::vector<SharedSlot> shared_slots(const Graph& graph, const std::vector<StageGraph>& stages) {
+  std::vector<SharedSlot> shared;
+  for (std::size_t slot = 0; slot < graph.slots.size(); ++slot) {
+    SharedSlot found{.names = graph.slots[slot].names,
+                     .is_parameter = graph.slots[slot].kind == Slot::Kind::Parameter};
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      const auto& held = stages[s].slots;
+      if (std::find(held.begin(), held.end(), static_cast<int>(slot)) != held.end()) {
+        found.stages.push_back(static_cast<int>(s));
+      }
+    }
+    if (found.stages.size() > 1) shared.push_back(std::move(found));
+  }
+  return shared;
+}
+
+}  // namespace
+
+SplitGraph split_graph(const Graph& graph, const Cuts& cuts) {
+  const std::vector<std::string> obstacles = cut_obstacles(graph);
+  const std::vector<int> stage_of_node = stages_of_nodes(graph, cuts);
+  for (const std::size_t cut : cuts) {
+    if (obstacles[cut].empty()) continue;
+    throw UsageError("the model cannot be cut before " + graph.nodes[cut].name() +
+                         (graph.nodes[cut].module.empty() ? "" : " of module " + graph.nodes[cut].module) +
+                         ": " + obstacles[cut],
+                     {}, "move the cut, or make the model write a copy (clone) instead");
+  }
+  const Origins origins(graph);
+  const std::size_t count = cuts.size() + 1;
+  SplitGraph split;
+  split.stages.resize(count);
+  std::vector<StageBuilder> builders;
+  for (std::size_t s = 0; s < count; ++s)
+    builders.emplace_back(graph, origins, split.stages, stage_of_node, static_cast<int>(s));
+  for (std::size_t s = 0; s < count; ++s) {
+    builders[s].set_peers(&builders);
+    const std::size_t begin = s == 0 ? 0 : cuts[s - 1], end = s < cuts.size() ? cuts[s] : graph.nodes.size();
+    builders[s].build(begin, end, s + 1 == count);
+  }
+  for (std::size_t s = 0; s < count; ++s) {
+    Graph& stage = split.stages[s].graph;
+    if (s + 1 < count) stage.output_structure = flat_tuple(stage.outputs.size());
+    stage.input_structure = {.kind = Structure::Kind::Tuple,
+                             .children = {flat_tuple(stage.inputs.size()), {.kind = Structure::Kind::Dict}}};
+    stage = compact(stage);
+    check_graph(stage);
+  }
+  split.shared = shared_slots(graph, split.stages);
+  return split;
+}
+
+std::string SplitGraph::table() const {
+  std::string text;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (std::size_t i = 0; i < stages[s].sources.size(); ++i) {
+      const Graph& graph = stages[s].graph;
+      const Value& value = graph.value(graph.inputs[i].value);
+      text += "stage " + std::to_string(s) + "  %" + value.name +
+              (value.meta ? " " + value.meta->text() : "") + "  from ";
+      if (const auto* user = std::get_if<FromUser>(&stages[s].sources[i])) {
+        text += "the user, input " + std::to_string(user->input) + "\n";
+      } else {
+        const auto& from = std::get<FromStage>(stages[s].sources[i]);
+        text += "stage " + std::to_string(from.stage) + ", output " + std::to_string(from.output) +
+                (from.stage + 1 < static_cast<int>(s) ? " (skips stages)" : "") + "\n";
+      }
+    }
+  }
+  for (const SharedSlot& slot : shared) {
+    std::vector<std::string> numbers;
+    for (const int stage : slot.stages) numbers.push_back(std::to_string(stage));
+    text += std::string(slot.is_parameter ? "parameter " : "tensor ") + join(slot.names, " = ") +
+            "  in stages " + join(numbers, ", ") + "\n";
+  }
+  return text;
+}
+
+}  // namespace penstock

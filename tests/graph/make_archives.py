@@ -1,0 +1,196 @@
+"""Exports the small models of the import tests, with inputs, outputs, gradients and buffers of Python's eager run.
+
+Usage: python3 make_archives.py FOLDER. For each model, NAME.pt2 and NAME.safetensors; the latter holds, for each run
+`r0`, `r1`, …: `r0.in.LEAF` (inputs in order), `r0.seed.PATH` (gradients of outputs), `r0.out.PATH`, `r0.grad.NAME`,
+and after all runs `buffer.NAME`. Run k is seeded with k, and gradients are not kept from run to run.
+"""
+import collections
+import json
+import struct
+import sys
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.distributed.pipelining import pipe_split
+from torch.utils import _pytree as pytree
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x)) + x
+        return x
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        batch, time, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).split(width, dim=2)
+        q, k, v = (t.view(batch, time, self.heads, width // self.heads).transpose(1, 2) for t in (q, k, v))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(a.transpose(1, 2).reshape(batch, time, width))
+        return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)))))
+
+
+class GPT(nn.Module):
+    def __init__(self, layers=2, width=8, vocabulary=13, length=5):
+        super().__init__()
+        self.token, self.place = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, 2) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, tokens):
+        x = self.token(tokens) + self.place(torch.arange(tokens.shape[1]))
+        for i, block in enumerate(self.blocks):
+            if i > 0:
+                pipe_split()
+            x = block(x)
+        return {"logits": self.head(self.norm(x)), "hidden": (x,)}
+
+
+class ConvNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.conv2, self.norm2 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.drop, self.fc = nn.Dropout2d(0.2), nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = F.max_pool2d(torch.relu_(self.norm1(self.conv1(x))), 2)
+        x = x + self.drop(self.norm2(self.conv2(x)))
+        return self.fc(F.adaptive_avg_pool2d(x, 2).flatten(1))
+
+
+Pair = collections.namedtuple("Pair", "first second")
+pytree._register_namedtuple(Pair, serialized_type_name="penstock.Pair")
+
+
+class Mixed(nn.Module):
+    """Constants, modes, scalars for tensors, in-place writes, views, lists, keyword inputs, None and numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("mask", torch.tril(torch.ones(3, 3)), persistent=False)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.scale = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x, flag, *, other, bias=None):
+        self.count.add_(x.shape[0])
+        h = self.lin(x) * self.scale + 1.5
+        a, b = h.chunk(2, dim=-1)
+        h = torch.cat([b * 2, a], dim=-1).clone()
+        h[:, 0] = 0.25
+        with torch.no_grad():
+            z = h.mean() + x.shape[0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            w = self.out(h)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            w = w + self.out(h)
+        t = torch.full((4,), 0.5, device=x.device) * self.frozen
+        h = h + w.float() + t + (other["u"] @ self.mask).sum(-1, keepdim=True)
+        if bias is not None:
+            h = h + bias
+        if flag:
+            h = h.masked_fill(h < 0, float("-inf")).exp()
+        return Pair(h.view(-1, 2), {"z": z, "list": [a.abs(), None], "n": 3})
+
+
+class LSTM(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.fc = nn.LSTM(3, 4, num_layers=2, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x):
+        y, (h, c) = self.lstm(x)
+        return self.fc(y), h, c
+
+
+def save_tensors(path, tensors):
+    names = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.bfloat16: "BF16", torch.bool: "BOOL"}
+    header, blobs, at = {}, [], 0
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().contiguous()
+        blob = bytes(tensor.flatten().view(torch.uint8).tolist()) if tensor.numel() else b""
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + len(blob)]}
+        blobs.append(blob)
+        at += len(blob)
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def paths_of(tree, here="output"):
+    if tree is None or not isinstance(tree, (tuple, list, dict)):
+        return [(here, tree)]
+    if hasattr(tree, "_fields"):
+        tree = tree._asdict()
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return [leaf for key, item in items for leaf in paths_of(item, f"{here}.{key}")]
+
+
+def make(folder, name, model, runs, dynamic=None):
+    args, kwargs = runs[0]
+    program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic)
+    for module in program.graph_module.modules():
+        for node in getattr(module, "graph", torch.fx.Graph()).nodes:
+            node.meta.pop("stack_trace", None)
+            node.meta.pop("torch_fn", None)
+    program.example_inputs = None
+    torch.export.save(program, f"{folder}/{name}.pt2")
+    tensors = {}
+    for k, (args, kwargs) in enumerate(runs):
+        model.zero_grad(set_to_none=True)
+        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs))]
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                tensors[f"r{k}.in.{i}"] = leaf
+        torch.manual_seed(k)
+        outputs = [(p, o) for p, o in paths_of(model(*args, **kwargs)) if isinstance(o, torch.Tensor)]
+        generator = torch.Generator().manual_seed(100 + k)
+        roots, seeds = [], []
+        for path, output in outputs:
+            tensors[f"r{k}.out.{path}"] = output
+            if output.requires_grad:
+                seed = torch.randn(output.shape, generator=generator).to(output.dtype)
+                tensors[f"r{k}.seed.{path}"] = seed
+                roots.append(output)
+                seeds.append(seed)
+        torch.autograd.backward(roots, seeds)
+        for parameter, value in model.named_parameters():
+            if value.grad is not None:
+                tensors[f"r{k}.grad.{parameter}"] = value.grad
+    for buffer, value in model.named_buffers():
+        tensors[f"buffer.{buffer}"] = value
+    save_tensors(f"{folder}/{name}.safetensors", tensors)
+
+
+def main():
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    folder = sys.argv[1]
+    batch = torch.export.Dim("batch", min=2, max=64)
+    make(folder, "mlp", MLP(), [((torch.randn(n, 6),), {}) for n in (4, 7)], ({0: batch},))
+    make(folder, "gpt", GPT(), [((torch.randint(0, 13, (4, 5)),), {})], ({0: batch},))
+    make(folder, "convnet", ConvNet(), [((torch.randn(2, 2, 8, 8),), {}) for _ in range(2)])
+    mixed = [((torch.randn(n, 4), True), {"other": {"u": torch.randn(n, 3)}}) for n in (3, 6)]
+    make(folder, "mixed", Mixed(), mixed, {"x": {0: batch}, "flag": None, "other": {"u": {0: batch}}})
+    make(folder, "lstm", LSTM(), [((torch.randn(2, 5, 3),), {}) for _ in range(2)])
+
+
+main()

@@ -1,3 +1,4 @@
+// The arithmetic of costs, and their checks.
 // Adds up the costs of layers to those of a stage, and checks that the numbers make sense.
 #include <penstock/base/error.h>
 #include <penstock/plan/costs.h>

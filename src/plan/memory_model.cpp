@@ -1,3 +1,4 @@
+// Bytes follow from the order of a rank's actions: forwards take, backwards give back.
 // Follows what each action takes and gives back, and turns it into samples over time.
 #include "memory_model.h"
 

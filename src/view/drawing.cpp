@@ -1,3 +1,4 @@
+// Timelines, tables and simulations as boxes.
 // Lays schedules and timelines out as boxes; what is drawn here looks the same in every form.
 #include <penstock/base/text.h>
 #include <penstock/view/drawing.h>

@@ -1,3 +1,4 @@
+// Finds, reads and lowers what a command works on; writes its pictures and tables.
 // Reads the schedule that a command works on, and writes its pictures.
 #include "source.h"
 

@@ -1,3 +1,4 @@
+// Units of size.
 // Reads quantities with their units.
 #include "units.h"
 

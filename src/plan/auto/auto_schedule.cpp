@@ -1,3 +1,4 @@
+// Tries the named schedules, builds orders by many rules of list scheduling, improves the best few.
 // Auto's search from end to end: orders are made, improved and compared, and the best becomes a schedule.
 #include "improve.h"
 #include "list_schedule.h"

@@ -1,3 +1,4 @@
+// The quick evaluation: every rank runs as far as it can, as in the simulator, but on plain arrays.
 // Evaluates an order of computations: who waits for whom, when each runs, whether it fits the cap.
 #include "order.h"
 

@@ -46,6 +46,17 @@ TEST(Tool, EveryListedCommandHasAHelpWithAnExample) {
   }
 }
 
+TEST(Tool, HasEveryCommandThatTheReadmeShows) {
+  const std::string readme = test::slurp(PENSTOCK_SOURCE_DIR "/README.md");
+  const std::vector<std::string> names = listed_commands();
+  const std::regex line("\nbuild/release/bin/penstock ([a-z]+) ");
+  int shown = 0;
+  for (std::sregex_iterator it(readme.begin(), readme.end(), line), end; it != end; ++it, ++shown) {
+    EXPECT_THAT(names, testing::Contains((*it)[1].str()));
+  }
+  EXPECT_GT(shown, 3);
+}
+
 TEST(Tool, AnUnknownCommandIsBadUsageAndSuggestsTheNearest) {
   const Outcome outcome = test::penstock({"versoin"});
   EXPECT_EQ(outcome.code, 2);

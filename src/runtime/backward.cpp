@@ -97,6 +97,20 @@ class Recorder : public torch::autograd::FunctionPreHook {
       into_;  // shared: if the engine throws, the graph and so this hook may outlive us
 };
 
+// A whole backward frees as it goes; the input half must keep the deferred nodes' saved tensors, so it cannot
+// ask the engine to. This makes each of the other nodes give up its own as soon as it has run.
+class ReleaseWhenRun : public torch::autograd::FunctionPostHook {
+ public:
+  explicit ReleaseWhenRun(Node& node) : node_(node) {}
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    node_.release_variables();
+    return outputs;
+  }
+
+ private:
+  Node& node_;  // owns us
+};
+
 void drop_hooks(Node& node) {
   node.tensor_pre_hooks().clear();
   node.pre_hooks().clear();
@@ -124,6 +138,7 @@ class InputHalf {
   // captured by the engine, which costs nothing.
   void choose_captures() {
     captures_ = wanted_.edges;
+    for (Node* node : cut_.inner) node->add_post_hook(std::make_unique<ReleaseWhenRun>(*node));
     recorded_.resize(cut_.deferred.size());
     for (std::size_t i = 0; i < cut_.deferred.size(); ++i) {
       Node& node = *cut_.deferred[i];
@@ -172,12 +187,10 @@ class InputHalf {
       add(cut_.weight_roots[i], cut_.weight_root_grads[i]);
   }
 
-  // Cutting the edges keeps the weight half from computing the inputs' gradients again. It frees little:
-  // saved tensors hold the nodes that made them. So the nodes that are done give up what they saved.
+  // So that the weight half does not compute the inputs' gradients again.
   void sever() {
-    edge_list severed;  // keeps the nodes alive until all of them are released
+    edge_list severed;  // keeps every node alive until all edges are cut
     for (Edge* edge : cut_.inward) severed.push_back(std::exchange(*edge, {}));
-    for (Node* node : cut_.inner) node->release_variables();
   }
 
   GraphCut cut_;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -47,6 +48,31 @@ INSTANTIATE_TEST_SUITE_P(Reference, Golden,
                          testing::Values("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS",
                                          "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"),
                          [](const auto& test) { return std::string(test.param); });
+
+std::uint64_t fnv(const std::string& text) {
+  std::uint64_t value = 0xcbf29ce484222325U;
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return value;
+}
+
+TEST(GoldenWide, AThousandRandomShapesAreTheReferences) {
+  std::ifstream in = open_golden("wide");
+  std::string line;
+  int lines = 0;
+  while (std::getline(in, line)) {
+    if (line.starts_with("#")) continue;
+    std::istringstream fields(line);
+    std::string name;
+    ScheduleShape shape;
+    std::uint64_t compute = 0, lowered = 0;
+    fields >> name >> shape.ranks >> shape.stages_per_rank >> shape.microbatches >> compute >> lowered;
+    const Schedule schedule = make_schedule(name, shape);
+    EXPECT_EQ(fnv(to_csv(schedule)), compute) << line;
+    EXPECT_EQ(fnv(to_csv(lower(schedule))), lowered) << line;
+    ++lines;
+  }
+  EXPECT_EQ(lines, 1000);
+}
 
 TEST(GoldenPlacement, PlacementsAreTheReferences) {
   std::ifstream in = open_golden("placement");

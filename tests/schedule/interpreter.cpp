@@ -244,10 +244,92 @@ class World {
   std::vector<RankState> ranks_;
 };
 
+// The same for compute tables: values are everywhere at once, so only the order counts.
+class Tables {
+ public:
+  Tables(const Schedule& schedule, const Wiring& wiring)
+      : schedule_(schedule), wiring_(wiring), next_(schedule.ranks.size(), 0) {}
+
+  bool run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t rank = 0; rank < next_.size(); ++rank) {
+        if (next_[rank] == schedule_.ranks[rank].size()) continue;
+        const Step step = perform(static_cast<int>(rank), schedule_.ranks[rank][next_[rank]]);
+        if (step == Step::Fail) return false;
+        if (step == Step::Wait) continue;
+        ++next_[rank];
+        moved = true;
+      }
+    }
+    return finished();
+  }
+
+ private:
+  Step perform(int rank, const Action& action) {
+    if (action.is_idle()) return Step::Done;
+    if (!action.is_compute()) return Step::Fail;
+    std::vector<Action> parts{action};
+    if (action.kind() == ActionKind::Overlap) parts = {action.forward_part(), action.backward_part()};
+    for (const Action& part : parts) {
+      const int stage = part.stage().value;
+      if (stage >= schedule_.placement.stages() || part.microbatch().value >= schedule_.microbatches)
+        return Step::Fail;
+      if (schedule_.placement.rank_of(StageId(stage)).value != rank) return Step::Fail;
+      if (!ready(part)) return Step::Wait;
+    }
+    for (const Action& part : parts) {
+      if (!apply(part)) return Step::Fail;
+    }
+    return Step::Done;
+  }
+
+  bool ready(const Action& part) const {
+    const int stage = part.stage().value, batch = part.microbatch().value;
+    if (part.kind() == ActionKind::BackwardWeight) return inputs_.contains({stage, batch});
+    const bool forward = part.kind() == ActionKind::Forward;
+    if (!forward && !outputs_.contains({stage, batch})) return false;
+    for (int i = 0; i < wiring_.edges(); ++i) {
+      const int from = wiring_.edge(i).from.value, to = wiring_.edge(i).to.value;
+      if (forward && to == stage && !outputs_.contains({from, batch})) return false;
+      if (!forward && from == stage && !inputs_.contains({to, batch})) return false;
+    }
+    return true;
+  }
+
+  // False if it has been done before.
+  bool apply(const Action& part) {
+    const Batch key{part.stage().value, part.microbatch().value};
+    if (part.kind() == ActionKind::Forward) return outputs_.insert(key).second;
+    training_ = true;
+    if (part.kind() != ActionKind::BackwardWeight && !inputs_.insert(key).second) return false;
+    return part.kind() == ActionKind::BackwardInput || weights_.insert(key).second;
+  }
+
+  bool finished() const {
+    for (std::size_t rank = 0; rank < next_.size(); ++rank) {
+      if (next_[rank] != schedule_.ranks[rank].size()) return false;
+    }
+    const std::size_t all =
+        static_cast<std::size_t>(schedule_.stages()) * static_cast<std::size_t>(schedule_.microbatches);
+    return outputs_.size() == all && (!training_ || (inputs_.size() == all && weights_.size() == all));
+  }
+
+  const Schedule& schedule_;
+  const Wiring& wiring_;
+  bool training_ = false;
+  std::set<Batch> outputs_, inputs_, weights_;
+  std::vector<std::size_t> next_;
+};
+
 }  // namespace
 
 bool runs_to_the_end(const Draft& draft, SendMode mode) {
   return World(draft, mode).run();
+}
+
+bool runs_to_the_end(const Schedule& schedule, const Wiring& wiring) {
+  return Tables(schedule, wiring).run();
 }
 
 }  // namespace penstock::testing_support

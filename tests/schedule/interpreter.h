@@ -12,4 +12,7 @@ namespace penstock::testing_support {
 //! left undone or done twice.
 bool runs_to_the_end(const Draft& draft, SendMode mode);
 
+//! The same for a compute table, where a value is everywhere as soon as it is computed.
+bool runs_to_the_end(const Schedule& schedule, const Wiring& wiring);
+
 }  // namespace penstock::testing_support

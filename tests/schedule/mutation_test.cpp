@@ -149,6 +149,28 @@ TEST(Mutations, ValidatorAndIndependentRunAgreeInEveryMode) {
   EXPECT_GT(only_some_modes, 200);
 }
 
+TEST(Mutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
+  int harmless = 0, refused = 0;
+  for (unsigned seed = 1; seed <= 8'000; ++seed) {
+    Mutator mutator(seed);
+    Draft draft = mutator.draft();
+    draft.ranks = compute_only(draft).ranks;
+    for (int changes = 1 + mutator.below(2); changes > 0; --changes) mutator.mutate(draft);
+    const Schedule table{draft.name, draft.placement, draft.microbatches, draft.ranks};
+    const Verdict verdict = validate(table, draft.wiring);
+    ASSERT_EQ(verdict.valid(), runs_to_the_end(table, draft.wiring))
+        << "seed " << seed << ", " << draft.name << "\n"
+        << to_csv(table) << to_text(verdict.findings);
+    (verdict.valid() ? harmless : refused) += 1;
+    // What the validator accepts, lowering can lower, and the result is safe.
+    if (verdict.valid()) {
+      ASSERT_TRUE(runs_to_the_end(add_send_recv(draft), SendMode::Blocking)) << "seed " << seed;
+    }
+  }
+  EXPECT_GT(harmless, 400);
+  EXPECT_GT(refused, 4'000);
+}
+
 TEST(Mutations, UnchangedProgramsRunToTheEnd) {
   for (unsigned seed = 1; seed <= 500; ++seed) {
     const Draft draft = Mutator(seed).draft();

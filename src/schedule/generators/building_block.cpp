@@ -5,7 +5,6 @@
 #include "schedule/generators/align.h"
 #include "schedule/generators/table.h"
 
-#include <algorithm>
 #include <array>
 
 namespace penstock::generators {
@@ -16,41 +15,14 @@ constexpr int period = 6;  // F, I and W of two stages, one slot each
 // Slots of microbatch 0 on a rank: F0, F1, I1, I0.
 using Offsets = std::array<int, 4>;
 
-Offsets offsets_of(int rank, int ranks, const BlockSlopes& s, const std::array<int, 3>& waits) {
+Offsets offsets_of(int rank, int ranks, const Block& block) {
   const int down = rank;
   const int up = ranks - 1 - rank;
-  const int first_f1 = s.forward0 * (ranks - 1) + 1 + waits[0];             // on the last rank
-  const int first_i1 = first_f1 + s.forward1 * (ranks - 1) + 1 + waits[1];  // on rank 0
-  const int first_i0 = first_i1 + s.input1 * (ranks - 1) + 1 + waits[2];    // on the last rank
-  return {s.forward0 * down, first_f1 + s.forward1 * up, first_i1 + s.input1 * down,
-          first_i0 + s.input0 * up};
-}
-
-// Whether no rank has two passes in the same slot of the period. Ranks repeat their residues after `period`
-// of them.
-bool fits(int ranks, const BlockSlopes& slopes, const std::array<int, 3>& waits) {
-  for (int rank = 0; rank < std::min(ranks, period); ++rank) {
-    unsigned used = 0;
-    for (const int offset : offsets_of(rank, ranks, slopes, waits)) {
-      const unsigned bit = 1U << static_cast<unsigned>(offset % period);
-      if ((used & bit) != 0) return false;
-      used |= bit;
-    }
-  }
-  return true;
-}
-
-// The shortest waits at the three turns that fit.
-std::array<int, 3> find_waits(int ranks, const BlockSlopes& slopes) {
-  for (int sum = 0; sum <= 3 * (period - 1); ++sum) {
-    for (int a = 0; a <= sum; ++a) {
-      for (int b = 0; a + b <= sum; ++b) {
-        const std::array<int, 3> waits{a, b, sum - a - b};
-        if (fits(ranks, slopes, waits)) return waits;
-      }
-    }
-  }
-  return {};
+  const int first_f1 = block.forward0 * (ranks - 1) + 1 + block.waits[0];             // on the last rank
+  const int first_i1 = first_f1 + block.forward1 * (ranks - 1) + 1 + block.waits[1];  // on rank 0
+  const int first_i0 = first_i1 + block.input1 * (ranks - 1) + 1 + block.waits[2];    // on the last rank
+  return {block.forward0 * down, first_f1 + block.forward1 * up, first_i1 + block.input1 * down,
+          first_i0 + block.input0 * up};
 }
 
 ActionList lay_out(const ScheduleShape& shape, int rank, const Offsets& offsets) {
@@ -84,12 +56,11 @@ ActionList lay_out(const ScheduleShape& shape, int rank, const Offsets& offsets)
 
 }  // namespace
 
-std::vector<ActionList> repeat_block(const ScheduleShape& shape, const BlockSlopes& slopes) {
-  const std::array<int, 3> waits = find_waits(shape.ranks, slopes);
+std::vector<ActionList> repeat_block(const ScheduleShape& shape, const Block& block) {
   std::vector<ActionList> orders;
   orders.reserve(static_cast<std::size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) {
-    orders.push_back(lay_out(shape, rank, offsets_of(rank, shape.ranks, slopes, waits)));
+    orders.push_back(lay_out(shape, rank, offsets_of(rank, shape.ranks, block)));
   }
   return align(orders, Wiring(shape.stages()), {shape.microbatches, AlignBy::Everything});
 }

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the reference's tables, compute and lowered, as readable text beside this script.
+"""Writes the reference's tables, compute and lowered, as readable text beside this script, and wide.txt: hashes of the tables
+of a thousand random shapes of up to 16 ranks, 6 stages a rank and 64 microbatches.
 
 Needs torch 2.13; the tests only read what it wrote. A schedule's table is all that is asked of the reference: its
 constructors want stages, so they get stand-ins that hold the numbers. Run: python3 make_golden.py
 """
 
 import pathlib
+import random
 import types
 
 from torch.distributed.pipelining import schedules as ref
@@ -92,8 +94,38 @@ def shapes(name):
         yield 16, 2, 32  # stage numbers beyond 16, where the order of a Python set is not the numbers'
 
 
+NAMES = ("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
+
+
+def fnv(text):
+    """64-bit FNV-1a."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def wide():
+    random.seed(4)
+    out = ["# schedule, ranks, stages a rank, microbatches, FNV-1a of the compute and of the lowered table; by make_golden.py"]
+    while len(out) < 1001:
+        name = random.choice(NAMES)
+        ranks, m = random.randint(1, 16), random.randint(1, 64)
+        v = {"GPipe": 1, "1F1B": 1, "ZBVZeroBubble": 2, "DualPipeV": 2}.get(name) or random.randint(1, 6)
+        order = one_f_one_b(ranks, m) if name == "1F1B" else compute(name, ranks, v, m)
+        if order is None:
+            continue
+        style = "v" if name in ("ZBVZeroBubble", "DualPipeV") else "loop"
+        mapping = ref.generate_stage_to_rank_mapping(ranks, ranks * v, style)
+        hashes = [fnv("".join(row(order[r]) + "\n" for r in range(ranks)))]
+        lowered = lower(order, ranks * v, mapping, m)
+        hashes.append(fnv("".join(row(lowered[r]) + "\n" for r in range(ranks))))
+        out.append(f"{name} {ranks} {v} {m} {hashes[0]} {hashes[1]}")
+    (HERE / "wide.txt").write_text("\n".join(out) + "\n")
+
+
 def main():
-    for name in ("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"):
+    for name in NAMES:
         style = "v" if name in ("ZBVZeroBubble", "DualPipeV") else "loop"
         out = [f"# {name}: tables of torch.distributed.pipelining 2.13, made by make_golden.py"]
         for ranks, v, m in shapes(name):
@@ -117,6 +149,7 @@ def main():
                 mapping = ref.generate_stage_to_rank_mapping(ranks, stages, style)
                 out.append(f"{style} {ranks} {stages}: " + " ".join(str(mapping[s]) for s in range(stages)))
     (HERE / "placement.txt").write_text("\n".join(out) + "\n")
+    wide()
 
 
 if __name__ == "__main__":

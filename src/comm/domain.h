@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ struct Domain {
   const Rank rank;
   const std::chrono::milliseconds timeout;
   FailureState failure;
+  //! Tells the other ranks; set while the world lives.
+  std::function<void(const Failure&)> publish;
   FlightRecorder recorder;
   Reaper reaper;
 };

@@ -169,6 +169,15 @@ void Group::check() const {
   state_->domain->failure.throw_if_failed({.rank = state_->domain->rank});
 }
 
+void Group::fail(const std::string& cause) const {
+  Domain& domain = *state_->domain;
+  if (domain.failure.failed()) return;  // others know of an earlier failure already
+  domain.recorder.dump("failure");
+  const Failure failure{domain.rank, cause};
+  if (domain.publish) domain.publish(failure);
+  domain.failure.report(failure);
+}
+
 Rank Group::global_rank(int member) const {
   check_member(*state_, member, "global_rank");
   return Rank(state_->members[static_cast<std::size_t>(member)]);

@@ -23,6 +23,7 @@ World::~World() {
     } else {
       state_->domain->reaper.drain();
     }
+    state_->domain->publish = nullptr;  // groups may outlive their world
     state_->leave();
   } catch (const std::exception& e) {
     Log(LogLevel::Warn) << "leaving the world: " << e.what();
@@ -37,11 +38,7 @@ FlightRecorder& World::flight_recorder() const { return state_->domain->recorder
 void World::check() const { state_->domain->failure.throw_if_failed({.rank = state_->rank}); }
 
 void World::fail(const std::string& cause) {
-  if (state_->domain->failure.failed()) return;  // others know of an earlier failure already
-  state_->domain->recorder.dump("failure");
-  const Failure failure{state_->rank, cause};
-  state_->publish(failure);
-  state_->domain->failure.report(failure);
+  if (state_->group) state_->group->fail(cause);  // none while it is being rebuilt
 }
 
 void World::rebuild() {

@@ -36,6 +36,7 @@ struct WorldState {
   void make_world_group() {
     std::vector<int> members;
     for (int member = 0; member < size; ++member) members.push_back(member);
+    domain->publish = [this](const Failure& failure) { publish(failure); };
     group.emplace(make_group("world", std::move(members), rank.value, transport, domain));
   }
 };

@@ -83,6 +83,8 @@ class Group {
 
   //! Throws PeerFailed if a rank of the world is known to have failed.
   void check() const;
+  //! Tells every other rank of the world that this one has failed, and why.
+  void fail(const std::string& cause) const;
 
   //! For the modules that hand the group to libtorch (src/comm/group_state.h has its content).
   const std::shared_ptr<GroupState>& state() const { return state_; }

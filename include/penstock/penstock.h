@@ -1,0 +1,19 @@
+// Everything that a program which trains with Penstock needs.
+#pragma once
+
+#include <penstock/base/error.h>
+#include <penstock/base/ids.h>
+#include <penstock/comm/group.h>
+#include <penstock/comm/launcher.h>
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/comm/world.h>
+#include <penstock/runtime/error.h>
+#include <penstock/runtime/pipeline.h>
+#include <penstock/runtime/random.h>
+#include <penstock/runtime/schedules.h>
+#include <penstock/runtime/stage.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+#include <penstock/value/loss_reduction.h>
+#include <penstock/value/microbatch.h>
+#include <penstock/version.h>

@@ -1,0 +1,120 @@
+// What a stage computes, whatever it is made of: a torch::nn module, a function with parameters, or later a
+// traced graph. The runtime knows models only through this interface.
+#pragma once
+
+#include <penstock/value/microbatch.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace penstock {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+//! What a forward gives: the output (the next stage's arguments, one for each item of a tuple, or the
+//! pipeline's output), and the values that later stages take by name (see SkipValue).
+struct StageResult {
+  c10::IValue output;
+  Kwargs skips;
+
+  StageResult() = default;
+  template <class T>
+  requires(std::is_constructible_v<c10::IValue, T> && !std::is_same_v<std::decay_t<T>, StageResult>)
+      StageResult(T&& value)
+      : output(std::forward<T>(value)) {}  // NOLINT: a plain value is a result
+  StageResult(c10::IValue value, Kwargs named) : output(std::move(value)), skips(std::move(named)) {}
+};
+
+class StageModule {
+ public:
+  virtual ~StageModule() = default;
+
+  virtual StageResult forward(const Args& args, const Kwargs& kwargs) = 0;
+  virtual std::vector<NamedTensor> parameters() const = 0;
+  virtual std::vector<NamedTensor> buffers() const = 0;
+  virtual void to(at::Device device) = 0;
+  //! The keyword arguments it takes; nothing if it takes whatever it is given.
+  virtual std::optional<std::set<std::string>> keywords() const { return std::nullopt; }
+};
+
+using StageFunction = std::function<StageResult(const Args& args, const Kwargs& kwargs)>;
+
+//! A function whose parameters are those of `owner` (none if null). It takes whatever keyword arguments it is
+//! given, or only those named.
+std::shared_ptr<StageModule> make_stage_module(std::shared_ptr<torch::nn::Module> owner,
+                                               StageFunction forward);
+std::shared_ptr<StageModule> make_stage_module(std::shared_ptr<torch::nn::Module> owner,
+                                               StageFunction forward, const std::set<std::string>& keywords);
+
+namespace detail {
+
+//! Calls module.forward(T0, T1, …) with the arguments converted to its parameters' types.
+template <class Module, class Result, class... Parameters, std::size_t... I>
+StageResult call_forward(Module& module, Result (Module::*forward)(Parameters...), const Args& args,
+                         std::index_sequence<I...>) {
+  return StageResult((module.*forward)(args.at(I).template to<std::decay_t<Parameters>>()...));
+}
+
+//! C++ parameters have no names to be given by.
+const std::set<std::string>& no_keywords();
+[[noreturn]] void wrong_argument_count(std::size_t given, std::size_t wanted);
+
+template <class Module, class Owner, class Result, class... Parameters>
+StageFunction bind_forward(std::shared_ptr<Module> module, Result (Owner::*forward)(Parameters...)) {
+  return [module = std::move(module), forward](const Args& args, const Kwargs&) {
+    if (args.size() != sizeof...(Parameters)) wrong_argument_count(args.size(), sizeof...(Parameters));
+    return call_forward<Owner>(*module, forward, args, std::index_sequence_for<Parameters...>());
+  };
+}
+
+}  // namespace detail
+
+//! A module of torch::nn. Its `forward` is called with a stage's arguments: `forward(const Args&, const
+//! Kwargs&)` gets them as they are, any other `forward` one by one; one that is a template or overloaded (as
+//! of Sequential) gets one tensor.
+template <class Module>
+requires std::is_base_of_v<torch::nn::Module, Module> std::shared_ptr<StageModule> make_stage_module(
+    std::shared_ptr<Module> module) {
+  const std::shared_ptr<torch::nn::Module> owner = module;
+  if constexpr (!requires { &Module::forward; }) {
+    const StageFunction forward = [module](const Args& args, const Kwargs&) {
+      if (args.size() != 1) detail::wrong_argument_count(args.size(), 1);
+      return StageResult(module->forward(args[0].toTensor()));
+    };
+    return make_stage_module(owner, forward, detail::no_keywords());
+  } else if constexpr (requires(const Args& args, const Kwargs& kwargs) { module->forward(args, kwargs); }) {
+    return make_stage_module(owner, [module](const Args& args, const Kwargs& kwargs) -> StageResult {
+      return module->forward(args, kwargs);
+    });
+  } else {
+    return make_stage_module(owner, detail::bind_forward(module, &Module::forward), detail::no_keywords());
+  }
+}
+
+//! The same for the holders that TORCH_MODULE makes (torch::nn::Linear, …).
+template <class Holder>
+requires requires(const Holder& holder) {
+  holder.ptr()->parameters();
+}
+std::shared_ptr<StageModule> make_stage_module(const Holder& holder) {
+  return make_stage_module(holder.ptr());
+}
+
+}  // namespace penstock

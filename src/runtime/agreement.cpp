@@ -1,0 +1,156 @@
+// Agreement between ranks.
+#include "runtime/agreement.h"
+
+#include "runtime/signature.h"
+
+#include <penstock/base/error.h>
+#include <penstock/version.h>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
+
+#include <map>
+#include <set>
+
+namespace penstock {
+namespace {
+
+std::string shapes_text(ShapeMode mode) {
+  switch (mode) {
+    case ShapeMode::Inferred:
+      return "inferred";
+    case ShapeMode::Static:
+      return "static";
+    case ShapeMode::Dynamic:
+      return "dynamic";
+  }
+  return {};
+}
+
+std::string program_hash(const Program& program) {
+  Signature hash;
+  for (const ActionList& list : program.draft().ranks) {
+    for (const Action& action : list) hash.add(std::string_view(to_text(action)));
+    hash.add(std::string_view("|"));
+  }
+  return std::to_string(hash.value());
+}
+
+std::string declared(const PipelineOptions& options) {
+  std::string text;
+  for (const SkipValue& skip : options.skips) {
+    text += skip.name + ":" + std::to_string(skip.from.value) + ">" + std::to_string(skip.to.value) + " ";
+  }
+  for (const SharedParameter& shared : options.shared) {
+    text += "shared";
+    for (const ParameterPlace& place : shared)
+      text += " " + std::to_string(place.stage.value) + "." + place.name;
+    text += "; ";
+  }
+  return text;
+}
+
+// In the order in which a difference is best understood.
+std::vector<std::pair<std::string, std::string>> fields(const PipelineSetup& setup) {
+  const PipelineOptions& options = setup.options;
+  return {{"Penstock version", version()},
+          {"libtorch version", torch_version()},
+          {"number of stages", std::to_string(setup.program.stages())},
+          {"number of microbatches", std::to_string(setup.program.microbatches())},
+          {"schedule", setup.program.name()},
+          {"program", program_hash(setup.program)},
+          {"kind of device", c10::DeviceTypeName(setup.stages.front().device().type(), true)},
+          {"default dtype", std::string(c10::get_default_dtype().name())},
+          {"shape mode", shapes_text(options.shapes)},
+          {"scaling of gradients", options.scale_grads ? "on" : "off"},
+          {"loss on all ranks", options.loss_on_all_ranks ? "on" : "off"},
+          {"skip values and shared parameters", declared(options)},
+          {"seed", std::to_string(options.seed)}};
+}
+
+}  // namespace
+
+void compare_setups(const PipelineSetup& setup) {
+  const auto mine = fields(setup);
+  c10::impl::GenericList values(c10::AnyType::get());
+  for (const auto& [name, value] : mine) values.push_back(c10::IValue(value));
+  const std::vector<c10::IValue> all = setup.group.all_gather_object(c10::IValue(values));
+  for (std::size_t field = 0; field < mine.size(); ++field) {
+    const std::string first = all[0].toListRef()[field].toStringRef();
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      const std::string other = all[rank].toListRef()[field].toStringRef();
+      if (other == first) continue;
+      throw UsageError("the ranks' pipelines differ in the " + mine[field].first + ": " + first +
+                           " on rank " + std::to_string(setup.group.global_rank(0).value) + ", " + other +
+                           " on rank " +
+                           std::to_string(setup.group.global_rank(static_cast<int>(rank)).value),
+                       {}, "every rank must make its pipeline with the same counts and options");
+    }
+  }
+}
+
+void warm_up(const PipelineSetup& setup) {
+  std::set<int> peers;
+  const Wiring& wiring = setup.program.wiring();
+  for (int edge = 0; edge < wiring.edges(); ++edge) {
+    const Rank from = setup.rank_of(wiring.edge(edge).from);
+    const Rank to = setup.rank_of(wiring.edge(edge).to);
+    if (from == to || (from != setup.rank && to != setup.rank)) continue;
+    peers.insert(from == setup.rank ? to.value : from.value);
+  }
+  std::map<int, Work> receives;
+  std::map<int, at::Tensor> bytes;
+  for (const int peer : peers) {
+    bytes[peer] = at::empty({1}, at::kByte);
+    receives.emplace(peer, setup.group.irecv(bytes[peer], peer));
+    setup.group.isend(at::empty({1}, at::kByte), peer).detach();
+  }
+  for (auto& [peer, receive] : receives) {
+    try {
+      receive.wait();
+    } catch (const PeerFailed&) {
+      throw;
+    } catch (const Error& e) {
+      throw CommError("ranks " + std::to_string(setup.group.global_rank(setup.rank.value).value) + " and " +
+                          std::to_string(setup.group.global_rank(peer).value) +
+                          " cannot talk to each other: " + e.message(),
+                      e.context(), e.hint());
+    }
+  }
+}
+
+std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& mine) {
+  if (setup.group.size() == 1) return {mine};
+  const std::size_t microbatches = mine.signatures.size();
+  const at::Tensor note = at::empty({static_cast<std::int64_t>(2 + 2 * microbatches)}, at::kLong);
+  auto* words = note.mutable_data_ptr<std::int64_t>();
+  words[0] = static_cast<std::int64_t>(mine.step);
+  words[1] = mine.train ? 1 : 0;
+  for (std::size_t m = 0; m < microbatches; ++m) {
+    words[2 + m] = static_cast<std::int64_t>(mine.signatures[m]);
+    words[2 + microbatches + m] = mine.rows[m];
+  }
+  std::vector<StepNote> all;
+  for (const at::Tensor& row : setup.group.all_gather(note)) {
+    const auto* theirs = row.const_data_ptr<std::int64_t>();
+    StepNote other{static_cast<std::uint64_t>(theirs[0]), theirs[1] != 0, {}, {}};
+    for (std::size_t m = 0; m < microbatches; ++m) {
+      other.signatures.push_back(static_cast<std::uint64_t>(theirs[2 + m]));
+      other.rows.push_back(theirs[2 + microbatches + m]);
+    }
+    all.push_back(std::move(other));
+    if (all.back().train != all.front().train || all.back().step != all.front().step) {
+      const auto text = [](const StepNote& n) {
+        return std::string(n.train ? "step " : "evaluation ") + std::to_string(n.step);
+      };
+      throw UsageError("the ranks do not run the same step: rank " +
+                       std::to_string(setup.group.global_rank(0).value) + " runs " + text(all.front()) +
+                       ", rank " +
+                       std::to_string(setup.group.global_rank(static_cast<int>(all.size()) - 1).value) +
+                       " runs " + text(all.back()));
+    }
+  }
+  return all;
+}
+
+}  // namespace penstock

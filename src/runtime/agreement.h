@@ -1,0 +1,30 @@
+// What all ranks must agree on: once at set-up, where a difference names the rank and the field, and in a few
+// words at the start of every step.
+#pragma once
+
+#include "runtime/setup.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace penstock {
+
+//! UsageError on every rank if the ranks were set up differently.
+void compare_setups(const PipelineSetup& setup);
+
+//! Exchanges a byte between all ranks that the program lets talk to each other; CommError names the pair that
+//! cannot.
+void warm_up(const PipelineSetup& setup);
+
+//! What one rank says of the step it begins.
+struct StepNote {
+  std::uint64_t step = 0;
+  bool train = true;
+  std::vector<std::uint64_t> signatures;  //!< of its part of each microbatch
+  std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
+};
+
+//! Everybody's note, by rank. UsageError if some run another step, or evaluate while others train.
+std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& mine);
+
+}  // namespace penstock

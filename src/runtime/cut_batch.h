@@ -1,0 +1,22 @@
+// From a rank's part of the batch to its microbatches.
+#pragma once
+
+#include "runtime/step_state.h"
+
+#include <penstock/runtime/step.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace penstock {
+
+struct CutBatch {
+  StepBatch batch;                        //!< without seeds
+  std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
+  std::vector<std::uint64_t> signatures;  //!< of what this rank brings to each microbatch
+};
+
+//! UsageError for what is missing or has no taker; ShapeError for what cannot be cut.
+CutBatch cut_batch(const PipelineSetup& setup, const StepInput& input, bool train);
+
+}  // namespace penstock

@@ -1,0 +1,159 @@
+// Transfers over a group. A message's tensors go one after the other under one tag; where the receiver cannot
+// know their form, its size and the form itself go first under the same tag (docs/adr/0007).
+#include "runtime/mailbox.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
+namespace penstock {
+namespace {
+
+// The elements as they lie in memory, for a tensor without gaps.
+at::Tensor flat(const at::Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : tensor.as_strided({tensor.numel()}, {1});
+}
+
+at::Tensor laid_out_as(const TensorMeta& meta, const at::Tensor& tensor) {
+  if (tensor.strides() == at::IntArrayRef(meta.stride)) return flat(tensor);
+  const at::Tensor copy = meta.empty(tensor.device());
+  copy.detach().copy_(tensor);
+  return flat(copy.detach());
+}
+
+const char* way_text(Way way) {
+  return way == Way::Forward ? "value" : "gradient";
+}
+
+}  // namespace
+
+Mailbox::Mailbox(const Group& group, int edges, const StepShapes& shapes, const FormBook& known,
+                 BufferPool& pool)
+    : group_(group),
+      shapes_(shapes),
+      known_(known),
+      pool_(pool),
+      slots_(static_cast<std::size_t>(edges) * 2 * shapes.signatures.size()) {}
+
+std::size_t Mailbox::number(int edge, Way way, MicrobatchId microbatch) const {
+  const std::size_t row = static_cast<std::size_t>(edge) * 2 + static_cast<std::size_t>(way);
+  return row * shapes_.signatures.size() + static_cast<std::size_t>(microbatch.value);
+}
+
+Mailbox::Slot& Mailbox::open(int edge, Way way, MicrobatchId microbatch) {
+  std::unique_ptr<Slot>& slot = slots_[number(edge, way, microbatch)];
+  if (slot) throw ScheduleError(std::string("a ") + way_text(way) + " is made or received twice");
+  slot = std::make_unique<Slot>();
+  return *slot;
+}
+
+void Mailbox::put(int edge, Way way, MicrobatchId microbatch, Message message) {
+  Slot& slot = open(edge, way, microbatch);
+  slot.message = std::move(message);
+  slot.full = true;
+}
+
+std::shared_ptr<const MessageForm> Mailbox::form_for(int edge, Way way, MicrobatchId microbatch,
+                                                     const Message& message) {
+  const std::uint64_t signature = shapes_.signatures[static_cast<std::size_t>(microbatch.value)];
+  if (shapes_.may_vary) return std::make_shared<const MessageForm>(MessageForm::of(message));
+  std::shared_ptr<const MessageForm> form = known_.find(edge, way, signature);
+  if (!form) form = learnt_.find(edge, way, signature);
+  if (!form) {
+    form = std::make_shared<const MessageForm>(MessageForm::of(message));
+    learnt_.add(edge, way, signature, form);
+    return form;
+  }
+  if (form->fits(message)) return form;
+  throw ShapeError(
+      std::string("a ") + way_text(way) +
+          " between stages depends on more than the shapes of the batch: " + form->difference(message),
+      {}, "use ShapeMode::Dynamic, in which every message brings its own shapes");
+}
+
+void Mailbox::send(int edge, Way way, MicrobatchId microbatch, int to) {
+  const Message message = take(edge, way, microbatch);
+  const auto tag = static_cast<int>(number(edge, way, microbatch));
+  const auto form = form_for(edge, way, microbatch, message);
+  if (shapes_.forms_travel[static_cast<std::size_t>(microbatch.value)]) send_form(*form, to, tag);
+  for (std::size_t i = 0; i < form->tensors.size(); ++i) {
+    if (!form->tensors[i] || form->tensors[i]->numel() == 0) continue;
+    group_.isend(laid_out_as(*form->tensors[i], message.leaves[i].toTensor().detach()), to, tag).detach();
+  }
+}
+
+void Mailbox::send_form(const MessageForm& form, int to, int tag) {
+  const std::vector<std::uint8_t> bytes = form.serialize();
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  const at::Tensor length = at::empty({1}, at::kLong);
+  *length.mutable_data_ptr<std::int64_t>() = size;
+  const at::Tensor content = at::empty({size}, at::kByte);
+  std::memcpy(content.mutable_data_ptr<std::uint8_t>(), bytes.data(), bytes.size());
+  group_.isend(length, to, tag).detach();
+  group_.isend(content, to, tag).detach();
+}
+
+void Mailbox::post(int edge, Way way, MicrobatchId microbatch, int from, at::Device device) {
+  Slot& slot = open(edge, way, microbatch);
+  slot.from = from;
+  slot.device = device;
+  const auto m = static_cast<std::size_t>(microbatch.value);
+  const auto tag = static_cast<int>(number(edge, way, microbatch));
+  if (shapes_.forms_travel[m]) {
+    slot.form_size = at::empty({1}, at::kLong);
+    slot.works.push_back(group_.irecv(slot.form_size, from, tag));
+    return;
+  }
+  slot.form = known_.find(edge, way, shapes_.signatures[m]);
+  if (!slot.form) throw ScheduleError(std::string("the form of a ") + way_text(way) + " is not known");
+  post_tensors(slot, tag);
+}
+
+void Mailbox::receive_form(Slot& slot, int tag) {
+  slot.works.front().wait();
+  slot.works.clear();
+  const at::Tensor content = at::empty({*slot.form_size.const_data_ptr<std::int64_t>()}, at::kByte);
+  group_.irecv(content, slot.from, tag).wait();
+  slot.form = std::make_shared<const MessageForm>(MessageForm::deserialize(
+      {content.const_data_ptr<std::uint8_t>(), static_cast<std::size_t>(content.numel())}));
+}
+
+void Mailbox::post_tensors(Slot& slot, int tag) {
+  const MessageForm& form = *slot.form;
+  slot.message.structure = form.structure;
+  slot.message.leaves = form.others;
+  for (std::size_t i = 0; i < form.tensors.size(); ++i) {
+    if (!form.tensors[i]) continue;
+    at::Tensor buffer = pool_.take(*form.tensors[i], slot.device);
+    if (buffer.numel() > 0) slot.works.push_back(group_.irecv(flat(buffer), slot.from, tag));
+    slot.message.leaves[i] = std::move(buffer);
+  }
+}
+
+Message Mailbox::take(int edge, Way way, MicrobatchId microbatch) {
+  std::unique_ptr<Slot>& place = slots_[number(edge, way, microbatch)];
+  if (!place)
+    throw ScheduleError(std::string("a ") + way_text(way) + " is used that was neither made nor received");
+  Slot& slot = *place;
+  if (!slot.full) {
+    const auto tag = static_cast<int>(number(edge, way, microbatch));
+    if (slot.form_size.defined()) {
+      receive_form(slot, tag);
+      post_tensors(slot, tag);
+      if (!shapes_.may_vary)
+        learnt_.add(edge, way, shapes_.signatures[static_cast<std::size_t>(microbatch.value)], slot.form);
+    }
+    for (Work& work : slot.works) work.wait();
+    for (std::size_t i = 0; i < slot.form->tensors.size(); ++i) {
+      const auto& meta = slot.form->tensors[i];
+      if (meta && meta->requires_grad) slot.message.leaves[i].toTensor().requires_grad_(true);
+    }
+  }
+  Message message = std::move(slot.message);
+  place.reset();
+  return message;
+}
+
+}  // namespace penstock

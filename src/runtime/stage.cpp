@@ -1,0 +1,71 @@
+// A stage at its set-up: checks its place and brings its module to its device.
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/runtime/stage.h>
+
+#include <ATen/ops/empty_like.h>
+
+namespace penstock {
+namespace {
+
+bool on_meta(const StageModule& module) {
+  for (const auto& list : {module.parameters(), module.buffers()}) {
+    for (const NamedTensor& item : list) {
+      if (item.tensor.is_meta()) return true;
+    }
+  }
+  return false;
+}
+
+// Meta tensors cannot be moved, only given memory; what stands in it is the initialiser's business.
+void materialise(const StageModule& module, at::Device device) {
+  for (const auto& list : {module.parameters(), module.buffers()}) {
+    for (const NamedTensor& item : list) {
+      at::Tensor tensor = item.tensor;
+      const at::Tensor memory = at::empty_like(tensor, tensor.options().device(device));
+      const bool wants_grad = tensor.requires_grad();
+      if (tensor.is_meta()) tensor.set_data(memory);
+      tensor.requires_grad_(wants_grad);
+    }
+  }
+}
+
+}  // namespace
+
+PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, int stage_index, int num_stages,
+                             at::Device device, Group group, StageOptions options) {
+  ErrorContext context;
+  context.stage = StageId(stage_index);
+  if (!module) throw UsageError("a stage needs a module", context);
+  if (num_stages < 1 || stage_index < 0 || stage_index >= num_stages) {
+    throw UsageError("there is no stage " + std::to_string(stage_index) + " in a pipeline of " +
+                         std::to_string(num_stages) + " stages",
+                     {}, "stages are counted from 0");
+  }
+  if (on_meta(*module)) {
+    if (!options.initialise) {
+      throw UsageError("the module has tensors on the meta device, which hold no values", context,
+                       "give StageOptions::initialise, which fills them once they have memory");
+    }
+    materialise(*module, device);
+    options.initialise();
+  }
+  module->to(device);
+  content_ = std::make_shared<Content>(Content{std::move(module), StageId(stage_index), num_stages, device,
+                                               std::move(group), std::move(options)});
+}
+
+at::Tensor PipelineStage::parameter(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const NamedTensor& item : module().parameters()) {
+    if (item.name == name) return item.tensor;
+    names.push_back(item.name);
+  }
+  ErrorContext context;
+  context.stage = index();
+  const std::string near = nearest(name, names);
+  throw UsageError("the stage has no parameter " + quote(name), context,
+                   near.empty() ? "" : "did you mean " + quote(near) + "?");
+}
+
+}  // namespace penstock

@@ -1,0 +1,128 @@
+// The interpreter: runs a rank's list of actions, each by its handler, with times and with errors that know
+// their place.
+#include "runtime/action_error.h"
+#include "runtime/step_state.h"
+
+#include <ATen/record_function.h>
+
+namespace penstock {
+namespace {
+
+// A range `PP:1F0` in libtorch's profiler; its name is only made where someone listens.
+class ProfilerRange {
+ public:
+  explicit ProfilerRange(const Action& action) : guard_(at::RecordScope::USER_SCOPE) {
+    if (guard_.isActive()) guard_.before("PP:" + to_text(action));
+  }
+
+ private:
+  at::RecordFunction guard_;
+};
+
+}  // namespace
+
+Step::Step(const PipelineSetup& setup, const Program& program, StepBatch batch, StepShapes shapes,
+           const FormBook& known, BufferPool& pool, std::uint64_t number)
+    : setup_(setup),
+      program_(program),
+      batch_(std::move(batch)),
+      shapes_(std::move(shapes)),
+      mailbox_(setup.group, program.wiring().edges(), shapes_, known, pool),
+      number_(number),
+      passages_(static_cast<std::size_t>(program.stages())),
+      weight_backwards_(static_cast<std::size_t>(program.stages()), 0) {
+  const auto microbatches = static_cast<std::size_t>(program.microbatches());
+  for (const PipelineStage& stage : setup.stages) {
+    passages_[static_cast<std::size_t>(stage.index().value)].resize(microbatches);
+    if (stage.is_last()) {
+      outputs.resize(microbatches);
+      losses.resize(microbatches);
+    }
+    if (stage.is_first()) own_input_grads.resize(microbatches);
+  }
+}
+
+Passage& Step::passage(StageId stage, MicrobatchId microbatch) {
+  return passages_[static_cast<std::size_t>(stage.value)].at(static_cast<std::size_t>(microbatch.value));
+}
+
+void Step::run() {
+  const ActionList& actions = program_.of(setup_.rank);
+  times.reserve(actions.size());
+  started_ = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].is_idle()) continue;
+    try {
+      run_action(actions[i]);
+    } catch (...) {
+      rethrow_in(context_of(actions[i], setup_.group.global_rank(setup_.rank.value)),
+                 schedule_around(actions, i));
+      throw;
+    }
+  }
+}
+
+void Step::run_action(const Action& action) {
+  using Seconds = std::chrono::duration<double>;
+  const ProfilerRange range(action);
+  const auto start = std::chrono::steady_clock::now();
+  perform(action);
+  const auto end = std::chrono::steady_clock::now();
+  times.push_back({action, Seconds(start - started_).count(), Seconds(end - started_).count()});
+}
+
+void Step::perform(const Action& action) {
+  const auto& custom = setup_.options.custom;
+  const auto found = custom.empty() ? custom.end() : custom.find(action.kind());
+  if (found == custom.end()) return perform_usual(action);
+  found->second(action, [&] { perform_usual(action); });
+}
+
+void Step::perform_usual(const Action& action) {
+  const StageId stage = action.stage();
+  const MicrobatchId microbatch = action.microbatch();
+  DataParallel* const data_parallel = setup_.options.data_parallel.get();
+  switch (action.kind()) {
+    case ActionKind::Forward:
+      return forward(stage, microbatch);
+    case ActionKind::Backward:
+      return backward(stage, microbatch);
+    case ActionKind::BackwardInput:
+      return backward_input(stage, microbatch);
+    case ActionKind::BackwardWeight:
+      return backward_weight(stage, microbatch);
+    case ActionKind::Overlap:
+      perform(action.forward_part());
+      return perform(action.backward_part());
+    case ActionKind::SendForward:
+    case ActionKind::RecvForward:
+    case ActionKind::SendBackward:
+    case ActionKind::RecvBackward:
+      return transfer(action);
+    case ActionKind::Unshard:
+      if (data_parallel != nullptr) data_parallel->unshard(stage);
+      return;
+    case ActionKind::Reshard:
+      if (data_parallel != nullptr) data_parallel->reshard(stage);
+      return;
+    case ActionKind::ReduceGrad:
+      if (data_parallel != nullptr) data_parallel->reduce_grad(stage);
+      return;
+    case ActionKind::Idle:
+      return;
+  }
+}
+
+void Step::transfer(const Action& action) {
+  const bool downward = action.kind() == ActionKind::SendForward || action.kind() == ActionKind::RecvBackward;
+  const int edge = downward ? program_.wiring().find(action.stage(), action.peer())
+                            : program_.wiring().find(action.peer(), action.stage());
+  const bool forward_way =
+      action.kind() == ActionKind::SendForward || action.kind() == ActionKind::RecvForward;
+  const Way way = forward_way ? Way::Forward : Way::Backward;
+  const int peer = setup_.rank_of(action.peer()).value;
+  if (action.is_send()) return mailbox_.send(edge, way, action.microbatch(), peer);
+  mailbox_.post(edge, way, action.microbatch(), peer, setup_.stage(action.stage())->device());
+}
+
+}  // namespace penstock

@@ -1,0 +1,114 @@
+// B, I and W: takes the gradients that arrived for a stage's outputs, runs the backward or one half of it,
+// and puts the gradients of the inputs where they are wanted.
+#include "runtime/step_state.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/ops/full_like.h>
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+void expect(const Passage& passage, Passage::Phase phase, const char* what) {
+  if (passage.phase == phase) return;
+  throw ScheduleError(std::string(what) + (passage.phase < phase
+                                               ? " before the forward or the input half has run"
+                                               : " a second time"));
+}
+
+}  // namespace
+
+void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
+                               std::vector<at::Tensor>& roots, std::vector<at::Tensor>& grads) {
+  const auto add = [&](const at::Tensor& output, const at::Tensor& grad) {
+    if (!grad.defined()) return;
+    for (std::size_t i = 0; i < roots.size(); ++i) {
+      if (!roots[i].is_same(output)) continue;
+      grads[i] = grads[i] + grad;
+      return;
+    }
+    roots.push_back(output);
+    grads.push_back(grad);
+  };
+  // Where one value went to several stages, a dense backward meets the last of them first.
+  const std::span<const int> edges = program_.wiring().out_of(stage);
+  for (std::size_t e = edges.size(); e-- > 0;) {
+    const Message message = mailbox_.take(edges[e], Way::Backward, microbatch);
+    const std::vector<at::Tensor>& outputs_of_edge = passage.outputs[e];
+    if (message.leaves.size() != outputs_of_edge.size()) {
+      throw ShapeError(std::to_string(message.leaves.size()) + " gradients came back for " +
+                       std::to_string(outputs_of_edge.size()) + " outputs");
+    }
+    for (std::size_t i = 0; i < outputs_of_edge.size(); ++i) {
+      if (message.leaves[i].isTensor()) add(outputs_of_edge[i], message.leaves[i].toTensor());
+    }
+  }
+  if (passage.loss.defined()) {
+    const double seed = batch_.seeds[static_cast<std::size_t>(microbatch.value)];
+    add(passage.loss, at::full_like(passage.loss, seed).detach());
+  }
+}
+
+void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
+                               std::vector<at::Tensor> grads) {
+  auto next = grads.begin() + static_cast<std::ptrdiff_t>(passage.own_inputs);
+  if (passage.own_inputs > 0)
+    own_input_grads[static_cast<std::size_t>(microbatch.value)].assign(grads.begin(), next);
+  for (const Passage::Source& source : passage.sources) {
+    Message message;
+    for (std::size_t i = 0; i < source.count; ++i, ++next) {
+      message.leaves.push_back(next->defined() ? c10::IValue(next->detach()) : c10::IValue());
+    }
+    mailbox_.put(source.edge, Way::Backward, microbatch, std::move(message));
+  }
+  (void)stage;
+}
+
+void Step::before_weight_gradients(StageId stage) {
+  const int count = ++weight_backwards_[static_cast<std::size_t>(stage.value)];
+  if (DataParallel* const data_parallel = setup_.options.data_parallel.get())
+    data_parallel->before_backward(stage, count == program_.microbatches());
+}
+
+void Step::backward(StageId stage, MicrobatchId microbatch) {
+  Passage& passage = this->passage(stage, microbatch);
+  expect(passage, Passage::Phase::Forwarded, "the backward is asked for");
+  std::vector<at::Tensor> roots, grads;
+  gather_output_grads(stage, microbatch, passage, roots, grads);
+  before_weight_gradients(stage);
+  std::vector<at::Tensor> input_grads;
+  if (const auto& builder = setup_.stage(stage)->options().weight_work) {
+    InputBackward halves = penstock::backward_input_with(builder, roots, grads, passage.inputs);
+    input_grads = std::move(halves.input_grads);
+    halves.weights.run();
+  } else {
+    input_grads = backward_full(roots, grads, passage.inputs);
+  }
+  deliver_input_grads(stage, microbatch, passage, std::move(input_grads));
+  passage = Passage{Passage::Phase::Done};
+}
+
+void Step::backward_input(StageId stage, MicrobatchId microbatch) {
+  Passage& passage = this->passage(stage, microbatch);
+  expect(passage, Passage::Phase::Forwarded, "the input half of the backward is asked for");
+  std::vector<at::Tensor> roots, grads;
+  gather_output_grads(stage, microbatch, passage, roots, grads);
+  const auto& builder = setup_.stage(stage)->options().weight_work;
+  InputBackward halves = builder ? penstock::backward_input_with(builder, roots, grads, passage.inputs)
+                                 : penstock::backward_input(roots, grads, passage.inputs);
+  deliver_input_grads(stage, microbatch, passage, std::move(halves.input_grads));
+  passage = Passage{Passage::Phase::InputDone};
+  passage.weights = std::move(halves.weights);
+}
+
+void Step::backward_weight(StageId stage, MicrobatchId microbatch) {
+  Passage& passage = this->passage(stage, microbatch);
+  expect(passage, Passage::Phase::InputDone, "the weight half of the backward is asked for");
+  before_weight_gradients(stage);
+  if (passage.weights.pending()) passage.weights.run();
+  passage = Passage{Passage::Phase::Done};
+}
+
+}  // namespace penstock

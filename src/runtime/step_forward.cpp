@@ -1,0 +1,125 @@
+// F: takes what arrived for a stage and a microbatch, runs the module, and puts what it gives where it is
+// wanted.
+#include "runtime/step_state.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/runtime/random.h>
+
+namespace penstock {
+namespace {
+
+// The items of a tuple are the next stage's arguments; anything else is its only one.
+Args as_args(const c10::IValue& output) {
+  if (!output.isTuple()) return {output};
+  return output.toTupleRef().elements().vec();
+}
+
+c10::IValue as_tree(const Args& args) {
+  return c10::ivalue::Tuple::create(args);
+}
+
+at::Tensor cut_off(const at::Tensor& tensor) {
+  at::Tensor detached = tensor.detach();
+  if (tensor.requires_grad()) detached.requires_grad_(true);
+  return detached;
+}
+
+}  // namespace
+
+void Step::forward(StageId stage_index, MicrobatchId microbatch) {
+  const PipelineStage& stage = *setup_.stage(stage_index);
+  Passage& passage = this->passage(stage_index, microbatch);
+  if (passage.phase != Passage::Phase::Waiting) throw ScheduleError("the forward has run already");
+
+  Args args;
+  Kwargs kwargs;
+  gather_inputs(stage, microbatch, passage, args, kwargs);
+  if (stage.options().input) validate_tree_metadata(*stage.options().input, as_tree(args), "input");
+
+  const RandomScope random({setup_.options.seed, number_, stage_index, microbatch, setup_.options.replica});
+  const StageResult result = stage.module().forward(args, kwargs);
+  if (stage.options().output) validate_tree_metadata(*stage.options().output, result.output, "output");
+
+  deliver_outputs(stage, microbatch, passage, result);
+  if (stage.is_last()) finish_last(microbatch, passage, result.output);
+  passage.phase = Passage::Phase::Forwarded;
+  if (!program_.has_backward()) passage = Passage{Passage::Phase::Done};
+}
+
+void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage, Args& args,
+                         Kwargs& kwargs) {
+  const auto m = static_cast<std::size_t>(microbatch.value);
+  const auto s = static_cast<std::size_t>(stage.index().value);
+  if (!batch_.kwargs[s].empty()) kwargs = batch_.kwargs[s][m];
+  if (stage.is_first()) {
+    args = batch_.args[m];
+    for (c10::IValue& arg : args) {
+      arg = map_tensors(arg, [&](const at::Tensor& tensor) {
+        const at::Tensor own = tensor.detach();
+        if (!setup_.options.input_grads || !tensor.requires_grad() || !program_.has_backward()) return own;
+        own.requires_grad_(true);
+        passage.inputs.push_back(own);
+        return own;
+      });
+    }
+    passage.own_inputs = passage.inputs.size();
+  }
+  for (const int edge : program_.wiring().into(stage.index())) {
+    const Message message = mailbox_.take(edge, Way::Forward, microbatch);
+    const std::size_t before = passage.inputs.size();
+    for (const c10::IValue& leaf : message.leaves) {
+      if (leaf.isTensor() && leaf.toTensor().defined() && leaf.toTensor().requires_grad())
+        passage.inputs.push_back(leaf.toTensor());
+    }
+    passage.sources.push_back({edge, passage.inputs.size() - before});
+    const c10::IValue tree = unflatten(message.leaves, *message.structure);
+    const auto& parts = tree.toTupleRef().elements();
+    if (program_.wiring().edge(edge).from.value + 1 == stage.index().value) args = as_args(parts[0]);
+    const std::vector<std::string>& names = setup_.edge_skips[static_cast<std::size_t>(edge)];
+    for (std::size_t i = 0; i < names.size(); ++i) kwargs[names[i]] = parts[i + 1];
+  }
+}
+
+void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage,
+                           const StageResult& result) {
+  for (const int edge : program_.wiring().out_of(stage.index())) {
+    const bool next = program_.wiring().edge(edge).to.value == stage.index().value + 1;
+    std::vector<c10::IValue> parts{next ? result.output : c10::IValue()};
+    for (const std::string& name : setup_.edge_skips[static_cast<std::size_t>(edge)]) {
+      const auto found = result.skips.find(name);
+      if (found == result.skips.end()) {
+        throw UsageError("the stage gives no skip value " + quote(name), {},
+                         "its forward returns {output, {{name, value}}}");
+      }
+      parts.push_back(found->second);
+    }
+    FlatTree flat = flatten(c10::ivalue::Tuple::create(std::move(parts)));
+    std::vector<at::Tensor>& outputs_of_edge = passage.outputs.emplace_back();
+    for (c10::IValue& leaf : flat.leaves) {
+      if (!leaf.isTensor() || !leaf.toTensor().defined()) continue;
+      if (leaf.toTensor().requires_grad()) outputs_of_edge.push_back(leaf.toTensor());
+      leaf = cut_off(leaf.toTensor());
+    }
+    mailbox_.put(edge, Way::Forward, microbatch,
+                 {std::move(flat.leaves), std::make_shared<const Structure>(std::move(flat.structure))});
+  }
+}
+
+void Step::finish_last(MicrobatchId microbatch, Passage& passage, const c10::IValue& output) {
+  const auto m = static_cast<std::size_t>(microbatch.value);
+  if (setup_.options.loss && !batch_.targets.empty()) {
+    static const Kwargs none;
+    const Kwargs& more = batch_.loss_kwargs.empty() ? none : batch_.loss_kwargs[m];
+    passage.loss = setup_.options.loss(output, batch_.targets[m], more);
+    if (!passage.loss.defined() || passage.loss.numel() != 1) {
+      throw ShapeError("the loss of a microbatch must be one number", {},
+                       "reduce it over the rows, and tell LossReduction how");
+    }
+    losses[m] = passage.loss.detach();
+  }
+  if (setup_.options.return_outputs)
+    outputs[m] = map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); });
+}
+
+}  // namespace penstock

@@ -1,0 +1,97 @@
+// The state of one step on one rank. It is made for the step and destroyed with it, whether it ends well or
+// throws.
+#pragma once
+
+#include "runtime/mailbox.h"
+#include "runtime/setup.h"
+
+#include <penstock/runtime/backward.h>
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+namespace penstock {
+
+//! This rank's part of the batch, cut.
+struct StepBatch {
+  std::vector<Args> args;                   //!< of the first stage, by microbatch; empty elsewhere
+  std::vector<std::vector<Kwargs>> kwargs;  //!< by stage index, then by microbatch
+  std::vector<c10::IValue> targets;         //!< empty where there is none
+  std::vector<Kwargs> loss_kwargs;
+  std::vector<double> seeds;  //!< what each microbatch's backward starts from
+};
+
+//! One microbatch on its way through one stage.
+struct Passage {
+  enum class Phase { Waiting, Forwarded, InputDone, Done };
+
+  //! A stretch of `inputs` that came along an edge.
+  struct Source {
+    int edge;
+    std::size_t count;
+  };
+
+  Phase phase = Phase::Waiting;
+  std::vector<at::Tensor> inputs;  //!< the leaves that need a gradient: the user's own, then edge by edge
+  std::size_t own_inputs = 0;
+  std::vector<Source> sources;
+  std::vector<std::vector<at::Tensor>> outputs;  //!< that need a gradient, for each edge out of the stage
+  at::Tensor loss;
+  WeightWork weights;
+};
+
+class Step {
+ public:
+  Step(const PipelineSetup& setup, const Program& program, StepBatch batch, StepShapes shapes,
+       const FormBook& known, BufferPool& pool, std::uint64_t number);
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  //! Runs this rank's actions.
+  void run();
+
+  std::vector<at::Tensor> losses;                        //!< of the last stage, by microbatch
+  std::vector<c10::IValue> outputs;                      //!< of the last stage, by microbatch
+  std::vector<std::vector<at::Tensor>> own_input_grads;  //!< of the first stage, by microbatch
+  std::vector<TimedAction> times;
+  FormBook learnt() && { return std::move(mailbox_).learnt(); }
+  const StepBatch& batch() const { return batch_; }
+
+ private:
+  void run_action(const Action& action);
+  void perform(const Action& action);
+  void perform_usual(const Action& action);
+
+  void forward(StageId stage, MicrobatchId microbatch);
+  void gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage, Args& args,
+                     Kwargs& kwargs);
+  void deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage,
+                       const StageResult& result);
+  void finish_last(MicrobatchId microbatch, Passage& passage, const c10::IValue& output);
+
+  void backward(StageId stage, MicrobatchId microbatch);
+  void backward_input(StageId stage, MicrobatchId microbatch);
+  void backward_weight(StageId stage, MicrobatchId microbatch);
+  void gather_output_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
+                           std::vector<at::Tensor>& roots, std::vector<at::Tensor>& grads);
+  void deliver_input_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
+                           std::vector<at::Tensor> grads);
+  void before_weight_gradients(StageId stage);
+
+  void transfer(const Action& action);
+
+  Passage& passage(StageId stage, MicrobatchId microbatch);
+
+  const PipelineSetup& setup_;
+  const Program& program_;
+  StepBatch batch_;
+  StepShapes shapes_;
+  Mailbox mailbox_;
+  std::uint64_t number_;
+  std::vector<std::vector<Passage>> passages_;  // by stage index; empty for other ranks' stages
+  std::vector<int> weight_backwards_;           // by stage index: how many have run
+  std::chrono::steady_clock::time_point started_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,30 @@
+// Runs a pipeline on this rank and compares everything it gives with a dense run's.
+#pragma once
+
+#include "runtime/dense.h"
+
+#include <penstock/comm/world.h>
+
+namespace penstock::testing {
+
+struct Case {
+  ScheduleKind kind;
+  int stages_per_rank;
+  int microbatches;
+  int rows;
+
+  std::string text() const;
+};
+
+//! This rank's stages of the model, placed as the kind says.
+std::vector<PipelineStage> stages_for(const Model& model, const Group& group, ScheduleKind kind,
+                                      int stages_per_rank);
+
+//! Options that train the model.
+PipelineOptions options_for(const Model& model, int stages);
+
+//! Throws where losses, outputs, gradients, parameters after `steps` steps or buffers differ.
+void expect_dense(const Model& model, const Case& test, const DenseRun& dense, World& world, int steps,
+                  std::uint64_t seed);
+
+}  // namespace penstock::testing

@@ -1,0 +1,121 @@
+// A dense run: forward through all stages with one autograd graph, one backward a microbatch.
+#include "runtime/dense.h"
+
+#include <penstock/runtime/random.h>
+
+#include <ATen/ATen.h>
+
+namespace penstock::testing {
+namespace {
+
+Args as_args(const c10::IValue& output) {
+  return output.isTuple() ? output.toTupleRef().elements().vec() : Args{output};
+}
+
+// One microbatch through all stages; skip values go where they were declared.
+c10::IValue forward(const std::vector<std::shared_ptr<StageModule>>& modules,
+                    const std::vector<SkipValue>& skips, Args args, const std::vector<Kwargs>& stage_kwargs,
+                    RandomKey key) {
+  std::vector<Kwargs> kwargs = stage_kwargs;
+  c10::IValue output;
+  for (std::size_t s = 0; s < modules.size(); ++s) {
+    key.stage = StageId(static_cast<std::int64_t>(s));
+    const RandomScope random(key);
+    const StageResult result = modules[s]->forward(args, kwargs[s]);
+    for (const SkipValue& skip : skips) {
+      if (skip.from == key.stage)
+        kwargs[static_cast<std::size_t>(skip.to.value)][skip.name] = result.skips.at(skip.name);
+    }
+    output = result.output;
+    args = as_args(output);
+  }
+  return output;
+}
+
+// Shared parameters are one tensor here: the copies get the sum of all gradients by hand.
+void share_gradients(const std::vector<std::shared_ptr<StageModule>>& modules,
+                     const std::vector<SharedParameter>& shared) {
+  const auto find = [&](const ParameterPlace& place) {
+    for (const NamedTensor& item : modules[static_cast<std::size_t>(place.stage.value)]->parameters()) {
+      if (item.name == place.name) return item.tensor;
+    }
+    throw std::logic_error("no such parameter");
+  };
+  for (const SharedParameter& places : shared) {
+    at::Tensor sum;
+    for (const ParameterPlace& place : places) {
+      const at::Tensor grad = find(place).grad();
+      if (grad.defined()) sum = sum.defined() ? sum + grad : grad.clone();
+    }
+    for (const ParameterPlace& place : places) find(place).mutable_grad() = sum.clone();
+  }
+}
+
+}  // namespace
+
+void sgd_step(StageModule& module) {
+  const at::NoGradGuard no_grad;
+  for (const NamedTensor& item : module.parameters()) {
+    at::Tensor parameter = item.tensor;
+    if (parameter.grad().defined()) parameter.sub_(parameter.grad(), 0.1);
+    parameter.mutable_grad() = at::Tensor();
+  }
+}
+
+std::vector<NamedTensor> snapshot(const std::vector<NamedTensor>& tensors) {
+  std::vector<NamedTensor> copies;
+  for (const NamedTensor& item : tensors)
+    copies.push_back({item.name, item.tensor.defined() ? item.tensor.detach().clone() : at::Tensor()});
+  return copies;
+}
+
+std::vector<NamedTensor> snapshot_grads(const StageModule& module) {
+  std::vector<NamedTensor> grads;
+  for (const NamedTensor& item : module.parameters()) grads.push_back({item.name, item.tensor.grad()});
+  return snapshot(grads);
+}
+
+DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps,
+                   std::uint64_t seed) {
+  const auto modules = model.make(stages);
+  const auto skips = model.skips(stages);
+  DenseRun run;
+  for (int step = 0; step < steps; ++step) {
+    const StepInput batch = model.batch(rows);
+    const Chunks chunks = split_args_kwargs_into_chunks(batch.args, batch.kwargs, microbatches);
+    const auto targets = split_tree(batch.target, microbatches, "target");
+    std::vector<std::vector<Kwargs>> kwargs(static_cast<std::size_t>(microbatches));
+    for (auto& of_microbatch : kwargs) of_microbatch.resize(modules.size());
+    for (const auto& [stage, own] : batch.stage_kwargs) {
+      if (stage.value >= stages) continue;
+      const auto cut = split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
+      for (std::size_t m = 0; m < cut.size(); ++m) kwargs[m][static_cast<std::size_t>(stage.value)] = cut[m];
+    }
+    std::vector<at::Tensor> losses;
+    std::vector<c10::IValue> outputs;
+    for (std::size_t m = 0; m < targets.size(); ++m) {
+      const RandomKey key{seed, static_cast<std::uint64_t>(step), StageId(0),
+                          MicrobatchId(static_cast<std::int64_t>(m))};
+      const c10::IValue output = forward(modules, skips, chunks.args[m], kwargs[m], key);
+      const at::Tensor loss = model.loss(output, targets[m], {});
+      const double share = static_cast<double>(chunks.rows[m]) / rows;
+      loss.backward(at::full_like(loss, share));
+      losses.push_back(loss.detach());
+      outputs.push_back(map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); }));
+    }
+    run.losses.push_back(losses);
+    run.outputs.push_back(merge_chunks(outputs));
+    share_gradients(modules, model.shared(stages));
+    for (const auto& module : modules) {
+      if (step == 0) run.gradients.push_back(snapshot_grads(*module));
+      sgd_step(*module);
+    }
+  }
+  for (const auto& module : modules) {
+    run.parameters.push_back(snapshot(module->parameters()));
+    run.buffers.push_back(snapshot(module->buffers()));
+  }
+  return run;
+}
+
+}  // namespace penstock::testing

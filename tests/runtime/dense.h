@@ -1,0 +1,46 @@
+// The oracle of the runtime's tests: the same stages run one after the other in one thread, microbatch by
+// microbatch, gradients accumulated. Nothing of the runtime is used but the stage modules and the random
+// scopes.
+#pragma once
+
+#include <penstock/runtime/pipeline.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace penstock::testing {
+
+//! A model as the tests know it: its stages, made anew for each run from a seed, and what trains it.
+struct Model {
+  std::string name;
+  std::function<std::vector<std::shared_ptr<StageModule>>(int stages)> make;
+  std::function<StepInput(int rows)> batch;  //!< for all stages
+  LossFunction loss;
+  std::function<std::vector<SkipValue>(int stages)> skips = [](int) { return std::vector<SkipValue>(); };
+  std::function<std::vector<SharedParameter>(int stages)> shared = [](int) {
+    return std::vector<SharedParameter>();
+  };
+  bool exact = true;  //!< bitwise; shared parameters are summed in another order than in a dense run
+};
+
+struct DenseRun {
+  std::vector<std::vector<at::Tensor>> losses;       //!< by step, by microbatch
+  std::vector<c10::IValue> outputs;                  //!< by step, merged
+  std::vector<std::vector<NamedTensor>> gradients;   //!< by stage, of the first step
+  std::vector<std::vector<NamedTensor>> parameters;  //!< by stage, after the last step
+  std::vector<std::vector<NamedTensor>> buffers;
+};
+
+//! `steps` steps of SGD with rate 0.1 over batches of `rows` rows.
+DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps, std::uint64_t seed);
+
+//! SGD on all parameters of a stage, then their gradients are dropped.
+void sgd_step(StageModule& module);
+
+//! Copies that later steps do not change.
+std::vector<NamedTensor> snapshot_grads(const StageModule& module);
+std::vector<NamedTensor> snapshot(const std::vector<NamedTensor>& tensors);
+
+}  // namespace penstock::testing

@@ -2,6 +2,9 @@
 #include <penstock/base/error.h>
 #include <penstock/value/loss_reduction.h>
 
+#include <ATen/Tensor.h>
+#include <ATen/TensorOperators.h>
+
 #include <cmath>
 #include <numeric>
 

@@ -4,6 +4,7 @@
 #include <penstock/base/error.h>
 #include <penstock/value/microbatch.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 
 namespace penstock {

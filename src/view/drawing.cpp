@@ -69,10 +69,12 @@ Panel panel_of(const Timeline& timeline, bool seconds) {
   Panel panel;
   panel.name = timeline.source == TimelineSource::Predicted ? "predicted" : "measured";
   panel.end = timeline.makespan();
-  // Where communication is free it is not drawn at all; else a receive that found its message waiting is, for its arrow.
+  // Where communication is free it is not drawn at all; else a receive that found its message waiting is, for
+  // its arrow.
   bool any_communication = false;
   for (const auto& rank : timeline.ranks) {
-    for (const TimedAction& timed : rank) any_communication |= !timed.action.is_compute() && timed.end > timed.start;
+    for (const TimedAction& timed : rank)
+      any_communication |= !timed.action.is_compute() && timed.end > timed.start;
   }
   for (const auto& rank : timeline.ranks) {
     auto& compute = panel.compute.emplace_back();
@@ -148,6 +150,12 @@ Drawing draw(std::span<const Timeline> timelines, bool seconds) {
 
 void add_panel(Drawing& drawing, const Timeline& timeline) {
   drawing.panels.push_back(panel_of(timeline, drawing.seconds));
+}
+
+Drawing draw(const Program& program) {
+  Costs costs = Costs::uniform(program.stages());
+  costs.link.latency = 0.1;
+  return draw(simulate(program, costs), false);
 }
 
 Drawing draw(const Simulation& simulation, bool seconds) {

@@ -152,6 +152,14 @@ TEST(SimulateCommand, PredictsTheFormulasOfThePapers) {
   EXPECT_FALSE(result.at(0).at("critical_path").empty());
 }
 
+TEST(SimulateCommand, GivesTheTimelineAsCsv) {
+  const Outcome outcome =
+      penstock({"simulate", "GPipe", "--ranks", "1", "--microbatches", "2", "--as", "csv"});
+  EXPECT_THAT(outcome.out, StartsWith("rank,action,start,end\n"));
+  for (const char* line : {"0,0F0,0,1\n", "0,0F1,1,2\n", "0,0B0,2,4\n", "0,0B1,4,6\n"})
+    EXPECT_THAT(outcome.out, HasSubstr(line));
+}
+
 TEST(SimulateCommand, ReadsFilesOfBothForms) {
   const test::TempDir dir;
   const Schedule schedule = make_schedule("ZB1P", {3, 1, 6});

@@ -47,6 +47,8 @@ struct Drawing {
 
 //! A compute table as it stands: each slot is one unit wide, idle slots are gaps.
 Drawing draw(const Schedule& schedule);
+//! A program as the simulator plays it at equal costs (F, I and W one unit, B two), transfers a tenth of one.
+Drawing draw(const Program& program);
 //! A simulation: its timeline, its measures, its critical path.
 Drawing draw(const Simulation& simulation, bool seconds);
 //! A predicted and a measured timeline of one program, or either alone.

@@ -18,6 +18,7 @@ namespace {
 using namespace auto_search;
 
 constexpr std::size_t evaluations_times_actions = 3'000'000;  //!< of one effort: about half a second
+constexpr std::size_t many_actions = 8'000;                   //!< from here on fewer rules are tried
 constexpr std::size_t starts = 3;                             //!< orders that are worth improving
 
 struct Candidate {
@@ -28,6 +29,15 @@ struct Candidate {
 
 std::vector<Rule> rules(const Problem& problem) {
   std::vector<Rule> result;
+  const std::size_t actions =
+      3 * static_cast<std::size_t>(problem.stages) * static_cast<std::size_t>(problem.microbatches);
+  if (actions > many_actions) {  // the few that win most often
+    for (const double depth : {0.8, 1.0, 1.25, 2.2}) {
+      for (const double patience : {0.0, 1.0})
+        result.push_back({Preference::Backward, depth, problem.ranks, patience, true});
+    }
+    return result;
+  }
   std::set<int> groups{1};
   if (problem.stages > problem.ranks) groups.insert({problem.ranks, problem.microbatches});
   for (const Preference prefer : {Preference::Backward, Preference::Alternate, Preference::Forward}) {
@@ -160,7 +170,11 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
     problems.emplace_back(placement, microbatches, costs, options.memory_cap);
     result.lower_bound = std::min(result.lower_bound, lower_bound(placement, microbatches, costs));
   }
-  std::vector<Candidate> candidates = build_candidates(problems);
+  const auto reached = [&] {
+    return result.step_time <= result.lower_bound * (1 + 1e-9);
+  };  // nothing is left to gain
+  std::vector<Candidate> candidates;
+  if (!reached()) candidates = build_candidates(problems);
   if (candidates.size() > starts) candidates.resize(starts);
   if (!result.best_named.empty()) add_named(candidates, problems, result.schedule, result.best_named_time);
 
@@ -169,7 +183,7 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
                                       actions / starts);
   for (Candidate& candidate : candidates) {
     const Problem& problem = problems[candidate.problem];
-    if (result.step_time <= result.lower_bound * (1 + 1e-9)) break;  // nothing is left to gain
+    if (reached()) break;
     improve(problem, candidate.order, budget);
     merge_backwards(problem, candidate.order);
     Schedule schedule = to_schedule(problem, candidate.order);

@@ -35,21 +35,24 @@ class Builder {
   std::optional<Order> build() {
     std::size_t left = static_cast<std::size_t>(p_.stages) * static_cast<std::size_t>(p_.microbatches) *
                        (rule_.split ? 3 : 2);
+    std::vector<double>
+        moment;  // of each rank; only a rank that acts, waits or is brought something changes its own
+    for (int r = 0; r < p_.ranks; ++r) moment.push_back(next_moment(r));
     while (left > 0) {
       // The rank that can act first decides first, so nothing that it could have known of is still to come.
-      int rank = -1;
-      double when = never;
-      for (int r = 0; r < p_.ranks; ++r) {
-        if (const double t = next_moment(r); t < when) when = t, rank = r;
-      }
-      if (rank < 0) return std::nullopt;
+      const auto first = std::min_element(moment.begin(), moment.end());
+      const double when = *first;
+      if (when == never) return std::nullopt;
+      const int rank = static_cast<int>(first - moment.begin());
       const Choice choice = choose(rank, when);
       if (choice.kind == ActionKind::Idle) {
-        free_[static_cast<std::size_t>(rank)] = choice.time;  // waits for something urgent
-        continue;
+        free_[idx(rank)] = choice.time;  // waits for something urgent
+      } else {
+        const int brought_to = perform(rank, when, choice);
+        if (brought_to >= 0) moment[idx(brought_to)] = next_moment(brought_to);
+        --left;
       }
-      perform(rank, when, choice);
-      --left;
+      moment[idx(rank)] = next_moment(rank);
     }
     return order_;
   }
@@ -165,7 +168,8 @@ class Builder {
 
   ActionKind back_kind() const { return rule_.split ? ActionKind::BackwardInput : ActionKind::Backward; }
 
-  void perform(int rank, double now, const Choice& choice) {
+  //! Returns the rank that gets the result, or -1.
+  int perform(int rank, double now, const Choice& choice) {
     const int s = choice.stage;
     Action action;
     int m = 0;
@@ -184,16 +188,18 @@ class Builder {
     free_[idx(rank)] = end;
     held_[idx(rank)] += p_.takes(action) - p_.gives(action);
     order_[idx(rank)].push_back(action);
-    if (choice.kind == ActionKind::BackwardWeight) return;
+    if (choice.kind == ActionKind::BackwardWeight) return -1;
     const bool up = choice.kind == ActionKind::Forward;
     last_was_forward_[idx(rank)] = up;
     if (up && s + 1 == p_.stages) {
       gradient_at_[p_.at(s, m)] = end;
-    } else if (up) {
-      input_at_[p_.at(s + 1, m)] = arrival(p_.hop_up[idx(s)], end);
-    } else if (s > 0) {
-      gradient_at_[p_.at(s - 1, m)] = arrival(p_.hop_down[idx(s)], end);
+      return -1;
     }
+    if (!up && s == 0) return -1;
+    const int to = up ? s + 1 : s - 1;
+    auto& there = up ? input_at_ : gradient_at_;
+    there[p_.at(to, m)] = arrival(up ? p_.hop_up[idx(s)] : p_.hop_down[idx(s)], end);
+    return p_.rank_of[idx(to)];
   }
 
   double arrival(const Problem::Hop& hop, double when) {

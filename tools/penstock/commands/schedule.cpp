@@ -131,11 +131,11 @@ int schedule_command(Arguments& arguments) {
     write_output(output, lowered ? to_csv(lower(schedule, lowering)) : to_csv(schedule));
     return 0;
   }
-  Costs costs = costs_for(file, schedule.placement.stage_to_rank());
-  if (lowered && shape.costs_path.empty()) costs.link.latency = 0.1;  // so that transfers can be seen
-  const Simulation simulation = simulate(make_program(schedule, SendMode::Buffered, lowering), costs);
-  const auto picture = static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid));
-  write_picture(draw(simulation, file.seconds), picture, output);
+  const Program program = make_program(schedule, SendMode::Buffered, lowering);
+  const bool units = shape.costs_path.empty();
+  const Costs costs = costs_for(file, schedule.placement.stage_to_rank());
+  const Drawing drawing = lowered && units ? draw(program) : draw(simulate(program, costs), file.seconds);
+  write_picture(drawing, static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid)), output);
   return 0;
 }
 

@@ -7,10 +7,12 @@
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
 
+#include <cstdio>
+
 namespace penstock::tool {
 namespace {
 
-enum class Form { Text, Grid, Svg, Html, Trace };
+enum class Form { Text, Csv, Grid, Svg, Html, Trace };
 
 struct Outcome {
   Program program;
@@ -83,6 +85,19 @@ std::string comparison(const std::vector<Outcome>& outcomes, bool seconds) {
   return show_table(rows);
 }
 
+//! The predicted timeline, a line for each action.
+std::string timeline_csv(const Timeline& timeline) {
+  std::string text = "rank,action,start,end\n";
+  for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
+    for (const TimedAction& timed : timeline.ranks[r]) {
+      char times[80];
+      std::snprintf(times, sizeof times, ",%.9g,%.9g\n", timed.start, timed.end);
+      text += std::to_string(r) + "," + to_text(timed.action) + times;
+    }
+  }
+  return text;
+}
+
 void write_json(JsonWriter& out, const Outcome& outcome) {
   const Simulation& s = outcome.simulation;
   const Program& program = outcome.program;
@@ -128,6 +143,7 @@ int simulate_command(Arguments& arguments) {
       "what a send waits for");
   arguments.choice("--as", form,
                    {{"text", Form::Text},
+                    {"csv", Form::Csv},
                     {"grid", Form::Grid},
                     {"svg", Form::Svg},
                     {"html", Form::Html},
@@ -160,6 +176,10 @@ int simulate_command(Arguments& arguments) {
   if (form == Form::Text) {
     write_output(output, outcomes.size() == 1 ? report(outcomes.front(), file.seconds)
                                               : comparison(outcomes, file.seconds));
+    return 0;
+  }
+  if (form == Form::Csv) {
+    write_output(output, timeline_csv(outcomes.front().simulation.timeline));
     return 0;
   }
   const auto picture = static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid));

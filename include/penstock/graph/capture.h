@@ -1,0 +1,51 @@
+// Capture of C++ models without Python: the forward runs once while a recorder sits above autograd in
+// libtorch's dispatcher and writes down every operator it calls.
+#pragma once
+
+#include <penstock/graph/ir.h>
+#include <penstock/value/microbatch.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock {
+
+//! A forward pass: any function of the arguments.
+using ForwardFunction = std::function<c10::IValue(const Args& args, const Kwargs& kwargs)>;
+
+//! The tensors that a model owns, by fully qualified name; a tensor may stand under several names.
+struct ModelTensors {
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+};
+
+struct Captured {
+  Graph graph;
+  std::vector<at::Tensor> tensors;  //!< of the slots: the model's own, not copies
+};
+
+//! Runs `forward` once on copies of the arguments and returns what it did. Buffers and the random state are
+//! as before afterwards. Sizes are baked in. UsageError, naming operator and module, for what a graph cannot
+//! hold: numbers read from tensors, memory that is shared behind the recorder's back, custom autograd
+//! functions.
+Captured capture(const ForwardFunction& forward, const ModelTensors& model, const Args& args,
+                 const Kwargs& kwargs = {});
+
+//! Marks the place between two stages. Outside of a capture it does nothing.
+void pipe_split();
+
+//! While it lives, recorded operators belong to the module `name` (below the scopes around it). Where a
+//! forward has none, operators belong to the module whose parameters they read.
+class ModuleScope {
+ public:
+  explicit ModuleScope(const std::string& name);
+  ~ModuleScope();
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
+};
+
+}  // namespace penstock

@@ -1,0 +1,267 @@
+// Captured C++ models against eager: outputs, gradients, buffers, bit for bit, whole and in stages; and what
+// is refused.
+#include "models.h"
+#include "stage_runner.h"
+#include "tensor_file.h"
+
+#include <penstock/base/error.h>
+#include <penstock/graph/capture.h>
+#include <penstock/graph/split.h>
+#include <penstock/graph/text.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+using test::same_bits;
+using testing::HasSubstr;
+
+//! What a run leaves behind: outputs, gradients by name, buffers by name.
+struct Outcome {
+  std::vector<IValue> outputs;
+  std::map<std::string, at::Tensor> gradients, buffers;
+};
+
+std::vector<at::Tensor> seeds_for(const std::vector<IValue>& outputs) {
+  std::vector<at::Tensor> seeds;
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(5);
+  for (const IValue& output : outputs) {
+    const bool root = output.isTensor() && output.toTensor().requires_grad();
+    seeds.push_back(root ? torch::randn(output.toTensor().sizes(), generator) : at::Tensor());
+  }
+  return seeds;
+}
+
+void backward(const std::vector<IValue>& outputs) {
+  std::vector<at::Tensor> roots, grads;
+  const auto seeds = seeds_for(outputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!seeds[i].defined()) continue;
+    roots.push_back(outputs[i].toTensor());
+    grads.push_back(seeds[i]);
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, grads);
+}
+
+void expect_same(const Outcome& got, const Outcome& expected, bool exact) {
+  ASSERT_EQ(got.outputs.size(), expected.outputs.size());
+  for (std::size_t i = 0; i < got.outputs.size(); ++i) {
+    if (!got.outputs[i].isTensor()) continue;
+    EXPECT_TRUE(same_bits(got.outputs[i].toTensor(), expected.outputs[i].toTensor())) << "output " << i;
+  }
+  ASSERT_EQ(got.gradients.size(), expected.gradients.size());
+  for (const auto& [name, gradient] : expected.gradients) {
+    ASSERT_TRUE(got.gradients.contains(name)) << name;
+    EXPECT_TRUE(exact ? same_bits(got.gradients.at(name), gradient)
+                      : at::allclose(got.gradients.at(name), gradient, 1e-5, 1e-6))
+        << name;
+  }
+  for (const auto& [name, buffer] : got.buffers)
+    EXPECT_TRUE(same_bits(buffer, expected.buffers.at(name))) << name;
+}
+
+template <class Module, class Forward>
+void expect_as_eager(const std::string& name, Module& module, const Forward& forward, const Args& args,
+                     const Kwargs& kwargs = {}) {
+  SCOPED_TRACE(name);
+  at::set_num_threads(1);
+  const ModelTensors model = test::tensors_of_module(module);
+  std::map<std::string, at::Tensor> start;
+  for (const auto& list : {model.parameters, model.buffers}) {
+    for (const auto& [tensor_name, tensor] : list) start[tensor_name] = tensor.detach().clone();
+  }
+  torch::manual_seed(3);
+  const Captured captured = capture(forward, model, args, kwargs);
+  // The capture left the model and the random state alone.
+  const at::Tensor drawn = torch::rand({4});
+  torch::manual_seed(3);
+  EXPECT_TRUE(same_bits(drawn, torch::rand({4})));
+  for (const auto& [buffer_name, buffer] : model.buffers)
+    EXPECT_TRUE(same_bits(buffer, start.at(buffer_name)));
+
+  Outcome eager;
+  torch::manual_seed(3);
+  eager.outputs = flatten(forward(args, kwargs)).leaves;
+  backward(eager.outputs);
+  const auto first_name = [&](const at::Tensor& tensor) {
+    for (const Slot& slot : captured.graph.slots) {
+      const auto index = static_cast<std::size_t>(&slot - captured.graph.slots.data());
+      if (captured.tensors[index].is_same(tensor)) return slot.names[0];
+    }
+    return std::string();
+  };
+  for (const auto& [parameter, tensor] : model.parameters) {
+    if (tensor.grad().defined()) eager.gradients[first_name(tensor)] = tensor.grad().clone();
+  }
+  for (const auto& [buffer, tensor] : model.buffers) eager.buffers[buffer] = tensor.clone();
+
+  // Constants of the graph are not the model's.
+  for (std::size_t i = 0; i < captured.graph.slots.size(); ++i) {
+    start.try_emplace(captured.graph.slots[i].names[0], captured.tensors[i].detach().clone());
+  }
+  std::vector<IValue> leaves = flatten_inputs(captured.graph, args, kwargs);
+  const auto run = [&](const Cuts& cuts) {
+    const SplitGraph split = split_graph(captured.graph, cuts);
+    test::StageRunner runner(split, start);
+    torch::manual_seed(3);
+    Outcome outcome;
+    outcome.outputs = runner.forward(leaves);
+    runner.backward(seeds_for(outcome.outputs));
+    outcome.gradients = runner.gradients();
+    for (const GraphModule& stage : runner.modules) {
+      for (const auto& [buffer, tensor] : stage.named_buffers()) outcome.buffers[buffer] = tensor;
+    }
+    return outcome;
+  };
+  expect_same(run({}), eager, true);
+  EXPECT_EQ(to_text(parse_graph(to_text(captured.graph))), to_text(captured.graph));
+  const Cuts legal = legal_cuts(captured.graph);
+  std::mt19937 random(11);
+  for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
+    Cuts cuts;
+    std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
+    SCOPED_TRACE("cuts before nodes " + testing::PrintToString(cuts));
+    expect_same(run(cuts), eager, false);
+  }
+}
+
+template <class Holder>
+ForwardFunction of(Holder& module) {
+  return
+      [&module](const Args& args, const Kwargs&) { return IValue(module->forward(args.at(0).toTensor())); };
+}
+
+TEST(Capture, EqualsEagerBitForBit) {
+  torch::manual_seed(1);
+  test::Mlp mlp;
+  expect_as_eager("mlp", *mlp, of(mlp), {torch::randn({4, 6})});
+  test::Gpt gpt;
+  expect_as_eager("gpt", *gpt, of(gpt), {torch::randint(0, 13, {3, 6})});
+  test::ConvNet conv;
+  expect_as_eager("convnet", *conv, of(conv), {torch::randn({2, 2, 8, 8})});
+  test::UNet unet;
+  expect_as_eager("unet", *unet, of(unet), {torch::randn({2, 1, 8, 8})});
+  test::Odds odds;
+  const ForwardFunction forward = [&](const Args& args, const Kwargs& kwargs) {
+    return odds->forward(args, kwargs);
+  };
+  expect_as_eager("odds", *odds, forward, {torch::randn({4, 4})}, {{"bias", torch::randn({4})}});
+}
+
+TEST(Capture, EqualsEagerForRecurrentAndTransformerModules) {
+  torch::manual_seed(2);
+  torch::nn::LSTM lstm(torch::nn::LSTMOptions(3, 4).num_layers(2).batch_first(true).dropout(0.1));
+  const ForwardFunction run_lstm = [&](const Args& args, const Kwargs&) {
+    const auto [y, state] = lstm(args.at(0).toTensor());
+    return IValue(std::make_tuple(y, std::get<0>(state), std::get<1>(state)));
+  };
+  expect_as_eager("lstm", *lstm, run_lstm, {torch::randn({2, 5, 3})});
+  torch::nn::GRU gru(torch::nn::GRUOptions(3, 4));
+  const ForwardFunction run_gru = [&](const Args& args, const Kwargs&) {
+    return IValue(std::get<0>(gru(args.at(0).toTensor())));
+  };
+  expect_as_eager("gru", *gru, run_gru, {torch::randn({5, 2, 3})});
+  torch::nn::TransformerEncoder encoder(torch::nn::TransformerEncoderOptions(
+      torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16), 2));
+  expect_as_eager("encoder", *encoder, of(encoder), {torch::randn({5, 2, 8})});
+  torch::nn::MultiheadAttention attention(torch::nn::MultiheadAttentionOptions(8, 2));
+  const ForwardFunction attend = [&](const Args& args, const Kwargs&) {
+    const auto x = args.at(0).toTensor();
+    return IValue(attention(x, x, x));
+  };
+  expect_as_eager("attention", *attention, attend, {torch::randn({5, 2, 8})});
+}
+
+TEST(Capture, KnowsModulesMarksAndTiedWeights) {
+  test::Gpt gpt;
+  const Captured captured = capture(of(gpt), test::tensors_of_module(*gpt), {torch::randint(0, 13, {2, 6})});
+  const Graph& graph = captured.graph;
+  EXPECT_EQ(cuts_at_marks(graph).size(), 2U);
+  EXPECT_THAT(module_paths(graph), testing::IsSupersetOf({"token", "place", "blocks.0", "blocks.2", "norm"}));
+  const Cuts beginning = cuts_at_modules(graph, {{"blocks.1", SplitPoint::Beginning}});
+  const SplitGraph split = split_graph(graph, beginning);
+  ASSERT_EQ(split.shared.size(), 1U);
+  EXPECT_EQ(split.shared[0].names[0], "token.weight");
+  EXPECT_EQ(split.stages[1].sources.size(), 1U);
+  pipe_split();  // nothing outside of a capture
+}
+
+TEST(Capture, DrawsFreshNumbersAtEveryReplay) {
+  torch::nn::Dropout dropout(0.5);
+  const Captured captured = capture(of(dropout), {}, {torch::ones({64})});
+  const GraphModule module(captured.graph, captured.tensors);
+  const auto once = module.forward({torch::ones({64})}), twice = module.forward({torch::ones({64})});
+  EXPECT_FALSE(same_bits(once.toTensor(), twice.toTensor()));
+}
+
+TEST(Capture, FreesWhatEagerFrees) {
+  // 40 steps over 1 MB each: a graph that kept its values alive would hold 40 of them.
+  const ForwardFunction chain = [](const Args& args, const Kwargs&) {
+    auto x = args.at(0).toTensor();
+    for (int i = 0; i < 40; ++i) x = x + 1;
+    return IValue(x);
+  };
+  const Captured captured = capture(chain, {}, {torch::zeros({4})});
+  const Interpreter interpreter(captured.graph);
+  std::vector<void*> places;
+  at::Tensor x = torch::zeros({1 << 18});
+  const torch::NoGradGuard no_grad;
+  const auto out = interpreter.run({x}, {});
+  EXPECT_EQ(out[0].toTensor()[5].item<float>(), 40.0F);
+  EXPECT_EQ(x.use_count(), 1U);
+}
+
+std::string complaint(const ForwardFunction& forward, const ModelTensors& model = {}) {
+  try {
+    capture(forward, model, {torch::ones({4})});
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+struct Twice : torch::autograd::Function<Twice> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) { return x * 2; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list grads) {
+    return {grads[0] * 3};
+  }
+};
+
+TEST(Capture, RefusesWhatWouldBeAWrongGraph) {
+  EXPECT_THAT(complaint([](const Args& args, const Kwargs&) {
+                const ModuleScope scope("gate");
+                const auto x = args[0].toTensor();
+                return IValue(x.sum().item<float>() > 0 ? x : -x);
+              }),
+              testing::AllOf(HasSubstr("aten::item of module gate"), HasSubstr("torch::where")));
+  EXPECT_THAT(complaint([](const Args& args, const Kwargs&) {
+                return IValue(args[0].toTensor().sum().is_nonzero() ? args[0] : IValue(1));
+              }),
+              HasSubstr("aten::is_nonzero"));
+  const auto weight = torch::ones({4}, torch::requires_grad());
+  const ModelTensors model{.parameters = {{"w", weight}}, .buffers = {}};
+  const ForwardFunction data = [&](const Args& args, const Kwargs&) {
+    return IValue((args[0].toTensor() * weight).data() * 2);
+  };
+  EXPECT_THAT(complaint(data, model), HasSubstr("shares memory"));
+  const ForwardFunction custom = [&](const Args& args, const Kwargs&) {
+    return IValue(Twice::apply(args[0].toTensor() * weight) + 1);
+  };
+  EXPECT_THAT(complaint(custom, model), HasSubstr("custom autograd function"));
+  EXPECT_THAT(complaint([&](const Args& args,
+                            const Kwargs&) { return IValue(Twice::apply(args[0].toTensor() * weight)); },
+                        model),
+              HasSubstr("custom autograd function"));
+  EXPECT_THAT(complaint([&](const Args& args, const Kwargs&) { return IValue(args[0].toTensor() * weight); }),
+              HasSubstr("register_parameter"));
+}
+
+}  // namespace
+}  // namespace penstock

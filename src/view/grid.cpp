@@ -63,7 +63,7 @@ class Grid {
   }
 
   std::string label_of(const Box& box) const {
-    const std::string microbatch = std::to_string(box.action.microbatch().value);
+    std::string microbatch = std::to_string(box.action.microbatch().value);
     if (options_.colour) return microbatch;
     const std::string stage = several_chunks_ ? std::to_string(box.action.stage().value) : "";
     return stage + std::string(kind_text(box.action.kind())) + microbatch;

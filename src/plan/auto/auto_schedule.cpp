@@ -143,9 +143,9 @@ void add_named(std::vector<Candidate>& candidates, const std::vector<Problem>& p
     }
   }
   for (std::size_t p = 0; p < problems.size(); ++p) {
-    if (problems[p].placement == named.placement)
-      candidates.insert(candidates.begin(), {time, p, std::move(order)});
-    if (order.empty()) return;
+    if (problems[p].placement != named.placement) continue;
+    candidates.insert(candidates.begin(), {time, p, std::move(order)});
+    return;
   }
 }
 

@@ -1,5 +1,5 @@
-// Enumerates the cases, cuts the model for each, simulates it twice (with its links, and with free ones, to tell
-// communication from bubble), then sorts and explains.
+// Enumerates the cases, cuts the model for each, simulates it twice (with its links, and with free ones, to
+// tell communication from bubble), then sorts and explains.
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/plan/auto_schedule.h>

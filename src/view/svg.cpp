@@ -38,7 +38,8 @@ std::string style() {
       "600}"
       ".paper{fill:#fff}.lane{fill:#f5f7fa}.tick{stroke:#e3e7ee}.k{stroke:#c8352b;stroke-width:1.6}";
   std::string dark =
-      ".paper{fill:#12161d}text{fill:#e4e8ef}.n{fill:#0d1117}.n1{fill:#e4e8ef}.l{fill:#95a0b2}.lane{fill:#1a2029}.tick{stroke:"
+      ".paper{fill:#12161d}text{fill:#e4e8ef}.n{fill:#0d1117}.n1{fill:#e4e8ef}.l{fill:#95a0b2}.lane{fill:#"
+      "1a2029}.tick{stroke:"
       "#2a313d}.k{stroke:#ff7a6b}";
   std::set<std::string_view> seen;
   for (const ActionKind kind : all_kinds) {

@@ -15,7 +15,10 @@
   const GUTTER = 64, AXIS = 24, RIGHT = 8;
   const end = Math.max(...data.panels.map((p) => p.end)) || 1;
   const view = { from: 0, to: end };
-  let follow = null, showComm = data.panels.some((p) => p.communication.length > 0), showCritical = false;
+  let follow = null, showCritical = false;
+  // Very many transfers are not shown until asked for: they would slow every frame.
+  const messages = data.panels.reduce((sum, p) => sum + p.communication.reduce((n, row) => n + row.length / FIELDS, 0), 0);
+  let showComm = messages > 0 && messages < 50000;
 
   const style = {};
   function readColours() {
@@ -181,17 +184,18 @@
       ctx.textAlign = "center";
       ctx.textBaseline = "middle";
       const lastColumn = [-1, -1, -1];
+      const grain = data.ranks > 32 ? 2 : 1;  // pixels that one box may stand for
       for (let i = firstAfter(row, view.from); i < row.length; i += FIELDS) {
         const start = row[i + START];
         if (start > view.to) break;
         const left = this.x(start), right = this.x(start + row[i + LENGTH]);
         if (right < GUTTER) continue;
         const flags = row[i + FLAGS], half = flags & (TOP_HALF | BOTTOM_HALF);
-        const column = Math.floor(right);
-        if (right - left < 1 && column === lastColumn[half]) continue;
+        const column = Math.floor(right / grain);
+        if (right - left < grain && column === lastColumn[half]) continue;
         lastColumn[half] = column;
         ++this.drawn;
-        const width = Math.max(right - left, 0.75);
+        const width = Math.max(right - left, 0.75 * grain);
         const y = half === BOTTOM_HALF ? top + height / 2 : top, h = half ? height / 2 - (half === TOP_HALF ? 0.5 : 0) : height;
         const dim = (follow !== null && row[i + MICROBATCH] !== follow) || (showCritical && !(flags & CRITICAL));
         ctx.globalAlpha = dim ? 0.22 : 1;
@@ -407,7 +411,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
 
   state.dataset.boxes = data.panels.reduce((sum, p) => sum + p.compute.reduce((n, row) => n + row.length / FIELDS, 0), 0);
-  state.dataset.messages = data.panels.reduce((sum, p) => sum + p.communication.reduce((n, row) => n + row.length / FIELDS, 0), 0);
+  state.dataset.messages = messages;
   state.dataset.end = end;
   state.dataset.errors = "";
   restyle();

@@ -1,6 +1,7 @@
-// Times generation, lowering and validation, and prints one JSON object. Usage: schedules_bench side-by-side
-// | huge | rank
+// Times generation, lowering, validation and simulation, and prints one JSON object. Usage: schedules_bench
+// side-by-side | huge | rank
 #include <penstock/base/json.h>
+#include <penstock/plan/simulate.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/schedule/validate.h>
@@ -45,7 +46,7 @@ void side_by_side(JsonWriter& json) {
        {ScheduleKind::Interleaved1F1B, ScheduleKind::LoopedBFS, ScheduleKind::InterleavedZeroBubble,
         ScheduleKind::ZBVZeroBubble, ScheduleKind::DualPipeV}) {
     const ScheduleShape shape{64, 2, 256};
-    std::vector<double> build, check;
+    std::vector<double> build, check, play;
     std::size_t actions = 0;
     for (int run = 0; run < 5; ++run) {
       Draft draft;
@@ -54,11 +55,14 @@ void side_by_side(JsonWriter& json) {
       check.push_back(seconds([&] { verdict = validate(draft); }));
       if (!verdict.safe(SendMode::Blocking)) std::fprintf(stderr, "not valid\n");
       actions = action_count(draft.ranks);
+      const Program program = Program::prove(std::move(draft), SendMode::Buffered);
+      const Costs costs = Costs::uniform(shape.stages());
+      play.push_back(seconds([&] { static_cast<void>(simulate(program, costs)); }));
     }
     json.begin_object();
     add_shape(json, kind, shape);
     json.field("actions", static_cast<std::uint64_t>(actions)).field("generate_and_lower_s", median(build));
-    json.field("validate_all_modes_s", median(check)).end_object();
+    json.field("validate_all_modes_s", median(check)).field("simulate_s", median(play)).end_object();
   }
   json.end_array();
 }

@@ -1,0 +1,178 @@
+// Layers are what lies between neighbouring legal cuts; the partitioner finds the stages.
+#include <penstock/base/error.h>
+#include <penstock/graph/costs.h>
+#include <penstock/pipe/balance.h>
+#include <penstock/plan/partition.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+namespace penstock {
+namespace {
+
+//! The exact search grows with the square of the layers; more places to cut than this are not worth it.
+constexpr std::size_t most_candidates = 300;
+
+//! The legal cuts, and if they are many, those where least crosses.
+Cuts candidates(const Graph& graph, const std::vector<std::uint64_t>& crossing) {
+  Cuts cuts = legal_cuts(graph);
+  if (cuts.size() <= most_candidates) return cuts;
+  std::stable_sort(cuts.begin(), cuts.end(),
+                   [&](std::size_t a, std::size_t b) { return crossing[a] < crossing[b]; });
+  cuts.resize(most_candidates);
+  std::sort(cuts.begin(), cuts.end());
+  return cuts;
+}
+
+}  // namespace
+
+std::vector<double> parameter_weights(const Graph& graph) {
+  std::vector<double> bytes_of(graph.values.size(), 0);
+  for (const Slot& slot : graph.slots) {
+    const auto& meta = graph.value(slot.value).meta;
+    if (slot.kind == Slot::Kind::Parameter && meta) {
+      bytes_of[static_cast<std::size_t>(slot.value.value)] = static_cast<double>(meta->nbytes());
+    }
+  }
+  std::vector<double> weights(graph.nodes.size(), 0);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    for_each_read(graph.nodes[i], [&](ValueId id) {
+      weights[i] += std::exchange(bytes_of[static_cast<std::size_t>(id.value)], 0);
+    });
+  }
+  return weights;
+}
+
+std::vector<double> flop_weights(const Graph& graph) {
+  std::vector<double> weights;
+  weights.reserve(graph.nodes.size());
+  for (const Node& node : graph.nodes) weights.push_back(node_flops(graph, node));
+  return weights;
+}
+
+std::vector<double> measured_weights(const GraphModule& module, const std::vector<c10::IValue>& leaves,
+                                     int runs) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::pair<at::Tensor, at::Tensor>> saved;
+  for (const auto& [name, buffer] : module.named_buffers()) saved.emplace_back(buffer, buffer.clone());
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> least(module.graph().nodes.size(), 0);
+  const Interpreter interpreter(module.graph());
+  for (int run = 0; run <= runs; ++run) {
+    Clock::time_point before = Clock::now();
+    interpreter.run(leaves, module.tensors(), [&](std::size_t node) {
+      const Clock::time_point now = Clock::now();
+      const double seconds = std::chrono::duration<double>(now - before).count();
+      if (run == 1 || (run > 1 && seconds < least[node])) least[node] = seconds;
+      before = Clock::now();
+    });
+  }
+  for (auto& [buffer, copy] : saved) buffer.copy_(copy);
+  return least;
+}
+
+std::vector<std::uint64_t> crossing_bytes(const Graph& graph) {
+  const std::size_t count = graph.nodes.size();
+  constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> birth(graph.values.size(), nowhere), last(graph.values.size(), 0);
+  for (std::size_t i = 0; i < count; ++i) {
+    for_each_read(graph.nodes[i], [&](ValueId id) { last[static_cast<std::size_t>(id.value)] = i; });
+    for_each_result(graph.nodes[i], [&](ValueId id) { birth[static_cast<std::size_t>(id.value)] = i; });
+  }
+  std::vector<std::int64_t> change(count + 2, 0);
+  for (std::size_t v = 0; v < graph.values.size(); ++v) {
+    if (birth[v] == nowhere || last[v] <= birth[v] || !graph.values[v].meta) continue;
+    const auto bytes = static_cast<std::int64_t>(graph.values[v].meta->nbytes());
+    change[birth[v] + 1] += bytes;
+    change[last[v] + 1] -= bytes;
+  }
+  std::vector<std::uint64_t> crossing(count + 1, 0);
+  std::int64_t now = 0;
+  for (std::size_t i = 0; i <= count; ++i) {
+    now += change[i];
+    crossing[i] = static_cast<std::uint64_t>(now);
+  }
+  return crossing;
+}
+
+Cuts balanced_cuts(const Graph& graph, int stages, std::span<const double> weights) {
+  if (stages < 1) throw UsageError("a pipeline needs at least one stage");
+  if (weights.size() != graph.nodes.size()) throw UsageError("there must be one weight for each node");
+  if (stages == 1) return {};
+  const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
+  const Cuts places = candidates(graph, crossing);
+  if (places.size() + 1 < static_cast<std::size_t>(stages)) {
+    throw UsageError("the model can be cut at " + std::to_string(places.size()) +
+                         " places only, which is too few for " + std::to_string(stages) + " stages",
+                     {}, "ask for at most " + std::to_string(places.size() + 1) + " stages");
+  }
+  std::vector<double> sums(graph.nodes.size() + 1, 0);
+  for (std::size_t i = 0; i < weights.size(); ++i) sums[i + 1] = sums[i] + weights[i];
+  std::vector<Layer> layers;
+  for (std::size_t i = 0; i <= places.size(); ++i) {
+    const std::size_t begin = i == 0 ? 0 : places[i - 1],
+                      end = i < places.size() ? places[i] : graph.nodes.size();
+    layers.push_back(
+        {.name = std::to_string(begin),
+         .costs = {.forward = sums[end] - sums[begin], .input = 0, .weight = 0, .activation_bytes = 0}});
+  }
+  PartitionOptions options;
+  for (int s = 0; s < stages; ++s) options.rank_of_stage.emplace_back(s);
+  const auto partition = partition_layers(layers, options);
+  if (!partition) throw UsageError("the model cannot be cut into " + std::to_string(stages) + " stages");
+  Cuts cuts;
+  for (int s = 1; s < stages; ++s) {
+    cuts.push_back(places[static_cast<std::size_t>(partition->first_layer[static_cast<std::size_t>(s)]) - 1]);
+  }
+  // Move each cut to where least crosses, as long as no stage gets heavier than the heaviest.
+  for (std::size_t c = 0; c < cuts.size(); ++c) {
+    const std::size_t low = c == 0 ? 0 : cuts[c - 1],
+                      high = c + 1 < cuts.size() ? cuts[c + 1] : graph.nodes.size();
+    for (const std::size_t place : places) {
+      const bool between = place > low && place < high;
+      if (between && sums[place] == sums[cuts[c]] && crossing[place] < crossing[cuts[c]]) cuts[c] = place;
+    }
+  }
+  return cuts;
+}
+
+Costs stage_costs(const SplitGraph& split, double flops_per_second) {
+  Costs costs;
+  for (std::size_t s = 0; s < split.stages.size(); ++s) {
+    const Graph& graph = split.stages[s].graph;
+    const GraphCosts known = graph_costs(graph);
+    StageCosts stage;
+    stage.forward = known.flops / flops_per_second;
+    stage.input = stage.forward;
+    stage.weight = stage.forward;
+    stage.activation_bytes = known.activation_bytes;
+    stage.parameter_bytes = known.parameter_bytes;
+    stage.gradient_bytes = known.parameter_bytes;
+    const auto bytes_of = [&](ValueId id) {
+      const auto& meta = graph.value(id).meta;
+      return meta ? static_cast<std::uint64_t>(meta->nbytes()) : 0;
+    };
+    for (const GraphInput& input : graph.inputs) stage.input_bytes += bytes_of(input.value);
+    costs.stages.push_back(stage);
+  }
+  for (std::size_t s = 0; s < split.stages.size(); ++s) {
+    for (std::size_t i = 0; i < split.stages[s].sources.size(); ++i) {
+      const auto* from = std::get_if<FromStage>(&split.stages[s].sources[i]);
+      if (!from) continue;
+      const Graph& graph = split.stages[s].graph;
+      const auto& meta = graph.value(graph.inputs[i].value).meta;
+      const std::uint64_t bytes = meta ? meta->nbytes() : 0;
+      if (from->stage + 1 == static_cast<int>(s)) {
+        costs.stages[static_cast<std::size_t>(from->stage)].output_bytes += bytes;
+      } else {
+        costs.skip_bytes[{StageId(from->stage), StageId(static_cast<std::int64_t>(s))}] += bytes;
+      }
+    }
+  }
+  return costs;
+}
+
+}  // namespace penstock

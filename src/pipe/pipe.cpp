@@ -1,0 +1,165 @@
+// Splits, loads stage by stage, and runs all stages in one process.
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/graph/text.h>
+#include <penstock/pipe/balance.h>
+#include <penstock/pipe/pipe.h>
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+
+Cuts cuts_of(const Graph& graph, const SplitSpec& spec, const TensorSource& source,
+             const std::vector<IValue>& example) {
+  if (std::holds_alternative<AtMarks>(spec)) return cuts_at_marks(graph);
+  if (const auto* points = std::get_if<SplitPoints>(&spec)) return cuts_at_modules(graph, *points);
+  if (const auto* policy = std::get_if<SplitPolicy>(&spec)) return (*policy)(graph);
+  const auto& [stages, by] = std::get<Balanced>(spec);
+  switch (by) {
+    case BalanceBy::Parameters:
+      return balanced_cuts(graph, stages, parameter_weights(graph));
+    case BalanceBy::Flops:
+      return balanced_cuts(graph, stages, flop_weights(graph));
+    case BalanceBy::MeasuredTime:
+      if (example.size() != graph.inputs.size()) {
+        throw UsageError("measuring needs an example of the inputs", {},
+                         "pass one, or balance by parameters");
+      }
+      return balanced_cuts(graph, stages, measured_weights(GraphModule(graph, source(graph.slots)), example));
+  }
+  return {};
+}
+
+//! An input of another stage's: its elements, not its autograd graph.
+IValue detached(const IValue& value) {
+  const at::Tensor& tensor = value.toTensor();
+  return tensor.detach().set_requires_grad(tensor.requires_grad());
+}
+
+}  // namespace
+
+Pipe::Pipe(Graph graph, TensorSource source, const SplitSpec& spec, PipeOptions options,
+           const std::vector<IValue>& example)
+    : graph_(std::move(graph)),
+      source_(std::move(source)),
+      options_(std::move(options)),
+      split_(split_graph(graph_, cuts_of(graph_, spec, source_, example))),
+      modules_(split_.stages.size()) {
+  const std::vector<std::string> paths = graph_.output_paths();
+  if (options_.loss_output && std::find(paths.begin(), paths.end(), *options_.loss_output) == paths.end()) {
+    throw UsageError("the model has no output " + quote(*options_.loss_output), {},
+                     "its outputs are " + join(paths, ", "));
+  }
+}
+
+const Graph& Pipe::stage_graph(int stage) const {
+  if (stage < 0 || stage >= num_stages()) {
+    throw UsageError("there is no stage " + std::to_string(stage) + " of " + std::to_string(num_stages()));
+  }
+  return split_.stages[static_cast<std::size_t>(stage)].graph;
+}
+
+std::shared_ptr<GraphModule> Pipe::get_stage_module(int stage, std::optional<c10::Device> device) const {
+  const Graph& graph = stage_graph(stage);
+  auto& module = modules_[static_cast<std::size_t>(stage)];
+  if (!module || device) module = std::make_shared<GraphModule>(graph, source_(graph.slots), device);
+  return module;
+}
+
+IValue Pipe::forward(const Args& args, const Kwargs& kwargs) const {
+  const std::vector<IValue> user = flatten_inputs(graph_, args, kwargs);
+  check_inputs(graph_, user);
+  std::vector<std::vector<IValue>> outputs;
+  for (int s = 0; s < num_stages(); ++s) {
+    std::vector<IValue> inputs;
+    for (const InputSource& source : split_.stages[static_cast<std::size_t>(s)].sources) {
+      if (const auto* from = std::get_if<FromUser>(&source)) {
+        inputs.push_back(user[static_cast<std::size_t>(from->input)]);
+      } else {
+        const auto& [stage, output] = std::get<FromStage>(source);
+        inputs.push_back(
+            detached(outputs[static_cast<std::size_t>(stage)][static_cast<std::size_t>(output)]));
+      }
+    }
+    outputs.push_back(get_stage_module(s)->run(std::move(inputs)));
+  }
+  return unflatten(outputs.back(), graph_.output_structure);
+}
+
+PipeInfo Pipe::info() const {
+  return {.graph = to_text(graph_),
+          .num_stages = num_stages(),
+          .has_loss_and_backward = options_.loss_output.has_value()};
+}
+
+std::string Pipe::print_readable() const {
+  std::string text;
+  for (int s = 0; s < num_stages(); ++s)
+    text += "stage " + std::to_string(s) + "\n" + to_text(stage_graph(s));
+  return text + input_table();
+}
+
+std::string Pipe::graphviz() const {
+  std::string text = "digraph pipe {\n  rankdir=LR;\n  node [shape=box];\n  user [shape=ellipse];\n";
+  for (int s = 0; s < num_stages(); ++s) {
+    std::size_t parameters = 0;
+    const Graph& graph = stage_graph(s);
+    for (const Slot& slot : graph.slots) {
+      const auto& meta = graph.value(slot.value).meta;
+      if (slot.kind == Slot::Kind::Parameter && meta) parameters += meta->nbytes();
+    }
+    text += "  stage" + std::to_string(s) + " [label=\"stage " + std::to_string(s) + "\\n" +
+            std::to_string(graph.nodes.size()) + " operators\\n" + bytes_text(parameters) +
+            " of parameters\"];\n";
+    const auto& sources = split_.stages[static_cast<std::size_t>(s)].sources;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const Value& value = graph.value(graph.inputs[i].value);
+      const auto* from = std::get_if<FromStage>(&sources[i]);
+      const bool skips = from && from->stage + 1 < s;
+      std::string label = value.name + (value.meta ? "\\n" + value.meta->text() : "");
+      std::replace(label.begin(), label.end(), '"', '\'');
+      text += "  " + (from ? "stage" + std::to_string(from->stage) : std::string("user")) + " -> stage" +
+              std::to_string(s) + " [label=\"" + label + "\"" + (skips ? ", style=dashed" : "") + "];\n";
+    }
+  }
+  return text + "}\n";
+}
+
+ModelTensors model_tensors(const torch::nn::Module& module) {
+  ModelTensors tensors;
+  for (const auto& item : module.named_parameters())
+    tensors.parameters.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) tensors.buffers.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, const Args& example_args,
+                 const Kwargs& example_kwargs, const SplitSpec& spec, PipeOptions options) {
+  auto captured = std::make_shared<Captured>(capture(forward, model, example_args, example_kwargs));
+  const TensorSource source = [captured](const std::vector<Slot>& slots) {
+    std::vector<at::Tensor> tensors;
+    for (const Slot& slot : slots) {
+      const auto& all = captured->graph.slots;
+      const auto it =
+          std::find_if(all.begin(), all.end(), [&](const Slot& other) { return other.names == slot.names; });
+      tensors.push_back(captured->tensors[static_cast<std::size_t>(it - all.begin())]);
+    }
+    return tensors;
+  };
+  const std::vector<IValue> example = flatten_inputs(captured->graph, example_args, example_kwargs);
+  return {captured->graph, source, spec, std::move(options), example};
+}
+
+Pipe load_pt2(const std::string& file, const SplitSpec& spec, PipeOptions options) {
+  auto archive = std::make_shared<Pt2Archive>(file);
+  const TensorSource source = [archive](const std::vector<Slot>& slots) { return archive->load(slots); };
+  return {archive->graph(), source, spec, std::move(options)};
+}
+
+}  // namespace penstock

@@ -1,0 +1,121 @@
+// Pipes: what they say about themselves, and that running them equals the model.
+#include "../graph/models.h"
+#include "../graph/tensor_file.h"
+
+#include <penstock/base/error.h>
+#include <penstock/pipe/balance.h>
+#include <penstock/pipe/pipe.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+using test::archive;
+using test::same_bits;
+using testing::HasSubstr;
+
+TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
+  torch::manual_seed(1);
+  test::Gpt gpt(4);
+  gpt->eval();
+  const auto tokens = torch::randint(0, 13, {3, 6});
+  const auto expected = gpt->forward(tokens);
+  const std::vector<std::pair<SplitSpec, int>> specs = {
+      {AtMarks{}, 4},
+      {SplitPoints{{"blocks.2", SplitPoint::Beginning}}, 2},
+      {SplitPoints{{"blocks.0", SplitPoint::End}, {"blocks.3", SplitPoint::Beginning}}, 3},
+      {Balanced{3, BalanceBy::Parameters}, 3},
+      {Balanced{5, BalanceBy::Flops}, 5},
+      {Balanced{2, BalanceBy::MeasuredTime}, 2},
+      {SplitPolicy([](const Graph& graph) { return Cuts{legal_cuts(graph)[3]}; }), 2}};
+  for (const auto& [spec, stages] : specs) {
+    const Pipe pipe = pipeline(gpt, {tokens}, {}, spec);
+    EXPECT_EQ(pipe.num_stages(), stages) << spec.index();
+    EXPECT_TRUE(same_bits(pipe.forward({tokens}).toTensor(), expected)) << spec.index();
+  }
+}
+
+TEST(Pipe, StagesShareTheModelsTensorsUnderTheirNames) {
+  test::Mlp mlp;
+  const Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{4});
+  std::map<std::string, at::Tensor> held;
+  for (int s = 0; s < 4; ++s) {
+    for (const auto& [name, tensor] : pipe.get_stage_module(s)->named_parameters()) {
+      EXPECT_TRUE(held.emplace(name, tensor).second) << name;
+    }
+  }
+  const auto parameters = mlp->named_parameters();
+  ASSERT_EQ(held.size(), parameters.size());
+  for (const auto& item : parameters) EXPECT_TRUE(held.at(item.key()).is_same(item.value()));
+}
+
+TEST(Pipe, LoadsOnlyTheStageAtHand) {
+  const Pipe pipe = load_pt2(archive("gpt.pt2"));
+  ASSERT_EQ(pipe.num_stages(), 2);
+  const auto last = pipe.get_stage_module(1);
+  for (const auto& [name, tensor] : last->named_parameters()) {
+    EXPECT_THAT(
+        name, testing::AnyOf("token.weight", testing::StartsWith("blocks.1."), testing::StartsWith("norm.")));
+  }
+  EXPECT_EQ(pipe.info().num_stages, 2);
+  EXPECT_FALSE(pipe.info().has_loss_and_backward);
+  EXPECT_THAT(*pipe.info().graph, HasSubstr("pipe_split"));
+  EXPECT_THAT(pipe.print_readable(), HasSubstr("stage 1\ngraph {"));
+  EXPECT_THAT(pipe.graphviz(), HasSubstr("stage0 -> stage1"));
+  EXPECT_TRUE(
+      load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.logits"}).info().has_loss_and_backward);
+  EXPECT_THROW(load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.loss"}), UsageError);
+}
+
+//! The least weight of the heaviest part over all ways to cut at the places, by trying them all.
+double best_by_brute_force(const std::vector<double>& sums, const Cuts& places, std::size_t from,
+                           std::size_t begin, int stages) {
+  if (stages == 1) return sums.back() - sums[begin];
+  double best = std::numeric_limits<double>::infinity();
+  for (std::size_t i = from; i < places.size(); ++i) {
+    const double rest = best_by_brute_force(sums, places, i + 1, places[i], stages - 1);
+    best = std::min(best, std::max(sums[places[i]] - sums[begin], rest));
+  }
+  return best;
+}
+
+TEST(Balance, FindsTheLightestHeaviestStage) {
+  test::Gpt gpt(2);
+  const Captured captured =
+      capture([&](const Args& args, const Kwargs&) { return IValue(gpt->forward(args[0].toTensor())); },
+              model_tensors(*gpt), {torch::randint(0, 13, {3, 6})});
+  const Graph& graph = captured.graph;
+  for (const auto& weights : {parameter_weights(graph), flop_weights(graph)}) {
+    std::vector<double> sums(weights.size() + 1, 0);
+    std::partial_sum(weights.begin(), weights.end(), sums.begin() + 1);
+    for (int stages = 2; stages <= 4; ++stages) {
+      const Cuts cuts = balanced_cuts(graph, stages, weights);
+      ASSERT_EQ(cuts.size() + 1, static_cast<std::size_t>(stages));
+      double heaviest = 0;
+      for (std::size_t s = 0; s <= cuts.size(); ++s) {
+        const std::size_t begin = s == 0 ? 0 : cuts[s - 1], end = s < cuts.size() ? cuts[s] : weights.size();
+        heaviest = std::max(heaviest, sums[end] - sums[begin]);
+      }
+      EXPECT_DOUBLE_EQ(heaviest, best_by_brute_force(sums, legal_cuts(graph), 0, 0, stages)) << stages;
+    }
+  }
+  EXPECT_THROW(balanced_cuts(graph, 1000, flop_weights(graph)), UsageError);
+}
+
+TEST(Balance, StageCostsAddUpToTheWhole) {
+  const Pipe pipe = load_pt2(archive("gpt.pt2"), Balanced{2});
+  const Costs costs = stage_costs(pipe.split());
+  ASSERT_EQ(costs.stages.size(), 2U);
+  EXPECT_GT(costs.stages[0].output_bytes, 0U);
+  check_costs(costs, 2);
+}
+
+}  // namespace
+}  // namespace penstock

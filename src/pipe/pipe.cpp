@@ -68,8 +68,18 @@ const Graph& Pipe::stage_graph(int stage) const {
 std::shared_ptr<GraphModule> Pipe::get_stage_module(int stage, std::optional<c10::Device> device) const {
   const Graph& graph = stage_graph(stage);
   auto& module = modules_[static_cast<std::size_t>(stage)];
-  if (!module || device) module = std::make_shared<GraphModule>(graph, source_(graph.slots), device);
-  return module;
+  if (module && !device) return module;
+  std::vector<at::Tensor> tensors = source_(graph.slots);
+  // Where stages share a parameter, each has a copy of its own, even in one process: the runtime sums the
+  // gradients.
+  for (const SharedSlot& shared : split_.shared) {
+    if (!shared.is_parameter || shared.stages.front() == stage) continue;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (graph.slots[i].names != shared.names) continue;
+      tensors[i] = tensors[i].detach().clone().set_requires_grad(tensors[i].requires_grad());
+    }
+  }
+  return module = std::make_shared<GraphModule>(graph, std::move(tensors), device);
 }
 
 IValue Pipe::forward(const Args& args, const Kwargs& kwargs) const {

@@ -5,6 +5,7 @@
 #include <penstock/graph/capture.h>
 #include <penstock/graph/module.h>
 #include <penstock/graph/split.h>
+#include <penstock/runtime/pipeline.h>
 #include <penstock/value/microbatch.h>
 #include <penstock/value/pipe_info.h>
 
@@ -64,6 +65,17 @@ class Pipe {
   //! The stage with its tensors, loaded on the first call. Parameters keep their names in the whole model.
   std::shared_ptr<GraphModule> get_stage_module(int stage,
                                                 std::optional<c10::Device> device = std::nullopt) const;
+
+  //! The stage as the runtime runs it: its arguments are what the stage before gives, or for the first stage
+  //! the model's positional ones; keyword arguments of the model are taken by the stages that read them.
+  std::shared_ptr<StageModule> stage_module(int stage) const;
+  PipelineStage build_stage(int stage, at::Device device, const Group& group) const;
+
+  //! What a schedule must know of the whole: values that skip stages, parameters in several stages, and the
+  //! loss if the model computes it.
+  std::vector<SkipValue> skips() const;
+  std::vector<SharedParameter> shared() const;
+  PipelineOptions schedule_options(PipelineOptions options = {}) const;
 
   //! Runs all stages in this process, each cut off from the others' autograd graphs, to check a split.
   c10::IValue forward(const Args& args, const Kwargs& kwargs = {}) const;

@@ -1,0 +1,230 @@
+// A stage graph behind the runtime's interface, and what the schedule must be told about the whole.
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/pipe/pipe.h>
+
+#include <algorithm>
+#include <set>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+
+//! A leaf of the model's arguments: of its positional ones, or of one keyword argument.
+struct UserLeaf {
+  std::string keyword;  //!< empty: positional
+  std::size_t leaf = 0;
+};
+
+//! Where a stage's input comes from when the runtime calls it.
+struct Received {
+  std::size_t position = 0;
+};
+struct Skipped {
+  std::string name;
+};
+using Feed = std::variant<UserLeaf, Received, Skipped>;
+
+//! What a stage passes on: one of its outputs, or a positional argument of the model that a later stage
+//! reads.
+struct Passed {
+  int output = -1;
+  std::size_t user_leaf = 0;
+};
+
+std::vector<UserLeaf> user_leaves(const Graph& graph) {
+  std::vector<UserLeaf> leaves;
+  if (graph.input_structure.children.size() != 2) return leaves;
+  const Structure& args = graph.input_structure.children[0];
+  const Structure& kwargs = graph.input_structure.children[1];
+  for (std::size_t i = 0; i < args.num_leaves(); ++i) leaves.push_back({"", i});
+  for (std::size_t k = 0; k < kwargs.children.size(); ++k) {
+    const auto* name = std::get_if<std::string>(&kwargs.keys[k]);
+    for (std::size_t i = 0; i < kwargs.children[k].num_leaves(); ++i)
+      leaves.push_back({name ? *name : "", i});
+  }
+  return leaves;
+}
+
+std::string skip_name(const FromStage& from) {
+  return "skip_" + std::to_string(from.stage) + "_" + std::to_string(from.output);
+}
+
+//! How the stages of a split are connected.
+struct StageLinks {
+  std::vector<std::vector<Feed>> feeds;                               //!< by stage, of its inputs
+  std::vector<std::vector<Passed>> next;                              //!< by stage, of the stage after it
+  std::vector<std::vector<std::pair<std::string, Passed>>> sideways;  //!< by stage, by name
+  std::vector<SkipValue> skips;
+
+  StageLinks(const Graph& graph, const SplitGraph& split)
+      : feeds(split.stages.size()), next(split.stages.size()), sideways(split.stages.size()) {
+    const std::vector<UserLeaf> leaves = user_leaves(graph);
+    for (std::size_t s = 0; s < split.stages.size(); ++s) {
+      for (const InputSource& source : split.stages[s].sources) {
+        if (const auto* user = std::get_if<FromUser>(&source)) {
+          const UserLeaf& leaf = leaves.at(static_cast<std::size_t>(user->input));
+          if (s == 0 || !leaf.keyword.empty()) {
+            feeds[s].emplace_back(leaf);
+          } else {
+            pass(0, s, "input_" + std::to_string(leaf.leaf), {-1, leaf.leaf});
+          }
+        } else {
+          const auto& from = std::get<FromStage>(source);
+          pass(static_cast<std::size_t>(from.stage), s, skip_name(from), {from.output, 0});
+        }
+      }
+    }
+  }
+
+ private:
+  void pass(std::size_t from, std::size_t to, const std::string& name, const Passed& what) {
+    if (from + 1 == to) {
+      feeds[to].emplace_back(Received{next[from].size()});
+      next[from].push_back(what);
+      return;
+    }
+    feeds[to].emplace_back(Skipped{name});
+    skips.push_back({name, StageId(static_cast<std::int64_t>(from)), StageId(static_cast<std::int64_t>(to))});
+    auto& given = sideways[from];
+    const bool known =
+        std::any_of(given.begin(), given.end(), [&](const auto& item) { return item.first == name; });
+    if (!known) given.emplace_back(name, what);
+  }
+};
+
+class PipeStage : public StageModule {
+ public:
+  PipeStage(std::shared_ptr<GraphModule> module, const StageLinks& links, std::size_t stage,
+            const Structure& args)
+      : module_(std::move(module)),
+        feeds_(links.feeds[stage]),
+        next_(links.next[stage]),
+        sideways_(links.sideways[stage]),
+        args_(args),
+        first_(stage == 0),
+        last_(stage + 1 == links.feeds.size()) {}
+
+  StageResult forward(const Args& args, const Kwargs& kwargs) override {
+    std::vector<IValue> user;
+    if (first_) {
+      FlatTree flat = flatten(c10::ivalue::Tuple::create(args));
+      if (flat.structure.text() != args_.text()) {
+        throw UsageError("the arguments are " + flat.structure.text() + ", but the model takes " +
+                         args_.text());
+      }
+      user = std::move(flat.leaves);
+    }
+    std::vector<IValue> inputs;
+    for (const Feed& feed : feeds_) inputs.push_back(input(feed, user, args, kwargs));
+    check_inputs(module_->graph(), inputs);
+    std::vector<IValue> outputs = module_->run(std::move(inputs));
+    StageResult result;
+    const auto passed = [&](const Passed& what) {
+      return what.output < 0 ? user.at(what.user_leaf) : outputs[static_cast<std::size_t>(what.output)];
+    };
+    for (const auto& [name, what] : sideways_) result.skips.emplace(name, passed(what));
+    if (last_) {
+      result.output = unflatten(outputs, module_->graph().output_structure);
+      return result;
+    }
+    std::vector<IValue> next;
+    for (const Passed& what : next_) next.push_back(passed(what));
+    result.output = c10::ivalue::Tuple::create(std::move(next));
+    return result;
+  }
+
+  std::vector<NamedTensor> parameters() const override { return named(module_->named_parameters()); }
+  std::vector<NamedTensor> buffers() const override { return named(module_->named_buffers()); }
+
+  void to(at::Device device) override {
+    const bool training = module_->is_training();
+    module_ = std::make_shared<GraphModule>(module_->graph(), module_->tensors(), device);
+    module_->train(training);
+  }
+
+  std::optional<std::set<std::string>> keywords() const override {
+    std::set<std::string> names;
+    for (const Feed& feed : feeds_) {
+      if (const auto* user = std::get_if<UserLeaf>(&feed); user && !user->keyword.empty())
+        names.insert(user->keyword);
+      if (const auto* skip = std::get_if<Skipped>(&feed)) names.insert(skip->name);
+    }
+    return names;
+  }
+
+ private:
+  static std::vector<NamedTensor> named(std::vector<std::pair<std::string, at::Tensor>> tensors) {
+    std::vector<NamedTensor> result;
+    for (auto& [name, tensor] : tensors) result.push_back({std::move(name), std::move(tensor)});
+    return result;
+  }
+
+  static const IValue& keyword(const Kwargs& kwargs, const std::string& name) {
+    const auto it = kwargs.find(name);
+    if (it == kwargs.end()) throw UsageError("the keyword argument " + quote(name) + " is missing");
+    return it->second;
+  }
+
+  static IValue input(const Feed& feed, const std::vector<IValue>& user, const Args& args,
+                      const Kwargs& kwargs) {
+    if (const auto* received = std::get_if<Received>(&feed)) return args.at(received->position);
+    if (const auto* skipped = std::get_if<Skipped>(&feed)) return keyword(kwargs, skipped->name);
+    const auto& leaf = std::get<UserLeaf>(feed);
+    if (leaf.keyword.empty()) return user.at(leaf.leaf);
+    const std::vector<IValue> leaves = flatten(keyword(kwargs, leaf.keyword)).leaves;
+    if (leaf.leaf >= leaves.size())
+      throw UsageError("the keyword argument " + quote(leaf.keyword) + " has another structure");
+    return leaves[leaf.leaf];
+  }
+
+  std::shared_ptr<GraphModule> module_;
+  std::vector<Feed> feeds_;
+  std::vector<Passed> next_;
+  std::vector<std::pair<std::string, Passed>> sideways_;
+  Structure args_;
+  bool first_, last_;
+};
+
+}  // namespace
+
+std::shared_ptr<StageModule> Pipe::stage_module(int stage) const {
+  const Structure args = graph_.input_structure.children.empty() ? Structure{.kind = Structure::Kind::Tuple}
+                                                                 : graph_.input_structure.children[0];
+  return std::make_shared<PipeStage>(get_stage_module(stage), StageLinks(graph_, split_),
+                                     static_cast<std::size_t>(stage), args);
+}
+
+PipelineStage Pipe::build_stage(int stage, at::Device device, const Group& group) const {
+  return {stage_module(stage), stage, num_stages(), device, group};
+}
+
+std::vector<SkipValue> Pipe::skips() const {
+  return StageLinks(graph_, split_).skips;
+}
+
+std::vector<SharedParameter> Pipe::shared() const {
+  std::vector<SharedParameter> shared;
+  for (const SharedSlot& slot : split_.shared) {
+    if (!slot.is_parameter) continue;
+    SharedParameter places;
+    for (const int stage : slot.stages) places.push_back({StageId(stage), slot.names[0]});
+    shared.push_back(std::move(places));
+  }
+  return shared;
+}
+
+PipelineOptions Pipe::schedule_options(PipelineOptions options) const {
+  options.skips = skips();
+  options.shared = shared();
+  if (!options_.loss_output || options.loss) return options;
+  const std::vector<std::string> paths = graph_.output_paths();
+  const auto index = std::find(paths.begin(), paths.end(), *options_.loss_output) - paths.begin();
+  options.loss = [index](const IValue& output, const IValue&, const Kwargs&) {
+    return flatten(output).leaves[static_cast<std::size_t>(index)].toTensor();
+  };
+  return options;
+}
+
+}  // namespace penstock

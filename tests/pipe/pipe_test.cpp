@@ -22,6 +22,7 @@ using test::same_bits;
 using testing::HasSubstr;
 
 TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
+  at::set_num_threads(1);
   torch::manual_seed(1);
   test::Gpt gpt(4);
   gpt->eval();

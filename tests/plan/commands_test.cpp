@@ -100,6 +100,10 @@ TEST(ScheduleCommand, RefusesWithAHintAndExitCodeTwo) {
       2);
   EXPECT_EQ(penstock({"schedule", "1F1B", "--ranks", "99999999999", "--microbatches", "4"}).code, 2);
   EXPECT_EQ(penstock({"schedule", "1F1B", "--ranks", "2", "--microbatches", "4", "--as", "pdf"}).code, 2);
+  EXPECT_EQ(penstock({"schedule", "1F1B", "--ranks", "64", "--microbatches", "900000000"}).code, 2);
+  EXPECT_EQ(
+      penstock({"schedule", "1F1B", "--ranks", "4", "--microbatches", "900000000000", "--rank", "0"}).code,
+      2);
 }
 
 TEST(ValidateCommand, AcceptsBothFormsOfEverySchedule) {

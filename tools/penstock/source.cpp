@@ -25,6 +25,8 @@ namespace penstock::tool {
 namespace {
 
 constexpr std::int64_t most_ranks = 65'535;
+constexpr std::int64_t most_computations =
+    50'000'000;  //!< forwards; a lowered table of them takes several GB
 
 int count_of(const std::optional<std::int64_t>& given, const char* option, std::int64_t most) {
   if (!given) throw UsageError(std::string("a named schedule needs ") + option);
@@ -82,6 +84,11 @@ Schedule named_schedule(const std::string& name, const ShapeOptions& options, co
     throw UsageError("there can be at most " + std::to_string(max_stages) + " stages");
   }
   const ScheduleShape shape{ranks, stages_per_rank, microbatches};
+  if (static_cast<std::int64_t>(shape.stages()) * microbatches > most_computations) {
+    throw UsageError("a table of " + std::to_string(shape.stages()) + " stages x " +
+                         std::to_string(microbatches) + " microbatches is too large",
+                     {}, "--rank prints one rank's row alone");
+  }
   if (!automatic) return make_schedule(name, shape);
   const auto style = PlacementStyle::Loop;
   const Costs costs = costs_for(file, generate_stage_to_rank_mapping(ranks, shape.stages(), style));

@@ -16,6 +16,8 @@ namespace {
 
 enum class Form { Csv, Grid, Svg, Html, Trace };
 
+constexpr std::int64_t most_microbatches = 50'000'000;  //!< of one rank's row
+
 std::string stages_text(const ScheduleInfo& info) {
   return info.only_stages_per_rank ? std::to_string(*info.only_stages_per_rank) : "1 or more";
 }
@@ -72,13 +74,16 @@ std::string table_json(const std::string& name, const Placement& placement, int 
 int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t rank,
              const std::string& output) {
   const ScheduleKind kind = parse_schedule_kind(name);
-  ScheduleShape shape;
-  if (!options.ranks || !options.microbatches)
+  if (!options.ranks || !options.microbatches) {
     throw UsageError("a named schedule needs --ranks and --microbatches");
-  shape.ranks = static_cast<int>(*options.ranks);
-  shape.stages_per_rank =
-      static_cast<int>(options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank));
-  shape.microbatches = static_cast<int>(*options.microbatches);
+  }
+  const std::int64_t stages = options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank);
+  const bool sensible = *options.ranks >= 1 && stages >= 1 && *options.microbatches >= 1 &&
+                        *options.ranks <= max_stages && stages <= max_stages / *options.ranks &&
+                        *options.microbatches <= most_microbatches / stages;
+  if (!sensible) throw UsageError("these counts are too small or too large");
+  const ScheduleShape shape{static_cast<int>(*options.ranks), static_cast<int>(stages),
+                            static_cast<int>(*options.microbatches)};
   check_shape(kind, shape);
   if (rank < 0 || rank >= shape.ranks)
     throw UsageError("--rank must lie between 0 and " + std::to_string(shape.ranks - 1));

@@ -13,6 +13,9 @@
 #include <ATen/ops/copy.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <type_traits>
+
 namespace penstock {
 namespace {
 
@@ -41,9 +44,19 @@ struct Destination {
   std::uint32_t count = 0;
 };
 
+//! The commonest signatures are called as C++ calls them: without a stack, on references into the frame.
+using UnaryFunction = at::Tensor(const at::Tensor&);
+using BinaryFunction = at::Tensor(const at::Tensor&, const at::Tensor&);
+using BinaryScalarFunction = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Scalar&);
+using AffineFunction = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&);
+
+enum class Call : std::uint8_t { Boxed, Scalar, Unary, Binary, BinaryScalar, Affine };
+
 struct Step {
-  const c10::OperatorHandle* op = nullptr;  //!< null: `scalar`
+  const c10::OperatorHandle* op = nullptr;
+  Call call = Call::Boxed;
   ScalarOp scalar = ScalarOp::Add;
+  std::uint32_t typed = 0;  //!< its place among the handles of that signature
   std::uint32_t first_operand = 0, end_operand = 0;
   std::uint32_t first_result = 0, end_result = 0;
   std::uint32_t mode = 0;
@@ -60,6 +73,10 @@ struct Interpreter::Program {
   std::vector<ListRecipe> lists;
   std::vector<IValue> constants;
   std::vector<NodeMode> modes{NodeMode{}};
+  std::vector<c10::TypedOperatorHandle<UnaryFunction>> unary;
+  std::vector<c10::TypedOperatorHandle<BinaryFunction>> binary;
+  std::vector<c10::TypedOperatorHandle<BinaryScalarFunction>> binary_scalar;
+  std::vector<c10::TypedOperatorHandle<AffineFunction>> affine;
   std::vector<std::string> names;  //!< of the nodes, for errors
   std::vector<Operand> outputs;
   std::vector<std::pair<Operand, Operand>> mutations;  //!< target, from
@@ -69,6 +86,9 @@ struct Interpreter::Program {
             std::span<const at::Tensor> slots) const;
   IValue list(const ListRecipe& recipe, std::vector<IValue>& frame, std::span<const at::Tensor> slots) const;
   void store(Stack& stack, const Step& step, std::vector<IValue>& frame) const;
+  const at::Tensor& tensor(const Operand& operand, const std::vector<IValue>& frame,
+                           std::span<const at::Tensor> slots) const;
+  void call_typed(const Step& step, std::vector<IValue>& frame, std::span<const at::Tensor> slots) const;
 
   template <class After>
   std::vector<IValue> run(std::vector<IValue> frame, std::span<const at::Tensor> slots,
@@ -115,7 +135,10 @@ class Compiler {
       const c10::Type* type = node.op ? node.op->schema().arguments()[i].type().get() : nullptr;
       operands.push_back(operand(program, node.args[i], type));
     }
-    for (const ValueId id : last) make_last(program, operands, place(id).index);
+    for (const ValueId id : last) {
+      make_last(program, operands, place(id).index);
+      if (place(id).from == From::Copy) free_.push_back(place(id).index);
+    }
     program.operands.insert(program.operands.end(), operands.begin(), operands.end());
     step.end_operand = static_cast<std::uint32_t>(program.operands.size());
 
@@ -133,14 +156,63 @@ class Compiler {
     }
     step.end_result = static_cast<std::uint32_t>(program.destinations.size());
     step.mode = mode_number(program, node.mode);
+    step.call = node.op ? call_of(program, node, operands, step.typed) : Call::Scalar;
     program.names.push_back(node.name() + (node.module.empty() ? "" : " of module " + node.module));
     program.steps.push_back(step);
   }
 
+  //! Whether the node can be called without a stack; `typed` is then the place of its handle.
+  template <class Program>
+  static Call call_of(Program& program, const Node& node, const std::vector<Operand>& operands,
+                      std::uint32_t& typed) {
+    const c10::FunctionSchema& schema = node.op->schema();
+    const auto plain = [](const Operand& operand) {
+      return operand.from != From::List && operand.from != From::Wrap;
+    };
+    if (schema.is_mutable() || schema.returns().size() != 1 || !is_tensor(*schema.returns()[0].type()) ||
+        !std::all_of(operands.begin(), operands.end(), plain) || schema.arguments().size() > 3) {
+      return Call::Boxed;
+    }
+    std::string kinds;
+    for (const c10::Argument& argument : schema.arguments()) {
+      const c10::Type& type = *argument.type();
+      kinds += is_tensor(type)                            ? 't'
+               : is_tensor_type(type)                     ? 'o'
+               : type.kind() == c10::TypeKind::NumberType ? 's'
+                                                          : '?';
+    }
+    const auto add = [&](auto& handles, Call call, auto* signature) {
+      try {
+        handles.push_back(node.op->typed<std::remove_pointer_t<decltype(signature)>>());
+      } catch (const c10::Error&) {
+        return Call::Boxed;  // registered with another C++ signature
+      }
+      typed = static_cast<std::uint32_t>(handles.size() - 1);
+      return call;
+    };
+    if (kinds == "t") return add(program.unary, Call::Unary, static_cast<UnaryFunction*>(nullptr));
+    if (kinds == "tt") return add(program.binary, Call::Binary, static_cast<BinaryFunction*>(nullptr));
+    if (kinds == "tts" && operands[2].from == From::Constant) {
+      return add(program.binary_scalar, Call::BinaryScalar, static_cast<BinaryScalarFunction*>(nullptr));
+    }
+    if (kinds == "tto") return add(program.affine, Call::Affine, static_cast<AffineFunction*>(nullptr));
+    return Call::Boxed;
+  }
+
+  static bool is_tensor(const c10::Type& type) { return type.kind() == c10::TypeKind::TensorType; }
+
   std::uint32_t new_place(ValueId id) {
     if (id == unused_value) return nowhere;
-    place(id) = {From::Copy, frame_size_++};
-    return place(id).index;
+    // A small frame stays in the cache: places whose values are gone are used again.
+    std::uint32_t index = frame_size_;
+    if (free_.empty()) {
+      ++frame_size_;
+    } else {
+      index = free_.back();
+      free_.pop_back();
+    }
+    place(id) = {From::Copy, index};
+    return index;
   }
 
   template <class Program>
@@ -186,6 +258,7 @@ class Compiler {
   std::optional<c10::Device> device_;
   std::vector<Operand> places_;
   std::uint32_t frame_size_ = 0;
+  std::vector<std::uint32_t> free_;
 };
 
 }  // namespace
@@ -246,6 +319,54 @@ inline void Interpreter::Program::store(Stack& stack, const Step& step, std::vec
   stack.clear();
 }
 
+inline const at::Tensor& Interpreter::Program::tensor(const Operand& operand,
+                                                      const std::vector<IValue>& frame,
+                                                      std::span<const at::Tensor> slots) const {
+  switch (operand.from) {
+    case From::Slot:
+      return slots[operand.index];
+    case From::Constant:
+      return constants[operand.index].toTensor();
+    case From::Copy:
+    case From::Move:
+    case From::Wrap:
+    case From::List:
+      break;
+  }
+  return frame[operand.index].toTensor();
+}
+
+inline void Interpreter::Program::call_typed(const Step& step, std::vector<IValue>& frame,
+                                             std::span<const at::Tensor> slots) const {
+  const Operand* from = operands.data() + step.first_operand;
+  const auto arg = [&](std::size_t i) -> const at::Tensor& { return tensor(from[i], frame, slots); };
+  at::Tensor result;
+  switch (step.call) {
+    case Call::Unary:
+      result = unary[step.typed].call(arg(0));
+      break;
+    case Call::Binary:
+      result = binary[step.typed].call(arg(0), arg(1));
+      break;
+    case Call::BinaryScalar:
+      result = binary_scalar[step.typed].call(arg(0), arg(1), constants[from[2].index].toScalar());
+      break;
+    case Call::Affine: {
+      const bool none = from[2].from == From::Constant && constants[from[2].index].isNone();
+      result = affine[step.typed].call(arg(0), arg(1), none ? std::optional<at::Tensor>() : arg(2));
+      break;
+    }
+    case Call::Boxed:
+    case Call::Scalar:
+      break;
+  }
+  for (std::uint32_t i = step.first_operand; i < step.end_operand; ++i) {
+    if (operands[i].from == From::Move) frame[operands[i].index] = IValue();
+  }
+  const std::uint32_t place = destinations[step.first_result].place;
+  if (place != nowhere) frame[place] = std::move(result);
+}
+
 template <class After>
 std::vector<IValue> Interpreter::Program::run(std::vector<IValue> frame, std::span<const at::Tensor> slots,
                                               const After& after) const {
@@ -268,16 +389,20 @@ std::vector<IValue> Interpreter::Program::run(std::vector<IValue> frame, std::sp
         guard.reset();
         if (mode != 0) guard.emplace(modes[mode]);
       }
-      for (std::uint32_t i = step.first_operand; i < step.end_operand; ++i)
-        push(stack, operands[i], frame, slots);
-      if (step.op) [[likely]] {
-        step.op->callBoxed(stack);
+      if (step.call == Call::Boxed || step.call == Call::Scalar) {
+        for (std::uint32_t i = step.first_operand; i < step.end_operand; ++i)
+          push(stack, operands[i], frame, slots);
+        if (step.call == Call::Boxed) {
+          step.op->callBoxed(stack);
+        } else {
+          IValue result = evaluate(step.scalar, stack);
+          stack.clear();
+          stack.push_back(std::move(result));
+        }
+        store(stack, step, frame);
       } else {
-        IValue result = evaluate(step.scalar, stack);
-        stack.clear();
-        stack.push_back(std::move(result));
+        call_typed(step, frame, slots);
       }
-      store(stack, step, frame);
       after(step.node);
     }
   } catch (const c10::Error& error) {

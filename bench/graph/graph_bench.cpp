@@ -1,0 +1,143 @@
+// What a replay costs for small operators against eager C++, and what a capture of the GPT-2 architecture
+// costs. One thread, its CPU time, eager and replay taking turns, so that a busy machine disturbs both alike.
+// Writes JSON.
+#include <penstock/base/json.h>
+#include <penstock/graph/capture.h>
+#include <penstock/graph/interpreter.h>
+#include <penstock/graph/split.h>
+#include <penstock/pipe/balance.h>
+#include <penstock/pipe/pipe.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <vector>
+
+namespace {
+
+namespace nn = torch::nn;
+using c10::IValue;
+using penstock::Args;
+using penstock::Kwargs;
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+constexpr int adds = 1000;
+
+at::Tensor add_many(at::Tensor x, const at::Tensor& y) {
+  for (int i = 0; i < adds; ++i) x = x + y;
+  return x;
+}
+
+struct Replay {
+  double eager_us, replay_us, ratio;
+};
+
+Replay measure_replay(bool grad) {
+  const auto x = torch::rand({8}), y = torch::rand({8}).requires_grad_(grad);
+  const penstock::ForwardFunction forward = [](const Args& args, const Kwargs&) {
+    return IValue(add_many(args[0].toTensor(), args[1].toTensor()));
+  };
+  const auto captured = penstock::capture(forward, {}, {x, y});
+  const penstock::Interpreter interpreter(captured.graph);
+  std::vector<double> eager, replay, ratio;
+  for (int i = 0; i < 220; ++i) {
+    const double start = cpu_seconds();
+    { const auto out = add_many(x, y); }
+    const double middle = cpu_seconds();
+    { const auto out = interpreter.run({x, y}, captured.tensors); }
+    const double end = cpu_seconds();
+    if (i < 20) continue;
+    eager.push_back(middle - start);
+    replay.push_back(end - middle);
+    ratio.push_back((end - middle) / (middle - start));
+  }
+  return {1e6 * median(eager) / adds, 1e6 * median(replay) / adds, median(ratio)};
+}
+
+struct BlockImpl : nn::Module {
+  BlockImpl(int width, int heads_) : heads(heads_) {
+    norm1 = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})));
+    norm2 = register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({width})));
+    qkv = register_module("qkv", nn::Linear(width, 3 * width));
+    proj = register_module("proj", nn::Linear(width, width));
+    up = register_module("up", nn::Linear(width, 4 * width));
+    down = register_module("down", nn::Linear(4 * width, width));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const auto batch = x.size(0), time = x.size(1), width = x.size(2);
+    auto parts = qkv(norm1(x)).split(width, 2);
+    for (auto& part : parts) part = part.view({batch, time, heads, width / heads}).transpose(1, 2);
+    const auto a = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
+    x = x + proj(a.transpose(1, 2).reshape({batch, time, width}));
+    return x + down(torch::gelu(up(norm2(x))));
+  }
+  int heads;
+  nn::LayerNorm norm1{nullptr}, norm2{nullptr};
+  nn::Linear qkv{nullptr}, proj{nullptr}, up{nullptr}, down{nullptr};
+};
+TORCH_MODULE(Block);
+
+//! GPT-2: 12 blocks of width 768, the head tied to the tokens. The time of a capture is the recorder's, not
+//! the forward's: the forward of eight tokens is taken off.
+struct GptImpl : nn::Module {
+  GptImpl() {
+    token = register_module("token", nn::Embedding(50257, 768));
+    place = register_module("place", nn::Embedding(1024, 768));
+    for (int i = 0; i < 12; ++i) blocks->push_back(Block(768, 12));
+    register_module("blocks", blocks);
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({768})));
+  }
+  torch::Tensor forward(torch::Tensor tokens) {
+    auto x = token(tokens) + place(torch::arange(tokens.size(1)));
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
+    return torch::linear(norm(x), token->weight);
+  }
+  nn::Embedding token{nullptr}, place{nullptr};
+  nn::ModuleList blocks;
+  nn::LayerNorm norm{nullptr};
+};
+TORCH_MODULE(Gpt);
+
+}  // namespace
+
+int main() {
+  at::set_num_threads(1);
+  penstock::JsonWriter json;
+  json.begin_object();
+  for (const bool grad : {false, true}) {
+    const Replay replay = measure_replay(grad);
+    json.key(grad ? "grad" : "no_grad").begin_object();
+    json.field("eager_us", replay.eager_us)
+        .field("replay_us", replay.replay_us)
+        .field("ratio", replay.ratio)
+        .end_object();
+  }
+  Gpt gpt;
+  const auto tokens = torch::randint(0, 50257, {1, 8});
+  std::vector<double> whole, forward;
+  for (int i = 0; i < 5; ++i) {
+    double start = cpu_seconds();
+    const penstock::Pipe pipe = penstock::pipeline(gpt, {tokens}, {}, penstock::Balanced{4});
+    whole.push_back(cpu_seconds() - start);
+    start = cpu_seconds();
+    { const auto out = gpt->forward(tokens); }
+    forward.push_back(cpu_seconds() - start);
+  }
+  json.field("gpt2_pipeline_ms", 1e3 * median(whole))
+      .field("gpt2_forward_ms", 1e3 * median(forward))
+      .end_object();
+  std::printf("%s\n", json.text().c_str());
+}

@@ -1,4 +1,5 @@
 // Switches the recorder on for one run of a forward.
+#include "graph/meta.h"
 #include "graph/recorder.h"
 
 #include <penstock/base/error.h>
@@ -24,11 +25,13 @@ using c10::IValue;
 constexpr c10::DispatchKey capture_key = c10::DispatchKey::PENSTOCK_CAPTURE_KEY;
 
 thread_local Recorder* recorder = nullptr;
+thread_local int no_memory = 0;
 
 //! Every operator comes here while a capture is on.
 void record(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(capture_key);
   if (!recorder) {
+    if (no_memory > 0) redirect_devices(op, *stack);
     op.callBoxed(stack);
   } else if (op.operator_name().name == "penstock::pipe_split") {
     recorder->mark_split();
@@ -76,9 +79,19 @@ class RecorderScope {
   RecorderScope& operator=(const RecorderScope&) = delete;
 };
 
-IValue copied(const IValue& leaf) {
+bool has_no_memory(const ModelTensors& model) {
+  for (const auto* list : {&model.parameters, &model.buffers}) {
+    for (const auto& [name, tensor] : *list) {
+      if (tensor.defined() && tensor.is_meta()) return true;
+    }
+  }
+  return false;
+}
+
+IValue copied(const IValue& leaf, bool without_memory) {
   if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
   const at::Tensor& tensor = leaf.toTensor();
+  if (without_memory) return meta_twin(tensor);
   return tensor.detach().clone().set_requires_grad(tensor.requires_grad());
 }
 
@@ -97,11 +110,13 @@ Captured capture(const ForwardFunction& forward, const ModelTensors& model, cons
   c10::impl::GenericDict named(c10::StringType::get(), c10::AnyType::get());
   for (const auto& [name, value] : kwargs) named.insert(name, value);
   FlatTree flat = flatten(c10::ivalue::Tuple::create({c10::ivalue::Tuple::create(args), named}));
-  for (IValue& leaf : flat.leaves) leaf = copied(leaf);
+  const bool without_memory = has_no_memory(model);
+  for (IValue& leaf : flat.leaves) leaf = copied(leaf, without_memory);
   const IValue copy = unflatten(flat.leaves, flat.structure);
 
   const Unchanged unchanged(model);
   Recorder now(model);
+  now.without_memory = without_memory;
   Graph head;  // only for the names of the inputs
   head.input_structure = flat.structure;
   const std::vector<std::string> paths = head.input_paths();
@@ -134,6 +149,14 @@ Captured capture(const ForwardFunction& forward, const ModelTensors& model, cons
   graph = remove_dead_nodes(graph);
   check_graph(graph);
   return captured;
+}
+
+NoMemory::NoMemory() {
+  if (no_memory++ == 0) c10::impl::tls_set_dispatch_key_included(capture_key, true);
+}
+
+NoMemory::~NoMemory() {
+  if (--no_memory == 0) c10::impl::tls_set_dispatch_key_included(capture_key, false);
 }
 
 void pipe_split() {

@@ -6,6 +6,7 @@
 #include <penstock/value/tensor_meta.h>
 
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/empty_like.h>
 
 #include <map>
 
@@ -41,6 +42,11 @@ GraphModule::GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::opti
   if (!device_) return;
   for (at::Tensor& tensor : tensors_) {
     if (tensor.device() == *device_) continue;
+    if (tensor.is_meta()) {  // memory now, values from the caller
+      tensor =
+          at::empty_like(tensor, tensor.options().device(*device_)).set_requires_grad(tensor.requires_grad());
+      continue;
+    }
     tensor = tensor.detach().to(*device_).set_requires_grad(tensor.requires_grad());
   }
 }

@@ -2,6 +2,7 @@
 // refused.
 #include "graph/recorder.h"
 
+#include "graph/meta.h"
 #include "graph/schema.h"
 
 #include <penstock/base/error.h>
@@ -334,7 +335,11 @@ void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     node.args.push_back(argument(stack[stack.size() - arguments + i], alias && alias->isWrite()));
   }
   node.module = module_of(node);
-  op.callBoxed(stack);
+  if (without_memory) {
+    call_without_memory(op, stack);
+  } else {
+    op.callBoxed(stack);
+  }
   const std::size_t returns = schema.returns().size();
   const std::string base = name.substr(name.find("::") + 2);
   // Where an operator gives nothing but what the program could ask a tensor for, there is nothing to write

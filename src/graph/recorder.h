@@ -25,6 +25,8 @@ class Recorder {
   Arg output(const c10::IValue& leaf);
   Captured finish();
 
+  //! Nothing is computed: operators run on tensors without memory.
+  bool without_memory = false;
   std::vector<std::string> scopes;
 
  private:

@@ -196,8 +196,9 @@ std::shared_ptr<StageModule> Pipe::stage_module(int stage) const {
                                      static_cast<std::size_t>(stage), args);
 }
 
-PipelineStage Pipe::build_stage(int stage, at::Device device, const Group& group) const {
-  return {stage_module(stage), stage, num_stages(), device, group};
+PipelineStage Pipe::build_stage(int stage, at::Device device, const Group& group,
+                                StageOptions options) const {
+  return {stage_module(stage), stage, num_stages(), device, group, std::move(options)};
 }
 
 std::vector<SkipValue> Pipe::skips() const {

@@ -35,6 +35,17 @@ struct Captured {
 Captured capture(const ForwardFunction& forward, const ModelTensors& model, const Args& args,
                  const Kwargs& kwargs = {});
 
+//! While it lives, tensors that this thread makes have sizes but no memory: a model of any size can be built,
+//! captured (its parameters being on the meta device, nothing is computed) and split; each rank then fills
+//! only its stages.
+class NoMemory {
+ public:
+  NoMemory();
+  ~NoMemory();
+  NoMemory(const NoMemory&) = delete;
+  NoMemory& operator=(const NoMemory&) = delete;
+};
+
 //! Marks the place between two stages. Outside of a capture it does nothing.
 void pipe_split();
 

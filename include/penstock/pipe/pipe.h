@@ -69,7 +69,8 @@ class Pipe {
   //! The stage as the runtime runs it: its arguments are what the stage before gives, or for the first stage
   //! the model's positional ones; keyword arguments of the model are taken by the stages that read them.
   std::shared_ptr<StageModule> stage_module(int stage) const;
-  PipelineStage build_stage(int stage, at::Device device, const Group& group) const;
+  PipelineStage build_stage(int stage, at::Device device, const Group& group,
+                            StageOptions options = {}) const;
 
   //! What a schedule must know of the whole: values that skip stages, parameters in several stages, and the
   //! loss if the model computes it.

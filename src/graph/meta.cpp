@@ -1,0 +1,94 @@
+// Sizes without elements. Many operators of libtorch have no meta kernel in C++ (Python has them); the rules
+// here cover the composites that models are made of.
+#include "graph/meta.h"
+
+#include "graph/schema.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+IValue twin(const IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? IValue(meta_twin(value.toTensor())) : value;
+  if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
+  c10::impl::GenericList list(value.toList().elementType());
+  for (const IValue& item : value.toListRef()) list.push_back(twin(item));
+  return list;
+}
+
+at::Tensor like(const at::Tensor& tensor, at::IntArrayRef sizes) {
+  return at::empty(sizes, tensor.options().device(at::kMeta));
+}
+
+//! The result of the operators whose rule we have; undefined for the others.
+at::Tensor by_rule(const std::string& name, const IValue* args) {
+  static constexpr std::array elementwise = {
+      "aten::layer_norm",    "aten::group_norm", "aten::batch_norm",      "aten::rms_norm",
+      "aten::instance_norm", "aten::dropout",    "aten::feature_dropout", "aten::alpha_dropout"};
+  if (std::find(elementwise.begin(), elementwise.end(), name) != elementwise.end()) {
+    const at::Tensor& input = args[0].toTensor();
+    return like(input, input.sizes());
+  }
+  if (name == "aten::embedding") {
+    const at::Tensor &weight = args[0].toTensor(), &indices = args[1].toTensor();
+    std::vector<std::int64_t> sizes = indices.sizes().vec();
+    sizes.push_back(weight.size(1));
+    return like(weight, sizes);
+  }
+  if (name == "aten::scaled_dot_product_attention") {
+    const at::Tensor &query = args[0].toTensor(), &value = args[2].toTensor();
+    std::vector<std::int64_t> sizes = query.sizes().vec();
+    sizes.back() = value.size(-1);
+    return like(query, sizes);
+  }
+  return {};
+}
+
+}  // namespace
+
+at::Tensor meta_twin(const at::Tensor& tensor) {
+  if (tensor.is_meta()) return tensor;
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+void redirect_devices(const c10::OperatorHandle& op, Stack& stack) {
+  const auto& arguments = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (without_optional(*arguments[i].type()).kind() != c10::TypeKind::DeviceObjType) continue;
+    stack[stack.size() - arguments.size() + i] = c10::Device(c10::kMeta);
+  }
+}
+
+void call_without_memory(const c10::OperatorHandle& op, Stack& stack) {
+  const std::size_t count = op.schema().arguments().size();
+  for (std::size_t i = stack.size() - count; i < stack.size(); ++i) stack[i] = twin(stack[i]);
+  redirect_devices(op, stack);
+  if (at::Tensor result = by_rule(op.operator_name().name, stack.data() + stack.size() - count);
+      result.defined()) {
+    stack.resize(stack.size() - count);
+    stack.emplace_back(std::move(result));
+    return;
+  }
+  try {
+    op.callBoxed(stack);
+  } catch (const c10::NotImplementedError&) {
+    throw UsageError(
+        "there is no rule for the sizes of this operator's results, so that it cannot be captured without "
+        "memory",
+        {.op = c10::toString(op.operator_name())}, "capture a smaller model of the same kind with memory");
+  }
+}
+
+}  // namespace penstock

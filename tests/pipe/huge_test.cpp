@@ -1,0 +1,81 @@
+// A model that fits no machine at hand: built, captured, split and costed without memory.
+#include "../graph/models.h"
+#include "../graph/tensor_file.h"
+
+#include <penstock/base/error.h>
+#include <penstock/graph/text.h>
+#include <penstock/pipe/balance.h>
+#include <penstock/pipe/pipe.h>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+namespace penstock {
+namespace {
+
+//! Bytes of memory that the process holds.
+std::uint64_t resident() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t pages = 0, held = 0;
+  file >> pages >> held;
+  return held * static_cast<std::uint64_t>(getpagesize());
+}
+
+TEST(NoMemoryCapture, ThirteenBillionParametersInEightStages) {
+  const std::uint64_t before = resident();
+  const auto gpt = [] {
+    const NoMemory no_memory;
+    return test::Gpt(40, 5120, 40, 50257, 2048);
+  }();
+  const auto tokens = torch::zeros({1, 2048}, torch::kLong);
+  const Pipe pipe = pipeline(gpt, {tokens}, {}, Balanced{8});
+  const Costs costs = stage_costs(pipe.split());
+  ASSERT_EQ(pipe.num_stages(), 8);
+  std::uint64_t parameters = 0, heaviest = 0;
+  for (const StageCosts& stage : costs.stages) {
+    parameters += stage.parameter_bytes;
+    heaviest = std::max(heaviest, stage.parameter_bytes);
+  }
+  EXPECT_GT(parameters, 4 * 12'800'000'000ULL);
+  EXPECT_LT(heaviest, parameters / 5);
+  EXPECT_LT(resident() - before, 200ULL << 20);
+  EXPECT_TRUE(torch::ones({1}).is_cpu());
+}
+
+TEST(NoMemoryCapture, GivesTheGraphOfTheRealModel) {
+  test::Gpt real;
+  const auto tokens = torch::randint(0, 13, {3, 6});
+  const auto sketch = [] {
+    const NoMemory no_memory;
+    return test::Gpt();
+  }();
+  const Pipe expected = pipeline(real, {tokens}), pipe = pipeline(sketch, {tokens});
+  EXPECT_EQ(to_text(pipe.graph()), to_text(expected.graph()));
+  // A rank gives memory to its stage only, and fills it.
+  const auto stage = pipe.get_stage_module(1, at::Device(at::kCPU));
+  for (const auto& [name, tensor] : stage->named_parameters()) {
+    EXPECT_TRUE(tensor.is_cpu() && tensor.requires_grad()) << name;
+  }
+  EXPECT_TRUE(pipe.get_stage_module(0)->named_parameters()[0].second.is_meta());
+}
+
+TEST(NoMemoryCapture, SaysWhereItHasNoRule) {
+  const auto linear = [] {
+    const NoMemory no_memory;
+    return torch::nn::Linear(3, 4);
+  }();
+  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+    return c10::IValue(linear.ptr()->forward(args[0].toTensor()).nonzero());  // its sizes depend on elements
+  };
+  try {
+    pipeline_of(forward, model_tensors(*linear), {torch::randn({5, 3})});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("aten::nonzero"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace penstock

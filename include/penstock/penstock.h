@@ -9,6 +9,7 @@
 #include <penstock/comm/world.h>
 #include <penstock/runtime/error.h>
 #include <penstock/runtime/pipeline.h>
+#include <penstock/runtime/profile.h>
 #include <penstock/runtime/random.h>
 #include <penstock/runtime/schedules.h>
 #include <penstock/runtime/stage.h>

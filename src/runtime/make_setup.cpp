@@ -10,7 +10,9 @@ namespace penstock {
 namespace {
 
 std::string count(int n, const char* what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+  const std::string word(what);
+  const char* const plural = word.ends_with("h") ? "es" : "s";
+  return std::to_string(n) + " " + word + (n == 1 ? "" : plural);
 }
 
 SendMode send_mode(const Group& group) {

@@ -1,10 +1,10 @@
 // F: takes what arrived for a stage and a microbatch, runs the module, and puts what it gives where it is
 // wanted.
+#include "runtime/run_module.h"
 #include "runtime/step_state.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
-#include <penstock/runtime/random.h>
 
 namespace penstock {
 namespace {
@@ -37,8 +37,8 @@ void Step::forward(StageId stage_index, MicrobatchId microbatch) {
   gather_inputs(stage, microbatch, passage, args, kwargs);
   if (stage.options().input) validate_tree_metadata(*stage.options().input, as_tree(args), "input");
 
-  const RandomScope random({setup_.options.seed, number_, stage_index, microbatch, setup_.options.replica});
-  const StageResult result = stage.module().forward(args, kwargs);
+  const StageResult result = run_module(
+      stage, args, kwargs, {setup_.options.seed, number_, stage_index, microbatch, setup_.options.replica});
   if (stage.options().output) validate_tree_metadata(*stage.options().output, result.output, "output");
 
   deliver_outputs(stage, microbatch, passage, result);

@@ -64,7 +64,8 @@ TEST_P(ThreadRanks, EqualADenseRun) {
   for (const Model& model : all_models()) {
     if (model.name != name) continue;
     for (const Case& test : cases(ranks, batches)) {
-      if (ranks == 8 && test.stages_per_rank == 3) continue;  // the slow tier has them
+      // 24 stages cost the most and promise the least that is new: two models.
+      if (ranks == 8 && test.stages_per_rank == 3 && name != "mlp" && name != "skips") continue;
       const DenseRun& dense = dense_run(model, ranks * test.stages_per_rank, test.microbatches, test.rows);
       SCOPED_TRACE(model.name + " on " + std::to_string(ranks) + " ranks: " + test.text());
       ASSERT_NO_THROW(run_thread_ranks(

@@ -98,10 +98,10 @@ class PipelineSchedule {
   PipelineSchedule& operator=(PipelineSchedule&&) noexcept;
   ~PipelineSchedule();
 
-  //! Runs one batch forward and backward; gradients are added to the parameters'. When it throws, every
-  //! rank's step throws (the others PeerFailed with the cause), nothing of the step is left but what was
-  //! added to gradients and buffers, and the pipeline is no longer usable: rebuild the world and make a new
-  //! one.
+  //! Runs one batch forward and backward; gradients are added to the parameters'. When it throws, the other
+  //! ranks raise PeerFailed with the cause (those that had done their part, in their next call), nothing of
+  //! the step is left but what was added to gradients and buffers, and the pipeline is no longer usable:
+  //! rebuild the world and make a new one.
   StepResult step(const StepInput& input);
   StepResult step(Args args = {}, c10::IValue target = {}, Kwargs kwargs = {});
 

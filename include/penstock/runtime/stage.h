@@ -23,6 +23,8 @@ struct StageOptions {
   //! Modules that keep the work for their weights themselves (the reference's `dw_builder`): called after
   //! each I, gives the function that the W of that microbatch runs.
   std::function<std::function<void()>()> weight_work;
+  //! Keep only the inputs of each microbatch, and run its forward again when its backward comes.
+  bool recompute = false;
 };
 
 class PipelineStage {

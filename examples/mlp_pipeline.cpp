@@ -1,0 +1,60 @@
+// Trains a small MLP as a pipeline, with the manual front end: one module for each stage, one stage for each
+// rank. Ranks are threads here, so that it runs anywhere; with processes, `ps::init()` gives the world
+// instead.
+#include <penstock/penstock.h>
+
+#include <torch/torch.h>
+
+#include <cmath>
+#include <cstdio>
+
+namespace ps = penstock;
+
+namespace {
+
+constexpr int kRanks = 4, kMicrobatches = 8, kRows = 64, kWidth = 32, kSteps = 60;
+
+// Stage 0 widens the input, the last one gives the answer, those between have a hidden layer each.
+torch::nn::Sequential make_stage(int stage) {
+  const int in = stage == 0 ? 2 : kWidth;
+  const int out = stage == kRanks - 1 ? 1 : kWidth;
+  torch::nn::Sequential module{torch::nn::Linear(in, out)};
+  if (stage < kRanks - 1) module->push_back(torch::nn::Tanh());
+  return module;
+}
+
+void train(ps::World& world) {
+  const int rank = world.rank().value;
+  torch::nn::Sequential module = make_stage(rank);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(7 + rank);
+  for (auto& parameter : module->parameters()) {
+    const torch::NoGradGuard no_grad;
+    parameter.normal_(0, 1 / std::sqrt(double(parameter.size(-1))), generator);
+  }
+  torch::optim::Adam optimizer(module->parameters(), 0.01);
+
+  const ps::PipelineStage stage(module, rank, kRanks, torch::kCPU, world.group());
+  ps::PipelineOptions options;
+  options.loss =
+      ps::tensor_loss([](const at::Tensor& y, const at::Tensor& t) { return torch::mse_loss(y, t); });
+  ps::Schedule1F1B schedule(stage, kMicrobatches, options);
+
+  auto data = at::make_generator<at::CPUGeneratorImpl>(1);
+  const at::Tensor x = torch::rand({kRows, 2}, data) * 2 - 1;
+  const at::Tensor target = x.prod(1, true);  // the product of the two numbers
+  for (int step = 1; step <= kSteps; ++step) {
+    const ps::StepResult result = schedule.step({x}, target);
+    schedule.clip_grad_norm(1.0);
+    optimizer.step();
+    optimizer.zero_grad();
+    if (stage.is_last() && step % 20 == 0)
+      std::printf("step %d loss %.3f\n", step, result.loss.item<double>());
+  }
+}
+
+}  // namespace
+
+int main() {
+  at::set_num_threads(1);
+  ps::run_thread_ranks(kRanks, train);
+}

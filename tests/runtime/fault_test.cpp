@@ -1,0 +1,124 @@
+// Faults: whatever one rank throws, every rank raises, knows the cause, and can go on in a rebuilt world.
+#include "runtime/against_dense.h"
+#include "runtime/kill.h"
+#include "runtime/models.h"
+#include "support/check.h"
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/error.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRanks = 3;
+constexpr int kMicrobatches = 4;
+constexpr int kRows = 8;
+
+enum class Place { Forward, Backward, Loss, Shape };
+
+// Stage 1 (or the loss) fails at microbatch 2.
+Model failing_model(Place place) {
+  Model model = mlp();
+  const auto good = model.make;
+  model.make = [good, place](int stages) {
+    auto modules = good(stages);
+    const auto inner = modules[1];
+    const auto calls = std::make_shared<int>(0);
+    modules[1] = make_stage_module(
+        nullptr, [inner, calls, place](const Args& args, const Kwargs& kwargs) -> StageResult {
+          StageResult result = inner->forward(args, kwargs);
+          if ((*calls)++ != 2) return result;
+          if (place == Place::Forward) throw std::runtime_error("the roof is on fire");
+          if (place == Place::Shape) return result.output.toTensor().narrow(1, 0, 2);
+          if (place == Place::Backward) {
+            result.output.toTensor().register_hook([](const at::Tensor& grad) -> at::Tensor {
+              if (grad.defined()) throw std::runtime_error("the roof is on fire");
+              return grad;
+            });
+          }
+          return result;
+        });
+    return modules;
+  };
+  if (place == Place::Loss) {
+    const auto calls = std::make_shared<std::atomic<int>>(0);
+    model.loss = [loss = model.loss, calls](const c10::IValue& output, const c10::IValue& target,
+                                            const Kwargs& more) {
+      if ((*calls)++ == 2) throw std::runtime_error("the roof is on fire");
+      return loss(output, target, more);
+    };
+  }
+  return model;
+}
+
+struct Fault {
+  Place place;
+  ScheduleKind kind;
+  int rank;            // that fails
+  const char* action;  // that fails
+};
+
+class AFault : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(AFault, ReachesEveryRankAndAllGoOnInANewWorld) {
+  at::set_num_threads(1);
+  const Fault fault = GetParam();
+  const Model model = failing_model(fault.place), good = mlp();
+  const DenseRun dense = run_dense(good, kRanks, kMicrobatches, kRows, 1, 0);
+  std::vector<std::string> seen(kRanks);
+  run_thread_ranks(kRanks, [&](World& world) {
+    const auto rank = static_cast<std::size_t>(world.rank().value);
+    const auto start = Clock::now();
+    try {
+      PipelineSchedule pipeline(stages_for(model, world.group(), fault.kind, 1), fault.kind, kMicrobatches,
+                                options_for(model, kRanks));
+      // A rank whose part was done before the fault learns of it in its next call.
+      for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kRows));
+      throw std::logic_error("the step should have failed");
+    } catch (const PeerFailed& e) {
+      seen[rank] = e.what();
+      CHECK_SAME(e.peer().value, fault.rank);
+    } catch (const Error& e) {
+      seen[rank] = e.what();
+      CHECK_SAME(static_cast<int>(rank), fault.rank);
+      CHECK_SAME(e.context().action, std::string(fault.action));
+    }
+    CHECK_THAT(Clock::now() - start < std::chrono::seconds(5));
+    world.rebuild();
+    expect_dense(good, {fault.kind, 1, kMicrobatches, kRows}, dense, world, 1, 0);
+  });
+  const std::string cause = fault.place == Place::Shape ? "6" : "the roof is on fire";
+  for (const std::string& text : seen) {
+    EXPECT_THAT(text, HasSubstr(cause));
+    EXPECT_THAT(text, HasSubstr("microbatch 2"));
+    EXPECT_THAT(text, HasSubstr(fault.action));
+  }
+  // Where it happened, in the schedule.
+  EXPECT_THAT(seen[static_cast<std::size_t>(fault.rank)], HasSubstr("[" + std::string(fault.action) + "]"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, AFault,
+                         ::testing::Values(Fault{Place::Forward, ScheduleKind::OneFOneB, 1, "1F2"},
+                                           Fault{Place::Forward, ScheduleKind::GPipe, 1, "1F2"},
+                                           Fault{Place::Backward, ScheduleKind::OneFOneB, 1, "1B2"},
+                                           Fault{Place::Backward, ScheduleKind::InterleavedZeroBubble, 1,
+                                                 "1I2"},
+                                           Fault{Place::Loss, ScheduleKind::OneFOneB, 2, "2F2"},
+                                           Fault{Place::Shape, ScheduleKind::GPipe, 1, "1SEND_F2"}));
+
+TEST(AKilledRank, IsNamedByTheOthersWithinFiveSeconds) {
+  kill_at_random(10, 1);
+}
+
+}  // namespace
+}  // namespace penstock::testing

@@ -1,0 +1,88 @@
+// Kills ranks at random actions.
+#include "runtime/kill.h"
+
+#include "runtime/against_dense.h"
+#include "runtime/models.h"
+#include "support/process_ranks.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <random>
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3;
+constexpr int kMicrobatches = 4;
+constexpr int kRows = 8;
+
+// A rank that kills itself at a random action; the others must raise, in time. The clock is the machine's
+// own.
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+const RankFunction killed("killed", [] {
+  at::set_num_threads(1);
+  const int victim = std::atoi(std::getenv("VICTIM")), at_action = std::atoi(std::getenv("AT_ACTION"));
+  const Model model = mlp();
+  World world = init();
+  PipelineOptions options = options_for(model, world.size());
+  int done = 0;
+  const ActionFunction count = [&](const Action&, const std::function<void()>& usual) {
+    if (world.rank().value == victim && done++ == at_action) {
+      std::cout << "dies " << std::to_string(now()) << std::endl;
+      raise(SIGKILL);
+    }
+    usual();
+  };
+  for (const ActionKind kind : {ActionKind::Forward, ActionKind::Backward, ActionKind::SendForward,
+                                ActionKind::RecvForward, ActionKind::SendBackward, ActionKind::RecvBackward})
+    options.custom[kind] = count;
+  PipelineSchedule pipeline(stages_for(model, world.group(), ScheduleKind::OneFOneB, 1),
+                            ScheduleKind::OneFOneB, kMicrobatches, options);
+  try {
+    while (true) pipeline.step(model.batch(kRows));
+  } catch (const PeerFailed& e) {
+    std::cout << "raises " << std::to_string(now()) << " for rank " << e.peer().value << std::endl;
+  }
+  return 3;
+});
+
+}  // namespace
+
+void kill_at_random(int times, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < times; ++i) {
+    const int victim = static_cast<int>(random() % kRanks), action = static_cast<int>(random() % 60);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", kill rank " + std::to_string(victim) + " at action " +
+                 std::to_string(action));
+    const RanksOutcome outcome = run_process_ranks("killed", kRanks,
+                                                   {.deadline = std::chrono::seconds(60),
+                                                    .environment = {{"VICTIM", std::to_string(victim)},
+                                                                    {"AT_ACTION", std::to_string(action)},
+                                                                    {"OMP_NUM_THREADS", "1"}}});
+    ASSERT_FALSE(outcome.result.ok);
+    double died = 0;
+    for (const std::string& line : outcome.lines[static_cast<std::size_t>(victim)])
+      if (line.starts_with("dies ")) died = std::stod(line.substr(5));
+    ASSERT_GT(died, 0) << outcome.text();
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) continue;
+      std::string raised;
+      for (const std::string& line : outcome.lines[static_cast<std::size_t>(rank)])
+        if (line.starts_with("raises ")) raised = line;
+      ASSERT_THAT(raised, HasSubstr("for rank " + std::to_string(victim))) << outcome.text();
+      EXPECT_LT(std::stod(raised.substr(7)) - died, 5.0);
+    }
+  }
+}
+
+}  // namespace penstock::testing

@@ -1,0 +1,14 @@
+// The same as in fault_test.cpp, many more times.
+#include "runtime/kill.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock::testing {
+namespace {
+
+TEST(AKilledRank, IsNamedByTheOthersWithinFiveSeconds50Times) {
+  kill_at_random(50, 2);
+}
+
+}  // namespace
+}  // namespace penstock::testing

@@ -1,0 +1,373 @@
+// What a step offers beside plain training: accumulation, reductions, gradients of inputs, clipping,
+// evaluation, data parallelism, replaced actions, programs of one's own, times.
+#include "runtime/against_dense.h"
+#include "runtime/models.h"
+#include "support/check.h"
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/schedules.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+
+namespace penstock::testing {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr int kMicrobatches = 4;
+constexpr int kRows = 10;
+constexpr auto kKind = ScheduleKind::OneFOneB;
+
+// A model without randomness whose dense gradients are those of one pass over the whole batch.
+Model plain() {
+  Model model = skip_net();
+  model.name = "plain";
+  return model;
+}
+
+struct WholeBatch {
+  std::vector<std::shared_ptr<StageModule>> modules = plain().make(kRanks);
+  at::Tensor forward(const at::Tensor& x) {
+    const StageResult first = modules[0]->forward({x}, {});
+    return modules[1]->forward({first.output}, first.skips).output.toTensor();
+  }
+  at::Tensor gradient(int stage) {
+    return modules[static_cast<std::size_t>(stage)]->parameters()[0].tensor.grad();
+  }
+};
+
+PipelineSchedule make(World& world, PipelineOptions options, ScheduleKind kind = kKind) {
+  return {stages_for(plain(), world.group(), kind, 1), kind, kMicrobatches, std::move(options)};
+}
+
+at::Tensor gradient_of(const PipelineSchedule& pipeline) {
+  return pipeline.stages().front().module().parameters()[0].tensor.grad();
+}
+
+void expect_close(const at::Tensor& a, const at::Tensor& b) {
+  if (!at::allclose(a, b, 1e-5, 1e-6))
+    throw std::logic_error("differs by up to " + std::to_string((a - b).abs().max().item<double>()));
+}
+
+LossFunction sum_loss() {
+  return tensor_loss([](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().sum(); });
+}
+
+TEST(Gradients, AccumulateOverSteps) {
+  WholeBatch dense;
+  const StepInput batch = plain().batch(kRows);
+  const at::Tensor loss = (dense.forward(batch.args[0].toTensor()) - batch.target.toTensor()).square().mean();
+  (3 * loss).backward();
+  run_thread_ranks(kRanks, [&](World& world) {
+    PipelineSchedule pipeline = make(world, options_for(plain(), kRanks));
+    for (int step = 0; step < 3; ++step) {
+      const StepResult result = pipeline.step(batch);
+      if (world.rank().value == 1) expect_close(result.loss, loss.detach());
+    }
+    expect_close(gradient_of(pipeline), dense.gradient(world.rank().value));
+  });
+}
+
+TEST(Gradients, OfTiedParametersAccumulateToo) {
+  const Model model = tied_transformer();
+  const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 0);
+  run_thread_ranks(kRanks, [&](World& world) {
+    PipelineSchedule pipeline(stages_for(model, world.group(), kKind, 1), kKind, kMicrobatches,
+                              options_for(model, kRanks));
+    for (int step = 0; step < 3; ++step) pipeline.step(model.batch(kRows));
+    const auto grads = snapshot_grads(pipeline.stages().front().module());
+    const auto& expected = dense.gradients[static_cast<std::size_t>(world.rank().value)];
+    for (std::size_t i = 0; i < grads.size(); ++i) expect_close(grads[i].tensor, 3 * expected[i].tensor);
+  });
+}
+
+TEST(SharedParameters, StartFromTheFirstPlacesValues) {
+  const Model model = tied_transformer();
+  run_thread_ranks(kRanks, [&](World& world) {
+    auto stages = stages_for(model, world.group(), kKind, 1);
+    const std::string name = world.rank().value == 0 ? "embed.table.weight" : "head.weight";
+    at::Tensor mine = stages.front().parameter(name);
+    const at::Tensor before = mine.detach().clone();
+    if (world.rank().value == 1) {
+      const at::NoGradGuard no_grad;
+      mine.zero_();
+    }
+    PipelineSchedule pipeline(stages, kKind, kMicrobatches, options_for(model, kRanks));
+    CHECK_TENSORS(mine, before);
+  });
+}
+
+TEST(Losses, AreReducedAsAsked) {
+  const StepInput batch = plain().batch(kRows);
+  struct Variant {
+    LossReduction reduction;
+    bool scale;
+    double factor;  // of the sum of squares
+  };
+  const auto elements = static_cast<double>(batch.target.toTensor().numel());
+  for (const Variant& variant :
+       {Variant{LossReduction::sum(), true, 1.0}, Variant{LossReduction::mean(), false, 1.0},
+        Variant{LossReduction::weighted([](const c10::IValue& t) { return double(t.toTensor().size(0)); }),
+                true, 0}}) {
+    WholeBatch dense;
+    const at::Tensor squares = (dense.forward(batch.args[0].toTensor()) - batch.target.toTensor()).square();
+    // Weighted: the loss is a mean over rows, and the weights are the rows.
+    (variant.factor != 0 ? squares.sum() * variant.factor : squares.sum() / elements).backward();
+    PipelineOptions options = options_for(plain(), kRanks);
+    if (variant.factor != 0) options.loss = sum_loss();
+    options.reduction = variant.reduction;
+    options.scale_grads = variant.scale;
+    run_thread_ranks(kRanks, [&](World& world) {
+      PipelineSchedule pipeline = make(world, options);
+      pipeline.step(batch);
+      expect_close(gradient_of(pipeline), dense.gradient(world.rank().value));
+    });
+  }
+}
+
+TEST(Losses, ReachEveryRankOnRequest) {
+  run_thread_ranks(kRanks, [&](World& world) {
+    PipelineOptions options = options_for(plain(), kRanks);
+    options.loss_on_all_ranks = true;
+    PipelineSchedule pipeline = make(world, options);
+    const StepResult result = pipeline.step(plain().batch(kRows));
+    CHECK_SAME(result.losses.size(), std::size_t{kMicrobatches});
+    const auto all = world.group().all_gather(result.loss.reshape({1}));
+    CHECK_TENSORS(all[0], all[1]);
+  });
+}
+
+TEST(Losses, TakeFurtherArguments) {
+  run_thread_ranks(kRanks, [&](World& world) {
+    PipelineOptions options = options_for(plain(), kRanks);
+    options.loss = [](const c10::IValue& output, const c10::IValue& target, const Kwargs& more) {
+      return (output.toTensor() - target.toTensor()).square().mul(more.at("weight").toTensor()).mean();
+    };
+    StepInput batch = plain().batch(kRows);
+    batch.loss_kwargs["weight"] = at::zeros({kRows, 1});
+    const StepResult result = make(world, options).step(batch);
+    if (world.rank().value == 1) CHECK_SAME(result.loss.item<double>(), 0.0);
+  });
+}
+
+TEST(InputGradients, ComeBackThroughTheCut) {
+  const StepInput batch = plain().batch(kRows);
+  WholeBatch dense;
+  const at::Tensor x = batch.args[0].toTensor().clone().requires_grad_(true);
+  (dense.forward(x) - batch.target.toTensor()).square().mean().backward();
+  for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::InterleavedZeroBubble}) {
+    run_thread_ranks(kRanks, [&](World& world) {
+      PipelineOptions options = options_for(plain(), kRanks);
+      options.input_grads = true;
+      PipelineSchedule pipeline = make(world, options, kind);
+      const at::Tensor own = batch.args[0].toTensor().clone().requires_grad_(true);
+      const StepResult result = pipeline.step({own}, batch.target);
+      CHECK_SAME(result.input_grads.size(), std::size_t(world.rank().value == 0 ? 1 : 0));
+      if (world.rank().value == 0) expect_close(result.input_grads[0].toTensor(), x.grad());
+      CHECK_THAT(!own.grad().defined());
+    });
+  }
+}
+
+TEST(Clipping, UsesTheNormOverAllStages) {
+  const Model model = tied_transformer();
+  for (const double order : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
+    const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 0);
+    // The shared table counts once.
+    std::vector<at::Tensor> all;
+    for (const auto& stage : dense.gradients) {
+      for (const NamedTensor& item : stage) {
+        if (item.name == "head.weight") continue;
+        all.push_back(at::zeros_like(item.tensor).requires_grad_(true));
+        all.back().mutable_grad() = item.tensor.clone();
+      }
+    }
+    const double norm = torch::nn::utils::clip_grad_norm_(all, 0.01, order);
+    run_thread_ranks(kRanks, [&](World& world) {
+      PipelineSchedule pipeline(stages_for(model, world.group(), kKind, 1), kKind, kMicrobatches,
+                                options_for(model, kRanks));
+      pipeline.step(model.batch(kRows));
+      CHECK_THAT(std::abs(pipeline.clip_grad_norm(0.01, order) - norm) < 1e-4 * norm);
+      if (world.rank().value == 0) expect_close(gradient_of(pipeline), all[0].grad());
+    });
+  }
+}
+
+TEST(Evaluation, GivesOutputsAndNoGradients) {
+  const StepInput batch = plain().batch(kRows);
+  WholeBatch dense;
+  const at::Tensor expected = dense.forward(batch.args[0].toTensor());
+  for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::InterleavedZeroBubble}) {
+    run_thread_ranks(kRanks, [&](World& world) {
+      PipelineSchedule pipeline = make(world, options_for(plain(), kRanks), kind);
+      for (int round = 0; round < 2; ++round) {
+        const StepResult result = pipeline.eval(batch);
+        if (world.rank().value == 1) expect_close(result.outputs.toTensor(), expected.detach());
+        if (world.rank().value == 1) CHECK_SAME(result.losses.size(), std::size_t{kMicrobatches});
+        CHECK_THAT(!gradient_of(pipeline).defined());
+        pipeline.eval(batch.args);  // without a target: no losses
+      }
+      CHECK_SAME(pipeline.steps(), 0U);
+      pipeline.step(batch);
+    });
+  }
+}
+
+// Writes down what it is asked for.
+struct Recorder : DataParallel {
+  void unshard(StageId stage) override { calls.push_back("unshard " + std::to_string(stage.value)); }
+  void reshard(StageId stage) override { calls.push_back("reshard " + std::to_string(stage.value)); }
+  void before_backward(StageId stage, bool last) override {
+    calls.push_back((last ? "sync " : "no_sync ") + std::to_string(stage.value));
+  }
+  void reduce_grad(StageId stage) override { calls.push_back("reduce " + std::to_string(stage.value)); }
+  std::vector<std::string> calls;
+};
+
+TEST(DataParallelism, IsCalledInOrder) {
+  for (const ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::InterleavedZeroBubble}) {
+    run_thread_ranks(kRanks, [&](World& world) {
+      const auto recorder = std::make_shared<Recorder>();
+      PipelineOptions options = options_for(plain(), kRanks);
+      options.data_parallel = recorder;
+      PipelineSchedule pipeline = make(world, options, kind);
+      pipeline.step(plain().batch(kRows));
+      const std::string s = std::to_string(world.rank().value);
+      std::vector<std::string> without_sharding;
+      for (const std::string& call : recorder->calls) {
+        if (!call.ends_with("shard " + s)) without_sharding.push_back(call);
+      }
+      const std::vector<std::string> expected{"no_sync " + s, "no_sync " + s, "no_sync " + s, "sync " + s,
+                                              "reduce " + s};
+      CHECK_THAT(without_sharding == expected);
+      CHECK_SAME(recorder->calls.front(), "unshard " + s);
+    });
+  }
+}
+
+TEST(Actions, CanBeReplaced) {
+  run_thread_ranks(kRanks, [&](World& world) {
+    int forwards = 0;
+    PipelineOptions options = options_for(plain(), kRanks);
+    options.custom[ActionKind::Forward] = [&](const Action& action, const std::function<void()>& usual) {
+      CHECK_SAME(action.microbatch().value, forwards);
+      ++forwards;
+      usual();
+    };
+    make(world, options).step(plain().batch(kRows));
+    CHECK_SAME(forwards, kMicrobatches);
+  });
+}
+
+TEST(Programs, OfOnesOwnRunLikeBuiltIns) {
+  // All backwards in reverse order: a schedule that nobody has.
+  const auto own = [] {
+    Schedule schedule = make_schedule(ScheduleKind::GPipe, {kRanks, 1, kMicrobatches});
+    schedule.name = "reversed";
+    for (ActionList& list : schedule.ranks) {
+      std::erase_if(list, [](const Action& action) { return action.kind() != ActionKind::Forward; });
+      const int stage = list.front().stage().value;
+      for (int m = kMicrobatches; m-- > 0;) list.push_back(Action::backward(StageId(stage), MicrobatchId(m)));
+    }
+    return schedule;
+  };
+  WholeBatch dense;
+  const StepInput batch = plain().batch(kRows);
+  (dense.forward(batch.args[0].toTensor()) - batch.target.toTensor()).square().mean().backward();
+  run_thread_ranks(kRanks, [&](World& world) {
+    PipelineSchedule pipeline(stages_for(plain(), world.group(), kKind, 1), own(),
+                              options_for(plain(), kRanks));
+    const StepResult result = pipeline.step(batch);
+    expect_close(gradient_of(pipeline), dense.gradient(world.rank().value));
+    CHECK_SAME(result.timeline.name, "reversed");
+    PipelineSchedule again(stages_for(plain(), world.group(), kKind, 1), pipeline.program(),
+                           options_for(plain(), kRanks));
+    again.step(batch);
+    CHECK_TENSORS(gradient_of(again), gradient_of(pipeline));
+  });
+}
+
+TEST(Timelines, HoldEveryActionOfTheRankInOrder) {
+  run_thread_ranks(kRanks, [&](World& world) {
+    PipelineSchedule pipeline = make(world, options_for(plain(), kRanks));
+    const Timeline timeline = pipeline.step(plain().batch(kRows)).timeline;
+    const auto& mine = timeline.ranks[static_cast<std::size_t>(world.rank().value)];
+    const ActionList& program = pipeline.program().of(world.rank());
+    CHECK_SAME(mine.size(), program.size());
+    double before = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      CHECK_THAT(mine[i].action == program[i]);
+      CHECK_THAT(before <= mine[i].start && mine[i].start <= mine[i].end);
+      before = mine[i].end;
+    }
+  });
+}
+
+TEST(WeightWork, OfTheUserRunsInW) {
+  for (const ScheduleKind kind : {ScheduleKind::InterleavedZeroBubble, ScheduleKind::OneFOneB}) {
+    run_thread_ranks(kRanks, [&](World& world) {
+      int built = 0, run = 0;
+      StageOptions stage_options;
+      stage_options.weight_work = [&] {
+        ++built;
+        return [&] { ++run; };
+      };
+      const auto modules = plain().make(kRanks);
+      const int rank = world.rank().value;
+      const PipelineStage stage(modules[static_cast<std::size_t>(rank)], rank, kRanks, at::kCPU,
+                                world.group(), stage_options);
+      PipelineSchedule pipeline({stage}, kind, kMicrobatches, options_for(plain(), kRanks));
+      pipeline.step(plain().batch(kRows));
+      CHECK_SAME(built, kMicrobatches);
+      CHECK_SAME(run, kMicrobatches);
+    });
+  }
+}
+
+// Dropout must be the same in the second run of each forward, and hooks and splits as in a plain stage.
+TEST(Recomputation, GivesTheSameGradients) {
+  at::set_num_threads(1);
+  for (const Model& model : {mlp(), skip_net(), many_values()}) {
+    const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 5);
+    for (const ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::InterleavedZeroBubble}) {
+      run_thread_ranks(kRanks, [&](World& world) {
+        const auto rank = static_cast<std::size_t>(world.rank().value);
+        StageOptions stage_options;
+        stage_options.recompute = true;
+        const PipelineStage stage(model.make(kRanks)[rank], world.rank().value, kRanks, at::kCPU,
+                                  world.group(), stage_options);
+        PipelineOptions options = options_for(model, kRanks);
+        options.seed = 5;
+        PipelineSchedule pipeline({stage}, kind, kMicrobatches, options);
+        pipeline.step(model.batch(kRows));
+        const auto grads = snapshot_grads(stage.module());
+        for (std::size_t i = 0; i < grads.size(); ++i) {
+          CHECK_SAME(grads[i].tensor.defined(), dense.gradients[rank][i].tensor.defined());
+          if (grads[i].tensor.defined()) CHECK_TENSORS(grads[i].tensor, dense.gradients[rank][i].tensor);
+        }
+      });
+    }
+  }
+}
+
+TEST(ParameterHooks, FireOnceAMicrobatch) {
+  for (const ScheduleKind kind : {ScheduleKind::InterleavedZeroBubble, ScheduleKind::OneFOneB}) {
+    run_thread_ranks(kRanks, [&](World& world) {
+      auto stages = stages_for(plain(), world.group(), kind, 1);
+      int fired = 0;
+      stages.front().module().parameters()[0].tensor.register_hook([&](const at::Tensor&) { ++fired; });
+      PipelineSchedule pipeline(stages, kind, kMicrobatches, options_for(plain(), kRanks));
+      pipeline.step(plain().batch(kRows));
+      CHECK_SAME(fired, kMicrobatches);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace penstock::testing

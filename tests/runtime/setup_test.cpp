@@ -1,0 +1,211 @@
+// What a pipeline refuses at its set-up and at the start of a step, on every rank and with words that help.
+#include "runtime/against_dense.h"
+#include "runtime/models.h"
+#include "support/check.h"
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/error.h>
+#include <penstock/runtime/schedules.h>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// What each rank's `body` threw.
+std::vector<std::string> errors_of(int ranks, const std::function<void(World&)>& body) {
+  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
+  run_thread_ranks(ranks, [&](World& world) {
+    try {
+      body(world);
+    } catch (const Error& e) {
+      texts[static_cast<std::size_t>(world.rank().value)] = e.what();
+    }
+  });
+  return texts;
+}
+
+PipelineSchedule make(World& world, int microbatches = 4, PipelineOptions options = options_for(mlp(), 2)) {
+  return {stages_for(mlp(), world.group(), ScheduleKind::OneFOneB, 1), "1F1B", microbatches,
+          std::move(options)};
+}
+
+TEST(SetUp, DifferencesNameTheFieldAndTheRank) {
+  EXPECT_THAT(
+      errors_of(2, [](World& world) { make(world, world.rank().value == 0 ? 4 : 6); }),
+      Each(AllOf(HasSubstr("number of microbatches"), HasSubstr("4 on rank 0"), HasSubstr("6 on rank 1"))));
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          PipelineOptions options = options_for(mlp(), 2);
+                          if (world.rank().value == 1) options.shapes = ShapeMode::Dynamic;
+                          make(world, 4, options);
+                        }),
+              Each(AllOf(HasSubstr("shape mode"), HasSubstr("dynamic on rank 1"))));
+  EXPECT_THAT(
+      errors_of(2,
+                [](World& world) {
+                  const auto kind = world.rank().value == 0 ? ScheduleKind::GPipe : ScheduleKind::OneFOneB;
+                  PipelineSchedule(stages_for(mlp(), world.group(), kind, 1), kind, 4, options_for(mlp(), 2));
+                }),
+      Each(AllOf(HasSubstr("schedule"), HasSubstr("GPipe on rank 0"), HasSubstr("1F1B on rank 1"))));
+}
+
+TEST(SetUp, RefusesWhatCannotBe) {
+  EXPECT_THAT(errors_of(2, [](World& world) { make(world, 0); }), Each(HasSubstr("0 microbatches")));
+  EXPECT_THAT(errors_of(3,
+                        [](World& world) {
+                          const auto modules = mlp().make(2);
+                          const PipelineStage stage(modules[0], 0, 2, at::kCPU, world.group());
+                          PipelineSchedule({stage}, "1F1B", 4, options_for(mlp(), 2));
+                        }),
+              Each(HasSubstr("more ranks than stages")));
+  EXPECT_THAT(errors_of(1,
+                        [](World& world) {
+                          const auto modules = mlp().make(2);
+                          const PipelineStage stage(modules[0], 0, 2, at::kCPU, world.group());
+                          PipelineSchedule({stage, stage}, "Interleaved1F1B", 4, options_for(mlp(), 2));
+                        }),
+              Each(HasSubstr("given twice")));
+  EXPECT_THAT(errors_of(1,
+                        [](World& world) {
+                          const auto modules = mlp().make(2);
+                          const PipelineStage stage(modules[0], 0, 2, at::kCPU, world.group());
+                          PipelineSchedule({stage}, "Interleaved1F1B", 4, options_for(mlp(), 2));
+                        }),
+              Each(HasSubstr("missing")));
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          const auto modules = mlp().make(2);
+                          const int wrong = 1 - world.rank().value;
+                          const PipelineStage stage(modules[0], wrong, 2, at::kCPU, world.group());
+                          PipelineSchedule({stage}, "1F1B", 4, options_for(mlp(), 2));
+                        }),
+              Each(HasSubstr("places the stage on rank")));
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          PipelineOptions options = options_for(mlp(), 2);
+                          options.loss = {};
+                          make(world, 4, options);
+                        }),
+              Each(HasSubstr("needs a loss")));
+  EXPECT_THAT(
+      errors_of(1, [](World& world) { PipelineStage(mlp().make(2)[0], 2, 2, at::kCPU, world.group()); }),
+      Each(HasSubstr("no stage 2")));
+}
+
+TEST(AStep, RefusesWhatIsMissing) {
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          PipelineSchedule pipeline = make(world);
+                          const at::NoGradGuard no_grad;
+                          pipeline.step(mlp().batch(8));
+                        }),
+              Each(HasSubstr("switched off")));
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          StepInput batch = mlp().batch(8);
+                          batch.target = {};
+                          make(world).step(batch);
+                        }),
+              Each(HasSubstr("target")));
+  EXPECT_THAT(errors_of(2, [](World& world) { make(world).step({}, mlp().batch(8).target); }),
+              Each(HasSubstr("no arguments")));
+  EXPECT_THAT(errors_of(2, [](World& world) { make(world).step(mlp().batch(3)); }),
+              Each(AllOf(HasSubstr("3"), HasSubstr("4"))));
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          StepInput batch = mlp().batch(8);
+                          batch.kwargs["msk"] = at::ones({8});
+                          make(world).step(batch);
+                        }),
+              Each(HasSubstr("'msk'")));
+}
+
+TEST(AStep, IsTheSameOnEveryRank) {
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          PipelineSchedule pipeline = make(world);
+                          world.rank().value == 0 ? pipeline.step(mlp().batch(8))
+                                                  : pipeline.eval(mlp().batch(8));
+                        }),
+              Each(AllOf(HasSubstr("rank 0 runs step 0"), HasSubstr("rank 1 runs evaluation 0"))));
+}
+
+TEST(Shapes, MayChangeBetweenSteps) {
+  at::set_num_threads(1);
+  run_thread_ranks(2, [](World& world) {
+    PipelineSchedule pipeline = make(world);
+    for (const int rows : {8, 12, 7, 8}) {
+      const StepResult result = pipeline.step(mlp().batch(rows));
+      if (world.rank().value == 1) CHECK_SAME(result.outputs.toTensor().size(0), rows);
+    }
+  });
+}
+
+TEST(Shapes, ThatAreStaticMayNotAndEveryRankSaysSo) {
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          PipelineOptions options = options_for(mlp(), 2);
+                          options.shapes = ShapeMode::Static;
+                          PipelineSchedule pipeline = make(world, 4, options);
+                          pipeline.step(mlp().batch(8));
+                          pipeline.step(mlp().batch(8));
+                          pipeline.step(mlp().batch(12));
+                        }),
+              Each(AllOf(HasSubstr("static"), HasSubstr("rank 0"))));
+}
+
+TEST(Shapes, GivenByTheUserAreChecked) {
+  EXPECT_THAT(
+      errors_of(2,
+                [](World& world) {
+                  const auto modules = mlp().make(2);
+                  StageOptions stage_options;
+                  if (world.rank().value == 1)
+                    stage_options.input = TreeMeta::of(c10::ivalue::Tuple::create({at::ones({2, 7})}));
+                  const PipelineStage stage(modules[static_cast<std::size_t>(world.rank().value)],
+                                            world.rank().value, 2, at::kCPU, world.group(), stage_options);
+                  Schedule1F1B(stage, 4, options_for(mlp(), 2)).step(mlp().batch(8));
+                }),
+      Each(AllOf(HasSubstr("[2, 7]"), HasSubstr("stage 1"), HasSubstr("1F0"))));
+}
+
+// Stage 0 gives as many columns as its input's first number says: what the next receives depends on values.
+std::vector<PipelineStage> varying_stages(World& world) {
+  const StageFunction first = [](const Args& args, const Kwargs&) -> StageResult {
+    const at::Tensor x = args[0].toTensor();
+    return x.narrow(1, 0, x.select(1, 0)[0].item<std::int64_t>()) * 2;
+  };
+  const StageFunction second = [](const Args& args, const Kwargs&) -> StageResult {
+    return args[0].toTensor().sum(1, true);
+  };
+  const int rank = world.rank().value;
+  return {PipelineStage(make_stage_module(nullptr, rank == 0 ? first : second), rank, 2, at::kCPU,
+                        world.group())};
+}
+
+TEST(Shapes, MayDependOnValuesWhereTheyAreDynamic) {
+  const at::Tensor x = at::ones({3, 4}) * at::arange(1, 4).unsqueeze(1);
+  const auto run = [&](World& world, ShapeMode mode) {
+    PipelineOptions options;
+    options.shapes = mode;
+    PipelineSchedule pipeline(varying_stages(world), "ForwardOnly", 3, options);
+    for (int step = 0; step < 2; ++step) {
+      const c10::IValue outputs = pipeline.step({x}).outputs;
+      if (world.rank().value == 1)
+        CHECK_TENSORS(outputs.toTensor(), (2 * x.select(1, 0).square()).unsqueeze(1));
+    }
+  };
+  run_thread_ranks(2, [&](World& world) { run(world, ShapeMode::Dynamic); });
+  EXPECT_THAT(errors_of(2, [&](World& world) { run(world, ShapeMode::Inferred); }),
+              Each(HasSubstr("Dynamic")));
+}
+
+}  // namespace
+}  // namespace penstock::testing

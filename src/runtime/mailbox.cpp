@@ -6,6 +6,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <chrono>
 #include <cstring>
 
 namespace penstock {
@@ -80,8 +81,18 @@ void Mailbox::send(int edge, Way way, MicrobatchId microbatch, int to) {
   if (shapes_.forms_travel[static_cast<std::size_t>(microbatch.value)]) send_form(*form, to, tag);
   for (std::size_t i = 0; i < form->tensors.size(); ++i) {
     if (!form->tensors[i] || form->tensors[i]->numel() == 0) continue;
-    group_.isend(laid_out_as(*form->tensors[i], message.leaves[i].toTensor().detach()), to, tag).detach();
+    const at::Tensor tensor = laid_out_as(*form->tensors[i], message.leaves[i].toTensor().detach());
+    let_go(group_.isend(tensor, to, tag), tensor.nbytes());
   }
+}
+
+// A send that is let go is freed the moment it ends, by another thread, and waking that costs more than a
+// small message. So small ones are let go many at a time, when most of them have ended.
+void Mailbox::let_go(Work work, std::size_t bytes) {
+  constexpr std::size_t small = 64 << 10U, many = 32;
+  if (bytes > small) return work.detach();
+  small_sends_.push_back(std::move(work));
+  if (small_sends_.size() == many) small_sends_.clear();
 }
 
 void Mailbox::send_form(const MessageForm& form, int to, int tag) {
@@ -137,23 +148,27 @@ Message Mailbox::take(int edge, Way way, MicrobatchId microbatch) {
   if (!place)
     throw ScheduleError(std::string("a ") + way_text(way) + " is used that was neither made nor received");
   Slot& slot = *place;
-  if (!slot.full) {
-    const auto tag = static_cast<int>(number(edge, way, microbatch));
-    if (slot.form_size.defined()) {
-      receive_form(slot, tag);
-      post_tensors(slot, tag);
-      if (!shapes_.may_vary)
-        learnt_.add(edge, way, shapes_.signatures[static_cast<std::size_t>(microbatch.value)], slot.form);
-    }
-    for (Work& work : slot.works) work.wait();
-    for (std::size_t i = 0; i < slot.form->tensors.size(); ++i) {
-      const auto& meta = slot.form->tensors[i];
-      if (meta && meta->requires_grad) slot.message.leaves[i].toTensor().requires_grad_(true);
-    }
-  }
+  if (!slot.full) wait_for(slot, edge, way, microbatch);
   Message message = std::move(slot.message);
   place.reset();
   return message;
+}
+
+void Mailbox::wait_for(Slot& slot, int edge, Way way, MicrobatchId microbatch) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto tag = static_cast<int>(number(edge, way, microbatch));
+  if (slot.form_size.defined()) {
+    receive_form(slot, tag);
+    post_tensors(slot, tag);
+    if (!shapes_.may_vary)
+      learnt_.add(edge, way, shapes_.signatures[static_cast<std::size_t>(microbatch.value)], slot.form);
+  }
+  for (Work& work : slot.works) work.wait();
+  for (std::size_t i = 0; i < slot.form->tensors.size(); ++i) {
+    const auto& meta = slot.form->tensors[i];
+    if (meta && meta->requires_grad) slot.message.leaves[i].toTensor().requires_grad_(true);
+  }
+  waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace penstock

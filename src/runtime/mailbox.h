@@ -11,6 +11,7 @@
 #include <penstock/schedule/wiring.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace penstock {
@@ -35,6 +36,9 @@ class Mailbox {
   //! The message that was put or posted; waits for it. ScheduleError if it was neither.
   Message take(int edge, Way way, MicrobatchId microbatch);
 
+  //! Seconds spent waiting for receives since the last call.
+  double take_waited() { return std::exchange(waited_, 0.0); }
+
   //! The forms that this step has learnt.
   FormBook&& learnt() && { return std::move(learnt_); }
 
@@ -56,6 +60,8 @@ class Mailbox {
   void send_form(const MessageForm& form, int to, int tag);
   void receive_form(Slot& slot, int tag);
   void post_tensors(Slot& slot, int tag);
+  void wait_for(Slot& slot, int edge, Way way, MicrobatchId microbatch);
+  void let_go(Work work, std::size_t bytes);
 
   const Group& group_;
   const StepShapes& shapes_;
@@ -63,6 +69,8 @@ class Mailbox {
   BufferPool& pool_;
   FormBook learnt_;
   std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<Work> small_sends_;  // under way, or done and not yet let go
+  double waited_ = 0;
 };
 
 }  // namespace penstock

@@ -68,7 +68,9 @@ void Step::run_action(const Action& action) {
   const auto start = std::chrono::steady_clock::now();
   perform(action);
   const auto end = std::chrono::steady_clock::now();
-  times.push_back({action, Seconds(start - started_).count(), Seconds(end - started_).count()});
+  // A computation begins when what it needs has arrived.
+  const double waited = action.is_compute() ? mailbox_.take_waited() : 0;
+  times.push_back({action, Seconds(start - started_).count() + waited, Seconds(end - started_).count()});
 }
 
 void Step::perform(const Action& action) {

@@ -15,8 +15,8 @@ struct StageProfile {
   double backward_weight = 0;
 };
 
-//! By stage. The first computation of a kind is left out where there are others: it pays for memory and caches.
-//! Computations wait for the values they receive, so measure on a schedule that leaves time for these (GPipe).
+//! By stage. The first computation of a kind is left out where there are others: it pays for memory and
+//! caches. Waiting for values is not counted.
 std::map<StageId, StageProfile> profile_stages(const Timeline& timeline);
 
 }  // namespace penstock

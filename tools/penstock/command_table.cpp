@@ -16,6 +16,8 @@ constexpr std::array kCommands = {
             "penstock simulate 1F1B ZB1P --ranks 4 --microbatches 16"},
     Command{"plan", Home::Plan, "finds the partition and the schedule that are fastest under a memory cap",
             "penstock plan --ranks 4 --microbatches 16,32 --costs costs.toml --memory-cap 16GiB"},
+    Command{"inspect", Home::Torch, "shows what an exported model is made of and how it splits into stages",
+            "penstock inspect model.pt2 --stages 4"},
     Command{"run", Home::Torch,
             "starts a program on several ranks with torchrun's environment, and ends them together",
             "penstock run --ranks 4 -- ./my_program --steps 100"},

@@ -6,6 +6,7 @@ namespace penstock::tool {
 
 Handler handler_of(std::string_view name) {
   if (name == "doctor") return doctor_command;
+  if (name == "inspect") return inspect_command;
   if (name == "run") return run_command;
   if (name == "train") return train_command;
   if (name == "version") return version_command;

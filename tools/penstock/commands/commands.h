@@ -6,6 +6,7 @@ namespace penstock::tool {
 class Arguments;
 
 int doctor_command(Arguments& arguments);
+int inspect_command(Arguments& arguments);
 int plan_command(Arguments& arguments);
 int run_command(Arguments& arguments);
 int schedule_command(Arguments& arguments);

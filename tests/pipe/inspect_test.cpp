@@ -1,0 +1,36 @@
+// `penstock inspect` through the real binary.
+#include "support/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string model = PENSTOCK_SOURCE_DIR "/tests/graph/archives/gpt.pt2";
+
+TEST(Inspect, ShowsStagesTheirInputsAndTiedWeights) {
+  const auto shown = test::run_program({PENSTOCK_TOOL, "inspect", model, "--split", "blocks.1=beginning"});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("stage 1  %add_2 float32[\"s52\"=4, 5, 8]  from stage 0, output 0"));
+  EXPECT_THAT(shown.out, HasSubstr("parameter token.weight = head.weight  in stages 0, 1"));
+  EXPECT_THAT(shown.out, HasSubstr("outputs  output.logits, output.hidden.0"));
+  const auto json = test::run_program({PENSTOCK_TOOL, "inspect", model, "--stages", "3", "--json"});
+  EXPECT_THAT(json.out, HasSubstr("\"stages_count\":3"));
+  EXPECT_THAT(test::run_program({PENSTOCK_TOOL, "inspect", model, "--as", "graphviz"}).out,
+              HasSubstr("stage0 -> stage1"));
+}
+
+TEST(Inspect, SaysWhatIsWrong) {
+  const auto misspelt = test::run_program({PENSTOCK_TOOL, "inspect", model, "--split", "block.1=beginning"});
+  EXPECT_EQ(misspelt.code, 2);
+  EXPECT_THAT(misspelt.err, HasSubstr("did you mean blocks.1?"));
+  const auto no_archive = test::run_program({PENSTOCK_TOOL, "inspect", PENSTOCK_SOURCE_DIR "/README.md"});
+  EXPECT_EQ(no_archive.code, 1);
+  EXPECT_THAT(no_archive.err, HasSubstr("no zip directory"));
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,137 @@
+// `penstock inspect`: what an exported model is made of, and what its stages would be.
+#include "arguments.h"
+#include "commands.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/costs.h>
+#include <penstock/graph/text.h>
+#include <penstock/pipe/pipe.h>
+
+#include <algorithm>
+
+namespace penstock::tool {
+namespace {
+
+enum class Form { Summary, Graph, Graphviz };
+
+SplitPoints read_points(const std::vector<std::string>& words) {
+  SplitPoints points;
+  for (const std::string& word : words) {
+    const std::size_t equals = word.find('=');
+    const std::string side = equals == std::string::npos ? "" : to_lower(word.substr(equals + 1));
+    if (side != "beginning" && side != "end") {
+      throw UsageError("--split " + quote(word) + " is no module=beginning or module=end", {},
+                       "for example --split layers.2=beginning");
+    }
+    points[word.substr(0, equals)] = side == "end" ? SplitPoint::End : SplitPoint::Beginning;
+  }
+  return points;
+}
+
+std::size_t count_of(const Graph& graph, Slot::Kind kind) {
+  std::size_t elements = 0;
+  for (const Slot& slot : graph.slots) {
+    const auto& meta = graph.value(slot.value).meta;
+    if (slot.kind == kind && meta) elements += static_cast<std::size_t>(meta->numel());
+  }
+  return elements;
+}
+
+std::string summary_of(const Pipe& pipe) {
+  std::string text;
+  for (int s = 0; s < pipe.num_stages(); ++s) {
+    const Graph& graph = pipe.stage_graph(s);
+    const GraphCosts costs = graph_costs(graph);
+    text += "stage " + std::to_string(s) + "  " + std::to_string(graph.nodes.size()) + " operators, " +
+            std::to_string(count_of(graph, Slot::Kind::Parameter)) + " parameters (" +
+            bytes_text(costs.parameter_bytes) + "), " + std::to_string(count_of(graph, Slot::Kind::Buffer)) +
+            " elements in buffers, " + bytes_text(costs.activation_bytes) + " of activations\n";
+    text += "         modules: " + join(module_paths(graph), " ") + "\n";
+  }
+  const std::vector<std::string> outputs = pipe.graph().output_paths();
+  return text + pipe.input_table() + "outputs  " + join(outputs, ", ") + "\n";
+}
+
+std::string json_of(const Pipe& pipe) {
+  JsonWriter json;
+  json.begin_object().field("stages_count", pipe.num_stages()).key("stages").begin_array();
+  for (int s = 0; s < pipe.num_stages(); ++s) {
+    const Graph& graph = pipe.stage_graph(s);
+    const GraphCosts costs = graph_costs(graph);
+    json.begin_object().field("stage", s).key("operators").begin_array();
+    for (const Node& node : graph.nodes) json.value(node.name());
+    json.end_array().field("flops", costs.flops).field("parameter_bytes", costs.parameter_bytes);
+    json.field("activation_bytes", costs.activation_bytes).key("parameters").begin_array();
+    for (const Slot& slot : graph.slots) {
+      if (slot.kind == Slot::Kind::Parameter) json.value(slot.names[0]);
+    }
+    json.end_array().key("inputs").begin_array();
+    const auto& sources = pipe.split().stages[static_cast<std::size_t>(s)].sources;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const Value& value = graph.value(graph.inputs[i].value);
+      json.begin_object().field("name", value.name).field("type", value.meta ? value.meta->text() : "");
+      const auto* from = std::get_if<FromStage>(&sources[i]);
+      json.field("from", from ? "stage" : "user");
+      if (from) json.field("stage", from->stage).field("skips", from->stage + 1 < s);
+      json.end_object();
+    }
+    json.end_array().end_object();
+  }
+  json.end_array().key("tied").begin_array();
+  for (const SharedSlot& slot : pipe.split().shared) {
+    json.begin_object().key("names").begin_array();
+    for (const std::string& name : slot.names) json.value(name);
+    json.end_array().key("stages").begin_array();
+    for (const int stage : slot.stages) json.value(stage);
+    json.end_array().end_object();
+  }
+  json.end_array().key("outputs").begin_array();
+  for (const std::string& path : pipe.graph().output_paths()) json.value(path);
+  json.end_array().end_object();
+  return json.text() + "\n";
+}
+
+}  // namespace
+
+int inspect_command(Arguments& arguments) {
+  std::string file;
+  std::vector<std::string> split;
+  std::optional<std::int64_t> stages;
+  BalanceBy by = BalanceBy::Parameters;
+  Form form = Form::Summary;
+  arguments.positional("MODEL.pt2", file, "an archive that torch.export.save wrote");
+  arguments.option("--split", split, "where stages begin or end: layers.2=beginning,layers.4=end");
+  arguments.option("--stages", stages, "this many stages of about equal weight");
+  arguments.choice<BalanceBy>("--balance", by,
+                              {{"params", BalanceBy::Parameters}, {"flops", BalanceBy::Flops}},
+                              "what --stages makes equal");
+  arguments.choice<Form>("--as", form,
+                         {{"summary", Form::Summary}, {"graph", Form::Graph}, {"graphviz", Form::Graphviz}},
+                         "what is printed");
+  arguments.parse();
+  if (!split.empty() && stages) throw UsageError("--split and --stages exclude each other");
+  SplitSpec spec = AtMarks{};
+  if (!split.empty()) spec = read_points(split);
+  if (stages) spec = Balanced{static_cast<int>(std::clamp<std::int64_t>(*stages, -1, 1 << 20)), by};
+  const Pipe pipe = load_pt2(file, spec);
+  if (arguments.json()) {
+    print(json_of(pipe));
+    return 0;
+  }
+  switch (form) {
+    case Form::Summary:
+      print(summary_of(pipe));
+      break;
+    case Form::Graph:
+      print(pipe.print_readable());
+      break;
+    case Form::Graphviz:
+      print(pipe.graphviz());
+      break;
+  }
+  return 0;
+}
+
+}  // namespace penstock::tool

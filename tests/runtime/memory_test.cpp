@@ -1,0 +1,83 @@
+// What a step keeps: no more received values than the schedule has in flight, and buffers that are used
+// again.
+#include "runtime/against_dense.h"
+#include "runtime/buffer_pool.h"
+#include "runtime/models.h"
+#include "support/check.h"
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/profile.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace penstock::testing {
+namespace {
+
+TEST(BufferPool, UsesABufferAgainOnceNobodyHoldsIt) {
+  BufferPool pool;
+  const TensorMeta meta = TensorMeta::of(at::ones({4, 8}));
+  at::Tensor first = pool.take(meta, at::kCPU);
+  const void* const memory = first.data_ptr();
+  const at::Tensor second = pool.take(meta, at::kCPU);
+  EXPECT_NE(second.data_ptr(), memory);
+  at::Tensor alias = first.detach();  // an autograd graph would hold it like this
+  first = at::Tensor();
+  EXPECT_NE(pool.take(meta, at::kCPU).data_ptr(), memory);
+  alias = at::Tensor();
+  EXPECT_EQ(pool.take(meta, at::kCPU).data_ptr(), memory);
+  EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());
+  pool.trim();
+  EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());  // used since the last time
+  pool.trim();
+  EXPECT_EQ(pool.bytes(), 0U);
+}
+
+using Alive = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+// The most inputs of the last stage that are alive when one of its forwards runs.
+int most_inputs_alive(ScheduleKind kind, int microbatches, int& promised) {
+  int most = 0;
+  run_thread_ranks(2, [&](World& world) {
+    const Model model = mlp();
+    auto module = model.make(2)[static_cast<std::size_t>(world.rank().value)];
+    std::vector<Alive> seen;
+    if (world.rank().value == 1) {
+      module =
+          make_stage_module(nullptr, [&seen, &most, inner = module](const Args& args, const Kwargs& kwargs) {
+            seen.emplace_back(args[0].toTensor().getIntrusivePtr());
+            int alive = 0;
+            for (const Alive& input : seen) alive += input.expired() ? 0 : 1;
+            most = std::max(most, alive);
+            return inner->forward(args, kwargs);
+          });
+    }
+    const PipelineStage stage(module, world.rank().value, 2, at::kCPU, world.group());
+    PipelineSchedule pipeline({stage}, kind, microbatches, options_for(model, 2));
+    for (int step = 0; step < 2; ++step) pipeline.step(model.batch(microbatches));
+    if (world.rank().value == 1) promised = pipeline.program().peak_in_flight(StageId(1));
+  });
+  return most;
+}
+
+TEST(AStep, KeepsAsManyInputsAsTheScheduleHasInFlight) {
+  int promised = 0;
+  EXPECT_EQ(most_inputs_alive(ScheduleKind::OneFOneB, 8, promised), 1);
+  EXPECT_EQ(promised, 1);
+  EXPECT_EQ(most_inputs_alive(ScheduleKind::GPipe, 8, promised), 8);
+  EXPECT_EQ(promised, 8);
+}
+
+TEST(Profiles, AreMeansWithoutTheFirst) {
+  Timeline timeline;
+  const auto forward = [](int m) { return Action::forward(StageId(3), MicrobatchId(m)); };
+  timeline.ranks = {{{forward(0), 0, 9}, {forward(1), 9, 10}, {forward(2), 10, 13}},
+                    {{Action::backward_weight(StageId(1), MicrobatchId(0)), 0, 5}}};
+  const auto profiles = profile_stages(timeline);
+  EXPECT_EQ(profiles.at(StageId(3)).forward, 2.0);
+  EXPECT_EQ(profiles.at(StageId(3)).backward, 0.0);
+  EXPECT_EQ(profiles.at(StageId(1)).backward_weight, 5.0);
+}
+
+}  // namespace
+}  // namespace penstock::testing

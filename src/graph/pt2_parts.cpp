@@ -6,7 +6,7 @@
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
 
-#include <regex>
+#include <string_view>
 
 namespace penstock {
 namespace {
@@ -179,8 +179,23 @@ c10::Device pt2_device(const Json& value, const std::string& where) {
 }
 
 std::string short_expression(const std::string& expression) {
-  static const std::regex symbol(R"(Symbol\('([A-Za-z0-9_]+)'[^()]*\))"), integer(R"(Integer\((-?[0-9]+)\))");
-  return std::regex_replace(std::regex_replace(expression, symbol, "$1"), integer, "$1");
+  constexpr std::string_view symbol = "Symbol('", integer = "Integer(";
+  std::string result;
+  for (std::size_t at = 0; at < expression.size();) {
+    const std::string_view rest = std::string_view(expression).substr(at);
+    const std::size_t close = rest.find(')');
+    if (rest.starts_with(symbol) && close != std::string_view::npos) {
+      const std::string_view inside = rest.substr(symbol.size(), close - symbol.size());
+      result += inside.substr(0, inside.find('\''));
+      at += close + 1;
+    } else if (rest.starts_with(integer) && close != std::string_view::npos) {
+      result += rest.substr(integer.size(), close - integer.size());
+      at += close + 1;
+    } else {
+      result += expression[at++];
+    }
+  }
+  return result;
 }
 
 Dim pt2_dim(const Json& value, const std::string& where) {

@@ -7,6 +7,7 @@
 #include <penstock/comm/launcher.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
+#include <penstock/pipe/pipe.h>
 #include <penstock/runtime/error.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/runtime/profile.h>

@@ -95,9 +95,12 @@ TEST(Run, ReportsTheFirstFailureWithItsLastLinesAndEndsTheOthers) {
 }
 
 TEST(Run, KillsRanksThatIgnoreSigterm) {
+  // Rank 0 fails only once rank 1 ignores the signal, or it would come too early.
+  const Scratch scratch;
+  const std::string deaf = (scratch.path / "deaf").string();
   const Finished done =
-      run("--ranks 2 --grace 0 -- sh -c 'trap \"\" TERM; if [ $RANK = 0 ]; then exit 5; fi; while :; do "
-          "sleep 1; done'");
+      run("--ranks 2 --grace 0 -- sh -c 'if [ $RANK = 0 ]; then while [ ! -e " + deaf +
+          " ]; do :; done; exit 5; fi; trap \"\" TERM; : > " + deaf + "; while :; do sleep 1; done'");
   EXPECT_EQ(done.code, 1);
   EXPECT_THAT(done.output, HasSubstr("rank 1 was killed by signal 9 (SIGKILL), ended by the launcher"));
 }

@@ -24,6 +24,9 @@ struct Failure {
   static Failure parse(const std::string& text);
 };
 
+//! How long a broken connection may wait for the monitor to say whose fault it is.
+constexpr std::chrono::milliseconds kVerdictTime{3000};
+
 class FailureState {
  public:
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
@@ -35,7 +38,8 @@ class FailureState {
   //! Waits for a report at most this long.
   std::optional<Failure> wait_for_report(std::chrono::milliseconds time) const;
 
-  //! Waits until `ready` (called under the lock; `notify` wakes it) or a failure or the deadline; whether it is ready.
+  //! Waits until `ready` (called under the lock; `notify` wakes it) or a failure or the deadline; whether it
+  //! is ready.
   bool wait_until(std::chrono::steady_clock::time_point deadline, const std::function<bool()>& ready) const;
   void notify() const;
 

@@ -83,7 +83,7 @@ Work issue(const std::shared_ptr<GroupState>& group, const char* op, const at::T
   } catch (const std::exception& e) {
     // Gloo refuses work on a connection that is already broken; the monitor will say whose it was.
     group->domain->recorder.finish(state->record.number, true);
-    group->domain->failure.wait_for_report(std::chrono::milliseconds(3000));
+    group->domain->failure.wait_for_report(kVerdictTime);
     group->domain->recorder.dump("failure");
     if (!group->domain->failure.failed() && state->peer) throw PeerFailed(*state->peer, e.what(), context);
     group->domain->failure.throw_if_failed(context);

@@ -6,6 +6,8 @@
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
 #include <thread>
 
 namespace penstock {
@@ -13,13 +15,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kSilence{20};
-
-std::vector<std::uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-std::string text_of(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
 
 std::string node_key(const char* what, int node) {
   return std::string("launch/") + what + "/" + std::to_string(node);
@@ -35,14 +30,16 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
   tcp.waitWorkers = false;
   tcp.timeout = options.join_timeout;
   try {
-    store_ = c10::make_intrusive<c10d::TCPStore>(host_, tcp);
+    const auto store = c10::make_intrusive<c10d::TCPStore>(host_, tcp);
+    port_ = store->getPort();
+    store_ = store;
   } catch (const std::exception& e) {
     throw CommError("the store at " + host_ + ":" + std::to_string(options.port) +
                         (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") +
                         std::string(e.what()).substr(0, 200),
                     {}, "check --rendezvous; every node names the address of node 0");
   }
-  store_->set(node_key("ranks", node_), bytes_of(std::to_string(options.ranks)));
+  store_->set(node_key("ranks", node_), std::to_string(options.ranks));
   const auto deadline = Clock::now() + options.join_timeout;
   for (int node = 0; node < nodes_; ++node) {
     while (!store_->check({node_key("ranks", node)})) {
@@ -52,29 +49,29 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    const int ranks = std::stoi(text_of(store_->get(node_key("ranks", node))));
+    const int ranks = std::stoi(store_->get_to_str(node_key("ranks", node)));
     if (node < node_) first_rank_ += ranks;
     world_size_ += ranks;
   }
 }
 
 void LaunchNodes::publish_death(int attempt, const Failure& failure) {
-  store_->compareSet(died_key(attempt), bytes_of(""), bytes_of(failure.serialize()));
+  store_->compareSet(died_key(attempt), std::string(), failure.serialize());
 }
 
 std::optional<Failure> LaunchNodes::published_death(int attempt) {
   if (!store_->check({died_key(attempt)})) return std::nullopt;
-  return Failure::parse(text_of(store_->get(died_key(attempt))));
+  return Failure::parse(store_->get_to_str(died_key(attempt)));
 }
 
 void LaunchNodes::beat() {
-  if (nodes_ > 1) store_->set(node_key("beat", node_), bytes_of(std::to_string(++beats_)));
+  if (nodes_ > 1) store_->set(node_key("beat", node_), std::to_string(++beats_));
 }
 
 bool LaunchNodes::all_ended_well(int attempt, bool here) {
   if (nodes_ == 1) return here;
   const auto end_key = [attempt](int node) { return node_key("end", node) + "/" + std::to_string(attempt); };
-  store_->set(end_key(node_), bytes_of(here ? "ok" : "failed"));
+  store_->set(end_key(node_), std::string(here ? "ok" : "failed"));
   bool well = true;
   for (int node = 0; node < nodes_; ++node) {
     std::string last_beat;
@@ -82,7 +79,7 @@ bool LaunchNodes::all_ended_well(int attempt, bool here) {
     while (!store_->check({end_key(node)})) {
       beat();
       std::string now =
-          store_->check({node_key("beat", node)}) ? text_of(store_->get(node_key("beat", node))) : "";
+          store_->check({node_key("beat", node)}) ? store_->get_to_str(node_key("beat", node)) : "";
       if (now != last_beat) {
         last_beat = std::move(now);
         last_change = Clock::now();
@@ -90,10 +87,10 @@ bool LaunchNodes::all_ended_well(int attempt, bool here) {
       if (Clock::now() - last_change > kSilence) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    well = well && text_of(store_->get(end_key(node))) == "ok";
+    well = well && store_->get_to_str(end_key(node)) == "ok";
   }
   // Node 0 hosts the store: it leaves last.
-  store_->set(node_key("gone", node_) + "/" + std::to_string(attempt), bytes_of("1"));
+  store_->set(node_key("gone", node_) + "/" + std::to_string(attempt), std::string("1"));
   if (node_ == 0) {
     const auto deadline = Clock::now() + kSilence;
     for (int node = 1; node < nodes_; ++node) {

@@ -6,7 +6,7 @@
 
 #include <penstock/comm/launcher.h>
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <optional>
@@ -21,7 +21,7 @@ class LaunchNodes {
   int first_rank() const { return first_rank_; }
   int world_size() const { return world_size_; }
   const std::string& host() const { return host_; }
-  std::uint16_t port() const { return store_->getPort(); }
+  std::uint16_t port() const { return port_; }
 
   //! Tells ranks and launchers that a rank of this node has ended badly; the first one stays.
   void publish_death(int attempt, const Failure& failure);
@@ -40,7 +40,8 @@ class LaunchNodes {
   std::string host_;
   int first_rank_ = 0;
   int world_size_ = 0;
-  c10::intrusive_ptr<c10d::TCPStore> store_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::uint16_t port_ = 0;
   std::int64_t beats_ = 0;
 };
 

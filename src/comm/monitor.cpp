@@ -30,12 +30,11 @@ struct Greeting {
   std::int32_t rank = 0;
 };
 
-std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
 }  // namespace
 
-std::string died_key(int attempt) { return "penstock/" + std::to_string(attempt) + "/died"; }
+std::string died_key(int attempt) {
+  return "penstock/" + std::to_string(attempt) + "/died";
+}
 std::string failed_key(int attempt, int generation) {
   return "penstock/" + std::to_string(attempt) + "/" + std::to_string(generation) + "/failed";
 }
@@ -55,7 +54,7 @@ Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
   previous_.rank = Rank((rank.value + setup_.size - 1) % setup_.size);
   auto [listener, endpoint] = listen_on(setup_.address);
   listener_ = std::move(listener);
-  setup_.store->set(live_key(rank), bytes_of(endpoint.text()));
+  setup_.store->set(live_key(rank), endpoint.text());
   thread_ = std::thread([this] { run(); });
 }
 
@@ -66,7 +65,7 @@ Monitor::~Monitor() {
 }
 
 void Monitor::publish(const Failure& failure) {
-  setup_.store->compareSet(failed_key(setup_.attempt, setup_.generation), bytes_of(""), bytes_of(failure.serialize()));
+  setup_.store->compareSet(failed_key(setup_.attempt, setup_.generation), std::string(), failure.serialize());
 }
 
 void Monitor::run() {
@@ -94,9 +93,9 @@ void Monitor::run() {
     } catch (const std::exception& e) {
       Log(LogLevel::Info) << "monitor: " << e.what();
       // Either the store is gone, or a neighbour could not be reached; the ring says the rest.
-      const std::string whose =
-          setup_.store_host ? "rank " + std::to_string(setup_.store_host->value) + ", which hosts the store, is gone"
-                            : "the launcher, which hosts the store, is gone";
+      const std::string whose = setup_.store_host ? "rank " + std::to_string(setup_.store_host->value) +
+                                                        ", which hosts the store, is gone"
+                                                  : "the launcher, which hosts the store, is gone";
       setup_.domain->failure.report({setup_.store_host, whose});
     }
   }
@@ -113,7 +112,8 @@ void Monitor::accept_previous() {
   Greeting greeting;
   const bool came = poll(&waiting, 1, 1000) == 1 &&
                     recv(connection.get(), &greeting, sizeof greeting, MSG_WAITALL) == sizeof greeting;
-  const Greeting expected{.attempt = setup_.attempt, .generation = setup_.generation, .rank = previous_.rank.value};
+  const Greeting expected{
+      .attempt = setup_.attempt, .generation = setup_.generation, .rank = previous_.rank.value};
   if (!came || std::memcmp(&greeting, &expected, sizeof greeting) != 0) return;  // not one of us
   previous_.connection = std::move(connection);
   previous_.last_sign = Clock::now();
@@ -121,11 +121,13 @@ void Monitor::accept_previous() {
 
 void Monitor::connect_next() {
   if (!setup_.store->check({live_key(next_.rank)})) return;
-  const Endpoint endpoint = Endpoint::parse(text_of(setup_.store->get(live_key(next_.rank))));
+  const Endpoint endpoint = Endpoint::parse(setup_.store->get_to_str(live_key(next_.rank)));
   next_.connection = connect_to(endpoint, std::chrono::milliseconds(2000));
   next_.last_sign = Clock::now();
-  if (!next_.connection) return lose(next_, "cannot be reached at " + endpoint.host + " port " + std::to_string(endpoint.port));
-  const Greeting greeting{.attempt = setup_.attempt, .generation = setup_.generation, .rank = setup_.domain->rank.value};
+  if (!next_.connection)
+    return lose(next_, "cannot be reached at " + endpoint.host + " port " + std::to_string(endpoint.port));
+  const Greeting greeting{
+      .attempt = setup_.attempt, .generation = setup_.generation, .rank = setup_.domain->rank.value};
   send(next_.connection.get(), &greeting, sizeof greeting, MSG_NOSIGNAL);
 }
 
@@ -141,11 +143,13 @@ void Monitor::listen_to(Neighbour& neighbour) {
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (count <= 0) {
       neighbour.connection.reset();
-      if (!neighbour.said_goodbye) lose(neighbour, "its process ended without a goodbye (killed, crashed, or its machine is gone)");
+      if (!neighbour.said_goodbye)
+        lose(neighbour, "its process ended without a goodbye (killed, crashed, or its machine is gone)");
       return;
     }
     neighbour.last_sign = Clock::now();
-    if (std::memchr(signs.data(), kGoodbye, static_cast<std::size_t>(count)) != nullptr) neighbour.said_goodbye = true;
+    if (std::memchr(signs.data(), kGoodbye, static_cast<std::size_t>(count)) != nullptr)
+      neighbour.said_goodbye = true;
   }
 }
 
@@ -158,8 +162,9 @@ void Monitor::judge(const Neighbour& neighbour) {
   if (neighbour.connection && !neighbour.said_goodbye && !suspicion_ &&
       Clock::now() - neighbour.last_sign > setup_.heartbeat_limit) {
     const double limit = std::chrono::duration<double>(setup_.heartbeat_limit).count();
-    suspicion_ = Suspicion{{neighbour.rank, "gave no sign of life for " + seconds_text(limit) + " (stopped, or cut off)"},
-                           Clock::now()};
+    suspicion_ = Suspicion{
+        {neighbour.rank, "gave no sign of life for " + seconds_text(limit) + " (stopped, or cut off)"},
+        Clock::now()};
   }
   if (suspicion_ && Clock::now() - suspicion_->since > kPatience) publish(suspicion_->failure);
 }
@@ -167,7 +172,7 @@ void Monitor::judge(const Neighbour& neighbour) {
 void Monitor::read_store() {
   for (const std::string& key : {failed_key(setup_.attempt, setup_.generation), died_key(setup_.attempt)}) {
     if (!setup_.store->check({key})) continue;
-    const Failure failure = Failure::parse(text_of(setup_.store->get(key)));
+    const Failure failure = Failure::parse(setup_.store->get_to_str(key));
     if (failure.rank != setup_.domain->rank) setup_.domain->failure.report(failure);
     return;
   }

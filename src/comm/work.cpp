@@ -11,12 +11,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a broken connection may wait for the monitor to say whose fault it is.
-constexpr std::chrono::milliseconds kVerdictTime{3000};
-
 }  // namespace
 
-ErrorContext WorkState::context() const { return {.rank = domain->rank, .op = record.op}; }
+ErrorContext WorkState::context() const {
+  return {.rank = domain->rank, .op = record.op};
+}
 
 void WorkState::wait() {
   if (claim()) {
@@ -82,12 +81,14 @@ void WorkState::raise(const std::string& transport_message) {
     const std::string what = std::string(record.op) + " of " + bytes_text(record.bytes) + " with tag " +
                              std::to_string(record.tag) + " on group " + record.group;
     domain->recorder.dump("time-out");
-    throw TimeoutError("rank " + std::to_string(domain->rank.value) + " waited " + seconds_text(seconds) + " for " +
-                           peer_text + ": " + what,
-                       context(), "raise the time-out (PENSTOCK_TIMEOUT, in seconds), or look why that rank is late");
+    throw TimeoutError("rank " + std::to_string(domain->rank.value) + " waited " + seconds_text(seconds) +
+                           " for " + peer_text + ": " + what,
+                       context(),
+                       "raise the time-out (PENSTOCK_TIMEOUT, in seconds), or look why that rank is late");
   }
   if (!domain->failure.failed()) domain->failure.wait_for_report(kVerdictTime);
-  if (!domain->failure.failed() && peer) domain->failure.report({*peer, "its connection broke: " + transport_message});
+  if (!domain->failure.failed() && peer)
+    domain->failure.report({*peer, "its connection broke: " + transport_message});
   domain->recorder.dump("failure");
   domain->failure.throw_if_failed(context());
   throw CommError("the transport failed: " + transport_message, context());
@@ -108,7 +109,9 @@ void Work::wait() {
   state->wait();
 }
 
-void Work::then(std::function<void()> after) { state_->after = std::move(after); }
+void Work::then(std::function<void()> after) {
+  state_->after = std::move(after);
+}
 
 bool Work::done() const {
   if (!state_ || state_->ended()) return true;

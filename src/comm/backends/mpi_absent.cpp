@@ -6,8 +6,11 @@
 namespace penstock {
 
 std::shared_ptr<Transport> make_mpi_transport() {
-  throw CommError("this libtorch was built without MPI", {}, "use --backend gloo, or a libtorch that has MPI");
+  throw CommError("this libtorch was built without MPI", {},
+                  "use --backend gloo, or a libtorch that has MPI");
 }
-bool mpi_present() { return false; }
+bool mpi_present() {
+  return false;
+}
 
 }  // namespace penstock

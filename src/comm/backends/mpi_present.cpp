@@ -1,4 +1,5 @@
-// Groups over MPI, compiled where the libtorch at hand has it. Never run: no machine of ours has it (docs/backends.md).
+// Groups over MPI, compiled where the libtorch at hand has it. Never run: no machine of ours has it
+// (docs/backends.md).
 #include "comm/other_backends.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupMPI.hpp>
@@ -18,7 +19,11 @@ class MpiTransport : public Transport {
 
 }  // namespace
 
-std::shared_ptr<Transport> make_mpi_transport() { return std::make_shared<MpiTransport>(); }
-bool mpi_present() { return true; }
+std::shared_ptr<Transport> make_mpi_transport() {
+  return std::make_shared<MpiTransport>();
+}
+bool mpi_present() {
+  return true;
+}
 
 }  // namespace penstock

@@ -5,10 +5,14 @@
 
 namespace penstock {
 
-std::shared_ptr<Transport> make_nccl_transport(c10::intrusive_ptr<c10d::Store> /*store*/, std::string /*prefix*/,
+std::shared_ptr<Transport> make_nccl_transport(c10::intrusive_ptr<c10d::Store> /*store*/,
+                                               std::string /*prefix*/,
                                                std::chrono::milliseconds /*join_timeout*/) {
-  throw CommError("this libtorch was built without NCCL", {}, "use --backend gloo, or a libtorch that has NCCL");
+  throw CommError("this libtorch was built without NCCL", {},
+                  "use --backend gloo, or a libtorch that has NCCL");
 }
-bool nccl_present() { return false; }
+bool nccl_present() {
+  return false;
+}
 
 }  // namespace penstock

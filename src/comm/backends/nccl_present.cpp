@@ -1,44 +1,19 @@
-// Groups over NCCL, compiled where the libtorch at hand has it. Never run: no machine of ours has it (docs/backends.md).
+// Groups over NCCL, compiled where the libtorch at hand has it. Never run: no machine of ours has it
+// (docs/backends.md).
+#include "comm/backends/store_transport.h"
 #include "comm/other_backends.h"
-#include "comm/rendezvous.h"
 
-#include <penstock/comm/world.h>
-
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include <utility>
-
 namespace penstock {
-namespace {
-
-class NCCLTransport : public Transport {
- public:
-  NCCLTransport(c10::intrusive_ptr<c10d::Store> store, std::string prefix, std::chrono::milliseconds join_timeout)
-      : store_(std::move(store)), prefix_(std::move(prefix)), join_timeout_(join_timeout) {}
-
-  bool collectives_have_futures() const override { return false; }
-
-  c10::intrusive_ptr<c10d::Backend> connect(Domain& domain, const std::string& name, const std::vector<int>& members,
-                                            int me) override {
-    const std::string key = prefix_ + "group/" + name;
-    await_members(*store_, domain, key, members, join_timeout_);
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(key, store_->clone());
-    return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, me, static_cast<int>(members.size()));
-  }
-
- private:
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::string prefix_;
-  std::chrono::milliseconds join_timeout_;
-};
-
-}  // namespace
 
 std::shared_ptr<Transport> make_nccl_transport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
                                                std::chrono::milliseconds join_timeout) {
-  return std::make_shared<NCCLTransport>(std::move(store), std::move(prefix), join_timeout);
+  return std::make_shared<StoreTransport<c10d::ProcessGroupNCCL>>(std::move(store), std::move(prefix),
+                                                                  join_timeout);
 }
-bool nccl_present() { return true; }
+bool nccl_present() {
+  return true;
+}
 
 }  // namespace penstock

@@ -5,10 +5,14 @@
 
 namespace penstock {
 
-std::shared_ptr<Transport> make_ucc_transport(c10::intrusive_ptr<c10d::Store> /*store*/, std::string /*prefix*/,
-                                               std::chrono::milliseconds /*join_timeout*/) {
-  throw CommError("this libtorch was built without UCC", {}, "use --backend gloo, or a libtorch that has UCC");
+std::shared_ptr<Transport> make_ucc_transport(c10::intrusive_ptr<c10d::Store> /*store*/,
+                                              std::string /*prefix*/,
+                                              std::chrono::milliseconds /*join_timeout*/) {
+  throw CommError("this libtorch was built without UCC", {},
+                  "use --backend gloo, or a libtorch that has UCC");
 }
-bool ucc_present() { return false; }
+bool ucc_present() {
+  return false;
+}
 
 }  // namespace penstock

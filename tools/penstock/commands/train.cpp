@@ -2,6 +2,7 @@
 // tensors. It is the road that the trainer will take (launcher, store, group, tensors), without a model.
 #include "arguments.h"
 #include "commands.h"
+#include "launching.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -14,8 +15,8 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
+#include <string>
+#include <vector>
 
 namespace penstock::tool {
 namespace {
@@ -80,13 +81,12 @@ int train_command(Arguments& arguments) {
   std::int64_t ranks = 2;
   arguments.option("--ranks", ranks, "How many processes to start");
   arguments.parse();
-  if (std::getenv("RANK") != nullptr) return be_a_rank(arguments.json());
+  if (is_rank_of("train")) return be_a_rank(arguments.json());
   if (ranks < 1) throw UsageError("--ranks must be at least 1, not " + std::to_string(ranks));
 
-  LaunchOptions options;
-  options.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "train"};
-  if (arguments.json()) options.command.emplace_back("--json");
-  options.ranks = static_cast<int>(ranks);
+  const std::vector<std::string> words =
+      arguments.json() ? std::vector<std::string>{"--json"} : std::vector<std::string>{};
+  LaunchOptions options = ranks_of("train", static_cast<int>(ranks), words);
   options.on_line = [](Rank rank, bool is_error, std::string_view line) {
     if (is_error) {
       std::fprintf(stderr, "[%d] %.*s\n", rank.value, static_cast<int>(line.size()), line.data());

@@ -15,6 +15,8 @@ namespace penstock {
 namespace {
 
 using c10::IValue;
+using penstock::testing::dict;
+using penstock::testing::tuple;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -27,16 +29,6 @@ std::string message_of(const std::function<void()>& action) {
     return error.what();
   }
   return "no error";
-}
-
-IValue tuple(std::vector<IValue> items) {
-  return c10::ivalue::Tuple::create(std::move(items));
-}
-
-IValue dict(const std::vector<std::pair<std::string, IValue>>& items) {
-  c10::impl::GenericDict result(c10::StringType::get(), c10::AnyType::get());
-  for (const auto& [key, value] : items) result.insert(key, value);
-  return result;
 }
 
 TEST(Split, cuts_as_tensor_split_does_for_every_size_and_count) {

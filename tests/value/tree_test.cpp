@@ -12,16 +12,8 @@ namespace penstock {
 namespace {
 
 using c10::IValue;
-
-IValue tuple(std::vector<IValue> items) {
-  return c10::ivalue::Tuple::create(std::move(items));
-}
-
-IValue dict(const std::vector<std::pair<std::string, IValue>>& items) {
-  c10::impl::GenericDict result(c10::StringType::get(), c10::AnyType::get());
-  for (const auto& [key, value] : items) result.insert(key, value);
-  return result;
-}
+using testing::dict;
+using testing::tuple;
 
 TEST(Tree, flattens_depth_first_and_names_the_place_of_every_leaf) {
   c10::List<IValue> list(c10::AnyType::get());

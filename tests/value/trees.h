@@ -1,4 +1,4 @@
-// Random value trees for the sweeps of this module's tests.
+// Value trees, written out and random, for the sweeps of this module's tests.
 #pragma once
 
 #include <torch/types.h>
@@ -8,6 +8,16 @@
 #include <vector>
 
 namespace penstock::testing {
+
+inline c10::IValue tuple(std::vector<c10::IValue> items) {
+  return c10::ivalue::Tuple::create(std::move(items));
+}
+
+inline c10::IValue dict(const std::vector<std::pair<std::string, c10::IValue>>& items) {
+  c10::impl::GenericDict result(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [key, value] : items) result.insert(key, value);
+  return result;
+}
 
 using Random = std::mt19937_64;
 

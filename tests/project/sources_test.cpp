@@ -86,7 +86,8 @@ TEST(Sources, TorchFreeModulesIncludeNoTorch) {
 
 TEST(Sources, PublicHeadersIncludeOnlyLightHeadersOfTorch) {
   for (const SourceFile& file : source_tree()) {
-    if (!is_public(file)) continue;
+    // A model is a torch::nn module, and its header is one to learn from; penstock.h does not include it.
+    if (!is_public(file) || file.module() == "models") continue;
     for (const std::string& include : file.includes()) {
       const bool light = include.starts_with("ATen/core/") || include.starts_with("c10/");
       EXPECT_TRUE(!is_torch(include) || light) << file.path << ": " << include;

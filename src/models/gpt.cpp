@@ -1,0 +1,173 @@
+// The built-in GPT's layers.
+#include <penstock/base/error.h>
+#include <penstock/models/gpt.h>
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+namespace penstock::models {
+namespace {
+
+namespace nn = torch::nn;
+
+nn::Linear linear(std::int64_t from, std::int64_t to, const GptOptions& options) {
+  return nn::Linear(nn::LinearOptions(from, to).bias(options.bias));
+}
+
+nn::LayerNorm layer_norm(const GptOptions& options) {
+  return nn::LayerNorm(nn::LayerNormOptions({options.width}));
+}
+
+void check(const GptOptions& options, const GptPart& part) {
+  if (options.vocabulary < 1 || options.context < 1 || options.layers < 0 || options.heads < 1 ||
+      options.width < 1 || options.hidden < 0)
+    throw UsageError("a GPT's sizes must be positive");
+  if (options.width % options.heads != 0)
+    throw UsageError("a width of " + std::to_string(options.width) + " cannot be shared by " +
+                     std::to_string(options.heads) + " heads");
+  if (options.positions == PositionKind::Rotary && options.head_width() % 2 != 0)
+    throw UsageError("rotary positions need an even width of a head, not " +
+                     std::to_string(options.head_width()));
+  if (!(options.dropout >= 0 && options.dropout < 1))
+    throw UsageError("dropout must be at least 0 and below 1");
+  if (part.first_block < 0 || part.first_block > part.end_block || part.end_block > options.layers)
+    throw UsageError("a GPT of " + std::to_string(options.layers) + " layers has no blocks " +
+                     std::to_string(part.first_block) + " to " + std::to_string(part.end_block));
+}
+
+// A block of plain attention where the cache holds `past` tokens before these: query i may see keys up to
+// past + i.
+at::Tensor causal_mask(std::int64_t queries, std::int64_t past) {
+  return torch::ones({queries, past + queries}, torch::kBool).tril(past);
+}
+
+}  // namespace
+
+std::int64_t GptOptions::hidden_width() const {
+  if (hidden > 0) return hidden;
+  return feed_forward == FeedForwardKind::Gelu ? 4 * width : (8 * width / 3 + 7) / 8 * 8;
+}
+
+AttentionImpl::AttentionImpl(const GptOptions& options)
+    : head_width_(options.head_width()), dropout_(options.dropout) {
+  query = register_module("query", linear(options.width, options.width, options));
+  key = register_module("key", linear(options.width, options.width, options));
+  value = register_module("value", linear(options.width, options.width, options));
+  out = register_module("out", linear(options.width, options.width, options));
+  if (options.positions != PositionKind::Rotary) return;
+  // Pair (i, i + half) of a head turns by position * 10000^(-i/half).
+  const auto half = head_width_ / 2;
+  const auto speed = torch::pow(10000.0, -torch::arange(half, torch::kDouble) / half);
+  const auto angle = torch::outer(torch::arange(options.context, torch::kDouble), speed);
+  cos_ = torch::cat({angle.cos(), angle.cos()}, 1).to(torch::kFloat);
+  sin_ = torch::cat({angle.sin(), angle.sin()}, 1).to(torch::kFloat);
+}
+
+at::Tensor AttentionImpl::rotate(const at::Tensor& x, std::int64_t past) const {
+  const auto time = x.size(2), half = head_width_ / 2;
+  const auto cos = cos_.narrow(0, past, time), sin = sin_.narrow(0, past, time);
+  const auto turned = torch::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
+  return (x * cos + turned * sin).to(x.scalar_type());
+}
+
+at::Tensor AttentionImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCache::Layer* cache) {
+  const auto batch = x.size(0), time = x.size(1);
+  const auto by_heads = [&](const at::Tensor& projected) {
+    return projected.view({batch, time, -1, head_width_}).transpose(1, 2);
+  };
+  at::Tensor q = by_heads(query(x)), k = by_heads(key(x)), v = by_heads(value(x));
+  if (cos_.defined()) q = rotate(q, past), k = rotate(k, past);
+  if (cache != nullptr) {
+    if (cache->keys.defined()) {
+      k = torch::cat({cache->keys, k}, 2);
+      v = torch::cat({cache->values, v}, 2);
+    }
+    cache->keys = k;
+    cache->values = v;
+  }
+  std::optional<at::Tensor> mask;
+  if (past > 0 && time > 1) mask = causal_mask(time, past);
+  const bool causal = past == 0;
+  const auto mixed =
+      torch::scaled_dot_product_attention(q, k, v, mask, is_training() ? dropout_ : 0.0, causal);
+  return out(mixed.transpose(1, 2).reshape({batch, time, -1}));
+}
+
+FeedForwardImpl::FeedForwardImpl(const GptOptions& options) {
+  if (options.feed_forward == FeedForwardKind::SwiGlu)
+    gate = register_module("gate", linear(options.width, options.hidden_width(), options));
+  up = register_module("up", linear(options.width, options.hidden_width(), options));
+  down = register_module("down", linear(options.hidden_width(), options.width, options));
+}
+
+at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
+  return down(gate.is_empty() ? torch::gelu(up(x)) : torch::silu(gate(x)) * up(x));
+}
+
+BlockImpl::BlockImpl(const GptOptions& options) {
+  norm1 = register_module("norm1", layer_norm(options));
+  attention = register_module("attention", Attention(options));
+  norm2 = register_module("norm2", layer_norm(options));
+  mlp = register_module("mlp", FeedForward(options));
+  dropout = register_module("dropout", nn::Dropout(options.dropout));
+}
+
+at::Tensor BlockImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCache::Layer* cache) {
+  const auto mixed = x + dropout(attention(norm1(x), past, cache));
+  return mixed + dropout(mlp(norm2(mixed)));
+}
+
+GptImpl::GptImpl(const GptOptions& options, std::optional<GptPart> part)
+    : options_(options), part_(part.value_or(GptPart::whole(options))) {
+  check(options_, part_);
+  // A tied head is the token table: a part that only predicts holds a copy of it under the same name.
+  if (part_.embeds || (part_.predicts && options_.tied))
+    token = register_module("token", nn::Embedding(options_.vocabulary, options_.width));
+  if (part_.embeds && options_.positions == PositionKind::Learned)
+    position = register_module("position", nn::Embedding(options_.context, options_.width));
+  dropout = register_module("dropout", nn::Dropout(options_.dropout));
+  const auto list = register_module("blocks", std::make_shared<nn::Module>());
+  for (std::int64_t i = part_.first_block; i < part_.end_block; ++i)
+    blocks.push_back(list->register_module(std::to_string(i), Block(options_)));
+  if (!part_.predicts) return;
+  norm = register_module("norm", layer_norm(options_));
+  if (!options_.tied)
+    head = register_module("head",
+                           nn::Linear(nn::LinearOptions(options_.width, options_.vocabulary).bias(false)));
+}
+
+at::Tensor GptImpl::forward(const at::Tensor& x) {
+  return run(x, nullptr);
+}
+
+at::Tensor GptImpl::forward(const at::Tensor& x, KeyValueCache& cache) {
+  return run(x, &cache);
+}
+
+at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache) {
+  const auto past = cache == nullptr ? 0 : cache->length, time = x.size(1);
+  if (past + time > options_.context)
+    throw ShapeError("a sequence of " + std::to_string(past + time) +
+                     " tokens is longer than the context of " + std::to_string(options_.context));
+  if (cache != nullptr) cache->layers.resize(blocks.size());
+  if (part_.embeds) {
+    x = token(x);
+    if (!position.is_empty()) x = x + position(torch::arange(past, past + time, torch::kLong));
+    x = dropout(x);
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    x = blocks[i](x, past, cache == nullptr ? nullptr : &cache->layers[i]);
+  if (cache != nullptr) cache->length += time;
+  if (!part_.predicts) return x;
+  x = norm(x);
+  return head.is_empty() ? torch::linear(x, token->weight) : head(x);
+}
+
+std::int64_t parameter_count(const nn::Module& module) {
+  std::int64_t count = 0;
+  for (const auto& parameter : module.parameters()) count += parameter.numel();
+  return count;
+}
+
+}  // namespace penstock::models

@@ -1,0 +1,47 @@
+// First values of the GPT's parameters: by seed and name, never by order or place.
+#include <penstock/models/gpt.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <string_view>
+
+namespace penstock::models {
+namespace {
+
+// FNV-1a over the seed's bytes and the name, then mixed so that close names are far apart.
+std::uint64_t key_of(std::uint64_t seed, std::string_view name) {
+  std::uint64_t key = 14695981039346656037ULL;
+  const auto take = [&](unsigned char byte) { key = (key ^ byte) * 1099511628211ULL; };
+  for (int i = 0; i < 8; ++i) take(static_cast<unsigned char>(seed >> (8 * i)));
+  for (const char c : name) take(static_cast<unsigned char>(c));
+  key ^= key >> 33;
+  key *= 0xff51afd7ed558ccdULL;
+  return key ^ (key >> 33);
+}
+
+}  // namespace
+
+void initialise(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed) {
+  const torch::NoGradGuard no_grad;
+  constexpr double usual = 0.02;
+  // What is added to the residual stream is made smaller, so that the stream's variance does not grow with
+  // depth.
+  const double residual =
+      usual / std::sqrt(2.0 * static_cast<double>(std::max<std::int64_t>(options.layers, 1)));
+  for (auto& item : module.named_parameters()) {
+    const std::string& name = item.key();
+    if (name.ends_with(".bias")) {
+      item.value().zero_();
+    } else if (name.find("norm") != std::string::npos) {
+      item.value().fill_(1);
+    } else {
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(key_of(seed, name));
+      const bool into_stream = name.ends_with(".out.weight") || name.ends_with(".down.weight");
+      item.value().normal_(0.0, into_stream ? residual : usual, generator);
+    }
+  }
+}
+
+}  // namespace penstock::models

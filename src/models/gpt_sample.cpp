@@ -1,0 +1,62 @@
+// Text from a GPT, token by token.
+#include <penstock/base/error.h>
+#include <penstock/models/gpt.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/torch.h>
+
+namespace penstock::models {
+namespace {
+
+std::int64_t choose(const at::Tensor& logits, const SampleOptions& options, at::Generator& generator) {
+  if (options.temperature <= 0) return logits.argmax().item<std::int64_t>();
+  at::Tensor scores = logits.to(torch::kFloat) / options.temperature;
+  if (options.top > 0 && options.top < scores.size(0)) {
+    const at::Tensor least = std::get<0>(scores.topk(options.top)).min();
+    scores = scores.masked_fill(scores < least, -std::numeric_limits<double>::infinity());
+  }
+  return torch::multinomial(scores.softmax(0), 1, false, generator).item<std::int64_t>();
+}
+
+// Restores the mode that the module was in.
+class EvalMode {
+ public:
+  explicit EvalMode(torch::nn::Module& module) : module_(module), was_(module.is_training()) {
+    module_.eval();
+  }
+  ~EvalMode() { module_.train(was_); }
+  EvalMode(const EvalMode&) = delete;
+  EvalMode& operator=(const EvalMode&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+  bool was_;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> sample(GptImpl& model, const std::vector<std::int64_t>& prompt,
+                                 const SampleOptions& options) {
+  if (prompt.empty()) throw UsageError("a sample needs a prompt of at least one token");
+  const torch::NoGradGuard no_grad;
+  const EvalMode eval(model);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
+  std::vector<std::int64_t> text = prompt;
+  const auto context = static_cast<std::size_t>(model.options().context);
+  KeyValueCache cache;
+  std::size_t seen = 0;
+  for (std::int64_t i = 0; i < options.tokens; ++i) {
+    if (text.size() - seen + static_cast<std::size_t>(cache.length) > context) {
+      // The window is full: begin again with its later half, whose positions are then the first ones.
+      cache = {};
+      seen = text.size() - std::min(text.size(), std::max<std::size_t>(context / 2, 1));
+    }
+    const std::vector<std::int64_t> fresh(text.begin() + static_cast<std::ptrdiff_t>(seen), text.end());
+    const at::Tensor logits = model.forward(torch::tensor(fresh).unsqueeze(0), cache);
+    seen = text.size();
+    text.push_back(choose(logits[0][-1], options, generator));
+  }
+  return text;
+}
+
+}  // namespace penstock::models

@@ -172,7 +172,7 @@ TEST(Gpt, SamplesAreRepeatableAndSlidePastTheContext) {
   // The likeliest token is what a plain forward says.
   const torch::NoGradGuard no_grad;
   const auto greedy = sample(*model, {1, 2}, {.tokens = 3, .temperature = 0});
-  const auto logits = model->forward(torch::tensor({greedy}).narrow(1, 0, 4));
+  const auto logits = model->forward(torch::tensor(greedy).unsqueeze(0).narrow(1, 0, 4));
   EXPECT_EQ(greedy[4], logits[0][-1].argmax().item<std::int64_t>());
 }
 

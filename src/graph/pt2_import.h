@@ -1,7 +1,7 @@
 // From an archive's JSON to a graph.
 #pragma once
 
-#include "graph/json_read.h"
+#include "value/json_read.h"
 
 #include <penstock/graph/ir.h>
 

@@ -1,7 +1,7 @@
 // Turns the nodes of an archive's graphs into nodes of ours; regions with a mode of their own are inlined.
 #pragma once
 
-#include "graph/json_read.h"
+#include "value/json_read.h"
 
 #include <penstock/graph/ir.h>
 

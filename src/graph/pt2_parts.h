@@ -1,7 +1,7 @@
 // The parts of an archive's JSON: dtypes and sizes, the structure of inputs and outputs, constants.
 #pragma once
 
-#include "graph/json_read.h"
+#include "value/json_read.h"
 
 #include <penstock/graph/ir.h>
 

@@ -1,7 +1,7 @@
 // The zip directory, with the 64-bit extensions; every offset is checked before it is followed.
 #include "graph/zip.h"
 
-#include "graph/crc32.h"
+#include "value/crc32.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>

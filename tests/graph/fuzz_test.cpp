@@ -1,5 +1,5 @@
 // Damaged and lying archives: whatever the bytes, an error of the family or the same graph and weights.
-#include "graph/crc32.h"
+#include "value/crc32.h"
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>

@@ -1,5 +1,5 @@
 // Typed access to JSON.
-#include "graph/json_read.h"
+#include "value/json_read.h"
 
 #include <penstock/base/error.h>
 

@@ -1,5 +1,5 @@
-// CRC-32, eight bytes at a time: table k holds the checksum of a byte that is followed by k zero bytes.
-#include "graph/crc32.h"
+// Checksums, eight bytes at a time: table k holds the checksum of a byte that is followed by k zero bytes.
+#include "value/crc32.h"
 
 #include <array>
 
@@ -8,11 +8,11 @@ namespace {
 
 using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
 
-constexpr Tables make_tables() {
+constexpr Tables make_tables(std::uint32_t polynomial) {
   Tables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     std::uint32_t value = byte;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0xEDB88320U : 0U);
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? polynomial : 0U);
     tables[0][byte] = value;
   }
   for (std::size_t k = 1; k < 8; ++k) {
@@ -24,12 +24,11 @@ constexpr Tables make_tables() {
   return tables;
 }
 
-constexpr Tables tables = make_tables();
+constexpr Tables zip_tables = make_tables(0xEDB88320U);
+constexpr Tables castagnoli_tables = make_tables(0x82F63B78U);
 
-}  // namespace
-
-std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
-  std::uint32_t crc = 0xffffffff;
+std::uint32_t checksum(const Tables& tables, std::span<const std::uint8_t> bytes, std::uint32_t before) {
+  std::uint32_t crc = ~before;
   std::size_t i = 0;
   for (; i + 8 <= bytes.size(); i += 8) {
     const std::uint8_t* p = bytes.data() + i;
@@ -40,7 +39,17 @@ std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
           tables[4][low >> 24] ^ tables[3][p[4]] ^ tables[2][p[5]] ^ tables[1][p[6]] ^ tables[0][p[7]];
   }
   for (; i < bytes.size(); ++i) crc = (crc >> 8) ^ tables[0][(crc ^ bytes[i]) & 0xff];
-  return crc ^ 0xffffffff;
+  return ~crc;
+}
+
+}  // namespace
+
+std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
+  return checksum(zip_tables, bytes, 0);
+}
+
+std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t before) {
+  return checksum(castagnoli_tables, bytes, before);
 }
 
 }  // namespace penstock

@@ -1,0 +1,142 @@
+// The reader of files: the header at once, elements by position or through a mapping.
+#include "checkpoint/files.h"
+#include "checkpoint/safetensors_header.h"
+
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/error.h>
+
+#include <ATen/ATen.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+namespace penstock {
+
+struct SafetensorsFile::Content {
+  explicit Content(const std::string& path) : file(path) {}
+  ~Content() {
+    if (mapped != nullptr) ::munmap(mapped, file.size());
+  }
+  Content(const Content&) = delete;
+  Content& operator=(const Content&) = delete;
+
+  //! Maps the file at the first call. Private and writable: what a user does to a view stays in memory.
+  std::uint8_t* map() {
+    const std::lock_guard lock(mutex);
+    if (mapped == nullptr) {
+      void* pages = ::mmap(nullptr, file.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+                          file.descriptor(), 0);
+      if (pages == MAP_FAILED) {
+        throw StorageError("cannot map " + file.path() + ": " + std::strerror(errno), errno);
+      }
+      mapped = static_cast<std::uint8_t*>(pages);
+    }
+    return mapped;
+  }
+
+  InputFile file;
+  std::uint64_t data = 0;  //!< where the elements begin
+  SafetensorsHeader header;
+  std::map<std::string, std::size_t> places;  //!< by name, in `header.entries`
+  std::mutex mutex;
+  std::uint8_t* mapped = nullptr;
+};
+
+namespace {
+
+std::span<std::uint8_t> bytes_of(std::string& text) {
+  return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
+}
+
+//! A bool that is neither 0 nor 1 is undefined behaviour in every kernel that reads it.
+void check_bools(const SafetensorsEntry& entry, const std::uint8_t* bytes, const std::string& path) {
+  if (entry.dtype != at::kBool) return;
+  const auto* bad = std::find_if(bytes, bytes + entry.nbytes(), [](std::uint8_t byte) { return byte > 1; });
+  if (bad != bytes + entry.nbytes()) {
+    throw ParseError(path + ": tensor " + quote(entry.name, 200) + " is of bools, but its element " +
+                     std::to_string(bad - bytes) + " is " + std::to_string(*bad));
+  }
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : content_(std::make_shared<Content>(path)) {
+  Content& content = *content_;
+  std::string prefix(std::min(content.file.size(), safetensors_prefix), '\0');
+  content.file.read(0, bytes_of(prefix));
+  std::string text(safetensors_header_length(bytes_of(prefix), content.file.size(), path), '\0');
+  content.file.read(safetensors_prefix, bytes_of(text));
+  content.data = safetensors_prefix + text.size();
+  content.header = parse_safetensors_header(text, content.file.size() - content.data, path);
+  for (std::size_t i = 0; i < content.header.entries.size(); ++i) {
+    content.places.emplace(content.header.entries[i].name, i);
+  }
+}
+
+SafetensorsFile::~SafetensorsFile() = default;
+SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
+
+const std::string& SafetensorsFile::path() const {
+  return content_->file.path();
+}
+const std::vector<SafetensorsEntry>& SafetensorsFile::entries() const {
+  return content_->header.entries;
+}
+const SafetensorsMetadata& SafetensorsFile::metadata() const {
+  return content_->header.metadata;
+}
+bool SafetensorsFile::has(const std::string& name) const {
+  return content_->places.contains(name);
+}
+
+const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
+  const auto it = content_->places.find(name);
+  if (it != content_->places.end()) return content_->header.entries[it->second];
+  std::vector<std::string> names;
+  for (const auto& [known, place] : content_->places) names.push_back(known);
+  const std::string near = nearest(name, names);
+  throw UsageError(path() + " has no tensor " + quote(name, 200), {},
+                   near.empty() ? "" : "did you mean " + near + "?");
+}
+
+void SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t offset,
+                           std::span<std::uint8_t> target) const {
+  if (offset > entry.nbytes() || target.size() > entry.nbytes() - offset) {
+    throw UsageError("tensor " + quote(entry.name, 200) + " of " + path() + " has " +
+                     std::to_string(entry.nbytes()) + " bytes, not " + std::to_string(target.size()) +
+                     " from byte " + std::to_string(offset) + " on");
+  }
+  content_->file.read(content_->data + entry.begin + offset, target);
+}
+
+at::Tensor SafetensorsFile::load(const std::string& name) const {
+  const SafetensorsEntry& entry = this->entry(name);
+  at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.dtype));
+  auto* bytes = static_cast<std::uint8_t*>(tensor.mutable_data_ptr());
+  read(entry, 0, {bytes, entry.nbytes()});
+  check_bools(entry, bytes, path());
+  return tensor;
+}
+
+at::Tensor SafetensorsFile::view(const std::string& name) const {
+  const SafetensorsEntry& entry = this->entry(name);
+  const std::uint64_t place = content_->data + entry.begin;
+  if (entry.nbytes() == 0 || place % c10::elementSize(entry.dtype) != 0) return load(name);
+  std::uint8_t* bytes = content_->map() + place;
+  check_bools(entry, bytes, path());
+  return at::from_blob(
+      bytes, entry.shape, [keep = content_](void*) {}, at::TensorOptions(entry.dtype));
+}
+
+std::map<std::string, at::Tensor> load_safetensors(const std::string& path) {
+  const SafetensorsFile file(path);
+  std::map<std::string, at::Tensor> tensors;
+  for (const SafetensorsEntry& entry : file.entries()) tensors.emplace(entry.name, file.load(entry.name));
+  return tensors;
+}
+
+}  // namespace penstock

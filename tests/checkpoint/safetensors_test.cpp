@@ -1,0 +1,244 @@
+// Safetensors files: what Python wrote is read, what we write is what Python writes, and lies are refused.
+#include "checkpoint/safetensors_header.h"
+#include "support/program.h"
+#include "tensors.h"
+
+#include <penstock/base/error.h>
+#include <penstock/checkpoint/error.h>
+#include <penstock/checkpoint/safetensors.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+using test::counted;
+using test::same_bits;
+using test::slurp;
+using test::TempDir;
+using testing::HasSubstr;
+
+const std::vector<at::ScalarType> dtypes = {at::kDouble,
+                                            at::kFloat,
+                                            at::kHalf,
+                                            at::kBFloat16,
+                                            at::kLong,
+                                            at::kInt,
+                                            at::kShort,
+                                            at::kChar,
+                                            at::kByte,
+                                            at::kBool,
+                                            at::kUInt16,
+                                            at::kUInt32,
+                                            at::kUInt64,
+                                            at::kFloat8_e4m3fn,
+                                            at::kFloat8_e5m2,
+                                            at::kFloat8_e4m3fnuz,
+                                            at::kFloat8_e5m2fnuz,
+                                            at::kFloat8_e8m0fnu,
+                                            at::kComplexFloat};
+
+const std::vector<std::string> python_names = {
+    "float64",         "float32",         "float16",        "bfloat16",      "int64",
+    "int32",           "int16",           "int8",           "uint8",         "bool",
+    "uint16",          "uint32",          "uint64",         "float8_e4m3fn", "float8_e5m2",
+    "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "complex64"};
+
+std::string python_file(const std::string& name) {
+  return std::string(PENSTOCK_SOURCE_DIR "/tests/checkpoint/files/") + name + ".safetensors";
+}
+
+//! What make_files.py put into each file.
+std::map<std::string, at::Tensor> all_dtypes() {
+  std::map<std::string, at::Tensor> tensors;
+  for (std::size_t i = 0; i < dtypes.size(); ++i)
+    tensors.emplace("a." + python_names[i], counted({2, 3}, dtypes[i]));
+  return tensors;
+}
+std::map<std::string, at::Tensor> shapes() {
+  return {{"scalar", counted({}, at::kFloat)},
+          {"empty", counted({0, 3}, at::kFloat)},
+          {"deep", counted({1, 2, 1, 3, 1}, at::kShort)},
+          {"byte", counted({7}, at::kByte)},
+          {"odd name /\\ \t", counted({5}, at::kBool)}};
+}
+
+void expect_holds(const std::string& path, const std::map<std::string, at::Tensor>& expected) {
+  const SafetensorsFile file(path);
+  EXPECT_EQ(file.entries().size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    EXPECT_TRUE(same_bits(file.load(name), tensor)) << name;
+    EXPECT_TRUE(same_bits(file.view(name), tensor)) << name;
+  }
+}
+
+TEST(Safetensors, ReadsEveryDtypeAndShapeThatPythonWrites) {
+  expect_holds(python_file("all_dtypes"), all_dtypes());
+  expect_holds(python_file("shapes"), shapes());
+  expect_holds(python_file("none"), {});
+  EXPECT_EQ(SafetensorsFile(python_file("all_dtypes")).metadata(),
+            (SafetensorsMetadata{{"format", "pt, \xc3\xa9 \"quoted\"\n"}}));
+}
+
+TEST(Safetensors, WritesThePythonPackagesBytes) {
+  const TempDir dir;
+  save_safetensors(dir / "a", all_dtypes(), {{"format", "pt, \xc3\xa9 \"quoted\"\n"}});
+  EXPECT_EQ(slurp(dir / "a"), slurp(python_file("all_dtypes")));
+  save_safetensors(dir / "b", shapes());
+  EXPECT_EQ(slurp(dir / "b"), slurp(python_file("shapes")));
+  save_safetensors(dir / "c", {});
+  EXPECT_EQ(slurp(dir / "c"), slurp(python_file("none")));
+}
+
+TEST(Safetensors, WritesTensorsOfAnyStridesAndReplacesFilesWhole) {
+  const TempDir dir;
+  const at::Tensor base = at::randn({6, 8});
+  const std::map<std::string, at::Tensor> tensors = {{"transposed", base.t()},
+                                                     {"expanded", base.select(0, 1).expand({3, 8})},
+                                                     {"strided", base.slice(1, 1, 8, 3)}};
+  save_safetensors(dir / "a", {{"old", base}});
+  save_safetensors(dir / "a", tensors);
+  expect_holds(dir / "a", tensors);
+  EXPECT_EQ(std::system(("test \"$(ls " + dir.path() + ")\" = a").c_str()), 0)
+      << "something was left beside it";
+}
+
+TEST(Safetensors, ViewsOutliveTheFileAndNeverWriteToIt) {
+  const TempDir dir;
+  save_safetensors(dir / "a", {{"w", at::arange(1000, at::kFloat)}});
+  const std::string before = slurp(dir / "a");
+  at::Tensor view;
+  {
+    const SafetensorsFile file(dir / "a");
+    view = file.view("w");
+    EXPECT_EQ(view.data_ptr(), file.view("w").data_ptr()) << "no copy";
+  }
+  view.add_(1);
+  EXPECT_TRUE(at::equal(view, at::arange(1, 1001, at::kFloat)));
+  EXPECT_EQ(slurp(dir / "a"), before);
+}
+
+TEST(Safetensors, ReadsOnlyTheBytesAskedFor) {
+  const TempDir dir;
+  save_safetensors(dir / "a", {{"w", at::arange(1000, at::kInt)}});
+  const SafetensorsFile file(dir / "a");
+  std::vector<std::int32_t> part(3);
+  file.read(file.entry("w"), 500 * 4, {reinterpret_cast<std::uint8_t*>(part.data()), 12});
+  EXPECT_THAT(part, testing::ElementsAre(500, 501, 502));
+  EXPECT_THROW(file.read(file.entry("w"), 3998, {reinterpret_cast<std::uint8_t*>(part.data()), 12}),
+               UsageError);
+}
+
+//! The error that a file with this header and this many bytes of elements gives; empty if it is read.
+std::string refusal(const std::string& header, std::size_t data, std::uint64_t length = 0) {
+  const TempDir dir;
+  std::string bytes(8, '\0');
+  const std::uint64_t size = length != 0 ? length : header.size();
+  std::memcpy(bytes.data(), &size, 8);
+  std::ofstream(dir / "a", std::ios::binary) << bytes << header << std::string(data, '\1');
+  try {
+    const SafetensorsFile file(dir / "a");
+    for (const auto& entry : file.entries()) file.load(entry.name);
+    return {};
+  } catch (const ParseError& error) {
+    return error.what();
+  }
+}
+
+std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
+                  const std::string& offsets) {
+  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + shape + "],\"data_offsets\":[" +
+         offsets + "]}";
+}
+
+TEST(Safetensors, RefusesEveryLie) {
+  const std::string a = entry("a", "F32", "2", "0,8");
+  EXPECT_EQ(refusal("{" + a + "}", 8), "");
+  EXPECT_EQ(refusal("{" + a + "}   \n", 8), "");
+  EXPECT_EQ(refusal("{" + entry("b", "U8", "1", "8,9") + "," + a + "}", 9), "") << "any order, any alignment";
+  EXPECT_EQ(refusal("{\"__metadata__\":{}," + a + "}", 8), "");
+
+  EXPECT_THAT(refusal("{" + a + "}", 8, 1ULL << 63), HasSubstr("longer than the format allows"));
+  EXPECT_THAT(refusal("{" + a + "}", 8, 500), HasSubstr("beyond the end of the file"));
+  EXPECT_THAT(refusal(" {" + a + "}", 8), HasSubstr("does not begin with {"));
+  EXPECT_THAT(refusal("{" + a + "} x", 8), HasSubstr("no JSON"));
+  EXPECT_THAT(refusal("{" + a, 8), HasSubstr("no JSON"));
+  EXPECT_THAT(refusal("{" + a + "}", 7), HasSubstr("lies at bytes 0 to 8"));
+  EXPECT_THAT(refusal("{" + a + "}", 9), HasSubstr("the tensors end at byte 8, the file has 9"));
+  EXPECT_THAT(refusal("{" + a + "," + a + "}", 8), HasSubstr("two tensors are called 'a'"));
+  EXPECT_THAT(refusal("{" + a + "," + entry("b", "F32", "1", "4,8") + "}", 8), HasSubstr("overlaps"));
+  EXPECT_THAT(refusal("{" + a + "," + entry("b", "F32", "1", "12,16") + "}", 16), HasSubstr("leaves a hole"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "8,0") + "}", 8), HasSubstr("lies at bytes 8 to 0"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "3", "0,8") + "}", 8), HasSubstr("do not fill"));
+  EXPECT_THAT(refusal("{" + entry("a", "F33", "2", "0,8") + "}", 8), HasSubstr("dtype 'F33'"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "-2", "0,8") + "}", 8), HasSubstr("a negative number"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "2.0", "0,8") + "}", 8), HasSubstr("no whole number"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "99999999999999999999", "0,8") + "}", 8),
+              HasSubstr("too large"));
+  EXPECT_THAT(refusal("{" + entry("a", "U8", "9223372036854775808", "0,8") + "}", 8),
+              HasSubstr("has a size of"));
+  // Sizes whose product is 8 only because it wraps around.
+  EXPECT_THAT(refusal("{" + entry("a", "U8", "4294967296,4294967296,8", "0,8") + "}", 8),
+              HasSubstr("do not fill"));
+  EXPECT_THAT(refusal("{" + entry("a", "F64", "2305843009213693953", "0,8") + "}", 8),
+              HasSubstr("do not fill"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "0,9223372036854775807", "0,0") + "}", 0),
+              HasSubstr("do not fill"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "0") + "}", 8), HasSubstr("no two data_offsets"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "0,8,8") + "}", 8),
+              HasSubstr("more than two data_offsets"));
+  EXPECT_THAT(refusal("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8), HasSubstr("lacks one of"));
+  EXPECT_THAT(refusal("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 8), HasSubstr("two fields 'dtype'"));
+  EXPECT_THAT(refusal("{\"a\":{\"type\":\"F32\"}}", 8), HasSubstr("a field 'type'"));
+  EXPECT_THAT(refusal("{\"a\":[]}", 8), HasSubstr("a list where the format has none"));
+  EXPECT_THAT(refusal("{\"__metadata__\":{\"k\":1}," + a + "}", 8),
+              HasSubstr("a number where the format has none"));
+  EXPECT_THAT(refusal("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}," + a + "}", 8),
+              HasSubstr("are called 'k'"));
+  EXPECT_THAT(refusal(std::string("{\"\xff\":") + "1}", 8), HasSubstr("no JSON"));
+  EXPECT_EQ(refusal("{" + entry("a", "BOOL", "2", "0,2") + "}", 2), "");
+  std::string sizes = "1";
+  for (int i = 0; i < 100000; ++i) sizes += ",1";
+  EXPECT_THAT(refusal("{" + entry("a", "U8", sizes, "0,1") + "}", 1), HasSubstr("too many dims"));
+  EXPECT_THAT(refusal("{\"a\":" + std::string(1000000, '{'), 0),
+              testing::AnyOf(HasSubstr("no JSON"), HasSubstr("none")));
+}
+
+TEST(Safetensors, RefusesBoolsThatAreNone) {
+  const TempDir dir;
+  save_safetensors(dir / "a", {{"mask", at::ones({4}, at::kBool)}});
+  std::string bytes = slurp(dir / "a");
+  bytes[bytes.size() - 2] = 7;
+  std::ofstream(dir / "a", std::ios::binary) << bytes;
+  const SafetensorsFile file(dir / "a");
+  EXPECT_THROW(file.load("mask"), ParseError);
+  EXPECT_THROW(file.view("mask"), ParseError);
+}
+
+TEST(Safetensors, SaysWhatCannotBeOpenedOrWritten) {
+  const TempDir dir;
+  EXPECT_THROW(SafetensorsFile(dir / "missing"), StorageError);
+  EXPECT_THROW(SafetensorsFile{dir.path()}, StorageError);
+  std::ofstream(dir / "short") << "1234";
+  EXPECT_THROW(SafetensorsFile(dir / "short"), ParseError);
+  EXPECT_THROW(save_safetensors(dir / "no/such/place", {}), StorageError);
+  const at::Tensor one = at::ones({1});
+  EXPECT_THROW(save_safetensors(dir / "a", {{"__metadata__", one}}), UsageError);
+  EXPECT_THROW(save_safetensors(dir / "a", {{"\xff", one}}), UsageError);
+  EXPECT_THROW(save_safetensors(dir / "a", {{"c", at::ones({1}, at::kComplexDouble)}}), UsageError);
+  EXPECT_THROW(save_safetensors(dir / "a", {{"u", at::Tensor()}}), UsageError);
+  save_safetensors(dir / "b", {{"weight", one}});
+  try {
+    SafetensorsFile(dir / "b").load("wieght");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("did you mean weight?"));
+  }
+}
+
+}  // namespace
+}  // namespace penstock

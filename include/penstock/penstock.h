@@ -7,6 +7,8 @@
 #include <penstock/comm/launcher.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
+#include <penstock/parallel/ddp.h>
+#include <penstock/parallel/replicate.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/runtime/error.h>
 #include <penstock/runtime/pipeline.h>

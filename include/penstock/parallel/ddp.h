@@ -1,0 +1,53 @@
+// A module and its replica in one: calls go through it, so that buffers are shared before each forward and
+// unused parameters found after it. The counterpart of torch.nn.parallel.DistributedDataParallel.
+#pragma once
+
+#include <penstock/parallel/replicate.h>
+#include <penstock/value/tree.h>
+
+#include <ATen/core/ivalue.h>
+
+#include <type_traits>
+#include <utility>
+
+namespace penstock {
+
+template <class Module>
+class DistributedDataParallel {
+ public:
+  DistributedDataParallel(std::shared_ptr<Module> module, const Group& group, ReplicateOptions options = {})
+      : module_(std::move(module)), replica_(replicate(module_, group, std::move(options))) {}
+
+  //! The module's forward, with whatever it takes and gives.
+  template <class... Args>
+  auto forward(Args&&... args) {
+    const bool trains = module_->is_training() && replica_.syncs();
+    if (trains && replica_.options().broadcast_buffers) replica_.broadcast_buffers();
+    auto output = module_->forward(std::forward<Args>(args)...);
+    if constexpr (std::is_constructible_v<c10::IValue, decltype(output)>) {
+      if (trains && replica_.options().find_unused) replica_.find_unused(tensors_of(c10::IValue(output)));
+    }
+    return output;
+  }
+  template <class... Args>
+  auto operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  [[nodiscard]] Replica::NoSync no_sync() const { return replica_.no_sync(); }
+  const std::shared_ptr<Module>& module() const { return module_; }
+  Module* operator->() const { return module_.get(); }
+  const Replica& replica() const { return replica_; }
+
+ private:
+  std::shared_ptr<Module> module_;
+  Replica replica_;
+};
+
+//! Of the holders that TORCH_MODULE makes: `DistributedDataParallel ddp(model.ptr(), group)` reads the same.
+template <class Module>
+DistributedDataParallel(std::shared_ptr<Module>, Group) -> DistributedDataParallel<Module>;
+template <class Module>
+DistributedDataParallel(std::shared_ptr<Module>, Group, ReplicateOptions) -> DistributedDataParallel<Module>;
+
+}  // namespace penstock

@@ -1,0 +1,100 @@
+// Agreement between replicas.
+#include "parallel/agreement.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace penstock {
+namespace {
+
+std::string describe(const NamedTensor& item, const char* kind) {
+  std::ostringstream text;
+  text << kind << " " << quote(item.name) << " of " << c10::toString(item.tensor.scalar_type())
+       << item.tensor.sizes() << (item.tensor.requires_grad() ? "" : " without gradient");
+  return text.str();
+}
+
+// A batch of tensors of one type: so many bytes that the copies cost little and the memory is bounded.
+constexpr std::size_t kBatchBytes = std::size_t{32} << 20;
+
+void broadcast_batch(const Group& group, const std::vector<at::Tensor>& batch) {
+  if (batch.empty()) return;
+  std::int64_t elements = 0;
+  for (const at::Tensor& tensor : batch) elements += tensor.numel();
+  const at::Tensor flat = at::empty({elements}, batch.front().options().requires_grad(false));
+  const auto each = [&](const auto& body) {
+    std::int64_t offset = 0;
+    for (const at::Tensor& tensor : batch) {
+      body(tensor.detach(), flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+      offset += tensor.numel();
+    }
+  };
+  if (group.rank() == 0) each([](const at::Tensor& tensor, const at::Tensor& part) { part.copy_(tensor); });
+  group.broadcast(flat, 0);
+  if (group.rank() != 0) each([](const at::Tensor& tensor, const at::Tensor& part) { tensor.copy_(part); });
+}
+
+}  // namespace
+
+std::vector<NamedTensor> each_once(const std::vector<NamedTensor>& tensors) {
+  std::vector<NamedTensor> once;
+  for (const NamedTensor& item : tensors) {
+    const auto same = [&](const NamedTensor& other) { return other.tensor.is_same(item.tensor); };
+    if (item.tensor.defined() && std::none_of(once.begin(), once.end(), same)) once.push_back(item);
+  }
+  return once;
+}
+
+void check_agreement(const Group& group, const std::vector<NamedTensor>& parameters,
+                     const std::vector<NamedTensor>& buffers) {
+  if (group.size() == 1) return;
+  c10::List<std::string> mine;
+  for (const NamedTensor& item : parameters) mine.push_back(describe(item, "parameter"));
+  for (const NamedTensor& item : buffers) mine.push_back(describe(item, "buffer"));
+  const std::vector<c10::IValue> all = group.all_gather_object(c10::IValue(mine));
+  const auto lines = [&](std::size_t rank) {
+    std::vector<std::string> texts;
+    for (const c10::IValue& line : all[rank].toListRef()) texts.push_back(line.toStringRef());
+    return texts;
+  };
+  const std::vector<std::string> first = lines(0);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const std::vector<std::string> other = lines(rank);
+    const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+    if (a == first.end() && b == other.end()) continue;
+    const std::string rank_text = std::to_string(group.global_rank(static_cast<int>(rank)).value);
+    throw UsageError("the replicas are not the same model: rank " +
+                         std::to_string(group.global_rank(0).value) + " has " +
+                         (a == first.end() ? "nothing" : *a) + " where rank " + rank_text + " has " +
+                         (b == other.end() ? "nothing" : *b),
+                     {}, "build the same modules in the same order on every rank");
+  }
+}
+
+void broadcast_values(const Group& group, const std::vector<at::Tensor>& tensors) {
+  if (group.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> batch;
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const bool fits = batch.empty() || (batch.front().scalar_type() == tensor.scalar_type() &&
+                                        batch.front().device() == tensor.device() && bytes < kBatchBytes);
+    if (!fits) {
+      broadcast_batch(group, batch);
+      batch.clear();
+      bytes = 0;
+    }
+    batch.push_back(tensor);
+    bytes += tensor.nbytes();
+  }
+  broadcast_batch(group, batch);
+}
+
+}  // namespace penstock

@@ -1,0 +1,83 @@
+// From a module to its replica.
+#include "parallel/agreement.h"
+#include "parallel/grad_reducer.h"
+
+#include <penstock/parallel/replicate.h>
+
+#include <torch/nn/module.h>
+
+#include <utility>
+
+namespace penstock {
+namespace {
+
+std::vector<NamedTensor> listed(const torch::OrderedDict<std::string, at::Tensor>& dict) {
+  std::vector<NamedTensor> all;
+  for (const auto& item : dict) all.push_back({item.key(), item.value()});
+  return all;
+}
+
+std::vector<at::Tensor> tensors(const std::vector<NamedTensor>& named) {
+  std::vector<at::Tensor> all;
+  for (const NamedTensor& item : named) all.push_back(item.tensor);
+  return all;
+}
+
+}  // namespace
+
+Replica::Replica(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers, Group group,
+                 ReplicateOptions options)
+    : group_(std::move(group)), options_(std::move(options)) {
+  parameters = each_once(parameters);
+  buffers = each_once(buffers);
+  check_agreement(group_, parameters, buffers);
+  buffers_ = tensors(buffers);
+  if (options_.broadcast_parameters) {
+    broadcast_values(group_, tensors(parameters));
+    broadcast_values(group_, buffers_);
+  }
+  std::erase_if(parameters, [](const NamedTensor& item) { return !item.tensor.requires_grad(); });
+  reducer_ = std::make_shared<GradReducer>(std::move(parameters), group_, options_);
+  reducer_->attach();
+}
+
+Replica::Replica(Replica&&) noexcept = default;
+Replica& Replica::operator=(Replica&&) noexcept = default;
+Replica::~Replica() = default;
+
+Replica::NoSync::NoSync(std::shared_ptr<GradReducer> reducer)
+    : reducer_(std::move(reducer)), before_(reducer_->sync()) {
+  reducer_->set_sync(false);
+}
+Replica::NoSync::~NoSync() {
+  reducer_->set_sync(before_);
+}
+
+bool Replica::syncs() const {
+  return reducer_->sync();
+}
+void Replica::broadcast_buffers() const {
+  broadcast_values(group_, buffers_);
+}
+void Replica::find_unused(const std::vector<at::Tensor>& outputs) const {
+  reducer_->find_unused(outputs);
+}
+void Replica::begin() const {
+  reducer_->begin_by_hand();
+}
+void Replica::reduce() const {
+  reducer_->reduce();
+}
+std::vector<std::vector<std::string>> Replica::buckets() const {
+  return reducer_->names();
+}
+
+Replica replicate(const torch::nn::Module& module, const Group& group, ReplicateOptions options) {
+  return {listed(module.named_parameters()), listed(module.named_buffers()), group, std::move(options)};
+}
+
+Replica replicate(const StageModule& module, const Group& group, ReplicateOptions options) {
+  return {module.parameters(), module.buffers(), group, std::move(options)};
+}
+
+}  // namespace penstock

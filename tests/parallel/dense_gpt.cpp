@@ -1,0 +1,92 @@
+// The dense run and the comparison.
+#include "parallel/dense_gpt.h"
+
+#include "parallel/agreement.h"
+#include "support/check.h"
+
+#include <penstock/comm/flight_recorder.h>
+
+#include <algorithm>
+
+namespace penstock::testing {
+namespace {
+
+std::vector<NamedTensor> named(const torch::nn::Module& module) {
+  std::vector<NamedTensor> all;
+  for (const auto& item : module.named_parameters()) all.push_back({item.key(), item.value()});
+  return each_once(all);
+}
+
+}  // namespace
+
+std::vector<NamedTensor> copies(const torch::nn::Module& module) {
+  std::vector<NamedTensor> all = named(module);
+  for (NamedTensor& item : all) item.tensor = item.tensor.detach().clone();
+  return all;
+}
+
+std::vector<NamedTensor> gradient_copies(const torch::nn::Module& module) {
+  std::vector<NamedTensor> all = named(module);
+  for (NamedTensor& item : all)
+    item.tensor = item.tensor.grad().defined() ? item.tensor.grad().clone() : at::Tensor();
+  return all;
+}
+
+DenseGpt run_dense_gpt(Variant variant, int parts) {
+  at::set_num_threads(1);
+  SmallGpt model(variant);
+  torch::optim::AdamW optimizer = adamw(model->parameters());
+  DenseGpt run;
+  for (int step = 0; step < kGptSteps; ++step) {
+    const Tokens batch = tokens_of(kGptRows, step);
+    optimizer.zero_grad();
+    at::Tensor sum;
+    for (int part = 0; part < parts; ++part) {
+      const Tokens own = batch.part(part, parts);
+      const at::Tensor loss = loss_of(model(own.inputs), own.targets) / parts;
+      loss.backward();
+      sum = sum.defined() ? sum + loss.detach() : loss.detach();
+    }
+    run.losses.push_back(sum);
+    if (step == 0) run.gradients = gradient_copies(*model);
+    optimizer.step();
+  }
+  run.parameters = copies(*model);
+  return run;
+}
+
+void expect_near(const std::string& what, const at::Tensor& actual, const at::Tensor& expected,
+                 double tolerance) {
+  if (actual.defined() != expected.defined())
+    throw std::logic_error(what + (actual.defined() ? " is there and should not be" : " is missing"));
+  if (!actual.defined() || actual.numel() == 0) return;
+  const double largest = (actual - expected).abs().max().item<double>();
+  if (largest <= tolerance * std::max(1.0, expected.abs().max().item<double>())) return;
+  throw std::logic_error(what + " differs by up to " + std::to_string(largest * 1e6) + "e-6");
+}
+
+void expect_near(const std::string& what, const std::vector<NamedTensor>& actual,
+                 const std::vector<NamedTensor>& expected, double tolerance) {
+  CHECK_SAME(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    CHECK_SAME(actual[i].name, expected[i].name);
+    expect_near(what + " " + expected[i].name, actual[i].tensor, expected[i].tensor, tolerance);
+  }
+}
+
+Traffic::Traffic(const World& world) : world_(world), from_(0) {
+  const auto records = world.flight_recorder().records();
+  if (!records.empty()) from_ = records.back().number;
+}
+
+Traffic::Sum Traffic::of(const std::string& op) const {
+  Sum sum;
+  for (const FlightRecord& record : world_.flight_recorder().records()) {
+    if (record.number <= from_ || op != record.op) continue;
+    ++sum.count;
+    sum.bytes += record.bytes;
+  }
+  return sum;
+}
+
+}  // namespace penstock::testing

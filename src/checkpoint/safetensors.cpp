@@ -28,7 +28,7 @@ struct SafetensorsFile::Content {
     const std::lock_guard lock(mutex);
     if (mapped == nullptr) {
       void* pages = ::mmap(nullptr, file.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                          file.descriptor(), 0);
+                           file.descriptor(), 0);
       if (pages == MAP_FAILED) {
         throw StorageError("cannot map " + file.path() + ": " + std::strerror(errno), errno);
       }

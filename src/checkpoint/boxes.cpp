@@ -1,0 +1,156 @@
+// Arithmetic of boxes.
+#include "checkpoint/boxes.h"
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+Box whole_box(std::span<const std::int64_t> shape) {
+  return {std::vector<std::int64_t>(shape.size(), 0), {shape.begin(), shape.end()}};
+}
+
+//! Cuts elements `begin` to `end` of the box into boxes: a part of a row, whole rows, a part of a row, where
+//! a row is what one index of dim `dim` holds. Dims before it have length 1.
+void cut_range(const Box& box, std::size_t dim, std::int64_t begin, std::int64_t end,
+               std::vector<Chunk>& chunks) {
+  if (begin >= end) return;
+  const std::int64_t row = numel_of(std::span(box.lengths).subspan(dim + 1));
+  const std::int64_t first = begin / row, last = end / row;
+  const auto rows = [&](std::int64_t from, std::int64_t count) {
+    Box part = box;
+    part.offsets[dim] += from;
+    part.lengths[dim] = count;
+    return part;
+  };
+  const auto add = [&](Box part) {
+    const std::int64_t offset =
+        chunks.empty() ? 0 : chunks.back().offset + numel_of(chunks.back().box.lengths);
+    chunks.push_back({std::move(part), offset});
+  };
+  if (first == last) return cut_range(rows(first, 1), dim + 1, begin % row, end % row, chunks);
+  const std::int64_t whole = begin % row == 0 ? first : first + 1;
+  if (whole > first) cut_range(rows(first, 1), dim + 1, begin % row, row, chunks);
+  if (last > whole) add(rows(whole, last - whole));
+  if (end % row != 0) cut_range(rows(last, 1), dim + 1, 0, end % row, chunks);
+}
+
+}  // namespace
+
+std::int64_t numel_of(std::span<const std::int64_t> lengths) {
+  std::int64_t count = 1;
+  for (const std::int64_t length : lengths) count *= length;
+  return count;
+}
+
+std::optional<Box> intersection(const Box& a, const Box& b) {
+  Box both = a;
+  for (std::size_t d = 0; d < a.offsets.size(); ++d) {
+    const std::int64_t begin = std::max(a.offsets[d], b.offsets[d]);
+    const std::int64_t end = std::min(a.offsets[d] + a.lengths[d], b.offsets[d] + b.lengths[d]);
+    if (end <= begin) return std::nullopt;
+    both.offsets[d] = begin;
+    both.lengths[d] = end - begin;
+  }
+  return both;
+}
+
+void subtract(const Box& from, const Box& cut, std::vector<Box>& rest) {
+  const std::optional<Box> both = intersection(from, cut);
+  if (!both) {
+    rest.push_back(from);
+    return;
+  }
+  // Slices before and after the cut along each dim; what is left is between them in that dim.
+  Box left = from;
+  for (std::size_t d = 0; d < from.offsets.size(); ++d) {
+    const std::int64_t before = both->offsets[d] - left.offsets[d];
+    const std::int64_t after = left.offsets[d] + left.lengths[d] - both->offsets[d] - both->lengths[d];
+    if (before > 0) {
+      rest.push_back(left);
+      rest.back().lengths[d] = before;
+    }
+    if (after > 0) {
+      rest.push_back(left);
+      rest.back().offsets[d] = both->offsets[d] + both->lengths[d];
+      rest.back().lengths[d] = after;
+    }
+    left.offsets[d] = both->offsets[d];
+    left.lengths[d] = both->lengths[d];
+  }
+}
+
+std::vector<Chunk> chunks_of(const Part& part, std::span<const std::int64_t> shape) {
+  if (numel_of(part, shape) == 0) return {};
+  if (const auto* box = std::get_if<Box>(&part)) return {{*box, 0}};
+  const Box whole = whole_box(shape);
+  const auto* range = std::get_if<FlatRange>(&part);
+  if (range == nullptr || shape.empty()) return {{whole, 0}};
+  std::vector<Chunk> chunks;
+  cut_range(whole, 0, range->begin, range->end, chunks);
+  return chunks;
+}
+
+Part canonical(const Part& part, std::span<const std::int64_t> shape) {
+  const std::vector<Chunk> chunks = chunks_of(part, shape);
+  if (chunks.size() == 1) return chunks[0].box;
+  if (chunks.empty() && !std::holds_alternative<Box>(part)) return FlatRange{0, 0};
+  return part;
+}
+
+std::string part_problem(const Part& part, std::span<const std::int64_t> shape) {
+  if (const auto* box = std::get_if<Box>(&part)) {
+    if (box->offsets.size() != shape.size() || box->lengths.size() != shape.size()) {
+      return "the part " + part_text(part) + " has not as many dims";
+    }
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      const std::int64_t offset = box->offsets[d], length = box->lengths[d];
+      if (offset < 0 || length < 0 || offset > shape[d] || length > shape[d] - offset) {
+        return "the part " + part_text(part) + " lies outside";
+      }
+    }
+  }
+  if (const auto* range = std::get_if<FlatRange>(&part)) {
+    if (range->begin < 0 || range->end < range->begin || range->end > numel_of(shape)) {
+      return "the part " + part_text(part) + " lies outside";
+    }
+  }
+  return {};
+}
+
+std::int64_t numel_of(const Part& part, std::span<const std::int64_t> shape) {
+  if (const auto* box = std::get_if<Box>(&part)) return numel_of(box->lengths);
+  if (const auto* range = std::get_if<FlatRange>(&part)) return range->end - range->begin;
+  return numel_of(shape);
+}
+
+std::string part_text(const Part& part) {
+  if (const auto* range = std::get_if<FlatRange>(&part)) {
+    return "[flat " + std::to_string(range->begin) + ":" + std::to_string(range->end) + "]";
+  }
+  const auto* box = std::get_if<Box>(&part);
+  if (box == nullptr) return "[:]";
+  std::string text = "[";
+  for (std::size_t d = 0; d < box->offsets.size() && d < box->lengths.size(); ++d) {
+    text += (d > 0 ? ", " : "") + std::to_string(box->offsets[d]) + ":" +
+            std::to_string(box->offsets[d] + box->lengths[d]);
+  }
+  return text + "]";
+}
+
+std::int64_t uncovered(std::span<const std::int64_t> shape, const std::vector<Part>& parts) {
+  std::vector<Box> missing;
+  if (numel_of(shape) > 0) missing.push_back(whole_box(shape));
+  for (const Part& part : parts) {
+    for (const Chunk& chunk : chunks_of(part, shape)) {
+      std::vector<Box> rest;
+      for (const Box& box : missing) subtract(box, chunk.box, rest);
+      missing = std::move(rest);
+    }
+  }
+  std::int64_t count = 0;
+  for (const Box& box : missing) count += numel_of(box.lengths);
+  return count;
+}
+
+}  // namespace penstock

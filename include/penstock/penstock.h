@@ -9,6 +9,7 @@
 #include <penstock/comm/world.h>
 #include <penstock/parallel/ddp.h>
 #include <penstock/parallel/replicate.h>
+#include <penstock/parallel/sharded.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/runtime/error.h>
 #include <penstock/runtime/pipeline.h>
@@ -18,6 +19,7 @@
 #include <penstock/runtime/stage.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
+#include <penstock/value/call.h>
 #include <penstock/value/loss_reduction.h>
 #include <penstock/value/microbatch.h>
 #include <penstock/version.h>

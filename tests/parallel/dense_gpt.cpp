@@ -32,10 +32,16 @@ std::vector<NamedTensor> gradient_copies(const torch::nn::Module& module) {
   return all;
 }
 
+std::vector<at::Tensor> unique_parameters(const torch::nn::Module& module) {
+  std::vector<at::Tensor> all;
+  for (const NamedTensor& item : named(module)) all.push_back(item.tensor);
+  return all;
+}
+
 DenseGpt run_dense_gpt(Variant variant, int parts) {
   at::set_num_threads(1);
   SmallGpt model(variant);
-  torch::optim::AdamW optimizer = adamw(model->parameters());
+  torch::optim::AdamW optimizer = adamw(unique_parameters(*model));
   DenseGpt run;
   for (int step = 0; step < kGptSteps; ++step) {
     const Tokens batch = tokens_of(kGptRows, step);

@@ -22,6 +22,8 @@ constexpr int kGptSteps = 3, kGptRows = 8;
 //! Steps of AdamW over batches of kGptRows rows, each cut into `parts` backwards.
 DenseGpt run_dense_gpt(Variant variant, int parts = 1);
 
+//! For an optimizer: tied ones must not be moved twice.
+std::vector<at::Tensor> unique_parameters(const torch::nn::Module& module);
 //! The module's parameters by name, each once; copies.
 std::vector<NamedTensor> copies(const torch::nn::Module& module);
 //! The same of the gradients.

@@ -1,0 +1,122 @@
+// Sharded data parallelism (ZeRO-3, FSDP) in a plain libtorch training loop: each rank keeps a quarter of the
+// parameters, gradients and optimizer states, and a block's parameters are whole only while the block
+// computes. The model calls its blocks as `ps::call(block, x)`, which sharding hooks into. Ranks are threads
+// here; with processes, `ps::init()` gives the world instead. Expected output: the losses of the ranks
+// together are those of the single process, step by step.
+#include <penstock/penstock.h>
+
+#include <torch/torch.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+
+namespace ps = penstock;
+
+namespace {
+
+constexpr int kRanks = 4, kRows = 16, kLength = 12, kTokens = 32, kWidth = 32, kLayers = 3, kSteps = 30;
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() {
+    using namespace torch::nn;
+    norm1 = register_module("norm1", LayerNorm(LayerNormOptions({kWidth})));
+    norm2 = register_module("norm2", LayerNorm(LayerNormOptions({kWidth})));
+    qkv = register_module("qkv", Linear(LinearOptions(kWidth, 3 * kWidth).bias(false)));
+    out = register_module("out", Linear(kWidth, kWidth));
+    up = register_module("up", Linear(kWidth, 4 * kWidth));
+    down = register_module("down", Linear(4 * kWidth, kWidth));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const auto heads = qkv(norm1(x)).view({x.size(0), x.size(1), 3, 4, kWidth / 4}).permute({2, 0, 3, 1, 4});
+    const auto y =
+        at::scaled_dot_product_attention(heads[0], heads[1], heads[2], {}, 0.0, /*is_causal=*/true);
+    x = x + out(y.transpose(1, 2).reshape(x.sizes()));
+    return x + down(torch::gelu(up(norm2(x))));
+  }
+  torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
+  torch::nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
+};
+TORCH_MODULE(Block);
+
+struct GptImpl : torch::nn::Module {
+  GptImpl() {
+    token = register_module("token", torch::nn::Embedding(kTokens, kWidth));
+    for (int i = 0; i < kLayers; ++i) blocks.push_back(register_module("block" + std::to_string(i), Block()));
+    head = register_module("head", torch::nn::Linear(kWidth, kTokens));
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : parameters()) parameter.normal_(0, 0.08, generator);
+  }
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    torch::Tensor x = token(tokens);
+    for (const Block& block : blocks) x = ps::call(block, x);
+    return head(x);
+  }
+  torch::nn::Embedding token{nullptr};
+  std::vector<Block> blocks;
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Gpt);
+
+// Sequences that count upwards in steps of 1, 2 or 3, from anywhere.
+torch::Tensor make_batch(int step) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(100 + step);
+  const auto start = torch::randint(kTokens, {kRows, 1}, generator),
+             stride = torch::randint(1, 4, {kRows, 1}, generator);
+  return (start + stride * torch::arange(kLength + 1)).remainder(kTokens);
+}
+
+// One training loop for both: what differs is the parameters that the optimizer sees, and who clips them.
+std::vector<double> train(Gpt gpt, std::vector<torch::Tensor> parameters, int rank, int ranks,
+                          const std::function<void()>& clip) {
+  torch::optim::AdamW optimizer(std::move(parameters), torch::optim::AdamWOptions(3e-3));
+  std::vector<double> losses;
+  for (int step = 0; step < kSteps; ++step) {
+    const torch::Tensor rows = make_batch(step).chunk(ranks)[static_cast<std::size_t>(rank)];
+    optimizer.zero_grad();
+    const torch::Tensor logits = ps::call(gpt, rows.slice(1, 0, -1));
+    const torch::Tensor loss =
+        torch::nn::functional::cross_entropy(logits.flatten(0, 1), rows.slice(1, 1).flatten());
+    loss.backward();  // units are gathered, reduced and freed while it runs
+    clip();
+    optimizer.step();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+void train_sharded(ps::World& world, const std::vector<double>& alone) {
+  Gpt gpt;
+  std::vector<std::shared_ptr<torch::nn::Module>> units;
+  for (const Block& block : gpt->blocks) units.push_back(block.ptr());
+  const ps::Sharded sharded = ps::fully_shard(gpt, world.group(), {}, units);
+  std::int64_t kept = 0;
+  for (const torch::Tensor& shard : sharded.parameters()) kept += shard.numel();
+  if (world.rank().value == 0) std::printf("rank 0 keeps %ld parameters\n", static_cast<long>(kept));
+
+  std::vector<double> losses = train(gpt, sharded.parameters(), world.rank().value, world.size(),
+                                     [&] { sharded.clip_grad_norm(1.0); });
+  const torch::Tensor mean = torch::tensor(losses, torch::kDouble);
+  world.group().all_reduce(mean, ps::ReduceOp::Avg);
+  for (int step = 0; step < kSteps; ++step) {
+    const double loss = mean[step].item<double>(), single = alone[static_cast<std::size_t>(step)];
+    if (std::abs(loss - single) > 1e-4) std::exit(1);
+    if (world.rank().value == 0 && (step + 1) % 10 == 0)
+      std::printf("step %d loss %.3f, alone %.3f\n", step + 1, loss, single);
+  }
+}
+
+}  // namespace
+
+int main() {
+  at::set_num_threads(1);
+  Gpt gpt;
+  std::int64_t count = 0;
+  for (const torch::Tensor& parameter : gpt->parameters()) count += parameter.numel();
+  std::printf("alone: %ld parameters\n", static_cast<long>(count));
+  const std::vector<double> alone =
+      train(gpt, gpt->parameters(), 0, 1, [&] { torch::nn::utils::clip_grad_norm_(gpt->parameters(), 1.0); });
+  ps::run_thread_ranks(kRanks, [&](ps::World& world) { train_sharded(world, alone); });
+}

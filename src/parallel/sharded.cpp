@@ -1,0 +1,137 @@
+// From a module to its units.
+#include "parallel/agreement.h"
+#include "parallel/sharded_units.h"
+
+#include <penstock/base/error.h>
+#include <penstock/parallel/sharded.h>
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace penstock {
+namespace {
+
+std::vector<NamedTensor> listed(const torch::OrderedDict<std::string, at::Tensor>& dict) {
+  std::vector<NamedTensor> all;
+  for (const auto& item : dict) all.push_back({item.key(), item.value()});
+  return all;
+}
+
+// The unit of each parameter: the innermost that has it; of one that several parts share, the root.
+std::map<const void*, std::size_t> owners(const torch::nn::Module& module,
+                                          const std::vector<std::shared_ptr<torch::nn::Module>>& units) {
+  std::map<const void*, std::size_t> owner;
+  std::map<const void*, std::size_t> depth;  // how many parameters the owner has: fewer are further inside
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const std::vector<at::Tensor> own = units[u]->parameters();
+    for (const at::Tensor& parameter : own) {
+      const void* const key = parameter.unsafeGetTensorImpl();
+      const auto found = owner.find(key);
+      if (found != owner.end() && depth[key] <= own.size()) continue;
+      owner[key] = u;
+      depth[key] = own.size();
+    }
+  }
+  // A name outside of the owner means that another part calls it too.
+  std::map<const void*, std::string> prefix;
+  for (const auto& item : module.named_modules("", false)) prefix[item.value().get()] = item.key() + ".";
+  for (const auto& item : module.named_parameters()) {
+    const auto found = owner.find(item.value().unsafeGetTensorImpl());
+    if (found == owner.end() || found->second == units.size()) continue;
+    const auto where = prefix.find(units[found->second].get());
+    if (where == prefix.end()) throw UsageError("a unit is no part of the module that is sharded");
+    if (item.key().starts_with(where->second)) continue;
+    found->second = units.size();
+  }
+  return owner;
+}
+
+std::vector<std::string> names(const std::vector<NamedTensor>& items) {
+  std::vector<std::string> all;
+  for (const NamedTensor& item : items) all.push_back(item.name);
+  return all;
+}
+
+Sharded make(const std::vector<NamedTensor>& parameters, const std::vector<UnitSpec>& specs,
+             const Group& group, const ShardOptions& options) {
+  check_agreement(group, parameters, {});
+  std::vector<at::Tensor> values;
+  for (const NamedTensor& item : parameters) values.push_back(item.tensor);
+  if (options.broadcast_parameters) {
+    if (options.replicas) broadcast_values(*options.replicas, values);
+    broadcast_values(group, values);
+  }
+  auto units = std::make_shared<ShardedUnits>(specs, names(parameters), group, options);
+  units->attach(specs);
+  return Sharded(std::move(units));
+}
+
+}  // namespace
+
+Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Group& group,
+                    ShardOptions options, const std::vector<std::shared_ptr<torch::nn::Module>>& units) {
+  const std::vector<NamedTensor> parameters = each_once(listed(module->named_parameters()));
+  const auto owner = owners(*module, units);
+  std::vector<UnitSpec> specs;
+  for (const auto& unit : units) specs.push_back({dynamic_cast<const void*>(unit.get()), {}});
+  specs.push_back({dynamic_cast<const void*>(module.get()), {}});
+  for (const NamedTensor& item : parameters) {
+    const auto found = owner.find(item.tensor.unsafeGetTensorImpl());
+    specs[found == owner.end() ? units.size() : found->second].parameters.push_back(item);
+  }
+  return make(parameters, specs, group, options);
+}
+
+Sharded shard_by_hand(const StageModule& module, const Group& group, ShardOptions options) {
+  const std::vector<NamedTensor> parameters = each_once(module.parameters());
+  Sharded sharded = make(parameters, {{nullptr, parameters}}, group, options);
+  sharded.units()->set_by_hand();
+  return sharded;
+}
+
+Sharded::Sharded(std::shared_ptr<ShardedUnits> units) : units_(std::move(units)) {}
+Sharded::Sharded(Sharded&&) noexcept = default;
+Sharded& Sharded::operator=(Sharded&&) noexcept = default;
+Sharded::~Sharded() = default;
+
+Sharded::NoSync::NoSync(std::shared_ptr<ShardedUnits> units)
+    : units_(std::move(units)), before_(units_->sync()) {
+  units_->set_sync(false);
+}
+Sharded::NoSync::~NoSync() {
+  units_->set_sync(before_);
+}
+
+std::vector<at::Tensor> Sharded::parameters() const {
+  std::vector<at::Tensor> all;
+  for (const ShardedParameter& item : units_->shards()) {
+    if (item.shard.requires_grad() && item.shard.numel() > 0) all.push_back(item.shard);
+  }
+  return all;
+}
+std::vector<ShardedParameter> Sharded::shards() const {
+  return units_->shards();
+}
+double Sharded::clip_grad_norm(double max_norm, double norm_type) const {
+  return units_->clip_grad_norm(max_norm, norm_type);
+}
+std::vector<NamedTensor> Sharded::gather_parameters() const {
+  return units_->gather(false);
+}
+std::vector<NamedTensor> Sharded::gather_gradients() const {
+  return units_->gather(true);
+}
+void Sharded::unshard() const {
+  units_->unshard();
+}
+void Sharded::reshard() const {
+  units_->reshard();
+}
+void Sharded::reduce() const {
+  units_->reduce();
+}
+
+}  // namespace penstock

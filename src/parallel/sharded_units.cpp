@@ -1,0 +1,294 @@
+// When units are whole, and when they are reduced.
+#include "parallel/sharded_units.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace penstock {
+
+class ShardedUnits::Hooks final : public CallHooks {
+ public:
+  Hooks(std::weak_ptr<ShardedUnits> units, std::size_t unit) : units_(std::move(units)), unit_(unit) {}
+  void before() override {
+    if (const auto units = units_.lock()) units->before_forward(unit_);
+  }
+  void after(const std::vector<at::Tensor>& outputs) override {
+    if (const auto units = units_.lock()) units->after_forward(unit_, outputs);
+  }
+
+ private:
+  std::weak_ptr<ShardedUnits> units_;
+  std::size_t unit_;
+};
+
+ShardedUnits::ShardedUnits(const std::vector<UnitSpec>& units, std::vector<std::string> order,
+                           const Group& group, const ShardOptions& options)
+    : gather_(group),
+      reduce_(group.size() > 1 ? *group.split(0, group.rank()) : group),
+      options_(options),
+      order_(std::move(order)) {
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    Unit& unit = units_.emplace_back();
+    std::map<std::pair<at::ScalarType, bool>, std::vector<NamedTensor>> kinds;
+    for (const NamedTensor& item : units[u].parameters)
+      kinds[{item.tensor.scalar_type(), item.tensor.requires_grad()}].push_back(item);
+    for (const auto& [kind, parameters] : kinds) {
+      unit.flats.emplace_back(parameters, gather_, reduce_, options_);
+      if (!kind.second) continue;
+      for (std::size_t entry = 0; entry < parameters.size(); ++entry)
+        leaves_.push_back({u, unit.flats.size() - 1, entry});
+    }
+  }
+  // Backwards go through the units in reverse; the root, which has the first and the last parameters, ends
+  // last.
+  turn_of_.resize(units_.size());
+  const auto add_turns = [&](std::size_t u) {
+    for (std::size_t f = 0; f < units_[u].flats.size(); ++f) {
+      turn_of_[u].push_back(turns_.size());
+      if (units_[u].flats[f].trains()) turns_.push_back({u, f, {}, 0, false});
+    }
+  };
+  for (std::size_t u = units_.size() - 1; u-- > 0;) add_turns(u);
+  add_turns(units_.size() - 1);
+}
+
+void ShardedUnits::attach(const std::vector<UnitSpec>& units) {
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    if (units[u].module != nullptr)
+      hooked_.emplace_back(units[u].module, std::make_shared<Hooks>(weak_from_this(), u));
+  }
+  for (std::size_t leaf = 0; leaf < leaves_.size(); ++leaf) {
+    const Leaf& place = leaves_[leaf];
+    hooks_.add(units_[place.unit].flats[place.flat].parameter(place.entry), [weak = weak_from_this(), leaf] {
+      if (const auto self = weak.lock()) self->added(leaf);
+    });
+  }
+  reshard();
+}
+
+void ShardedUnits::start_gather(std::size_t unit) {
+  for (FlatShard& flat : units_[unit].flats) flat.start_gather();
+}
+void ShardedUnits::finish_gather(std::size_t unit) {
+  start_gather(unit);
+  for (FlatShard& flat : units_[unit].flats) flat.finish_gather();
+}
+void ShardedUnits::release(std::size_t unit) {
+  for (FlatShard& flat : units_[unit].flats) flat.release();
+}
+
+void ShardedUnits::unshard() {
+  for (std::size_t u = 0; u < units_.size(); ++u) start_gather(u);
+  for (std::size_t u = 0; u < units_.size(); ++u) finish_gather(u);
+}
+void ShardedUnits::reshard() {
+  for (std::size_t u = 0; u < units_.size(); ++u) release(u);
+}
+
+void ShardedUnits::before_forward(std::size_t unit) {
+  finish_gather(unit);
+  if (units_[unit].in_backward) return;  // recomputed
+  const std::size_t first = is_root(unit) ? 0 : unit + 1;
+  const std::size_t ahead = static_cast<std::size_t>(std::max(0, options_.prefetch));
+  for (std::size_t u = first; u + 1 < units_.size() && u < first + ahead; ++u) start_gather(u);
+}
+
+void ShardedUnits::after_forward(std::size_t unit, const std::vector<at::Tensor>& outputs) {
+  if (units_[unit].in_backward) return;
+  bool graph = false;
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad() || !output.grad_fn()) continue;
+    graph = true;
+    output.register_hook([weak = weak_from_this(), unit](const at::Tensor&) {
+      if (const auto self = weak.lock()) self->before_backward(unit);
+    });
+  }
+  // With a graph, the root and the last unit are needed again at once.
+  const bool last = unit + 2 == units_.size();
+  if (!graph || (options_.reshard_after_forward && !is_root(unit) && !last)) release(unit);
+}
+
+void ShardedUnits::before_backward(std::size_t unit) {
+  watch_end();
+  if (units_[unit].in_backward) return;
+  units_[unit].in_backward = true;
+  finish_gather(unit);
+  for (int ahead = 1; ahead <= options_.prefetch && unit >= static_cast<std::size_t>(ahead); ++ahead)
+    start_gather(unit - static_cast<std::size_t>(ahead));
+}
+
+void ShardedUnits::begin() {
+  active_ = true;
+  next_ = 0;
+  for (Turn& turn : turns_) {
+    turn.waiting = units_[turn.unit].flats[turn.flat].count();
+    turn.ready.assign(turn.waiting, false);
+    turn.launched = false;
+  }
+}
+
+void ShardedUnits::watch_end() {
+  if (!active_) begin();
+  if (watched_ || by_hand_) return;
+  watched_ = true;
+  at_end_of_backward(
+      [weak = weak_from_this()](bool success) {
+        const auto self = weak.lock();
+        if (!self) return;
+        if (success) {
+          self->finish();
+        } else {
+          self->abandon();
+        }
+      },
+      [weak = weak_from_this()] {
+        if (const auto self = weak.lock())
+          self->watched_ = false;  // the outer backward's next hook asks again
+      });
+}
+
+void ShardedUnits::added(std::size_t leaf) {
+  const Leaf& place = leaves_[leaf];
+  if (by_hand_) return units_[place.unit].flats[place.flat].collect(place.entry);
+  watch_end();
+  Turn& turn = turns_[turn_of_[place.unit][place.flat]];
+  if (turn.launched) {
+    const std::string name = units_[place.unit].flats[place.flat].shard(place.entry).name;
+    throw UsageError("parameter " + quote(name) + " got another gradient after its unit had been reduced",
+                     {.tensor = name},
+                     "it is used by several recomputed parts: run the backward under no_sync()");
+  }
+  units_[place.unit].flats[place.flat].collect(place.entry);
+  mark_ready(turn, place.entry);
+}
+
+void ShardedUnits::mark_ready(Turn& turn, std::size_t entry) {
+  if (turn.ready[entry]) return;
+  turn.ready[entry] = true;
+  if (--turn.waiting > 0) return;
+  if (!is_root(turn.unit)) {
+    const auto open = [&](const Turn& other) { return other.unit == turn.unit && other.waiting > 0; };
+    if (std::none_of(turns_.begin(), turns_.end(), open)) release(turn.unit);
+  }
+  if (sync_) launch_full();
+}
+
+void ShardedUnits::launch_full() {
+  while (next_ < turns_.size() && turns_[next_].waiting == 0) {
+    Turn& turn = turns_[next_++];
+    turn.launched = true;
+    units_[turn.unit].flats[turn.flat].start_reduce();
+  }
+}
+
+std::vector<bool> ShardedUnits::used_anywhere() {
+  std::vector<bool> used(leaves_.size(), true);
+  if (!options_.find_unused) return used;
+  const at::Tensor flags = at::zeros({static_cast<std::int64_t>(leaves_.size())}, at::kInt);
+  for (std::size_t i = 0; i < leaves_.size(); ++i) {
+    const Leaf& place = leaves_[i];
+    if (units_[place.unit].flats[place.flat].present(place.entry)) flags.data_ptr<int>()[i] = 1;
+  }
+  reduce_.all_reduce(flags, ReduceOp::Max);
+  if (options_.replicas) options_.replicas->all_reduce(flags, ReduceOp::Max);
+  for (std::size_t i = 0; i < leaves_.size(); ++i) used[i] = flags.data_ptr<int>()[i] != 0;
+  return used;
+}
+
+void ShardedUnits::finish_reductions() {
+  for (Turn& turn : turns_) turn.waiting = 0;
+  launch_full();
+  const std::vector<bool> used = used_anywhere();
+  for (const Turn& turn : turns_) {
+    std::vector<bool> of_flat;
+    for (std::size_t i = 0; i < leaves_.size(); ++i) {
+      if (leaves_[i].unit == turn.unit && leaves_[i].flat == turn.flat) of_flat.push_back(used[i]);
+    }
+    units_[turn.unit].flats[turn.flat].finish_reduce(of_flat);
+  }
+}
+
+void ShardedUnits::finish() {
+  if (sync_) finish_reductions();
+  for (Unit& unit : units_) unit.in_backward = false;
+  reshard();
+  active_ = watched_ = false;
+}
+
+void ShardedUnits::reduce() {
+  begin();
+  finish_reductions();
+  active_ = false;
+}
+
+void ShardedUnits::abandon() noexcept {
+  for (Unit& unit : units_) {
+    unit.in_backward = false;
+    for (FlatShard& flat : unit.flats) flat.abandon();
+  }
+  active_ = watched_ = false;
+}
+
+std::vector<ShardedParameter> ShardedUnits::shards() const {
+  std::map<std::string, ShardedParameter> by_name;
+  for (const Unit& unit : units_) {
+    for (const FlatShard& flat : unit.flats) {
+      for (std::size_t entry = 0; entry < flat.count(); ++entry) {
+        ShardedParameter shard = flat.shard(entry);
+        by_name[shard.name] = shard;
+      }
+    }
+  }
+  std::vector<ShardedParameter> all;
+  for (const std::string& name : order_) all.push_back(by_name.at(name));
+  return all;
+}
+
+std::vector<NamedTensor> ShardedUnits::gather(bool gradients) const {
+  std::map<std::string, at::Tensor> by_name;
+  for (const Unit& unit : units_) {
+    for (const FlatShard& flat : unit.flats) {
+      const at::Tensor whole = flat.whole(gradients);
+      for (std::size_t entry = 0; entry < flat.count(); ++entry) {
+        const bool there = !gradients || flat.has_gradient(entry);
+        by_name[flat.shard(entry).name] = there ? flat.part_of_whole(whole, entry) : at::Tensor();
+      }
+    }
+  }
+  std::vector<NamedTensor> all;
+  for (const std::string& name : order_) all.push_back({name, by_name.at(name)});
+  return all;
+}
+
+double ShardedUnits::clip_grad_norm(double max_norm, double norm_type) const {
+  if (!(max_norm > 0) || !(norm_type > 0))
+    throw UsageError("the norm to clip to, and its order, must be positive");
+  const at::NoGradGuard no_grad;
+  const bool largest = std::isinf(norm_type);
+  double part = 0;
+  for (const ShardedParameter& item : shards()) {
+    const at::Tensor& grad = item.shard.grad();
+    if (!grad.defined() || grad.numel() == 0) continue;
+    const double norm =
+        at::linalg_vector_norm(grad, norm_type, std::nullopt, false, at::kDouble).item<double>();
+    part = largest ? std::max(part, norm) : part + std::pow(norm, norm_type);
+  }
+  const at::Tensor sum = at::full({1}, part, at::kDouble);
+  if (gather_.size() > 1) gather_.all_reduce(sum, largest ? ReduceOp::Max : ReduceOp::Sum);
+  const double total = largest ? sum.item<double>() : std::pow(sum.item<double>(), 1 / norm_type);
+  const double scale = max_norm / (total + 1e-6);
+  if (scale < 1 || std::isnan(scale)) {
+    for (const ShardedParameter& item : shards()) {
+      if (item.shard.grad().defined()) item.shard.grad().mul_(scale);
+    }
+  }
+  return total;
+}
+
+}  // namespace penstock

@@ -1,0 +1,346 @@
+// Sharded data parallelism against a dense run, and what it promises beside numbers: traffic, memory, ranges,
+// recovery.
+#include "parallel/dense_gpt.h"
+#include "support/check.h"
+#include "support/process_ranks.h"
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/parallel/sharded.h>
+#include <penstock/runtime/recompute.h>
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace penstock::testing {
+namespace {
+
+std::vector<std::shared_ptr<torch::nn::Module>> blocks_of(const SmallGpt& model) {
+  std::vector<std::shared_ptr<torch::nn::Module>> units;
+  for (const auto& block : *model->blocks) units.push_back(block);
+  return units;
+}
+
+// The mean over the world of what each rank has.
+at::Tensor mean_of(World& world, const at::Tensor& loss) {
+  const at::Tensor all = loss.detach().to(at::kFloat).clone();
+  world.group().all_reduce(all, ReduceOp::Avg);
+  return all;
+}
+
+void expect_dense(World& world, const Group& group, const ShardOptions& options, Variant variant,
+                  const DenseGpt& dense, int parts) {
+  SmallGpt model(variant, 2, world.rank().value == 0 ? 1 : 99);  // all but the first start elsewhere
+  const Sharded sharded = fully_shard(model, group, options, blocks_of(model));
+  torch::optim::AdamW optimizer = adamw(sharded.parameters());
+  for (int step = 0; step < kGptSteps; ++step) {
+    const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+    optimizer.zero_grad();
+    at::Tensor sum = at::zeros({});
+    for (int part = 0; part < parts; ++part) {
+      const Tokens own = batch.part(part, parts);
+      const auto backward = [&] {
+        const at::Tensor loss = loss_of(call(model, own.inputs), own.targets) / parts;
+        loss.backward();
+        sum += loss.detach();
+      };
+      const Traffic traffic(world);
+      if (part + 1 < parts && step == 1) {  // the others reduce each part
+        const auto no_sync = sharded.no_sync();
+        backward();
+        CHECK_SAME(traffic.of("reduce_scatter").count, 0);
+      } else {
+        backward();
+      }
+    }
+    const std::string when = std::string(text(variant)) + ", step " + std::to_string(step) + ": ";
+    expect_near(when + "loss", mean_of(world, sum), dense.losses[static_cast<std::size_t>(step)]);
+    if (step == 0) expect_near(when + "gradient of", sharded.gather_gradients(), dense.gradients);
+    for (const at::Tensor& parameter : model->parameters()) CHECK_SAME(parameter.numel(), 0);
+    optimizer.step();
+  }
+  expect_near(std::string(text(variant)) + ": at the end", sharded.gather_parameters(), dense.parameters);
+}
+
+TEST(ShardedModel, EqualsADenseRun) {
+  for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
+    for (const int parts : {1, 2}) {
+      const DenseGpt dense = run_dense_gpt(variant, parts);
+      for (const int ranks : {1, 2, 4}) {
+        for (const bool reshard : {true, false}) {
+          ShardOptions options;
+          options.reshard_after_forward = reshard;
+          options.prefetch = reshard ? 1 : 0;
+          ASSERT_NO_THROW(run_thread_ranks(
+              ranks,
+              [&](World& world) { expect_dense(world, world.group(), options, variant, dense, parts); }))
+              << text(variant) << " on " << ranks << " ranks";
+        }
+      }
+    }
+  }
+}
+
+TEST(ShardedModel, HybridShardsInsideAndReplicatesOutside) {
+  const DenseGpt dense = run_dense_gpt(Variant::Plain, 2);
+  run_thread_ranks(4, [&](World& world) {
+    const int rank = world.rank().value;
+    const Group inside = *world.group().split(rank / 2, rank);
+    ShardOptions options;
+    options.replicas = world.group().split(rank % 2, rank);
+    expect_dense(world, inside, options, Variant::Plain, dense, 2);
+  });
+}
+
+const RankFunction gloo_ranks("sharded", [] {
+  World world = init();
+  for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen})
+    expect_dense(world, world.group(), {}, variant, run_dense_gpt(variant, 2), 2);
+  return 0;
+});
+
+TEST(ShardedModel, EqualsADenseRunOverGlooProcesses) {
+  const RanksOutcome outcome = run_process_ranks("sharded", 2);
+  ASSERT_TRUE(outcome.result.ok) << outcome.text();
+}
+
+std::int64_t elements_of(const std::vector<at::Tensor>& parameters) {
+  std::int64_t sum = 0;
+  for (const at::Tensor& parameter : parameters) sum += parameter.numel();
+  return sum;
+}
+
+TEST(ShardedModel, SendsWhatTheUnitsCost) {
+  constexpr int kLayers = 3, kRanks = 4;
+  for (const bool reshard : {true, false}) {
+    run_thread_ranks(kRanks, [&](World& world) {
+      SmallGpt model(Variant::Plain, kLayers);
+      const auto padded = [](std::int64_t n) { return (n + kRanks - 1) / kRanks * kRanks; };
+      const std::int64_t block = padded(elements_of(model->blocks[0]->parameters()));
+      const std::int64_t root =
+          padded(elements_of(model->parameters()) - kLayers * elements_of(model->blocks[0]->parameters()));
+      ShardOptions options;
+      options.reshard_after_forward = reshard;
+      const Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+      for (int step = 0; step < 2; ++step) {
+        const Traffic traffic(world);
+        const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, kRanks);
+        loss_of(call(model, own.inputs), own.targets).backward();
+        // Every unit for its forward, and again for its backward but the last, which keeps it, and the root.
+        const int gathers = kLayers + (reshard ? kLayers - 1 : 0);
+        CHECK_SAME(traffic.of("all_gather").count, gathers + 1);
+        CHECK_SAME(traffic.of("all_gather").bytes, static_cast<std::uint64_t>(4 * (gathers * block + root)));
+        CHECK_SAME(traffic.of("reduce_scatter").count, kLayers + 1);
+        CHECK_SAME(traffic.of("reduce_scatter").bytes,
+                   static_cast<std::uint64_t>(4 * (kLayers * block + root)));
+        CHECK_SAME(traffic.of("all_reduce").count, 0);
+      }
+    });
+  }
+}
+
+TEST(ShardedModel, ShardsCoverEveryParameterOnce) {
+  run_thread_ranks(4, [](World& world) {
+    SmallGpt model, dense;
+    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    const auto shards = sharded.shards();
+    const auto names = copies(*dense);
+    CHECK_SAME(shards.size(), names.size());
+    std::int64_t mine = 0, all = 0;
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      CHECK_SAME(shards[i].name, names[i].name);
+      CHECK_THAT(shards[i].shape == names[i].tensor.sizes().vec());
+      CHECK_SAME(shards[i].shard.numel(), shards[i].end - shards[i].begin);
+      CHECK_TENSORS(shards[i].shard.detach(),
+                    names[i].tensor.flatten().slice(0, shards[i].begin, shards[i].end));
+      const at::Tensor ranges = at::tensor({shards[i].begin, shards[i].end}, at::kLong);
+      std::vector<std::int64_t> cover(static_cast<std::size_t>(names[i].tensor.numel()), 0);
+      for (const at::Tensor& range : world.group().all_gather(ranges)) {
+        for (auto e = range[0].item<std::int64_t>(); e < range[1].item<std::int64_t>(); ++e)
+          ++cover[static_cast<std::size_t>(e)];
+      }
+      CHECK_THAT(std::all_of(cover.begin(), cover.end(), [](std::int64_t n) { return n == 1; }));
+      mine += shards[i].shard.numel();
+      all += names[i].tensor.numel();
+    }
+    CHECK_THAT(mine <= all / 4 + 3);  // three units, each rounded up
+    CHECK_SAME(elements_of(sharded.parameters()), mine);
+  });
+}
+
+TEST(ShardedModel, HasNoMoreUnitsThanItWasAllowed) {
+  for (const int prefetch : {0, 1, 2}) {
+    run_thread_ranks(2, [&](World& world) {
+      SmallGpt model(Variant::Plain, 5);
+      ShardOptions options;
+      options.prefetch = prefetch;
+      const Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+      // Memory counts, not names: a gathered unit's storage is as large as the whole.
+      const auto whole = [&] {
+        int count = 0;
+        for (const auto& block : *model->blocks) count += block->parameters()[0].numel() > 0;
+        return count;
+      };
+      int most = 0;
+      for (const auto& block : *model->blocks) {
+        at::Tensor weight = block->as<GptBlockImpl>()->down->weight;
+        weight.register_hook([&](const at::Tensor&) { most = std::max(most, whole()); });
+      }
+      const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+      const at::Tensor loss = loss_of(call(model, own.inputs), own.targets);
+      CHECK_SAME(whole(), 1);  // the last
+      loss.backward();
+      CHECK_SAME(most, 1);  // those ahead are on their way, not yet whole
+      CHECK_SAME(whole(), 0);
+    });
+  }
+}
+
+TEST(ShardedModel, ComputesInBfloat16AndKeepsFullShards) {
+  const DenseGpt dense = run_dense_gpt(Variant::Plain);
+  run_thread_ranks(2, [&](World& world) {
+    SmallGpt model;
+    ShardOptions options;
+    options.compute_as = at::kBFloat16;
+    options.reduce_as = at::kFloat;
+    const Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+    const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+    const Traffic traffic(world);
+    const at::Tensor logits = call(model, own.inputs);
+    CHECK_THAT(logits.scalar_type() == at::kBFloat16);
+    const at::Tensor loss = loss_of(logits.to(at::kFloat), own.targets);
+    loss.backward();
+    expect_near("loss", mean_of(world, loss), dense.losses[0], 2e-2);
+    expect_near("gradient of", sharded.gather_gradients(), dense.gradients, 2e-2);
+    for (const at::Tensor& shard : sharded.parameters()) {
+      CHECK_THAT(shard.scalar_type() == at::kFloat);
+      CHECK_THAT(shard.grad().scalar_type() == at::kFloat);
+    }
+  });
+}
+
+TEST(ShardedModel, ClipsByTheNormOfTheWhole) {
+  SmallGpt dense;
+  const Tokens all = tokens_of(kGptRows, 0);
+  loss_of(dense(all.inputs), all.targets).backward();
+  const double norm = torch::nn::utils::clip_grad_norm_(dense->parameters(), 0.1);
+  run_thread_ranks(4, [&](World& world) {
+    SmallGpt model;
+    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    const Tokens own = all.part(world.rank().value, 4);
+    loss_of(call(model, own.inputs), own.targets).backward();
+    CHECK_THAT(std::abs(sharded.clip_grad_norm(0.1) - norm) < 1e-5);
+    expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
+    CHECK_THAT(std::abs(sharded.clip_grad_norm(1e9) - 0.1) < 1e-5);
+  });
+}
+
+// Two layers, of which a call uses those it is told to.
+struct TwoImpl : torch::nn::Module {
+  TwoImpl() {
+    a = register_module("a", torch::nn::Linear(3, 3));
+    b = register_module("b", torch::nn::Linear(3, 3));
+    c = register_module("c", torch::nn::Linear(3, 3));
+  }
+  at::Tensor forward(at::Tensor x, bool use_b) {
+    x = call(a, x);
+    return use_b ? call(b, x) : x;
+  }
+  torch::nn::Linear a{nullptr}, b{nullptr}, c{nullptr};
+};
+TORCH_MODULE(Two);
+
+TEST(ShardedModel, UnusedParametersHaveNoGradientWhereAskedFor) {
+  for (const bool find : {false, true}) {
+    run_thread_ranks(2, [&](World& world) {
+      Two model;
+      ShardOptions options;
+      options.find_unused = find;
+      options.prefetch = 0;
+      const Sharded sharded = fully_shard(model, world.group(), options, {model->a.ptr(), model->b.ptr()});
+      // `b` on both in the forward (gathers are everyone's), in the loss of rank 1 alone; `c` nowhere.
+      const at::Tensor x = call(model, torch::ones({1, 3}), true);
+      const at::Tensor own = call(model, torch::ones({1, 3}), false);
+      (world.rank().value == 1 ? x : own).sum().backward();
+      const auto gradients = sharded.gather_gradients();
+      CHECK_SAME(gradients[5].name, "c.bias");
+      CHECK_SAME(gradients[5].tensor.defined(), !find);
+      CHECK_SAME(gradients[3].name, "b.bias");
+      expect_near("b.bias", gradients[3].tensor, torch::full({3}, 0.5));
+      for (const ShardedParameter& item : sharded.shards()) {
+        if (item.name.starts_with("c.") && find) CHECK_THAT(!item.shard.grad().defined());
+      }
+    });
+  }
+}
+
+TEST(ShardedModel, WhatThrowsLeavesNothingBehind) {
+  SmallGpt dense;
+  const Tokens all = tokens_of(kGptRows, 0);
+  loss_of(dense(all.inputs), all.targets).backward();
+  run_thread_ranks(2, [&](World& world) {
+    SmallGpt model;
+    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    const Tokens own = all.part(world.rank().value, 2);
+    const auto throws = [](const std::function<void()>& body) {
+      try {
+        body();
+      } catch (const std::exception&) {
+        return true;
+      }
+      return false;
+    };
+    // In the forward (a token that there is not), then in the backward, after the blocks have been reduced.
+    CHECK_THAT(throws([&] { call(model, own.inputs + kVocabulary); }));
+    const at::Tensor loss = loss_of(call(model, own.inputs), own.targets);
+    const auto handle =
+        model->place.register_hook([](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
+    CHECK_THAT(throws([&] { loss.backward(); }));
+    model->place.remove_hook(handle);
+    for (const at::Tensor& parameter : model->parameters()) CHECK_SAME(parameter.numel(), 0);
+    for (const at::Tensor& shard : sharded.parameters()) CHECK_THAT(!shard.grad().defined());
+    loss_of(call(model, own.inputs), own.targets).backward();
+    expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
+  });
+}
+
+TEST(ShardedModel, EvaluatesWithTheNewestParameters) {
+  run_thread_ranks(2, [](World& world) {
+    SmallGpt model, dense;
+    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    const Tokens batch = tokens_of(4, 0);
+    call(model, batch.inputs);  // with a graph, but no backward: the root stays whole
+    const torch::NoGradGuard no_grad;
+    for (const ShardedParameter& item : sharded.shards()) item.shard.mul_(0.5);
+    for (at::Tensor& parameter : dense->parameters()) parameter.mul_(0.5);
+    CHECK_TENSORS(call(model, batch.inputs), dense(batch.inputs));
+    for (const at::Tensor& parameter : model->parameters()) CHECK_SAME(parameter.numel(), 0);
+  });
+}
+
+TEST(ShardedModel, ARestartIsBitwise) {
+  const auto train = [](World& world, int from, int to, const std::vector<NamedTensor>& start) {
+    SmallGpt model;
+    {
+      const torch::NoGradGuard no_grad;
+      for (const NamedTensor& item : start) model->named_parameters()[item.name].copy_(item.tensor);
+    }
+    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    for (int step = from; step < to; ++step) {
+      const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+      loss_of(call(model, own.inputs), own.targets).backward();
+      torch::optim::SGD optimizer(sharded.parameters(), 0.1);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    return sharded.gather_parameters();
+  };
+  run_thread_ranks(4, [&](World& world) {
+    const auto at_once = train(world, 0, 4, {});
+    const auto restarted = train(world, 2, 4, train(world, 0, 2, {}));
+    for (std::size_t i = 0; i < at_once.size(); ++i) CHECK_TENSORS(restarted[i].tensor, at_once[i].tensor);
+  });
+}
+
+}  // namespace
+}  // namespace penstock::testing

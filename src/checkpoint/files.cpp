@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -66,6 +67,11 @@ class Disk : public Files {
 
   void rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) fail("rename " + from + " to", to, errno);
+  }
+
+  void exchange(const std::string& a, const std::string& b) override {
+    if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) != 0)
+      fail("exchange " + a + " and", b, errno);
   }
 
   void sync_directory(const std::string& path) override {

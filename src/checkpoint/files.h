@@ -31,6 +31,8 @@ class Files {
   //! With its parents; one that exists is fine.
   virtual void make_directory(const std::string& path) = 0;
   virtual void rename(const std::string& from, const std::string& to) = 0;
+  //! Two that exist change names at once.
+  virtual void exchange(const std::string& a, const std::string& b) = 0;
   //! Makes what was created, renamed or removed in a directory last.
   virtual void sync_directory(const std::string& path) = 0;
   //! A file or a directory with all that is in it; what does not exist is fine.

@@ -51,17 +51,15 @@ std::span<std::uint8_t> bytes_of(std::string& text) {
   return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
 }
 
-//! A bool that is neither 0 nor 1 is undefined behaviour in every kernel that reads it.
-void check_bools(const SafetensorsEntry& entry, const std::uint8_t* bytes, const std::string& path) {
-  if (entry.dtype != at::kBool) return;
-  const auto* bad = std::find_if(bytes, bytes + entry.nbytes(), [](std::uint8_t byte) { return byte > 1; });
-  if (bad != bytes + entry.nbytes()) {
-    throw ParseError(path + ": tensor " + quote(entry.name, 200) + " is of bools, but its element " +
-                     std::to_string(bad - bytes) + " is " + std::to_string(*bad));
-  }
-}
-
 }  // namespace
+
+void check_bools(at::ScalarType dtype, std::span<const std::uint8_t> bytes, const std::string& where) {
+  if (dtype != at::kBool) return;
+  const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return byte > 1; });
+  if (bad == bytes.end()) return;
+  throw ParseError(where + " is of bools, but its element " + std::to_string(bad - bytes.begin()) + " is " +
+                   std::to_string(*bad));
+}
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : content_(std::make_shared<Content>(path)) {
   Content& content = *content_;
@@ -118,7 +116,7 @@ at::Tensor SafetensorsFile::load(const std::string& name) const {
   at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.dtype));
   auto* bytes = static_cast<std::uint8_t*>(tensor.mutable_data_ptr());
   read(entry, 0, {bytes, entry.nbytes()});
-  check_bools(entry, bytes, path());
+  check_bools(entry.dtype, {bytes, entry.nbytes()}, path() + ": tensor " + quote(entry.name, 200));
   return tensor;
 }
 
@@ -127,7 +125,7 @@ at::Tensor SafetensorsFile::view(const std::string& name) const {
   const std::uint64_t place = content_->data + entry.begin;
   if (entry.nbytes() == 0 || place % c10::elementSize(entry.dtype) != 0) return load(name);
   std::uint8_t* bytes = content_->map() + place;
-  check_bools(entry, bytes, path());
+  check_bools(entry.dtype, {bytes, entry.nbytes()}, path() + ": tensor " + quote(entry.name, 200));
   return at::from_blob(
       bytes, entry.shape, [keep = content_](void*) {}, at::TensorOptions(entry.dtype));
 }

@@ -34,6 +34,10 @@ std::string layout_safetensors(std::vector<SafetensorsEntry>& entries, const Saf
 //! Where tensors of this dtype stand in a file: a smaller number is earlier.
 std::size_t safetensors_dtype_place(at::ScalarType dtype);
 
+//! ParseError if bytes of bools are neither 0 nor 1: reading such a bool is undefined behaviour in every
+//! kernel.
+void check_bools(at::ScalarType dtype, std::span<const std::uint8_t> bytes, const std::string& where);
+
 //! Bytes of a tensor of this shape and dtype; nothing if they do not fit 63 bits.
 std::optional<std::uint64_t> checked_nbytes(std::span<const std::int64_t> shape, at::ScalarType dtype);
 

@@ -15,8 +15,22 @@ namespace penstock {
 
 static_assert(std::endian::native == std::endian::little, "the format's elements are little-endian");
 
-void write_safetensors(OutputFile& file, const std::map<std::string, at::Tensor>& tensors,
-                       const SafetensorsMetadata& metadata) {
+void write_safetensors(OutputFile& file, std::vector<SafetensorsEntry> entries,
+                       const std::function<at::Tensor(const std::string& name)>& tensor_of,
+                       const SafetensorsMetadata& metadata, const AfterTensor& after) {
+  file.write(layout_safetensors(entries, metadata));
+  for (const SafetensorsEntry& entry : entries) {
+    // One at a time, so that at most one tensor is copied.
+    const at::Tensor flat =
+        tensor_of(entry.name).detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+    const std::span bytes(static_cast<const std::uint8_t*>(flat.const_data_ptr()), entry.nbytes());
+    file.write(bytes);
+    if (after) after(entry, bytes);
+  }
+}
+
+void save_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+                      const SafetensorsMetadata& metadata) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized()) {
@@ -25,22 +39,12 @@ void write_safetensors(OutputFile& file, const std::map<std::string, at::Tensor>
     }
     entries.push_back({.name = name, .dtype = tensor.scalar_type(), .shape = tensor.sizes().vec()});
   }
-  file.write(layout_safetensors(entries, metadata));
-  for (const SafetensorsEntry& entry : entries) {
-    // One at a time, so that at most one tensor is copied.
-    const at::Tensor flat =
-        tensors.at(entry.name).detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
-    file.write(std::span(static_cast<const std::uint8_t*>(flat.const_data_ptr()), entry.nbytes()));
-  }
-}
-
-void save_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
-                      const SafetensorsMetadata& metadata) {
   Files& files = disk();
   const std::string aside = path + ".writing-" + std::to_string(::getpid());
   try {
     const auto file = files.create(aside);
-    write_safetensors(*file, tensors, metadata);
+    write_safetensors(
+        *file, std::move(entries), [&](const std::string& name) { return tensors.at(name); }, metadata);
     file->finish();
     files.rename(aside, path);
     files.sync_directory(parent_directory(path));

@@ -5,10 +5,16 @@
 
 #include <penstock/checkpoint/safetensors.h>
 
+#include <functional>
+
 namespace penstock {
 
-//! Writes all of a safetensors file but does not finish it.
-void write_safetensors(OutputFile& file, const std::map<std::string, at::Tensor>& tensors,
-                       const SafetensorsMetadata& metadata);
+//! Called after the elements of each tensor.
+using AfterTensor = std::function<void(const SafetensorsEntry& entry, std::span<const std::uint8_t> bytes)>;
+
+//! Writes all of a safetensors file but does not finish it. Tensors are asked for one at a time.
+void write_safetensors(OutputFile& file, std::vector<SafetensorsEntry> entries,
+                       const std::function<at::Tensor(const std::string& name)>& tensor_of,
+                       const SafetensorsMetadata& metadata, const AfterTensor& after = {});
 
 }  // namespace penstock

@@ -94,6 +94,8 @@ class Checkpoint {
 
   //! Reads every byte and says everything that is wrong; none of it is a whole checkpoint's.
   Diagnostics verify() const;
+  //! The same of one file of `files()`, for ranks that share the work.
+  Diagnostics verify_file(std::size_t file) const;
 
   struct Content;
 

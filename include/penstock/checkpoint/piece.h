@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,7 +16,7 @@ namespace penstock {
 
 //! All of a tensor.
 struct Whole {
-  friend bool operator==(const Whole&, const Whole&) = default;
+  friend auto operator<=>(const Whole&, const Whole&) = default;
 };
 
 //! A slice of each dim: what tensor parallelism cuts.

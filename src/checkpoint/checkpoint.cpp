@@ -1,0 +1,172 @@
+// Opening of checkpoints, and what they hold.
+#include "checkpoint/boxes.h"
+#include "checkpoint/files.h"
+#include "checkpoint/open_checkpoint.h"
+#include "checkpoint/read_part.h"
+#include "value/crc32.h"
+
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/checkpoint.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+
+namespace penstock {
+namespace {
+
+constexpr std::uint64_t manifest_limit = std::uint64_t{1} << 30;
+
+const char* const damaged_hint =
+    "`penstock checkpoint verify` lists all that is damaged; take an older checkpoint";
+
+Manifest read_manifest(const std::string& path) {
+  const std::string file = path + "/" + manifest_name;
+  try {
+    return parse_manifest(read_whole(file, manifest_limit), file);
+  } catch (const ParseError& error) {
+    throw CheckpointError(error.message(), {}, damaged_hint);
+  } catch (const StorageError& error) {
+    if (error.code() != ENOENT && error.code() != ENOTDIR) throw;
+    throw CheckpointError(path + " is no checkpoint: it has no " + manifest_name, {},
+                          "give the directory of one step, such as step-00000100");
+  }
+}
+
+}  // namespace
+
+const SafetensorsFile& Checkpoint::Content::file(std::size_t index) const {
+  const auto it = open.find(index);
+  if (it != open.end()) return it->second;
+  const StoredFile& stored = manifest.files[index];
+  try {
+    SafetensorsFile opened(file_path(index));
+    return open.emplace(index, std::move(opened)).first->second;
+  } catch (const ParseError& error) {
+    throw CheckpointError(error.message(), {}, damaged_hint);
+  } catch (const StorageError& error) {
+    if (error.code() != ENOENT) throw;
+    throw CheckpointError(path + " lacks its file " + stored.name, {}, damaged_hint);
+  }
+}
+
+const SafetensorsFile& Checkpoint::Content::file_of(const StoredTensor& tensor,
+                                                    const StoredTensor::StoredPiece& piece) const {
+  const SafetensorsFile& found = file(piece.file);
+  const std::uint64_t bytes =
+      static_cast<std::uint64_t>(numel_of(piece.part, tensor.shape)) * c10::elementSize(tensor.dtype);
+  if (!found.has(piece.key) || found.entry(piece.key).dtype != tensor.dtype ||
+      found.entry(piece.key).nbytes() != bytes) {
+    throw CheckpointError(found.path() + " does not hold " + quote(piece.key, 200) + " as the manifest says",
+                          {}, damaged_hint);
+  }
+  return found;
+}
+
+Diagnostics Checkpoint::Content::verify_file(std::size_t index) const {
+  const StoredFile& stored = manifest.files[index];
+  Diagnostics found;
+  const auto wrong = [&](const std::string& message) {
+    found.push_back({Severity::Error, stored.name, message});
+  };
+  try {
+    const InputFile input(file_path(index));
+    if (input.size() != stored.bytes) {
+      wrong("has " + std::to_string(input.size()) + " bytes, should have " + std::to_string(stored.bytes));
+      return found;
+    }
+    std::vector<std::uint8_t> block(std::min<std::uint64_t>(std::uint64_t{1} << 20, input.size()));
+    std::uint32_t crc = 0;
+    for (std::uint64_t at = 0; at < input.size(); at += block.size()) {
+      const std::span part(block.data(), std::min<std::uint64_t>(block.size(), input.size() - at));
+      input.read(at, part);
+      crc = crc32c(part, crc);
+    }
+    if (crc != stored.crc32c) {
+      wrong("is damaged: its checksum is " + crc_text(crc) + ", should be " + crc_text(stored.crc32c));
+      return found;
+    }
+    for (const StoredTensor& tensor : manifest.tensors) {
+      for (const auto& piece : tensor.pieces) {
+        if (piece.file == index) file_of(tensor, piece);
+      }
+    }
+  } catch (const Error& error) {
+    wrong(error.message());
+  }
+  return found;
+}
+
+Checkpoint::Checkpoint(const std::string& path) : content_(std::make_unique<Content>()) {
+  content_->path = path;
+  content_->manifest = read_manifest(path);
+  const auto& tensors = content_->manifest.tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    content_->places.emplace(std::pair(tensors[i].name, tensors[i].state), i);
+    for (const std::string& alias : tensors[i].aliases)
+      content_->places.emplace(std::pair(alias, tensors[i].state), i);
+  }
+}
+
+Checkpoint::~Checkpoint() = default;
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+
+const std::string& Checkpoint::path() const {
+  return content_->path;
+}
+std::int64_t Checkpoint::step() const {
+  return content_->manifest.step;
+}
+const Notes& Checkpoint::notes() const {
+  return content_->manifest.notes;
+}
+std::string Checkpoint::note(const std::string& name) const {
+  const auto it = notes().find(name);
+  return it == notes().end() ? "" : it->second;
+}
+const std::vector<StoredTensor>& Checkpoint::tensors() const {
+  return content_->manifest.tensors;
+}
+const std::vector<StoredFile>& Checkpoint::files() const {
+  return content_->manifest.files;
+}
+const StoredTensor* Checkpoint::find(const std::string& name, const std::string& state) const {
+  const auto it = content_->places.find({name, state});
+  return it == content_->places.end() ? nullptr : &tensors()[it->second];
+}
+
+at::Tensor Checkpoint::read(const std::string& name, const std::string& state) const {
+  const StoredTensor* stored = find(name, state);
+  if (stored == nullptr) throw CheckpointError(path() + " has no " + tensor_title(name, state));
+  const at::Tensor tensor = at::empty(stored->shape, at::TensorOptions(stored->dtype));
+  LoadReport report;
+  const PieceFile file_of = [&](const auto& piece) -> const SafetensorsFile& {
+    return content_->file_of(*stored, piece);
+  };
+  read_part(*stored, file_of, Whole{}, tensor, report);
+  return tensor;
+}
+
+Diagnostics Checkpoint::verify_file(std::size_t file) const {
+  return content_->verify_file(file);
+}
+
+Diagnostics Checkpoint::verify() const {
+  Diagnostics found;
+  for (std::size_t i = 0; i < files().size(); ++i) {
+    const Diagnostics of_file = content_->verify_file(i);
+    found.insert(found.end(), of_file.begin(), of_file.end());
+  }
+  std::set<std::string> known = {manifest_name};
+  for (const StoredFile& file : files()) known.insert(file.name);
+  for (const std::string& name : list_directory(path())) {
+    if (!known.contains(name))
+      found.push_back({Severity::Warning, name, "does not belong to the checkpoint"});
+  }
+  return found;
+}
+
+}  // namespace penstock

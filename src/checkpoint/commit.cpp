@@ -1,0 +1,115 @@
+// The steps of writing a checkpoint.
+#include "checkpoint/commit.h"
+
+#include "checkpoint/safetensors_write.h"
+#include "value/crc32.h"
+
+#include <penstock/checkpoint/error.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace penstock {
+namespace {
+
+constexpr const char* incomplete_suffix = ".incomplete";
+//! A checkpoint that is being removed; no longer one by its name.
+constexpr const char* removing_suffix = ".removing";
+
+//! Counts and sums what passes through.
+class SummedFile : public OutputFile {
+ public:
+  explicit SummedFile(std::unique_ptr<OutputFile> file) : file_(std::move(file)) {}
+
+  using OutputFile::write;
+  void write(std::span<const std::uint8_t> bytes) override {
+    file_->write(bytes);
+    crc_ = crc32c(bytes, crc_);
+    size_ += bytes.size();
+  }
+  void finish() override { file_->finish(); }
+
+  std::uint32_t crc() const { return crc_; }
+  std::uint64_t size() const { return size_; }
+
+ private:
+  std::unique_ptr<OutputFile> file_;
+  std::uint32_t crc_ = 0;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace
+
+CommitPaths::CommitPaths(const std::string& directory, std::int64_t step)
+    : root(directory), complete(directory + "/" + checkpoint_name(step)) {
+  incomplete = complete + incomplete_suffix;
+}
+
+void prepare(Files& files, const CommitPaths& paths) {
+  files.make_directory(paths.root);
+  files.remove(paths.incomplete);
+  files.make_directory(paths.incomplete);
+}
+
+WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& plan,
+                         const std::vector<SavePlan::Job>& jobs, const std::vector<at::Tensor>& locals) {
+  WrittenShard written;
+  written.pieces.resize(jobs.size());
+  std::map<std::string, std::size_t> places;
+  std::vector<SafetensorsEntry> entries;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const StoredTensor& tensor = plan.tensors[jobs[i].tensor];
+    const std::string& key = tensor.pieces[jobs[i].place].key;
+    places.emplace(key, i);
+    entries.push_back({.name = key, .dtype = tensor.dtype, .shape = locals[i].sizes().vec()});
+  }
+  SummedFile file(files.create(path));
+  write_safetensors(
+      file, std::move(entries), [&](const std::string& key) { return locals[places.at(key)]; }, {},
+      [&](const SafetensorsEntry& entry, std::span<const std::uint8_t> bytes) {
+        written.pieces[places.at(entry.name)] = crc32c(bytes);
+      });
+  file.finish();
+  written.bytes = file.size();
+  written.crc32c = file.crc();
+  return written;
+}
+
+void commit(Files& files, const CommitPaths& paths, const Manifest& manifest) {
+  const auto file = files.create(paths.incomplete + "/" + manifest_name);
+  file->write(manifest_text(manifest));
+  file->finish();
+  files.sync_directory(paths.incomplete);
+  // Where a checkpoint of this step exists (the run went back behind it), the two change names in one step.
+  if (std::filesystem::exists(paths.complete)) {
+    files.exchange(paths.incomplete, paths.complete);
+    files.sync_directory(paths.root);
+    files.remove(paths.incomplete);
+  } else {
+    files.rename(paths.incomplete, paths.complete);
+    files.sync_directory(paths.root);
+  }
+}
+
+void prune(Files& files, const std::string& directory, std::int64_t step, int keep) {
+  for (const std::string& name : list_directory(directory)) {
+    if (name.starts_with("step-") && (name.ends_with(incomplete_suffix) || name.ends_with(removing_suffix))) {
+      files.remove(directory + "/" + name);
+    }
+  }
+  if (keep <= 0) return;
+  std::vector<CheckpointPlace> older;
+  for (CheckpointPlace& place : list_checkpoints(directory)) {
+    if (place.complete && place.step < step) older.push_back(std::move(place));
+  }
+  const auto kept = static_cast<std::size_t>(keep - 1);
+  for (std::size_t i = 0; i + kept < older.size(); ++i) {
+    // First the name, so that a crash cannot leave a part of a checkpoint under the name of a whole one.
+    files.rename(older[i].path, older[i].path + removing_suffix);
+    files.remove(older[i].path + removing_suffix);
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,178 @@
+// Loading of pieces: first everything is compared, over all ranks; then the elements are read.
+#include "checkpoint/boxes.h"
+#include "checkpoint/open_checkpoint.h"
+#include "checkpoint/read_part.h"
+
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/checkpoint.h>
+#include <penstock/value/bytes.h>
+#include <penstock/value/tensor_meta.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+namespace penstock {
+namespace {
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::vector<std::string> sizes;
+  for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
+  return "[" + join(sizes, ", ") + "]";
+}
+
+//! What comparing the pieces of one rank, or of all, with a checkpoint gives. Sets, as ranks may ask for the
+//! same.
+struct Findings {
+  std::set<std::string> missing, reshaped, wrong;
+  std::set<std::pair<std::string, std::string>> asked;  //!< name and state, as stored
+  bool asks_states = false;
+
+  std::string packed() const {
+    ByteWriter writer;
+    for (const auto* titles : {&missing, &reshaped, &wrong}) {
+      writer.unsigned_int(titles->size());
+      for (const std::string& title : *titles) writer.text(title);
+    }
+    writer.unsigned_int(asked.size());
+    for (const auto& [name, state] : asked) {
+      writer.text(name);
+      writer.text(state);
+    }
+    writer.u8(asks_states ? 1 : 0);
+    const auto bytes = writer.take();
+    return {bytes.begin(), bytes.end()};
+  }
+
+  void add(const std::string& packed) {
+    ByteReader reader({reinterpret_cast<const std::uint8_t*>(packed.data()), packed.size()});
+    for (auto* titles : {&missing, &reshaped, &wrong}) {
+      for (std::size_t n = reader.count(); n > 0; --n) titles->insert(reader.text());
+    }
+    for (std::size_t n = reader.count(2); n > 0; --n) {
+      std::string name = reader.text();
+      asked.emplace(std::move(name), reader.text());
+    }
+    asks_states = reader.u8() != 0 || asks_states;
+  }
+};
+
+//! What is wrong with a piece itself; empty if nothing.
+std::string local_problem(const Piece& piece) {
+  if (!piece.local.defined()) return "has no tensor to load into";
+  const std::string problem = part_problem(piece.part, piece.shape);
+  if (!problem.empty()) return problem + " the shape " + shape_text(piece.shape);
+  const auto* box = std::get_if<Box>(&piece.part);
+  if (std::holds_alternative<FlatRange>(piece.part)) {
+    if (piece.local.numel() == numel_of(piece.part, piece.shape) && piece.local.is_contiguous()) return {};
+    return "has a tensor that is not contiguous or not of the size of its range";
+  }
+  const auto& sizes = box != nullptr ? box->lengths : piece.shape;
+  return piece.local.sizes() == c10::IntArrayRef(sizes) ? ""
+                                                        : "has a tensor that is not of the sizes of its part";
+}
+
+Findings compare(const Checkpoint& checkpoint, const std::vector<Piece>& pieces, const LoadOptions& options) {
+  Findings found;
+  for (const Piece& piece : pieces) {
+    const std::string title = tensor_title(piece.name, piece.state);
+    if (const std::string problem = local_problem(piece); !problem.empty()) {
+      found.wrong.insert(title + " " + problem);
+      continue;
+    }
+    if (piece.kind == PieceKind::Optimizer) found.asks_states = true;
+    const StoredTensor* stored = checkpoint.find(piece.name, piece.state);
+    if (stored == nullptr) {
+      if (piece.kind != PieceKind::Extra) found.missing.insert(title);
+      continue;
+    }
+    found.asked.emplace(stored->name, stored->state);
+    for (const std::string& alias : piece.aliases) {
+      const StoredTensor* other = checkpoint.find(alias, piece.state);
+      if (other != nullptr) found.asked.emplace(other->name, other->state);
+    }
+    if (stored->shape != piece.shape) {
+      found.reshaped.insert(title + ": " + shape_text(stored->shape) + " stored, " + shape_text(piece.shape) +
+                            " asked for");
+    } else if (stored->dtype != piece.local.scalar_type() && !options.convert_dtypes) {
+      found.wrong.insert(title + ": " + dtype_text(stored->dtype) + " stored, " +
+                         dtype_text(piece.local.scalar_type()) + " asked for");
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> extra_of(const Checkpoint& checkpoint, const Findings& found) {
+  std::vector<std::string> extra;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const bool counts = tensor.kind == PieceKind::Parameter || tensor.kind == PieceKind::Buffer ||
+                        (tensor.kind == PieceKind::Optimizer && found.asks_states);
+    if (counts && !found.asked.contains({tensor.name, tensor.state})) {
+      extra.push_back(tensor_title(tensor.name, tensor.state));
+    }
+  }
+  return extra;
+}
+
+void section(std::string& message, const std::string& heading, const std::vector<std::string>& titles) {
+  if (!titles.empty())
+    message += "\n  " + heading + " (" + std::to_string(titles.size()) + "):\n    " + join(titles, "\n    ");
+}
+
+//! Throws unless all is there or allowed.
+LoadReport judge(const Checkpoint& checkpoint, const Findings& found, const LoadOptions& options) {
+  const auto list = [](const std::set<std::string>& titles) {
+    return std::vector<std::string>(titles.begin(), titles.end());
+  };
+  LoadReport report{
+      .missing = list(found.missing), .extra = extra_of(checkpoint, found), .reshaped = list(found.reshaped)};
+  std::string message, flags;
+  const auto refuse = [&](const char* heading, const std::vector<std::string>& titles, bool allowed,
+                          const char* flag) {
+    if (allowed || titles.empty()) return;
+    section(message, heading, titles);
+    flags += (flags.empty() ? "" : ", ") + std::string(flag);
+  };
+  refuse("missing in the checkpoint", report.missing, options.allow_missing, "allow_missing");
+  refuse("in the checkpoint, but not in the model", report.extra, options.allow_extra, "allow_extra");
+  refuse("of another shape", report.reshaped, options.allow_reshaped, "allow_reshaped");
+  section(message, "that do not fit", list(found.wrong));
+  if (message.empty()) return report;
+  throw CheckpointError(checkpoint.path() + " does not hold what the model asks for:" + message, {},
+                        flags.empty() ? "" : "load with " + flags + " if that is meant");
+}
+
+LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Content& content,
+                       const std::vector<Piece>& pieces, const LoadOptions& options,
+                       const std::function<void(Findings&)>& gather) {
+  Findings found = compare(checkpoint, pieces, options);
+  gather(found);
+  LoadReport report = judge(checkpoint, found, options);
+  for (const Piece& piece : pieces) {
+    const StoredTensor* stored = checkpoint.find(piece.name, piece.state);
+    if (stored == nullptr || stored->shape != piece.shape) continue;
+    const PieceFile file_of = [&](const auto& held) -> const SafetensorsFile& {
+      return content.file_of(*stored, held);
+    };
+    read_part(*stored, file_of, piece.part, piece.local, report);
+  }
+  return report;
+}
+
+}  // namespace
+
+LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const LoadOptions& options) const {
+  return load_pieces(*this, *content_, pieces, options, [](Findings&) {});
+}
+
+LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const Group& group,
+                            const LoadOptions& options) const {
+  return load_pieces(*this, *content_, pieces, options, [&](Findings& found) {
+    for (const c10::IValue& other : group.all_gather_object(found.packed())) found.add(other.toStringRef());
+  });
+}
+
+}  // namespace penstock

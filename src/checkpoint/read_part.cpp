@@ -1,0 +1,139 @@
+// Both sides are chunks: boxes whose elements lie row by row. Each pair of chunks shares a box, whose rows
+// are runs of bytes in the file.
+#include "checkpoint/read_part.h"
+
+#include "checkpoint/boxes.h"
+#include "checkpoint/safetensors_header.h"
+#include "value/crc32.h"
+
+#include <penstock/checkpoint/error.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace penstock {
+namespace {
+
+//! Rows closer together than this are read at once, with what lies between them: a call costs about as much.
+constexpr std::uint64_t gap_limit = 4096;
+constexpr std::uint64_t span_limit = 1 << 20;
+
+//! Where the rows of `part` begin inside `box`, in elements of the box; each row is `length` elements that
+//! lie together.
+struct Runs {
+  std::vector<std::int64_t> begins;
+  std::int64_t length = 1;
+};
+
+Runs runs_of(const Box& box, const Box& part) {
+  Runs runs;
+  const std::size_t dims = box.lengths.size();
+  // The dims from `outer` on lie together: all of them but the first are whole.
+  std::size_t outer = dims;
+  while (outer > 0) {
+    --outer;
+    runs.length *= part.lengths[outer];
+    if (part.lengths[outer] != box.lengths[outer]) break;
+  }
+  std::vector<std::int64_t> strides(dims, 1);
+  for (std::size_t d = dims; d-- > 1;) strides[d - 1] = strides[d] * box.lengths[d];
+  std::int64_t base = 0;
+  for (std::size_t d = 0; d < dims; ++d) base += (part.offsets[d] - box.offsets[d]) * strides[d];
+  std::vector<std::int64_t> index(outer, 0);
+  while (true) {
+    std::int64_t begin = base;
+    for (std::size_t d = 0; d < outer; ++d) begin += index[d] * strides[d];
+    runs.begins.push_back(begin);
+    std::size_t d = outer;
+    while (d > 0 && ++index[d - 1] == part.lengths[d - 1]) index[--d] = 0;
+    if (d == 0) return runs;
+  }
+}
+
+//! Reads the rows one after the other into `target`.
+void read_runs(const SafetensorsFile& file, const SafetensorsEntry& entry, const Runs& runs,
+               std::int64_t offset, std::uint64_t element, std::uint8_t* target, LoadReport& report) {
+  const std::uint64_t length = static_cast<std::uint64_t>(runs.length) * element;
+  const auto place = [&](std::size_t i) {
+    return static_cast<std::uint64_t>(runs.begins[i] + offset) * element;
+  };
+  std::vector<std::uint8_t> span;
+  for (std::size_t i = 0; i < runs.begins.size();) {
+    std::size_t next = i + 1;
+    while (next < runs.begins.size() && place(next) - place(next - 1) - length <= gap_limit &&
+           place(next) + length - place(i) <= span_limit) {
+      ++next;
+    }
+    const std::uint64_t bytes = place(next - 1) + length - place(i);
+    if (next == i + 1) {
+      file.read(entry, place(i), {target, length});
+    } else {
+      span.resize(bytes);
+      file.read(entry, place(i), span);
+      for (std::size_t j = i; j < next; ++j) {
+        std::memcpy(target + (j - i) * length, span.data() + (place(j) - place(i)), length);
+      }
+    }
+    report.bytes_read += bytes;
+    target += (next - i) * length;
+    i = next;
+  }
+}
+
+//! The elements of `part` in the tensor that holds `chunk`.
+at::Tensor region_of(const at::Tensor& local, const Part& local_part, const Chunk& chunk, const Box& part) {
+  at::Tensor region = local;
+  if (std::holds_alternative<FlatRange>(local_part)) {
+    region = local.view({-1}).narrow(0, chunk.offset, numel_of(chunk.box.lengths)).view(chunk.box.lengths);
+  }
+  for (std::size_t d = 0; d < part.lengths.size(); ++d) {
+    region =
+        region.narrow(static_cast<std::int64_t>(d), part.offsets[d] - chunk.box.offsets[d], part.lengths[d]);
+  }
+  return region;
+}
+
+}  // namespace
+
+void read_part(const StoredTensor& stored, const PieceFile& file_of, const Part& part,
+               const at::Tensor& local, LoadReport& report) {
+  const at::NoGradGuard no_grad;
+  const std::uint64_t element = c10::elementSize(stored.dtype);
+  for (const Chunk& wanted : chunks_of(part, stored.shape)) {
+    std::vector<Box> missing = {wanted.box};
+    for (const auto& piece : stored.pieces) {
+      if (missing.empty()) break;
+      for (const Chunk& held : chunks_of(piece.part, stored.shape)) {
+        std::vector<Box> rest;
+        for (const Box& box : missing) {
+          const std::optional<Box> both = intersection(box, held.box);
+          subtract(box, held.box, rest);
+          if (!both) continue;
+          const SafetensorsFile& file = file_of(piece);
+          const at::Tensor region = region_of(local.detach(), part, wanted, *both);
+          const bool direct =
+              region.is_contiguous() && region.is_cpu() && region.scalar_type() == stored.dtype;
+          const at::Tensor staging =
+              direct ? region : at::empty(both->lengths, at::TensorOptions(stored.dtype));
+          auto* bytes = static_cast<std::uint8_t*>(staging.mutable_data_ptr());
+          read_runs(file, file.entry(piece.key), runs_of(held.box, *both), held.offset, element, bytes,
+                    report);
+          if (staging.nbytes() == file.entry(piece.key).nbytes() &&
+              crc32c({bytes, staging.nbytes()}) != piece.crc32c) {
+            throw CheckpointError(
+                file.path() + ": " + piece.key + " is damaged: its checksum differs", {},
+                "`penstock checkpoint verify` lists all that is damaged; take an older checkpoint");
+          }
+          check_bools(stored.dtype, {bytes, staging.nbytes()}, file.path() + ": tensor " + piece.key);
+          if (!direct) region.copy_(staging);
+          report.bytes_used += staging.nbytes();
+        }
+        missing = std::move(rest);
+      }
+    }
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,112 @@
+// Random ways to spread tensors over ranks: whole, in slices, in flat ranges, on some ranks, replicated.
+#pragma once
+
+#include <penstock/checkpoint/piece.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+namespace penstock::test {
+
+using Random = std::mt19937;
+
+inline std::int64_t pick(Random& random, std::int64_t low, std::int64_t high) {
+  return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+}
+
+//! Sorted places that cut 0 … size into `parts`, some of them empty.
+inline std::vector<std::int64_t> cuts(Random& random, std::int64_t size, int parts) {
+  std::vector<std::int64_t> at = {0, size};
+  for (int i = 1; i < parts; ++i) at.push_back(pick(random, 0, size));
+  std::sort(at.begin(), at.end());
+  return at;
+}
+
+//! The elements of a part, with memory of their own.
+inline at::Tensor take(const at::Tensor& whole, const Part& part) {
+  if (const auto* range = std::get_if<FlatRange>(&part))
+    return whole.flatten().slice(0, range->begin, range->end).clone();
+  at::Tensor taken = whole;
+  if (const auto* box = std::get_if<Box>(&part)) {
+    for (std::size_t d = 0; d < box->offsets.size(); ++d) {
+      taken = taken.narrow(static_cast<std::int64_t>(d), box->offsets[d], box->lengths[d]);
+    }
+  }
+  return taken.clone();
+}
+
+//! Parts that together are the whole tensor, for each rank those that it has.
+inline std::vector<std::vector<Part>> partition(Random& random, const std::vector<std::int64_t>& shape,
+                                                int ranks) {
+  std::vector<std::vector<Part>> parts(static_cast<std::size_t>(ranks));
+  std::int64_t numel = 1;
+  for (const std::int64_t size : shape) numel *= size;
+  const auto any_rank = [&]() -> std::vector<Part>& {
+    return parts[static_cast<std::size_t>(pick(random, 0, ranks - 1))];
+  };
+  switch (shape.empty() ? pick(random, 0, 1) : pick(random, 0, 4)) {
+    case 0:  // one rank has it: a pipeline's stage
+      any_rank().push_back(Whole{});
+      break;
+    case 1:  // all have it: replicas
+      for (auto& mine : parts) mine.push_back(Whole{});
+      break;
+    case 2: {  // flat ranges, one a rank
+      const auto at = cuts(random, numel, ranks);
+      for (int r = 0; r < ranks; ++r)
+        parts[static_cast<std::size_t>(r)].push_back(
+            FlatRange{at[static_cast<std::size_t>(r)], at[static_cast<std::size_t>(r) + 1]});
+      break;
+    }
+    case 3: {  // slices of one dim, one a rank
+      const auto dim = static_cast<std::size_t>(pick(random, 0, static_cast<std::int64_t>(shape.size()) - 1));
+      const auto at = cuts(random, shape[dim], ranks);
+      for (std::size_t r = 0; r < parts.size(); ++r) {
+        Box box{std::vector<std::int64_t>(shape.size(), 0), shape};
+        box.offsets[dim] = at[r];
+        box.lengths[dim] = at[r + 1] - at[r];
+        parts[r].push_back(box);
+      }
+      break;
+    }
+    default: {  // a grid of boxes, each on some rank and now and then on a second one
+      std::vector<Box> boxes = {{std::vector<std::int64_t>(shape.size(), 0), shape}};
+      for (std::size_t d = 0; d < shape.size(); ++d) {
+        const auto at = cuts(random, shape[d], static_cast<int>(pick(random, 1, 3)));
+        std::vector<Box> finer;
+        for (const Box& box : boxes) {
+          for (std::size_t i = 0; i + 1 < at.size(); ++i) {
+            finer.push_back(box);
+            finer.back().offsets[d] = at[i];
+            finer.back().lengths[d] = at[i + 1] - at[i];
+          }
+        }
+        boxes = std::move(finer);
+      }
+      for (const Box& box : boxes) {
+        any_rank().push_back(box);
+        if (pick(random, 0, 2) == 0) any_rank().push_back(box);
+      }
+    }
+  }
+  return parts;
+}
+
+//! The pieces of one rank, filled from the whole tensor or, with `zero`, to be loaded.
+inline std::vector<Piece> pieces_of(const std::string& name, const at::Tensor& whole,
+                                    const std::vector<Part>& parts, bool zero = false) {
+  std::vector<Piece> pieces;
+  for (const Part& part : parts) {
+    at::Tensor local = take(whole, part);
+    pieces.push_back({.name = name,
+                      .shape = whole.sizes().vec(),
+                      .local = zero ? at::zeros_like(local) : local,
+                      .part = part});
+  }
+  return pieces;
+}
+
+}  // namespace penstock::test

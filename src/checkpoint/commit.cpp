@@ -48,7 +48,14 @@ CommitPaths::CommitPaths(const std::string& directory, std::int64_t step)
 }
 
 void prepare(Files& files, const CommitPaths& paths) {
+  // New directories last only when those that they lie in are flushed.
+  std::vector<std::string> parents;
+  for (std::filesystem::path at = std::filesystem::absolute(paths.root).lexically_normal();
+       !std::filesystem::exists(at) && at.has_relative_path(); at = at.parent_path()) {
+    parents.push_back(at.parent_path().string());
+  }
   files.make_directory(paths.root);
+  for (const std::string& parent : parents) files.sync_directory(parent);
   files.remove(paths.incomplete);
   files.make_directory(paths.incomplete);
 }

@@ -1,0 +1,162 @@
+// A crash at any operation and at any byte leaves the last complete checkpoint usable: with a disk that
+// forgets what was not flushed, and with processes that are killed.
+#include "faulty_files.h"
+#include "support/process_ranks.h"
+#include "support/program.h"
+#include "tensors.h"
+
+#include <penstock/checkpoint/checkpoint.h>
+#include <penstock/checkpoint/writer.h>
+#include <penstock/comm/thread_ranks.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+namespace penstock {
+namespace {
+
+using namespace test;
+using ::testing::HasSubstr;
+
+//! The model at a step: every element tells the step.
+std::vector<Piece> model_at(std::int64_t step, std::int64_t elements = 12) {
+  return {whole_piece("weight", at::full({elements}, static_cast<double>(step))),
+          whole_piece("bias", at::full({3}, step, at::kLong))};
+}
+
+bool holds_step(const Checkpoint& checkpoint) {
+  const at::Tensor weight = checkpoint.read("weight"), bias = checkpoint.read("bias");
+  return at::equal(weight, at::full_like(weight, static_cast<double>(checkpoint.step()))) &&
+         at::equal(bias, at::full_like(bias, checkpoint.step()));
+}
+
+//! Saves a step; whether it said that all is well.
+bool save_with(Files& files, const std::string& directory, std::int64_t step, int keep) {
+  bool done = true;
+  run_thread_ranks(1, [&](World& world) {
+    CheckpointWriter writer(directory, world.group(), {.keep = keep, .asynchronous = false, .files = &files});
+    try {
+      writer.save(step, model_at(step));
+    } catch (const StorageError&) {
+      done = false;
+    }
+  });
+  return done;
+}
+
+//! Crashes a save of `step` into a directory with `before` at every unit of its cost, or every `stride`-th.
+void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t step, int keep,
+                      std::int64_t stride) {
+  Random random(20261116);
+  std::int64_t cost = 0;
+  for (std::int64_t budget = 0;; budget += stride) {
+    const TempDir dir;
+    CrashingFiles calm;
+    for (const std::int64_t old : before) ASSERT_TRUE(save_with(calm, dir.path(), old, 0));
+    // Once without a crash, to know what it costs (pruning, whose errors are only logged, included).
+    if (cost == 0) {
+      const TempDir other;
+      CrashingFiles counting;
+      for (const std::int64_t old : before) ASSERT_TRUE(save_with(calm, other.path(), old, 0));
+      ASSERT_TRUE(save_with(counting, other.path(), step, keep));
+      cost = counting.spent();
+    }
+    if (budget > cost) break;
+    SCOPED_TRACE("crash after " + std::to_string(budget) + " of " + std::to_string(cost));
+    CrashingFiles files(budget);
+    const bool done = save_with(files, dir.path(), step, keep);
+    EXPECT_EQ(files.crashed(), budget < cost);
+    files.lose(random);
+    const ResumePoint found = find_resume_point(dir.path());
+    ASSERT_TRUE(found.checkpoint.step() == step || found.checkpoint.step() == before.back())
+        << found.checkpoint.step();
+    ASSERT_TRUE(holds_step(found.checkpoint));
+    ASSERT_TRUE(!done || found.checkpoint.step() == step);
+    // The next save works, and leaves nothing of the crash behind.
+    ASSERT_TRUE(save_with(calm, dir.path(), step + 1, 1));
+    ASSERT_EQ(list_directory(dir.path()), std::vector<std::string>{checkpoint_name(step + 1)});
+  }
+}
+
+TEST(Crash, AtEveryOperationAndByteLeavesTheLastCheckpoint) {
+  crash_everywhere({1, 2}, 3, 2, 1);
+}
+
+TEST(Crash, WhileAnExistingStepIsReplacedLeavesOneOfTheTwo) {
+  // 7 is there from a run that was abandoned; it holds the same step, so either is right.
+  crash_everywhere({7}, 7, 3, 5);
+}
+
+TEST(Crash, TheFirstSaveEverLeavesNothingOrAll) {
+  Random random(3);
+  for (std::int64_t budget = 0; budget < 1200; budget += 7) {
+    const TempDir dir;
+    CrashingFiles files(budget);
+    const bool done = save_with(files, dir / "new", 1, 1);
+    files.lose(random);
+    try {
+      EXPECT_TRUE(holds_step(find_resume_point(dir / "new").checkpoint));
+    } catch (const CheckpointError& error) {
+      EXPECT_FALSE(done);
+      EXPECT_THAT(error.what(), HasSubstr("there is no complete checkpoint in"));
+    }
+  }
+}
+
+// A process that forks writers, each of which is killed by its own timer, and looks at what they leave.
+const testing::RankFunction killed_writers("killed_writers", [] {
+  const std::string directory = std::getenv("PENSTOCK_TEST_DIRECTORY");
+  const int rounds = std::atoi(std::getenv("PENSTOCK_TEST_ROUNDS"));
+  Random random(11);
+  std::int64_t last = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const std::int64_t microseconds = pick(random, 500, 40000);
+    const pid_t child = fork();
+    if (child == 0) {
+      signal(SIGALRM, [](int) { kill(getpid(), SIGKILL); });
+      World world = init();
+      CheckpointWriter writer(directory, world.group(), {.keep = 2});
+      writer.save(last + 1, model_at(last + 1, 20000));
+      writer.wait();  // from here on there is one to go back to
+      const itimerval timer{{0, 0}, {0, microseconds}};
+      setitimer(ITIMER_REAL, &timer, nullptr);
+      for (std::int64_t step = last + 2;; ++step) writer.save(step, model_at(step, 20000));
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
+      std::printf("the writer was not killed\n");
+      return 1;
+    }
+    const ResumePoint found = find_resume_point(directory);
+    if (found.checkpoint.step() <= last || !holds_step(found.checkpoint) || found.passed_over.size() > 1) {
+      std::printf("round %d: step %lld after %lld\n", round, static_cast<long long>(found.checkpoint.step()),
+                  static_cast<long long>(last));
+      return 1;
+    }
+    last = found.checkpoint.step();
+  }
+  std::printf("%lld steps\n", static_cast<long long>(last));
+  return 0;
+});
+
+TEST(Crash, KilledWritersLeaveACompleteCheckpoint) {
+  const TempDir dir;
+  const char* more = std::getenv("PENSTOCK_KILL_ROUNDS");
+  const auto done = run_program(
+      {fs::read_symlink("/proc/self/exe").string()},
+      {"PENSTOCK_TEST_RANKS=killed_writers", "PENSTOCK_TEST_DIRECTORY=" + dir.path(),
+       std::string("PENSTOCK_TEST_ROUNDS=") + (more != nullptr ? more : "40"), "OMP_NUM_THREADS=1"});
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
+  std::printf("%s", done.out.c_str());
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,199 @@
+// Disks that fail. `CrashingFiles` stops for good after any number of operations and bytes, as a machine does
+// that loses power, and then forgets what was not flushed; `HookedFiles` lets a test refuse single
+// operations.
+#pragma once
+
+#include "checkpoint/files.h"
+#include "partitions.h"
+
+#include <penstock/checkpoint/error.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+#include <vector>
+
+namespace penstock::test {
+
+namespace fs = std::filesystem;
+
+class CrashingFiles : public Files {
+ public:
+  //! An operation costs one unit, and so does each byte that is written.
+  explicit CrashingFiles(std::int64_t budget = std::numeric_limits<std::int64_t>::max()) : budget_(budget) {}
+
+  std::int64_t spent() const { return spent_; }
+  bool crashed() const { return crashed_; }
+
+  std::unique_ptr<OutputFile> create(const std::string& path) override {
+    spend(1);
+    if (!fs::exists(path)) pending_.push_back({parent_directory(path), Change::Create, path, {}});
+    return std::make_unique<File>(*this, path);
+  }
+  void make_directory(const std::string& path) override {
+    spend(1);
+    if (fs::exists(path)) return;
+    fs::create_directories(path);
+    pending_.push_back({parent_directory(path), Change::Create, path, {}});
+  }
+  void rename(const std::string& from, const std::string& to) override {
+    spend(1);
+    fs::rename(from, to);
+    pending_.push_back({parent_directory(to), Change::Rename, from, to});
+  }
+  void exchange(const std::string& a, const std::string& b) override {
+    spend(1);
+    swap(a, b);
+    pending_.push_back({parent_directory(b), Change::Exchange, a, b});
+  }
+  void sync_directory(const std::string& path) override {
+    spend(1);
+    std::erase_if(pending_, [&](const Pending& change) { return change.directory == path; });
+  }
+  void remove(const std::string& path) override {
+    spend(1);
+    fs::remove_all(path);
+    // What is gone need not be forgotten.
+    std::erase_if(pending_, [&](const Pending& change) {
+      return change.a == path || change.a.starts_with(path + "/");
+    });
+  }
+
+  //! After the crash: files that were not flushed keep a part of their bytes, changes of directories that
+  //! were not are undone or not.
+  void lose(Random& random) {
+    for (auto it = pending_.rbegin(); it != pending_.rend(); ++it) {
+      if (pick(random, 0, 1) == 0) continue;
+      switch (it->change) {
+        case Change::Create:
+          fs::remove_all(now(it->a));
+          break;
+        case Change::Rename:
+          if (fs::exists(it->b)) fs::rename(it->b, it->a);
+          undone_.insert(it->a);
+          break;
+        case Change::Exchange:
+          swap(it->a, it->b);
+          break;
+      }
+    }
+    for (const std::string& path : unflushed_) {
+      const std::string place = now(path);
+      if (fs::exists(place))
+        fs::resize_file(place, static_cast<std::uintmax_t>(
+                                   pick(random, 0, static_cast<std::int64_t>(fs::file_size(place)))));
+    }
+  }
+
+ private:
+  enum class Change { Create, Rename, Exchange };
+  struct Pending {
+    std::string directory;
+    Change change;
+    std::string a, b;
+  };
+
+  class File : public OutputFile {
+   public:
+    File(CrashingFiles& files, const std::string& path)
+        : files_(files), path_(path), file_(path, std::ios::binary) {
+      files_.unflushed_.insert(path);
+    }
+    using OutputFile::write;
+    void write(std::span<const std::uint8_t> bytes) override {
+      const std::int64_t room = files_.budget_ - files_.spent_;
+      const auto count =
+          std::min<std::int64_t>(std::max<std::int64_t>(room, 0), static_cast<std::int64_t>(bytes.size()));
+      file_.write(reinterpret_cast<const char*>(bytes.data()), count);
+      file_.flush();
+      files_.spend(static_cast<std::int64_t>(bytes.size()));
+    }
+    void finish() override {
+      files_.spend(1);
+      files_.unflushed_.erase(path_);
+    }
+
+   private:
+    CrashingFiles& files_;
+    std::string path_;
+    std::ofstream file_;
+  };
+
+  void spend(std::int64_t units) {
+    spent_ += units;
+    if (spent_ <= budget_ && !crashed_) return;
+    crashed_ = true;
+    throw StorageError("the machine is off", EIO);
+  }
+
+  static void swap(const std::string& a, const std::string& b) {
+    fs::rename(a, a + ".swap");
+    fs::rename(b, a);
+    fs::rename(a + ".swap", b);
+  }
+
+  //! Where a path is now, if its directory was renamed and that was not undone.
+  std::string now(const std::string& path) const {
+    for (const Pending& change : pending_) {
+      if (change.change == Change::Rename && path.starts_with(change.a + "/") &&
+          !undone_.contains(change.a)) {
+        return change.b + path.substr(change.a.size());
+      }
+    }
+    return path;
+  }
+
+  std::int64_t budget_, spent_ = 0;
+  bool crashed_ = false;
+  std::vector<Pending> pending_;
+  std::set<std::string> unflushed_, undone_;
+};
+
+//! The real disk, but `before` is called ahead of every operation and may throw; the operation's name and
+//! path are given.
+class HookedFiles : public Files {
+ public:
+  using Before = std::function<void(const std::string& operation, const std::string& path)>;
+  explicit HookedFiles(Before before) : before_(std::move(before)) {}
+
+  std::unique_ptr<OutputFile> create(const std::string& path) override {
+    before_("create", path);
+    return std::make_unique<File>(disk().create(path), path, before_);
+  }
+  void make_directory(const std::string& path) override {
+    before_("make", path), disk().make_directory(path);
+  }
+  void rename(const std::string& from, const std::string& to) override {
+    before_("rename", to), disk().rename(from, to);
+  }
+  void exchange(const std::string& a, const std::string& b) override {
+    before_("exchange", b), disk().exchange(a, b);
+  }
+  void sync_directory(const std::string& path) override {
+    before_("sync", path), disk().sync_directory(path);
+  }
+  void remove(const std::string& path) override { before_("remove", path), disk().remove(path); }
+
+ private:
+  class File : public OutputFile {
+   public:
+    File(std::unique_ptr<OutputFile> file, std::string path, const Before& before)
+        : file_(std::move(file)), path_(std::move(path)), before_(before) {}
+    using OutputFile::write;
+    void write(std::span<const std::uint8_t> bytes) override { before_("write", path_), file_->write(bytes); }
+    void finish() override { before_("finish", path_), file_->finish(); }
+
+   private:
+    std::unique_ptr<OutputFile> file_;
+    std::string path_;
+    const Before& before_;
+  };
+
+  Before before_;
+};
+
+}  // namespace penstock::test

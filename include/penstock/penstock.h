@@ -8,6 +8,7 @@
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
 #include <penstock/parallel/ddp.h>
+#include <penstock/parallel/pipeline_data_parallel.h>
 #include <penstock/parallel/replicate.h>
 #include <penstock/parallel/sharded.h>
 #include <penstock/pipe/pipe.h>

@@ -181,8 +181,23 @@ void FlatShard::abandon() noexcept {
   try {
     release();
   } catch (...) {
-    // The gather failed, and the transport may still write: the storage stays. The next use raises again.
+    // The gather failed, and the transport may still write. Its storage is left to it; a new one takes its
+    // place.
+    gathering_ = gathered_ = false;
+    sent_ = at::Tensor();
+    full_ = at::empty_like(full_);
+    for (Entry& entry : entries_) {
+      entry.view = over(full_, entry.offset, entry.shape);
+      entry.parameter.set_data(at::empty({0}, full_.options()));
+    }
+    set_storage(false);
   }
+}
+
+void FlatShard::set_groups(const Group& gather, const Group& reduce, const std::optional<Group>& replicas) {
+  gather_ = gather;
+  reduce_ = reduce;
+  options_.replicas = replicas;
 }
 
 at::Tensor FlatShard::whole(bool gradients) const {

@@ -40,6 +40,8 @@ class FlatShard {
   //! Waits, and adds to the gradients of the shards; `used` says of which (all, if empty).
   void finish_reduce(const std::vector<bool>& used = {});
   void abandon() noexcept;
+  //! Others in place of those that failed.
+  void set_groups(const Group& gather, const Group& reduce, const std::optional<Group>& replicas);
 
   //! This rank's part of the parameters, or of their gradients (0 where there is none), with padding.
   at::Tensor whole(bool gradients) const;

@@ -56,6 +56,9 @@ Replica::NoSync::~NoSync() {
 bool Replica::syncs() const {
   return reducer_->sync();
 }
+void Replica::set_sync(bool sync) const {
+  reducer_->set_sync(sync);
+}
 void Replica::broadcast_buffers() const {
   broadcast_values(group_, buffers_);
 }

@@ -133,5 +133,8 @@ void Sharded::reshard() const {
 void Sharded::reduce() const {
   units_->reduce();
 }
+void Sharded::recover(const Group& group, std::optional<Group> replicas) const {
+  units_->recover(group, replicas);
+}
 
 }  // namespace penstock

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 namespace penstock {
 
@@ -35,12 +36,15 @@ ShardedUnits::ShardedUnits(const std::vector<UnitSpec>& units, std::vector<std::
       order_(std::move(order)) {
   for (std::size_t u = 0; u < units.size(); ++u) {
     Unit& unit = units_.emplace_back();
-    std::map<std::pair<at::ScalarType, bool>, std::vector<NamedTensor>> kinds;
-    for (const NamedTensor& item : units[u].parameters)
-      kinds[{item.tensor.scalar_type(), item.tensor.requires_grad()}].push_back(item);
+    std::map<std::tuple<std::string, at::ScalarType, bool>, std::vector<NamedTensor>> kinds;
+    for (const NamedTensor& item : units[u].parameters) {
+      const bool alone =
+          std::find(options.alone.begin(), options.alone.end(), item.name) != options.alone.end();
+      kinds[{alone ? item.name : "", item.tensor.scalar_type(), item.tensor.requires_grad()}].push_back(item);
+    }
     for (const auto& [kind, parameters] : kinds) {
       unit.flats.emplace_back(parameters, gather_, reduce_, options_);
-      if (!kind.second) continue;
+      if (!unit.flats.back().trains()) continue;
       for (std::size_t entry = 0; entry < parameters.size(); ++entry)
         leaves_.push_back({u, unit.flats.size() - 1, entry});
     }
@@ -83,8 +87,11 @@ void ShardedUnits::release(std::size_t unit) {
   for (FlatShard& flat : units_[unit].flats) flat.release();
 }
 
-void ShardedUnits::unshard() {
+void ShardedUnits::start_unshard() {
   for (std::size_t u = 0; u < units_.size(); ++u) start_gather(u);
+}
+void ShardedUnits::unshard() {
+  start_unshard();
   for (std::size_t u = 0; u < units_.size(); ++u) finish_gather(u);
 }
 void ShardedUnits::reshard() {
@@ -222,6 +229,8 @@ void ShardedUnits::finish() {
 }
 
 void ShardedUnits::reduce() {
+  // Also what came without the engine, from modules that add to their gradients themselves.
+  for (const Leaf& place : leaves_) units_[place.unit].flats[place.flat].collect(place.entry);
   begin();
   finish_reductions();
   active_ = false;
@@ -233,6 +242,19 @@ void ShardedUnits::abandon() noexcept {
     for (FlatShard& flat : unit.flats) flat.abandon();
   }
   active_ = watched_ = false;
+}
+
+void ShardedUnits::recover(const Group& group, const std::optional<Group>& replicas) {
+  if (group.size() != gather_.size() || group.rank() != gather_.rank())
+    throw UsageError("a sharded model can only go on with as many ranks in the same order", {},
+                     "load a checkpoint to change their number");
+  abandon();
+  gather_ = group;
+  reduce_ = group.size() > 1 ? *group.split(0, group.rank()) : group;
+  options_.replicas = replicas;
+  for (Unit& unit : units_) {
+    for (FlatShard& flat : unit.flats) flat.set_groups(gather_, reduce_, replicas);
+  }
 }
 
 std::vector<ShardedParameter> ShardedUnits::shards() const {
@@ -266,6 +288,13 @@ std::vector<NamedTensor> ShardedUnits::gather(bool gradients) const {
   return all;
 }
 
+double ShardedUnits::combine_norm(double part, bool largest) const {
+  if (gather_.size() == 1) return part;
+  const at::Tensor sum = at::full({1}, part, at::kDouble);
+  gather_.all_reduce(sum, largest ? ReduceOp::Max : ReduceOp::Sum);
+  return sum.item<double>();
+}
+
 double ShardedUnits::clip_grad_norm(double max_norm, double norm_type) const {
   if (!(max_norm > 0) || !(norm_type > 0))
     throw UsageError("the norm to clip to, and its order, must be positive");
@@ -279,9 +308,8 @@ double ShardedUnits::clip_grad_norm(double max_norm, double norm_type) const {
         at::linalg_vector_norm(grad, norm_type, std::nullopt, false, at::kDouble).item<double>();
     part = largest ? std::max(part, norm) : part + std::pow(norm, norm_type);
   }
-  const at::Tensor sum = at::full({1}, part, at::kDouble);
-  if (gather_.size() > 1) gather_.all_reduce(sum, largest ? ReduceOp::Max : ReduceOp::Sum);
-  const double total = largest ? sum.item<double>() : std::pow(sum.item<double>(), 1 / norm_type);
+  part = combine_norm(part, largest);
+  const double total = largest ? part : std::pow(part, 1 / norm_type);
   const double scale = max_norm / (total + 1e-6);
   if (scale < 1 || std::isnan(scale)) {
     for (const ShardedParameter& item : shards()) {

@@ -32,13 +32,16 @@ class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
   //! Gradients are only collected, until `reduce`.
   void set_by_hand() { by_hand_ = true; }
 
+  void start_unshard();
   void unshard();
   void reshard();
   void reduce();
+  void recover(const Group& group, const std::optional<Group>& replicas);
 
   std::vector<ShardedParameter> shards() const;
   std::vector<NamedTensor> gather(bool gradients) const;
   double clip_grad_norm(double max_norm, double norm_type) const;
+  double combine_norm(double part, bool largest) const;
   const Group& group() const { return gather_; }
 
  private:

@@ -42,6 +42,7 @@ double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shar
         at::linalg_vector_norm(grad, norm_type, std::nullopt, false, at::kDouble).item<double>();
     part = largest ? std::max(part, norm) : part + std::pow(norm, norm_type);
   }
+  if (setup.options.data_parallel) part = setup.options.data_parallel->combine_norm(part, largest);
   const at::Tensor sum = at::full({1}, part, at::kDouble);
   if (setup.group.size() > 1) setup.group.all_reduce(sum, largest ? ReduceOp::Max : ReduceOp::Sum);
   const double total = largest ? sum.item<double>() : std::pow(sum.item<double>(), 1 / norm_type);

@@ -84,6 +84,8 @@ void Step::perform_usual(const Action& action) {
   const StageId stage = action.stage();
   const MicrobatchId microbatch = action.microbatch();
   DataParallel* const data_parallel = setup_.options.data_parallel.get();
+  if (data_parallel != nullptr && action.is_compute() && action.kind() != ActionKind::Overlap)
+    data_parallel->before_compute(stage);
   switch (action.kind()) {
     case ActionKind::Forward:
       return forward(stage, microbatch);

@@ -75,33 +75,47 @@ std::vector<NamedTensor> snapshot_grads(const StageModule& module) {
   return snapshot(grads);
 }
 
-DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps,
-                   std::uint64_t seed) {
+StepInput part_of(const StepInput& batch, int replica, int replicas) {
+  if (replicas == 1) return batch;
+  const auto r = static_cast<std::size_t>(replica);
+  const Chunks chunks = split_args_kwargs_into_chunks(batch.args, batch.kwargs, replicas);
+  StepInput part{chunks.args[r], chunks.kwargs[r], split_tree(batch.target, replicas, "target")[r]};
+  for (const auto& [stage, own] : batch.stage_kwargs)
+    part.stage_kwargs[stage] = split_args_kwargs_into_chunks({}, own, replicas).kwargs[r];
+  return part;
+}
+
+DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps, std::uint64_t seed,
+                   int replicas) {
   const auto modules = model.make(stages);
   const auto skips = model.skips(stages);
   DenseRun run;
   for (int step = 0; step < steps; ++step) {
-    const StepInput batch = model.batch(rows);
-    const Chunks chunks = split_args_kwargs_into_chunks(batch.args, batch.kwargs, microbatches);
-    const auto targets = split_tree(batch.target, microbatches, "target");
-    std::vector<std::vector<Kwargs>> kwargs(static_cast<std::size_t>(microbatches));
-    for (auto& of_microbatch : kwargs) of_microbatch.resize(modules.size());
-    for (const auto& [stage, own] : batch.stage_kwargs) {
-      if (stage.value >= stages) continue;
-      const auto cut = split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
-      for (std::size_t m = 0; m < cut.size(); ++m) kwargs[m][static_cast<std::size_t>(stage.value)] = cut[m];
-    }
+    const StepInput whole = model.batch(rows);
     std::vector<at::Tensor> losses;
     std::vector<c10::IValue> outputs;
-    for (std::size_t m = 0; m < targets.size(); ++m) {
-      const RandomKey key{seed, static_cast<std::uint64_t>(step), StageId(0),
-                          MicrobatchId(static_cast<std::int64_t>(m))};
-      const c10::IValue output = forward(modules, skips, chunks.args[m], kwargs[m], key);
-      const at::Tensor loss = model.loss(output, targets[m], {});
-      const double share = static_cast<double>(chunks.rows[m]) / rows;
-      loss.backward(at::full_like(loss, share));
-      losses.push_back(loss.detach());
-      outputs.push_back(map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); }));
+    for (int replica = 0; replica < replicas; ++replica) {
+      const StepInput batch = part_of(whole, replica, replicas);
+      const Chunks chunks = split_args_kwargs_into_chunks(batch.args, batch.kwargs, microbatches);
+      const auto targets = split_tree(batch.target, microbatches, "target");
+      std::vector<std::vector<Kwargs>> kwargs(static_cast<std::size_t>(microbatches));
+      for (auto& of_microbatch : kwargs) of_microbatch.resize(modules.size());
+      for (const auto& [stage, own] : batch.stage_kwargs) {
+        if (stage.value >= stages) continue;
+        const auto cut = split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
+        for (std::size_t m = 0; m < cut.size(); ++m)
+          kwargs[m][static_cast<std::size_t>(stage.value)] = cut[m];
+      }
+      for (std::size_t m = 0; m < targets.size(); ++m) {
+        const RandomKey key{seed, static_cast<std::uint64_t>(step), StageId(0),
+                            MicrobatchId(static_cast<std::int64_t>(m)), static_cast<std::uint32_t>(replica)};
+        const c10::IValue output = forward(modules, skips, chunks.args[m], kwargs[m], key);
+        const at::Tensor loss = model.loss(output, targets[m], {});
+        const double share = static_cast<double>(chunks.rows[m]) / rows;
+        loss.backward(at::full_like(loss, share));
+        losses.push_back(loss.detach());
+        outputs.push_back(map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); }));
+      }
     }
     run.losses.push_back(losses);
     run.outputs.push_back(merge_chunks(outputs));

@@ -33,8 +33,13 @@ struct DenseRun {
   std::vector<std::vector<NamedTensor>> buffers;
 };
 
-//! `steps` steps of SGD with rate 0.1 over batches of `rows` rows.
-DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps, std::uint64_t seed);
+//! `steps` steps of SGD with rate 0.1 over batches of `rows` rows. With data parallelism the batch is cut for
+//! the replicas first, and each part into its microbatches: losses come replica by replica.
+DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps, std::uint64_t seed,
+                   int replicas = 1);
+
+//! The part of a batch that one of the replicas trains on.
+StepInput part_of(const StepInput& batch, int replica, int replicas);
 
 //! SGD on all parameters of a stage, then their gradients are dropped.
 void sgd_step(StageModule& module);

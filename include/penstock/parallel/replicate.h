@@ -69,6 +69,9 @@ class Replica {
   //! Tells, before the backward of these values, which parameters it will not reach.
   void find_unused(const std::vector<at::Tensor>& outputs) const;
 
+  //! The same as `no_sync`, for good.
+  void set_sync(bool sync) const;
+
   // For those who know better than the autograd engine when the last gradient has been added (pipelines).
   //! The next backward adds the last gradients: buckets start as they fill. Ends with `reduce`.
   void begin() const;

@@ -36,6 +36,9 @@ struct ShardOptions {
   bool find_unused = false;
   //! Whether all start from the parameters of the group's first rank.
   bool broadcast_parameters = true;
+  //! Parameters that are cut for themselves: those that several pipeline stages hold, which must be cut
+  //! alike.
+  std::vector<std::string> alone{};
 };
 
 //! What this rank has of one parameter of the model: all that a checkpoint needs.
@@ -89,6 +92,9 @@ class Sharded {
   void reshard() const;
   //! Reduces what has been added since the last time, and waits.
   void reduce() const;
+  //! After a failure and a rebuilt world: goes on with a new group of the same ranks. What the failed step
+  //! had added and not reduced is dropped.
+  void recover(const Group& group, std::optional<Group> replicas = std::nullopt) const;
 
   const std::shared_ptr<ShardedUnits>& units() const { return units_; }
 

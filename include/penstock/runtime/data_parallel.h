@@ -14,11 +14,19 @@ class DataParallel {
   virtual void unshard(StageId stage) = 0;
   //! RESHARD: they are not, for now.
   virtual void reshard(StageId stage) = 0;
+  //! Before each computation of the stage: what `unshard` has begun must be done.
+  virtual void before_compute(StageId stage) { (void)stage; }
   //! Before a backward that adds to the stage's weight gradients (B or W). `last` is that of the step's last
   //! one: before all others gradients must only be accumulated (`no_sync`).
   virtual void before_backward(StageId stage, bool last) = 0;
   //! REDUCE_GRAD: all gradients of this step have been added; reduce them over the replicas.
   virtual void reduce_grad(StageId stage) = 0;
+  //! A part of a norm over the parameters as stages show them: added up (or the largest taken) over the ranks
+  //! that hold other elements of the same parameters.
+  virtual double combine_norm(double part, bool largest) {
+    (void)largest;
+    return part;
+  }
 };
 
 }  // namespace penstock

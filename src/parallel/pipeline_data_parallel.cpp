@@ -1,0 +1,103 @@
+// Stages and their data parallelism.
+#include "parallel/sharded_units.h"
+
+#include <penstock/base/error.h>
+#include <penstock/parallel/pipeline_data_parallel.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <utility>
+
+namespace penstock {
+namespace {
+
+// Shows the shards as its parameters.
+class ShardedStageModule final : public StageModule {
+ public:
+  ShardedStageModule(std::shared_ptr<StageModule> inner, std::shared_ptr<ShardedUnits> units,
+                     at::Device device)
+      : inner_(std::move(inner)), units_(std::move(units)), device_(device) {}
+
+  StageResult forward(const Args& args, const Kwargs& kwargs) override {
+    return inner_->forward(args, kwargs);
+  }
+  std::vector<NamedTensor> parameters() const override {
+    std::vector<NamedTensor> all;
+    for (const ShardedParameter& item : units_->shards()) all.push_back({item.name, item.shard});
+    return all;
+  }
+  std::vector<NamedTensor> buffers() const override { return inner_->buffers(); }
+  void to(at::Device device) override {
+    if (device == device_) return;
+    throw UsageError(
+        "the stage's parameters are sharded on " + device_.str() + " and cannot go to " + device.str(), {},
+        "move the module before it is sharded");
+  }
+  std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
+
+ private:
+  std::shared_ptr<StageModule> inner_;
+  std::shared_ptr<ShardedUnits> units_;
+  at::Device device_;
+};
+
+}  // namespace
+
+ReplicatedStages::ReplicatedStages(const std::vector<PipelineStage>& stages, const Group& group,
+                                   const ReplicateOptions& options) {
+  for (const PipelineStage& stage : stages)
+    replicas_.emplace(stage.index(), replicate(stage.module(), group, options));
+  for (auto& [index, replica] : replicas_) replica.set_sync(false);  // reductions begin by hand
+}
+
+void ReplicatedStages::before_backward(StageId stage, bool last) {
+  if (last) replicas_.at(stage).begin();
+}
+
+void ReplicatedStages::reduce_grad(StageId stage) {
+  replicas_.at(stage).reduce();
+}
+
+std::shared_ptr<StageModule> ShardedStages::add(int stage_index, std::shared_ptr<StageModule> module) {
+  const std::vector<NamedTensor> parameters = module->parameters();
+  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().tensor.device();
+  Sharded sharded = shard_by_hand(*module, group_, options_);
+  auto shown = std::make_shared<ShardedStageModule>(std::move(module), sharded.units(), device);
+  if (!stages_.emplace(StageId(stage_index), std::move(sharded)).second)
+    throw UsageError("stage " + std::to_string(stage_index) + " is sharded already");
+  return shown;
+}
+
+void ShardedStages::unshard(StageId stage) {
+  stages_.at(stage).units()->start_unshard();
+}
+void ShardedStages::before_compute(StageId stage) {
+  stages_.at(stage).unshard();
+}
+void ShardedStages::reshard(StageId stage) {
+  stages_.at(stage).reshard();
+}
+void ShardedStages::reduce_grad(StageId stage) {
+  stages_.at(stage).reduce();
+}
+
+double ShardedStages::combine_norm(double part, bool largest) {
+  if (stages_.empty()) return part;
+  return stages_.begin()->second.units()->combine_norm(part, largest);
+}
+
+std::vector<at::Tensor> ShardedStages::parameters() const {
+  std::vector<at::Tensor> all;
+  for (const auto& [index, sharded] : stages_) {
+    for (const at::Tensor& shard : sharded.parameters()) all.push_back(shard);
+  }
+  return all;
+}
+
+void ShardedStages::recover(const Group& group) {
+  group_ = group;
+  for (const auto& [index, sharded] : stages_) sharded.recover(group);
+}
+
+}  // namespace penstock

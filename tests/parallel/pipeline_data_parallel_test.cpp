@@ -1,0 +1,270 @@
+// Pipelines times data parallelism, for every schedule: losses, gradients and training equal a dense run over
+// the same microbatches. (The reference leaves gradients unreduced in its zero-bubble schedules.)
+#include "parallel/dense_gpt.h"
+#include "runtime/against_dense.h"
+#include "runtime/models.h"
+#include "support/check.h"
+#include "support/process_ranks.h"
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/parallel/pipeline_data_parallel.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+namespace penstock::testing {
+namespace {
+
+constexpr std::uint64_t kSeed = 42;
+constexpr int kSteps = 3;
+
+enum class Mode { Replicated, Sharded };
+
+// This rank's pipeline, one of `replicas`: ranks of a pipeline are neighbours in the world.
+struct Place {
+  Place(const Group& world, int replicas)
+      : ranks(world.size() / replicas),
+        replica(world.rank() / ranks),
+        pipeline(*world.split(replica, world.rank())),
+        across(*world.split(world.rank() % ranks, world.rank())) {}
+  int ranks, replica;
+  Group pipeline, across;
+};
+
+// The stages of this rank with their data parallelism.
+struct Parallel {
+  Parallel(const Model& model, const Place& place, ScheduleKind kind, int per_rank, Mode mode) {
+    const int count = place.ranks * per_rank;
+    const auto modules = model.make(count);
+    const Placement placement = Placement::make(place.ranks, count, info_of(kind).placement);
+    ShardOptions options;
+    options.find_unused = true;
+    for (const SharedParameter& shared : model.shared(count)) {
+      for (const ParameterPlace& item : shared) options.alone.push_back(item.name);
+    }
+    if (mode == Mode::Sharded) sharded = std::make_shared<ShardedStages>(place.across, options);
+    for (const StageId stage : placement.stages_of(Rank(place.pipeline.rank()))) {
+      const auto module = modules[static_cast<std::size_t>(stage.value)];
+      stages.emplace_back(sharded ? sharded->add(stage.value, module) : module, stage.value, count, at::kCPU,
+                          place.pipeline);
+    }
+    data_parallel = sharded;
+    if (!sharded) data_parallel = std::make_shared<ReplicatedStages>(stages, place.across);
+  }
+  std::vector<NamedTensor> gradients(const PipelineStage& stage) const {
+    return sharded ? sharded->sharded(stage.index()).gather_gradients() : snapshot_grads(stage.module());
+  }
+  std::vector<NamedTensor> parameters(const PipelineStage& stage) const {
+    return sharded ? sharded->sharded(stage.index()).gather_parameters()
+                   : snapshot(stage.module().parameters());
+  }
+  std::vector<PipelineStage> stages;
+  std::shared_ptr<ShardedStages> sharded;
+  std::shared_ptr<DataParallel> data_parallel;
+};
+
+PipelineOptions options_of(const Model& model, const Parallel& parallel, const Place& place) {
+  PipelineOptions options = options_for(model, parallel.stages.front().num_stages());
+  options.seed = kSeed;
+  options.replica = static_cast<std::uint32_t>(place.replica);
+  options.data_parallel = parallel.data_parallel;
+  return options;
+}
+
+void expect_dense(const Model& model, const Case& test, const DenseRun& dense, const Group& world,
+                  int replicas, Mode mode) {
+  const Place place(world, replicas);
+  const Parallel parallel(model, place, test.kind, test.stages_per_rank, mode);
+  PipelineSchedule pipeline(parallel.stages, test.kind, test.microbatches,
+                            options_of(model, parallel, place));
+  for (int step = 0; step < kSteps; ++step) {
+    const StepResult result = pipeline.step(part_of(model.batch(test.rows), place.replica, replicas));
+    const auto& expected = dense.losses[static_cast<std::size_t>(step)];
+    const std::size_t first = static_cast<std::size_t>(place.replica * test.microbatches);
+    const std::string when = "step " + std::to_string(step) + " ";
+    for (std::size_t m = 0; m < result.losses.size(); ++m)
+      expect_near(when + "loss", result.losses[m], expected[first + m], step == 0 ? 1e-5 : 1e-4);
+    for (const PipelineStage& stage : pipeline.stages()) {
+      const auto s = static_cast<std::size_t>(stage.index().value);
+      if (step == 0)
+        expect_near("stage " + std::to_string(s) + " gradient of", parallel.gradients(stage),
+                    dense.gradients[s]);
+      sgd_step(stage.module());
+    }
+  }
+  for (const PipelineStage& stage : pipeline.stages()) {
+    const auto s = static_cast<std::size_t>(stage.index().value);
+    expect_near("stage " + std::to_string(s) + " parameter", parallel.parameters(stage), dense.parameters[s],
+                1e-4);
+  }
+}
+
+bool legal(const Case& test, int ranks) {
+  try {
+    check_shape(test.kind, {ranks, test.stages_per_rank, test.microbatches});
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+// `world` ranks as `replicas` pipelines, in every schedule.
+int sweep(const Model& model, int world, int replicas, Mode mode) {
+  at::set_num_threads(1);
+  const int ranks = world / replicas;
+  const int microbatches = 2 * ranks, rows = replicas * (2 * microbatches + 1);  // uneven microbatches
+  int run = 0;
+  std::map<int, DenseRun> runs;
+  for (const ScheduleInfo& info : schedule_infos()) {
+    for (const int per_rank : {1, 2}) {
+      const Case test{info.kind, per_rank, microbatches, rows};
+      if (!info.has_backward || !legal(test, ranks)) continue;
+      const int stages = ranks * per_rank;
+      if (!runs.contains(stages))
+        runs.emplace(stages, run_dense(model, stages, microbatches, rows, kSteps, kSeed, replicas));
+      SCOPED_TRACE(model.name + ", " + std::to_string(replicas) + " replicas of " + std::to_string(ranks) +
+                   " ranks: " + test.text());
+      EXPECT_NO_THROW(run_thread_ranks(
+          world, [&](World& w) { expect_dense(model, test, runs.at(stages), w.group(), replicas, mode); }));
+      ++run;
+    }
+  }
+  return run;
+}
+
+class EverySchedule : public ::testing::TestWithParam<Mode> {};
+INSTANTIATE_TEST_SUITE_P(Modes, EverySchedule, ::testing::Values(Mode::Replicated, Mode::Sharded),
+                         [](const auto& mode) {
+                           return mode.param == Mode::Replicated ? "Replicated" : "Sharded";
+                         });
+
+TEST_P(EverySchedule, EqualsADenseRunOver4Ranks) {
+  for (const Model& model : all_models()) {
+    if (model.name == "cnn") continue;  // batch norm's buffers are each replica's own
+    EXPECT_GT(sweep(model, 4, 2, GetParam()), 10);
+  }
+}
+
+TEST_P(EverySchedule, EqualsADenseRunOver8Ranks) {
+  EXPECT_GT(sweep(mlp(), 8, 2, GetParam()), 10);
+  EXPECT_GT(sweep(tied_transformer(), 8, 4, GetParam()), 10);
+}
+
+const RankFunction gloo_ranks("pipeline_data_parallel", [] {
+  at::set_num_threads(1);
+  World world = init();
+  for (const Mode mode : {Mode::Replicated, Mode::Sharded}) {
+    for (const ScheduleKind kind : {ScheduleKind::InterleavedZeroBubble, ScheduleKind::ZB1P}) {
+      const Case test{kind, kind == ScheduleKind::InterleavedZeroBubble ? 2 : 1, 4, 18};
+      const Model model = tied_transformer();
+      const DenseRun dense = run_dense(model, 2 * test.stages_per_rank, 4, 18, kSteps, kSeed, 2);
+      expect_dense(model, test, dense, world.group(), 2, mode);
+    }
+  }
+  return 0;
+});
+
+TEST(PipelineTimesData, EqualsADenseRunOverGlooProcesses) {
+  const RanksOutcome outcome = run_process_ranks("pipeline_data_parallel", 4);
+  ASSERT_TRUE(outcome.result.ok) << outcome.text();
+}
+
+TEST_P(EverySchedule, ReducesEachStageOnceAStep) {
+  for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::ZB1P}) {
+    run_thread_ranks(4, [&](World& world) {
+      const Model model = mlp();
+      const Place place(world.group(), 2);
+      const Parallel parallel(model, place, kind, 1, GetParam());
+      PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
+      const Traffic traffic(world);
+      pipeline.step(part_of(model.batch(16), place.replica, 2));
+      const int reductions =
+          traffic.of(GetParam() == Mode::Replicated ? "all_reduce" : "reduce_scatter").count;
+      CHECK_SAME(reductions, 1);
+    });
+  }
+}
+
+TEST_P(EverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
+  const Model model = mlp();
+  for (const ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::ZB1P}) {
+    const DenseRun once = run_dense(model, 2, 4, 16, 1, kSeed, 2);
+    run_thread_ranks(4, [&](World& world) {
+      const Place place(world.group(), 2);
+      const Parallel parallel(model, place, kind, 1, GetParam());
+      PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        pipeline.set_steps(0);  // the same random numbers
+        pipeline.step(part_of(model.batch(16), place.replica, 2));
+      }
+      double squares = 0;
+      for (const auto& of_stage : once.gradients) {
+        for (const NamedTensor& item : of_stage) squares += (item.tensor * 2).square().sum().item<double>();
+      }
+      const auto expect_gradients = [&](double factor) {
+        for (const PipelineStage& stage : pipeline.stages()) {
+          std::vector<NamedTensor> expected =
+              snapshot(once.gradients[static_cast<std::size_t>(stage.index().value)]);
+          for (NamedTensor& item : expected) item.tensor = item.tensor * factor;
+          expect_near("gradient of", parallel.gradients(stage), expected);
+        }
+      };
+      expect_gradients(2);
+      const double norm = pipeline.clip_grad_norm(0.01);
+      CHECK_THAT(std::abs(norm - std::sqrt(squares)) < 1e-5 * std::max(1.0, norm));
+      expect_gradients(2 * 0.01 / norm);
+    });
+  }
+}
+
+TEST_P(EverySchedule, StateSurvivesAThrow) {
+  const Model model = mlp();
+  const DenseRun dense = run_dense(model, 2, 4, 16, 1, kSeed, 2);
+  run_thread_ranks(4, [&](World& world) {
+    std::optional<Place> place(std::in_place, world.group(), 2);
+    const Parallel parallel(model, *place, ScheduleKind::ZB1P, 1, GetParam());
+    bool thrown = false;
+    try {
+      PipelineOptions options = options_of(model, parallel, *place);
+      int weights = 0;
+      options.custom[ActionKind::BackwardWeight] = [&](const Action&, const std::function<void()>& usual) {
+        if (++weights == 3 && world.rank().value == 1) throw std::runtime_error("broken on purpose");
+        usual();
+      };
+      PipelineSchedule(parallel.stages, ScheduleKind::ZB1P, 4, options)
+          .step(part_of(model.batch(16), place->replica, 2));
+      place->across.barrier();  // whoever had done its part learns of it here
+      world.group().barrier();
+    } catch (const std::exception&) {
+      thrown = true;
+    }
+    CHECK_THAT(thrown);
+    world.rebuild();
+    place.emplace(world.group(), 2);
+    // The same modules, with new groups.
+    std::vector<PipelineStage> stages;
+    for (const PipelineStage& stage : parallel.stages) {
+      for (const NamedTensor& item : stage.module().parameters()) item.tensor.mutable_grad() = at::Tensor();
+      stages.emplace_back(std::shared_ptr<StageModule>(std::shared_ptr<void>(), &stage.module()),
+                          stage.index().value, 2, at::kCPU, place->pipeline);
+    }
+    PipelineOptions options = options_of(model, parallel, *place);
+    if (parallel.sharded) {
+      parallel.sharded->recover(place->across);
+    } else {
+      options.data_parallel = std::make_shared<ReplicatedStages>(stages, place->across);
+    }
+    PipelineSchedule pipeline(stages, ScheduleKind::ZB1P, 4, options);
+    pipeline.step(part_of(model.batch(16), place->replica, 2));
+    for (const PipelineStage& stage : pipeline.stages())
+      expect_near("gradient of", parallel.gradients(stage),
+                  dense.gradients[static_cast<std::size_t>(stage.index().value)]);
+  });
+}
+
+}  // namespace
+}  // namespace penstock::testing

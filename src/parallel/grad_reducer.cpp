@@ -187,13 +187,18 @@ void GradReducer::launch(Bucket& bucket) {
 }
 
 void GradReducer::finish() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Place place = places_[i];
-    if (!buckets_[place.bucket].members[place.member].ready) mark_ready(i);
-  }
-  for (Bucket& bucket : buckets_) {
-    bucket.work.wait();
-    install(bucket);
+  try {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const Place place = places_[i];
+      if (!buckets_[place.bucket].members[place.member].ready) mark_ready(i);
+    }
+    for (Bucket& bucket : buckets_) {
+      bucket.work.wait();
+      install(bucket);
+    }
+  } catch (...) {
+    abandon();
+    throw;
   }
   active_ = by_hand_ = watched_ = false;
 }
@@ -215,6 +220,11 @@ void GradReducer::install(Bucket& bucket) {
 void GradReducer::reduce() {
   if (!active_) begin();
   finish();
+}
+
+void GradReducer::recover(const Group& group) {
+  abandon();
+  group_ = group;
 }
 
 void GradReducer::abandon() noexcept {

@@ -28,6 +28,7 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
   void find_unused(const std::vector<at::Tensor>& outputs);
   void begin_by_hand();
   void reduce();
+  void recover(const Group& group);
 
   std::vector<std::vector<std::string>> names() const;
 

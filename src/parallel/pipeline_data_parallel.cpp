@@ -59,6 +59,10 @@ void ReplicatedStages::reduce_grad(StageId stage) {
   replicas_.at(stage).reduce();
 }
 
+void ReplicatedStages::recover(const Group& group) {
+  for (auto& [index, replica] : replicas_) replica.recover(group);
+}
+
 std::shared_ptr<StageModule> ShardedStages::add(int stage_index, std::shared_ptr<StageModule> module) {
   const std::vector<NamedTensor> parameters = module->parameters();
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().tensor.device();

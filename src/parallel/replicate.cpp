@@ -71,6 +71,10 @@ void Replica::begin() const {
 void Replica::reduce() const {
   reducer_->reduce();
 }
+void Replica::recover(const Group& group) {
+  group_ = group;
+  reducer_->recover(group);
+}
 std::vector<std::vector<std::string>> Replica::buckets() const {
   return reducer_->names();
 }

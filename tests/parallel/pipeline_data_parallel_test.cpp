@@ -52,8 +52,8 @@ struct Parallel {
       stages.emplace_back(sharded ? sharded->add(stage.value, module) : module, stage.value, count, at::kCPU,
                           place.pipeline);
     }
-    data_parallel = sharded;
-    if (!sharded) data_parallel = std::make_shared<ReplicatedStages>(stages, place.across);
+    if (!sharded) replicated = std::make_shared<ReplicatedStages>(stages, place.across);
+    data_parallel = sharded ? std::static_pointer_cast<DataParallel>(sharded) : replicated;
   }
   std::vector<NamedTensor> gradients(const PipelineStage& stage) const {
     return sharded ? sharded->sharded(stage.index()).gather_gradients() : snapshot_grads(stage.module());
@@ -64,6 +64,7 @@ struct Parallel {
   }
   std::vector<PipelineStage> stages;
   std::shared_ptr<ShardedStages> sharded;
+  std::shared_ptr<ReplicatedStages> replicated;
   std::shared_ptr<DataParallel> data_parallel;
 };
 
@@ -256,7 +257,7 @@ TEST_P(EverySchedule, StateSurvivesAThrow) {
     if (parallel.sharded) {
       parallel.sharded->recover(place->across);
     } else {
-      options.data_parallel = std::make_shared<ReplicatedStages>(stages, place->across);
+      parallel.replicated->recover(place->across);
     }
     PipelineSchedule pipeline(stages, ScheduleKind::ZB1P, 4, options);
     pipeline.step(part_of(model.batch(16), place->replica, 2));

@@ -26,6 +26,8 @@ class ReplicatedStages final : public DataParallel {
   void reduce_grad(StageId stage) override;
 
   const Replica& replica(StageId stage) const { return replicas_.at(stage); }
+  //! After a failed step and a rebuilt world.
+  void recover(const Group& group);
 
  private:
   std::map<StageId, Replica> replicas_;

@@ -77,6 +77,8 @@ class Replica {
   void begin() const;
   //! Reduces whatever is not yet, and waits.
   void reduce() const;
+  //! After a failure and a rebuilt world: goes on with a new group of the same ranks.
+  void recover(const Group& group);
 
   const Group& group() const { return group_; }
   const ReplicateOptions& options() const { return options_; }

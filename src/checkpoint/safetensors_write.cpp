@@ -29,6 +29,22 @@ void write_safetensors(OutputFile& file, std::vector<SafetensorsEntry> entries,
   }
 }
 
+void replace_safetensors(const std::string& path, std::vector<SafetensorsEntry> entries,
+                         const std::function<at::Tensor(const std::string& name)>& tensor_of,
+                         const SafetensorsMetadata& metadata) {
+  const std::string aside = path + ".writing-" + std::to_string(::getpid());
+  try {
+    const auto file = disk().create(aside);
+    write_safetensors(*file, std::move(entries), tensor_of, metadata);
+    file->finish();
+    disk().rename(aside, path);
+    disk().sync_directory(parent_directory(path));
+  } catch (...) {
+    ::unlink(aside.c_str());
+    throw;
+  }
+}
+
 void save_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
                       const SafetensorsMetadata& metadata) {
   std::vector<SafetensorsEntry> entries;
@@ -39,19 +55,8 @@ void save_safetensors(const std::string& path, const std::map<std::string, at::T
     }
     entries.push_back({.name = name, .dtype = tensor.scalar_type(), .shape = tensor.sizes().vec()});
   }
-  Files& files = disk();
-  const std::string aside = path + ".writing-" + std::to_string(::getpid());
-  try {
-    const auto file = files.create(aside);
-    write_safetensors(
-        *file, std::move(entries), [&](const std::string& name) { return tensors.at(name); }, metadata);
-    file->finish();
-    files.rename(aside, path);
-    files.sync_directory(parent_directory(path));
-  } catch (...) {
-    ::unlink(aside.c_str());
-    throw;
-  }
+  replace_safetensors(
+      path, std::move(entries), [&](const std::string& name) { return tensors.at(name); }, metadata);
 }
 
 }  // namespace penstock

@@ -17,4 +17,9 @@ void write_safetensors(OutputFile& file, std::vector<SafetensorsEntry> entries,
                        const std::function<at::Tensor(const std::string& name)>& tensor_of,
                        const SafetensorsMetadata& metadata, const AfterTensor& after = {});
 
+//! Writes a whole file aside, flushes it, and gives it its name.
+void replace_safetensors(const std::string& path, std::vector<SafetensorsEntry> entries,
+                         const std::function<at::Tensor(const std::string& name)>& tensor_of,
+                         const SafetensorsMetadata& metadata);
+
 }  // namespace penstock

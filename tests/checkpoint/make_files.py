@@ -1,7 +1,7 @@
 """Writes the safetensors files of the tests with Python's package: make_files.py [DIRECTORY].
 
-With --check FILE it says what Python reads from a file that we wrote: a line for each tensor with dtype, shape and the SHA-256 of
-its bytes, then the metadata.
+With --check FILES it says what Python reads from files that we wrote: for each a line for each tensor with dtype, shape and the
+SHA-256 of its bytes, then the metadata.
 """
 
 import hashlib
@@ -44,14 +44,15 @@ def check(path):
     with safetensors.safe_open(path, "pt") as file:
         for name in sorted(file.keys()):
             tensor = file.get_tensor(name)
-            raw = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+            raw = bytes(tensor.contiguous().flatten().view(torch.uint8).tolist()) if tensor.numel() else b""
             print(name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), hashlib.sha256(raw).hexdigest())
         print(sorted((file.metadata() or {}).items()))
 
 
 def main():
     if sys.argv[1:2] == ["--check"]:
-        check(sys.argv[2])
+        for path in sys.argv[2:]:
+            check(path)
         return
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "files")
     os.makedirs(folder, exist_ok=True)

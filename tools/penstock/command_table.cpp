@@ -24,6 +24,10 @@ constexpr std::array kCommands = {
     Command{"train", Home::Torch,
             "starts ranks that find each other and exchange tensors (the trainer is to come)",
             "penstock train --ranks 4"},
+    Command{
+        "checkpoint", Home::Torch,
+        "shows what a checkpoint holds, checks every byte of it, makes one safetensors file of it or back",
+        "penstock checkpoint verify runs/gpt"},
     Command{"doctor", Home::Torch, "what was found on this machine and whether it works", "penstock doctor"},
     Command{"version", Home::Torch, "the versions of Penstock and of the libtorch that it runs on",
             "penstock version --json"},

@@ -5,6 +5,7 @@ namespace penstock::tool {
 
 class Arguments;
 
+int checkpoint_command(Arguments& arguments);
 int doctor_command(Arguments& arguments);
 int inspect_command(Arguments& arguments);
 int plan_command(Arguments& arguments);

@@ -1,0 +1,116 @@
+// Conversion to one file and back.
+#include "checkpoint/commit.h"
+#include "checkpoint/files.h"
+#include "checkpoint/safetensors_write.h"
+#include "checkpoint/save_plan.h"
+
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/convert.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+namespace penstock {
+namespace {
+
+constexpr const char* step_key = "penstock.step";
+constexpr std::string_view note_key = "penstock.note.", optimizer_key = "optimizer/", extra_key = "extra/";
+
+std::string key_of(const StoredTensor& tensor, const std::string& name) {
+  switch (tensor.kind) {
+    case PieceKind::Parameter:
+    case PieceKind::Buffer:
+      return name;
+    case PieceKind::Optimizer:
+      return std::string(optimizer_key) + tensor.state + "/" + name;
+    case PieceKind::Extra:
+      return std::string(extra_key) + name;
+  }
+  return {};
+}
+
+//! The piece that a key of a file stands for.
+Piece piece_of(const std::string& key, const at::Tensor& tensor) {
+  if (key.starts_with(extra_key)) return whole_piece(key.substr(extra_key.size()), tensor, PieceKind::Extra);
+  const std::size_t slash = key.find('/', optimizer_key.size());
+  if (!key.starts_with(optimizer_key) || slash == std::string::npos) return whole_piece(key, tensor);
+  Piece piece = whole_piece(key.substr(slash + 1), tensor, PieceKind::Optimizer);
+  piece.state = key.substr(optimizer_key.size(), slash - optimizer_key.size());
+  return piece;
+}
+
+}  // namespace
+
+void export_safetensors(const Checkpoint& checkpoint, const std::string& file, ExportContent content) {
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string, const StoredTensor*> sources;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const bool model = tensor.kind == PieceKind::Parameter || tensor.kind == PieceKind::Buffer;
+    if (!model && content == ExportContent::Model) continue;
+    std::vector<std::string> names = {tensor.name};
+    if (model) names.insert(names.end(), tensor.aliases.begin(), tensor.aliases.end());
+    for (const std::string& name : names) {
+      entries.push_back({.name = key_of(tensor, name), .dtype = tensor.dtype, .shape = tensor.shape});
+      sources.emplace(entries.back().name, &tensor);
+    }
+  }
+  // Readers of Hugging Face's models want to be told the framework.
+  SafetensorsMetadata metadata = {{"format", "pt"}, {step_key, std::to_string(checkpoint.step())}};
+  if (content == ExportContent::Everything) {
+    for (const auto& [name, text] : checkpoint.notes()) metadata.emplace(std::string(note_key) + name, text);
+  }
+  const auto tensor_of = [&](const std::string& key) {
+    const StoredTensor& tensor = *sources.at(key);
+    return checkpoint.read(tensor.name, tensor.state);
+  };
+  replace_safetensors(file, std::move(entries), tensor_of, metadata);
+}
+
+std::string import_safetensors(const std::string& file, const std::string& directory) {
+  const SafetensorsFile source(file);
+  std::int64_t step = 0;
+  Notes notes;
+  for (const auto& [key, text] : source.metadata()) {
+    if (key.starts_with(note_key)) notes.emplace(key.substr(note_key.size()), text);
+    if (key != step_key) continue;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+    if (error != std::errc{} || end != text.data() + text.size() || step < 0) {
+      throw ParseError(file + ": " + step_key + " is " + quote(text) + ", which is no step");
+    }
+  }
+  std::vector<Piece> pieces;
+  for (const SafetensorsEntry& entry : source.entries())
+    pieces.push_back(piece_of(entry.name, source.view(entry.name)));
+  const SavePlan plan = plan_save({describe_pieces(pieces)});
+  std::vector<at::Tensor> locals;
+  for (const SavePlan::Job& job : plan.jobs[0]) locals.push_back(pieces[job.piece].local);
+
+  const CommitPaths paths(directory, step);
+  prepare(disk(), paths);
+  Manifest manifest{step, notes, plan.files, plan.tensors};
+  if (!locals.empty()) {
+    const WrittenShard written =
+        write_shard(disk(), paths.incomplete + "/" + plan.files[0].name, plan, plan.jobs[0], locals);
+    manifest.files[0].bytes = written.bytes;
+    manifest.files[0].crc32c = written.crc32c;
+    for (std::size_t i = 0; i < plan.jobs[0].size(); ++i) {
+      const SavePlan::Job& job = plan.jobs[0][i];
+      manifest.tensors[job.tensor].pieces[job.place].crc32c = written.pieces[i];
+    }
+  }
+  commit(disk(), paths, manifest);
+  return paths.complete;
+}
+
+Checkpoint open_checkpoint(const std::string& path) {
+  if (std::filesystem::exists(path + "/" + manifest_name)) return Checkpoint(path);
+  std::vector<CheckpointPlace> places = list_checkpoints(path);
+  std::erase_if(places, [](const CheckpointPlace& place) { return !place.complete; });
+  if (places.empty()) throw CheckpointError(path + " is no checkpoint and holds no complete one");
+  return Checkpoint(places.back().path);
+}
+
+}  // namespace penstock

@@ -1,0 +1,175 @@
+// `penstock checkpoint` through the real binary, and the files it makes in Python's hands.
+#include "partitions.h"
+#include "support/program.h"
+#include "tensors.h"
+
+#include <penstock/checkpoint/convert.h>
+#include <penstock/checkpoint/safetensors.h>
+#include <penstock/checkpoint/writer.h>
+#include <penstock/comm/thread_ranks.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace penstock {
+namespace {
+
+using namespace test;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string script = PENSTOCK_SOURCE_DIR "/tests/checkpoint/";
+
+//! Saves the tensors of a file as a checkpoint of three ranks, cut at random, with AdamW's states and a note.
+void save_cut(const std::map<std::string, at::Tensor>& tensors, const std::string& directory,
+              std::int64_t step, const std::map<std::string, std::vector<std::string>>& aliases = {}) {
+  Random random(4);
+  std::map<std::string, std::vector<std::vector<Part>>> how;
+  for (const auto& [name, tensor] : tensors) how.emplace(name, partition(random, tensor.sizes().vec(), 3));
+  run_thread_ranks(3, [&](World& world) {
+    std::vector<Piece> pieces;
+    for (const auto& [name, tensor] : tensors) {
+      for (Piece& piece :
+           pieces_of(name, tensor, how.at(name)[static_cast<std::size_t>(world.rank().value)])) {
+        if (aliases.contains(name)) piece.aliases = aliases.at(name);
+        Piece state = piece;
+        state.kind = PieceKind::Optimizer;
+        state.state = "exp_avg";
+        pieces.push_back(std::move(state));
+        pieces.push_back(std::move(piece));
+      }
+    }
+    CheckpointWriter(directory, world.group()).save(step, pieces, {{"config", "layers = 2\n"}});
+  });
+}
+
+std::map<std::string, at::Tensor> small_model() {
+  return {{"a.weight", at::randn({6, 5})},
+          {"a.bias", at::randn({6}).to(at::kBFloat16)},
+          {"count", at::full({}, 7, at::kLong)}};
+}
+
+TEST(CheckpointTool, InspectsNewestAndGivesJson) {
+  const TempDir dir;
+  save_cut(small_model(), dir.path(), 120, {{"a.weight", {"b.weight"}}});
+  const auto shown = penstock::test::penstock({"checkpoint", "inspect", dir.path()});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("step-00000120: step 120, "));
+  EXPECT_THAT(shown.out, HasSubstr("  parameter: 3 tensors, 140 B"));
+  EXPECT_THAT(shown.out, HasSubstr("a.weight             F32 [6, 5]"));
+  EXPECT_THAT(shown.out, HasSubstr("= b.weight"));
+  EXPECT_THAT(shown.out, HasSubstr("exp_avg of a.bias    BF16 [6]"));
+  const auto json = penstock::test::penstock({"checkpoint", "inspect", dir / "step-00000120", "--json"});
+  EXPECT_THAT(json.out, HasSubstr("\"step\":120"));
+  EXPECT_THAT(json.out, HasSubstr("\"notes\":{\"config\":\"layers = 2\\n\"}"));
+}
+
+TEST(CheckpointTool, VerifyNoticesOneFlippedByte) {
+  const TempDir dir;
+  save_cut(small_model(), dir.path(), 1);
+  save_cut(small_model(), dir.path(), 2);
+  std::filesystem::create_directory(dir / "step-00000003.incomplete");
+  const auto whole = penstock::test::penstock({"checkpoint", "verify", dir.path()});
+  EXPECT_EQ(whole.code, 0) << whole.out << whole.err;
+  EXPECT_THAT(whole.out, HasSubstr("step-00000002: whole"));
+  EXPECT_THAT(whole.out, HasSubstr("step-00000003.incomplete: incomplete"));
+  const std::string file = dir / "step-00000002/shard-00000-of-00003.safetensors";
+  std::string bytes = slurp(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  std::ofstream(file, std::ios::binary) << bytes;
+  const auto damaged = penstock::test::penstock({"checkpoint", "verify", dir.path()});
+  EXPECT_EQ(damaged.code, 1);
+  EXPECT_THAT(damaged.out, HasSubstr("step-00000001: whole"));
+  EXPECT_THAT(damaged.out, HasSubstr("step-00000002: DAMAGED"));
+  EXPECT_THAT(damaged.out, HasSubstr("error: shard-00000-of-00003.safetensors: is damaged: its checksum is"));
+  EXPECT_THAT(penstock::test::penstock({"checkpoint", "verify", dir.path(), "--json"}).out,
+              HasSubstr("\"ok\":false}"));
+}
+
+TEST(CheckpointTool, ConvertsToOneFileAndBack) {
+  const TempDir dir;
+  const auto model = small_model();
+  save_cut(model, dir / "a", 9);
+  const std::string file = dir / "model.safetensors";
+  EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", dir / "a", file}).code, 0);
+  const auto loaded = load_safetensors(file);
+  ASSERT_EQ(loaded.size(), model.size());
+  for (const auto& [name, tensor] : model) EXPECT_TRUE(same_bits(loaded.at(name), tensor)) << name;
+  EXPECT_EQ(SafetensorsFile(file).metadata().at("format"), "pt");
+
+  const auto back = penstock::test::penstock({"checkpoint", "convert", file, dir / "b"});
+  EXPECT_EQ(back.out, "made " + dir / "b/step-00000009\n");
+  const ResumePoint found = find_resume_point(dir / "b");
+  EXPECT_EQ(found.checkpoint.step(), 9);
+  for (const auto& [name, tensor] : model)
+    EXPECT_TRUE(same_bits(found.checkpoint.read(name), tensor)) << name;
+
+  // Everything: states, notes and all come back.
+  EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", dir / "a", file, "--everything"}).code, 0);
+  EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", file, dir / "c"}).code, 0);
+  const Checkpoint all = open_checkpoint(dir / "c");
+  EXPECT_EQ(all.note("config"), "layers = 2\n");
+  EXPECT_EQ(all.tensors().size(), 2 * model.size());
+  EXPECT_TRUE(same_bits(all.read("a.weight", "exp_avg"), model.at("a.weight")));
+  EXPECT_EQ(penstock::test::penstock({"checkpoint", "verify", dir / "c"}).code, 0);
+}
+
+TEST(CheckpointTool, SaysWhatIsWrong) {
+  const TempDir dir;
+  const auto expect = [](const std::vector<std::string>& words, int code, const std::string& text) {
+    std::vector<std::string> line = {"checkpoint"};
+    line.insert(line.end(), words.begin(), words.end());
+    const auto done = penstock::test::penstock(line);
+    EXPECT_EQ(done.code, code) << done.err;
+    EXPECT_THAT(done.err + done.out, HasSubstr(text));
+  };
+  expect({"verfiy", dir.path()}, 2, "did you mean verify?");
+  expect({"inspect", dir.path()}, 1, "holds no complete one");
+  expect({"inspect", dir / "missing"}, 1, "No such file or directory");
+  expect({"verify", dir.path()}, 1, "DAMAGED");
+  expect({"convert", dir.path()}, 2, "needs a target");
+  expect({"convert", dir / "missing", dir / "b"}, 1, "cannot open");
+  expect({"convert", script + "make_files.py", dir / "b"}, 1, "safetensors file");
+  expect({"inspect", dir.path(), "more"}, 2, "takes one path");
+}
+
+TEST(CheckpointTool, PythonReadsTheConvertedFileAsTheModelsStateDict) {
+  const char* given = std::getenv("PENSTOCK_PYTHON");
+  const std::string interpreter = given != nullptr && *given != '\0' ? given : "python3";
+  const TempDir dir;
+  const std::string original = dir / "original.safetensors", converted = dir / "converted.safetensors";
+  const auto made = run_program({interpreter, script + "state_dict.py", "make", original});
+  if (made.code == 77) GTEST_SKIP() << "this Python lacks torch or safetensors; ./dev test gives it both";
+  ASSERT_EQ(made.code, 0) << made.err;
+  // The tied weight is one tensor with two names in the checkpoint, and two in the file.
+  auto tensors = load_safetensors(original);
+  ASSERT_EQ(tensors.erase("head.weight"), 1U);
+  save_cut(tensors, dir / "run", 30, {{"token.weight", {"head.weight"}}});
+  EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", dir / "run", converted}).code, 0);
+  const auto checked = run_program({interpreter, script + "state_dict.py", "check", converted});
+  EXPECT_EQ(checked.out, "agrees\n") << checked.err;
+
+  // Live: every dtype and shape that we write is read alike there, and what it writes here equals the
+  // committed files.
+  EXPECT_EQ(run_program({interpreter, script + "make_files.py", dir / "files"}).code, 0);
+  std::vector<std::string> theirs, ours;
+  for (const std::string name : {"all_dtypes", "shapes", "none"}) {
+    theirs.push_back(dir / ("files/" + name + ".safetensors"));
+    ours.push_back(dir / name);
+    EXPECT_EQ(slurp(theirs.back()), slurp(script + "files/" + name + ".safetensors")) << name;
+    save_safetensors(ours.back(), load_safetensors(theirs.back()), SafetensorsFile(theirs.back()).metadata());
+  }
+  const auto read = [&](std::vector<std::string> files) {
+    files.insert(files.begin(), {interpreter, script + "make_files.py", "--check"});
+    return run_program(files);
+  };
+  const auto expected = read(theirs);
+  EXPECT_EQ(expected.code, 0) << expected.err;
+  EXPECT_THAT(expected.out, HasSubstr("a.float8_e4m3fn float8_e4m3fn [2, 3] "));
+  EXPECT_EQ(read(ours).out, expected.out);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,205 @@
+// `penstock checkpoint inspect|verify|convert`: what a checkpoint holds, whether every byte of it is as it
+// was written, and one plain safetensors file of it or the way back.
+#include "arguments.h"
+#include "commands.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/convert.h>
+#include <penstock/checkpoint/safetensors.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace penstock::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::vector<std::string> sizes;
+  for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
+  return "[" + join(sizes, ", ") + "]";
+}
+
+std::string plural(std::size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string summary_of(const Checkpoint& checkpoint) {
+  std::uint64_t bytes = 0;
+  for (const StoredFile& file : checkpoint.files()) bytes += file.bytes;
+  std::string text = checkpoint.path() + ": step " + std::to_string(checkpoint.step()) + ", " +
+                     plural(checkpoint.files().size(), "file") + ", " + bytes_text(bytes) + "\n";
+  for (const PieceKind kind :
+       {PieceKind::Parameter, PieceKind::Buffer, PieceKind::Optimizer, PieceKind::Extra}) {
+    std::size_t count = 0;
+    std::uint64_t size = 0;
+    for (const StoredTensor& tensor : checkpoint.tensors()) {
+      if (tensor.kind != kind) continue;
+      ++count;
+      size += tensor.nbytes();
+    }
+    if (count > 0) {
+      text += "  " + std::string(piece_kind_name(kind)) + ": " + plural(count, "tensor") + ", " +
+              bytes_text(size) + "\n";
+    }
+  }
+  std::size_t width = 0;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    width = std::max(width, tensor_title(tensor.name, tensor.state).size());
+  }
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const std::string title = tensor_title(tensor.name, tensor.state);
+    text += title + std::string(width + 2 - title.size(), ' ') +
+            std::string(safetensors_dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape);
+    if (tensor.pieces.size() > 1) text += "  in " + plural(tensor.pieces.size(), "piece");
+    if (!tensor.aliases.empty()) text += "  = " + join(tensor.aliases, " = ");
+    text += "\n";
+  }
+  for (const auto& [name, note] : checkpoint.notes()) text += "note " + name + ": " + quote(note, 200) + "\n";
+  return text;
+}
+
+std::string json_of(const Checkpoint& checkpoint) {
+  JsonWriter json;
+  json.begin_object()
+      .field("path", checkpoint.path())
+      .field("step", checkpoint.step())
+      .key("files")
+      .begin_array();
+  for (const StoredFile& file : checkpoint.files()) {
+    json.begin_object().field("name", file.name).field("bytes", file.bytes).end_object();
+  }
+  json.end_array().key("notes").begin_object();
+  for (const auto& [name, note] : checkpoint.notes()) json.field(name, note);
+  json.end_object().key("tensors").begin_array();
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    json.begin_object().field("name", tensor.name).field("kind", piece_kind_name(tensor.kind));
+    json.field("state", tensor.state)
+        .field("dtype", safetensors_dtype_name(tensor.dtype))
+        .key("shape")
+        .begin_array();
+    for (const std::int64_t size : tensor.shape) json.value(size);
+    json.end_array().key("aliases").begin_array();
+    for (const std::string& alias : tensor.aliases) json.value(alias);
+    json.end_array().field("pieces", static_cast<std::uint64_t>(tensor.pieces.size())).end_object();
+  }
+  json.end_array().end_object();
+  return json.text() + "\n";
+}
+
+//! What verifying one checkpoint gives.
+struct Verdict {
+  CheckpointPlace place;
+  Diagnostics found;
+
+  bool good() const { return !has_errors(found); }
+};
+
+Verdict verdict_on(const CheckpointPlace& place) {
+  Verdict verdict{place, {}};
+  if (!place.complete) {
+    verdict.found.push_back(
+        {Severity::Warning, fs::path(place.path).filename().string(), "its writing did not end"});
+    return verdict;
+  }
+  try {
+    const Checkpoint checkpoint(place.path);
+    verdict.place.step = checkpoint.step();
+    verdict.found = checkpoint.verify();
+  } catch (const Error& error) {
+    verdict.found.push_back({Severity::Error, "manifest.json", error.message()});
+  }
+  return verdict;
+}
+
+int inspect(const std::string& path, bool as_json) {
+  const Checkpoint checkpoint = open_checkpoint(path);
+  print(as_json ? json_of(checkpoint) : summary_of(checkpoint));
+  return 0;
+}
+
+int verify(const std::string& path, bool as_json) {
+  // One checkpoint, or all that a directory holds. A step's directory without a manifest is a damaged
+  // checkpoint.
+  std::vector<CheckpointPlace> places;
+  if (!fs::exists(path + "/manifest.json")) places = list_checkpoints(path);
+  if (places.empty()) places.push_back({0, path, true});
+  bool good = true;
+  std::string text;
+  JsonWriter json;
+  json.begin_object().key("checkpoints").begin_array();
+  for (const CheckpointPlace& place : places) {
+    const Verdict verdict = verdict_on(place);
+    good = good && verdict.good();
+    text += place.path + ": " +
+            (!place.complete  ? "incomplete"
+             : verdict.good() ? "whole"
+                              : "DAMAGED") +
+            "\n";
+    json.begin_object()
+        .field("path", place.path)
+        .field("complete", place.complete)
+        .field("ok", verdict.good());
+    json.key("findings").begin_array();
+    for (const Diagnostic& finding : verdict.found) {
+      text += "  " + finding.text() + "\n";
+      json.begin_object().field("severity", severity_name(finding.severity)).field("where", finding.where);
+      json.field("message", finding.message).end_object();
+    }
+    json.end_array().end_object();
+  }
+  json.end_array().field("ok", good).end_object();
+  print(as_json ? json.text() + "\n" : text);
+  return good ? 0 : 1;
+}
+
+int convert(const std::string& from, const std::string& to, bool everything, bool as_json) {
+  std::string made = to;
+  if (fs::is_directory(from)) {
+    if (fs::is_directory(to))
+      throw UsageError(to + " is a directory", {}, "convert DIR FILE.safetensors, or FILE.safetensors DIR");
+    export_safetensors(open_checkpoint(from), to,
+                       everything ? ExportContent::Everything : ExportContent::Model);
+  } else {
+    if (fs::is_regular_file(to))
+      throw UsageError(to + " is a file", {}, "convert FILE.safetensors DIR makes a directory");
+    made = import_safetensors(from, to);
+  }
+  JsonWriter json;
+  json.begin_object().field("made", made).end_object();
+  print(as_json ? json.text() + "\n" : "made " + made + "\n");
+  return 0;
+}
+
+}  // namespace
+
+int checkpoint_command(Arguments& arguments) {
+  std::string action, path, target;
+  bool everything = false;
+  arguments.positional("ACTION", action, "inspect, verify or convert");
+  arguments.positional("PATH", path,
+                       "a checkpoint, or a directory of them (inspect and convert take the newest)");
+  arguments.positional("TARGET", target,
+                       "of convert: FILE.safetensors from a checkpoint, or a directory from a file",
+                       Arguments::Need::Optional);
+  arguments.flag("--everything", everything,
+                 "of convert: optimizer states and notes too, not the model alone");
+  arguments.parse();
+  if (action != "convert" && !target.empty()) throw UsageError("checkpoint " + action + " takes one path");
+  if (action == "inspect") return inspect(path, arguments.json());
+  if (action == "verify") return verify(path, arguments.json());
+  if (action == "convert") {
+    if (target.empty())
+      throw UsageError("checkpoint convert needs a target", {},
+                       "convert DIR FILE.safetensors, or FILE.safetensors DIR");
+    return convert(path, target, everything, arguments.json());
+  }
+  const std::string near = nearest(action, {"inspect", "verify", "convert"});
+  throw UsageError("there is no checkpoint " + quote(action), {},
+                   near.empty() ? "inspect, verify or convert" : "did you mean " + near + "?");
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,257 @@
+// Checkpoints of real pipelines: saved in one topology, loaded in another, for all pairs. A run that goes on
+// elsewhere ends with the same bits as one that never stopped, wherever both do the same arithmetic.
+#include "support/check.h"
+#include "support/program.h"
+#include "tensors.h"
+
+#include <penstock/checkpoint/module.h>
+#include <penstock/checkpoint/writer.h>
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/models/gpt.h>
+#include <penstock/parallel/pipeline_data_parallel.h>
+#include <penstock/runtime/pipeline.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <map>
+
+namespace penstock {
+namespace {
+
+using test::same_bits;
+using test::TempDir;
+
+enum class Spread { Alone, Replicated, Sharded };
+
+//! How the model is cut and who holds what. `blocks` are the numbers of blocks of each stage.
+struct Topology {
+  const char* name;
+  int pipeline_ranks;
+  int replicas;
+  ScheduleKind schedule;
+  std::vector<int> blocks;
+  Spread spread = Spread::Alone;
+};
+
+const std::vector<Topology> topologies = {
+    {"pp1", 1, 1, ScheduleKind::GPipe, {4}},
+    {"pp2 1F1B", 2, 1, ScheduleKind::OneFOneB, {2, 2}},
+    {"pp2 1F1B cut elsewhere", 2, 1, ScheduleKind::OneFOneB, {1, 3}},
+    {"pp2 interleaved", 2, 1, ScheduleKind::Interleaved1F1B, {1, 1, 1, 1}},
+    {"pp4 1F1B", 4, 1, ScheduleKind::OneFOneB, {1, 1, 1, 1}},
+    {"pp2 ZBV", 2, 1, ScheduleKind::ZBVZeroBubble, {0, 2, 1, 1}},
+    {"pp2 x dp2", 2, 2, ScheduleKind::OneFOneB, {2, 2}, Spread::Replicated},
+    {"pp2 x dp2 sharded", 2, 2, ScheduleKind::OneFOneB, {3, 1}, Spread::Sharded},
+};
+
+models::GptOptions small_gpt(bool tied) {
+  models::GptOptions options;
+  options.vocabulary = 11;
+  options.context = 6;
+  options.heads = 2;
+  options.width = 8;
+  options.tied = tied;
+  return options;
+}
+
+constexpr std::int64_t rows = 8;
+
+//! The batch of a step, the same in every topology.
+StepInput batch_of(std::int64_t step, int replica, int replicas) {
+  const at::Tensor text =
+      (torch::arange(rows * 7).reshape({rows, 7}) * 5 + torch::arange(rows).unsqueeze(1) * 3 + step * 7)
+          .remainder(11);
+  const std::int64_t mine = rows / replicas;
+  const at::Tensor part = text.narrow(0, replica * mine, mine);
+  StepInput input;
+  input.args = {part.narrow(1, 0, 6).contiguous()};
+  input.target = part.narrow(1, 1, 6).contiguous();
+  return input;
+}
+
+//! One rank's part of a run.
+class Run {
+ public:
+  Run(World& world, const Topology& topology, bool tied)
+      : topology_(topology),
+        replica_(world.rank().value / topology.pipeline_ranks),
+        group_(*world.group().split(replica_, world.rank().value)),
+        across_(*world.group().split(world.rank().value % topology.pipeline_ranks, world.rank().value)) {
+    const models::GptOptions gpt = small_gpt(tied);
+    const int stages = static_cast<int>(topology.blocks.size());
+    const Placement placement =
+        Placement::make(topology.pipeline_ranks, stages, info_of(topology.schedule).placement);
+    PipelineOptions options;
+    ShardOptions shard;
+    if (tied && stages > 1) {
+      options.shared = {{{StageId(0), "token.weight"}, {StageId(stages - 1), "token.weight"}}};
+      shard.alone = {"token.weight"};
+    }
+    if (topology.spread == Spread::Sharded) sharded_ = std::make_shared<ShardedStages>(across_, shard);
+    std::vector<PipelineStage> mine;
+    std::int64_t first = 0;
+    for (int s = 0; s < stages; ++s) {
+      const std::int64_t end = first + topology.blocks[static_cast<std::size_t>(s)];
+      if (placement.rank_of(StageId(s)).value == group_.rank()) {
+        models::Gpt part(gpt, models::GptPart{first, end, s == 0, s == stages - 1});
+        models::initialise(*part, gpt, 3);
+        const StageFunction forward = [part](const Args& args, const Kwargs&) mutable {
+          return StageResult(part->forward(args.at(0).toTensor()));
+        };
+        std::shared_ptr<StageModule> module = make_stage_module(part.ptr(), forward);
+        if (sharded_) module = sharded_->add(s, module);
+        mine.emplace_back(module, s, stages, at::kCPU, group_);
+      }
+      first = end;
+    }
+    if (topology.spread == Spread::Replicated)
+      options.data_parallel = std::make_shared<ReplicatedStages>(mine, across_);
+    if (sharded_) options.data_parallel = sharded_;
+    options.replica = static_cast<std::uint32_t>(replica_);
+    options.loss = tensor_loss([](const at::Tensor& logits, const at::Tensor& target) {
+      return torch::cross_entropy_loss(logits.flatten(0, 1), target.flatten());
+    });
+    pipeline_.emplace(mine, topology.schedule, static_cast<int>(rows) / topology.replicas, options);
+    std::vector<at::Tensor> parameters;
+    for (const Piece& piece : pieces()) parameters.push_back(piece.local);
+    // A large epsilon: differences in the last bit of small gradients are not blown up.
+    optimizer_ =
+        std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01).eps(1e-3));
+  }
+
+  std::vector<Piece> pieces() const {
+    std::vector<Piece> all;
+    for (const PipelineStage& stage : pipeline_->stages()) {
+      if (sharded_) {
+        for (const ShardedParameter& part : sharded_->sharded(stage.index()).shards()) {
+          if (part.end > part.begin)
+            all.push_back({part.name, part.shape, part.shard, FlatRange{part.begin, part.end}});
+        }
+      } else {
+        for (const NamedTensor& parameter : stage.module().parameters())
+          all.push_back(whole_piece(parameter.name, parameter.tensor));
+      }
+    }
+    return all;
+  }
+
+  void load(const Checkpoint& checkpoint, const Group& world) {
+    std::vector<Piece> wanted = pieces();
+    const OptimizerLoad states = optimizer_load(checkpoint, wanted, *optimizer_);
+    wanted.insert(wanted.end(), states.pieces.begin(), states.pieces.end());
+    checkpoint.load(wanted, world);
+    states.adopt();
+    pipeline_->set_steps(static_cast<std::uint64_t>(checkpoint.step()));
+  }
+
+  void train(std::int64_t from, std::int64_t to) {
+    for (std::int64_t step = from + 1; step <= to; ++step) {
+      pipeline_->step(batch_of(step, replica_, topology_.replicas));
+      optimizer_->step();
+      optimizer_->zero_grad();
+    }
+  }
+
+  void save(CheckpointWriter& writer, std::int64_t step) const {
+    std::vector<Piece> all = pieces();
+    const std::vector<Piece> states = optimizer_pieces(all, *optimizer_);
+    all.insert(all.end(), states.begin(), states.end());
+    writer.save(step, all);
+  }
+
+ private:
+  const Topology& topology_;
+  int replica_;
+  Group group_, across_;
+  std::shared_ptr<ShardedStages> sharded_;
+  std::optional<PipelineSchedule> pipeline_;
+  std::unique_ptr<torch::optim::AdamW> optimizer_;
+};
+
+//! Trains from the newest checkpoint of `from` (none: from the start), or `steps[0]`, and saves after each of
+//! `steps` into `to`.
+void run(const Topology& topology, const std::string& from, const std::string& to,
+         const std::vector<std::int64_t>& steps, bool tied) {
+  run_thread_ranks(topology.pipeline_ranks * topology.replicas, [&](World& world) {
+    Run mine(world, topology, tied);
+    std::int64_t at = 0;
+    if (!from.empty()) {
+      const Checkpoint checkpoint(from);
+      mine.load(checkpoint, world.group());
+      at = checkpoint.step();
+    }
+    CheckpointWriter writer(to, world.group(), {.keep = 0});
+    for (const std::int64_t step : steps) {
+      mine.train(at, step);
+      mine.save(writer, step);
+      at = step;
+    }
+    writer.wait();
+  });
+}
+
+//! The largest difference of any tensor; 0 only if all bits are equal.
+double difference(const Checkpoint& a, const Checkpoint& b) {
+  EXPECT_EQ(a.tensors().size(), b.tensors().size());
+  double largest = 0;
+  for (const StoredTensor& tensor : a.tensors()) {
+    const at::Tensor x = a.read(tensor.name, tensor.state), y = b.read(tensor.name, tensor.state);
+    if (same_bits(x, y)) continue;
+    largest = std::max(largest, std::max(1e-30, (x - y).abs().max().item<double>()));
+  }
+  return largest;
+}
+
+class Pipelines : public ::testing::Test {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }
+};
+
+TEST_F(Pipelines, SavedInAnyTopologyGoOnInAnyOther) {
+  const TempDir dir;
+  int exact = 0, close = 0;
+  double most = 0;
+  for (const Topology& a : topologies) {
+    // Steps 1 to 4 without a stop; the checkpoint after 2 is what the others go on from.
+    const std::string home = dir / a.name;
+    run(a, "", home, {2, 4}, false);
+    const Checkpoint expected(home + "/" + checkpoint_name(4));
+    for (const Topology& b : topologies) {
+      SCOPED_TRACE(std::string(a.name) + " to " + b.name);
+      const std::string away = dir / (std::string(a.name) + " to " + b.name);
+      run(b, home + "/" + checkpoint_name(2), away, {4}, false);
+      const double off = difference(Checkpoint(away + "/" + checkpoint_name(4)), expected);
+      // Replicas cut the batch into other sums; everything else adds the same numbers in the same order.
+      const bool same_sums =
+          a.name == b.name || (a.replicas == 1 && b.replicas == 1) || (a.replicas == 2 && b.replicas == 2);
+      if (same_sums) {
+        EXPECT_EQ(off, 0);
+        ++exact;
+      } else {
+        EXPECT_LT(off, 1e-5);
+        ++close;
+      }
+      most = std::max(most, off);
+    }
+  }
+  std::printf("%d pairs bitwise, %d within %.1e\n", exact, close, most);
+  EXPECT_EQ(exact + close, 64);
+}
+
+TEST_F(Pipelines, TiedWeightsComeBackInEveryStageThatHoldsThem) {
+  const TempDir dir;
+  run(topologies[5], "", dir / "a", {2, 4}, true);  // one rank holds both ends
+  const Checkpoint expected(dir / ("a/" + checkpoint_name(4)));
+  EXPECT_EQ(expected.find("head.weight"), nullptr);
+  for (const std::size_t to : {0U, 1U, 7U}) {
+    SCOPED_TRACE(topologies[to].name);
+    const std::string away = dir / std::to_string(to);
+    run(topologies[to], dir / ("a/" + checkpoint_name(2)), away, {4}, true);
+    EXPECT_LT(difference(Checkpoint(away + "/" + checkpoint_name(4)), expected), 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace penstock

@@ -3,6 +3,8 @@
 
 #include <penstock/base/error.h>
 #include <penstock/base/ids.h>
+#include <penstock/checkpoint/module.h>
+#include <penstock/checkpoint/writer.h>
 #include <penstock/comm/group.h>
 #include <penstock/comm/launcher.h>
 #include <penstock/comm/thread_ranks.h>

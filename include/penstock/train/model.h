@@ -1,0 +1,53 @@
+// What the trainer asks of a model: to be cut into stages, and to give those that a rank holds.
+#pragma once
+
+#include <penstock/models/gpt_options.h>
+#include <penstock/pipe/pipe.h>
+#include <penstock/runtime/pipeline.h>
+#include <penstock/train/options.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::train {
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  //! Decides where the stages begin; UsageError names the most there can be.
+  virtual void cut(int stages) = 0;
+  //! A stage with its first values.
+  virtual std::shared_ptr<StageModule> stage(int stage) = 0;
+  //! Training or evaluation, of all stages that were given.
+  virtual void set_training(bool on) = 0;
+  virtual std::vector<SkipValue> skips() const = 0;
+  virtual std::vector<SharedParameter> shared() const = 0;
+  virtual LossFunction loss() const = 0;
+  //! One line: `GPT, 4 layers of width 128, 0.8 M parameters`.
+  virtual std::string describe() const = 0;
+  //! Whether microbatches of so many rows can be run; UsageError says which can.
+  virtual void check_rows(const std::vector<std::int64_t>& rows) const = 0;
+};
+
+std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed);
+
+struct ArchiveOptions {
+  std::string file;   //!< a .pt2
+  SplitPoints split;  //!< empty: balanced
+  BalanceKind balance = BalanceKind::Parameters;
+  LossKind loss = LossKind::CrossEntropy;
+  std::string loss_output;  //!< empty: `logits`, else the first
+};
+
+//! An exported model. Its inputs' names are those that the data must have.
+struct ArchiveModel {
+  std::unique_ptr<Model> model;
+  std::vector<std::string> positional;
+  std::vector<std::string> keywords;
+};
+ArchiveModel archive_model(const ArchiveOptions& options);
+
+}  // namespace penstock::train

@@ -1,0 +1,151 @@
+// An exported model for the trainer.
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/train/model.h>
+#include <penstock/value/tree.h>
+
+#include <ATen/ops/mse_loss.h>
+#include <torch/nn/functional/loss.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace penstock::train {
+namespace {
+
+// The output that the loss is of: the one that is named, else `logits`, else the first.
+std::size_t loss_leaf(const Graph& graph, const std::string& wanted) {
+  const std::vector<std::string> paths = graph.output_paths();
+  const auto place = [&](const std::string& name) {
+    const auto it = std::find_if(paths.begin(), paths.end(), [&](const std::string& path) {
+      return path == name || path == "output." + name;
+    });
+    return static_cast<std::size_t>(it - paths.begin());
+  };
+  if (!wanted.empty()) {
+    if (place(wanted) < paths.size()) return place(wanted);
+    throw UsageError("the model has no output " + quote(wanted), {}, "its outputs are " + join(paths, ", "));
+  }
+  return place("logits") < paths.size() ? place("logits") : 0;
+}
+
+class ArchivedModel : public Model {
+ public:
+  explicit ArchivedModel(const ArchiveOptions& options) : options_(options) { load(1); }
+
+  void cut(int stages) override {
+    if (!options_.split.empty() && pipe_->num_stages() != stages)
+      throw UsageError("--split makes " + std::to_string(pipe_->num_stages()) +
+                           " stages, and the schedule needs " + std::to_string(stages),
+                       {}, "name one module for each further stage");
+    if (options_.split.empty()) load(stages);
+    given_.clear();
+  }
+
+  std::shared_ptr<StageModule> stage(int stage) override {
+    given_.push_back(pipe_->get_stage_module(stage));
+    return pipe_->stage_module(stage);
+  }
+
+  void set_training(bool on) override {
+    for (const auto& module : given_) module->train(on);
+  }
+  std::vector<SkipValue> skips() const override { return pipe_->skips(); }
+  std::vector<SharedParameter> shared() const override { return pipe_->shared(); }
+
+  LossFunction loss() const override {
+    const std::size_t leaf = loss_leaf(pipe_->graph(), options_.loss_output);
+    return [leaf, kind = options_.loss](const c10::IValue& output, const c10::IValue& target, const Kwargs&) {
+      const at::Tensor values = flatten(output).leaves.at(leaf).toTensor();
+      switch (kind) {
+        case LossKind::Mse:
+          return at::mse_loss(values, target.toTensor());
+        case LossKind::CrossEntropy:
+          return torch::nn::functional::cross_entropy(values.to(at::kFloat).flatten(0, -2),
+                                                      target.toTensor().flatten());
+      }
+      return at::Tensor();
+    };
+  }
+
+  std::string describe() const override {
+    std::int64_t count = 0;
+    for (const Slot& slot : pipe_->graph().slots) {
+      const auto& meta = pipe_->graph().value(slot.value).meta;
+      if (slot.kind == Slot::Kind::Parameter && meta) count += meta->numel();
+    }
+    return std::filesystem::path(options_.file).filename().string() + ", " +
+           std::to_string(pipe_->graph().nodes.size()) + " operators, " + std::to_string(count) +
+           " parameters";
+  }
+
+  void check_rows(const std::vector<std::int64_t>& rows) const override {
+    const Graph& graph = pipe_->graph();
+    for (const GraphInput& input : graph.inputs) {
+      const Value& value = graph.value(input.value);
+      if (!value.meta || value.meta->sizes.empty() || !value.meta->sizes[0].expression.empty()) continue;
+      const std::int64_t fixed = value.meta->sizes[0].size;
+      for (const std::int64_t count : rows) {
+        if (count == fixed) continue;
+        throw UsageError("the model was exported with a fixed batch of " + std::to_string(fixed) +
+                             " (input " + quote(value.name) + "), and microbatches of " +
+                             std::to_string(count) + " do not fit",
+                         {},
+                         "choose --batch and --microbatches so that each has exactly " +
+                             std::to_string(fixed) + ", or export with a dynamic batch dim");
+      }
+    }
+  }
+
+  const Graph& graph() const { return pipe_->graph(); }
+
+ private:
+  void load(int stages) {
+    // Measured times would differ from rank to rank; estimated operations do not.
+    const BalanceBy by =
+        options_.balance == BalanceKind::Parameters ? BalanceBy::Parameters : BalanceBy::Flops;
+    const SplitPolicy whole = [](const Graph&) { return Cuts{}; };
+    if (!options_.split.empty()) {
+      pipe_.emplace(load_pt2(options_.file, options_.split));
+    } else if (stages == 1) {
+      pipe_.emplace(load_pt2(options_.file, whole));
+    } else {
+      pipe_.emplace(load_pt2(options_.file, Balanced{stages, by}));
+    }
+  }
+
+  ArchiveOptions options_;
+  std::optional<Pipe> pipe_;
+  std::vector<std::shared_ptr<GraphModule>> given_;
+};
+
+// Tensors at the top of the arguments have names of their own; trees of them have not.
+void check_flat(const Structure& structure) {
+  for (const Structure& child : structure.children) {
+    if (child.num_leaves() != 1 || !child.children.empty())
+      throw UsageError("the model takes trees of tensors as arguments, which a data file cannot name", {},
+                       "export a model whose arguments are tensors");
+  }
+}
+
+}  // namespace
+
+ArchiveModel archive_model(const ArchiveOptions& options) {
+  auto model = std::make_unique<ArchivedModel>(options);
+  ArchiveModel result;
+  const Graph& graph = model->graph();
+  std::size_t positional = graph.inputs.size();
+  if (graph.input_structure.children.size() == 2) {
+    check_flat(graph.input_structure.children[0]);
+    check_flat(graph.input_structure.children[1]);
+    positional = graph.input_structure.children[0].num_leaves();
+  }
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    const std::string& name = graph.value(graph.inputs[i].value).name;
+    (i < positional ? result.positional : result.keywords).push_back(name);
+  }
+  result.model = std::move(model);
+  return result;
+}
+
+}  // namespace penstock::train

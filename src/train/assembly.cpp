@@ -1,0 +1,114 @@
+// From options to a pipeline.
+#include "train/assembly.h"
+
+#include <penstock/base/error.h>
+#include <penstock/schedule/generate.h>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace penstock::train {
+namespace {
+
+// Tells where the rank is, and commits the faults that are due.
+ActionFunction watched_action(Progress& progress,
+                              const std::map<int, std::shared_ptr<WatchedStage>>& stages) {
+  return [&progress, stages](const Action& action, const std::function<void()>& usual) {
+    progress.whereabouts.at(progress.step, action);
+    if (!progress.faults.empty() && progress.faults.at(progress.step, to_text(action))) {
+      const at::NoGradGuard no_grad;
+      for (const NamedTensor& item : stages.at(action.stage().value)->parameters())
+        item.tensor.fill_(std::nan(""));
+    }
+    usual();
+  };
+}
+
+std::vector<NamedTensor> distinct_parameters(const std::map<int, std::shared_ptr<WatchedStage>>& stages) {
+  std::vector<NamedTensor> all;
+  for (const auto& [index, stage] : stages) {
+    for (const NamedTensor& item : stage->parameters()) {
+      const auto same = [&](const NamedTensor& other) { return other.tensor.is_same(item.tensor); };
+      if (item.tensor.requires_grad() && std::none_of(all.begin(), all.end(), same)) all.push_back(item);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::map<int, StageBytes> Assembly::bytes() const {
+  std::map<int, StageBytes> all;
+  for (const auto& [index, stage] : stages) {
+    StageBytes bytes{.output = stage->output_bytes(), .kept = stage->kept_bytes()};
+    for (const NamedTensor& item : stage->parameters()) bytes.parameters += item.tensor.nbytes();
+    bytes.optimizer = bytes.parameters * optimizer->states().size();
+    all[index] = bytes;
+  }
+  return all;
+}
+
+Schedule schedule_of(const ParallelOptions& options, const std::string& name) {
+  const ScheduleKind kind = parse_schedule_kind(name);
+  const ScheduleInfo& info = info_of(kind);
+  if (!info.has_backward) throw UsageError(std::string(info.name) + " has no backward and cannot train");
+  const int each = options.stages_per_rank > 0 ? options.stages_per_rank : info.default_stages_per_rank;
+  return make_schedule(kind, {options.pp, each, options.microbatches});
+}
+
+Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, const RunOptions& options,
+                  Progress& progress) {
+  Assembly made;
+  made.watch->precision = options.precision;
+  model.cut(schedule.stages());
+  std::vector<PipelineStage> stages;
+  for (const StageId stage : schedule.placement.stages_of(Rank(mesh.pp))) {
+    const auto watched = std::make_shared<WatchedStage>(model.stage(stage.value), made.watch);
+    made.stages[stage.value] = watched;
+    stages.emplace_back(watched, stage.value, schedule.stages(), at::kCPU, mesh.pipeline,
+                        StageOptions{.recompute = options.parallel.recompute});
+  }
+  PipelineOptions pipeline;
+  pipeline.loss = model.loss();
+  pipeline.skips = model.skips();
+  pipeline.shared = model.shared();
+  pipeline.return_outputs = false;
+  pipeline.loss_on_all_ranks = true;
+  pipeline.seed = options.seed;
+  pipeline.replica = static_cast<std::uint32_t>(mesh.dp);
+  const ActionFunction watching = watched_action(progress, made.stages);
+  for (int kind = static_cast<int>(ActionKind::Forward); kind <= static_cast<int>(ActionKind::ReduceGrad);
+       ++kind)
+    pipeline.custom[static_cast<ActionKind>(kind)] = watching;
+  made.pipeline = std::make_unique<PipelineSchedule>(stages, schedule, std::move(pipeline));
+  made.optimizer = std::make_unique<Optimizer>(distinct_parameters(made.stages), options.optimizer);
+  return made;
+}
+
+std::map<std::string, at::Tensor> gather_parameters(const Mesh& mesh, const Assembly& assembly) {
+  std::map<std::string, at::Tensor> all;
+  if (mesh.dp != 0 || mesh.tp != 0) return all;
+  c10::Dict<std::string, at::Tensor> mine;
+  for (const auto& [index, stage] : assembly.stages)
+    for (const NamedTensor& item : stage->parameters())
+      mine.insert_or_assign(item.name, item.tensor.detach().contiguous());
+  constexpr int tag = 77;
+  if (mesh.pp != 0) {
+    mesh.pipeline.send_object(mine, 0, tag);
+    return all;
+  }
+  const auto take = [&](const c10::Dict<std::string, at::Tensor>& dict) {
+    for (const auto& item : dict) all[item.key()] = item.value();
+  };
+  take(mine);
+  for (int rank = 1; rank < mesh.pipeline.size(); ++rank) {
+    const auto received = mesh.pipeline.recv_object(rank, tag).toGenericDict();
+    for (const auto& item : received) all[item.key().toStringRef()] = item.value().toTensor();
+  }
+  return all;
+}
+
+}  // namespace penstock::train

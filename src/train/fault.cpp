@@ -1,0 +1,116 @@
+// Reading faults, and committing them.
+#include "train/fault.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <unistd.h>
+
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <sstream>
+
+namespace penstock::train {
+namespace {
+
+FaultKind kind_of(const std::string& word) {
+  if (word == "throw") return FaultKind::Throw;
+  if (word == "exit") return FaultKind::Exit;
+  if (word == "kill") return FaultKind::Kill;
+  if (word == "stop") return FaultKind::Stop;
+  if (word == "stall") return FaultKind::Stall;
+  if (word == "nan") return FaultKind::Nan;
+  throw UsageError("PENSTOCK_FAULT: " + quote(word) + " is no fault", {},
+                   "throw, exit, kill, stop, stall or nan");
+}
+
+std::int64_t number_of(const std::string& word, const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0)
+    throw UsageError("PENSTOCK_FAULT: " + quote(word) + " holds no number");
+  return number;
+}
+
+Fault parse_fault(const std::string& text) {
+  std::istringstream words(text);
+  std::string word;
+  words >> word;
+  Fault fault{.kind = kind_of(word)};
+  while (words >> word) {
+    const auto equals = word.find('=');
+    const std::string key = word.substr(0, equals),
+                      value = equals == std::string::npos ? "" : word.substr(equals + 1);
+    if (key == "rank") {
+      fault.rank = static_cast<int>(number_of(word, value));
+    } else if (key == "step") {
+      fault.step = number_of(word, value);
+    } else if (key == "attempt") {
+      fault.attempt = static_cast<int>(number_of(word, value));
+    } else if ((key == "at" || key == "action") && !value.empty()) {
+      fault.place = value;
+    } else {
+      throw UsageError("PENSTOCK_FAULT does not know " + quote(word), {},
+                       "rank=, step=, action=, at=, attempt=");
+    }
+  }
+  return fault;
+}
+
+void commit(const Fault& fault, std::int64_t step, std::string_view place) {
+  switch (fault.kind) {
+    case FaultKind::Throw:
+      throw Error("a fault was asked for in step " + std::to_string(step) + " at " + std::string(place));
+    case FaultKind::Exit:
+      _exit(3);
+    case FaultKind::Kill:
+      std::raise(SIGKILL);
+      return;
+    case FaultKind::Stop:
+      std::raise(SIGSTOP);
+      return;
+    case FaultKind::Stall:
+      while (true) pause();
+    case FaultKind::Nan:
+      return;
+  }
+}
+
+}  // namespace
+
+std::vector<Fault> parse_faults(std::string_view text) {
+  std::vector<Fault> faults;
+  std::istringstream parts{std::string(text)};
+  for (std::string part; std::getline(parts, part, ';');) {
+    if (part.find_first_not_of(' ') != std::string::npos) faults.push_back(parse_fault(part));
+  }
+  return faults;
+}
+
+int attempt_number() {
+  const char* const text = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+Faults Faults::from_environment(int rank) {
+  Faults faults;
+  const char* const text = std::getenv("PENSTOCK_FAULT");
+  if (text == nullptr) return faults;
+  for (Fault& fault : parse_faults(text))
+    if (fault.rank == rank && fault.attempt == attempt_number()) faults.faults_.push_back(std::move(fault));
+  return faults;
+}
+
+bool Faults::at(std::int64_t step, std::string_view place) {
+  for (std::size_t i = 0; i < faults_.size(); ++i) {
+    if (faults_[i].place != place || (faults_[i].step && *faults_[i].step != step)) continue;
+    const Fault fault = faults_[i];
+    faults_.erase(faults_.begin() + static_cast<std::ptrdiff_t>(i));  // once
+    commit(fault, step, place);
+    return fault.kind == FaultKind::Nan;
+  }
+  return false;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,104 @@
+// The built-in GPT for the trainer: cut between blocks, so that the slowest stage is as fast as can be.
+#include <penstock/base/error.h>
+#include <penstock/models/gpt.h>
+#include <penstock/plan/partition.h>
+#include <penstock/train/model.h>
+
+#include <torch/nn/functional/loss.h>
+
+#include <cstdio>
+
+namespace penstock::train {
+namespace {
+
+using models::Gpt;
+using models::GptOptions;
+using models::GptPart;
+
+// Multiplications for one token; a backward is twice a forward, whatever the layer.
+Layer layer_of(std::string name, std::int64_t multiplications) {
+  Layer layer{std::move(name), {}};
+  layer.costs.forward = static_cast<double>(multiplications);
+  layer.costs.input = layer.costs.weight = layer.costs.forward;
+  return layer;
+}
+
+std::vector<Layer> layers_of(const GptOptions& options) {
+  const auto matrices = options.feed_forward == models::FeedForwardKind::SwiGlu ? 3 : 2;
+  const auto width = options.width;
+  const auto block = 4 * width * width + matrices * width * options.hidden_width() + width * options.context;
+  std::vector<Layer> layers{layer_of("token", width)};
+  for (std::int64_t i = 0; i < options.layers; ++i)
+    layers.push_back(layer_of("blocks." + std::to_string(i), block));
+  layers.push_back(layer_of("head", width * options.vocabulary));
+  return layers;
+}
+
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
+  return torch::nn::functional::cross_entropy(logits.to(at::kFloat).flatten(0, -2), target.flatten());
+}
+
+class GptModel : public Model {
+ public:
+  GptModel(const GptOptions& options, std::uint64_t seed) : options_(options), seed_(seed) {}
+
+  void cut(int stages) override {
+    const std::vector<Layer> layers = layers_of(options_);
+    if (stages > static_cast<int>(layers.size()))
+      throw UsageError("a GPT of " + std::to_string(options_.layers) + " layers can be cut into at most " +
+                           std::to_string(layers.size()) + " stages, not " + std::to_string(stages),
+                       {}, "more --layers, or fewer --ranks or --stages-per-rank");
+    PartitionOptions place;
+    for (int s = 0; s < stages; ++s) place.rank_of_stage.emplace_back(s);
+    const std::vector<int> first = partition_layers(layers, place)->first_layer;
+    parts_.clear();
+    for (std::size_t s = 0; s < static_cast<std::size_t>(stages); ++s) {
+      const std::int64_t from = first[s], to = first[s + 1],
+                         last = options_.layers;  // layer 0 embeds, layer last + 1 predicts
+      parts_.push_back(
+          {std::max<std::int64_t>(from - 1, 0), std::min(to - 1, last), from == 0, to == last + 2});
+    }
+    modules_.clear();
+  }
+
+  std::shared_ptr<StageModule> stage(int stage) override {
+    Gpt module(options_, parts_.at(static_cast<std::size_t>(stage)));
+    models::initialise(*module, options_, seed_);
+    modules_.push_back(module);
+    return make_stage_module(module);
+  }
+
+  void set_training(bool on) override {
+    for (Gpt& module : modules_) module->train(on);
+  }
+  std::vector<SkipValue> skips() const override { return {}; }
+  std::vector<SharedParameter> shared() const override {
+    if (!options_.tied || parts_.size() < 2) return {};
+    const StageId last(static_cast<std::int64_t>(parts_.size()) - 1);
+    return {{{StageId(0), "token.weight"}, {last, "token.weight"}}};
+  }
+  LossFunction loss() const override { return tensor_loss(cross_entropy); }
+  std::string describe() const override {
+    const auto count = static_cast<double>(models::parameter_count(*Gpt(options_)));
+    char text[160];
+    std::snprintf(text, sizeof text, "GPT of %lld layers, width %lld, %lld heads, %.2f M parameters",
+                  static_cast<long long>(options_.layers), static_cast<long long>(options_.width),
+                  static_cast<long long>(options_.heads), count / 1e6);
+    return text;
+  }
+  void check_rows(const std::vector<std::int64_t>&) const override {}
+
+ private:
+  GptOptions options_;
+  std::uint64_t seed_;
+  std::vector<GptPart> parts_;
+  std::vector<Gpt> modules_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed) {
+  return std::make_unique<GptModel>(options, seed);
+}
+
+}  // namespace penstock::train

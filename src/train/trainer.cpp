@@ -1,0 +1,240 @@
+// The loop of steps: batch, forward and backward over the pipeline, clip, update, report, validate, save.
+#include "train/assembly.h"
+#include "train/auto_plan.h"
+#include "train/log_file.h"
+#include "train/measure.h"
+#include "train/not_finite.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/train/trainer.h>
+
+#include <ATen/ops/tensor.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+namespace penstock::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What each rank tells all others once a step.
+struct Report {
+  double loss = 0, grad_norm = 0, busy = 0, end = 0, peak = 0;
+};
+constexpr std::int64_t kReportSize = 5;
+
+std::vector<Report> exchange(const Group& world, const Report& mine) {
+  const at::Tensor tensor =
+      at::tensor({mine.loss, mine.grad_norm, mine.busy, mine.end, mine.peak}, at::kDouble);
+  const std::vector<at::Tensor> all =
+      world.size() > 1 ? world.all_gather(tensor) : std::vector<at::Tensor>{tensor};
+  std::vector<Report> reports;
+  for (const at::Tensor& one : all) {
+    const auto* v = one.const_data_ptr<double>();
+    reports.push_back({v[0], v[1], v[2], v[3], v[4]});
+  }
+  static_assert(sizeof(Report) == kReportSize * sizeof(double));
+  return reports;
+}
+
+class Run {
+ public:
+  Run(const World& world, Model& model, const DataSource& data, const RunOptions& options,
+      const RunExtras& extras)
+      : model_(model),
+        data_(data),
+        options_(options),
+        extras_(extras),
+        mesh_(make_mesh(world, options.parallel)),
+        progress_(world.rank().value),
+        reports_(world.rank().value == 0) {}
+
+  RunResult run() {
+    progress_.at("setup");
+    set_up();
+    LogFile log(reports_ ? options_.log_json : "", first_step_);
+    if (observer()) observer()->began(info());
+    for (progress_.step = first_step_; progress_.step <= options_.steps; ++progress_.step) {
+      try {
+        const StepRecord record = step();
+        result_.losses.push_back(record.loss);
+        log.write(record);
+        if (observer()) observer()->stepped(record);
+        if (options_.eval_every > 0 && progress_.step % options_.eval_every == 0) evaluate();
+      } catch (const UsageError&) {
+        throw;
+      } catch (const Error& error) {
+        std::throw_with_nested(Error("step " + std::to_string(progress_.step) + ": " + error.message(),
+                                     error.context(), error.hint()));
+      }
+    }
+    progress_.step = options_.steps;
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  Observer* observer() const { return reports_ ? extras_.observer : nullptr; }
+
+  void set_up() {
+    check(options_);
+    std::vector<std::int64_t> rows;
+    const Rows mine = rows_of(options_, 0, 0);
+    model_.check_rows(chunk_sizes(mine.end - mine.begin, options_.parallel.microbatches));
+    const bool automatic = to_lower(options_.parallel.schedule) == "auto";
+    const Schedule schedule = automatic ? plan_schedule(mesh_, model_, data_, options_, progress_)
+                                        : schedule_of(options_.parallel, options_.parallel.schedule);
+    if (automatic) result_.plan = plan_text(schedule);
+    assembly_ = assemble(mesh_, model_, schedule, options_, progress_);
+  }
+
+  RunInfo info() const {
+    const Program& program = assembly_.pipeline->program();
+    return {model_.describe(), program.name(), program.stages(), first_step_, options_.steps};
+  }
+
+  StepRecord step() {
+    const auto start = Clock::now();
+    if (progress_.at("step")) poison();
+    // The first steps are measured for the planner, which costs a little.
+    assembly_.watch->measure = progress_.step == first_step_;
+    assembly_.optimizer->zero_grad();
+    StepRecord record{.step = progress_.step};
+    std::int64_t tokens = 0;
+    Report mine;
+    for (std::int64_t part = 0; part < options_.accumulate; ++part) {
+      const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, mesh_.dp, part));
+      const StepResult result = assembly_.pipeline->step({batch.args, batch.kwargs, batch.target});
+      mine.loss += result.loss.item<double>() / static_cast<double>(options_.accumulate);
+      tokens += batch.tokens;
+      const Busy busy = busy_of(result.timeline);
+      mine.busy += busy.busy;
+      mine.end += busy.end;
+      if (part + 1 == options_.accumulate) keep_timeline(result.timeline);
+    }
+    progress_.at("update");
+    if (options_.accumulate > 1)
+      assembly_.optimizer->scale_gradients(1.0 / static_cast<double>(options_.accumulate));
+    const double limit =
+        options_.grad_clip > 0 ? options_.grad_clip : std::numeric_limits<double>::infinity();
+    mine.grad_norm = assembly_.pipeline->clip_grad_norm(limit);
+    mine.peak = static_cast<double>(peak_resident_bytes());
+    fill(record, exchange(mesh_.world, mine));
+    record.rate = rate_at(options_.rate, progress_.step, options_.steps);
+    if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
+    if (!record.skipped) assembly_.optimizer->step(record.rate);
+    record.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    record.examples_per_second = static_cast<double>(options_.batch) / record.seconds;
+    if (tokens > 0)
+      record.tokens_per_second = static_cast<double>(tokens * options_.parallel.dp) / record.seconds;
+    return record;
+  }
+
+  // One record from all ranks' reports, the same everywhere.
+  void fill(StepRecord& record, const std::vector<Report>& reports) const {
+    const int replicas = options_.parallel.dp, tensors = options_.parallel.tp;
+    double busy = 0, end = 0;
+    for (const Report& report : reports) {
+      busy += report.busy;
+      end = std::max(end, report.end);
+      record.peak_memory.push_back(static_cast<std::uint64_t>(report.peak));
+    }
+    // The first rank of each replica's pipeline.
+    for (int d = 0; d < replicas; ++d)
+      record.loss += reports[static_cast<std::size_t>(d * tensors)].loss / replicas;
+    record.grad_norm = reports.front().grad_norm;
+    if (end > 0) record.bubble = std::max(0.0, 1 - busy / (end * static_cast<double>(reports.size())));
+  }
+
+  void not_finite(StepRecord& record) {
+    switch (options_.on_nan) {
+      case NanPolicy::Ignore:
+        return;
+      case NanPolicy::Skip:
+        record.skipped = true;
+        if (observer())
+          observer()->noted("step " + std::to_string(record.step) + " is not finite and was left out");
+        return;
+      case NanPolicy::Stop: {
+        const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, mesh_.dp, 0));
+        throw find_not_finite(mesh_, assembly_, batch, record.loss, record.grad_norm);
+      }
+    }
+  }
+
+  void poison() {
+    for (const NamedTensor& item : assembly_.optimizer->parameters())
+      item.tensor.detach().fill_(std::nan(""));
+  }
+
+  void evaluate() {
+    if (!data_.has_validation()) return;
+    model_.set_training(false);
+    double sum = 0;
+    for (std::int64_t i = 0; i < options_.eval_batches; ++i) {
+      const Rows rows = rows_of(options_, mesh_.dp, 0);
+      const Batch batch = data_.validation(i, options_.batch, rows);
+      sum += assembly_.pipeline->eval({batch.args, batch.kwargs, batch.target}).loss.item<double>();
+    }
+    model_.set_training(true);
+    StepRecord all;
+    fill(all, exchange(mesh_.world, {.loss = sum / static_cast<double>(options_.eval_batches)}));
+    result_.validation = all.loss;
+    if (observer()) observer()->evaluated(progress_.step, all.loss);
+  }
+
+  // The last steps, for the pictures and the planner; the first pays for memory and connections.
+  void keep_timeline(const Timeline& timeline) {
+    constexpr std::size_t most = 8;
+    if (progress_.step == first_step_ && options_.steps > first_step_) return;
+    timelines_.push_back(timeline);
+    if (timelines_.size() > most) timelines_.erase(timelines_.begin());
+  }
+
+  void finish() {
+    if (!options_.timeline.empty() || !options_.trace.empty() || !options_.profile.empty()) write_measures();
+    if (extras_.gather_parameters) result_.parameters = gather_parameters(mesh_, assembly_);
+    progress_.at("end");
+    mesh_.world.barrier();
+  }
+
+  void write_measures() {
+    if (timelines_.empty()) return;
+    std::vector<Timeline> whole;
+    for (const Timeline& one : timelines_) whole.push_back(gather_timeline(mesh_.pipeline, one));
+    const Program& program = assembly_.pipeline->program();
+    const Costs costs =
+        measured_costs(whole, gather_bytes(mesh_.pipeline, program.stages(), assembly_.bytes()));
+    if (!reports_) return;
+    if (!options_.timeline.empty())
+      write_file(options_.timeline, timeline_page(program, whole.back(), costs));
+    if (!options_.trace.empty()) write_file(options_.trace, timeline_trace(whole.back()));
+    if (!options_.profile.empty())
+      write_file(options_.profile,
+                 cost_file(costs, options_.parallel.microbatches, model_.describe() + ", " + program.name()));
+  }
+
+  Model& model_;
+  const DataSource& data_;
+  RunOptions options_;
+  RunExtras extras_;
+  Mesh mesh_;
+  Progress progress_;
+  bool reports_;
+  Assembly assembly_;
+  std::int64_t first_step_ = 1;
+  std::vector<Timeline> timelines_;
+  RunResult result_;
+};
+
+}  // namespace
+
+RunResult run(const World& world, Model& model, const DataSource& data, const RunOptions& options,
+              const RunExtras& extras) {
+  return Run(world, model, data, options, extras).run();
+}
+
+}  // namespace penstock::train

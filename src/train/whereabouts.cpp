@@ -1,0 +1,95 @@
+// An anonymous file in memory, reached by its owner's /proc entry.
+#include <penstock/base/error.h>
+#include <penstock/train/whereabouts.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace penstock::train {
+namespace {
+
+constexpr std::size_t kLine = 128;
+constexpr const char* kVariable = "PENSTOCK_WHEREABOUTS";
+
+}  // namespace
+
+WhereaboutsBoard::WhereaboutsBoard(int ranks) : ranks_(ranks) {
+  file_ = memfd_create("penstock-whereabouts", MFD_CLOEXEC);
+  const std::size_t size = kLine * static_cast<std::size_t>(ranks);
+  if (file_ < 0 || ftruncate(file_, static_cast<off_t>(size)) != 0)
+    throw Error("no shared memory for the ranks");
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (memory == MAP_FAILED) throw Error("no shared memory for the ranks");
+  memory_ = static_cast<char*>(memory);
+}
+
+WhereaboutsBoard::~WhereaboutsBoard() {
+  if (memory_ != nullptr) munmap(memory_, kLine * static_cast<std::size_t>(ranks_));
+  if (file_ >= 0) close(file_);
+}
+
+std::map<std::string, std::string> WhereaboutsBoard::environment() const {
+  return {{kVariable, "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file_)}};
+}
+
+std::string WhereaboutsBoard::of(int rank) const {
+  if (rank < 0 || rank >= ranks_) return {};
+  const char* const line = memory_ + kLine * static_cast<std::size_t>(rank);
+  return {line, strnlen(line, kLine)};
+}
+
+void WhereaboutsBoard::clear() {
+  std::memset(memory_, 0, kLine * static_cast<std::size_t>(ranks_));
+}
+
+Whereabouts::Whereabouts(int rank) {
+  const char* const path = std::getenv(kVariable);
+  if (path == nullptr) return;
+  const int file = open(path, O_RDWR | O_CLOEXEC);
+  if (file < 0) return;
+  const off_t size = lseek(file, 0, SEEK_END);
+  if (size >= static_cast<off_t>(kLine * static_cast<std::size_t>(rank + 1))) {
+    void* const memory =
+        mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory != MAP_FAILED) {
+      size_ = static_cast<std::size_t>(size);
+      memory_ = static_cast<char*>(memory);
+      line_ = memory_ + kLine * static_cast<std::size_t>(rank);
+    }
+  }
+  close(file);
+}
+
+Whereabouts::~Whereabouts() {
+  if (memory_ != nullptr) munmap(memory_, size_);
+}
+
+void Whereabouts::write(const char* text) {
+  std::strncpy(line_, text, kLine - 1);
+}
+
+void Whereabouts::at(std::int64_t step, const char* what) {
+  if (line_ == nullptr) return;
+  char text[kLine];
+  if (step > 0) {
+    std::snprintf(text, sizeof text, "step %lld, %s", static_cast<long long>(step), what);
+  } else {
+    std::snprintf(text, sizeof text, "%s", what);
+  }
+  write(text);
+}
+
+void Whereabouts::at(std::int64_t step, const Action& action) {
+  if (line_ == nullptr) return;
+  char text[kLine];
+  std::snprintf(text, sizeof text, "step %lld, stage %d, action %s", static_cast<long long>(step),
+                action.stage().value, to_text(action).c_str());
+  write(text);
+}
+
+}  // namespace penstock::train

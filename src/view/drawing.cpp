@@ -38,7 +38,7 @@ std::vector<int> chunks(const Placement& placement) {
   return result;
 }
 
-void add_compute(std::vector<Box>& row, const TimedAction& timed) {
+void add_compute(std::vector<ActionBox>& row, const TimedAction& timed) {
   if (timed.action.kind() != ActionKind::Overlap) {
     row.push_back({timed.action, timed.start, timed.end});
     return;
@@ -48,9 +48,9 @@ void add_compute(std::vector<Box>& row, const TimedAction& timed) {
 }
 
 //! The first lane that is free; what does not fit into a few lanes lies over the last one.
-void find_lanes(std::vector<Box>& row) {
+void find_lanes(std::vector<ActionBox>& row) {
   std::vector<double> free;
-  for (Box& box : row) {
+  for (ActionBox& box : row) {
     std::size_t lane = 0;
     while (lane < free.size() && free[lane] > box.start) ++lane;
     if (lane == free.size()) {
@@ -172,7 +172,7 @@ Drawing draw(const Simulation& simulation, bool seconds) {
   for (auto* rows : {&panel.compute, &panel.communication}) {
     for (std::size_t r = 0; r < rows->size(); ++r) {
       const std::string prefix = std::to_string(r) + ":";
-      for (Box& box : (*rows)[r]) box.critical = critical.contains(prefix + to_text(box.action));
+      for (ActionBox& box : (*rows)[r]) box.critical = critical.contains(prefix + to_text(box.action));
     }
   }
   return drawing;

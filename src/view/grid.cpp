@@ -14,7 +14,7 @@ constexpr double widest = 4000;  //!< columns, where no terminal sets a limit
 
 //! A row's columns before they become text: which box each belongs to, and its character.
 struct Cell {
-  const Box* box = nullptr;
+  const ActionBox* box = nullptr;
   char character = ' ';
 };
 
@@ -55,14 +55,14 @@ class Grid {
  private:
   bool uses(ActionKind kind) const {
     for (const auto& row : panel_.compute) {
-      for (const Box& box : row) {
+      for (const ActionBox& box : row) {
         if (box.action.kind() == kind) return true;
       }
     }
     return false;
   }
 
-  std::string label_of(const Box& box) const {
+  std::string label_of(const ActionBox& box) const {
     std::string microbatch = std::to_string(box.action.microbatch().value);
     if (options_.colour) return microbatch;
     const std::string stage = several_chunks_ ? std::to_string(box.action.stage().value) : "";
@@ -74,7 +74,7 @@ class Grid {
   void find_scale() {
     double needed = 0;
     for (const auto& row : panel_.compute) {
-      for (const Box& box : row) {
+      for (const ActionBox& box : row) {
         const double length = (box.end - box.start) * (box.part == BoxPart::Whole ? 1 : 0.5);
         if (length > 0) needed = std::max(needed, static_cast<double>(label_of(box).size() + 1) / length);
       }
@@ -86,9 +86,9 @@ class Grid {
 
   std::size_t column(double time) const { return static_cast<std::size_t>(std::llround(time * scale_)); }
 
-  void append_row(std::string& text, const std::vector<Box>& row) const {
+  void append_row(std::string& text, const std::vector<ActionBox>& row) const {
     std::vector<Cell> cells(column(panel_.end) + 1);
-    for (const Box& box : row) {
+    for (const ActionBox& box : row) {
       const double middle = (box.start + box.end) / 2;  // the parts of an overlap stand side by side
       const std::size_t first = column(box.part == BoxPart::BottomHalf ? middle : box.start);
       const std::size_t last = std::max(column(box.part == BoxPart::TopHalf ? middle : box.end), first + 1);
@@ -104,7 +104,7 @@ class Grid {
       }
     }
     while (!cells.empty() && cells.back().box == nullptr) cells.pop_back();
-    const Box* before = nullptr;
+    const ActionBox* before = nullptr;
     for (std::size_t c = 0; c < cells.size(); ++c) {
       const Cell& cell = cells[c];
       if (options_.colour && (cell.box != before || c == 0)) {

@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::size_t most_samples = 20'000;  //!< of a rank's memory; more could not be seen
 
-void append_row(std::string& text, const std::vector<Box>& row) {
+void append_row(std::string& text, const std::vector<ActionBox>& row) {
   text += '[';
-  for (const Box& box : row) {
+  for (const ActionBox& box : row) {
     if (text.back() != '[') text += ',';
     append_number(text, static_cast<std::int64_t>(box.action.kind()));
     text += ',';
@@ -34,7 +34,7 @@ void append_row(std::string& text, const std::vector<Box>& row) {
   text += ']';
 }
 
-void append_rows(std::string& text, const std::vector<std::vector<Box>>& rows) {
+void append_rows(std::string& text, const std::vector<std::vector<ActionBox>>& rows) {
   text += '[';
   for (std::size_t r = 0; r < rows.size(); ++r) {
     if (r > 0) text += ',';

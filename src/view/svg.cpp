@@ -61,7 +61,7 @@ class Figure {
     double narrowest = end_;
     for (const Panel& panel : drawing.panels) {
       for (const auto& row : panel.compute) {
-        for (const Box& box : row) {
+        for (const ActionBox& box : row) {
           if (box.end > box.start) narrowest = std::min(narrowest, box.end - box.start);
         }
       }
@@ -123,7 +123,7 @@ class Figure {
     }
     int lanes = 0;
     for (const auto& row : panel.communication) {
-      for (const Box& box : row) lanes = std::max(lanes, box.lane + 1);
+      for (const ActionBox& box : row) lanes = std::max(lanes, box.lane + 1);
     }
     const double pitch = row_height + lanes * lane_height + row_gap;
     const double top = y_ + axis_height;
@@ -132,9 +132,9 @@ class Figure {
       const double y = top + pitch * static_cast<double>(r);
       out += label("l r", gutter - 10, y + row_height / 2 + 4, "rank " + std::to_string(r));
       rect(out, "lane", x(0), y, panel.end * scale_, row_height);
-      for (const Box& box : panel.compute[r]) draw_box(out, box, y);
+      for (const ActionBox& box : panel.compute[r]) draw_box(out, box, y);
       if (r >= panel.communication.size()) continue;
-      for (const Box& box : panel.communication[r]) {
+      for (const ActionBox& box : panel.communication[r]) {
         rect(out, std::string(look_of(box.action.kind()).colour), x(box.start),
              y + row_height + 1 + box.lane * lane_height, (box.end - box.start) * scale_, lane_height - 1,
              to_text(box.action));
@@ -169,7 +169,7 @@ class Figure {
     }
   }
 
-  void draw_box(std::string& out, const Box& box, double row_top) {
+  void draw_box(std::string& out, const ActionBox& box, double row_top) {
     const int chunk =
         std::min(3, drawing_.chunk_of_stage[static_cast<std::size_t>(box.action.stage().value)]);
     const double height = box.part == BoxPart::Whole ? row_height : row_height / 2 - 0.5;
@@ -200,7 +200,8 @@ class Figure {
     for (const Panel& panel : drawing_.panels) {
       for (const auto* rows : {&panel.compute, &panel.communication}) {
         for (const auto& row : *rows) {
-          if (std::any_of(row.begin(), row.end(), [&](const Box& box) { return box.action.kind() == kind; }))
+          if (std::any_of(row.begin(), row.end(),
+                          [&](const ActionBox& box) { return box.action.kind() == kind; }))
             return true;
         }
       }

@@ -36,7 +36,7 @@ class Trace {
       event(process, compute_track, "M");
       out_ += ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":" + std::to_string(process) + "}}";
       name("thread_name", process, compute_track, "compute");
-      for (const Box& box : panel.compute[rank]) {
+      for (const ActionBox& box : panel.compute[rank]) {
         // The parts of an overlap share a time, so one of them gets a track of its own.
         slice(process, box.part == BoxPart::BottomHalf ? overlap_track : compute_track, box);
         if (box.part == BoxPart::BottomHalf && named_overlap_ != process) {
@@ -49,9 +49,9 @@ class Trace {
     }
   }
 
-  void add_communication(const std::vector<Box>& row, int process, int panel) {
+  void add_communication(const std::vector<ActionBox>& row, int process, int panel) {
     int lanes = 0;
-    for (const Box& box : row) {
+    for (const ActionBox& box : row) {
       for (; lanes <= box.lane; ++lanes) {
         name("thread_name", process, first_lane_track + lanes,
              lanes == 0 ? "communication" : "communication " + std::to_string(lanes + 1));
@@ -81,7 +81,7 @@ class Trace {
     out_ += std::string(",\"name\":\"") + what + "\",\"args\":{\"name\":" + json_quote(value) + "}}";
   }
 
-  void slice(int process, int thread, const Box& box) {
+  void slice(int process, int thread, const ActionBox& box) {
     event(process, thread, "X");
     out_ += ",\"name\":" + json_quote(to_text(box.action)) +
             ",\"cat\":" + json_quote(look_of(box.action.kind()).meaning) + ",\"ts\":";
@@ -96,7 +96,7 @@ class Trace {
   }
 
   //! An arrow from a send to its receive; both ends have the id of the message.
-  void flow(int process, const Box& box, int panel) {
+  void flow(int process, const ActionBox& box, int panel) {
     const Action& action = box.action;
     const bool backward =
         action.kind() == ActionKind::SendBackward || action.kind() == ActionKind::RecvBackward;

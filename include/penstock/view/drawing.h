@@ -16,7 +16,7 @@ namespace penstock {
 //! Which part of its row's height a box fills: an overlap's two parts share theirs.
 enum class BoxPart { Whole, TopHalf, BottomHalf };
 
-struct Box {
+struct ActionBox {
   Action action;  //!< never an overlap: its parts are two boxes
   double start = 0;
   double end = 0;
@@ -29,8 +29,8 @@ struct Box {
 struct Panel {
   std::string name;  //!< `predicted`, `measured`, …
   double end = 0;
-  std::vector<std::vector<Box>> compute;        //!< one list a rank, in order of start
-  std::vector<std::vector<Box>> communication;  //!< transfers and chores, or empty
+  std::vector<std::vector<ActionBox>> compute;        //!< one list a rank, in order of start
+  std::vector<std::vector<ActionBox>> communication;  //!< transfers and chores, or empty
   std::vector<std::vector<MemorySample>> memory;
   std::vector<std::pair<std::string, std::string>> summary;  //!< what to say above it: name, value
 };

@@ -1,6 +1,8 @@
 // From options to a pipeline.
 #include "train/assembly.h"
 
+#include "train/replicas.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/generate.h>
 
@@ -79,6 +81,7 @@ Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, cons
   pipeline.loss_on_all_ranks = true;
   pipeline.seed = options.seed;
   pipeline.replica = static_cast<std::uint32_t>(mesh.dp);
+  pipeline.data_parallel = make_replicas(mesh, made.stages);
   const ActionFunction watching = watched_action(progress, made.stages);
   for (int kind = static_cast<int>(ActionKind::Forward); kind <= static_cast<int>(ActionKind::ReduceGrad);
        ++kind)

@@ -34,14 +34,8 @@ void Optimizer::scale_gradients(double factor) {
     if (item.tensor.grad().defined()) item.tensor.mutable_grad().mul_(factor);
 }
 
-void Optimizer::set_steps(std::int64_t steps) {
-  steps_ = steps;
-  for (at::Tensor& count : counts_) count.fill_(static_cast<double>(steps));
-}
-
 void Optimizer::step(double rate) {
   const at::NoGradGuard no_grad;
-  ++steps_;
   std::vector<at::Tensor> values, grads, first, second, counts;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& value = parameters_[i].tensor;
@@ -62,7 +56,7 @@ void Optimizer::step(double rate) {
       return;
     case OptimizerKind::Sgd:
       at::_fused_sgd_(values, grads, first, options_.weight_decay, options_.momentum, rate, /*dampening=*/0,
-                      /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/steps_ == 1);
+                      /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false);
       return;
   }
 }
@@ -74,8 +68,9 @@ std::vector<Optimizer::State> Optimizer::states() const {
       state.tensors.push_back({parameters_[i].name, tensors[i]});
     return state;
   };
-  if (!second_.empty()) return {named("exp_avg", first_), named("exp_avg_sq", second_)};
-  if (!first_.empty()) return {named("momentum", first_)};
+  if (!second_.empty())
+    return {named("exp_avg", first_), named("exp_avg_sq", second_), named("step", counts_)};
+  if (!first_.empty()) return {named("momentum_buffer", first_)};
   return {};
 }
 

@@ -27,14 +27,11 @@ class Optimizer {
     std::vector<NamedTensor> tensors;
   };
   std::vector<State> states() const;
-  std::int64_t steps() const { return steps_; }
-  void set_steps(std::int64_t steps);
 
  private:
   OptimizerOptions options_;
   std::vector<NamedTensor> parameters_;
   std::vector<at::Tensor> first_, second_, counts_;
-  std::int64_t steps_ = 0;
 };
 
 //! The learning rate of a step (from 1).

@@ -4,6 +4,7 @@
 #include "train/log_file.h"
 #include "train/measure.h"
 #include "train/not_finite.h"
+#include "train/saves.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -13,6 +14,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 namespace penstock::train {
@@ -40,6 +42,11 @@ std::vector<Report> exchange(const Group& world, const Report& mine) {
   return reports;
 }
 
+Mesh checked_mesh(const World& world, const RunOptions& options) {
+  check(options);
+  return make_mesh(world, options.parallel);
+}
+
 class Run {
  public:
   Run(const World& world, Model& model, const DataSource& data, const RunOptions& options,
@@ -48,8 +55,9 @@ class Run {
         data_(data),
         options_(options),
         extras_(extras),
-        mesh_(make_mesh(world, options.parallel)),
+        mesh_(checked_mesh(world, options)),
         progress_(world.rank().value),
+        saves_(mesh_, options_),
         reports_(world.rank().value == 0) {}
 
   RunResult run() {
@@ -57,6 +65,8 @@ class Run {
     set_up();
     LogFile log(reports_ ? options_.log_json : "", first_step_);
     if (observer()) observer()->began(info());
+    for (const std::string& remark : saves_.remarks())
+      if (observer()) observer()->noted(remark);
     for (progress_.step = first_step_; progress_.step <= options_.steps; ++progress_.step) {
       try {
         const StepRecord record = step();
@@ -64,6 +74,7 @@ class Run {
         log.write(record);
         if (observer()) observer()->stepped(record);
         if (options_.eval_every > 0 && progress_.step % options_.eval_every == 0) evaluate();
+        if (save_is_due()) save(progress_.step);
       } catch (const UsageError&) {
         throw;
       } catch (const Error& error) {
@@ -80,15 +91,55 @@ class Run {
   Observer* observer() const { return reports_ ? extras_.observer : nullptr; }
 
   void set_up() {
-    check(options_);
-    std::vector<std::int64_t> rows;
     const Rows mine = rows_of(options_, 0, 0);
     model_.check_rows(chunk_sizes(mine.end - mine.begin, options_.parallel.microbatches));
-    const bool automatic = to_lower(options_.parallel.schedule) == "auto";
-    const Schedule schedule = automatic ? plan_schedule(mesh_, model_, data_, options_, progress_)
-                                        : schedule_of(options_.parallel, options_.parallel.schedule);
-    if (automatic) result_.plan = plan_text(schedule);
+    const Schedule schedule = choose_schedule();
     assembly_ = assemble(mesh_, model_, schedule, options_, progress_);
+    saves_.load(assembly_);
+    first_step_ = saves_.step() + 1;
+    // A restart must repeat the plan, also before the first checkpoint is due.
+    if (saves_.on() && !result_.plan.empty() && first_step_ == 1) save(0);
+  }
+
+  Schedule choose_schedule() {
+    const ParallelOptions& asked = options_.parallel;
+    if (to_lower(asked.schedule) != "auto") return schedule_of(asked, asked.schedule);
+    if (const std::string stored = saves_.plan(); !stored.empty()) {
+      const Schedule plan = read_plan(stored);
+      const int each = plan.stages() / plan.placement.ranks();
+      if (plan.placement.ranks() == asked.pp && plan.microbatches == asked.microbatches &&
+          each == std::max(asked.stages_per_rank, 1)) {
+        result_.plan = stored;
+        return plan;
+      }
+    }
+    const Schedule plan = plan_schedule(mesh_, model_, data_, options_, progress_);
+    result_.plan = plan_text(plan);
+    return plan;
+  }
+
+  void save(std::int64_t step) {
+    progress_.at("checkpoint");
+    guard_storage([&] { saves_.save(step, assembly_, result_.plan); });
+    if (observer()) observer()->saved(step, options_.checkpoint.directory + "/" + checkpoint_name(step));
+  }
+
+  // Training goes on without a checkpoint if that was asked for.
+  template <class Body>
+  void guard_storage(const Body& body) {
+    try {
+      body();
+    } catch (const StorageError& error) {
+      if (options_.checkpoint.on_error == StoragePolicy::Stop) throw;
+      if (observer())
+        observer()->noted("step " + std::to_string(progress_.step) + ": " + error.message() +
+                          "; training goes on");
+    }
+  }
+
+  bool save_is_due() const {
+    const std::int64_t every = options_.checkpoint.every, step = progress_.step;
+    return saves_.on() && (step == options_.steps || (every > 0 && step % every == 0));
   }
 
   RunInfo info() const {
@@ -197,6 +248,8 @@ class Run {
   void finish() {
     if (!options_.timeline.empty() || !options_.trace.empty() || !options_.profile.empty()) write_measures();
     if (extras_.gather_parameters) result_.parameters = gather_parameters(mesh_, assembly_);
+    guard_storage([&] { saves_.wait(); });
+    result_.checkpoint = saves_.newest();
     progress_.at("end");
     mesh_.world.barrier();
   }
@@ -223,6 +276,7 @@ class Run {
   RunExtras extras_;
   Mesh mesh_;
   Progress progress_;
+  Saves saves_;
   bool reports_;
   Assembly assembly_;
   std::int64_t first_step_ = 1;
@@ -231,6 +285,11 @@ class Run {
 };
 
 }  // namespace
+
+void announce_start() {
+  const char* const rank = std::getenv("RANK");
+  if (rank != nullptr) Progress(std::atoi(rank)).at("start");
+}
 
 RunResult run(const World& world, Model& model, const DataSource& data, const RunOptions& options,
               const RunExtras& extras) {

@@ -21,9 +21,8 @@ constexpr std::array kCommands = {
     Command{"run", Home::Torch,
             "starts a program on several ranks with torchrun's environment, and ends them together",
             "penstock run --ranks 4 -- ./my_program --steps 100"},
-    Command{"train", Home::Torch,
-            "starts ranks that find each other and exchange tensors (the trainer is to come)",
-            "penstock train --ranks 4"},
+    Command{"train", Home::Torch, "trains an exported model, or without one the built-in GPT, over ranks",
+            "penstock train model.pt2 --data data.safetensors --ranks 4 --schedule ZB1P --checkpoint runs"},
     Command{
         "checkpoint", Home::Torch,
         "shows what a checkpoint holds, checks every byte of it, makes one safetensors file of it or back",

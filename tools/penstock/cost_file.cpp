@@ -1,4 +1,4 @@
-// The only file that includes toml++.
+// Costs as TOML.
 #define TOML_ENABLE_FORMATTERS 0
 #define TOML_ENABLE_UNRELEASED_FEATURES 0
 #include "cost_file.h"

@@ -64,6 +64,9 @@ struct RunExtras {
   bool gather_parameters = false;
 };
 
+//! For a process that is about to join a world: commits the faults that are due at its start.
+void announce_start();
+
 //! Trains. Throws on every rank when one fails; the message names the step.
 RunResult run(const World& world, Model& model, const DataSource& data, const RunOptions& options,
               const RunExtras& extras = {});

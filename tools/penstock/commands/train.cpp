@@ -1,102 +1,84 @@
-// `penstock train`, for now: starts ranks as child processes of itself, which find each other and exchange
-// tensors. It is the road that the trainer will take (launcher, store, group, tensors), without a model.
+// `penstock train`: settles what is asked for, starts the ranks, and says how it went. What a rank does is in
+// train_rank.cpp.
 #include "arguments.h"
 #include "commands.h"
 #include "launching.h"
+#include "train_display.h"
+#include "train_rank.h"
+#include "train_settings.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
-#include <penstock/base/text.h>
-#include <penstock/comm/group.h>
 #include <penstock/comm/launcher.h>
-#include <penstock/comm/world.h>
+#include <penstock/train/whereabouts.h>
 
-#include <torch/types.h>
-
-#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 namespace penstock::tool {
 namespace {
 
-constexpr std::int64_t kElements = 1 << 20;
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+// Where each rank was when an attempt ended badly.
+std::string places(const train::WhereaboutsBoard& board, int ranks) {
+  std::string text;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string place = board.of(rank);
+    if (!place.empty()) text += "rank " + std::to_string(rank) + " was in " + place + "\n";
+  }
+  return text;
 }
 
-// What a rank does: passes a tensor round the ring, then sums one over all ranks; both results are known
-// beforehand.
-int be_a_rank(bool json) {
-  const auto start = Clock::now();
-  const World world = init();
-  const Group& group = world.group();
-  const double joined = seconds_since(start);
+void complain(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
 
-  const int next = (group.rank() + 1) % group.size();
-  const int previous = (group.rank() + group.size() - 1) % group.size();
-  torch::Tensor received = torch::empty({kElements});
-  if (group.size() > 1) {
-    Work sent = group.isend(torch::full({kElements}, static_cast<float>(group.rank())), next);
-    group.recv(received, previous);
-    sent.wait();
-  } else {
-    received.fill_(0);
-  }
-  const bool right = torch::equal(received, torch::full({kElements}, static_cast<float>(previous)));
-
-  torch::Tensor sum = torch::full({kElements}, static_cast<float>(group.rank() + 1));
-  group.all_reduce(sum);
-  const float expected = static_cast<float>(group.size() * (group.size() + 1)) / 2;
-  if (!right || !torch::equal(sum, torch::full({kElements}, expected))) {
-    throw Error("the tensors that arrived are not those that were sent", {.rank = world.rank()});
-  }
-  group.barrier();
-  if (group.rank() != 0) return 0;
-
-  if (json) {
-    JsonWriter line;
-    line.begin_object()
-        .field("ranks", group.size())
-        .field("backend", group.backend())
-        .field("join_seconds", joined);
-    line.field("seconds", seconds_since(start)).end_object();
-    print(line.text() + "\n");
-  } else {
-    print(std::to_string(group.size()) + " ranks found each other over " + group.backend() + " in " +
-          seconds_text(joined) + ", passed tensors of " + bytes_text(kElements * sizeof(float)) +
-          " round a ring and summed them; every element was right.\n"
-          "There is no trainer yet: this is the road that it will take.\n");
-  }
-  return 0;
+// A rank that `penstock run` or torchrun started, perhaps on several machines.
+bool started_by_another_launcher() {
+  return std::getenv("RANK") != nullptr && std::getenv("MASTER_ADDR") != nullptr;
 }
 
 }  // namespace
 
 int train_command(Arguments& arguments) {
-  std::int64_t ranks = 2;
-  arguments.option("--ranks", ranks, "How many processes to start");
+  TrainSettings asked;
+  Settings settings(arguments);
+  asked.declare(settings);
+  arguments.option("--config", asked.config, "a TOML file of these options; the command line wins");
   arguments.parse();
-  if (is_rank_of("train")) return be_a_rank(arguments.json());
-  if (ranks < 1) throw UsageError("--ranks must be at least 1, not " + std::to_string(ranks));
+  if (!asked.config.empty()) settings.read(asked.config);
+  asked.settle();
+  asked.run.config = settings.toml();
+  if (is_rank_of("train") || started_by_another_launcher()) return be_a_training_rank(asked);
 
-  const std::vector<std::string> words =
-      arguments.json() ? std::vector<std::string>{"--json"} : std::vector<std::string>{};
-  LaunchOptions options = ranks_of("train", static_cast<int>(ranks), words);
-  options.on_line = [](Rank rank, bool is_error, std::string_view line) {
-    if (is_error) {
-      std::fprintf(stderr, "[%d] %.*s\n", rank.value, static_cast<int>(line.size()), line.data());
-    } else {
-      print(std::string(line) + "\n");
-    }
+  const int ranks = asked.run.parallel.ranks();
+  const DisplayForm form = arguments.json() ? DisplayForm::Json
+                           : on_terminal()  ? DisplayForm::Terminal
+                                            : DisplayForm::Plain;
+  if (form != DisplayForm::Json) print("# settled configuration\n" + asked.run.config + "\n");
+  train::WhereaboutsBoard board(ranks);
+  LaunchOptions launch_options = ranks_of("train", ranks, settings.words());
+  set_display(launch_options, form);
+  launch_options.environment.merge(board.environment());
+  launch_options.max_restarts = static_cast<int>(asked.max_restarts);
+  launch_options.grace = std::chrono::seconds(5);
+  LineDrawer drawer;
+  launch_options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
+    drawer.draw(rank, is_error, line);
   };
-  const LaunchResult result = launch(options);
-  if (!result.ok) throw Error("the ranks did not all end well: " + result.report());
-  return 0;
+  launch_options.on_start = [&](const std::vector<pid_t>&) {
+    drawer.finish();
+    complain(places(board, ranks));  // of the attempt before
+    board.clear();
+  };
+  const LaunchResult result = launch(launch_options);
+  drawer.finish();
+  if (result.signal == 0 && !result.ok) complain(places(board, ranks));
+  if (form == DisplayForm::Json) print(result_json(result) + "\n");
+  if (!result.ok && result.signal == 0) complain("penstock: error: " + result.report());
+  return result.exit_code();
 }
 
 }  // namespace penstock::tool

@@ -1,0 +1,112 @@
+// The state of a run as pieces of a checkpoint.
+#include "train/saves.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+
+#include <set>
+
+namespace penstock::train {
+namespace {
+
+// Copies of a tied parameter that one rank holds are one piece.
+std::vector<Piece> pieces_of(const Assembly& assembly) {
+  std::vector<Piece> pieces;
+  std::set<std::pair<std::string, std::string>> known;
+  const auto add = [&](const NamedTensor& item, PieceKind kind, const std::string& state) {
+    if (!known.emplace(item.name, state).second) return;
+    Piece piece = whole_piece(item.name, item.tensor.detach(), kind);
+    piece.state = state;
+    pieces.push_back(std::move(piece));
+  };
+  for (const auto& [index, stage] : assembly.stages) {
+    for (const NamedTensor& item : stage->parameters()) add(item, PieceKind::Parameter, {});
+    for (const NamedTensor& item : stage->buffers()) add(item, PieceKind::Buffer, {});
+  }
+  for (const Optimizer::State& state : assembly.optimizer->states())
+    for (const NamedTensor& item : state.tensors) add(item, PieceKind::Optimizer, state.kind);
+  return pieces;
+}
+
+// Those copies get the values of the first.
+void copy_to_twins(const Assembly& assembly) {
+  const at::NoGradGuard no_grad;
+  const auto spread = [](const std::vector<NamedTensor>& items) {
+    std::map<std::string, at::Tensor> first;
+    for (const NamedTensor& item : items) {
+      const auto [it, fresh] = first.emplace(item.name, item.tensor);
+      if (!fresh && !it->second.is_same(item.tensor)) item.tensor.copy_(it->second);
+    }
+  };
+  std::vector<NamedTensor> all;
+  for (const auto& [index, stage] : assembly.stages) {
+    for (const NamedTensor& item : stage->parameters()) all.push_back(item);
+    for (const NamedTensor& item : stage->buffers()) all.push_back(item);
+  }
+  spread(all);
+  for (const Optimizer::State& state : assembly.optimizer->states()) spread(state.tensors);
+}
+
+bool has_complete(const std::string& directory) {
+  try {
+    for (const CheckpointPlace& place : list_checkpoints(directory))
+      if (place.complete) return true;
+  } catch (const StorageError&) {  // no such directory yet
+  }
+  return false;
+}
+
+}  // namespace
+
+Saves::Saves(const Mesh& mesh, const RunOptions& options) : mesh_(mesh), options_(options) {
+  const CheckpointOptions& asked = options.checkpoint;
+  if (asked.directory.empty()) return;
+  const bool restarted = attempt_number() > 0;
+  // One rank looks, so that all do the same.
+  const bool exist = mesh.world.broadcast_object(c10::IValue(has_complete(asked.directory)), 0).toBool();
+  if (exist && !restarted && !asked.resume)
+    throw UsageError(quote(asked.directory, 200) + " holds checkpoints of an earlier run", {},
+                     "--resume goes on from the newest; else give another directory");
+  if (asked.resume || (restarted && exist)) resume_.emplace(find_resume_point(asked.directory, mesh.world));
+  writer_ =
+      std::make_unique<CheckpointWriter>(asked.directory, mesh.world, WriterOptions{.keep = asked.keep});
+}
+
+std::vector<std::string> Saves::remarks() const {
+  if (!resume_) return {};
+  std::vector<std::string> remarks = resume_->passed_over;
+  const std::string seed = resume_->checkpoint.note("seed");
+  if (!seed.empty() && seed != std::to_string(options_.seed))
+    remarks.push_back("the checkpoint is of a run with seed " + seed + ", and this one has " +
+                      std::to_string(options_.seed));
+  return remarks;
+}
+
+void Saves::load(const Assembly& assembly) {
+  if (!resume_) return;
+  resume_->checkpoint.load(pieces_of(assembly), mesh_.world);
+  copy_to_twins(assembly);
+  assembly.pipeline->set_steps(static_cast<std::uint64_t>(step() * options_.accumulate));
+}
+
+void Saves::save(std::int64_t step, const Assembly& assembly, const std::string& plan) {
+  Notes notes{{"config", options_.config}, {"seed", std::to_string(options_.seed)}};
+  if (!plan.empty()) notes["plan"] = plan;
+  writer_->save(step, pieces_of(assembly), notes);
+}
+
+void Saves::wait() {
+  if (writer_) writer_->wait();
+}
+
+std::string Saves::newest() const {
+  if (!writer_) return {};
+  if (const auto step = writer_->last_complete())
+    return options_.checkpoint.directory + "/" + checkpoint_name(*step);
+  return resume_ ? resume_->checkpoint.path() : std::string();
+}
+
+}  // namespace penstock::train

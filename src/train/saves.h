@@ -1,0 +1,44 @@
+// Checkpoints of a run: what each rank hands in, and how a run goes on from one, in whatever topology.
+#pragma once
+
+#include "train/assembly.h"
+
+#include <penstock/checkpoint/writer.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::train {
+
+class Saves {
+ public:
+  //! Looks for the checkpoint to go on from: where that is asked for, and after a restart where there is one.
+  //! UsageError for a directory that holds another run's. Every rank must call it.
+  Saves(const Mesh& mesh, const RunOptions& options);
+
+  //! The step that is done, and the schedule that was made for the run; 0 and empty for a new one.
+  std::int64_t step() const { return resume_ ? resume_->checkpoint.step() : 0; }
+  std::string plan() const { return resume_ ? resume_->checkpoint.note("plan") : std::string(); }
+  //! Newer checkpoints that could not be used, and what differs from the run that wrote this one.
+  std::vector<std::string> remarks() const;
+
+  //! Fills parameters, buffers and the optimizer's states.
+  void load(const Assembly& assembly);
+
+  bool on() const { return writer_ != nullptr; }
+  //! Begins to write the state after a step; the one before must be done, and its error comes here.
+  void save(std::int64_t step, const Assembly& assembly, const std::string& plan);
+  //! Until the last one is on disk.
+  void wait();
+  std::string newest() const;
+
+ private:
+  const Mesh& mesh_;
+  const RunOptions& options_;
+  std::optional<ResumePoint> resume_;
+  std::unique_ptr<CheckpointWriter> writer_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,117 @@
+// Exported models trained over ranks, against the losses of Python's own loop (archives/losses.txt,
+// make_archives.py).
+#include <penstock/base/error.h>
+#include <penstock/checkpoint/safetensors.h>
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/train/trainer.h>
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+namespace penstock::train {
+namespace {
+
+std::string archive(const std::string& name) {
+  return PENSTOCK_SOURCE_DIR "/tests/train/archives/" + name;
+}
+
+std::map<std::string, std::vector<double>> python_losses() {
+  std::ifstream file(archive("losses.txt"));
+  std::map<std::string, std::vector<double>> losses;
+  std::string model, optimizer;
+  double step = 0, loss = 0;
+  while (file >> model >> optimizer >> step >> loss) losses[model + " " + optimizer].push_back(loss);
+  return losses;
+}
+
+struct Case {
+  std::string model;
+  LossKind loss;
+  OptimizerKind optimizer;
+  ParallelOptions parallel;
+};
+
+std::vector<double> losses_of(const Case& test, const ArchiveOptions& more = {}, std::int64_t batch = 8) {
+  RunOptions options;
+  options.parallel = test.parallel;
+  options.steps = 20;
+  options.batch = batch;
+  options.grad_clip = 0.7;
+  options.optimizer.kind = test.optimizer;
+  const bool adam = test.optimizer == OptimizerKind::AdamW;
+  options.rate.rate = adam ? 0.01 : 0.1;
+  options.optimizer.weight_decay = adam ? 0.02 : 0;
+  options.optimizer.momentum = adam ? 0 : 0.5;
+  std::vector<double> losses;
+  run_thread_ranks(options.parallel.ranks(), [&](World& world) {
+    ArchiveOptions asked = more;
+    asked.file = archive(test.model + ".pt2");
+    asked.loss = test.loss;
+    const ArchiveModel model = archive_model(asked);
+    const std::string file = test.model == "fixed" ? "language" : test.model;
+    const auto data = tensor_data(load_safetensors(archive(file + ".safetensors")),
+                                  {.positional = model.positional, .keywords = model.keywords});
+    const RunResult result = run(world, *model.model, *data, options);
+    if (world.rank().value == 0) losses = result.losses;
+  });
+  return losses;
+}
+
+TEST(ArchiveTraining, HasPythonsLosses) {
+  at::set_num_threads(1);
+  const auto expected = python_losses();
+  ASSERT_EQ(expected.size(), 4U);
+  const std::vector<ParallelOptions> topologies = {{.pp = 1, .schedule = "GPipe", .microbatches = 1},
+                                                   {.pp = 2, .schedule = "1F1B", .microbatches = 3},
+                                                   {.pp = 2, .schedule = "ZBVZeroBubble", .microbatches = 4},
+                                                   {.pp = 3, .schedule = "ZB1P", .microbatches = 2},
+                                                   {.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}};
+  for (const ParallelOptions& parallel : topologies) {
+    for (const auto optimizer : {OptimizerKind::AdamW, OptimizerKind::Sgd}) {
+      for (const auto& [name, loss] :
+           {std::pair{"language", LossKind::CrossEntropy}, {"mlp", LossKind::Mse}}) {
+        const std::string key = std::string(name) + (optimizer == OptimizerKind::AdamW ? " adamw" : " sgd");
+        SCOPED_TRACE(key + " " + parallel.schedule + " pp " + std::to_string(parallel.pp) + " dp " +
+                     std::to_string(parallel.dp));
+        const auto losses = losses_of({name, loss, optimizer, parallel});
+        ASSERT_EQ(losses.size(), 20U);
+        double worst = 0;
+        for (std::size_t i = 0; i < 20; ++i)
+          worst = std::max(worst, std::abs(losses[i] - expected.at(key)[i]) / expected.at(key)[i]);
+        EXPECT_LT(worst, 1e-4);
+      }
+    }
+  }
+}
+
+TEST(ArchiveTraining, SplitsWhereItIsTold) {
+  at::set_num_threads(1);
+  const Case test{"language", LossKind::CrossEntropy, OptimizerKind::Sgd, {.pp = 2, .microbatches = 4}};
+  const auto losses = losses_of(test, {.split = {{"layers.1", SplitPoint::Beginning}}});
+  EXPECT_NEAR(losses[19], python_losses().at("language sgd")[19], 1e-4 * losses[19]);
+  EXPECT_THROW(
+      losses_of(test, {.split = {{"layers.1", SplitPoint::Beginning}, {"layers.2", SplitPoint::Beginning}}}),
+      UsageError);
+  EXPECT_THROW(losses_of(test, {.loss_output = "probabilities"}), UsageError);
+}
+
+TEST(ArchiveTraining, AFixedBatchNeedsMicrobatchesOfItsSize) {
+  at::set_num_threads(1);
+  Case test{"fixed", LossKind::CrossEntropy, OptimizerKind::Sgd, {.pp = 2, .microbatches = 2}};
+  EXPECT_NEAR(losses_of(test)[19], python_losses().at("language sgd")[19], 1e-4);
+  test.parallel.microbatches = 4;
+  try {
+    losses_of(test);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("fixed batch of 4"),
+                                             testing::HasSubstr("microbatches of 2")));
+  }
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,166 @@
+// The loss curve depends on the seed and the data, not on how the model is spread or scheduled: every
+// topology against one rank.
+#include "small_run.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace penstock::train {
+namespace {
+
+using test::small_options;
+using test::small_run;
+
+struct Topology {
+  int pp, dp, stages_per_rank, microbatches;
+  const char* schedule;
+};
+
+RunOptions with(const Topology& topology, RunOptions options = small_options()) {
+  options.parallel.pp = topology.pp;
+  options.parallel.dp = topology.dp;
+  options.parallel.stages_per_rank = topology.stages_per_rank;
+  options.parallel.microbatches = topology.microbatches;
+  options.parallel.schedule = topology.schedule;
+  return options;
+}
+
+void expect_close(const std::vector<double>& losses, const std::vector<double>& expected) {
+  ASSERT_EQ(losses.size(), expected.size());
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(losses[i], expected[i], 1e-4 * expected[i]) << "step " << i + 1;
+}
+
+TEST(LossCurve, DoesNotDependOnTheTopology) {
+  at::set_num_threads(1);
+  const RunResult alone = small_run(with({1, 1, 1, 1, "GPipe"}), nullptr, true);
+  ASSERT_EQ(alone.losses.size(), 20U);
+  EXPECT_LT(alone.losses.back(), 0.9 * alone.losses.front());
+  for (const Topology& topology :
+       {Topology{1, 1, 1, 4, "1F1B"}, Topology{2, 1, 1, 4, "1F1B"}, Topology{2, 1, 1, 8, "GPipe"},
+        Topology{3, 1, 1, 4, "ZB1P"}, Topology{2, 1, 2, 4, "Interleaved1F1B"},
+        Topology{2, 1, 3, 4, "LoopedBFS"}, Topology{2, 1, 2, 4, "ZBVZeroBubble"},
+        Topology{2, 1, 2, 4, "DualPipeV"}, Topology{6, 1, 1, 3, "ZB2P"}, Topology{1, 2, 1, 4, "1F1B"},
+        Topology{2, 2, 1, 2, "1F1B"}, Topology{2, 2, 2, 4, "ZBVZeroBubble"}, Topology{2, 1, 1, 4, "auto"},
+        Topology{2, 1, 2, 4, "auto"}}) {
+    SCOPED_TRACE(std::string(topology.schedule) + " pp " + std::to_string(topology.pp) + " dp " +
+                 std::to_string(topology.dp) + " V " + std::to_string(topology.stages_per_rank) + " M " +
+                 std::to_string(topology.microbatches));
+    const RunResult result = small_run(with(topology), nullptr, true);
+    expect_close(result.losses, alone.losses);
+    ASSERT_EQ(result.parameters.size(), alone.parameters.size());
+    for (const auto& [name, tensor] : alone.parameters)
+      EXPECT_TRUE(at::allclose(result.parameters.at(name), tensor, 1e-3, 2e-4)) << name;
+  }
+}
+
+TEST(LossCurve, IsBitwiseTheSameInTwoRunsOfASeed) {
+  at::set_num_threads(1);
+  RunOptions options = with({2, 2, 1, 2, "1F1B"});
+  options.grad_clip = 0.5;
+  const auto first = small_run(options, nullptr, true, 0.1), second = small_run(options, nullptr, true, 0.1);
+  EXPECT_EQ(first.losses, second.losses);
+  for (const auto& [name, tensor] : first.parameters)
+    EXPECT_TRUE(at::equal(tensor, second.parameters.at(name))) << name;
+  options.seed = 2;
+  EXPECT_NE(small_run(options, nullptr, false, 0.1).losses, first.losses);
+}
+
+TEST(LossCurve, IsThatOfTheWholeBatchWithAccumulationClippingDecayAndRecomputation) {
+  at::set_num_threads(1);
+  RunOptions options = with({1, 1, 1, 1, "GPipe"});
+  options.grad_clip = 0.5;
+  options.optimizer.weight_decay = 0.1;
+  options.rate = {RateKind::Cosine, 0.01, 15};
+  const auto expected = small_run(options).losses;
+  RunOptions other = with({2, 1, 1, 2, "1F1B"}, options);
+  other.accumulate = 4;
+  other.parallel.recompute = true;
+  expect_close(small_run(other).losses, expected);
+  other = with({2, 2, 1, 2, "ZB1P"}, options);
+  other.accumulate = 2;
+  expect_close(small_run(other).losses, expected);
+}
+
+TEST(LossCurve, InBfloat16StaysNearFloat32AndFalls) {
+  at::set_num_threads(1);
+  const auto expected = small_run(with({2, 1, 1, 4, "1F1B"})).losses;
+  RunOptions options = with({2, 1, 1, 4, "1F1B"});
+  options.precision = Precision::Bfloat16;
+  const auto losses = small_run(options).losses;
+  EXPECT_NE(losses, expected);
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(losses[i], expected[i], 0.05 * expected[i]) << i;
+}
+
+class Watcher : public Observer {
+ public:
+  void stepped(const StepRecord& record) override { records.push_back(record); }
+  void evaluated(std::int64_t step, double loss) override { evaluations[step] = loss; }
+  std::vector<StepRecord> records;
+  std::map<std::int64_t, double> evaluations;
+};
+
+TEST(Run, ReportsStepsAndValidationsAlikeOverTopologies) {
+  at::set_num_threads(1);
+  RunOptions options = with({1, 1, 1, 2, "GPipe"});
+  options.steps = 6;
+  options.eval_every = 3;
+  Watcher one, many;
+  small_run(options, &one);
+  small_run(with({2, 2, 1, 2, "1F1B"}, options), &many);
+  ASSERT_EQ(one.records.size(), 6U);
+  ASSERT_EQ(many.records.size(), 6U);
+  ASSERT_EQ(one.evaluations.size(), 2U);
+  for (const auto& [step, loss] : one.evaluations) EXPECT_NEAR(many.evaluations.at(step), loss, 1e-4 * loss);
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_NEAR(many.records[i].grad_norm, one.records[i].grad_norm, 1e-3 * one.records[i].grad_norm);
+    EXPECT_EQ(many.records[i].peak_memory.size(), 4U);
+    EXPECT_GE(many.records[i].bubble, 0);
+    EXPECT_LT(many.records[i].bubble, 1);
+  }
+}
+
+TEST(Run, StopsAtALossThatIsNotFiniteAndNamesStageAndMicrobatch) {
+  at::set_num_threads(1);
+  setenv("PENSTOCK_FAULT", "nan rank=1 step=3 action=1F2", 1);
+  try {
+    small_run(with({2, 1, 1, 4, "1F1B"}));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("step 3"), testing::HasSubstr("stage 1"),
+                                             testing::HasSubstr("microbatch 0"), testing::HasSubstr("nan")));
+  }
+  unsetenv("PENSTOCK_FAULT");
+  RunOptions options = with({2, 1, 1, 4, "1F1B"});
+  options.rate.rate = 1e12;
+  options.optimizer.kind = OptimizerKind::Sgd;
+  options.on_nan = NanPolicy::Skip;
+  Watcher watcher;
+  small_run(options, &watcher);
+  EXPECT_TRUE(watcher.records.back().skipped);
+}
+
+TEST(Run, AFaultOfOneRankEndsItWithTheCause) {
+  at::set_num_threads(1);
+  setenv("PENSTOCK_FAULT", "throw rank=1 step=2 action=1B0", 1);
+  try {
+    small_run(with({2, 1, 1, 4, "1F1B"}));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr("step 2"), testing::HasSubstr("rank 1"),
+                               testing::HasSubstr("1B0"), testing::HasSubstr("a fault was asked for")));
+  }
+  unsetenv("PENSTOCK_FAULT");
+}
+
+}  // namespace
+}  // namespace penstock::train

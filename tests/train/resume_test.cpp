@@ -1,0 +1,112 @@
+// Runs that go on from a checkpoint: bitwise where nothing changed, and close in any other topology.
+#include "small_run.h"
+#include "support/program.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace penstock::train {
+namespace {
+
+using test::small_options;
+using test::small_run;
+using test::TempDir;
+
+struct Topology {
+  int pp, dp, stages_per_rank, microbatches;
+  const char* schedule;
+};
+
+const std::vector<Topology> kTopologies = {{1, 1, 1, 2, "GPipe"},         {2, 1, 1, 4, "1F1B"},
+                                           {2, 1, 2, 4, "ZBVZeroBubble"}, {1, 2, 1, 2, "1F1B"},
+                                           {2, 2, 1, 2, "ZB1P"},          {2, 1, 1, 4, "auto"}};
+
+RunOptions options_of(const Topology& topology, std::int64_t steps, const std::string& directory,
+                      bool resume) {
+  RunOptions options = small_options();
+  options.parallel.pp = topology.pp;
+  options.parallel.dp = topology.dp;
+  options.parallel.stages_per_rank = topology.stages_per_rank;
+  options.parallel.microbatches = topology.microbatches;
+  options.parallel.schedule = topology.schedule;
+  options.steps = steps;
+  options.checkpoint = {.directory = directory, .resume = resume};
+  return options;
+}
+
+TEST(Resume, IsBitwiseTheUndisturbedRun) {
+  at::set_num_threads(1);
+  for (const Topology& topology : kTopologies) {
+    SCOPED_TRACE(topology.schedule);
+    const TempDir dir;
+    RunOptions first = options_of(topology, 8, dir / "whole", false);
+    first.checkpoint.every = 5;
+    first.checkpoint.keep = 9;
+    const auto whole = small_run(first, nullptr, true, 0.1);
+    EXPECT_EQ(whole.checkpoint, dir / "whole/step-00000008");
+    [[maybe_unused]] const int removed = std::system(("rm -r " + (dir / "whole/step-00000008")).c_str());
+    const auto rest = small_run(options_of(topology, 8, dir / "whole", true), nullptr, true, 0.1);
+    EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 5, whole.losses.end()));
+    for (const auto& [name, tensor] : whole.parameters)
+      EXPECT_TRUE(at::equal(rest.parameters.at(name), tensor)) << name;
+  }
+}
+
+TEST(Resume, GoesOnInAnyOtherTopology) {
+  at::set_num_threads(1);
+  const TempDir dir;
+  const auto whole = small_run(options_of(kTopologies[0], 8, dir / "whole", false)).losses;
+  for (std::size_t from = 0; from < kTopologies.size(); ++from) {
+    const std::string saved = dir / ("from" + std::to_string(from));
+    small_run(options_of(kTopologies[from], 4, saved, false));
+    for (std::size_t to = 0; to < kTopologies.size(); ++to) {
+      SCOPED_TRACE(std::to_string(from) + " to " + std::to_string(to));
+      const std::string copy = saved + "-" + std::to_string(to);
+      [[maybe_unused]] const int copied = std::system(("cp -r " + saved + " " + copy).c_str());
+      const auto rest = small_run(options_of(kTopologies[to], 8, copy, true)).losses;
+      ASSERT_EQ(rest.size(), 4U);
+      for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(rest[i], whole[i + 4], 1e-4 * whole[i + 4]);
+    }
+  }
+}
+
+class Notes : public Observer {
+ public:
+  void noted(const std::string& text) override { all += text + "\n"; }
+  std::string all;
+};
+
+TEST(Resume, PassesOverADamagedCheckpointAndNamesIt) {
+  at::set_num_threads(1);
+  const TempDir dir;
+  RunOptions options = options_of(kTopologies[1], 6, dir / "c", false);
+  options.checkpoint.every = 3;
+  small_run(options);
+  // One flipped byte in the newest.
+  const std::string newest = dir / "c/step-00000006";
+  [[maybe_unused]] const int done = std::system(
+      ("f=$(ls " + newest +
+       "/*.safetensors | head -1); printf '\\377' | dd of=$f bs=1 seek=900 conv=notrunc 2>/dev/null")
+          .c_str());
+  Notes notes;
+  const auto rest = small_run(options_of(kTopologies[1], 6, dir / "c", true), &notes);
+  EXPECT_EQ(rest.losses.size(), 3U);
+  EXPECT_THAT(notes.all, testing::HasSubstr("step-00000006"));
+}
+
+TEST(Resume, RefusesWhatItCannotGoOnFrom) {
+  at::set_num_threads(1);
+  const TempDir dir;
+  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "none", true)), Error);
+  small_run(options_of(kTopologies[1], 2, dir / "c", false));
+  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "c", false)), UsageError);  // an earlier run's
+}
+
+}  // namespace
+}  // namespace penstock::train

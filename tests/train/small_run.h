@@ -1,0 +1,46 @@
+// A run that is small enough for many of them.
+#pragma once
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/train/trainer.h>
+
+#include <mutex>
+
+namespace penstock::test {
+
+inline models::GptOptions small_gpt(const train::Vocabulary& vocabulary) {
+  return {.vocabulary = vocabulary.size(), .context = 12, .layers = 4, .heads = 2, .width = 16};
+}
+
+inline const std::string& small_text() {
+  static const std::string text = train::generated_text(20'000);
+  return text;
+}
+
+//! Rank 0's result of a run over thread ranks.
+inline train::RunResult small_run(const train::RunOptions& options, train::Observer* observer = nullptr,
+                                  bool gather = false, double dropout = 0) {
+  train::RunResult result;
+  run_thread_ranks(options.parallel.ranks(), [&](World& world) {
+    const train::Vocabulary vocabulary(small_text());
+    models::GptOptions gpt = small_gpt(vocabulary);
+    gpt.dropout = dropout;
+    const auto data =
+        train::text_data(small_text(), vocabulary, {.length = gpt.context, .seed = options.seed});
+    const auto model = train::gpt_model(gpt, options.seed);
+    auto mine =
+        train::run(world, *model, *data, options, {.observer = observer, .gather_parameters = gather});
+    if (world.rank().value == 0) result = std::move(mine);
+  });
+  return result;
+}
+
+inline train::RunOptions small_options() {
+  train::RunOptions options;
+  options.steps = 20;
+  options.batch = 8;
+  options.rate = {train::RateKind::Constant, 0.01, 20};
+  return options;
+}
+
+}  // namespace penstock::test

@@ -1,0 +1,153 @@
+// Settings from two sources, and back to text.
+#include "settings.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace penstock::tool {
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const char* what) {
+  throw UsageError(name.substr(2) + " must be " + what);
+}
+
+std::string key_of(const std::string& name) {
+  return name.substr(2);
+}
+
+// The shortest text that reads back as the same number.
+std::string number_text(double number) {
+  char text[40];
+  if (std::abs(number) < 1e15 && number == std::floor(number)) {
+    std::snprintf(text, sizeof text, "%.0f", number);
+    return text;
+  }
+  for (int digits = 1; digits <= 17; ++digits) {
+    std::snprintf(text, sizeof text, "%.*g", digits, number);
+    if (std::stod(text) == number) return text;
+  }
+  return "0";
+}
+
+std::string toml_text(const SettingValue& value) {
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
+  if (const auto* number = std::get_if<double>(&value)) {
+    const std::string text = number_text(*number);
+    return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+  }
+  if (const auto* text = std::get_if<std::string>(&value)) return json_quote(*text);
+  std::vector<std::string> items;
+  for (const std::string& item : std::get<std::vector<std::string>>(value)) items.push_back(json_quote(item));
+  return "[" + join(items, ", ") + "]";
+}
+
+std::string word_of(const SettingValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  if (const auto* list = std::get_if<std::vector<std::string>>(&value)) return join(*list, ",");
+  if (const auto* number = std::get_if<double>(&value)) return number_text(*number);
+  return toml_text(value);
+}
+
+}  // namespace
+
+std::optional<SettingValue> Settings::value_of(const std::string& target) {
+  return target.empty() ? std::nullopt : std::optional<SettingValue>(target);
+}
+std::optional<SettingValue> Settings::value_of(const std::vector<std::string>& target) {
+  return target.empty() ? std::nullopt : std::optional<SettingValue>(target);
+}
+
+void Settings::take(const std::string& name, bool& target, const SettingValue& value) {
+  if (!std::holds_alternative<bool>(value)) refuse(name, "true or false");
+  target = std::get<bool>(value);
+}
+void Settings::take(const std::string& name, std::int64_t& target, const SettingValue& value) {
+  if (!std::holds_alternative<std::int64_t>(value)) refuse(name, "a whole number");
+  target = std::get<std::int64_t>(value);
+}
+void Settings::take(const std::string& name, double& target, const SettingValue& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) {
+    target = static_cast<double>(*whole);
+  } else if (const auto* number = std::get_if<double>(&value)) {
+    target = *number;
+  } else {
+    refuse(name, "a number");
+  }
+}
+void Settings::take(const std::string& name, std::string& target, const SettingValue& value) {
+  if (!std::holds_alternative<std::string>(value)) refuse(name, "a text");
+  target = std::get<std::string>(value);
+}
+void Settings::take(const std::string& name, std::vector<std::string>& target, const SettingValue& value) {
+  if (const auto* one = std::get_if<std::string>(&value)) {
+    target = {*one};
+  } else if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
+    target = *list;
+  } else {
+    refuse(name, "a text or a list of texts");
+  }
+}
+
+std::size_t Settings::place_of(const std::string& name, const std::vector<std::string>& words,
+                               const SettingValue& value) {
+  const auto* word = std::get_if<std::string>(&value);
+  const auto found = word == nullptr ? words.end() : std::find(words.begin(), words.end(), *word);
+  if (found == words.end()) throw UsageError(key_of(name) + " must be one of " + join(words, ", "));
+  return static_cast<std::size_t>(found - words.begin());
+}
+
+void Settings::read(const std::string& path) {
+  for (const ConfigValue& item : read_config_file(path)) {
+    std::string name = "--" + item.key;
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto entry =
+        std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == name; });
+    const ErrorContext where{};
+    const std::string place = quote(path, 200) + ", " + item.where + ": ";
+    if (entry == entries_.end()) {
+      std::vector<std::string> known;
+      for (const Entry& e : entries_) known.push_back(key_of(e.name));
+      const std::string near = nearest(key_of(name), known);
+      throw UsageError(place + "there is no setting " + quote(item.key), where,
+                       near.empty() ? "" : "did you mean " + near + "?");
+    }
+    const bool is_positional = positional_ != nullptr && entry->name == "--model";
+    if (is_positional ? !positional_->empty() : arguments_.given(name)) continue;
+    try {
+      entry->set(item.value);
+    } catch (const UsageError& error) {
+      throw UsageError(place + error.message(), where, error.hint());
+    }
+  }
+}
+
+std::string Settings::toml() const {
+  std::string text;
+  for (const Entry& entry : entries_)
+    if (const auto value = entry.get()) text += key_of(entry.name) + " = " + toml_text(*value) + "\n";
+  return text;
+}
+
+std::vector<std::string> Settings::words() const {
+  std::vector<std::string> words;
+  for (const Entry& entry : entries_) {
+    const auto value = entry.get();
+    if (!value) continue;
+    if (positional_ != nullptr && entry.name == "--model") {
+      words.insert(words.begin(), *positional_);
+    } else if (std::holds_alternative<bool>(*value)) {
+      words.push_back(entry.name);
+    } else {
+      words.push_back(entry.name + "=" + word_of(*value));
+    }
+  }
+  return words;
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,118 @@
+// Options that may stand on the command line or in a TOML file, the command line winning; the settled ones
+// can be written as either.
+#pragma once
+
+#include "arguments.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace penstock::tool {
+
+using SettingValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>>;
+
+struct ConfigValue {
+  std::string key;
+  SettingValue value;
+  std::string where;  //!< `line 3, column 1`
+};
+
+//! The keys of a file, in its order; a table's keys are those of its entries. ParseError with line and
+//! column.
+std::vector<ConfigValue> read_config_file(const std::string& path);
+
+class Settings {
+ public:
+  explicit Settings(Arguments& arguments) : arguments_(arguments) {}
+
+  //! `name` is the option's, `--grad-clip`; its key in a file is `grad-clip` or `grad_clip`.
+  template <class T>
+  void add(const std::string& name, T& target, const std::string& help) {
+    if constexpr (std::is_same_v<T, bool>) {
+      arguments_.flag(name, target, help);
+    } else {
+      arguments_.option(name, target, help);
+    }
+    remember(name, target);
+  }
+  //! The word that stands by its place has a key in a file as well.
+  void positional(const std::string& shown, const std::string& key, std::string& target,
+                  const std::string& help) {
+    arguments_.positional(shown, target, help, Arguments::Need::Optional);
+    positional_ = &target;
+    remember("--" + key, target);
+  }
+  template <class E>
+  void choice(const std::string& name, E& target, const std::vector<std::pair<std::string, E>>& words,
+              const std::string& help) {
+    arguments_.choice<E>(name, target, words, help);
+    std::vector<std::string> spelled;
+    for (const auto& word : words) spelled.push_back(word.first);
+    entries_.push_back({name,
+                        [&target, words]() -> std::optional<SettingValue> {
+                          for (const auto& [word, value] : words)
+                            if (value == target) return word;
+                          return std::nullopt;
+                        },
+                        [&target, words, spelled, name](const SettingValue& value) {
+                          target = words[place_of(name, spelled, value)].second;
+                        }});
+  }
+
+  //! After `Arguments::parse`: takes from the file what the command line did not give.
+  void read(const std::string& path);
+  //! All settings that have a value, one a line.
+  std::string toml() const;
+  //! The same as words of a command line.
+  std::vector<std::string> words() const;
+
+ private:
+  struct Entry {
+    std::string name;
+    std::function<std::optional<SettingValue>()> get;
+    std::function<void(const SettingValue&)> set;
+  };
+
+  template <class T>
+  void remember(const std::string& name, T& target) {
+    entries_.push_back({name, [&target] { return value_of(target); },
+                        [&target, name](const SettingValue& value) { take(name, target, value); }});
+  }
+
+  static std::optional<SettingValue> value_of(bool target) {
+    return target ? std::optional<SettingValue>(true) : std::nullopt;
+  }
+  static std::optional<SettingValue> value_of(std::int64_t target) { return target; }
+  static std::optional<SettingValue> value_of(double target) { return target; }
+  static std::optional<SettingValue> value_of(const std::string& target);
+  static std::optional<SettingValue> value_of(const std::vector<std::string>& target);
+  template <class T>
+  static std::optional<SettingValue> value_of(const std::optional<T>& target) {
+    return target ? std::optional<SettingValue>(*target) : std::nullopt;
+  }
+
+  static void take(const std::string& name, bool& target, const SettingValue& value);
+  static void take(const std::string& name, std::int64_t& target, const SettingValue& value);
+  static void take(const std::string& name, double& target, const SettingValue& value);
+  static void take(const std::string& name, std::string& target, const SettingValue& value);
+  static void take(const std::string& name, std::vector<std::string>& target, const SettingValue& value);
+  template <class T>
+  static void take(const std::string& name, std::optional<T>& target, const SettingValue& value) {
+    T taken{};
+    take(name, taken, value);
+    target = std::move(taken);
+  }
+  static std::size_t place_of(const std::string& name, const std::vector<std::string>& words,
+                              const SettingValue& value);
+
+  Arguments& arguments_;
+  std::vector<Entry> entries_;
+  const std::string* positional_ = nullptr;
+};
+
+}  // namespace penstock::tool

@@ -1,0 +1,127 @@
+// A rank: model and data from the settings, the run, and what is shown at its end.
+#include "train_rank.h"
+
+#include "train_display.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/safetensors.h>
+#include <penstock/models/gpt.h>
+#include <penstock/train/trainer.h>
+
+#include <ATen/core/grad_mode.h>
+
+#include <cstdio>
+#include <filesystem>
+
+namespace penstock::tool {
+namespace {
+
+constexpr std::size_t kGeneratedBytes = 400'000;
+
+// The text that `./dev train` fetches lies beside the build; without one, a language is made up.
+struct Text {
+  std::string content, origin;
+};
+
+Text text_of(const std::string& path) {
+  if (!path.empty()) return {read_input(path), path};
+  const std::filesystem::path bin = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::filesystem::path fetched = bin.parent_path().parent_path() / "data" / "shakespeare.txt";
+  if (std::filesystem::exists(fetched))
+    return {read_input(fetched.string()), "Shakespeare's plays, " + fetched.string()};
+  return {train::generated_text(kGeneratedBytes),
+          "sentences of a made-up grammar (no text at hand; --data FILE.txt gives one)"};
+}
+
+// The whole model from its gathered parameters.
+std::string sample_of(const TrainSettings& asked, const train::Vocabulary& vocabulary,
+                      const train::RunResult& result) {
+  models::Gpt model(asked.gpt);
+  {
+    const at::NoGradGuard no_grad;
+    for (auto& item : model->named_parameters()) item.value().copy_(result.parameters.at(item.key()));
+  }
+  std::vector<std::int64_t> prompt = vocabulary.encode(asked.prompt);
+  if (prompt.empty()) prompt = {0};
+  const models::SampleOptions options{.tokens = asked.sample, .seed = asked.run.seed};
+  return vocabulary.decode(models::sample(*model, prompt, options));
+}
+
+std::string summary_of(const TrainSettings& asked, const train::RunResult& result) {
+  std::string text;
+  if (!result.losses.empty()) {
+    char line[120];
+    std::snprintf(line, sizeof line, "loss %.4f at the first step here, %.4f at the last\n",
+                  result.losses.front(), result.losses.back());
+    text += line;
+  }
+  if (!asked.run.timeline.empty()) text += "timeline: " + asked.run.timeline + "\n";
+  if (!asked.run.trace.empty()) text += "trace: " + asked.run.trace + "\n";
+  if (!asked.run.profile.empty()) text += "costs: " + asked.run.profile + " (penstock plan --costs)\n";
+  if (!asked.run.log_json.empty()) text += "log: " + asked.run.log_json + "\n";
+  if (!result.checkpoint.empty()) text += "checkpoint: " + result.checkpoint + "\n";
+  return text;
+}
+
+std::string summary_json(const TrainSettings& asked, const train::RunResult& result) {
+  JsonWriter json;
+  json.begin_object().field("steps", asked.run.steps);
+  if (!result.losses.empty())
+    json.field("first_loss", result.losses.front()).field("last_loss", result.losses.back());
+  if (!result.plan.empty()) json.field("plan", result.plan);
+  json.field("timeline", asked.run.timeline)
+      .field("checkpoint", result.checkpoint)
+      .field("profile", asked.run.profile);
+  return json.end_object().text();
+}
+
+train::RunResult train_model(const World& world, const TrainSettings& asked, train::Observer& display) {
+  const train::ArchiveModel archive = train::archive_model(
+      {asked.model, read_split_points(asked.split), asked.balance, asked.loss, asked.loss_output});
+  const bool validates = asked.run.eval_every > 0;
+  const auto data = train::tensor_data(load_safetensors(asked.data), {archive.positional, archive.keywords,
+                                                                      validates ? asked.validation : 0.0});
+  return train::run(world, *archive.model, *data, asked.run, {.observer = &display});
+}
+
+}  // namespace
+
+int be_a_training_rank(const TrainSettings& asked) {
+  train::announce_start();
+  const World world =
+      init({.backend = parse_backend(asked.backend),
+            .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(asked.timeout * 1000))});
+  const DisplayForm form = display_form();
+  const auto display = make_display(form);
+  const bool first = world.rank().value == 0;
+  train::RunResult result;
+  std::string sample;
+  if (asked.built_in()) {
+    const Text text = text_of(asked.data);
+    const train::Vocabulary vocabulary(text.content);
+    TrainSettings sized = asked;
+    sized.gpt.vocabulary = vocabulary.size();
+    if (first && form != DisplayForm::Json) print("data: " + text.origin + "\n");
+    const auto data =
+        train::text_data(text.content, vocabulary, {asked.gpt.context, asked.validation, asked.run.seed});
+    const auto model = train::gpt_model(sized.gpt, asked.run.seed);
+    const bool samples = asked.sample > 0 && form != DisplayForm::Json;
+    result = train::run(world, *model, *data, asked.run,
+                        {.observer = display.get(), .gather_parameters = samples});
+    if (first && samples) sample = sample_of(sized, vocabulary, result);
+  } else {
+    result = train_model(world, asked, *display);
+  }
+  if (!first) return 0;
+  if (form == DisplayForm::Json) {
+    print(summary_json(asked, result) + "\n");
+    return 0;
+  }
+  if (!sample.empty()) print("\na sample of text:\n" + sample + "\n\n");
+  print(summary_of(asked, result));
+  return 0;
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,47 @@
+// The options of `penstock train`: declared once, read from the command line and from TOML, given to the
+// ranks as words.
+#pragma once
+
+#include "settings.h"
+
+#include <penstock/comm/world.h>
+#include <penstock/models/gpt_options.h>
+#include <penstock/train/model.h>
+#include <penstock/train/options.h>
+
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+
+struct TrainSettings {
+  std::string model, data;
+  std::optional<std::int64_t> ranks, pp, tp, dp, stages_per_rank, stages, steps, batch, sequence,
+      microbatches;
+  std::optional<double> rate;
+  std::vector<std::string> split;
+  std::string backend = "auto", output, loss_output, config;
+  double timeout = 300, validation = 0.1;
+  std::int64_t max_restarts = 0, sample = 300;
+  std::string prompt = "\n";
+  train::BalanceKind balance = train::BalanceKind::Parameters;
+  train::LossKind loss = train::LossKind::CrossEntropy;
+  models::GptOptions gpt;
+  train::RunOptions run;
+
+  void declare(Settings& settings);
+  //! Fills in what follows from the rest; UsageError for what does not fit.
+  void settle();
+
+  bool built_in() const { return model.empty(); }
+
+ private:
+  // Whole numbers and flags that the options hold in other types, or the other way round.
+  std::int64_t checkpoint_keep_ = 3, seed_ = 1;
+  bool untied_ = false;
+};
+
+//! `layers.2=beginning,layers.4=end`
+SplitPoints read_split_points(const std::vector<std::string>& words);
+
+}  // namespace penstock::tool

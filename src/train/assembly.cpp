@@ -1,8 +1,6 @@
 // From options to a pipeline.
 #include "train/assembly.h"
 
-#include "train/replicas.h"
-
 #include <penstock/base/error.h>
 #include <penstock/schedule/generate.h>
 
@@ -34,7 +32,9 @@ std::vector<NamedTensor> distinct_parameters(const std::map<int, std::shared_ptr
   for (const auto& [index, stage] : stages) {
     for (const NamedTensor& item : stage->parameters()) {
       const auto same = [&](const NamedTensor& other) { return other.tensor.is_same(item.tensor); };
-      if (item.tensor.requires_grad() && std::none_of(all.begin(), all.end(), same)) all.push_back(item);
+      if (item.tensor.requires_grad() && item.tensor.numel() > 0 &&
+          std::none_of(all.begin(), all.end(), same))
+        all.push_back(item);
     }
   }
   return all;
@@ -61,14 +61,29 @@ Schedule schedule_of(const ParallelOptions& options, const std::string& name) {
   return make_schedule(kind, {options.pp, each, options.microbatches});
 }
 
+namespace {
+
+// Shared parameters must be cut alike in every stage.
+std::shared_ptr<ShardedStages> make_sharded(const Mesh& mesh, const Model& model) {
+  ShardOptions options;
+  for (const SharedParameter& shared : model.shared())
+    for (const ParameterPlace& place : shared) options.alone.push_back(place.name);
+  return std::make_shared<ShardedStages>(mesh.replicas, options);
+}
+
+}  // namespace
+
 Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, const RunOptions& options,
                   Progress& progress) {
   Assembly made;
   made.watch->precision = options.precision;
   model.cut(schedule.stages());
+  if (options.parallel.sharding == Sharding::Full) made.sharded = make_sharded(mesh, model);
   std::vector<PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(mesh.pp))) {
-    const auto watched = std::make_shared<WatchedStage>(model.stage(stage.value), made.watch);
+    std::shared_ptr<StageModule> module = model.stage(stage.value);
+    if (made.sharded) module = made.sharded->add(stage.value, module);
+    const auto watched = std::make_shared<WatchedStage>(module, made.watch);
     made.stages[stage.value] = watched;
     stages.emplace_back(watched, stage.value, schedule.stages(), at::kCPU, mesh.pipeline,
                         StageOptions{.recompute = options.parallel.recompute});
@@ -81,7 +96,11 @@ Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, cons
   pipeline.loss_on_all_ranks = true;
   pipeline.seed = options.seed;
   pipeline.replica = static_cast<std::uint32_t>(mesh.dp);
-  pipeline.data_parallel = make_replicas(mesh, made.stages);
+  if (made.sharded) {
+    pipeline.data_parallel = made.sharded;
+  } else if (mesh.replicas.size() > 1) {
+    pipeline.data_parallel = std::make_shared<ReplicatedStages>(stages, mesh.replicas);
+  }
   const ActionFunction watching = watched_action(progress, made.stages);
   for (int kind = static_cast<int>(ActionKind::Forward); kind <= static_cast<int>(ActionKind::ReduceGrad);
        ++kind)
@@ -93,11 +112,13 @@ Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, cons
 
 std::map<std::string, at::Tensor> gather_parameters(const Mesh& mesh, const Assembly& assembly) {
   std::map<std::string, at::Tensor> all;
-  if (mesh.dp != 0 || mesh.tp != 0) return all;
   c10::Dict<std::string, at::Tensor> mine;
-  for (const auto& [index, stage] : assembly.stages)
-    for (const NamedTensor& item : stage->parameters())
-      mine.insert_or_assign(item.name, item.tensor.detach().contiguous());
+  for (const auto& [index, stage] : assembly.stages) {
+    const auto whole = assembly.sharded ? assembly.sharded->sharded(StageId(index)).gather_parameters()
+                                        : stage->parameters();
+    for (const NamedTensor& item : whole) mine.insert_or_assign(item.name, item.tensor.detach().contiguous());
+  }
+  if (mesh.dp != 0 || mesh.tp != 0) return all;
   constexpr int tag = 77;
   if (mesh.pp != 0) {
     mesh.pipeline.send_object(mine, 0, tag);

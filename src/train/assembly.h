@@ -7,6 +7,7 @@
 #include "train/optimizer.h"
 #include "train/watched_stage.h"
 
+#include <penstock/parallel/pipeline_data_parallel.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/train/model.h>
 #include <penstock/train/whereabouts.h>
@@ -34,6 +35,7 @@ struct Progress {
 struct Assembly {
   std::shared_ptr<Watch> watch = std::make_shared<Watch>();
   std::map<int, std::shared_ptr<WatchedStage>> stages;  //!< those of this rank
+  std::shared_ptr<ShardedStages> sharded;               //!< where replicas share parameters; else null
   std::unique_ptr<PipelineSchedule> pipeline;
   std::unique_ptr<Optimizer> optimizer;
 

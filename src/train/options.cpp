@@ -51,9 +51,6 @@ void check(const RunOptions& options) {
                      {}, "a larger --batch, or fewer --microbatches");
   if (parallel.sharding == Sharding::Full && parallel.dp == 1)
     throw UsageError("--sharding full shares parameters among replicas, and --dp is 1");
-  if (parallel.sharding == Sharding::Full)
-    throw UsageError("the trainer cannot shard parameters yet", {},
-                     "--sharding none keeps them whole on each replica");
   if (parallel.tp > 1)
     throw UsageError("the trainer has no tensor parallelism yet", {}, "--tp 1, with more --pp or --dp");
 }

@@ -12,14 +12,35 @@
 namespace penstock::train {
 namespace {
 
+// Which part of which whole a rank's tensor is, where replicas share parameters.
+struct Share {
+  std::vector<std::int64_t> shape;
+  FlatRange range;
+};
+
+std::map<std::string, Share> shares_of(const Assembly& assembly) {
+  std::map<std::string, Share> shares;
+  if (!assembly.sharded) return shares;
+  for (const auto& [index, stage] : assembly.stages)
+    for (const ShardedParameter& item : assembly.sharded->sharded(StageId(index)).shards())
+      shares[item.name] = {item.shape, {item.begin, item.end}};
+  return shares;
+}
+
 // Copies of a tied parameter that one rank holds are one piece.
 std::vector<Piece> pieces_of(const Assembly& assembly) {
   std::vector<Piece> pieces;
   std::set<std::pair<std::string, std::string>> known;
+  const std::map<std::string, Share> shares = shares_of(assembly);
   const auto add = [&](const NamedTensor& item, PieceKind kind, const std::string& state) {
     if (!known.emplace(item.name, state).second) return;
     Piece piece = whole_piece(item.name, item.tensor.detach(), kind);
     piece.state = state;
+    const auto share = shares.find(item.name);
+    if (share != shares.end() && kind != PieceKind::Buffer && (state.empty() || item.tensor.dim() > 0)) {
+      piece.shape = share->second.shape;
+      piece.part = share->second.range;
+    }
     pieces.push_back(std::move(piece));
   };
   for (const auto& [index, stage] : assembly.stages) {

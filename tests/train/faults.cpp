@@ -38,7 +38,11 @@ FaultRun run_with_faults(const std::string& faults, const std::vector<std::strin
                                 "--checkpoint-every=2",
                                 "--checkpoint=" + directory + "/saved",
                                 "--log-json=" + log};
-  line.insert(line.end(), words.begin(), words.end());
+  for (const std::string& word : words) {  // these win
+    const std::string name = word.substr(0, word.find('=') + 1);
+    std::erase_if(line, [&](const std::string& old) { return old.starts_with(name); });
+    line.push_back(word);
+  }
   const auto start = std::chrono::steady_clock::now();
   FaultRun run;
   run.outcome = run_program(line, {"PENSTOCK_FAULT=" + faults, "TMPDIR=" + directory + "/tmp"});

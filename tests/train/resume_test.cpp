@@ -21,11 +21,13 @@ using test::TempDir;
 struct Topology {
   int pp, dp, stages_per_rank, microbatches;
   const char* schedule;
+  Sharding sharding = Sharding::None;
 };
 
-const std::vector<Topology> kTopologies = {{1, 1, 1, 2, "GPipe"},         {2, 1, 1, 4, "1F1B"},
-                                           {2, 1, 2, 4, "ZBVZeroBubble"}, {1, 2, 1, 2, "1F1B"},
-                                           {2, 2, 1, 2, "ZB1P"},          {2, 1, 1, 4, "auto"}};
+const std::vector<Topology> kTopologies = {
+    {1, 1, 1, 2, "GPipe"}, {2, 1, 1, 4, "1F1B"}, {2, 1, 2, 4, "ZBVZeroBubble"},
+    {1, 2, 1, 2, "1F1B"},  {2, 2, 1, 2, "ZB1P"}, {2, 2, 1, 2, "1F1B", Sharding::Full},
+    {2, 1, 1, 4, "auto"}};
 
 RunOptions options_of(const Topology& topology, std::int64_t steps, const std::string& directory,
                       bool resume) {
@@ -35,6 +37,7 @@ RunOptions options_of(const Topology& topology, std::int64_t steps, const std::s
   options.parallel.stages_per_rank = topology.stages_per_rank;
   options.parallel.microbatches = topology.microbatches;
   options.parallel.schedule = topology.schedule;
+  options.parallel.sharding = topology.sharding;
   options.steps = steps;
   options.checkpoint = {.directory = directory, .resume = resume};
   return options;

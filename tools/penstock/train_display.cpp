@@ -65,8 +65,7 @@ class Display : public train::Observer {
     const auto full = static_cast<std::size_t>(width * record.step / std::max<std::int64_t>(info_.steps, 1));
     std::string bar = std::string(full, '=') + (full < width ? ">" : "");
     bar.resize(width, ' ');
-    say(kMark +
-        ("[" + bar + "] " + place + "  " + numbers_of(record) + tail + "  " + clock_text(left) + " left"));
+    say(kMark + ("[" + bar + "] " + place + "  " + clock_text(left) + " left  " + numbers_of(record) + tail));
   }
 
   void evaluated(std::int64_t step, double loss) override {

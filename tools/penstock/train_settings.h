@@ -17,7 +17,7 @@ namespace penstock::tool {
 struct TrainSettings {
   std::string model, data;
   std::optional<std::int64_t> ranks, pp, tp, dp, stages_per_rank, stages, steps, batch, sequence,
-      microbatches;
+      microbatches, warmup;
   std::optional<double> rate;
   std::vector<std::string> split;
   std::string backend = "auto", output, loss_output, config;

@@ -56,6 +56,14 @@ def save_file(tensors, path):
         file.write(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
+def save_program(program, path):
+    for node in program.graph.nodes:  # paths of the machine that exported it
+        node.meta.pop("stack_trace", None)
+        node.meta.pop("torch_fn", None)
+    program.example_inputs = None
+    torch.export.save(program, path)
+
+
 def mlp():
     return nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 3))
 
@@ -94,14 +102,14 @@ def main():
         save_file(data, f"{folder}/language.safetensors")
         for name, shapes in (("language", {"tokens": {0: batch}, "weight": {0: batch}}), ("fixed", None)):
             program = torch.export.export(model, (tokens[:4],), {"weight": data["weight"][:4]}, dynamic_shapes=shapes)
-            torch.export.save(program, f"{folder}/{name}.pt2")
+            save_program(program, f"{folder}/{name}.pt2")
         train("language", model, data,
               lambda m, b: F.cross_entropy(m(b["tokens"], weight=b["weight"])["logits"].flatten(0, 1), b["target"].flatten()), out)
         model = mlp()
         x = torch.randn(20, 6)
         data = {"input": x, "target": torch.stack([x.sum(1), x[:, 0] * x[:, 1], x[:, 2].sin()], 1)}
         save_file(data, f"{folder}/mlp.safetensors")
-        torch.export.save(torch.export.export(model, (x[:4],), dynamic_shapes=({0: batch},)), f"{folder}/mlp.pt2")
+        save_program(torch.export.export(model, (x[:4],), dynamic_shapes=({0: batch},)), f"{folder}/mlp.pt2")
         train("mlp", model, data, lambda m, b: F.mse_loss(m(b["input"]), b["target"]), out)
 
 

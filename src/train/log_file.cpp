@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <sstream>
 
 namespace penstock::train {
@@ -46,6 +47,9 @@ std::string StepRecord::json() const {
 LogFile::LogFile(const std::string& path, std::int64_t first) : path_(path) {
   if (path.empty()) return;
   const std::string kept = lines_before(path, first);
+  std::error_code ignored;  // opening the file tells
+  if (const auto parent = std::filesystem::path(path).parent_path(); !parent.empty())
+    std::filesystem::create_directories(parent, ignored);
   file_.open(path, std::ios::trunc);
   file_ << kept << std::flush;
   if (!file_) throw UsageError("cannot write " + quote(path, 200) + ": " + std::strerror(errno));

@@ -293,7 +293,14 @@ void announce_start() {
 
 RunResult run(const World& world, Model& model, const DataSource& data, const RunOptions& options,
               const RunExtras& extras) {
-  return Run(world, model, data, options, extras).run();
+  try {
+    return Run(world, model, data, options, extras).run();
+  } catch (const PeerFailed&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (world.size() > 1) world.group().fail(error.what());  // so that the others can say why
+    throw;
+  }
 }
 
 }  // namespace penstock::train

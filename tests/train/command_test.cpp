@@ -64,6 +64,19 @@ TEST(TrainCommand, TrainsAndWritesWhatItIsAskedFor) {
   EXPECT_THAT(plan.out, HasSubstr("1F1B"));
 }
 
+TEST(TrainCommand, PutsWhatIsNotNamedIntoTheOutputDirectory) {
+  const TempDir dir;
+  const Outcome outcome = penstock(small({"--output=" + (dir / "a/b"), "--sample=0"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("checkpoint: " + (dir / "a/b/checkpoint/step-00000004")),
+                                 HasSubstr("timeline: " + (dir / "a/b/timeline.html"))));
+  EXPECT_EQ(lines_of(slurp(dir / "a/b/log.jsonl")).size(), 4U);
+  // A second run there would mix two curves.
+  const Outcome again = penstock(small({"--output=" + (dir / "a/b"), "--sample=0"}));
+  EXPECT_NE(again.code, 0);
+  EXPECT_THAT(again.err, HasSubstr("--resume"));
+}
+
 TEST(TrainCommand, TwoRunsOfASeedAreBitwiseTheSame) {
   const TempDir dir;
   std::vector<std::vector<std::string>> losses;

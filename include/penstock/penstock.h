@@ -14,6 +14,7 @@
 #include <penstock/parallel/replicate.h>
 #include <penstock/parallel/sharded.h>
 #include <penstock/pipe/pipe.h>
+#include <penstock/pipe/wrappers.h>
 #include <penstock/runtime/error.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/runtime/profile.h>

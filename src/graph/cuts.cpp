@@ -179,6 +179,18 @@ std::vector<std::string> module_paths(const Graph& graph) {
   return paths;
 }
 
+Graph annotate_split_points(const Graph& graph, const std::map<std::string, SplitPoint>& points) {
+  const Cuts cuts = cuts_at_modules(graph, points);
+  Graph marked = graph;
+  for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
+    const bool before = graph.nodes[*cut - 1].kind == Node::Kind::Split;
+    if (before || graph.nodes[*cut].kind == Node::Kind::Split) continue;
+    marked.nodes.insert(marked.nodes.begin() + static_cast<std::ptrdiff_t>(*cut),
+                        Node{.kind = Node::Kind::Split, .module = {}});
+  }
+  return marked;
+}
+
 Cuts cuts_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points) {
   std::set<std::size_t> cuts;
   for (const auto& [module, point] : points) {

@@ -57,10 +57,11 @@ struct Origins {
 
 class StageBuilder {
  public:
-  StageBuilder(const Graph& whole, const Origins& origins, std::vector<StageGraph>& stages,
-               const std::vector<int>& stage_of_node, int stage)
+  StageBuilder(const Graph& whole, const Origins& origins, const std::vector<bool>& transmitted,
+               std::vector<StageGraph>& stages, const std::vector<int>& stage_of_node, int stage)
       : whole_(whole),
         origins_(origins),
+        transmitted_(transmitted),
         stages_(stages),
         stage_of_node_(stage_of_node),
         stage_(stage),
@@ -106,8 +107,33 @@ class StageBuilder {
 
   int add_output(ValueId id) {
     const auto [it, fresh] = outputs_.try_emplace(id.value, static_cast<int>(graph().outputs.size()));
-    if (fresh) graph().outputs.push_back({names_[index_of(id)]});
+    if (!fresh) return it->second;
+    const bool slot = origins_.of[index_of(id)].kind == Origins::Kind::Slot;
+    graph().outputs.push_back({slot ? alias_of(id) : names_[index_of(id)]});
     return it->second;
+  }
+
+  //! A parameter leaves the stage through an operator, so that its gradient comes back through the backward,
+  //! whole or in halves, like any other.
+  Arg alias_of(ValueId id) {
+    Value value = whole_.value(id);
+    value.name += "_sent";
+    const ValueId sent = graph().add_value(std::move(value));
+    graph().nodes.push_back({.op = find_operator("aten::alias"),
+                             .args = {names_[index_of(id)]},
+                             .results = {{.ids = {sent}}},
+                             .module = {}});
+    return {sent};
+  }
+
+  //! The stage that holds a transmitted parameter already; -1 if none does.
+  int holder(std::size_t slot) const {
+    if (!transmitted_[slot]) return -1;
+    for (int s = 0; s < stage_; ++s) {
+      const auto& held = stages_[static_cast<std::size_t>(s)].slots;
+      if (std::find(held.begin(), held.end(), static_cast<int>(slot)) != held.end()) return s;
+    }
+    return -1;
   }
 
   //! Tensors that the stage receives for their elements may serve for sizes as well.
@@ -140,6 +166,8 @@ class StageBuilder {
         return add_input(id, FromUser{static_cast<int>(origin.index)});
       }
       case Origins::Kind::Slot: {
+        if (const int from = holder(origin.index); from >= 0)
+          return add_input(id, FromStage{from, output_for(*peers_, from, id)});
         const Arg made = define(id);
         Slot slot = whole_.slots[origin.index];
         slot.value = *made.value();
@@ -204,6 +232,7 @@ class StageBuilder {
 
   const Graph& whole_;
   const Origins& origins_;
+  const std::vector<bool>& transmitted_;  //!< by slot of the whole
   std::vector<StageGraph>& stages_;
   const std::vector<int>& stage_of_node_;
   int stage_;
@@ -232,6 +261,28 @@ std::vector<int> stages_of_nodes(const Graph& graph, const Cuts& cuts) {
   return stage;
 }
 
+std::vector<bool> transmitted_slots(const Graph& graph, const MultiUseParamSpec& multi_use) {
+  std::set<std::string> unknown;
+  for (const auto& [name, config] : multi_use.by_name) unknown.insert(name);
+  std::vector<bool> transmitted;
+  std::vector<std::string> names;
+  for (const Slot& slot : graph.slots) {
+    MultiUseParameterConfig config = multi_use.usual;
+    for (const std::string& name : slot.names) {
+      const auto own = multi_use.by_name.find(name);
+      if (own == multi_use.by_name.end() || slot.kind != Slot::Kind::Parameter) continue;
+      config = own->second;
+      unknown.erase(name);
+    }
+    if (slot.kind == Slot::Kind::Parameter) names.insert(names.end(), slot.names.begin(), slot.names.end());
+    transmitted.push_back(slot.kind == Slot::Kind::Parameter && config == MultiUseParameterConfig::Transmit);
+  }
+  if (unknown.empty()) return transmitted;
+  const std::string near = nearest(*unknown.begin(), names);
+  throw UsageError("the model has no parameter " + quote(*unknown.begin(), 200), {},
+                   near.empty() ? "" : "did you mean " + near + "?");
+}
+
 std::vector<SharedSlot> shared_slots(const Graph& graph, const std::vector<StageGraph>& stages) {
   std::vector<SharedSlot> shared;
   for (std::size_t slot = 0; slot < graph.slots.size(); ++slot) {
@@ -250,7 +301,7 @@ std::vector<SharedSlot> shared_slots(const Graph& graph, const std::vector<Stage
 
 }  // namespace
 
-SplitGraph split_graph(const Graph& graph, const Cuts& cuts) {
+SplitGraph split_graph(const Graph& graph, const Cuts& cuts, const MultiUseParamSpec& multi_use) {
   const std::vector<std::string> obstacles = cut_obstacles(graph);
   const std::vector<int> stage_of_node = stages_of_nodes(graph, cuts);
   for (const std::size_t cut : cuts) {
@@ -261,12 +312,13 @@ SplitGraph split_graph(const Graph& graph, const Cuts& cuts) {
                      {}, "move the cut, or make the model write a copy (clone) instead");
   }
   const Origins origins(graph);
+  const std::vector<bool> transmitted = transmitted_slots(graph, multi_use);
   const std::size_t count = cuts.size() + 1;
   SplitGraph split;
   split.stages.resize(count);
   std::vector<StageBuilder> builders;
   for (std::size_t s = 0; s < count; ++s)
-    builders.emplace_back(graph, origins, split.stages, stage_of_node, static_cast<int>(s));
+    builders.emplace_back(graph, origins, transmitted, split.stages, stage_of_node, static_cast<int>(s));
   for (std::size_t s = 0; s < count; ++s) {
     builders[s].set_peers(&builders);
     const std::size_t begin = s == 0 ? 0 : cuts[s - 1], end = s < cuts.size() ? cuts[s] : graph.nodes.size();

@@ -17,12 +17,13 @@ namespace {
 constexpr std::size_t most_candidates = 300;
 
 //! The legal cuts, and if they are many, those where least crosses.
-Cuts candidates(const Graph& graph, const std::vector<std::uint64_t>& crossing) {
+Cuts candidates(const Graph& graph, const std::vector<std::uint64_t>& crossing,
+                std::size_t most = most_candidates) {
   Cuts cuts = legal_cuts(graph);
-  if (cuts.size() <= most_candidates) return cuts;
+  if (cuts.size() <= most) return cuts;
   std::stable_sort(cuts.begin(), cuts.end(),
                    [&](std::size_t a, std::size_t b) { return crossing[a] < crossing[b]; });
-  cuts.resize(most_candidates);
+  cuts.resize(most);
   std::sort(cuts.begin(), cuts.end());
   return cuts;
 }
@@ -173,6 +174,35 @@ Costs stage_costs(const SplitGraph& split, double flops_per_second) {
     }
   }
   return costs;
+}
+
+std::vector<Layer> graph_layers(const Graph& graph, std::span<const double> seconds, std::size_t most) {
+  if (seconds.size() != graph.nodes.size()) throw UsageError("there must be one time for each node");
+  const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
+  const std::vector<double> parameters = parameter_weights(graph);
+  Cuts bounds = candidates(graph, crossing, most);
+  bounds.insert(bounds.begin(), 0);
+  bounds.push_back(graph.nodes.size());
+  std::vector<Layer> layers;
+  for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
+    const std::size_t begin = bounds[i], end = bounds[i + 1];
+    Layer layer{.name = {}, .costs = {.forward = 0, .input = 0, .weight = 0, .activation_bytes = 0}};
+    for (std::size_t n = begin; n < end; ++n) {
+      const Node& node = graph.nodes[n];
+      layer.costs.forward += seconds[n];
+      layer.costs.activation_bytes += node_result_bytes(graph, node);
+      layer.costs.parameter_bytes += static_cast<std::uint64_t>(parameters[n]);
+      if (!layer.name.empty() || node.kind != Node::Kind::Op) continue;
+      layer.name = (node.module.empty() ? "" : node.module + " ") + node.name();
+    }
+    layer.costs.input = layer.costs.forward;
+    layer.costs.weight = layer.costs.parameter_bytes > 0 ? layer.costs.forward : 0;
+    layer.costs.gradient_bytes = layer.costs.parameter_bytes;
+    layer.costs.input_bytes = crossing[begin];
+    layer.costs.output_bytes = crossing[end];
+    layers.push_back(std::move(layer));
+  }
+  return layers;
 }
 
 }  // namespace penstock

@@ -49,7 +49,8 @@ Pipe::Pipe(Graph graph, TensorSource source, const SplitSpec& spec, PipeOptions 
     : graph_(std::move(graph)),
       source_(std::move(source)),
       options_(std::move(options)),
-      split_(split_graph(graph_, cuts_of(graph_, spec, source_, example))),
+      cuts_(cuts_of(graph_, spec, source_, example)),
+      split_(split_graph(graph_, cuts_, options_.multi_use)),
       modules_(split_.stages.size()) {
   const std::vector<std::string> paths = graph_.output_paths();
   if (options_.loss_output && std::find(paths.begin(), paths.end(), *options_.loss_output) == paths.end()) {
@@ -166,10 +167,11 @@ Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, cons
   return {captured->graph, source, spec, std::move(options), example};
 }
 
-Pipe load_pt2(const std::string& file, const SplitSpec& spec, PipeOptions options) {
+Pipe load_pt2(const std::string& file, const SplitSpec& spec, PipeOptions options,
+              const std::vector<IValue>& example) {
   auto archive = std::make_shared<Pt2Archive>(file);
   const TensorSource source = [archive](const std::vector<Slot>& slots) { return archive->load(slots); };
-  return {archive->graph(), source, spec, std::move(options)};
+  return {archive->graph(), source, spec, std::move(options), example};
 }
 
 }  // namespace penstock

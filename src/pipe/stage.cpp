@@ -3,6 +3,8 @@
 #include <penstock/base/text.h>
 #include <penstock/pipe/pipe.h>
 
+#include <ATen/ops/stack.h>
+
 #include <algorithm>
 #include <set>
 
@@ -93,6 +95,80 @@ struct StageLinks {
     if (!known) given.emplace_back(name, what);
   }
 };
+
+//! Numbers that every microbatch has one of: they become a tensor of them.
+c10::IValue stacked(const std::vector<IValue>& values) {
+  std::vector<at::Tensor> tensors;
+  for (const IValue& value : values) tensors.push_back(value.toTensor());
+  return at::stack(tensors);
+}
+
+bool is_one_number(const Graph& graph, const Arg& leaf) {
+  const ValueId* id = leaf.value();
+  const Value* value = id ? &graph.value(*id) : nullptr;
+  return value && value->type == ValueType::Tensor && value->meta && value->meta->sizes.empty();
+}
+
+//! The rows that the graph was made for: the first dim of its first tensor input.
+const Dim* batch_of(const Graph& graph) {
+  for (const GraphInput& input : graph.inputs) {
+    const auto& meta = graph.value(input.value).meta;
+    if (!input.baked && meta && !meta->sizes.empty()) return &meta->sizes[0];
+  }
+  return nullptr;
+}
+
+//! The dim along which an output is joined: the first one that grows with the batch, usually 0. None: the
+//! output is the same for every microbatch.
+std::optional<std::int64_t> batch_dim(const Graph& graph, const ValueMeta& meta) {
+  const Dim* batch = batch_of(graph);
+  if (!batch) return 0;
+  const auto grows = [&](const Dim& dim) {
+    if (batch->expression.empty()) return dim.size == batch->size;
+    return dim.expression.find(batch->expression) != std::string::npos;
+  };
+  const auto found = std::find_if(meta.sizes.begin(), meta.sizes.end(), grows);
+  if (found != meta.sizes.end()) return found - meta.sizes.begin();
+  return batch->expression.empty() ? std::optional<std::int64_t>(0) : std::nullopt;
+}
+
+ChunkSpec spec_of(const Graph& graph, const Structure& structure, std::size_t& leaf) {
+  switch (structure.kind) {
+    case Structure::Kind::Leaf: {
+      const Arg& output = graph.outputs[leaf++];
+      if (is_one_number(graph, output)) return Reducer{stacked};
+      const ValueId* id = output.value();
+      if (!id || graph.value(*id).type != ValueType::Tensor) return Replicate{};
+      const auto& meta = graph.value(*id).meta;
+      const auto dim = meta ? batch_dim(graph, *meta) : std::optional<std::int64_t>(0);
+      return dim ? ChunkSpec(TensorChunkSpec{*dim}) : ChunkSpec(Replicate{});
+    }
+    case Structure::Kind::List:
+    case Structure::Kind::Tuple: {
+      ChunkSpec::Items items;
+      for (const Structure& child : structure.children) items.push_back(spec_of(graph, child, leaf));
+      return items;
+    }
+    case Structure::Kind::Dict: {
+      ChunkSpec::Entries entries;
+      for (std::size_t i = 0; i < structure.children.size(); ++i) {
+        ChunkSpec spec = spec_of(graph, structure.children[i], leaf);
+        // A spec names entries by text; dicts by number are joined along dim 0.
+        const auto* name = std::get_if<std::string>(&structure.keys[i]);
+        if (!name) return TensorChunkSpec{};
+        entries.emplace(*name, std::move(spec));
+      }
+      return entries;
+    }
+  }
+  return Replicate{};
+}
+
+//! How the outputs of microbatches are merged.
+ChunkSpec output_spec(const Graph& graph) {
+  std::size_t leaf = 0;
+  return spec_of(graph, graph.output_structure, leaf);
+}
 
 class PipeStage : public StageModule {
  public:
@@ -219,9 +295,11 @@ std::vector<SharedParameter> Pipe::shared() const {
 PipelineOptions Pipe::schedule_options(PipelineOptions options) const {
   options.skips = skips();
   options.shared = shared();
+  if (!options.output_spec) options.output_spec = output_spec(graph_);
   if (!options_.loss_output || options.loss) return options;
   const std::vector<std::string> paths = graph_.output_paths();
   const auto index = std::find(paths.begin(), paths.end(), *options_.loss_output) - paths.begin();
+  options.loss_needs_target = false;
   options.loss = [index](const IValue& output, const IValue&, const Kwargs&) {
     return flatten(output).leaves[static_cast<std::size_t>(index)].toTensor();
   };

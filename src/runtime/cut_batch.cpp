@@ -54,7 +54,7 @@ void cut_kwargs(const PipelineSetup& setup, const StepInput& input, const std::v
 void cut_target(const PipelineSetup& setup, const StepInput& input, bool train, StepBatch& batch) {
   if (!setup.local(setup.last_stage()) || !setup.options.loss) return;
   if (input.target.isNone()) {
-    if (!train) return;
+    if (!train || !setup.options.loss_needs_target) return;
     throw UsageError("the rank of the last stage needs the target of the loss",
                      {.rank = setup.rank, .stage = setup.last_stage()}, "give it as StepInput::target");
   }

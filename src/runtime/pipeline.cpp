@@ -104,7 +104,9 @@ StepResult PipelineSchedule::Content::run(const StepInput& input, bool train) {
   const StepShapes shapes = shapes_of(notes);
   const auto& rows = notes[static_cast<std::size_t>(setup.rank_of(StageId(0)).value)].rows;
   std::vector<double> shares;
-  if (!cut.batch.targets.empty()) shares = setup.options.reduction.seeds(rows, cut.batch.targets);
+  const bool own_loss =
+      !setup.options.loss_needs_target && setup.options.loss && setup.local(setup.last_stage());
+  if (!cut.batch.targets.empty() || own_loss) shares = setup.options.reduction.seeds(rows, cut.batch.targets);
   cut.batch.seeds = setup.options.scale_grads ? shares : std::vector<double>(shares.size(), 1.0);
 
   const Program& program = program_for(train);

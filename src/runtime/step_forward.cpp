@@ -108,10 +108,11 @@ void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, 
 
 void Step::finish_last(MicrobatchId microbatch, Passage& passage, const c10::IValue& output) {
   const auto m = static_cast<std::size_t>(microbatch.value);
-  if (setup_.options.loss && !batch_.targets.empty()) {
+  if (setup_.options.loss && (!batch_.targets.empty() || !setup_.options.loss_needs_target)) {
     static const Kwargs none;
     const Kwargs& more = batch_.loss_kwargs.empty() ? none : batch_.loss_kwargs[m];
-    passage.loss = setup_.options.loss(output, batch_.targets[m], more);
+    passage.loss =
+        setup_.options.loss(output, batch_.targets.empty() ? c10::IValue() : batch_.targets[m], more);
     if (!passage.loss.defined() || passage.loss.numel() != 1) {
       throw ShapeError("the loss of a microbatch must be one number", {},
                        "reduce it over the rows, and tell LossReduction how");

@@ -193,4 +193,5 @@ def main():
     make(folder, "lstm", LSTM(), [((torch.randn(2, 5, 3),), {}) for _ in range(2)])
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,5 @@
 // Imported models against Python's eager run: outputs, gradients and buffers, bit for bit.
+#include "as_python.h"
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>
@@ -18,66 +19,17 @@ namespace {
 
 using c10::IValue;
 using test::archive;
+using test::inputs_of;
 using test::same_bits;
 using testing::HasSubstr;
 
-//! The tensors of one run, in place of the graph's inputs; baked inputs are passed as they are.
-std::vector<IValue> inputs_of(const Graph& graph, const std::map<std::string, at::Tensor>& tensors,
-                              const std::string& run) {
-  std::vector<IValue> leaves;
-  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-    const auto it = tensors.find(run + "in." + std::to_string(i));
-    leaves.push_back(it != tensors.end() ? IValue(it->second) : *graph.inputs[i].baked);
-  }
-  return leaves;
-}
-
-void expect_as_python(const std::string& name) {
-  SCOPED_TRACE(name);
-  at::set_num_threads(1);
-  const Pt2Archive file(archive(name + ".pt2"));
-  const auto expected = test::read_tensors(archive(name + ".safetensors"));
-  const GraphModule module(file.graph(), file.load(file.graph().slots));
-  const Graph& graph = module.graph();
-  int runs = 0, gradients = 0;
-  for (; expected.contains("r" + std::to_string(runs) + ".in.0"); ++runs) {
-    const std::string run = "r" + std::to_string(runs) + ".";
-    for (const auto& [parameter, tensor] : module.named_parameters()) tensor.mutable_grad() = at::Tensor();
-    at::manual_seed(static_cast<std::uint64_t>(runs));
-    std::vector<IValue> leaves = inputs_of(graph, expected, run);
-    check_inputs(graph, leaves);
-    const std::vector<IValue> outputs = module.run(std::move(leaves));
-    const std::vector<std::string> paths = graph.output_paths();
-    std::vector<at::Tensor> roots, seeds;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (!outputs[i].isTensor()) continue;
-      EXPECT_TRUE(same_bits(outputs[i].toTensor(), expected.at(run + "out." + paths[i]))) << run << paths[i];
-      const auto seed = expected.find(run + "seed." + paths[i]);
-      EXPECT_EQ(seed != expected.end(), outputs[i].toTensor().requires_grad()) << run << paths[i];
-      if (seed == expected.end()) continue;
-      roots.push_back(outputs[i].toTensor());
-      seeds.push_back(seed->second);
-    }
-    torch::autograd::backward(roots, seeds);
-    for (std::size_t i = 0; i < graph.slots.size(); ++i) {
-      for (const std::string& parameter : graph.slots[i].names) {
-        const auto grad = expected.find(run + "grad." + parameter);
-        if (grad == expected.end()) continue;
-        ++gradients;
-        ASSERT_TRUE(module.tensors()[i].grad().defined()) << parameter;
-        EXPECT_TRUE(same_bits(module.tensors()[i].grad(), grad->second)) << run << parameter;
-      }
-    }
-  }
-  EXPECT_GT(runs, 0);
-  EXPECT_GT(gradients, 0);
-  for (const auto& [buffer, tensor] : module.named_buffers()) {
-    EXPECT_TRUE(same_bits(tensor, expected.at("buffer." + buffer))) << buffer;
-  }
-}
-
 TEST(Pt2, EqualsPythonBitForBit) {
-  for (const char* name : {"mlp", "gpt", "convnet", "mixed", "lstm"}) expect_as_python(name);
+  for (const char* name : {"mlp", "gpt", "convnet", "mixed", "lstm"}) test::expect_as_python(archive(name));
+}
+
+TEST(Pt2, RealArchitecturesEqualPython) {
+  for (const char* name : {"gpt2", "llama", "bert", "t5", "vit"})
+    test::expect_as_python(archive(name), false);
 }
 
 TEST(Pt2, TextFormReadsBackAndRunsTheSame) {

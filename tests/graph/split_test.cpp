@@ -1,6 +1,7 @@
 // Stages in turn against the whole graph, for every number of cuts; and the cuts that must be refused.
 #include "stage_runner.h"
 #include "tensor_file.h"
+#include "whole.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/costs.h>
@@ -21,99 +22,25 @@ namespace {
 
 using c10::IValue;
 using test::archive;
+using test::expect_equal;
+using test::expect_partition;
 using test::same_bits;
+using test::Whole;
 using testing::HasSubstr;
-
-struct Whole {
-  explicit Whole(const std::string& name) : file(archive(name + ".pt2")) {
-    at::set_num_threads(1);
-    const auto expected = test::read_tensors(archive(name + ".safetensors"));
-    const Graph& graph = file.graph();
-    for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-      const auto it = expected.find("r0.in." + std::to_string(i));
-      inputs.push_back(it != expected.end() ? IValue(it->second) : *graph.inputs[i].baked);
-    }
-    const std::vector<at::Tensor> loaded = file.load(graph.slots);
-    for (std::size_t i = 0; i < loaded.size(); ++i)
-      tensors[graph.slots[i].names[0]] = loaded[i].detach().clone();
-    GraphModule module(graph, loaded);
-    at::manual_seed(0);
-    outputs = module.run(inputs);
-    const auto paths = graph.output_paths();
-    std::vector<at::Tensor> roots, root_seeds;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      const auto it = expected.find("r0.seed." + paths[i]);
-      seeds.push_back(it == expected.end() ? at::Tensor() : it->second);
-      if (it == expected.end()) continue;
-      roots.push_back(outputs[i].toTensor());
-      root_seeds.push_back(it->second);
-    }
-    torch::autograd::backward(roots, root_seeds);
-    for (const auto& [parameter, tensor] : module.named_parameters()) {
-      if (tensor.grad().defined()) gradients[parameter] = tensor.grad();
-    }
-    for (const auto& [buffer, tensor] : module.named_buffers()) buffers[buffer] = tensor;
-  }
-
-  Pt2Archive file;
-  std::vector<IValue> inputs, outputs;
-  std::vector<at::Tensor> seeds;
-  std::map<std::string, at::Tensor> tensors, gradients, buffers;
-};
-
-void expect_equal(const Whole& whole, const Cuts& cuts, bool exact) {
-  const SplitGraph split = split_graph(whole.file.graph(), cuts);
-  ASSERT_EQ(split.stages.size(), cuts.size() + 1);
-  test::StageRunner runner(split, whole.tensors);
-  at::manual_seed(0);
-  const auto outputs = runner.forward(whole.inputs);
-  ASSERT_EQ(outputs.size(), whole.outputs.size());
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].isTensor()) continue;
-    EXPECT_TRUE(same_bits(outputs[i].toTensor(), whole.outputs[i].toTensor())) << "output " << i;
-  }
-  runner.backward(whole.seeds);
-  const auto gradients = runner.gradients();
-  std::set<std::string> tied;
-  for (const SharedSlot& slot : split.shared) tied.insert(slot.names[0]);
-  ASSERT_EQ(gradients.size(), whole.gradients.size());
-  for (const auto& [name, gradient] : whole.gradients) {
-    if (exact && !tied.contains(name)) {
-      EXPECT_TRUE(same_bits(gradients.at(name), gradient)) << name;
-    } else {  // sums over stages have another order
-      EXPECT_TRUE(at::allclose(gradients.at(name), gradient, 1e-5, 1e-6)) << name;
-    }
-  }
-  for (const GraphModule& module : runner.modules) {
-    for (const auto& [name, buffer] : module.named_buffers())
-      EXPECT_TRUE(same_bits(buffer, whole.buffers.at(name))) << name;
-  }
-}
-
-//! Stage parameters partition the model's; those in several stages are listed.
-void expect_partition(const Graph& graph, const SplitGraph& split) {
-  std::map<std::string, int> holders;
-  for (const StageGraph& stage : split.stages) {
-    for (const Slot& slot : stage.graph.slots) ++holders[slot.names[0]];
-  }
-  for (const SharedSlot& slot : split.shared)
-    EXPECT_EQ(holders.at(slot.names[0]), static_cast<int>(slot.stages.size()));
-  std::size_t shared = 0;
-  for (const auto& [name, count] : holders) shared += count > 1 ? 1 : 0;
-  EXPECT_EQ(shared, split.shared.size());
-  std::set<std::int32_t> read;
-  for (const Node& node : graph.nodes) for_each_read(node, [&](ValueId id) { read.insert(id.value); });
-  for (const Slot& slot : graph.slots) {
-    EXPECT_TRUE(!read.contains(slot.value.value) || holders.contains(slot.names[0])) << slot.names[0];
-  }
-}
 
 TEST(Split, EveryNumberOfCutsEqualsTheWhole) {
   const unsigned seed = 7;
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);
-  for (const std::string name : {"mlp", "gpt", "convnet", "mixed", "lstm"}) {
-    const Whole whole(name);
+  // In the real architectures, values that many stages read get their gradients in another order of
+  // summation.
+  const std::vector<std::string> exact{"mlp", "gpt", "convnet", "mixed", "lstm"},
+      close{"gpt2", "llama", "bert", "t5", "vit"};
+  std::vector<std::string> names = exact;
+  names.insert(names.end(), close.begin(), close.end());
+  for (const std::string& name : names) {
+    const bool is_exact = std::find(exact.begin(), exact.end(), name) != exact.end();
+    const Whole whole(archive(name));
     const Cuts legal = legal_cuts(whole.file.graph());
     ASSERT_FALSE(legal.empty()) << name;
     for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
@@ -121,7 +48,7 @@ TEST(Split, EveryNumberOfCutsEqualsTheWhole) {
         Cuts cuts;
         std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
         SCOPED_TRACE(name + ", cuts before nodes " + testing::PrintToString(cuts));
-        expect_equal(whole, cuts, true);
+        expect_equal(whole, cuts, is_exact);
         expect_partition(whole.file.graph(), split_graph(whole.file.graph(), cuts));
       }
     }
@@ -129,7 +56,7 @@ TEST(Split, EveryNumberOfCutsEqualsTheWhole) {
 }
 
 TEST(Split, AtMarksAndModulePaths) {
-  const Whole whole("gpt");
+  const Whole whole(archive("gpt"));
   const Graph& graph = whole.file.graph();
   const Cuts marks = cuts_at_marks(graph);
   ASSERT_EQ(marks.size(), 1U);

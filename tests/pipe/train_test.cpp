@@ -1,108 +1,123 @@
-// Pipes through the executor, over thread ranks, against the whole model run microbatch by microbatch.
+// Pipes through the executor, over thread ranks and over processes, against the whole model run microbatch by
+// microbatch.
 #include "../graph/models.h"
 #include "../graph/tensor_file.h"
+#include "executor.h"
+#include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
-#include <penstock/pipe/pipe.h>
+#include <penstock/comm/world.h>
 
-#include <gtest/gtest.h>
-
-#include <mutex>
+#include <algorithm>
+#include <random>
 
 namespace penstock {
 namespace {
 
-using c10::IValue;
 using test::archive;
+using test::Batch;
 
-at::Tensor loss_of(const IValue& output, const IValue& target, const Kwargs&) {
-  const IValue first = flatten(output).leaves[0];
-  return torch::mse_loss(first.toTensor(), target.toTensor());
-}
+const SplitSpec uncut = SplitPolicy([](const Graph&) { return Cuts{}; });
 
-struct Expected {
-  at::Tensor loss;
-  std::map<std::string, at::Tensor> gradients;
-};
-
-//! Mean over microbatches of equal size.
-Expected dense(const Pipe& whole, const Args& args, const Kwargs& kwargs, const at::Tensor& target,
-               int microbatches) {
-  const auto module = whole.get_stage_module(0);
-  module->train(false);
-  const Chunks chunks = split_args_kwargs_into_chunks(args, kwargs, microbatches);
-  const auto targets = split_tree(target, microbatches, "target");
-  Expected expected{.loss = at::zeros({})};
-  for (int m = 0; m < microbatches; ++m) {
-    const auto i = static_cast<std::size_t>(m);
-    const auto loss = loss_of(whole.forward(chunks.args[i], chunks.kwargs[i]), targets[i], {});
-    (loss / microbatches).backward();
-    expected.loss = expected.loss + loss.detach() / microbatches;
-  }
-  for (const auto& [name, tensor] : module->named_parameters()) {
-    if (tensor.grad().defined()) expected.gradients[name] = tensor.grad();
-  }
-  return expected;
-}
-
-void expect_trains(const std::string& file, const SplitSpec& spec, int stages, int ranks,
-                   const std::string& schedule, const Args& args, const Kwargs& kwargs,
-                   const at::Tensor& target) {
-  SCOPED_TRACE(file + " in " + std::to_string(stages) + " stages, " + schedule);
-  constexpr int microbatches = 4;
-  const Pipe whole = load_pt2(archive(file), SplitPolicy([](const Graph&) { return Cuts{}; }));
-  const Expected expected = dense(whole, args, kwargs, target, microbatches);
-  std::mutex mutex;
-  std::map<std::string, at::Tensor> gradients;
-  at::Tensor loss;
-  run_thread_ranks(ranks, [&](World& world) {
-    const Pipe pipe = load_pt2(archive(file), spec);
-    ASSERT_EQ(pipe.num_stages(), stages);
-    std::vector<PipelineStage> mine;
-    for (int s = 0; s < stages; ++s) {
-      if (s % ranks != world.rank().value) continue;
-      pipe.get_stage_module(s)->train(false);
-      mine.push_back(pipe.build_stage(s, at::kCPU, world.group()));
-    }
-    PipelineSchedule pipeline(mine, schedule, microbatches, pipe.schedule_options({.loss = loss_of}));
-    const StepResult result = pipeline.step(args, target, kwargs);
-    const std::lock_guard lock(mutex);
-    if (result.loss.defined()) loss = result.loss;
-    for (const PipelineStage& stage : pipeline.stages()) {
-      for (const NamedTensor& parameter : stage.module().parameters()) {
-        if (parameter.tensor.grad().defined()) gradients[parameter.name] = parameter.tensor.grad();
-      }
-    }
-  });
-  ASSERT_TRUE(loss.defined());
-  EXPECT_TRUE(at::allclose(loss, expected.loss, 1e-6, 1e-7));
-  ASSERT_EQ(gradients.size(), expected.gradients.size());
-  for (const auto& [name, gradient] : expected.gradients) {
-    EXPECT_TRUE(at::allclose(gradients.at(name), gradient, 1e-5, 1e-6)) << name;
-  }
-}
-
-TEST(PipeTrains, AsTheWholeDoesOverRanks) {
-  at::set_num_threads(1);
+//! A batch of 8 rows for each of the committed archives.
+Batch batch_for(const std::string& name) {
   torch::manual_seed(4);
-  const Args mlp = {torch::randn({8, 6})};
-  expect_trains("mlp.pt2", Balanced{2}, 2, 2, "1F1B", mlp, {}, torch::randn({8, 6}));
-  expect_trains("mlp.pt2", Balanced{4}, 4, 2, "Interleaved1F1B", mlp, {}, torch::randn({8, 6}));
-  const Args gpt = {torch::randint(0, 13, {8, 5})};
-  expect_trains("gpt.pt2", AtMarks{}, 2, 2, "GPipe", gpt, {}, torch::randn({8, 5, 13}));  // a tied head
-  expect_trains("gpt.pt2", Balanced{3, BalanceBy::Flops}, 3, 3, "1F1B", gpt, {}, torch::randn({8, 5, 13}));
+  if (name == "gpt") return {{torch::randint(0, 13, {8, 5})}};
+  if (name == "convnet") return {{torch::randn({8, 2, 8, 8})}};
+  if (name == "lstm") return {{torch::randn({8, 5, 3})}};
+  if (name == "mixed") {
+    c10::Dict<std::string, at::Tensor> other;
+    other.insert("u", torch::randn({8, 3}));
+    return {{torch::randn({8, 4}), true}, {{"other", other}}};
+  }
+  return {{torch::randn({8, 6})}};
 }
 
-TEST(PipeTrains, WithValuesThatSkipStages) {
-  at::set_num_threads(1);
-  torch::manual_seed(5);
-  // Everywhere a cut is legal, so that residuals and the user's inputs cross several stages.
-  const SplitPolicy five = [](const Graph& graph) {
+//! `stages` stages at random legal cuts; the same on every rank.
+SplitPolicy random_cuts(int stages, unsigned seed) {
+  return [stages, seed](const Graph& graph) {
     const Cuts legal = legal_cuts(graph);
-    return Cuts{legal[2], legal[legal.size() / 2], legal[legal.size() - 2]};
+    Cuts cuts;
+    std::mt19937 random(seed);
+    std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), static_cast<std::size_t>(stages - 1),
+                random);
+    return cuts;
   };
-  expect_trains("gpt.pt2", five, 4, 2, "Interleaved1F1B", {torch::randint(0, 13, {8, 5})}, {},
-                torch::randn({8, 5, 13}));
+}
+
+PipelineOptions own_loss() {
+  PipelineOptions options;
+  options.loss = test::any_loss;
+  options.loss_needs_target = false;
+  return options;
+}
+
+void expect_archive_trains(const std::string& name, int stages, const std::string& schedule,
+                           const Group& group) {
+  SCOPED_TRACE(name + " in " + std::to_string(stages) + " stages, " + schedule + ", " +
+               std::to_string(group.size()) + " ranks");
+  const Batch batch = batch_for(name);
+  const auto expected =
+      test::train_dense(test::whole_of(load_pt2(archive(name + ".pt2"), uncut)), test::any_loss, batch);
+  const auto seed = static_cast<unsigned>(stages);
+  const Pipe pipe = load_pt2(archive(name + ".pt2"), random_cuts(stages, seed));
+  test::expect_step(pipe, schedule, own_loss(), batch, expected, group);
+}
+
+//! The random state is the process's: thread ranks make their batches one after the other.
+void expect_all_train(const Group& group) {
+  const int ranks = group.size();
+  for (const std::string name : {"mlp", "gpt", "convnet", "mixed", "lstm"}) {
+    const auto most =
+        static_cast<int>(legal_cuts(load_pt2(archive(name + ".pt2"), uncut).graph()).size()) + 1;
+    for (int stages = ranks; stages <= std::min(8, most); stages += ranks) {
+      expect_archive_trains(name, stages, stages == ranks ? "1F1B" : "Interleaved1F1B", group);
+    }
+  }
+  expect_archive_trains("gpt", 2 * ranks, "ZBVZeroBubble", group);
+}
+
+TEST(PipeTrains, AsTheWholeDoesOverFourRanks) {
+  at::set_num_threads(1);
+  run_thread_ranks(4, [](World& world) { expect_all_train(world.group()); });
+}
+
+const testing::RankFunction train_in_processes("pipe_trains", [] {
+  at::set_num_threads(1);
+  const World world = init();
+  expect_all_train(world.group());
+  return ::testing::Test::HasFailure() ? 1 : 0;
+});
+
+TEST(PipeTrains, AsTheWholeDoesOverProcesses) {
+  const auto outcome = testing::run_process_ranks("pipe_trains", 2);
+  EXPECT_TRUE(outcome.result.ok) << outcome.text();
+}
+
+TEST(PipeTrains, AtMarksBalancedAndWithCapturedModels) {
+  at::set_num_threads(1);
+  const Batch tokens = batch_for("gpt");
+  const auto expected =
+      test::train_dense(test::whole_of(load_pt2(archive("gpt.pt2"), uncut)), test::any_loss, tokens);
+  for (const SplitSpec& spec : {SplitSpec(AtMarks{}), SplitSpec(Balanced{2, BalanceBy::Flops})}) {
+    const Pipe pipe = load_pt2(archive("gpt.pt2"), spec);
+    run_thread_ranks(2, [&](World& world) {
+      test::expect_step(pipe, "GPipe", own_loss(), tokens, expected, world.group());
+    });
+  }
+  torch::manual_seed(6);
+  test::UNet unet;
+  const Batch images{{torch::randn({4, 1, 8, 8})}};
+  const Args example{torch::randn({1, 1, 8, 8})};
+  const auto wanted =
+      test::train_dense(test::whole_of(pipeline(unet, example, {}, uncut)), test::any_loss, images);
+  for (const auto& [stages, schedule] : {std::pair(3, "1F1B"), std::pair(6, "Interleaved1F1B")}) {
+    unet->zero_grad();
+    const Pipe pipe = pipeline(unet, example, {}, random_cuts(stages, 2));
+    run_thread_ranks(3, [&](World& world) {
+      test::expect_step(pipe, schedule, own_loss(), images, wanted, world.group());
+    });
+  }
 }
 
 }  // namespace

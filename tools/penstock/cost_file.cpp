@@ -196,7 +196,10 @@ CostFile read_root(const toml::table& root) {
 }  // namespace
 
 CostFile read_cost_file(const std::string& path) {
-  const std::string text = read_input(path);
+  return read_cost_text(read_input(path), path);
+}
+
+CostFile read_cost_text(const std::string& text, const std::string& path) {
   try {
     return read_root(toml::parse(text));
   } catch (const toml::parse_error& error) {

@@ -20,6 +20,8 @@ struct CostFile {
 
 //! Reads a file; throws UsageError with line and column.
 CostFile read_cost_file(const std::string& path);
+//! The same of its text; `path` names it in errors.
+CostFile read_cost_text(const std::string& text, const std::string& path);
 
 //! Costs for a pipeline over these ranks: the file's stages, or its layers cut exactly, or all alike.
 Costs costs_for(const CostFile& file, const std::vector<Rank>& rank_of_stage);

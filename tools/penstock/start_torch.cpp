@@ -5,8 +5,10 @@
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +17,23 @@ namespace penstock::tool {
 namespace {
 
 constexpr const char* kTorchTool = "penstock-torch";
+
+//! Returns only if the program cannot be started.
+void become(const std::string& program, const std::string& command, const std::vector<std::string>& words) {
+  std::vector<std::string> line{program, command};
+  line.insert(line.end(), words.begin(), words.end());
+  std::vector<char*> argv;
+  argv.reserve(line.size() + 1);
+  for (std::string& word : line) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  execv(program.c_str(), argv.data());
+}
+
+[[noreturn]] void cannot_start(const std::string& command, const std::string& program, int reason) {
+  throw Error("penstock " + command + " needs libtorch and lives in a second program, " +
+                  quote(program, 200) + ", which cannot be started: " + std::strerror(reason),
+              {}, "build with PENSTOCK_TORCH_SIDE=ON and install both programs side by side");
+}
 
 }  // namespace
 
@@ -25,17 +44,38 @@ void start_torch(const Command& command, const std::vector<std::string>& words) 
     throw Error("the command " + quote(command.name) + " has no code in " + quote(self.filename().string()));
   }
   const std::string program = (self.parent_path() / kTorchTool).string();
-  std::vector<std::string> line{program, std::string(command.name)};
-  line.insert(line.end(), words.begin(), words.end());
-  std::vector<char*> argv;
-  argv.reserve(line.size() + 1);
-  for (std::string& word : line) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  execv(program.c_str(), argv.data());
-  const std::string reason = std::strerror(errno);
-  throw Error("penstock " + std::string(command.name) + " needs libtorch and lives in a second program, " +
-                  quote(program, 200) + ", which cannot be started: " + reason,
-              {}, "build with PENSTOCK_TORCH_SIDE=ON and install both programs side by side");
+  become(program, std::string(command.name), words);
+  cannot_start(std::string(command.name), program, errno);
+}
+
+TorchOutput output_of_torch(const std::string& command, const std::vector<std::string>& words) {
+  const std::string program =
+      (std::filesystem::read_symlink("/proc/self/exe").parent_path() / kTorchTool).string();
+  if (access(program.c_str(), X_OK) != 0) cannot_start(command, program, errno);
+  int ends[2];
+  if (pipe(ends) != 0) throw Error(std::string("no pipe: ") + std::strerror(errno));
+  const pid_t child = fork();
+  if (child < 0) throw Error(std::string("no process: ") + std::strerror(errno));
+  if (child == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    become(program, command, words);
+    _exit(127);
+  }
+  close(ends[1]);
+  TorchOutput output;
+  std::array<char, 4096> buffer{};
+  for (ssize_t got = 0; (got = read(ends[0], buffer.data(), buffer.size())) != 0;) {
+    if (got > 0) output.text.append(buffer.data(), static_cast<std::size_t>(got));
+    if (got < 0 && errno != EINTR) break;
+  }
+  close(ends[0]);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  output.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  return output;
 }
 
 }  // namespace penstock::tool

@@ -47,6 +47,15 @@ struct SplitGraph {
   std::string table() const;
 };
 
+//! What becomes of a parameter that several stages read: the first of them sends it along with every
+//! microbatch and gets its gradient back, or each holds a copy and the runtime sums the gradients.
+enum class MultiUseParameterConfig { Transmit, Replicate };
+
+struct MultiUseParamSpec {
+  MultiUseParameterConfig usual = MultiUseParameterConfig::Replicate;
+  std::map<std::string, MultiUseParameterConfig> by_name{};  //!< by any of a parameter's names
+};
+
 //! Where stages begin: node indices, ascending; a stage may not be empty. Stage 0 begins at node 0.
 using Cuts = std::vector<std::size_t>;
 
@@ -54,7 +63,7 @@ using Cuts = std::vector<std::size_t>;
 //! no input, parameter or buffer, are computed again where they are needed rather than sent. Splits before
 //! each of the nodes `cuts`. UsageError names operator and module where a later stage writes memory that an
 //! earlier one made, or that another stage reads.
-SplitGraph split_graph(const Graph& graph, const Cuts& cuts);
+SplitGraph split_graph(const Graph& graph, const Cuts& cuts, const MultiUseParamSpec& multi_use = {});
 
 //! Why the graph cannot be cut before this node; empty if it can.
 std::string why_not_cut(const Graph& graph, std::size_t node);
@@ -69,6 +78,10 @@ Cuts cuts_at_marks(const Graph& graph);
 
 //! Before the first or after the last node of each module. UsageError if a path names no module that ran.
 Cuts cuts_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points);
+
+//! The graph with `pipe_split` marks at these points, so that `cuts_at_marks` finds them beside those that it
+//! had. A point that has its mark already gets no second one.
+Graph annotate_split_points(const Graph& graph, const std::map<std::string, SplitPoint>& points);
 
 //! The module paths that ran, in order of first appearance, parents included.
 std::vector<std::string> module_paths(const Graph& graph);

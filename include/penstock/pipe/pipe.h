@@ -48,6 +48,8 @@ using SplitSpec = std::variant<AtMarks, SplitPoints, Balanced, SplitPolicy>;
 struct PipeOptions {
   //! The output that is the loss (`output`, `output.0`, `output.loss`), if the model computes it.
   std::optional<std::string> loss_output{};
+  //! Parameters that several stages read.
+  MultiUseParamSpec multi_use{};
 };
 
 class Pipe {
@@ -61,6 +63,8 @@ class Pipe {
   const Graph& stage_graph(int stage) const;
   const SplitGraph& split() const { return split_; }
   const PipeOptions& options() const { return options_; }
+  //! The nodes before which the graph was cut.
+  const Cuts& cuts() const { return cuts_; }
 
   //! The stage with its tensors, loaded on the first call. Parameters keep their names in the whole model.
   std::shared_ptr<GraphModule> get_stage_module(int stage,
@@ -72,8 +76,9 @@ class Pipe {
   PipelineStage build_stage(int stage, at::Device device, const Group& group,
                             StageOptions options = {}) const;
 
-  //! What a schedule must know of the whole: values that skip stages, parameters in several stages, and the
-  //! loss if the model computes it.
+  //! What a schedule must know of the whole: values that skip stages, parameters in several stages, and, if
+  //! the model computes it, the loss: `step` then takes no target. Outputs are joined along the dim
+  //! that grows with the batch; those that are one number come as one for each microbatch.
   std::vector<SkipValue> skips() const;
   std::vector<SharedParameter> shared() const;
   PipelineOptions schedule_options(PipelineOptions options = {}) const;
@@ -88,11 +93,14 @@ class Pipe {
   std::string input_table() const { return split_.table(); }
   //! Stages and the values that cross them, for Graphviz.
   std::string graphviz() const;
+  //! The same as a picture: stages in a row, arcs for values that skip stages and for tied weights.
+  std::string svg() const;
 
  private:
   Graph graph_;
   TensorSource source_;
   PipeOptions options_;
+  Cuts cuts_;
   SplitGraph split_;
   mutable std::vector<std::shared_ptr<GraphModule>> modules_;
 };
@@ -105,7 +113,9 @@ Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, cons
                  const Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
                  PipeOptions options = {});
 
-//! The same for a torch::nn module whose forward takes one tensor, or `(const Args&, const Kwargs&)`.
+//! The same for a torch::nn module. Its forward may take any number of arguments, or `(const Args&, const
+//! Kwargs&)` to be given keyword arguments; one that is a template or overloaded takes one tensor. Where the
+//! module's class says which output is the loss (`loss_output`), the options need not.
 template <class Module>
 requires requires(Module& module) {
   module.named_parameters();
@@ -113,13 +123,13 @@ requires requires(Module& module) {
 Pipe pipeline(const std::shared_ptr<Module>& module, const Args& example_args,
               const Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
               PipeOptions options = {}) {
-  const ForwardFunction forward = [module](const Args& args, const Kwargs& kwargs) -> c10::IValue {
-    if constexpr (requires { c10::IValue(module->forward(args, kwargs)); }) {
-      return module->forward(args, kwargs);
-    } else {
-      return module->forward(args.at(0).toTensor());
-    }
+  const std::shared_ptr<StageModule> whole = make_stage_module(module);
+  const ForwardFunction forward = [whole](const Args& args, const Kwargs& kwargs) {
+    return whole->forward(args, kwargs).output;
   };
+  if constexpr (requires { std::string(Module::loss_output); }) {
+    if (!options.loss_output) options.loss_output = Module::loss_output;
+  }
   return pipeline_of(forward, model_tensors(*module), example_args, example_kwargs, spec, std::move(options));
 }
 
@@ -133,7 +143,8 @@ Pipe pipeline(const Holder& module, const Args& example_args, const Kwargs& exam
   return pipeline(module.ptr(), example_args, example_kwargs, spec, std::move(options));
 }
 
-//! An archive of Python's `torch.export.save`, split.
-Pipe load_pt2(const std::string& file, const SplitSpec& spec = AtMarks{}, PipeOptions options = {});
+//! An archive of Python's `torch.export.save`, split. `example` as for the constructor of Pipe.
+Pipe load_pt2(const std::string& file, const SplitSpec& spec = AtMarks{}, PipeOptions options = {},
+              const std::vector<c10::IValue>& example = {});
 
 }  // namespace penstock

@@ -61,6 +61,8 @@ using ActionFunction = std::function<void(const Action& action, const std::funct
 
 struct PipelineOptions {
   LossFunction loss{};  //!< on the rank of the last stage
+  //! Off: the model computes its loss itself, and `loss` only finds it in the output; there is no target.
+  bool loss_needs_target = true;
   LossReduction reduction = LossReduction::mean();
   //! Whether gradients are the batch's (as `reduction` says), or the plain sum of the microbatches'.
   bool scale_grads = true;

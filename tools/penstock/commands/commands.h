@@ -6,7 +6,9 @@ namespace penstock::tool {
 class Arguments;
 
 int checkpoint_command(Arguments& arguments);
+int costs_command(Arguments& arguments);
 int doctor_command(Arguments& arguments);
+int eval_command(Arguments& arguments);
 int inspect_command(Arguments& arguments);
 int plan_command(Arguments& arguments);
 int run_command(Arguments& arguments);

@@ -1,6 +1,7 @@
 // `penstock inspect`: what an exported model is made of, and what its stages would be.
 #include "arguments.h"
 #include "commands.h"
+#include "pipe_options.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -9,26 +10,10 @@
 #include <penstock/graph/text.h>
 #include <penstock/pipe/pipe.h>
 
-#include <algorithm>
-
 namespace penstock::tool {
 namespace {
 
-enum class Form { Summary, Graph, Graphviz };
-
-SplitPoints read_points(const std::vector<std::string>& words) {
-  SplitPoints points;
-  for (const std::string& word : words) {
-    const std::size_t equals = word.find('=');
-    const std::string side = equals == std::string::npos ? "" : to_lower(word.substr(equals + 1));
-    if (side != "beginning" && side != "end") {
-      throw UsageError("--split " + quote(word) + " is no module=beginning or module=end", {},
-                       "for example --split layers.2=beginning");
-    }
-    points[word.substr(0, equals)] = side == "end" ? SplitPoint::End : SplitPoint::Beginning;
-  }
-  return points;
-}
+enum class Form { Summary, Graph, Graphviz, Svg };
 
 std::size_t count_of(const Graph& graph, Slot::Kind kind) {
   std::size_t elements = 0;
@@ -97,38 +82,40 @@ std::string json_of(const Pipe& pipe) {
 
 int inspect_command(Arguments& arguments) {
   std::string file;
-  std::vector<std::string> split;
-  std::optional<std::int64_t> stages;
-  BalanceBy by = BalanceBy::Parameters;
+  CutOptions cut;
   Form form = Form::Summary;
+  std::string output;
   arguments.positional("MODEL.pt2", file, "an archive that torch.export.save wrote");
-  arguments.option("--split", split, "where stages begin or end: layers.2=beginning,layers.4=end");
-  arguments.option("--stages", stages, "this many stages of about equal weight");
-  arguments.choice<BalanceBy>("--balance", by,
-                              {{"params", BalanceBy::Parameters}, {"flops", BalanceBy::Flops}},
-                              "what --stages makes equal");
+  cut.declare(arguments);
   arguments.choice<Form>("--as", form,
-                         {{"summary", Form::Summary}, {"graph", Form::Graph}, {"graphviz", Form::Graphviz}},
+                         {{"summary", Form::Summary},
+                          {"graph", Form::Graph},
+                          {"dot", Form::Graphviz},
+                          {"graphviz", Form::Graphviz},
+                          {"svg", Form::Svg}},
                          "what is printed");
+  arguments.option("-o,--output", output, "a file to write instead of standard output");
   arguments.parse();
-  if (!split.empty() && stages) throw UsageError("--split and --stages exclude each other");
-  SplitSpec spec = AtMarks{};
-  if (!split.empty()) spec = read_points(split);
-  if (stages) spec = Balanced{static_cast<int>(std::clamp<std::int64_t>(*stages, -1, 1 << 20)), by};
-  const Pipe pipe = load_pt2(file, spec);
+  if (cut.by == BalanceBy::MeasuredTime) {
+    throw UsageError("inspect has no example to measure on", {}, "balance by params or flops");
+  }
+  const Pipe pipe = load_pt2(file, cut.spec().value_or(AtMarks{}));
   if (arguments.json()) {
-    print(json_of(pipe));
+    write_output(output, json_of(pipe));
     return 0;
   }
   switch (form) {
     case Form::Summary:
-      print(summary_of(pipe));
+      write_output(output, summary_of(pipe));
       break;
     case Form::Graph:
-      print(pipe.print_readable());
+      write_output(output, pipe.print_readable());
       break;
     case Form::Graphviz:
-      print(pipe.graphviz());
+      write_output(output, pipe.graphviz());
+      break;
+    case Form::Svg:
+      write_output(output, pipe.svg());
       break;
   }
   return 0;

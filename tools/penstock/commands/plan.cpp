@@ -2,6 +2,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "source.h"
+#include "start_torch.h"
 #include "units.h"
 
 #include <penstock/base/error.h>
@@ -133,12 +134,17 @@ int plan_command(Arguments& arguments) {
   PlanOptions options;
   std::int64_t ranks = 0, top = 20;
   std::vector<std::string> microbatches, stages_per_rank;
-  std::string costs, cap, save;
+  std::string costs, model, cap, save;
+  std::optional<double> flops;
+  std::optional<std::string> input;
   bool no_recomputation = false;
   arguments.option("--ranks", ranks, "how many ranks (processes) hold stages", Arguments::Need::Required);
   arguments.option("--microbatches", microbatches,
                    "counts to try: 8,16,32; the costs are for the first unless the file says");
   arguments.option("--costs", costs, "a TOML file of layers or stages; without it four equal layers a rank");
+  arguments.option("--model", model, "an archive that torch.export.save wrote, in place of --costs");
+  arguments.option("--flops", flops, "operations a second, from which a model's times are estimated");
+  arguments.option("--input", input, "examples for the model, on which its times are measured instead");
   arguments.option("--memory-cap", cap, "of each rank: 16GiB");
   arguments.option("--stages-per-rank", stages_per_rank, "numbers to try: 1,2 (else 1 to 4)");
   arguments.option("--schedules", options.schedules, "names to try: 1F1B,ZB1P,Auto (else all)");
@@ -159,8 +165,21 @@ int plan_command(Arguments& arguments) {
   options.recomputation = !no_recomputation;
   if (!cap.empty()) options.memory_cap = static_cast<std::uint64_t>(std::llround(parse_bytes(cap)));
 
-  CostFile file = costs.empty() ? CostFile{} : read_cost_file(costs);
-  if (costs.empty()) fill_in_model(file, options.ranks);
+  if (!costs.empty() && !model.empty()) throw UsageError("--costs and --model exclude each other");
+  if (model.empty() && (flops || input)) throw UsageError("--flops and --input belong to --model");
+  CostFile file;
+  if (!model.empty()) {
+    std::vector<std::string> words{model};
+    if (flops) words.insert(words.end(), {"--flops", std::to_string(*flops)});
+    if (input) words.insert(words.end(), {"--input", *input});
+    const TorchOutput found = output_of_torch("costs", words);
+    if (found.code != 0) return found.code;
+    file = read_cost_text(found.text, model);
+  } else if (!costs.empty()) {
+    file = read_cost_file(costs);
+  } else {
+    fill_in_model(file, options.ranks);
+  }
   options.measured_microbatches = file.microbatches;
   PlanResult result;
   if (!file.layers.empty()) {

@@ -1,0 +1,67 @@
+// Trains a model that Python's `torch.export` wrote, over two ranks, without Python, and compares the losses
+// with those of the same training in Python. The model computes its loss itself. Run it with
+// `penstock run --ranks 2 -- example_train_exported FOLDER`; alone, it makes two ranks of threads.
+#include <penstock/penstock.h>
+
+#include <torch/torch.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+namespace ps = penstock;
+
+namespace {
+
+constexpr int kMicrobatches = 4, kRows = 8, kLength = 8, kVocabulary = 17;
+
+// Rows that count in steps of 1 to 3 from a place that depends on the row and the step.
+torch::Tensor text_of_step(int step) {
+  const torch::Tensor rows = torch::arange(kRows).unsqueeze(1);
+  return (rows * 5 + step * 7 + (rows.remainder(3) + 1) * torch::arange(kLength + 1)).remainder(kVocabulary);
+}
+
+void train(const ps::World& world, const std::string& folder) {
+  // The archive is cut at the `pipe_split()` that the Python model has; a rank loads its own stage only.
+  const ps::Pipe pipe = ps::load_pt2(folder + "/gpt.pt2", ps::AtMarks{}, {.loss_output = "output.loss"});
+  const ps::PipelineStage stage = pipe.build_stage(world.rank().value, torch::kCPU, world.group());
+  ps::Schedule1F1B schedule(stage, kMicrobatches, pipe.schedule_options());
+
+  std::vector<torch::Tensor> parameters;
+  for (const ps::NamedTensor& parameter : stage.module().parameters()) parameters.push_back(parameter.tensor);
+  torch::optim::SGD optimizer(parameters, 0.5);
+
+  std::ifstream python(folder + "/losses.txt");
+  double expected = 0, difference = 0;
+  int step = 1;
+  for (; python >> expected; ++step) {
+    const torch::Tensor text = text_of_step(step);
+    const ps::StepResult result =
+        schedule.step({text.slice(1, 0, kLength).contiguous(), text.slice(1, 1).contiguous()});
+    optimizer.step();
+    optimizer.zero_grad();
+    if (!stage.is_last()) continue;
+    const double loss = result.loss.item<double>();
+    difference = std::max(difference, std::abs(loss - expected));
+    if (step % 5 == 0) std::printf("step %d loss %.4f, in Python %.4f\n", step, loss, expected);
+  }
+  if (step == 1) throw std::runtime_error("no losses.txt in " + folder);
+  if (!stage.is_last()) return;
+  if (difference > 1e-5) throw std::runtime_error("the losses differ by " + std::to_string(difference));
+  std::printf("%d losses equal Python's\n", step - 1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  const std::string folder = argc > 1 ? argv[1] : "examples/exported";
+  if (std::getenv("RANK") != nullptr) {
+    train(ps::init(), folder);
+  } else {
+    ps::run_thread_ranks(2, [&](ps::World& world) { train(world, folder); });
+  }
+}

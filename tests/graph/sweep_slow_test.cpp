@@ -1,0 +1,53 @@
+// Real architectures of PyPI's `transformers`, exported by the Python that PENSTOCK_PYTHON names: imported,
+// compared with eager, cut at random. Only where that Python has transformers.
+#include "as_python.h"
+#include "support/program.h"
+#include "whole.h"
+
+#include <penstock/graph/split.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <random>
+
+namespace penstock {
+namespace {
+
+TEST(Sweep, TransformersEqualPythonWholeAndCut) {
+  const char* python = std::getenv("PENSTOCK_PYTHON");
+  const std::string program = python != nullptr ? python : "python3";
+  if (test::run_program({program, "-c", "import transformers, torch; assert torch.__version__ >= '2.13'"})
+          .code != 0)
+    GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with transformers";
+  const auto folder = std::filesystem::temp_directory_path() / ("penstock_sweep_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const auto made = test::run_program(
+      {program, "-W", "ignore", PENSTOCK_SOURCE_DIR "/tests/graph/make_transformers.py", folder.string()});
+  ASSERT_EQ(made.code, 0) << made.err;
+  std::printf("%s", made.out.c_str());
+  std::mt19937 random(3);
+  int models = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".pt2") continue;
+    const std::string path = (folder / entry.path().stem()).string();
+    SCOPED_TRACE(path);
+    ++models;
+    test::expect_as_python(path, false);
+    const test::Whole whole(path);
+    const Cuts legal = legal_cuts(whole.file.graph());
+    for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
+      Cuts cuts;
+      std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
+      SCOPED_TRACE("cuts before nodes " + testing::PrintToString(cuts));
+      test::expect_equal(whole, cuts, false);
+      test::expect_partition(whole.file.graph(), split_graph(whole.file.graph(), cuts));
+    }
+  }
+  std::filesystem::remove_all(folder);
+  EXPECT_GE(models, 30);
+}
+
+}  // namespace
+}  // namespace penstock

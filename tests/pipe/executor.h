@@ -1,0 +1,109 @@
+// A pipe through the executor against the whole model, run microbatch by microbatch in this thread.
+#pragma once
+
+#include <penstock/comm/group.h>
+#include <penstock/pipe/pipe.h>
+#include <penstock/schedule/generate.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+
+namespace penstock::test {
+
+struct Batch {
+  Args args;
+  Kwargs kwargs{};
+  int microbatches = 4;
+};
+
+//! What a step leaves behind.
+struct Trained {
+  at::Tensor loss;
+  std::map<std::string, at::Tensor> gradients;
+};
+
+//! A loss of any output: how far its numbers are from 0.1.
+inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const Kwargs&) {
+  at::Tensor sum;
+  for (const at::Tensor& tensor : tensors_of(output)) {
+    if (!tensor.requires_grad()) continue;
+    const at::Tensor part = (tensor.to(torch::kFloat) - 0.1).square().mean();
+    sum = sum.defined() ? sum + part : part;
+  }
+  return sum;
+}
+
+//! The whole graph with tensors of its own, in eval mode (without dropout).
+inline Trained train_dense(const GraphModule& whole, const LossFunction& loss, const Batch& batch) {
+  const Chunks chunks = split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
+  double rows = 0;
+  for (const auto count : chunks.rows) rows += static_cast<double>(count);
+  Trained trained{.loss = at::zeros({}), .gradients = {}};
+  for (std::size_t m = 0; m < chunks.args.size(); ++m) {
+    const at::Tensor part = loss(whole.forward(chunks.args[m], chunks.kwargs[m]), {}, {});
+    const double share = static_cast<double>(chunks.rows[m]) / rows;
+    (part * share).backward();
+    trained.loss = trained.loss + part.detach() * share;
+  }
+  for (const auto& [name, tensor] : whole.named_parameters()) {
+    if (tensor.grad().defined()) trained.gradients[name] = tensor.grad();
+  }
+  return trained;
+}
+
+//! The whole of an archive, or of a captured model whose tensors are copied.
+inline GraphModule whole_of(const Pipe& unsplit) {
+  const auto module = unsplit.get_stage_module(0);
+  // The stage has the slots that are read, in the order in which they are.
+  std::map<std::string, at::Tensor> held;
+  for (std::size_t i = 0; i < module->tensors().size(); ++i)
+    held[module->graph().slots[i].names[0]] = module->tensors()[i];
+  std::vector<at::Tensor> copies;
+  for (const Slot& slot : unsplit.graph().slots) {
+    const at::Tensor& tensor = held[slot.names[0]];
+    copies.push_back(tensor.defined() ? tensor.detach().clone().set_requires_grad(tensor.requires_grad())
+                                      : at::zeros({}));
+  }
+  GraphModule whole(unsplit.graph(), std::move(copies));
+  whole.train(false);
+  return whole;
+}
+
+//! This rank's part of one step; checks its parameters' gradients, and the loss where it is known.
+inline void expect_step(const Pipe& pipe, const std::string& schedule, PipelineOptions options,
+                        const Batch& batch, const Trained& expected, const Group& group) {
+  const int ranks = group.size();
+  const ScheduleShape shape{ranks, pipe.num_stages() / ranks, batch.microbatches};
+  const Schedule table = make_schedule(parse_schedule_kind(schedule), shape);
+  std::vector<PipelineStage> mine;
+  for (const StageId stage : table.placement.stages_of(Rank(group.rank()))) {
+    pipe.get_stage_module(static_cast<int>(stage.value))->train(false);
+    mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, group));
+  }
+  Kwargs kwargs;
+  for (const auto& [name, value] : batch.kwargs) {
+    for (const PipelineStage& stage : mine) {
+      if (stage.module().keywords()->contains(name)) kwargs[name] = value;
+    }
+  }
+  options.return_outputs = false;
+  PipelineSchedule pipeline(mine, schedule, batch.microbatches, pipe.schedule_options(std::move(options)));
+  const bool first = mine.front().is_first();
+  const StepResult result = pipeline.step(first ? batch.args : Args{}, {}, kwargs);
+  if (result.loss.defined()) {
+    EXPECT_TRUE(at::allclose(result.loss, expected.loss, 1e-5, 1e-7));
+  }
+  for (const PipelineStage& stage : pipeline.stages()) {
+    for (const NamedTensor& parameter : stage.module().parameters()) {
+      const auto gradient = expected.gradients.find(parameter.name);
+      ASSERT_EQ(parameter.tensor.grad().defined(), gradient != expected.gradients.end()) << parameter.name;
+      if (gradient == expected.gradients.end()) continue;
+      EXPECT_TRUE(at::allclose(parameter.tensor.grad(), gradient->second, 1e-5, 1e-6)) << parameter.name;
+    }
+  }
+}
+
+}  // namespace penstock::test

@@ -1,0 +1,201 @@
+// Models that compute their loss, tied weights that are sent, Sequentials in stages, forwards of several
+// arguments.
+#include "../graph/models.h"
+#include "../graph/stage_runner.h"
+#include "../graph/tensor_file.h"
+#include "executor.h"
+
+#include <penstock/base/error.h>
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/pipe/wrappers.h>
+
+#include <gmock/gmock.h>
+
+namespace penstock {
+namespace {
+
+using c10::IValue;
+using test::archive;
+using test::same_bits;
+using ::testing::HasSubstr;
+
+const SplitSpec uncut = SplitPolicy([](const Graph&) { return Cuts{}; });
+
+using Mse = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
+using Wrapped = TrivialLossWrapper<test::Mlp, Mse>;
+
+at::Tensor mse(const at::Tensor& y, const at::Tensor& target) {
+  return torch::mse_loss(y, target);
+}
+
+//! The loss among other outputs, labels as the second argument.
+struct WithLossImpl : torch::nn::Module {
+  WithLossImpl() : mlp(register_module("mlp", test::Mlp())) {}
+  IValue forward(at::Tensor x, at::Tensor labels) {
+    const auto logits = mlp(x);
+    c10::Dict<std::string, at::Tensor> out;
+    out.insert("logits", logits);
+    out.insert("loss", torch::cross_entropy_loss(logits, labels));
+    return out;
+  }
+  test::Mlp mlp;
+};
+TORCH_MODULE(WithLoss);
+
+LossFunction leaf(std::size_t index) {
+  return [index](const IValue& output, const IValue&, const Kwargs&) {
+    return flatten(output).leaves[index].toTensor();
+  };
+}
+
+TEST(PipeWithLoss, TrainsWithoutALossFunctionOrATarget) {
+  at::set_num_threads(1);
+  torch::manual_seed(1);
+  const auto model = std::make_shared<Wrapped>(test::Mlp(), mse);
+  const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
+  const Args example{torch::randn({2, 6}), torch::randn({2, 6})};
+  const auto expected =
+      test::train_dense(test::whole_of(pipeline(model, example, {}, uncut)), leaf(0), batch);
+  EXPECT_TRUE(expected.gradients.contains("module.layers.0.weight"));
+  for (const auto& [ranks, stages, schedule] :
+       {std::tuple(2, 2, "1F1B"), std::tuple(2, 4, "ZBVZeroBubble"), std::tuple(4, 4, "GPipe")}) {
+    SCOPED_TRACE(schedule);
+    model->zero_grad();
+    const Pipe pipe = pipeline(model, example, {}, Balanced{stages});
+    EXPECT_TRUE(pipe.info().has_loss_and_backward);
+    run_thread_ranks(ranks, [&, name = schedule](World& world) {
+      test::expect_step(pipe, name, {}, batch, expected, world.group());
+    });
+  }
+}
+
+TEST(PipeWithLoss, TheLossMayBeOneOfSeveralOutputs) {
+  at::set_num_threads(1);
+  torch::manual_seed(2);
+  const WithLoss model;
+  const Args example{torch::randn({2, 6}), torch::randint(0, 6, {2})};
+  const test::Batch batch{{torch::randn({8, 6}), torch::randint(0, 6, {8})}};
+  const PipeOptions options{.loss_output = "output.loss"};
+  const Pipe whole = pipeline(model, example, {}, uncut);
+  const auto paths = whole.graph().output_paths();
+  const auto index = std::find(paths.begin(), paths.end(), "output.loss") - paths.begin();
+  const auto expected =
+      test::train_dense(test::whole_of(whole), leaf(static_cast<std::size_t>(index)), batch);
+  const Pipe pipe = pipeline(model, example, {}, Balanced{2}, options);
+  run_thread_ranks(2, [&](World& world) {
+    test::expect_step(pipe, "1F1B", {}, batch, expected, world.group());
+    // Evaluation gives loss and outputs: rows joined, one loss for each microbatch.
+    std::vector<PipelineStage> stage{pipe.build_stage(world.rank().value, at::kCPU, world.group())};
+    PipelineSchedule pipeline(stage, "1F1B", 4, pipe.schedule_options());
+    const StepResult result = pipeline.eval(world.rank().value == 0 ? batch.args : Args{});
+    if (world.rank().value == 0) return;
+    EXPECT_TRUE(at::allclose(result.loss, expected.loss));
+    const auto outputs = result.outputs.toGenericDict();
+    EXPECT_EQ(outputs.at("logits").toTensor().sizes(), (std::vector<std::int64_t>{8, 6}));
+    EXPECT_EQ(outputs.at("loss").toTensor().sizes(), (std::vector<std::int64_t>{4}));
+  });
+  try {
+    pipeline(model, example, {}, uncut, {.loss_output = "output.los"});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("output.loss"));
+  }
+}
+
+TEST(PipeWithLoss, RunsItsStagesCutOffFromEachOther) {
+  torch::manual_seed(3);
+  test::Mlp mlp;
+  const Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{2});
+  pipe.forward({torch::randn({2, 6})}).toTensor().sum().backward();
+  for (const auto& [name, tensor] : pipe.get_stage_module(0)->named_parameters())
+    EXPECT_FALSE(tensor.grad().defined()) << name;
+  for (const auto& [name, tensor] : pipe.get_stage_module(1)->named_parameters())
+    EXPECT_TRUE(tensor.grad().defined()) << name;
+}
+
+TEST(MultiUse, ATransmittedWeightLivesInOneStageAndGetsItsWholeGradient) {
+  at::set_num_threads(1);
+  torch::manual_seed(4);
+  const test::Batch batch{{torch::randint(0, 13, {8, 5})}};
+  const auto expected =
+      test::train_dense(test::whole_of(load_pt2(archive("gpt.pt2"), uncut)), test::any_loss, batch);
+  const PipeOptions transmit{.multi_use = {MultiUseParameterConfig::Transmit}};
+  const PipeOptions by_name{.multi_use = {.by_name = {{"head.weight", MultiUseParameterConfig::Transmit}}}};
+  PipelineOptions options;
+  options.loss = test::any_loss;
+  options.loss_needs_target = false;
+  for (const auto& [how, stages, schedule] :
+       {std::tuple(transmit, 2, "1F1B"), std::tuple(by_name, 4, "Interleaved1F1B"),
+        std::tuple(transmit, 4, "ZBVZeroBubble")}) {
+    SCOPED_TRACE(schedule);
+    const Pipe pipe = load_pt2(archive("gpt.pt2"), Balanced{stages}, how);
+    EXPECT_TRUE(pipe.split().shared.empty());
+    EXPECT_THAT(pipe.input_table(), HasSubstr("p_token_weight"));
+    run_thread_ranks(2, [&, name = schedule](World& world) {
+      test::expect_step(pipe, name, options, batch, expected, world.group());
+    });
+  }
+  try {
+    load_pt2(archive("gpt.pt2"), AtMarks{},
+             {.multi_use = {.by_name = {{"heat.weight", MultiUseParameterConfig::Transmit}}}});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("did you mean head.weight?"));
+  }
+}
+
+TEST(PipeSequential, HasAStageForEachLayer) {
+  torch::manual_seed(5);
+  const torch::nn::Sequential layers(torch::nn::Linear(4, 5), torch::nn::ReLU(), test::Mlp(1, 5),
+                                     torch::nn::Linear(5, 3));
+  const auto x = torch::randn({2, 4});
+  const Pipe pipe = pipeline(PipeSequential::from_sequential(layers), {x});
+  ASSERT_EQ(pipe.num_stages(), 4);
+  EXPECT_TRUE(same_bits(pipe.forward({x}).toTensor(), layers.ptr()->forward(x)));
+  EXPECT_EQ(pipe.get_stage_module(3)->named_parameters()[0].first, "3.weight");
+  EXPECT_EQ(pipe.get_stage_module(2)->named_parameters()[0].first, "2.layers.0.weight");
+  EXPECT_EQ(module_paths(pipe.stage_graph(1)), std::vector<std::string>{"1"});
+}
+
+TEST(AnnotateSplitPoints, MarksOnceAndLeavesTheGraphAlone) {
+  test::Mlp mlp;
+  const Pipe whole = pipeline(mlp, {torch::randn({2, 6})}, {}, uncut);
+  const SplitPoints points{{"layers.1", SplitPoint::Beginning}, {"layers.2", SplitPoint::End}};
+  const std::size_t nodes = whole.graph().nodes.size();
+  const Graph marked = annotate_split_points(whole.graph(), points);
+  EXPECT_EQ(whole.graph().nodes.size(), nodes);
+  EXPECT_EQ(marked.nodes.size(), nodes + 2);
+  EXPECT_EQ(annotate_split_points(marked, points).nodes.size(), nodes + 2);
+  const Graph more = annotate_split_points(marked, {{"layers.3", SplitPoint::Beginning}});
+  EXPECT_EQ(cuts_at_marks(marked).size(), 2U);
+  EXPECT_LE(cuts_at_marks(more).size(), 3U);
+  const auto text = [](const SplitGraph& split) { return split.table(); };
+  EXPECT_EQ(text(split_graph(marked, cuts_at_marks(marked))),
+            text(split_graph(whole.graph(), cuts_at_modules(whole.graph(), points))));
+}
+
+struct SeveralImpl : torch::nn::Module {
+  SeveralImpl() : lin(register_module("lin", torch::nn::Linear(3, 3))) {}
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& a, at::Tensor b, double scale, bool twice) {
+    const auto y = lin(a) * scale + (twice ? b * 2 : b);
+    return {y, y.sum(1)};
+  }
+  torch::nn::Linear lin;
+};
+TORCH_MODULE(Several);
+
+TEST(Pipeline, TakesForwardsOfSeveralArguments) {
+  torch::manual_seed(6);
+  Several model;
+  const auto a = torch::randn({2, 3}), b = torch::randn({2, 3});
+  const Pipe pipe = pipeline(model, {a, b, 0.5, true}, {}, Balanced{2});
+  const auto got = flatten(pipe.forward({a, b, 0.5, true})).leaves;
+  const auto [y, sum] = model->forward(a, b, 0.5, true);
+  EXPECT_TRUE(same_bits(got[0].toTensor(), y));
+  EXPECT_TRUE(same_bits(got[1].toTensor(), sum));
+  EXPECT_THROW(pipe.forward({a, b, 0.25, true}), ShapeError);  // numbers are part of the graph
+  EXPECT_THROW(pipeline(model, {a, b}), UsageError);
+}
+
+}  // namespace
+}  // namespace penstock

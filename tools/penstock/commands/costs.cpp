@@ -1,0 +1,99 @@
+// `penstock costs`: an exported model as the layers of a cost file, which `simulate` and `plan` read. It is
+// also what `penstock plan --model` starts, since that program has no libtorch.
+#include "arguments.h"
+#include "commands.h"
+#include "model_data.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/pipe/balance.h>
+
+#include <ATen/Parallel.h>
+
+#include <cstdio>
+
+namespace penstock::tool {
+namespace {
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6e", value);
+  return text;
+}
+
+std::string toml_text(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return quoted + "\"";
+}
+
+std::string toml_of(const std::vector<Layer>& layers, const std::string& how) {
+  std::string text = "# Times in seconds and sizes in bytes of one microbatch, " + how + ".\n";
+  for (const Layer& layer : layers) {
+    const StageCosts& costs = layer.costs;
+    text += "\n[[layers]]\nname = " + toml_text(layer.name) + "\nforward = " + number(costs.forward) +
+            "\ninput = " + number(costs.input) + "\nweight = " + number(costs.weight) +
+            "\nactivation_bytes = " + std::to_string(costs.activation_bytes) +
+            "\ninput_bytes = " + std::to_string(costs.input_bytes) +
+            "\noutput_bytes = " + std::to_string(costs.output_bytes) +
+            "\nparameter_bytes = " + std::to_string(costs.parameter_bytes) +
+            "\ngradient_bytes = " + std::to_string(costs.gradient_bytes) + "\n";
+  }
+  return text;
+}
+
+std::string json_of(const std::vector<Layer>& layers) {
+  JsonWriter json;
+  json.begin_array();
+  for (const Layer& layer : layers) {
+    const StageCosts& costs = layer.costs;
+    json.begin_object().field("name", layer.name).field("forward", costs.forward);
+    json.field("input", costs.input).field("weight", costs.weight);
+    json.field("activation_bytes", costs.activation_bytes).field("input_bytes", costs.input_bytes);
+    json.field("output_bytes", costs.output_bytes).field("parameter_bytes", costs.parameter_bytes);
+    json.field("gradient_bytes", costs.gradient_bytes).end_object();
+  }
+  json.end_array();
+  return json.text() + "\n";
+}
+
+}  // namespace
+
+int costs_command(Arguments& arguments) {
+  std::string model, output, input;
+  double flops = 1e11;
+  std::int64_t layers = 64;
+  arguments.positional("MODEL.pt2", model, "an archive that torch.export.save wrote");
+  arguments.option("--flops", flops, "operations a second, from which times are estimated");
+  arguments.option("--input", input,
+                   "a safetensors file of examples: times are measured on one microbatch of it");
+  arguments.option("--layers", layers, "at most this many, cut where least crosses");
+  arguments.option("-o,--output", output, "a file to write instead of standard output");
+  arguments.parse();
+  if (!(flops > 0)) throw UsageError("--flops must be more than 0");
+  if (layers < 1) throw UsageError("--layers must be 1 or more");
+  const Pt2Archive archive(model);
+  const Graph& graph = archive.graph();
+  std::vector<double> seconds;
+  if (input.empty()) {
+    seconds = flop_weights(graph);
+    for (double& time : seconds) time /= flops;
+  } else {
+    at::set_num_threads(1);
+    const ModelData data = read_model_data(graph, input);
+    const std::vector<c10::IValue> example = data.example(data.microbatches_for(graph, std::nullopt, 1));
+    seconds = measured_weights(GraphModule(graph, archive.load(graph.slots)), example);
+  }
+  const std::vector<Layer> found = graph_layers(graph, seconds, static_cast<std::size_t>(layers - 1));
+  const std::string how =
+      input.empty() ? "estimated at " + number(flops) + " operations a second" : "measured";
+  write_output(output, arguments.json() ? json_of(found) : toml_of(found, how));
+  return 0;
+}
+
+}  // namespace penstock::tool

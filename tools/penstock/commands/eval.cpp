@@ -1,0 +1,194 @@
+// `penstock eval`: runs an exported model over ranks on the examples of a safetensors file. The command
+// starts itself once for each rank; the rank of the last stage writes the outputs.
+#include "arguments.h"
+#include "commands.h"
+#include "launching.h"
+#include "model_data.h"
+#include "pipe_options.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/safetensors.h>
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/comm/world.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/pipe/pipe.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/value/tensor_meta.h>
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+namespace penstock::tool {
+namespace {
+
+struct EvalJob {
+  std::string model, input, output;
+  CutOptions cut;
+  RankOptions over;
+  int ranks = 1;
+  bool json = false;
+};
+
+//! Without options, the stages that the schedule needs, of about equal weight.
+SplitSpec spec_of(const EvalJob& job) {
+  if (const auto spec = job.cut.spec()) return *spec;
+  const int usual = info_of(parse_schedule_kind(job.over.schedule)).default_stages_per_rank;
+  const auto each = static_cast<int>(job.over.stages_per_rank.value_or(usual));
+  return Balanced{job.ranks * each, job.cut.by};
+}
+
+std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& outputs, std::int64_t rows,
+                   int microbatches, int stages, double seconds) {
+  if (job.json) {
+    JsonWriter json;
+    json.begin_object().field("examples", rows).field("microbatches", microbatches);
+    json.field("ranks", job.ranks).field("stages", stages).field("seconds", seconds);
+    json.key("outputs").begin_object();
+    for (const auto& [name, tensor] : outputs) {
+      json.key(name)
+          .begin_object()
+          .field("dtype", dtype_text(tensor.scalar_type()))
+          .key("shape")
+          .begin_array();
+      for (const std::int64_t size : tensor.sizes()) json.value(size);
+      json.end_array().end_object();
+    }
+    return json.end_object().end_object().text() + "\n";
+  }
+  std::string text = std::to_string(rows) + " examples in " + std::to_string(microbatches) +
+                     (microbatches == 1 ? " microbatch" : " microbatches") + " through " +
+                     std::to_string(stages) + (stages == 1 ? " stage" : " stages") + " on " +
+                     std::to_string(job.ranks) + (job.ranks == 1 ? " rank" : " ranks") + ": " +
+                     seconds_text(seconds) + "\n";
+  for (const auto& [name, tensor] : outputs) {
+    std::vector<std::string> sizes;
+    for (const std::int64_t size : tensor.sizes()) sizes.push_back(std::to_string(size));
+    text += "  " + name + "  " + dtype_text(tensor.scalar_type()) + "[" + join(sizes, ", ") + "]\n";
+  }
+  return text + "written to " + job.output + "\n";
+}
+
+//! What a rank does.
+void be_a_rank(const EvalJob& job, const World& world) {
+  const auto started = std::chrono::steady_clock::now();
+  const Pt2Archive archive(job.model);
+  const ModelData data = read_model_data(archive.graph(), job.input);
+  const int microbatches = data.microbatches_for(archive.graph(), job.over.microbatches, job.ranks);
+  const Pipe pipe = load_pt2(job.model, spec_of(job), {}, data.example(microbatches));
+  const int stages = pipe.num_stages();
+  if (stages % job.ranks != 0) {
+    throw UsageError(
+        std::to_string(stages) + " stages cannot be dealt to " + std::to_string(job.ranks) + " ranks", {},
+        "every rank holds the same number");
+  }
+  const ScheduleShape shape{job.ranks, stages / job.ranks, microbatches};
+  const Schedule schedule = make_schedule(parse_schedule_kind(job.over.schedule), shape);
+  std::vector<PipelineStage> mine;
+  for (const StageId stage : schedule.placement.stages_of(world.rank())) {
+    pipe.get_stage_module(static_cast<int>(stage.value))->train(false);
+    mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, world.group()));
+  }
+  PipelineOptions options;
+  options.loss = [](const c10::IValue&, const c10::IValue&, const Kwargs&) { return at::Tensor(); };
+  const bool last = std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_last(); });
+  const bool first =
+      std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_first(); });
+  Kwargs kwargs;
+  for (const auto& [name, value] : data.kwargs) {
+    for (const PipelineStage& stage : mine) {
+      if (stage.module().keywords()->contains(name)) kwargs[name] = value;
+    }
+  }
+  PipelineSchedule pipeline(mine, schedule, pipe.schedule_options(std::move(options)));
+  const StepResult result = pipeline.eval(first ? data.args : Args{}, {}, kwargs);
+  if (!last) return;
+  const auto outputs = named_outputs(pipe.graph(), result.outputs, chunk_sizes(data.rows, microbatches));
+  save_safetensors(job.output, outputs);
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - started;
+  print(report(job, outputs, data.rows, microbatches, stages, spent.count()));
+}
+
+//! Cuts by measured times must be the same on every rank: they are found here, once.
+std::vector<std::string> settle_cuts(const EvalJob& job) {
+  if (job.cut.by != BalanceBy::MeasuredTime || !job.cut.split.empty() || !job.cut.cuts.empty()) return {};
+  const Pt2Archive archive(job.model);
+  const ModelData data = read_model_data(archive.graph(), job.input);
+  const int microbatches = data.microbatches_for(archive.graph(), job.over.microbatches, job.ranks);
+  const Pipe pipe = load_pt2(job.model, spec_of(job), {}, data.example(microbatches));
+  std::vector<std::string> numbers;
+  for (const std::size_t cut : pipe.cuts()) numbers.push_back(std::to_string(cut));
+  return numbers;
+}
+
+std::vector<std::string> words_of(const EvalJob& job, const std::vector<std::string>& cuts) {
+  std::vector<std::string> words{job.model, "--input", job.input, "--output", job.output};
+  const auto add = [&](const std::string& name, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {name, value});
+  };
+  const auto number = [&](const std::string& name, const std::optional<std::int64_t>& value) {
+    add(name, value ? std::to_string(*value) : "");
+  };
+  add("--ranks", std::to_string(job.ranks));
+  add("--schedule", job.over.schedule);
+  number("--microbatches", job.over.microbatches);
+  if (!cuts.empty()) {
+    add("--cuts", join(cuts, ","));
+  } else {
+    add("--split", join(job.cut.split, ","));
+    add("--cuts", join(job.cut.cuts, ","));
+    number("--stages", job.cut.stages);
+    number("--stages-per-rank", job.over.stages_per_rank);
+    add("--balance", job.cut.by == BalanceBy::Flops ? "flops" : "");
+  }
+  if (job.json) words.emplace_back("--json");
+  return words;
+}
+
+}  // namespace
+
+int eval_command(Arguments& arguments) {
+  EvalJob job;
+  arguments.positional("MODEL.pt2", job.model, "an archive that torch.export.save wrote");
+  arguments.option("--input", job.input,
+                   "a safetensors file with a tensor for each input; dim 0 counts examples",
+                   Arguments::Need::Required);
+  arguments.option("--output", job.output, "the safetensors file to write", Arguments::Need::Required);
+  job.cut.declare(arguments);
+  job.over.declare(arguments, "GPipe");
+  arguments.parse();
+  job.json = arguments.json();
+  job.ranks = job.over.pipeline_ranks();
+  parse_schedule_kind(job.over.schedule);
+  if (is_rank_of("eval")) {
+    at::set_num_threads(1);
+    be_a_rank(job, init());
+    return 0;
+  }
+  if (job.ranks == 1) {
+    run_thread_ranks(1, [&](World& world) { be_a_rank(job, world); });
+    return 0;
+  }
+  // What is wrong with the files is said once, before ranks start.
+  const Pt2Archive archive(job.model);
+  read_model_data(archive.graph(), job.input)
+      .microbatches_for(archive.graph(), job.over.microbatches, job.ranks);
+  if (job.cut.by != BalanceBy::MeasuredTime) load_pt2(job.model, spec_of(job));
+  LaunchOptions options = ranks_of("eval", job.ranks, words_of(job, settle_cuts(job)));
+  options.on_line = [](Rank, bool is_error, std::string_view line) {
+    if (is_error) {
+      std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+    } else {
+      print(std::string(line) + "\n");
+    }
+  };
+  const LaunchResult result = launch(options);
+  if (!result.ok) throw Error("the ranks did not all end well: " + result.report());
+  return 0;
+}
+
+}  // namespace penstock::tool

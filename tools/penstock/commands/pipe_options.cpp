@@ -1,0 +1,89 @@
+// Reads the pipeline options, strictly.
+#include "pipe_options.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace penstock::tool {
+namespace {
+
+SplitPoints read_points(const std::vector<std::string>& words) {
+  SplitPoints points;
+  for (const std::string& word : words) {
+    const std::size_t equals = word.find('=');
+    const std::string side = equals == std::string::npos ? "" : to_lower(word.substr(equals + 1));
+    if (side != "beginning" && side != "end") {
+      throw UsageError("--split " + quote(word) + " is no module=beginning or module=end", {},
+                       "for example --split layers.2=beginning");
+    }
+    points[word.substr(0, equals)] = side == "end" ? SplitPoint::End : SplitPoint::Beginning;
+  }
+  return points;
+}
+
+Cuts read_cuts(const std::vector<std::string>& words) {
+  Cuts cuts;
+  for (const std::string& word : words) {
+    std::size_t cut = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), cut);
+    if (error != std::errc() || end != word.data() + word.size())
+      throw UsageError("--cuts " + quote(word) + " is no number of an operator");
+    cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+}  // namespace
+
+void CutOptions::declare(Arguments& arguments) {
+  arguments.option("--split", split, "where stages begin or end: layers.2=beginning,layers.4=end");
+  arguments.option("--cuts", cuts, "before which operators stages begin, counted from 0: 12,40");
+  arguments.option("--stages", stages, "this many stages of about equal weight");
+  arguments.choice<BalanceBy>(
+      "--balance", by,
+      {{"params", BalanceBy::Parameters}, {"flops", BalanceBy::Flops}, {"time", BalanceBy::MeasuredTime}},
+      "what is made equal: bytes of parameters, estimated operations, measured time");
+}
+
+std::optional<SplitSpec> CutOptions::spec() const {
+  const int given = (split.empty() ? 0 : 1) + (cuts.empty() ? 0 : 1) + (stages ? 1 : 0);
+  if (given > 1) throw UsageError("--split, --cuts and --stages exclude each other");
+  if (!split.empty()) return read_points(split);
+  if (!cuts.empty()) return SplitPolicy([places = read_cuts(cuts)](const Graph&) { return places; });
+  if (stages) return Balanced{static_cast<int>(std::clamp<std::int64_t>(*stages, -1, 1 << 20)), by};
+  return std::nullopt;
+}
+
+void RankOptions::declare(Arguments& arguments, const std::string& usual_schedule) {
+  schedule = usual_schedule;
+  arguments.option("--ranks", ranks, "how many ranks (processes) hold stages");
+  arguments.option("--pp", pp, "the same");
+  arguments.option("--tp", tp, "tensor-parallel ranks: 1, exported models are not cut that way");
+  arguments.option("--dp", dp, "data-parallel ranks: 1");
+  arguments.option("--schedule", schedule, "its name");
+  arguments.option("--stages-per-rank", stages_per_rank, "how many stages a rank holds");
+  arguments.option("--microbatches", microbatches, "how many parts the examples are cut into");
+  arguments.option("--backend", backend, "gloo or auto");
+}
+
+int RankOptions::pipeline_ranks() const {
+  const auto at_least_one = [](const std::optional<std::int64_t>& value, const char* name) {
+    if (value && (*value < 1 || *value > 4096))
+      throw UsageError(std::string(name) + " must be 1 or more, not " + std::to_string(*value));
+  };
+  at_least_one(ranks, "--ranks");
+  at_least_one(pp, "--pp");
+  at_least_one(stages_per_rank, "--stages-per-rank");
+  at_least_one(microbatches, "--microbatches");
+  if (tp.value_or(1) != 1 || dp.value_or(1) != 1) {
+    throw UsageError("an exported model runs over pipeline ranks only", {}, "leave --tp and --dp at 1");
+  }
+  if (ranks && pp && *ranks != *pp) throw UsageError("--ranks and --pp disagree");
+  if (backend != "auto" && backend != "gloo") throw UsageError("--backend is gloo or auto");
+  return static_cast<int>(ranks ? *ranks : pp.value_or(1));
+}
+
+}  // namespace penstock::tool

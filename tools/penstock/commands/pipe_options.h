@@ -1,0 +1,38 @@
+// The pipeline options of the commands that work on an exported model: where it is cut, over how many ranks,
+// by which schedule.
+#pragma once
+
+#include "arguments.h"
+
+#include <penstock/pipe/pipe.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+
+//! Where an exported model is cut.
+struct CutOptions {
+  std::vector<std::string> split;
+  std::vector<std::string> cuts;
+  std::optional<std::int64_t> stages;
+  BalanceBy by = BalanceBy::Parameters;
+
+  void declare(Arguments& arguments);
+  //! Nothing if no option says where.
+  std::optional<SplitSpec> spec() const;
+};
+
+//! Over what it runs.
+struct RankOptions {
+  std::optional<std::int64_t> ranks, pp, tp, dp, stages_per_rank, microbatches;
+  std::string schedule;
+  std::string backend = "auto";
+
+  void declare(Arguments& arguments, const std::string& usual_schedule);
+  //! How many ranks; UsageError where the options disagree or ask for tensor or data parallelism.
+  int pipeline_ranks() const;
+};
+
+}  // namespace penstock::tool

@@ -9,6 +9,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -56,6 +58,29 @@ at::Tensor by_rule(const std::string& name, const IValue* args) {
   return {};
 }
 
+IValue zeros_of(const IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    return tensor.defined() ? IValue(at::zeros({}, tensor.options().device(at::kCPU)).expand(tensor.sizes()))
+                            : value;
+  }
+  if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
+  c10::impl::GenericList list(value.toList().elementType());
+  for (const IValue& item : value.toListRef()) list.push_back(zeros_of(item));
+  return list;
+}
+
+//! The last resort: computes with one zero for all elements of an argument. Only results have memory.
+void call_on_zeros(const c10::OperatorHandle& op, const Stack& arguments, Stack& stack) {
+  const c10::AutoGradMode no_grad(false);
+  Stack own;
+  for (const IValue& argument : arguments) {
+    own.push_back(argument.isDevice() ? IValue(c10::Device(c10::kCPU)) : zeros_of(argument));
+  }
+  op.callBoxed(own);
+  for (const IValue& result : own) stack.push_back(twin(result));
+}
+
 }  // namespace
 
 at::Tensor meta_twin(const at::Tensor& tensor) {
@@ -81,9 +106,17 @@ void call_without_memory(const c10::OperatorHandle& op, Stack& stack) {
     stack.emplace_back(std::move(result));
     return;
   }
+  const Stack arguments(stack.end() - static_cast<std::ptrdiff_t>(count), stack.end());
+  const std::size_t below = stack.size() - count;
   try {
     op.callBoxed(stack);
   } catch (const c10::NotImplementedError&) {
+    stack.resize(below);
+    if (!op.hasTag(at::Tag::dynamic_output_shape) && !op.hasTag(at::Tag::data_dependent_output) &&
+        !op.schema().is_mutable()) {
+      call_on_zeros(op, arguments, stack);
+      return;
+    }
     throw UsageError(
         "there is no rule for the sizes of this operator's results, so that it cannot be captured without "
         "memory",

@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 
 namespace penstock {
@@ -52,27 +51,6 @@ std::vector<double> flop_weights(const Graph& graph) {
   weights.reserve(graph.nodes.size());
   for (const Node& node : graph.nodes) weights.push_back(node_flops(graph, node));
   return weights;
-}
-
-std::vector<double> measured_weights(const GraphModule& module, const std::vector<c10::IValue>& leaves,
-                                     int runs) {
-  const at::NoGradGuard no_grad;
-  std::vector<std::pair<at::Tensor, at::Tensor>> saved;
-  for (const auto& [name, buffer] : module.named_buffers()) saved.emplace_back(buffer, buffer.clone());
-  using Clock = std::chrono::steady_clock;
-  std::vector<double> least(module.graph().nodes.size(), 0);
-  const Interpreter interpreter(module.graph());
-  for (int run = 0; run <= runs; ++run) {
-    Clock::time_point before = Clock::now();
-    interpreter.run(leaves, module.tensors(), [&](std::size_t node) {
-      const Clock::time_point now = Clock::now();
-      const double seconds = std::chrono::duration<double>(now - before).count();
-      if (run == 1 || (run > 1 && seconds < least[node])) least[node] = seconds;
-      before = Clock::now();
-    });
-  }
-  for (auto& [buffer, copy] : saved) buffer.copy_(copy);
-  return least;
 }
 
 std::vector<std::uint64_t> crossing_bytes(const Graph& graph) {

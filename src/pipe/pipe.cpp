@@ -1,6 +1,7 @@
 // Splits, loads stage by stage, and runs all stages in one process.
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
+#include <penstock/graph/profile.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/graph/text.h>
 #include <penstock/pipe/balance.h>
@@ -31,7 +32,7 @@ Cuts cuts_of(const Graph& graph, const SplitSpec& spec, const TensorSource& sour
         throw UsageError("measuring needs an example of the inputs", {},
                          "pass one, or balance by parameters");
       }
-      return balanced_cuts(graph, stages, measured_weights(GraphModule(graph, source(graph.slots)), example));
+      return balanced_cuts(graph, stages, profile_nodes(GraphModule(graph, source(graph.slots)), example));
   }
   return {};
 }
@@ -152,7 +153,8 @@ ModelTensors model_tensors(const torch::nn::Module& module) {
 
 Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, const Args& example_args,
                  const Kwargs& example_kwargs, const SplitSpec& spec, PipeOptions options) {
-  auto captured = std::make_shared<Captured>(capture(forward, model, example_args, example_kwargs));
+  const auto record = options.dynamic_batch ? capture_dynamic : capture;
+  auto captured = std::make_shared<Captured>(record(forward, model, example_args, example_kwargs));
   const TensorSource source = [captured](const std::vector<Slot>& slots) {
     std::vector<at::Tensor> tensors;
     for (const Slot& slot : slots) {

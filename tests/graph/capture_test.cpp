@@ -9,6 +9,7 @@
 #include <penstock/graph/split.h>
 #include <penstock/graph/text.h>
 
+#include <c10/core/Allocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -215,6 +216,44 @@ TEST(Capture, FreesWhatEagerFrees) {
   const auto out = interpreter.run({x}, {});
   EXPECT_EQ(out[0].toTensor()[5].item<float>(), 40.0F);
   EXPECT_EQ(x.use_count(), 1U);
+}
+
+//! Counts what libtorch's CPU allocator gives out and gets back.
+class MemoryMeter : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  std::int64_t now = 0, peak = 0;
+};
+
+std::int64_t peak_memory(const std::function<void()>& work) {
+  const auto meter = std::make_shared<MemoryMeter>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+  work();
+  return meter->peak;
+}
+
+TEST(Capture, NeedsNoMoreMemoryThanEager) {
+  at::set_num_threads(1);
+  test::Gpt gpt(4, 64, 4, 101, 32);
+  const auto tokens = torch::randint(0, 101, {4, 32});
+  const Captured captured = capture(of(gpt), test::tensors_of_module(*gpt), {tokens});
+  const GraphModule module(captured.graph, captured.tensors);
+  for (const bool grad : {false, true}) {
+    const c10::AutoGradMode mode(grad);
+    const auto train = [&](const at::Tensor& output) {
+      if (grad) output.sum().backward();
+    };
+    train(gpt->forward(tokens));  // gradients have their memory from here on
+    const std::int64_t eager = peak_memory([&] { train(gpt->forward(tokens)); });
+    const std::int64_t replay = peak_memory([&] { train(module.forward({tokens}).toTensor()); });
+    EXPECT_GT(eager, 4 * 32 * 101 * 4);
+    EXPECT_LE(replay, eager) << (grad ? "forward and backward" : "forward");
+  }
 }
 
 std::string complaint(const ForwardFunction& forward, const ModelTensors& model = {}) {

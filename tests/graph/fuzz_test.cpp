@@ -1,6 +1,6 @@
 // Damaged and lying archives: whatever the bytes, an error of the family or the same graph and weights.
-#include "value/crc32.h"
 #include "tensor_file.h"
+#include "value/crc32.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/pt2.h>

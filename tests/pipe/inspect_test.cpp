@@ -23,6 +23,23 @@ TEST(Inspect, ShowsStagesTheirInputsAndTiedWeights) {
               HasSubstr("stage0 -> stage1"));
 }
 
+TEST(Inspect, DrawsStagesAndWhatCrossesThem) {
+  const auto drawn = test::run_program({PENSTOCK_TOOL, "inspect", model, "--stages", "4", "--as", "svg"});
+  EXPECT_EQ(drawn.code, 0) << drawn.err;
+  EXPECT_THAT(drawn.out, testing::AllOf(testing::StartsWith("<svg "), testing::EndsWith("</svg>\n")));
+  for (const char* text :
+       {">stage 0<", ">stage 3<", ">inputs<", "token.weight = head.weight", "of parameters"})
+    EXPECT_THAT(drawn.out, HasSubstr(text));
+  // Every element that is opened is closed.
+  int open = 0;
+  for (std::size_t i = 0; i + 1 < drawn.out.size(); ++i) {
+    if (drawn.out[i] == '<') open += drawn.out[i + 1] == '/' ? -1 : 1;
+    if (drawn.out[i] == '/' && drawn.out[i + 1] == '>') --open;
+    EXPECT_GE(open, 0);
+  }
+  EXPECT_EQ(open, 0);
+}
+
 TEST(Inspect, SaysWhatIsWrong) {
   const auto misspelt = test::run_program({PENSTOCK_TOOL, "inspect", model, "--split", "block.1=beginning"});
   EXPECT_EQ(misspelt.code, 2);

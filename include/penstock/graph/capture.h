@@ -35,6 +35,13 @@ struct Captured {
 Captured capture(const ForwardFunction& forward, const ModelTensors& model, const Args& args,
                  const Kwargs& kwargs = {});
 
+//! The same for any number of rows (dim 0 of the tensor arguments that have as many as the first): the
+//! forward runs with three of them, and every size and number that grows with the rows becomes an expression
+//! of the symbol `batch`. UsageError, naming operator and module, where one does so otherwise than as a
+//! multiple of it plus a constant, or other operators run.
+Captured capture_dynamic(const ForwardFunction& forward, const ModelTensors& model, const Args& args,
+                         const Kwargs& kwargs = {});
+
 //! While it lives, tensors that this thread makes have sizes but no memory: a model of any size can be built,
 //! captured (its parameters being on the meta device, nothing is computed) and split; each rank then fills
 //! only its stages.

@@ -28,6 +28,11 @@ Graph remove_dead_nodes(const Graph& graph);
 //! The graph in eval mode: every `train` or `training` flag off, statistics not counted.
 Graph eval_graph(const Graph& graph);
 
+//! The graph with the size and dtype of every value, for inputs of these sizes (one for each input; without
+//! them, those that the graph says). Nothing is computed but sizes. UsageError where sizes depend on
+//! elements, or where inputs or slots of unknown sizes are read.
+Graph propagate_shapes(const Graph& graph, const std::vector<ValueMeta>& inputs = {});
+
 //! Drops the values that nothing refers to and renumbers the rest in order of appearance.
 Graph compact(const Graph& graph);
 

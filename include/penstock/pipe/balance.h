@@ -17,11 +17,6 @@ std::vector<double> parameter_weights(const Graph& graph);
 //! Estimated floating-point operations of each node.
 std::vector<double> flop_weights(const Graph& graph);
 
-//! Seconds that each node takes, the least of `runs` forward runs after one to warm up. Buffers are as before
-//! afterwards.
-std::vector<double> measured_weights(const GraphModule& module, const std::vector<c10::IValue>& leaves,
-                                     int runs = 3);
-
 //! The cuts into `stages` stages whose heaviest is lightest; among those with the same weights, places where
 //! few bytes cross. UsageError where the graph cannot be cut into so many.
 Cuts balanced_cuts(const Graph& graph, int stages, std::span<const double> weights);

@@ -50,6 +50,8 @@ struct PipeOptions {
   std::optional<std::string> loss_output{};
   //! Parameters that several stages read.
   MultiUseParamSpec multi_use{};
+  //! Of captured models: microbatches may have any number of rows (see `capture_dynamic`).
+  bool dynamic_batch = false;
 };
 
 class Pipe {

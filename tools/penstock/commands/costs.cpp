@@ -7,6 +7,7 @@
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
+#include <penstock/graph/profile.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/pipe/balance.h>
 
@@ -87,7 +88,7 @@ int costs_command(Arguments& arguments) {
     at::set_num_threads(1);
     const ModelData data = read_model_data(graph, input);
     const std::vector<c10::IValue> example = data.example(data.microbatches_for(graph, std::nullopt, 1));
-    seconds = measured_weights(GraphModule(graph, archive.load(graph.slots)), example);
+    seconds = profile_nodes(GraphModule(graph, archive.load(graph.slots)), example);
   }
   const std::vector<Layer> found = graph_layers(graph, seconds, static_cast<std::size_t>(layers - 1));
   const std::string how =

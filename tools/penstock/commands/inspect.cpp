@@ -1,19 +1,24 @@
 // `penstock inspect`: what an exported model is made of, and what its stages would be.
 #include "arguments.h"
 #include "commands.h"
+#include "model_data.h"
 #include "pipe_options.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
 #include <penstock/graph/costs.h>
+#include <penstock/graph/profile.h>
+#include <penstock/graph/pt2.h>
 #include <penstock/graph/text.h>
 #include <penstock/pipe/pipe.h>
+
+#include <ATen/Parallel.h>
 
 namespace penstock::tool {
 namespace {
 
-enum class Form { Summary, Graph, Graphviz, Svg };
+enum class Form { Summary, Graph, Graphviz, Svg, Profile };
 
 std::size_t count_of(const Graph& graph, Slot::Kind kind) {
   std::size_t elements = 0;
@@ -78,13 +83,26 @@ std::string json_of(const Pipe& pipe) {
   return json.text() + "\n";
 }
 
+std::vector<c10::IValue> example_of(const Graph& graph, const std::string& input) {
+  const ModelData data = read_model_data(graph, input);
+  return data.example(data.microbatches_for(graph, std::nullopt, 1));
+}
+
+std::string profile_of(const std::string& file, const std::string& input) {
+  at::set_num_threads(1);
+  const Pt2Archive archive(file);
+  const Graph& graph = archive.graph();
+  const GraphModule module(graph, archive.load(graph.slots));
+  return profile_text(graph, profile_nodes(module, example_of(graph, input)));
+}
+
 }  // namespace
 
 int inspect_command(Arguments& arguments) {
   std::string file;
   CutOptions cut;
   Form form = Form::Summary;
-  std::string output;
+  std::string input, output;
   arguments.positional("MODEL.pt2", file, "an archive that torch.export.save wrote");
   cut.declare(arguments);
   arguments.choice<Form>("--as", form,
@@ -92,14 +110,21 @@ int inspect_command(Arguments& arguments) {
                           {"graph", Form::Graph},
                           {"dot", Form::Graphviz},
                           {"graphviz", Form::Graphviz},
-                          {"svg", Form::Svg}},
+                          {"svg", Form::Svg},
+                          {"profile", Form::Profile}},
                          "what is printed");
+  arguments.option("--input", input, "a safetensors file of examples, for --balance time and --as profile");
   arguments.option("-o,--output", output, "a file to write instead of standard output");
   arguments.parse();
-  if (cut.by == BalanceBy::MeasuredTime) {
-    throw UsageError("inspect has no example to measure on", {}, "balance by params or flops");
+  const bool measures = cut.by == BalanceBy::MeasuredTime || form == Form::Profile;
+  if (measures && input.empty()) throw UsageError("measuring needs examples", {}, "give them with --input");
+  if (form == Form::Profile) {
+    write_output(output, profile_of(file, input));
+    return 0;
   }
-  const Pipe pipe = load_pt2(file, cut.spec().value_or(AtMarks{}));
+  std::vector<c10::IValue> example;
+  if (measures) example = example_of(Pt2Archive(file).graph(), input);
+  const Pipe pipe = load_pt2(file, cut.spec().value_or(AtMarks{}), {}, example);
   if (arguments.json()) {
     write_output(output, json_of(pipe));
     return 0;
@@ -116,6 +141,8 @@ int inspect_command(Arguments& arguments) {
       break;
     case Form::Svg:
       write_output(output, pipe.svg());
+      break;
+    case Form::Profile:
       break;
   }
   return 0;

@@ -1,0 +1,166 @@
+// `penstock eval`, `costs` and `plan --model` through the real binary, against what Python computed.
+#include "../graph/tensor_file.h"
+#include "support/program.h"
+
+#include <penstock/checkpoint/safetensors.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+namespace penstock {
+namespace {
+
+using test::archive;
+using ::testing::HasSubstr;
+using Tensors = std::map<std::string, at::Tensor>;
+
+std::string file_of(const std::string& name) {
+  const auto folder = std::filesystem::temp_directory_path() / ("penstock_eval_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  return (folder / name).string();
+}
+
+test::Outcome eval(const std::string& model, const Tensors& inputs,
+                   const std::vector<std::string>& more = {}) {
+  save_safetensors(file_of("in.safetensors"), inputs);
+  std::filesystem::remove(file_of("out.safetensors"));
+  std::vector<std::string> words{PENSTOCK_TOOL,
+                                 "eval",
+                                 model,
+                                 "--input",
+                                 file_of("in.safetensors"),
+                                 "--output",
+                                 file_of("out.safetensors")};
+  words.insert(words.end(), more.begin(), more.end());
+  return test::run_program(words);
+}
+
+//! Runs, and compares with the run `run` of Python.
+void expect_as_python(const std::string& name, const Tensors& inputs, const std::string& run,
+                      const std::vector<std::string>& more) {
+  SCOPED_TRACE(name + " " + ::testing::PrintToString(more));
+  const auto result = eval(archive(name + ".pt2"), inputs, more);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Tensors outputs = load_safetensors(file_of("out.safetensors"));
+  const Tensors expected = test::read_tensors(archive(name + ".safetensors"));
+  std::size_t compared = 0;
+  for (const auto& [path, tensor] : expected) {
+    const std::string prefix = run + ".out.";
+    if (!path.starts_with(prefix)) continue;
+    const auto found = outputs.find(path.substr(prefix.size()));
+    ASSERT_NE(found, outputs.end()) << path;
+    ++compared;
+    EXPECT_TRUE(at::allclose(found->second, tensor, 1e-5, 1e-6)) << path;
+  }
+  EXPECT_EQ(compared, outputs.size());
+}
+
+TEST(Eval, GivesWhatPythonGivesOverAnyNumberOfRanks) {
+  const Tensors mlp = test::read_tensors(archive("mlp.safetensors"));
+  const Tensors seven{{"x", mlp.at("r1.in.0")}};  // 7 rows: microbatches of 3, 2 and 2
+  expect_as_python("mlp", seven, "r1", {});
+  expect_as_python("mlp", seven, "r1", {"--ranks", "2", "--microbatches", "3"});
+  expect_as_python("mlp", seven, "r1",
+                   {"--ranks", "2", "--schedule", "Interleaved1F1B", "--stages-per-rank", "2",
+                    "--microbatches", "2", "--balance", "time"});
+  expect_as_python("mlp", seven, "r1", {"--pp", "3", "--split", "layers.0=end,layers.2=beginning"});
+  const Tensors mixed = test::read_tensors(archive("mixed.safetensors"));
+  expect_as_python("mixed", {{"x", mixed.at("r0.in.0")}, {"other_u", mixed.at("r0.in.2")}}, "r0", {});
+}
+
+TEST(Eval, JoinsOutputsAlongTheDimThatGrowsWithTheBatch) {
+  const Tensors lstm = test::read_tensors(archive("lstm.safetensors"));
+  const at::Tensor both = at::cat({lstm.at("r0.in.0"), lstm.at("r1.in.0")});  // exported for 2 rows
+  ASSERT_EQ(eval(archive("lstm.pt2"), {{"x", both}}, {"--ranks", "2"}).code, 0);
+  const Tensors outputs = load_safetensors(file_of("out.safetensors"));
+  const auto joined = [&](const std::string& path, int dim) {
+    return at::cat({lstm.at("r0.out." + path), lstm.at("r1.out." + path)}, dim);
+  };
+  EXPECT_TRUE(at::allclose(outputs.at("output.0"), joined("output.0", 0), 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(outputs.at("output.1"), joined("output.1", 1), 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(outputs.at("output.2"), joined("output.2", 1), 1e-5, 1e-6));
+}
+
+TEST(Eval, ALossIsTheMeanOverAllExamples) {
+  const std::string model = PENSTOCK_SOURCE_DIR "/examples/exported/gpt.pt2";
+  const Tensors inputs{{"tokens", at::arange(40, at::kLong).view({5, 8}) % 17},
+                       {"targets", at::arange(3, 43, at::kLong).view({5, 8}) % 17}};
+  ASSERT_EQ(eval(model, inputs).code, 0);
+  const Tensors whole = load_safetensors(file_of("out.safetensors"));
+  const auto result = eval(model, inputs, {"--ranks", "2", "--microbatches", "3", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Tensors cut = load_safetensors(file_of("out.safetensors"));
+  EXPECT_EQ(cut.at("output.loss").dim(), 0);
+  for (const auto& [name, tensor] : whole)
+    EXPECT_TRUE(at::allclose(cut.at(name), tensor, 1e-5, 1e-6)) << name;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["examples"], 5);
+  EXPECT_EQ(json["outputs"]["output.logits"]["shape"], (std::vector<int>{5, 8, 17}));
+}
+
+TEST(Eval, SaysWhatIsWrong) {
+  const at::Tensor x = at::zeros({4, 6});
+  const std::string mlp = archive("mlp.pt2"), lstm = archive("lstm.pt2");
+  const auto complaint = [](const test::Outcome& outcome, int code) {
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_FALSE(std::filesystem::exists(file_of("out.safetensors")));
+    return outcome.err;
+  };
+  EXPECT_THAT(complaint(eval(mlp, {{"y", x}}), 2), HasSubstr("no tensor for the model's input x"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x.to(at::kDouble)}}), 1), HasSubstr("is float64, expected float32"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", at::zeros({4, 5})}}), 1), HasSubstr("dim 1"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", at::zeros({0, 6})}}), 2), HasSubstr("no examples"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--microbatches", "5"}), 2), HasSubstr("4 examples"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--stages", "100"}), 2), HasSubstr("too few for 100 stages"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "2", "--stages", "3"}), 2),
+              HasSubstr("3 stages cannot be dealt to 2 ranks"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--schedule", "1F2B"}), 2), HasSubstr("1F1B"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--tp", "2"}), 2), HasSubstr("pipeline ranks only"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "0"}), 2), HasSubstr("--ranks must be 1 or more"));
+  EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({3, 5, 3})}}), 2), HasSubstr("fixed batch of 2"));
+  EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--microbatches", "4"}), 2),
+              HasSubstr("fixed batch of 2"));
+  EXPECT_THAT(complaint(eval(PENSTOCK_SOURCE_DIR "/README.md", {{"x", x}}), 1),
+              HasSubstr("no zip directory"));
+  const auto no_tensors = test::run_program({PENSTOCK_TOOL, "eval", mlp, "--input", mlp, "--output", "y"});
+  EXPECT_EQ(no_tensors.code, 1) << no_tensors.err;
+}
+
+TEST(PlanModel, PlansAnExportedModelByItsCosts) {
+  const std::string model = archive("gpt2.pt2");
+  const auto costs = test::run_program({PENSTOCK_TOOL, "costs", model, "--flops", "1e9", "--json"});
+  ASSERT_EQ(costs.code, 0) << costs.err;
+  const auto inspected =
+      nlohmann::json::parse(test::run_program({PENSTOCK_TOOL, "inspect", model, "--json"}).out);
+  double seconds = 0, bytes = 0;
+  for (const auto& layer : nlohmann::json::parse(costs.out)) {
+    seconds += layer["forward"].get<double>();
+    bytes += layer["parameter_bytes"].get<double>();
+  }
+  EXPECT_NEAR(seconds * 1e9, inspected["stages"][0]["flops"].get<double>(), 1);
+  EXPECT_EQ(bytes, inspected["stages"][0]["parameter_bytes"].get<double>());
+  const auto plan = test::run_program({PENSTOCK_TOOL, "plan", "--ranks", "2", "--microbatches", "4",
+                                       "--model", model, "--schedules", "1F1B,GPipe", "--json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const auto best = nlohmann::json::parse(plan.out)[0];
+  EXPECT_EQ(best["verdict"], "best");
+  EXPECT_GE(best["first_layer"].size(), 3U);
+  const auto shown =
+      test::run_program({PENSTOCK_TOOL, "plan", "--ranks", "2", "--microbatches", "4", "--model", model});
+  EXPECT_THAT(shown.out, HasSubstr("stage 1 on rank 1: transformer."));
+  const auto missing =
+      test::run_program({PENSTOCK_TOOL, "plan", "--ranks", "2", "--microbatches", "4", "--model", "no.pt2"});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("no.pt2"));
+  EXPECT_EQ(
+      test::run_program({PENSTOCK_TOOL, "plan", "--ranks", "2", "--microbatches", "4", "--flops", "1e9"})
+          .code,
+      2);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -102,6 +102,35 @@ TEST(PipeWithLoss, TheLossMayBeOneOfSeveralOutputs) {
   }
 }
 
+struct TurnedImpl : torch::nn::Module {
+  TurnedImpl() : lin(register_module("lin", torch::nn::Linear(4, 5))) {}
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(at::Tensor x) {
+    const auto y = lin(x.tanh());
+    return {y, y.t(), lin->weight * 2};
+  }
+  torch::nn::Linear lin;
+};
+TORCH_MODULE(Turned);
+
+TEST(PipeOutputs, AreJoinedAlongTheDimThatGrowsWithTheBatch) {
+  at::set_num_threads(1);
+  torch::manual_seed(7);
+  Turned model;
+  const auto x = torch::randn({7, 4});
+  const auto [y, turned, weight] = model->forward(x);
+  const Pipe pipe = pipeline(model, {torch::randn({3, 4})}, {}, Balanced{2}, {.dynamic_batch = true});
+  run_thread_ranks(2, [&, y = y, turned = turned, weight = weight](World& world) {
+    std::vector<PipelineStage> stage{pipe.build_stage(world.rank().value, at::kCPU, world.group())};
+    PipelineSchedule pipeline(stage, "ForwardOnly", 3, pipe.schedule_options());
+    const StepResult result = pipeline.eval(world.rank().value == 0 ? Args{x} : Args{});
+    if (world.rank().value == 0) return;
+    const auto outputs = tensors_of(result.outputs);
+    EXPECT_TRUE(at::allclose(outputs.at(0), y));
+    EXPECT_TRUE(at::allclose(outputs.at(1), turned));
+    EXPECT_TRUE(at::equal(outputs.at(2), weight));
+  });
+}
+
 TEST(PipeWithLoss, RunsItsStagesCutOffFromEachOther) {
   torch::manual_seed(3);
   test::Mlp mlp;

@@ -12,6 +12,7 @@
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
+#include <penstock/graph/module.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/schedule/generate.h>
@@ -73,19 +74,34 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
   return text + "written to " + job.output + "\n";
 }
 
-//! What a rank does.
-void be_a_rank(const EvalJob& job, const World& world) {
-  const auto started = std::chrono::steady_clock::now();
-  const Pt2Archive archive(job.model);
-  const ModelData data = read_model_data(archive.graph(), job.input);
-  const int microbatches = data.microbatches_for(archive.graph(), job.over.microbatches, job.ranks);
-  const Pipe pipe = load_pt2(job.model, spec_of(job), {}, data.example(microbatches));
+struct Loaded {
+  ModelData data;
+  int microbatches;
+  Pipe pipe;
+};
+
+//! Model and examples, and whether they fit each other and the ranks.
+Loaded load(const EvalJob& job) {
+  const Graph graph = Pt2Archive(job.model).graph();
+  ModelData data = read_model_data(graph, job.input);
+  const int microbatches = data.microbatches_for(graph, job.over.microbatches, job.ranks);
+  const std::vector<c10::IValue> example = data.example(microbatches);
+  check_inputs(graph, example);
+  Pipe pipe = load_pt2(job.model, spec_of(job), {}, example);
   const int stages = pipe.num_stages();
   if (stages % job.ranks != 0) {
     throw UsageError(
         std::to_string(stages) + " stages cannot be dealt to " + std::to_string(job.ranks) + " ranks", {},
         "every rank holds the same number");
   }
+  return {std::move(data), microbatches, std::move(pipe)};
+}
+
+//! What a rank does.
+void be_a_rank(const EvalJob& job, const World& world) {
+  const auto started = std::chrono::steady_clock::now();
+  const auto [data, microbatches, pipe] = load(job);
+  const int stages = pipe.num_stages();
   const ScheduleShape shape{job.ranks, stages / job.ranks, microbatches};
   const Schedule schedule = make_schedule(parse_schedule_kind(job.over.schedule), shape);
   std::vector<PipelineStage> mine;
@@ -113,38 +129,15 @@ void be_a_rank(const EvalJob& job, const World& world) {
   print(report(job, outputs, data.rows, microbatches, stages, spent.count()));
 }
 
-//! Cuts by measured times must be the same on every rank: they are found here, once.
-std::vector<std::string> settle_cuts(const EvalJob& job) {
-  if (job.cut.by != BalanceBy::MeasuredTime || !job.cut.split.empty() || !job.cut.cuts.empty()) return {};
-  const Pt2Archive archive(job.model);
-  const ModelData data = read_model_data(archive.graph(), job.input);
-  const int microbatches = data.microbatches_for(archive.graph(), job.over.microbatches, job.ranks);
-  const Pipe pipe = load_pt2(job.model, spec_of(job), {}, data.example(microbatches));
+//! The ranks get the cuts that were found here, once: measured times would differ from rank to rank.
+std::vector<std::string> words_of(const EvalJob& job, const Cuts& cuts) {
   std::vector<std::string> numbers;
-  for (const std::size_t cut : pipe.cuts()) numbers.push_back(std::to_string(cut));
-  return numbers;
-}
-
-std::vector<std::string> words_of(const EvalJob& job, const std::vector<std::string>& cuts) {
+  for (const std::size_t cut : cuts) numbers.push_back(std::to_string(cut));
   std::vector<std::string> words{job.model, "--input", job.input, "--output", job.output};
-  const auto add = [&](const std::string& name, const std::string& value) {
-    if (!value.empty()) words.insert(words.end(), {name, value});
-  };
-  const auto number = [&](const std::string& name, const std::optional<std::int64_t>& value) {
-    add(name, value ? std::to_string(*value) : "");
-  };
-  add("--ranks", std::to_string(job.ranks));
-  add("--schedule", job.over.schedule);
-  number("--microbatches", job.over.microbatches);
-  if (!cuts.empty()) {
-    add("--cuts", join(cuts, ","));
-  } else {
-    add("--split", join(job.cut.split, ","));
-    add("--cuts", join(job.cut.cuts, ","));
-    number("--stages", job.cut.stages);
-    number("--stages-per-rank", job.over.stages_per_rank);
-    add("--balance", job.cut.by == BalanceBy::Flops ? "flops" : "");
-  }
+  words.insert(words.end(), {"--ranks", std::to_string(job.ranks), "--schedule", job.over.schedule});
+  if (job.over.microbatches)
+    words.insert(words.end(), {"--microbatches", std::to_string(*job.over.microbatches)});
+  words.insert(words.end(), {"--cuts", join(numbers, ",")});
   if (job.json) words.emplace_back("--json");
   return words;
 }
@@ -174,11 +167,7 @@ int eval_command(Arguments& arguments) {
     return 0;
   }
   // What is wrong with the files is said once, before ranks start.
-  const Pt2Archive archive(job.model);
-  read_model_data(archive.graph(), job.input)
-      .microbatches_for(archive.graph(), job.over.microbatches, job.ranks);
-  if (job.cut.by != BalanceBy::MeasuredTime) load_pt2(job.model, spec_of(job));
-  LaunchOptions options = ranks_of("eval", job.ranks, words_of(job, settle_cuts(job)));
+  LaunchOptions options = ranks_of("eval", job.ranks, words_of(job, load(job).pipe.cuts()));
   options.on_line = [](Rank, bool is_error, std::string_view line) {
     if (is_error) {
       std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 namespace penstock {
@@ -16,14 +17,35 @@ namespace {
 constexpr std::size_t most_candidates = 300;
 
 //! The legal cuts, and if they are many, those where least crosses.
-Cuts candidates(const Graph& graph, const std::vector<std::uint64_t>& crossing,
-                std::size_t most = most_candidates) {
+Cuts candidates(const Graph& graph, const std::vector<std::uint64_t>& crossing) {
   Cuts cuts = legal_cuts(graph);
-  if (cuts.size() <= most) return cuts;
+  if (cuts.size() <= most_candidates) return cuts;
   std::stable_sort(cuts.begin(), cuts.end(),
                    [&](std::size_t a, std::size_t b) { return crossing[a] < crossing[b]; });
-  cuts.resize(most);
+  cuts.resize(most_candidates);
   std::sort(cuts.begin(), cuts.end());
+  return cuts;
+}
+
+//! At most `most` - 1 legal cuts, spread evenly over the time: of each stretch, the one where least crosses.
+Cuts spread_cuts(const Graph& graph, const std::vector<std::uint64_t>& crossing,
+                 std::span<const double> seconds, std::size_t most) {
+  const Cuts legal = legal_cuts(graph);
+  if (legal.size() < most) return legal;
+  std::vector<double> sums(seconds.size() + 1, 0);
+  std::partial_sum(seconds.begin(), seconds.end(), sums.begin() + 1);
+  Cuts cuts;
+  std::size_t stretch = most;  // of the cut that was chosen last
+  for (const std::size_t cut : legal) {
+    const double share = sums.back() > 0 ? sums[cut] / sums.back() : 0;
+    const auto here = static_cast<std::size_t>(share * static_cast<double>(most - 1));
+    if (here != stretch && cuts.size() + 1 < most) {
+      cuts.push_back(cut);
+    } else if (here == stretch && crossing[cut] < crossing[cuts.back()]) {
+      cuts.back() = cut;
+    }
+    stretch = here;
+  }
   return cuts;
 }
 
@@ -158,7 +180,7 @@ std::vector<Layer> graph_layers(const Graph& graph, std::span<const double> seco
   if (seconds.size() != graph.nodes.size()) throw UsageError("there must be one time for each node");
   const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
   const std::vector<double> parameters = parameter_weights(graph);
-  Cuts bounds = candidates(graph, crossing, most);
+  Cuts bounds = spread_cuts(graph, crossing, seconds, most);
   bounds.insert(bounds.begin(), 0);
   bounds.push_back(graph.nodes.size());
   std::vector<Layer> layers;

@@ -28,8 +28,8 @@ std::vector<std::uint64_t> crossing_bytes(const Graph& graph);
 //! sizes tell. A backward is taken for twice a forward, half of it for the inputs.
 Costs stage_costs(const SplitGraph& split, double flops_per_second = 1e11);
 
-//! The model as the planner takes it: what lies between the places where it can be cut (at most `most` of
-//! them, where least crosses), named by module and operator. `seconds` are the forward times of the nodes; a
+//! The model as the planner takes it: at most `most` layers of about equal time, between places where it can
+//! be cut and little crosses, named by module and operator. `seconds` are the forward times of the nodes; a
 //! backward is taken for twice that, half of it for the weights where a layer has any.
 std::vector<Layer> graph_layers(const Graph& graph, std::span<const double> seconds, std::size_t most = 64);
 

@@ -73,7 +73,7 @@ int costs_command(Arguments& arguments) {
   arguments.option("--flops", flops, "operations a second, from which times are estimated");
   arguments.option("--input", input,
                    "a safetensors file of examples: times are measured on one microbatch of it");
-  arguments.option("--layers", layers, "at most this many, cut where least crosses");
+  arguments.option("--layers", layers, "at most this many, of about equal time");
   arguments.option("-o,--output", output, "a file to write instead of standard output");
   arguments.parse();
   if (!(flops > 0)) throw UsageError("--flops must be more than 0");
@@ -90,7 +90,7 @@ int costs_command(Arguments& arguments) {
     const std::vector<c10::IValue> example = data.example(data.microbatches_for(graph, std::nullopt, 1));
     seconds = profile_nodes(GraphModule(graph, archive.load(graph.slots)), example);
   }
-  const std::vector<Layer> found = graph_layers(graph, seconds, static_cast<std::size_t>(layers - 1));
+  const std::vector<Layer> found = graph_layers(graph, seconds, static_cast<std::size_t>(layers));
   const std::string how =
       input.empty() ? "estimated at " + number(flops) + " operations a second" : "measured";
   write_output(output, arguments.json() ? json_of(found) : toml_of(found, how));

@@ -11,6 +11,7 @@
 #include <penstock/plan/planner.h>
 #include <penstock/schedule/csv.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -169,7 +170,9 @@ int plan_command(Arguments& arguments) {
   if (model.empty() && (flops || input)) throw UsageError("--flops and --input belong to --model");
   CostFile file;
   if (!model.empty()) {
-    std::vector<std::string> words{model};
+    // A few for each stage that a rank may hold; the search for Auto grows fast with them.
+    const std::int64_t layers = std::clamp<std::int64_t>(8 * ranks, 16, 64);
+    std::vector<std::string> words{model, "--layers", std::to_string(layers)};
     if (flops) words.insert(words.end(), {"--flops", std::to_string(*flops)});
     if (input) words.insert(words.end(), {"--input", *input});
     const TorchOutput found = output_of_torch("costs", words);

@@ -8,6 +8,7 @@
 #include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 
+#include <c10/core/Allocator.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -110,6 +111,25 @@ struct GptImpl : nn::Module {
 };
 TORCH_MODULE(Gpt);
 
+//! Counts what libtorch's CPU allocator gives out and gets back.
+struct MemoryMeter : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  std::int64_t now = 0, peak = 0;
+};
+
+template <class Forward>
+std::int64_t peak_of_step(const Forward& forward) {
+  const auto meter = std::make_shared<MemoryMeter>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+  forward().toTensor().sum().backward();
+  return meter->peak;
+}
+
 }  // namespace
 
 int main() {
@@ -141,6 +161,19 @@ int main() {
     }
     json.field(name, 1e3 * median(times));
   }
+  // The peak of a forward and backward of four blocks, gradients there before.
+  Block block(256, 4);
+  const auto x = torch::rand({4, 64, 256});
+  const penstock::ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+    auto y = args[0].toTensor();
+    for (int i = 0; i < 4; ++i) y = block->forward(y);
+    return IValue(y);
+  };
+  const auto captured = penstock::capture(forward, penstock::model_tensors(*block), {x});
+  const penstock::GraphModule module(captured.graph, captured.tensors);
+  peak_of_step([&] { return forward({x}, {}); });
+  json.field("eager_peak_bytes", peak_of_step([&] { return forward({x}, {}); }));
+  json.field("replay_peak_bytes", peak_of_step([&] { return module.forward({x}); }));
   json.end_object();
   std::printf("%s\n", json.text().c_str());
 }

@@ -352,6 +352,12 @@ std::string SplitGraph::table() const {
                 (from.stage + 1 < static_cast<int>(s) ? " (skips stages)" : "") + "\n";
       }
     }
+    for (const Slot& slot : stages[s].graph.slots) {
+      if (slot.kind != Slot::Kind::Constant) continue;
+      const Value& value = stages[s].graph.value(slot.value);
+      text += "stage " + std::to_string(s) + "  %" + value.name +
+              (value.meta ? " " + value.meta->text() : "") + "  a constant of the model\n";
+    }
   }
   for (const SharedSlot& slot : shared) {
     std::vector<std::string> numbers;

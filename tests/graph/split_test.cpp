@@ -87,6 +87,15 @@ TEST(Split, SendsTiedWeightsNowhereAndPositionsNeither) {
   EXPECT_THAT(split.table(), HasSubstr("token.weight = head.weight  in stages 0, 1"));
 }
 
+TEST(Split, TheTableTellsUsersInputsStagesAndConstantsApart) {
+  const Pt2Archive file(archive("mixed.pt2"));
+  const Cuts legal = legal_cuts(file.graph());
+  const std::string table = split_graph(file.graph(), {legal[legal.size() / 2]}).table();
+  EXPECT_THAT(table, HasSubstr("from the user, input 0"));
+  EXPECT_THAT(table, HasSubstr("from stage 0, output 0"));
+  EXPECT_THAT(table, HasSubstr("float32[4]  a constant of the model"));
+}
+
 TEST(Split, ASkipGoesStraightFromProducerToConsumer) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32["n"=2, 3], %late : float32[3]), {})

@@ -1,6 +1,8 @@
 // Reads the pipeline options, strictly.
 #include "pipe_options.h"
 
+#include "train_settings.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
@@ -9,20 +11,6 @@
 
 namespace penstock::tool {
 namespace {
-
-SplitPoints read_points(const std::vector<std::string>& words) {
-  SplitPoints points;
-  for (const std::string& word : words) {
-    const std::size_t equals = word.find('=');
-    const std::string side = equals == std::string::npos ? "" : to_lower(word.substr(equals + 1));
-    if (side != "beginning" && side != "end") {
-      throw UsageError("--split " + quote(word) + " is no module=beginning or module=end", {},
-                       "for example --split layers.2=beginning");
-    }
-    points[word.substr(0, equals)] = side == "end" ? SplitPoint::End : SplitPoint::Beginning;
-  }
-  return points;
-}
 
 Cuts read_cuts(const std::vector<std::string>& words) {
   Cuts cuts;
@@ -51,7 +39,7 @@ void CutOptions::declare(Arguments& arguments) {
 std::optional<SplitSpec> CutOptions::spec() const {
   const int given = (split.empty() ? 0 : 1) + (cuts.empty() ? 0 : 1) + (stages ? 1 : 0);
   if (given > 1) throw UsageError("--split, --cuts and --stages exclude each other");
-  if (!split.empty()) return read_points(split);
+  if (!split.empty()) return read_split_points(split);
   if (!cuts.empty()) return SplitPolicy([places = read_cuts(cuts)](const Graph&) { return places; });
   if (stages) return Balanced{static_cast<int>(std::clamp<std::int64_t>(*stages, -1, 1 << 20)), by};
   return std::nullopt;

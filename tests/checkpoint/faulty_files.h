@@ -43,11 +43,13 @@ class CrashingFiles : public Files {
   void rename(const std::string& from, const std::string& to) override {
     spend(1);
     fs::rename(from, to);
+    renamed_[from] = to;
     pending_.push_back({parent_directory(to), Change::Rename, from, to});
   }
   void exchange(const std::string& a, const std::string& b) override {
     spend(1);
     swap(a, b);
+    renamed_[a] = b;
     pending_.push_back({parent_directory(b), Change::Exchange, a, b});
   }
   void sync_directory(const std::string& path) override {
@@ -57,7 +59,8 @@ class CrashingFiles : public Files {
   void remove(const std::string& path) override {
     spend(1);
     fs::remove_all(path);
-    // What is gone need not be forgotten.
+    // What is gone need not be forgotten; what had this name before it was renamed is still there.
+    if (renamed_.contains(path)) return;
     std::erase_if(pending_, [&](const Pending& change) {
       return change.a == path || change.a.starts_with(path + "/");
     });
@@ -67,17 +70,18 @@ class CrashingFiles : public Files {
   //! were not are undone or not.
   void lose(Random& random) {
     for (auto it = pending_.rbegin(); it != pending_.rend(); ++it) {
-      if (pick(random, 0, 1) == 0) continue;
+      if (pick(random, 0, 3) == 0) continue;
       switch (it->change) {
         case Change::Create:
           fs::remove_all(now(it->a));
           break;
         case Change::Rename:
           if (fs::exists(it->b)) fs::rename(it->b, it->a);
-          undone_.insert(it->a);
+          renamed_.erase(it->a);
           break;
         case Change::Exchange:
           swap(it->a, it->b);
+          renamed_.erase(it->a);
           break;
       }
     }
@@ -138,11 +142,8 @@ class CrashingFiles : public Files {
 
   //! Where a path is now, if its directory was renamed and that was not undone.
   std::string now(const std::string& path) const {
-    for (const Pending& change : pending_) {
-      if (change.change == Change::Rename && path.starts_with(change.a + "/") &&
-          !undone_.contains(change.a)) {
-        return change.b + path.substr(change.a.size());
-      }
+    for (const auto& [from, to] : renamed_) {
+      if (path.starts_with(from + "/")) return to + path.substr(from.size());
     }
     return path;
   }
@@ -150,7 +151,8 @@ class CrashingFiles : public Files {
   std::int64_t budget_, spent_ = 0;
   bool crashed_ = false;
   std::vector<Pending> pending_;
-  std::set<std::string> unflushed_, undone_;
+  std::set<std::string> unflushed_;
+  std::map<std::string, std::string> renamed_;
 };
 
 //! The real disk, but `before` is called ahead of every operation and may throw; the operation's name and

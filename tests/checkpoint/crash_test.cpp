@@ -55,19 +55,16 @@ bool save_with(Files& files, const std::string& directory, std::int64_t step, in
 void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t step, int keep,
                       std::int64_t stride) {
   Random random(20261116);
-  std::int64_t cost = 0;
+  const TempDir start, other;
+  CrashingFiles calm, counting;
+  for (const std::int64_t old : before) ASSERT_TRUE(save_with(calm, start.path(), old, 0));
+  // Once without a crash, to know what it costs (pruning, whose errors are only logged, included).
+  fs::copy(start.path(), other.path(), fs::copy_options::recursive);
+  ASSERT_TRUE(save_with(counting, other.path(), step, keep));
+  const std::int64_t cost = counting.spent();
   for (std::int64_t next = 0;; next += stride) {
     const TempDir dir;
-    CrashingFiles calm;
-    for (const std::int64_t old : before) ASSERT_TRUE(save_with(calm, dir.path(), old, 0));
-    // Once without a crash, to know what it costs (pruning, whose errors are only logged, included).
-    if (cost == 0) {
-      const TempDir other;
-      CrashingFiles counting;
-      for (const std::int64_t old : before) ASSERT_TRUE(save_with(calm, other.path(), old, 0));
-      ASSERT_TRUE(save_with(counting, other.path(), step, keep));
-      cost = counting.spent();
-    }
+    fs::copy(start.path(), dir.path(), fs::copy_options::recursive);
     if (next >= cost + stride) break;
     const std::int64_t budget = std::min(next, cost);  // the last one does not crash, but may forget
     SCOPED_TRACE("crash after " + std::to_string(budget) + " of " + std::to_string(cost));

@@ -1,0 +1,161 @@
+// The calls of distributed tensors.
+#include "tensor/autograd.h"
+#include "tensor/move.h"
+#include "tensor/random.h"
+
+#include <penstock/base/error.h>
+#include <penstock/tensor/dtensor.h>
+
+#include <ATen/Formatting.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/core/GradMode.h>
+
+#include <sstream>
+
+namespace penstock {
+namespace {
+
+DTensorImpl& required(const at::Tensor& tensor, const char* call) {
+  DTensorImpl* const impl = tensor.defined() ? impl_of(tensor) : nullptr;
+  if (impl) return *impl;
+  throw UsageError(std::string(call) + " needs a distributed tensor", {}, "make one with distribute_tensor or from_local");
+}
+
+void check_sizes(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements, const MeshState& mesh) {
+  const Sizes want = local_sizes(sizes, placements, mesh);
+  if (c10::IntArrayRef(want) == local.sizes()) return;
+  std::ostringstream text;
+  text << "the part of this rank has sizes " << local.sizes() << " where a tensor of " << sizes << " with placements "
+       << penstock::text(placements) << " has " << c10::IntArrayRef(want);
+  throw ShapeError(text.str(), {}, "shards are cut as torch.chunk does; give the global sizes where they are uneven");
+}
+
+at::Tensor constructed(c10::IntArrayRef sizes, const DeviceMesh& mesh, const Placements& placements,
+                       at::ScalarType dtype, const std::function<void(at::Tensor&, const Placements&)>& fill) {
+  const Placements at = checked(placements, static_cast<std::int64_t>(sizes.size()), *mesh.state());
+  const c10::AutoGradMode off(false);
+  at::Tensor local = at::empty(local_sizes(sizes, at, *mesh.state()), at::TensorOptions(dtype));
+  fill(local, at);
+  return wrap(local, mesh.state(), at, sizes);
+}
+
+}  // namespace
+
+at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements, bool broadcast) {
+  const MeshPtr& state = mesh.state();
+  if (impl_of(whole)) {
+    throw UsageError("distribute_tensor got a tensor that is distributed already", {}, "call redistribute");
+  }
+  const Placements to = checked(std::move(placements), whole.dim(), *state);
+  const c10::AutoGradMode off(false);
+  at::Tensor source = whole.detach().contiguous();
+  if (broadcast) {
+    source = source.clone();
+    for (std::size_t axis = 0; axis < state->groups.size(); ++axis) {
+      if (state->shape[axis] > 1) state->groups[axis].broadcast(source, 0);
+    }
+  }
+  Part part = move(Part{source, nullptr}, whole.sizes(), state, Placements(to.size(), Replicate()), to);
+  at::Tensor result = wrap(part.get(), state, to, whole.sizes());
+  result.set_requires_grad(whole.requires_grad());
+  return result;
+}
+
+at::Tensor distribute_parameter(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements,
+                                bool broadcast) {
+  at::Tensor result = distribute_tensor(whole, mesh, std::move(placements), broadcast);
+  DTensorImpl* const impl = impl_of(result);
+  impl->pinned = true;
+  if (result.requires_grad()) {
+    result.register_hook([to = impl->placements()](const at::Tensor& grad) {
+      return impl_of(grad) ? redistributed(grad, to, false) : grad;
+    });
+  }
+  return result;
+}
+
+at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements,
+                      std::optional<std::vector<std::int64_t>> sizes) {
+  if (impl_of(local)) throw UsageError("from_local got a tensor that is distributed already");
+  const Placements at = checked(std::move(placements), local.dim(), *mesh.state());
+  if (sizes) {
+    check_sizes(local, *sizes, at, *mesh.state());
+    return local_to_distributed(local, mesh.state(), at, *sizes);
+  }
+  Sizes even(local.sizes().begin(), local.sizes().end());
+  for (std::size_t axis = 0; axis < at.size(); ++axis) {
+    if (at[axis].is_shard()) even[static_cast<std::size_t>(at[axis].dim())] *= mesh.shape()[axis];
+  }
+  return local_to_distributed(local, mesh.state(), at, even);
+}
+
+at::Tensor to_local(const at::Tensor& tensor, std::optional<Placements> grad_placements) {
+  const DTensorImpl& impl = required(tensor, "to_local");
+  const Placements grad = grad_placements ? checked(std::move(*grad_placements), tensor.dim(), impl.mesh())
+                                          : gradient_placements(impl.placements());
+  return distributed_to_local(tensor, grad);
+}
+
+at::Tensor full_tensor(const at::Tensor& tensor) {
+  const DTensorImpl& impl = required(tensor, "full_tensor");
+  const Placements whole(impl.placements().size(), Replicate());
+  return distributed_to_local(redistributed(tensor, whole, false), whole);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, Placements placements) {
+  const DTensorImpl& impl = required(tensor, "redistribute");
+  return redistributed(tensor, checked(std::move(placements), tensor.dim(), impl.mesh()), false);
+}
+
+bool is_distributed(const at::Tensor& tensor) { return tensor.defined() && impl_of(tensor) != nullptr; }
+DeviceMesh mesh_of(const at::Tensor& tensor) { return DeviceMesh(required(tensor, "mesh_of").mesh_ptr()); }
+const Placements& placements_of(const at::Tensor& tensor) { return required(tensor, "placements_of").placements(); }
+const at::Tensor& local_of(const at::Tensor& tensor) { return required(tensor, "local_of").local(); }
+
+std::string describe(const at::Tensor& tensor) {
+  const DTensorImpl& impl = required(tensor, "describe");
+  std::ostringstream text;
+  text << "DTensor(" << tensor.sizes() << ", " << c10::toString(tensor.scalar_type()) << ", "
+       << DeviceMesh(impl.mesh_ptr()).text() << ", " << penstock::text(impl.placements()) << ")\n"
+       << impl.local();
+  return text.str();
+}
+
+at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMesh& mesh, Placements placements,
+                            at::ScalarType dtype) {
+  return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
+    local.fill_(value);
+    for (std::size_t axis = 0; axis < at.size(); ++axis) {
+      // The first rank's contribution is the value.
+      const bool sum = at[axis].is_partial() && at[axis].reduce() == ReduceOp::Sum;
+      if (sum && mesh.state()->coordinate[axis] != 0) local.zero_();
+    }
+  });
+}
+
+at::Tensor distributed_zeros(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
+                             at::ScalarType dtype) {
+  return distributed_full(sizes, 0, mesh, std::move(placements), dtype);
+}
+
+at::Tensor distributed_ones(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
+                            at::ScalarType dtype) {
+  return distributed_full(sizes, 1, mesh, std::move(placements), dtype);
+}
+
+at::Tensor distributed_rand(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
+                            at::ScalarType dtype) {
+  return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
+    fill_random(local, sizes, at, *mesh.state(), next_key(*mesh.state()), Uniform{0, 1});
+  });
+}
+
+at::Tensor distributed_randn(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
+                             at::ScalarType dtype) {
+  return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
+    fill_random(local, sizes, at, *mesh.state(), next_key(*mesh.state()), Normal{0, 1});
+  });
+}
+
+}  // namespace penstock

@@ -1,0 +1,82 @@
+// Distributed tensors as libtorch sees them: copies that share the part, no storage.
+#include "tensor/impl.h"
+
+#include <penstock/base/error.h>
+
+namespace penstock {
+namespace {
+
+constexpr c10::DispatchKeySet kKeys{kBackendKey, kBeforeKey, c10::DispatchKey::AutocastCPU};
+
+}  // namespace
+
+at::Tensor PendingLocal::get() {
+  const std::lock_guard lock(mutex_);
+  if (finish_) {
+    work_.wait();
+    result_ = finish_();
+    finish_ = nullptr;
+  }
+  return result_;
+}
+
+DTensorImpl::DTensorImpl(Part part, MeshPtr mesh, const Placements& placements, at::ScalarType dtype, at::Device device,
+                         c10::IntArrayRef sizes, c10::IntArrayRef strides)
+    : c10::TensorImpl(kKeys, c10::scalarTypeToTypeMeta(dtype), device),
+      part_(std::move(part)),
+      mesh_(std::move(mesh)),
+      placements_(placements) {
+  set_storage_access_should_throw();
+  set_sizes_and_strides(sizes, strides);
+}
+
+DTensorImpl::DTensorImpl(at::Tensor local, const DTensorImpl& like)
+    : c10::TensorImpl(kKeys, local.dtype(), local.device()), mesh_(like.mesh_), placements_(like.placements_) {
+  set_storage_access_should_throw();
+  sizes_and_strides_ = like.sizes_and_strides_;
+  numel_ = like.numel_;
+  refresh_contiguous();
+  part_.local = std::move(local);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                                         bool allow_change) const {
+  auto copy = c10::make_intrusive<DTensorImpl>(part_, mesh_, placements_, c10::typeMetaToScalarType(dtype()), device(),
+                                               sizes(), strides());
+  if (!copy->is_inference()) copy->set_version_counter(version);
+  copy->set_allow_tensor_metadata_change(allow_change);
+  copy->pinned = pinned;
+  copy->wish = wish;
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                                         bool allow_change) const {
+  return shallow_copy_and_detach(static_cast<const c10::VariableVersion&>(version), allow_change);
+}
+
+void DTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
+  if (!impl->key_set().has(kBeforeKey)) {
+    throw UsageError("a distributed tensor cannot take the data of a plain one", {.op = "set_data"},
+                     "give it a distributed tensor, or copy_ the elements");
+  }
+  const auto& other = static_cast<const DTensorImpl&>(*impl);
+  part_ = other.part_;
+  mesh_ = other.mesh_;
+  placements_ = other.placements_;
+  data_type_ = other.data_type_;
+  memo.reset();
+  set_sizes_and_strides(other.sizes(), other.strides());
+}
+
+at::Tensor wrap(Part part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype, at::Device device,
+                c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return at::detail::make_tensor<DTensorImpl>(std::move(part), mesh, placements, dtype, device, sizes, strides);
+}
+
+at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements, c10::IntArrayRef sizes) {
+  return wrap(Part{local, nullptr}, mesh, placements, local.scalar_type(), local.device(), sizes,
+              dense_strides(sizes, local.strides()));
+}
+
+}  // namespace penstock

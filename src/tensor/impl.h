@@ -1,0 +1,99 @@
+// The tensor behind a distributed tensor: global sizes, the part of this rank, a mesh and placements. It has a backend
+// key of its own, PrivateUse3, with which the autograd keys come, so that derivative formulas see global shapes; and
+// one key above autograd, where operators' arguments are moved to where they are needed (kernels.h).
+#pragma once
+
+#include "tensor/layout.h"
+
+#include <penstock/comm/work.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <functional>
+#include <mutex>
+
+namespace penstock {
+
+constexpr auto kBackendKey = c10::DispatchKey::PrivateUse3;
+//! A key that libtorch keeps for tensor types of other libraries; nothing of its own uses it.
+constexpr auto kBeforeKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+
+//! A part that is still on its way: waited for by the first who uses it.
+class PendingLocal {
+ public:
+  PendingLocal(Work work, std::function<at::Tensor()> finish) : work_(std::move(work)), finish_(std::move(finish)) {}
+  at::Tensor get();
+
+ private:
+  std::mutex mutex_;
+  Work work_;
+  std::function<at::Tensor()> finish_;
+  at::Tensor result_;
+};
+
+//! A part, there or on its way.
+struct Part {
+  at::Tensor local;
+  std::shared_ptr<PendingLocal> pending;
+  const at::Tensor& get() {
+    if (pending) local = pending->get();
+    pending.reset();
+    return local;
+  }
+};
+
+//! What a parameter's module asks of the operators that use it (parallel/styles): where their input shall be.
+struct Wish {
+  Placements input;
+};
+
+class DTensorImpl final : public c10::TensorImpl {
+ public:
+  DTensorImpl(Part part, MeshPtr mesh, const Placements& placements, at::ScalarType dtype, at::Device device,
+              c10::IntArrayRef sizes, c10::IntArrayRef strides);
+  //! With the sizes of another one.
+  DTensorImpl(at::Tensor local, const DTensorImpl& like);
+
+  const at::Tensor& local() const { return part_.pending ? part_.get() : part_.local; }
+  const MeshState& mesh() const { return *mesh_; }
+  const MeshPtr& mesh_ptr() const { return mesh_; }
+  const Placements& placements() const { return placements_; }
+
+  //! Set on parameters and their views: operators move the other tensors.
+  bool pinned = false;
+  std::shared_ptr<const Wish> wish;
+
+  //! The last copy of this tensor with other placements, so that several readers move it once.
+  struct Memo {
+    Placements placements;
+    at::Tensor tensor;
+    std::uint32_t version = 0;
+  };
+  std::unique_ptr<Memo> memo;
+
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                         bool allow_change) const override;
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                         bool allow_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
+  const char* tensorimpl_type_name() const override { return "penstock::DTensor"; }
+
+ private:
+  mutable Part part_;
+  MeshPtr mesh_;
+  Placements placements_;
+};
+
+//! Null for a plain or undefined tensor.
+inline DTensorImpl* impl_of(const at::Tensor& tensor) {
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  return impl->key_set().has(kBeforeKey) ? static_cast<DTensorImpl*>(impl) : nullptr;
+}
+
+//! A distributed tensor without history.
+at::Tensor wrap(Part part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype, at::Device device,
+                c10::IntArrayRef sizes, c10::IntArrayRef strides);
+at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements, c10::IntArrayRef sizes);
+
+}  // namespace penstock

@@ -1,0 +1,365 @@
+// Two kernels for each operator with a rule. Above autograd its tensors are moved, by differentiable steps, to where
+// the plan wants them: what is saved for backward is then what was computed with, and each move has its own backward.
+// Below autograd the operator runs on the parts. Without gradients the first does the work of the second at once.
+#include "tensor/kernels.h"
+
+#include "tensor/autograd.h"
+#include "tensor/rules.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/tensor/dtensor.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/library.h>
+
+#include <mutex>
+
+namespace penstock {
+namespace {
+
+thread_local bool replicate_unknown = false;
+
+void put(const Call& call, const TensorArg& where, const at::Tensor& tensor) {
+  if (where.item < 0) {
+    call.arg(where.arg) = tensor;
+    return;
+  }
+  c10::IValue& value = call.arg(where.arg);
+  const auto index = static_cast<std::size_t>(where.item);
+  if (value.isTensorList()) {
+    value.toTensorList().set(index, tensor);
+  } else {
+    value.toList().set(index, tensor);
+  }
+}
+
+//! Lists are shared with the caller: they are copied before their items are exchanged.
+void own_lists(const Call& call) {
+  for (std::size_t i = 0; i < call.count(); ++i) {
+    c10::IValue& value = call.arg(i);
+    if (call.tensor_at(i) < 0 || value.isTensor()) continue;
+    if (value.isTensorList()) {
+      value = value.toTensorList().copy();
+    } else {
+      value = value.toList().copy();
+    }
+  }
+}
+
+//! Brings the tensors of the call to the plan's placements. Numbers stay plain unless they must be partial.
+bool align(Call& call, const Plan& plan) {
+  bool moved = false;
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+    TensorArg& arg = call.tensors[i];
+    const Placements& want = plan.in[i];
+    if (arg.impl && arg.impl->placements() == want) continue;
+    if (!arg.impl) {
+      const Placements whole(want.size());
+      if (want == whole && arg.tensor.dim() == 0 && !arg.tensor.requires_grad()) continue;
+      arg.tensor = local_to_distributed(arg.tensor, call.mesh, whole, arg.tensor.sizes());
+    }
+    if (i == 0 && call.rule.writes_first) {
+      throw UsageError("an operator that writes a plain tensor got a distributed one: " + call.text(),
+                       {.op = call.op.schema().name()}, "write full_tensor() or to_local() of it");
+    }
+    arg.tensor = redistributed(arg.tensor, want, true);
+    arg.impl = impl_of(arg.tensor);
+    put(call, arg, arg.tensor);
+    moved = true;
+  }
+  return moved;
+}
+
+//! Global sizes of a result, by running the operator on tensors without memory.
+std::vector<Sizes> infer_sizes(const Call& call) {
+  Stack stack;
+  for (std::size_t i = 0; i < call.count(); ++i) {
+    const c10::IValue& value = call.arg(i);
+    const bool list = value.isList() && call.tensor_at(i) >= 0;
+    stack.push_back(!list ? value : value.isTensorList() ? c10::IValue(value.toTensorList().copy()) : c10::IValue(value.toList().copy()));
+  }
+  for (const TensorArg& arg : call.tensors) {
+    const at::Tensor meta =
+        at::empty_strided(arg.tensor.sizes(), arg.tensor.strides(), arg.tensor.options().device(at::kMeta));
+    if (arg.item < 0) {
+      stack[arg.arg] = meta;
+    } else if (stack[arg.arg].isTensorList()) {
+      stack[arg.arg].toTensorList().set(static_cast<std::size_t>(arg.item), meta);
+    } else {
+      stack[arg.arg].toList().set(static_cast<std::size_t>(arg.item), meta);
+    }
+  }
+  call.op.callBoxed(&stack);
+  std::vector<Sizes> sizes;
+  const auto add = [&](const at::Tensor& t) {
+    sizes.emplace_back(t.defined() ? Sizes(t.sizes().begin(), t.sizes().end()) : Sizes());
+  };
+  for (const c10::IValue& result : stack) {
+    if (result.isTensor()) add(result.toTensor());
+    if (result.isTensorList()) {
+      for (const at::Tensor& t : result.toTensorList().vec()) add(t);
+    }
+  }
+  return sizes;
+}
+
+bool all_even(const Call& call, const Plan& plan) {
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+    if (!is_even(call.sizes(i), plan.in[i], *call.mesh)) return false;
+  }
+  return true;
+}
+
+Sizes scaled(c10::IntArrayRef local, const Placements& placements, const MeshState& mesh) {
+  Sizes sizes(local.begin(), local.end());
+  for (std::size_t axis = 0; axis < placements.size(); ++axis) {
+    if (placements[axis].is_shard()) sizes[static_cast<std::size_t>(placements[axis].dim())] *= mesh.shape[axis];
+  }
+  return sizes;
+}
+
+//! Runs the call, whose tensors are where the plan wants them, on the parts, and leaves distributed results.
+void compute(Call& call, const Plan& plan) {
+  const bool even = all_even(call, plan);
+  std::vector<Sizes> sizes;
+  if (!even && !call.rule.writes_first) sizes = infer_sizes(call);
+  for (const TensorArg& arg : call.tensors) {
+    if (arg.impl) put(call, arg, arg.impl->local());
+  }
+  if (call.rule.localize) call.rule.localize(call, plan);
+  if (call.rule.execute) {
+    call.rule.execute(call, plan);
+  } else {
+    call.op.callBoxed(call.stack);
+  }
+  Stack& stack = *call.stack;
+  if (call.rule.writes_first) {
+    stack.back() = call.tensors[0].tensor;
+    return;
+  }
+  std::size_t next = 0;
+  const auto wrapped = [&](const at::Tensor& local, std::size_t result) {
+    const std::size_t index = next++;
+    if (!local.defined()) return local;
+    const Placements& placements = plan.out[result];
+    return wrap(local, call.mesh, placements, even ? scaled(local.sizes(), placements, *call.mesh) : sizes[index]);
+  };
+  const std::size_t base = stack.size() - call.results();
+  for (std::size_t i = 0; i < call.results(); ++i) {
+    c10::IValue& value = stack[base + i];
+    if (value.isTensor()) {
+      value = wrapped(value.toTensor(), i);
+    } else if (value.isTensorList()) {
+      std::vector<at::Tensor> list;
+      for (const at::Tensor& t : value.toTensorList().vec()) list.push_back(wrapped(t, i));
+      value = std::move(list);
+    }
+  }
+  if (call.rule.is_view && call.tensors[0].impl && (call.tensors[0].impl->pinned || call.tensors[0].impl->wish)) {
+    if (stack[base].isTensor()) {
+      DTensorImpl* const view = impl_of(stack[base].toTensor());
+      view->pinned = call.tensors[0].impl->pinned;
+      view->wish = call.tensors[0].impl->wish;
+    }
+  }
+}
+
+//! The commonest case: pointwise, everything of one shape in the same places. Null otherwise.
+DTensorImpl* same_everywhere(const c10::IValue* args, std::size_t count) {
+  DTensorImpl* first = nullptr;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!args[i].isTensor()) {
+      if (args[i].isList()) return nullptr;
+      continue;
+    }
+    const at::Tensor& tensor = args[i].toTensor();
+    if (!tensor.defined()) continue;
+    DTensorImpl* const impl = impl_of(tensor);
+    if (!impl) {
+      if (tensor.dim() != 0 || tensor.requires_grad()) return nullptr;
+      continue;
+    }
+    if (!first) {
+      first = impl;
+    } else if (impl->mesh_ptr() != first->mesh_ptr() || !(impl->placements() == first->placements()) ||
+               impl->sizes() != first->sizes()) {
+      return nullptr;
+    }
+  }
+  if (!first) return nullptr;
+  for (const Placement& placement : first->placements()) {
+    if (placement.is_partial()) return nullptr;
+  }
+  return first;
+}
+
+void run_same(const c10::OperatorHandle& op, Stack* stack, std::size_t count, const DTensorImpl& first) {
+  c10::IValue* const args = stack->data() + (stack->size() - count);
+  // Keeps `first` alive while its place on the stack has the part.
+  const auto keep = c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(
+      const_cast<DTensorImpl*>(&first));  // NOLINT: reference counting only
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!args[i].isTensor()) continue;
+    if (const DTensorImpl* impl = impl_of(args[i].toTensor())) args[i] = impl->local();
+  }
+  op.callBoxed(stack);
+  const std::size_t results = op.schema().returns().size();
+  for (std::size_t i = stack->size() - results; i < stack->size(); ++i) {
+    c10::IValue& value = (*stack)[i];
+    value = at::detail::make_tensor<DTensorImpl>(std::move(value).toTensor(), first);
+  }
+}
+
+bool any_requires_grad(const c10::IValue* args, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (args[i].isTensor() && args[i].toTensor().defined() && args[i].toTensor().requires_grad()) return true;
+    if (args[i].isList() && !args[i].isIntList()) {
+      for (const c10::IValue& element : args[i].toListRef()) {
+        if (element.isTensor() && element.toTensor().defined() && element.toTensor().requires_grad()) return true;
+      }
+    }
+  }
+  return false;
+}
+
+//! Moves an input to where the parameter's style wants it.
+void grant_wish(Call& call) {
+  for (const TensorArg& arg : call.tensors) {
+    if (!arg.impl || !arg.impl->wish) continue;
+    for (TensorArg& other : call.tensors) {
+      if (&other == &arg || (other.impl && other.impl->pinned) || other.tensor.dim() < 2) continue;
+      if (!other.impl) {
+        other.tensor = local_to_distributed(other.tensor, call.mesh, Placements(call.mesh->shape.size()), other.tensor.sizes());
+        other.impl = impl_of(other.tensor);
+      }
+      Placements want = other.impl->placements();
+      const Placements& wish = arg.impl->wish->input;
+      for (std::size_t axis = 0; axis < want.size() && axis < wish.size(); ++axis) {
+        const bool fits = !wish[axis].is_shard() || wish[axis].dim() < other.tensor.dim() - 1;
+        if (fits) want[axis] = wish[axis];
+      }
+      other.tensor = redistributed(other.tensor, want, true);
+      other.impl = impl_of(other.tensor);
+      put(call, other, other.tensor);
+      break;
+    }
+    return;
+  }
+}
+
+struct BeforeAutograd : c10::OperatorKernel {
+  explicit BeforeAutograd(Rule r) : rule(r) {}
+  Rule rule;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const std::size_t count = op.schema().arguments().size();
+    const bool recorded = rule.writes_first || rule.is_view || rule.composite ||
+                          (c10::GradMode::is_enabled() && any_requires_grad(stack->data() + (stack->size() - count), count));
+    const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforeKey);
+    if (rule.kind == Rule::Kind::Pointwise) {
+      if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
+        if (recorded) return op.redispatchBoxed(below, stack);
+        return run_same(op, stack, count, *same);
+      }
+    }
+    if (rule.kind == Rule::Kind::Identity && recorded) return op.redispatchBoxed(below, stack);
+    Call call(op, rule, stack);
+    if (!call.mesh) return op.redispatchBoxed(below, stack);
+    own_lists(call);
+    if (rule.grants_wish) grant_wish(call);
+    const Plan plan = make_plan(call);
+    align(call, plan);
+    if (rule.whole) return rule.whole(call);
+    if (recorded) return op.redispatchBoxed(below, stack);
+    compute(call, plan);
+  }
+};
+
+struct OnParts : c10::OperatorKernel {
+  explicit OnParts(Rule r) : rule(r) {}
+  Rule rule;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+    const std::size_t count = op.schema().arguments().size();
+    if (rule.kind == Rule::Kind::Pointwise && !rule.writes_first) {
+      if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
+        return run_same(op, stack, count, *same);
+      }
+    }
+    Call call(op, rule, stack);
+    own_lists(call);
+    const Plan plan = make_plan(call);
+    align(call, plan);
+    compute(call, plan);
+  }
+};
+
+void unknown(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  Rule rule;
+  const bool writes = !schema.arguments().empty() && schema.arguments()[0].alias_info() && schema.arguments()[0].alias_info()->isWrite();
+  Call call(op, rule, stack);
+  if (!replicate_unknown || writes || !call.mesh) {
+    throw UsageError("there is no sharding rule for " + call.text(), {.op = schema.name()},
+                     writes ? "use the operator that returns a new tensor, or work on local_of() the tensor"
+                            : "take full_tensor() of its arguments, or hold a ReplicateUnknownOps around the call");
+  }
+  own_lists(call);
+  const Plan plan = make_plan(call);
+  align(call, plan);
+  compute(call, plan);
+}
+
+class Registration {
+ public:
+  Registration()
+      : others_(torch::Library::IMPL, "_", kBeforeKey, __FILE__, __LINE__),
+        fallback_(torch::Library::IMPL, "_", kBackendKey, __FILE__, __LINE__),
+        before_(torch::Library::IMPL, "aten", kBeforeKey, __FILE__, __LINE__),
+        parts_(torch::Library::IMPL, "aten", kBackendKey, __FILE__, __LINE__) {
+    others_.fallback(torch::CppFunction::makeFallthrough());
+    fallback_.fallback(torch::CppFunction::makeFromBoxedFunction<&unknown>());
+    RuleTable table;
+    add_pointwise_rules(table);
+    add_matmul_rules(table);
+    add_view_rules(table);
+    add_reduction_rules(table);
+    add_norm_rules(table);
+    add_loss_rules(table);
+    add_index_rules(table);
+    add_random_rules(table);
+    add_attention_rules(table);
+    c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+    for (auto& [name, rule] : table) {
+      const std::size_t dot = name.find('.');
+      const auto op = dispatcher.findSchema(
+          {"aten::" + name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+      if (!op) continue;  // of another version of libtorch
+      if (!op->schema().arguments().empty()) {
+        const c10::AliasInfo* alias = op->schema().arguments()[0].alias_info();
+        rule.writes_first = alias && alias->isWrite();
+        rule.is_view = alias && !alias->isWrite();
+      }
+      before_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BeforeAutograd>(rule)));
+      if (rule.composite) continue;
+      parts_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OnParts>(rule)));
+    }
+  }
+
+ private:
+  torch::Library others_, fallback_, before_, parts_;
+};
+
+}  // namespace
+
+void register_kernels() {
+  static const Registration once;
+}
+
+ReplicateUnknownOps::ReplicateUnknownOps() : outer_(replicate_unknown) { replicate_unknown = true; }
+ReplicateUnknownOps::~ReplicateUnknownOps() { replicate_unknown = outer_; }
+
+}  // namespace penstock

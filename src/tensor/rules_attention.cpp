@@ -1,0 +1,41 @@
+// Scaled dot-product attention on CPU: cut by batch or by heads. (Other choices of libtorch decompose into products and
+// softmax, which have rules of their own.)
+#include "tensor/rules.h"
+
+namespace penstock {
+namespace {
+
+void by_batch_or_heads(const Call& call, int axis, Options& options) {
+  const auto& arguments = call.op.schema().arguments();
+  for (const std::int64_t d : {std::int64_t{0}, std::int64_t{1}}) {
+    bool used = false;
+    std::int64_t size = -1;
+    bool legal = true;
+    for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+      if (arguments[call.tensors[i].arg].name() == "attn_mask") continue;
+      used = used || call.at(i, axis).is_shard(d);
+      const std::int64_t own = call.sizes(i)[static_cast<std::size_t>(d)];
+      // Grouped heads: each part needs whole groups.
+      if (size >= 0 && own != size) legal = legal && own % call.ranks(axis) == 0 && size % call.ranks(axis) == 0;
+      size = own;
+    }
+    if (!used || !legal) continue;
+    Option option = call.option();
+    for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+      const bool mask = arguments[call.tensors[i].arg].name() == "attn_mask";
+      const bool whole = mask && (call.dims(i) < 4 || call.sizes(i)[static_cast<std::size_t>(d)] == 1);
+      if (!whole) option.in[i] = Shard(d);
+    }
+    for (Placement& placement : option.out) placement = Shard(d);
+    options.push_back(option);
+  }
+}
+
+}  // namespace
+
+void add_attention_rules(RuleTable& table) {
+  table["_scaled_dot_product_flash_attention_for_cpu"] = {.options = by_batch_or_heads};
+  table["_scaled_dot_product_flash_attention_for_cpu_backward"] = {.options = by_batch_or_heads};
+}
+
+}  // namespace penstock

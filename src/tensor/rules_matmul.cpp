@@ -1,0 +1,195 @@
+// Products of matrices. `mm`, `addmm`, `bmm`, `baddbmm` keep libtorch's derivatives. `matmul` and `linear` would fold
+// leading dims into one before they multiply, which a tensor cut along its second dim does not survive: here
+// they are operators of their own, with derivatives made of themselves.
+#include "tensor/autograd.h"
+#include "tensor/rules.h"
+
+#include <ATen/ops/matmul.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace penstock {
+namespace {
+
+void add_option(const Call& call, Options& options, const Placement& a, const Placement& b, const Placement& out,
+                std::size_t first) {
+  Option option = call.option();
+  option.in[first] = a;
+  option.in[first + 1] = b;
+  option.out[0] = out;
+  if (first == 1) {  // the summand, which broadcasts
+    const std::int64_t missing = 2 + (call.dims(1) - 2) - call.dims(0);
+    const std::int64_t dim = out.is_shard() ? out.dim() - missing : 0;
+    if (out.is_partial()) option.in[0] = out;
+    if (out.is_shard() && dim >= 0 && call.sizes(0)[static_cast<std::size_t>(dim)] != 1) option.in[0] = Shard(dim);
+  }
+  options.push_back(option);
+}
+
+//! Of a [.., m, k] and b [.., k, n] with the same number of batch dims, or b without any.
+void product_options(const Call& call, int axis, Options& options, std::size_t first) {
+  const std::int64_t da = call.dims(first), db = call.dims(first + 1);
+  const std::int64_t dims = std::max(da, db);
+  if (da == db) {
+    for (std::int64_t d = 0; d + 2 < da; ++d) {
+      const auto at = static_cast<std::size_t>(d);
+      if (call.sizes(first)[at] != call.sizes(first + 1)[at]) continue;
+      add_option(call, options, Shard(d), Shard(d), Shard(d), first);
+    }
+  } else {
+    for (std::int64_t d = 0; d + 2 < da; ++d) add_option(call, options, Shard(d), Replicate(), Shard(d), first);
+  }
+  add_option(call, options, Shard(da - 2), Replicate(), Shard(dims - 2), first);
+  add_option(call, options, Replicate(), Shard(db - 1), Shard(dims - 1), first);
+  add_option(call, options, Shard(da - 1), Shard(db - 2), Partial(), first);
+  if (call.at(first, axis) == Placement(Partial())) add_option(call, options, Partial(), Replicate(), Partial(), first);
+  if (call.at(first + 1, axis) == Placement(Partial())) add_option(call, options, Replicate(), Partial(), Partial(), first);
+}
+
+void product(const Call& call, int axis, Options& options) { product_options(call, axis, options, 0); }
+void product_and_sum(const Call& call, int axis, Options& options) { product_options(call, axis, options, 1); }
+
+//! The sum over leading dims of x^T y: [.., k] and [.., n] give [k, n].
+at::Tensor fold_local(const at::Tensor& x, const at::Tensor& y) {
+  return at::matmul(x.reshape({-1, x.size(-1)}).t(), y.reshape({-1, y.size(-1)}));
+}
+
+void fold_options(const Call& call, int axis, Options& options) {
+  const std::int64_t dims = call.dims(0);
+  const auto add = [&](const Placement& x, const Placement& y, const Placement& out) {
+    Option option = call.option();
+    option.in = {x, y};
+    option.out[0] = out;
+    options.push_back(option);
+  };
+  for (std::int64_t d = 0; d + 1 < dims; ++d) add(Shard(d), Shard(d), Partial());
+  add(Shard(dims - 1), Replicate(), Shard(0));
+  add(Replicate(), Shard(dims - 1), Shard(1));
+  if (call.at(0, axis) == Placement(Partial())) add(Partial(), Replicate(), Partial());
+  if (call.at(1, axis) == Placement(Partial())) add(Replicate(), Partial(), Partial());
+}
+
+const Rule kProduct{.options = product};
+const Rule kFold{.options = fold_options};
+
+//! Plans a call of two tensors that is no operator of libtorch's, and moves them. `matmul` lends its schema.
+struct Planned {
+  at::Tensor a, b;
+  Placements out;
+  MeshPtr mesh;
+
+  Planned(const at::Tensor& x, const at::Tensor& y, const Rule& rule) {
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::matmul", "");
+    Stack stack{x, y};
+    Call call(op, rule, &stack);
+    const Plan plan = make_plan(call);
+    mesh = call.mesh;
+    out = plan.out[0];
+    const auto moved = [&](std::size_t i) {
+      const TensorArg& arg = call.tensors[i];
+      const at::Tensor t =
+          arg.impl ? arg.tensor : local_to_distributed(arg.tensor, mesh, Placements(out.size()), arg.tensor.sizes());
+      return redistributed(t, plan.in[i], true);
+    };
+    a = moved(0);
+    b = moved(1);
+  }
+};
+
+at::Tensor fold(const at::Tensor& x, const at::Tensor& y);
+at::Tensor multiply(const at::Tensor& a, const at::Tensor& b);
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+//! a @ b, b a matrix or of a's batch dims. `out` and `mesh` come from the plan.
+struct Multiply : torch::autograd::Function<Multiply> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b, const Placements& out,
+                            const MeshPtr& mesh) {
+    if (ctx) ctx->save_for_backward({a, b});
+    const at::Tensor local = at::matmul(impl_of(a)->local(), impl_of(b)->local());
+    Sizes sizes(a.sizes().begin(), a.sizes().end());
+    sizes.back() = b.size(-1);
+    return wrap(local, mesh, out, sizes);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &a = saved[0], &b = saved[1], &g = grads[0];
+    at::Tensor da, db;
+    if (ctx->needs_input_grad(0)) da = multiply(g, b.transpose(-2, -1));
+    if (ctx->needs_input_grad(1)) db = a.dim() == b.dim() ? multiply(a.transpose(-2, -1), g) : fold(a, g);
+    return {da, db, {}, {}};
+  }
+};
+
+struct Fold : torch::autograd::Function<Fold> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& y, const Placements& out,
+                            const MeshPtr& mesh) {
+    ctx->save_for_backward({x, y});
+    return wrap(fold_local(impl_of(x)->local(), impl_of(y)->local()), mesh, out, Sizes{x.size(-1), y.size(-1)});
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    at::Tensor dx, dy;
+    if (ctx->needs_input_grad(0)) dx = multiply(saved[1], grads[0].transpose(-2, -1));
+    if (ctx->needs_input_grad(1)) dy = multiply(saved[0], grads[0]);
+    return {dx, dy, {}, {}};
+  }
+};
+
+at::Tensor multiply(const at::Tensor& a, const at::Tensor& b) {
+  const Planned call(a, b, kProduct);
+  return Multiply::apply(call.a, call.b, call.out, call.mesh);
+}
+
+at::Tensor fold(const at::Tensor& x, const at::Tensor& y) {
+  const Planned call(x, y, kFold);
+  return Fold::apply(call.a, call.b, call.out, call.mesh);
+}
+
+//! As torch.matmul: vectors become matrices, batch dims broadcast.
+at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
+  if (a.dim() == 1) return matmul(a.unsqueeze(0), b).squeeze(-2);
+  if (b.dim() == 1) return matmul(a, b.unsqueeze(-1)).squeeze(-1);
+  if (b.dim() == 2) return multiply(a, b);
+  std::vector<std::int64_t> batch;
+  const auto size = [](const at::Tensor& t, std::int64_t from_end) { return from_end < t.dim() ? t.size(t.dim() - 1 - from_end) : 1; };
+  for (std::int64_t d = std::max(a.dim(), b.dim()) - 1; d >= 2; --d) batch.push_back(size(a, d) == 1 ? size(b, d) : size(a, d));
+  const auto expanded = [&](const at::Tensor& t) {
+    std::vector<std::int64_t> sizes = batch;
+    sizes.push_back(t.size(-2));
+    sizes.push_back(t.size(-1));
+    return t.sizes() == c10::IntArrayRef(sizes) ? t : t.expand(sizes);
+  };
+  return multiply(expanded(a), expanded(b));
+}
+
+void whole_matmul(const Call& call) {
+  const at::Tensor a = call.arg(0).toTensor(), b = call.arg(1).toTensor();
+  finish(call, matmul(a, b));
+}
+
+void whole_linear(const Call& call) {
+  const at::Tensor x = call.arg(0).toTensor(), w = call.arg(1).toTensor();
+  at::Tensor y = matmul(x, w.t());
+  if (!call.arg(2).isNone() && call.arg(2).toTensor().defined()) y = y + call.arg(2).toTensor();
+  finish(call, y);
+}
+
+//! Leaves the tensors where they are: the products plan for themselves.
+void as_they_are(const Call& call, int axis, Options& options) {
+  options.clear();
+  Option option = call.option();
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) option.in[i] = call.at(i, axis);
+  options.push_back(option);
+}
+
+}  // namespace
+
+void add_matmul_rules(RuleTable& table) {
+  table["mm"] = table["bmm"] = {.options = product};
+  table["addmm"] = table["baddbmm"] = {.options = product_and_sum};
+  table["matmul"] = {.options = as_they_are, .whole = whole_matmul, .composite = true};
+  table["linear"] = {.options = as_they_are, .whole = whole_linear, .composite = true};
+}
+
+}  // namespace penstock

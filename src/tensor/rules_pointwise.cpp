@@ -1,0 +1,158 @@
+// Pointwise operators: all that libtorch marks as such, by category, not one by one. Shapes broadcast; a partial sum
+// passes where the operator is linear in it.
+#include "tensor/rules.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace penstock {
+namespace {
+
+Sizes broadcast_sizes(const Call& call) {
+  std::size_t dims = 0;
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) dims = std::max(dims, call.sizes(i).size());
+  Sizes sizes(dims, 1);
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+    const auto own = call.sizes(i);
+    for (std::size_t d = 0; d < own.size(); ++d) {
+      std::int64_t& size = sizes[dims - own.size() + d];
+      if (size == 1) size = own[d];
+    }
+  }
+  return sizes;
+}
+
+void shard_options(const Call& call, int axis, Options& options) {
+  const Sizes sizes = broadcast_sizes(call);
+  const auto dims = static_cast<std::int64_t>(sizes.size());
+  c10::SmallVector<std::int64_t, 4> done;
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+    const Placement here = call.at(i, axis);
+    if (!here.is_shard()) continue;
+    const std::int64_t out = here.dim() + dims - call.dims(i);
+    if (std::find(done.begin(), done.end(), out) != done.end()) continue;
+    done.push_back(out);
+    Option option = call.option();
+    for (std::size_t k = 0; k < call.tensors.size(); ++k) {
+      const std::int64_t dim = out - (dims - call.dims(k));
+      if (dim < 0) continue;
+      // What is stretched along the dim is needed whole.
+      const bool stretched = call.sizes(k)[static_cast<std::size_t>(dim)] == 1 && sizes[static_cast<std::size_t>(out)] != 1;
+      if (!stretched) option.in[k] = Shard(dim);
+    }
+    for (Placement& placement : option.out) placement = Shard(out);
+    options.push_back(option);
+  }
+}
+
+void partial_options(const Call& call, int axis, Options& options) {
+  using Linear = Rule::Linear;
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+    const Placement here = call.at(i, axis);
+    if (!here.is_partial()) continue;
+    const bool sum = here.reduce() == ReduceOp::Sum || here.reduce() == ReduceOp::Avg;
+    if (!sum && call.tensors.size() > 1) continue;
+    Option option = call.option();
+    for (Placement& placement : option.out) placement = here;
+    switch (call.rule.linear) {
+      case Linear::No:
+        return;
+      case Linear::All:
+        for (Placement& placement : option.in) placement = here;
+        break;
+      case Linear::First:
+        if (i != 0) continue;
+        option.in[0] = here;
+        break;
+      case Linear::Product:
+        option.in[i] = here;
+        break;
+    }
+    options.push_back(option);
+    return;
+  }
+}
+
+void pointwise(const Call& call, int axis, Options& options) {
+  shard_options(call, axis, options);
+  if (call.rule.linear != Rule::Linear::No) partial_options(call, axis, options);
+}
+
+//! A condition and two values.
+void where_options(const Call& call, int axis, Options& options) {
+  shard_options(call, axis, options);
+  for (std::size_t i = 1; i < call.tensors.size(); ++i) {
+    if (!call.at(i, axis).is_partial() || call.at(i, axis).reduce() != ReduceOp::Sum) continue;
+    Option option = call.option();
+    for (std::size_t k = 1; k < call.tensors.size(); ++k) option.in[k] = Partial();
+    option.out[0] = Partial();
+    options.push_back(option);
+    return;
+  }
+}
+
+void identity_options(const Call& call, int axis, Options& options) {
+  Option option = call.option();
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) option.in[i] = call.at(i, axis);
+  for (Placement& placement : option.out) placement = call.at(0, axis);
+  options.push_back(option);
+}
+
+//! New memory of the same form: a partial sum's is whole.
+void like_options(const Call& call, int axis, Options& options) {
+  Option option = call.option();
+  option.in[0] = call.at(0, axis);
+  if (option.in[0].is_shard()) option.out[0] = option.in[0];
+  options.push_back(option);
+}
+
+//! New memory of given sizes; the tensor is only read for its options.
+void new_options(const Call& call, int axis, Options& options) {
+  Option option = call.option();
+  option.in[0] = call.at(0, axis);
+  options.push_back(option);
+}
+
+Rule::Linear linearity(std::string_view name) {
+  if (!name.empty() && name.back() == '_') name.remove_suffix(1);
+  for (const char* all : {"add", "sub", "rsub", "neg", "clone", "positive", "copy", "_to_copy"}) {
+    if (name == all) return Rule::Linear::All;
+  }
+  if (name == "mul") return Rule::Linear::Product;
+  if (name == "div" || (name.size() > 9 && name.ends_with("_backward"))) return Rule::Linear::First;
+  return Rule::Linear::No;
+}
+
+}  // namespace
+
+void add_pointwise_rules(RuleTable& table) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (!name.name.starts_with("aten::")) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op || !op->hasTag(at::Tag::pointwise)) continue;
+    const auto& arguments = op->schema().arguments();
+    const bool out = std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) { return a.is_out(); });
+    // Composite ones are made of others that have rules.
+    if (out || op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
+    Rule rule{.options = pointwise, .kind = Rule::Kind::Pointwise};
+    const std::string base = name.name.substr(6);
+    rule.linear = linearity(base);
+    // Rounding is not linear.
+    if (base.starts_with("div") && name.overload_name.ends_with("mode")) rule.linear = Rule::Linear::No;
+    table[base + (name.overload_name.empty() ? "" : "." + name.overload_name)] = rule;
+  }
+  const Rule linear{.options = pointwise, .kind = Rule::Kind::Pointwise, .linear = Rule::Linear::All};
+  for (const char* name : {"copy_", "_to_copy", "zero_"}) table[name] = linear;
+  const Rule plain{.options = pointwise, .kind = Rule::Kind::Pointwise};
+  for (const char* name : {"fill_.Scalar", "fill_.Tensor"}) table[name] = plain;
+  for (const char* name : {"where.self"}) table[name].options = where_options;
+  const Rule identity{.options = identity_options, .kind = Rule::Kind::Identity};
+  for (const char* name : {"detach", "alias", "lift_fresh", "_fused_sdp_choice"}) table[name] = identity;
+  table["empty_like"] = {.options = like_options};
+  for (const char* name : {"new_empty", "new_zeros", "new_empty_strided"}) table[name] = {.options = new_options};
+}
+
+}  // namespace penstock

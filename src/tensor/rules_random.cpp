@@ -1,0 +1,61 @@
+// Random fills: element by element of the global tensor, so that they do not depend on how it is cut. A given
+// generator (a RandomScope gives one) only supplies the key; it must be in the same state on every rank.
+#include "tensor/random.h"
+#include "tensor/rules.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <limits>
+
+namespace penstock {
+namespace {
+
+void cut_only(const Call& call, int axis, Options& options) {
+  const Placement here = call.at(0, axis);
+  if (!here.is_shard()) return;
+  Option option = call.option();
+  option.in[0] = option.out[0] = here;
+  options.push_back(option);
+}
+
+std::uint64_t key_of(const Call& call) {
+  const c10::IValue& given = call.arg(call.count() - 1);
+  if (given.isGenerator()) {
+    const at::Generator generator = given.toGenerator();
+    if (auto* cpu = dynamic_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl())) {
+      const std::lock_guard lock(cpu->mutex_);
+      return cpu->random64();
+    }
+  }
+  return next_key(*call.mesh);
+}
+
+void fill(const Call& call, const Plan& plan, const Distribution& distribution) {
+  const std::uint64_t key = key_of(call);
+  const at::Tensor local = call.arg(0).toTensor();
+  fill_random(local, call.sizes(0), plan.in[0], *call.mesh, key, distribution);
+  finish(call, local);
+}
+
+double number(const Call& call, std::size_t arg) { return call.arg(arg).toScalar().toDouble(); }
+
+void bernoulli(const Call& call, const Plan& plan) { fill(call, plan, Bernoulli{number(call, 1)}); }
+void uniform(const Call& call, const Plan& plan) { fill(call, plan, Uniform{number(call, 1), number(call, 2)}); }
+void normal(const Call& call, const Plan& plan) { fill(call, plan, Normal{number(call, 1), number(call, 2)}); }
+void integers_to(const Call& call, const Plan& plan) { fill(call, plan, Integers{0, call.arg(1).toInt()}); }
+void integers(const Call& call, const Plan& plan) {
+  const std::int64_t to = call.arg(2).isNone() ? std::int64_t{1} << 53U : call.arg(2).toInt();
+  fill(call, plan, Integers{call.arg(1).toInt(), to});
+}
+
+}  // namespace
+
+void add_random_rules(RuleTable& table) {
+  table["bernoulli_.float"] = {.options = cut_only, .execute = bernoulli};
+  table["uniform_"] = {.options = cut_only, .execute = uniform};
+  table["normal_"] = {.options = cut_only, .execute = normal};
+  table["random_.to"] = {.options = cut_only, .execute = integers_to};
+  table["random_.from"] = {.options = cut_only, .execute = integers};
+}
+
+}  // namespace penstock

@@ -1,0 +1,188 @@
+// Reductions, and operators along one dim. Sums of parts are partial sums; greatest values partial maxima; a mean
+// divides the parts' sums by the global count, so that uneven parts weigh what they should.
+#include "tensor/move.h"
+#include "tensor/rules.h"
+
+#include <ATen/ops/div.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace penstock {
+namespace {
+
+struct Reduced {
+  c10::SmallVector<bool, 6> dims;
+  bool keep = false;
+  bool has(std::int64_t d) const { return dims[static_cast<std::size_t>(d)]; }
+};
+
+//! Which dims go: argument `dims_at` (none, a number, a list; absent: all), `keepdim` by name.
+Reduced reduced_dims(const Call& call, int dims_at) {
+  Reduced result;
+  const std::int64_t dims = call.dims(0);
+  result.dims.resize(static_cast<std::size_t>(dims), true);
+  const auto& arguments = call.op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "keepdim") result.keep = call.arg(i).toBool();
+  }
+  if (dims_at < 0) return result;
+  const c10::IValue& given = call.arg(static_cast<std::size_t>(dims_at));
+  std::vector<std::int64_t> list;
+  if (given.isInt()) list = {given.toInt()};
+  if (given.isIntList()) list = given.toIntVector();
+  if (list.empty()) return result;
+  std::fill(result.dims.begin(), result.dims.end(), false);
+  for (const std::int64_t d : list) {
+    if (dims > 0) result.dims[static_cast<std::size_t>((d + dims) % dims)] = true;
+  }
+  return result;
+}
+
+int dims_argument(const Call& call) {
+  const auto& arguments = call.op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "dim" || arguments[i].name() == "dims") return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::int64_t kept_dim(const Reduced& reduced, std::int64_t d) {
+  if (reduced.keep) return d;
+  std::int64_t to = d;
+  for (std::int64_t before = 0; before < d; ++before) to -= reduced.has(before) ? 1 : 0;
+  return to;
+}
+
+void over_parts(const Call& call, int axis, Options& options, bool linear, const Placement* across) {
+  const Reduced reduced = reduced_dims(call, dims_argument(call));
+  const Placement here = call.at(0, axis);
+  if (across && here.is_shard() && reduced.has(here.dim())) {
+    const std::int64_t size = call.sizes(0)[static_cast<std::size_t>(here.dim())];
+    const std::int64_t parts = call.parts_with(0, here.dim(), axis);
+    // The greatest of no elements is not defined; a sum is.
+    if (linear || size % parts == 0) {
+      Option option = call.option();
+      option.in[0] = here;
+      for (Placement& placement : option.out) placement = *across;
+      options.push_back(option);
+      return;
+    }
+  }
+  map_dims(call, axis, options, linear,
+           [&](std::int64_t d) { return reduced.has(d) ? -1 : kept_dim(reduced, d); });
+}
+
+void summed(const Call& call, int axis, Options& options) {
+  static const Placement sum = Partial();
+  over_parts(call, axis, options, true, &sum);
+}
+void greatest(const Call& call, int axis, Options& options) {
+  static const Placement max = Partial(ReduceOp::Max);
+  over_parts(call, axis, options, false, &max);
+}
+void least(const Call& call, int axis, Options& options) {
+  static const Placement min = Partial(ReduceOp::Min);
+  over_parts(call, axis, options, false, &min);
+}
+void along_others(const Call& call, int axis, Options& options) { over_parts(call, axis, options, false, nullptr); }
+
+void mean_of_parts(const Call& call, const Plan& /*plan*/) {
+  const int at = dims_argument(call);
+  const Reduced reduced = reduced_dims(call, at);
+  std::int64_t count = 1;
+  std::vector<std::int64_t> dims;
+  for (std::int64_t d = 0; d < call.dims(0); ++d) {
+    if (!reduced.has(d)) continue;
+    dims.push_back(d);
+    count *= call.sizes(0)[static_cast<std::size_t>(d)];
+  }
+  const c10::IValue& type = call.arg(call.count() - 1);
+  const at::Tensor local = call.arg(0).toTensor();
+  const at::Tensor sum = at::sum(local, dims, reduced.keep, type.isNone() ? std::nullopt : std::optional(type.toScalarType()));
+  finish(call, sum.div(count));
+}
+
+//! Keeps its dims but needs one whole: softmax, cumsum, sort, …; `dim` by name.
+void dim_whole(const Call& call, int axis, Options& options) {
+  const std::int64_t dim = call.dim_arg(static_cast<std::size_t>(dims_argument(call)), call.dims(0));
+  const Placement here = call.at(0, axis);
+  const auto all = [&](std::int64_t d) {
+    Option option = call.option();
+    for (std::size_t i = 0; i < option.in.size(); ++i) {
+      if (call.dims(i) == call.dims(0)) option.in[i] = Shard(d);
+    }
+    for (Placement& placement : option.out) placement = Shard(d);
+    options.push_back(option);
+  };
+  for (std::int64_t d = 0; d < call.dims(0); ++d) {
+    const bool used = here.is_shard(d) || (call.tensors.size() > 1 && call.at(1, axis).is_shard(d));
+    const bool even = call.sizes(0)[static_cast<std::size_t>(d)] % call.parts_with(0, d, axis) == 0;
+    if (d != dim && (used || (here.is_shard(dim) && even))) all(d);
+  }
+}
+
+void last_two_whole(const Call& call, int axis, Options& options) {
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d + 2 < call.dims(0) ? d : -1; });
+}
+
+// --- norms: the parts' norms are combined at once, the result is whole
+
+void norm_options(const Call& call, int axis, Options& options) {
+  const Reduced reduced = reduced_dims(call, 2);
+  const Placement here = call.at(0, axis);
+  const double ord = call.arg(1).toScalar().toDouble();
+  if (here.is_shard() && reduced.has(here.dim()) && std::isfinite(ord) && ord > 0) {
+    Option option = call.option();
+    option.in[0] = here;
+    option.bytes = 4096;
+    options.push_back(option);
+    return;
+  }
+  if (here.is_shard() && !reduced.has(here.dim())) {
+    map_dims(call, axis, options, false, [&](std::int64_t d) { return reduced.has(d) ? -1 : kept_dim(reduced, d); });
+  }
+}
+
+void norm_of_parts(const Call& call, const Plan& plan) {
+  const Reduced reduced = reduced_dims(call, 2);
+  const double ord = call.arg(1).toScalar().toDouble();
+  call.op.callBoxed(call.stack);
+  at::Tensor norm = call.stack->back().toTensor();
+  bool powered = false;
+  for (std::size_t axis = 0; axis < plan.in[0].size(); ++axis) {
+    if (!plan.in[0][axis].is_shard() || !reduced.has(plan.in[0][axis].dim())) continue;
+    if (!powered) norm = norm.pow(ord);
+    powered = true;
+    reduce_over(norm, *call.mesh, static_cast<int>(axis), ReduceOp::Sum);
+  }
+  call.stack->back() = powered ? norm.pow(1 / ord) : norm;
+}
+
+}  // namespace
+
+void add_reduction_rules(RuleTable& table) {
+  table["sum"] = table["sum.dim_IntList"] = {.options = summed};
+  table["mean"] = table["mean.dim"] = {.options = summed, .execute = mean_of_parts};
+  table["amax"] = table["max"] = {.options = greatest};
+  table["amin"] = table["min"] = {.options = least};
+  for (const char* name : {"max.dim", "min.dim", "argmax", "argmin", "prod.dim_int", "any.dim", "all.dim", "any", "all",
+                           "var.correction", "std.correction", "logsumexp", "var_mean.correction", "prod"}) {
+    table[name] = {.options = along_others};
+  }
+  for (const char* name : {"_softmax", "_softmax_backward_data", "cumsum", "cumprod", "sort", "sort.stable", "topk",
+                           "flip", "_log_softmax_backward_data"}) {
+    table[name] = {.options = dim_whole};
+  }
+  table.erase("flip");
+  table["tril"] = table["triu"] = {.options = last_two_whole};
+  table["linalg_vector_norm"] = {.options = norm_options, .execute = norm_of_parts};
+  // Their answer needs all elements.
+  for (const char* name : {"_local_scalar_dense", "equal", "nonzero", "masked_select", "prod"}) {
+    table[name].options = table[name].options ? table[name].options : [](const Call&, int, Options&) {};
+  }
+}
+
+}  // namespace penstock

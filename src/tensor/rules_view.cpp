@@ -1,0 +1,233 @@
+// Views and what moves elements around without computing: each dim of the result comes from dims of the input.
+#include "tensor/rules.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace penstock {
+namespace {
+
+std::int64_t product(c10::IntArrayRef sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+// --- one dim to one dim
+
+void transposed(const Call& call, int axis, Options& options) {
+  const std::int64_t dims = call.dims(0);
+  const bool t = call.count() == 1;
+  const std::int64_t a = t ? 0 : call.dim_arg(1, dims), b = t ? 1 : call.dim_arg(2, dims);
+  map_dims(call, axis, options, true, [&](std::int64_t d) {
+    if (t && dims < 2) return d;
+    return d == a ? b : d == b ? a : d;
+  });
+}
+
+void permuted(const Call& call, int axis, Options& options) {
+  const auto order = call.arg(1).toIntVector();
+  map_dims(call, axis, options, true, [&](std::int64_t d) {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if ((order[i] + call.dims(0)) % call.dims(0) == d) return static_cast<std::int64_t>(i);
+    }
+    return std::int64_t{-1};
+  });
+}
+
+void unsqueezed(const Call& call, int axis, Options& options) {
+  const std::int64_t at = call.dim_arg(1, call.dims(0) + 1);
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d < at ? d : d + 1; });
+}
+
+void squeezed(const Call& call, int axis, Options& options) {
+  std::vector<std::int64_t> dims;
+  if (call.count() == 1) {
+    for (std::int64_t d = 0; d < call.dims(0); ++d) dims.push_back(d);
+  } else if (call.arg(1).isInt()) {
+    dims = {call.dim_arg(1, call.dims(0))};
+  } else {
+    for (const std::int64_t d : call.arg(1).toIntVector()) dims.push_back((d + call.dims(0)) % call.dims(0));
+  }
+  const auto gone = [&](std::int64_t d) {
+    return call.sizes(0)[static_cast<std::size_t>(d)] == 1 && std::find(dims.begin(), dims.end(), d) != dims.end();
+  };
+  map_dims(call, axis, options, true, [&](std::int64_t d) {
+    if (gone(d)) return std::int64_t{-1};
+    std::int64_t to = d;
+    for (std::int64_t before = 0; before < d; ++before) to -= gone(before) ? 1 : 0;
+    return to;
+  });
+}
+
+//! The dim of argument 1 is needed whole and stays.
+void keeping_dim(const Call& call, int axis, Options& options) {
+  const std::int64_t dim = call.dim_arg(call.op.schema().name() == "aten::split_with_sizes" ||
+                                                call.op.schema().name() == "aten::split"
+                                            ? 2
+                                            : 1,
+                                        call.dims(0));
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d; });
+}
+
+void sliced(const Call& call, int axis, Options& options) {
+  const std::int64_t dim = call.dim_arg(1, call.dims(0));
+  const std::int64_t size = call.sizes(0)[static_cast<std::size_t>(dim)];
+  const bool all = (call.arg(2).isNone() || call.arg(2).toInt() == 0) &&
+                   (call.arg(3).isNone() || call.arg(3).toInt() >= size) && call.arg(4).toInt() == 1;
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim && !all ? -1 : d; });
+}
+
+//! The dim of argument 1 goes.
+void dropping_dim(const Call& call, int axis, Options& options) {
+  const std::int64_t dim = call.dim_arg(1, call.dims(0));
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d > dim ? d - 1 : d; });
+}
+
+// --- their backwards, which take the sizes of the input
+
+void slice_backward_options(const Call& call, int axis, Options& options) {
+  const std::int64_t dim = call.dim_arg(2, call.dims(0));
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d; });
+}
+
+void select_backward_options(const Call& call, int axis, Options& options) {
+  const std::int64_t dim = call.dim_arg(2, call.dims(0) + 1);
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d < dim ? d : d + 1; });
+}
+
+void local_input_sizes(const Call& call, const Plan& plan) {
+  const Sizes sizes = local_sizes(call.arg(1).toIntVector(), plan.out[0], *call.mesh);
+  call.arg(1) = std::vector<std::int64_t>(sizes.begin(), sizes.end());
+}
+
+// --- views of other sizes
+
+std::vector<std::int64_t> view_sizes(const Call& call) {
+  std::vector<std::int64_t> sizes = call.arg(1).toIntVector();
+  std::int64_t known = 1;
+  for (const std::int64_t size : sizes) known *= size == -1 ? 1 : size;
+  for (std::int64_t& size : sizes) {
+    if (size == -1) size = known == 0 ? 0 : call.tensors[0].tensor.numel() / known;
+  }
+  return sizes;
+}
+
+//! Where a cut of input dim `dim` in `parts` comes out, or -1: dims are grouped so that groups of equal product
+//! face each other; a cut passes along the first dim of its group if it divides both sides evenly.
+std::int64_t through_view(c10::IntArrayRef from, c10::IntArrayRef to, std::int64_t dim, std::int64_t parts) {
+  if (product(from) == 0) return from == to ? dim : -1;
+  std::size_t i = 0, j = 0;
+  while (i < from.size()) {
+    const std::size_t i0 = i, j0 = j;
+    std::int64_t a = from[i++], b = j < to.size() ? to[j++] : 1;
+    while (a != b) {
+      if (a < b) {
+        a *= from[i++];
+      } else {
+        b *= to[j++];
+      }
+    }
+    if (dim < static_cast<std::int64_t>(i0) || dim >= static_cast<std::int64_t>(i)) continue;
+    const auto first = [](c10::IntArrayRef sizes, std::size_t begin, std::size_t end) {
+      while (begin + 1 < end && sizes[begin] == 1) ++begin;
+      return begin;
+    };
+    const std::size_t in = first(from, i0, i), out = j0 < j ? first(to, j0, j) : j0;
+    if (static_cast<std::int64_t>(in) != dim || out >= j) return -1;
+    if (from[in] == to[out]) return static_cast<std::int64_t>(out);
+    return from[in] % parts == 0 && to[out] % parts == 0 ? static_cast<std::int64_t>(out) : -1;
+  }
+  return -1;
+}
+
+void viewed(const Call& call, int axis, Options& options) {
+  const auto sizes = view_sizes(call);
+  map_dims(call, axis, options, true, [&](std::int64_t d) {
+    return through_view(call.sizes(0), sizes, d, call.parts_with(0, d, axis));
+  });
+}
+
+//! A part may not be viewable where the whole would be.
+void view_parts(const Call& call, const Plan& plan) {
+  // The argument has global sizes; `tensors` still has the global tensor.
+  const Sizes sizes = local_sizes(view_sizes(call), plan.out[0], *call.mesh);
+  const at::Tensor local = call.arg(0).toTensor();
+  finish(call, local.reshape(sizes));
+}
+
+void expanded(const Call& call, int axis, Options& options) {
+  const auto sizes = call.arg(1).toIntVector();
+  const std::int64_t more = static_cast<std::int64_t>(sizes.size()) - call.dims(0);
+  map_dims(call, axis, options, true, [&](std::int64_t d) {
+    const std::int64_t own = call.sizes(0)[static_cast<std::size_t>(d)], wide = sizes[static_cast<std::size_t>(d + more)];
+    return wide == -1 || wide == own ? d + more : -1;
+  });
+}
+
+void local_expand(const Call& call, const Plan& plan) {
+  auto sizes = call.arg(1).toIntVector();
+  const std::size_t more = sizes.size() - call.sizes(0).size();
+  for (std::size_t d = more; d < sizes.size(); ++d) {
+    if (sizes[d] == -1) sizes[d] = call.sizes(0)[d - more];
+  }
+  const Sizes local = local_sizes(sizes, plan.out[0], *call.mesh);
+  call.arg(1) = std::vector<std::int64_t>(local.begin(), local.end());
+}
+
+void repeated(const Call& call, int axis, Options& options) {
+  const auto times = call.arg(1).toIntVector();
+  const std::int64_t more = static_cast<std::int64_t>(times.size()) - call.dims(0);
+  map_dims(call, axis, options, true,
+           [&](std::int64_t d) { return times[static_cast<std::size_t>(d + more)] == 1 ? d + more : -1; });
+}
+
+void padded(const Call& call, int axis, Options& options) {
+  const auto padding = call.arg(1).toIntVector();
+  map_dims(call, axis, options, false, [&](std::int64_t d) {
+    const auto at = static_cast<std::size_t>(2 * (call.dims(0) - 1 - d));
+    return at + 1 < padding.size() && (padding[at] != 0 || padding[at + 1] != 0) ? -1 : d;
+  });
+}
+
+// --- several tensors
+
+void joined(const Call& call, int axis, Options& options) {
+  const bool stack = call.op.schema().name() == "aten::stack";
+  const std::int64_t dim = call.dim_arg(1, call.dims(0) + (stack ? 1 : 0));
+  c10::SmallVector<Placement, 4> done;
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+    const Placement here = call.at(i, axis);
+    if (here.is_replicate() || std::find(done.begin(), done.end(), here) != done.end()) continue;
+    done.push_back(here);
+    if (here.is_shard() && here.dim() == dim && !stack) continue;
+    if (here.is_partial() && here.reduce() != ReduceOp::Sum) continue;
+    Option option = call.option();
+    for (std::size_t k = 0; k < option.in.size(); ++k) {
+      // An empty vector counts for nothing in cat, and has no dims to cut.
+      if (here.is_partial() || call.dims(k) > here.dim()) option.in[k] = here;
+    }
+    option.out[0] = here.is_shard() && stack && here.dim() >= dim ? Placement(Shard(here.dim() + 1)) : here;
+    options.push_back(option);
+  }
+}
+
+}  // namespace
+
+void add_view_rules(RuleTable& table) {
+  table["t"] = table["transpose.int"] = {.options = transposed};
+  table["permute"] = {.options = permuted};
+  table["unsqueeze"] = {.options = unsqueezed};
+  table["squeeze"] = table["squeeze.dim"] = table["squeeze.dims"] = {.options = squeezed};
+  table["slice.Tensor"] = {.options = sliced};
+  table["select.int"] = table["unbind.int"] = {.options = dropping_dim};
+  table["split.Tensor"] = table["split_with_sizes"] = {.options = keeping_dim};
+  table["slice_backward"] = {.options = slice_backward_options, .localize = local_input_sizes};
+  table["select_backward"] = {.options = select_backward_options, .localize = local_input_sizes};
+  table["view"] = table["_unsafe_view"] = table["_reshape_alias"] = {.options = viewed, .execute = view_parts};
+  table["expand"] = {.options = expanded, .localize = local_expand};
+  table["repeat"] = {.options = repeated};
+  table["constant_pad_nd"] = {.options = padded};
+  table["cat"] = table["stack"] = {.options = joined};
+}
+
+}  // namespace penstock

@@ -1,0 +1,41 @@
+// Thread ranks with a mesh, for the tests of distributed tensors.
+#pragma once
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/tensor/dtensor.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <vector>
+
+namespace penstock::test {
+
+inline void on_mesh(std::vector<std::int64_t> shape, const std::function<void(const DeviceMesh&)>& body) {
+  int ranks = 1;
+  for (const std::int64_t n : shape) ranks *= static_cast<int>(n);
+  run_thread_ranks(ranks, [&](World& world) {
+    std::vector<std::string> names{"x", "y", "z"};
+    names.resize(shape.size());
+    body(DeviceMesh(world.group(), shape, names));
+  });
+}
+
+//! Numbers that do not depend on the rank or on libtorch's generators.
+inline at::Tensor numbers(c10::IntArrayRef sizes, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal;
+  at::Tensor result = at::empty(sizes);
+  auto* data = result.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < result.numel(); ++i) data[i] = normal(engine);
+  return result;
+}
+
+inline double difference(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes()) return 1e30;
+  return a.numel() == 0 ? 0 : (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+}
+
+}  // namespace penstock::test

@@ -18,7 +18,7 @@ using torch::autograd::variable_list;
 
 bool needs_gradient(const at::Tensor& source) { return c10::GradMode::is_enabled() && source.requires_grad(); }
 
-at::Tensor with_history(at::Tensor result, const at::Tensor& source, const std::shared_ptr<Node>& node) {
+at::Tensor with_history(at::Tensor result, const at::Tensor& source, const c10::intrusive_ptr<Node>& node) {
   node->set_next_edges(torch::autograd::collect_next_edges(source));
   torch::autograd::set_history(result, node);
   return result;
@@ -92,7 +92,7 @@ at::Tensor redistributed(const at::Tensor& tensor, const Placements& to, bool re
                   dense_strides(tensor.sizes(), {}));
   }
   if (grad) {
-    auto node = std::make_shared<RedistributeBackward>();
+    auto node = c10::make_intrusive<RedistributeBackward>();
     node->to = gradient_placements(impl->placements());
     node->mesh = impl->mesh_ptr();
     result = with_history(result, tensor, node);
@@ -107,7 +107,7 @@ at::Tensor local_to_distributed(const at::Tensor& local, const MeshPtr& mesh, co
                                 c10::IntArrayRef sizes) {
   at::Tensor result = wrap(local.detach(), mesh, placements, sizes);
   if (!needs_gradient(local)) return result;
-  auto node = std::make_shared<FromLocalBackward>();
+  auto node = c10::make_intrusive<FromLocalBackward>();
   node->placements = placements;
   for (std::size_t i = 0; i < placements.size(); ++i) {
     if (placements[i].is_partial() && placements[i].reduce() == ReduceOp::Avg) {
@@ -120,7 +120,7 @@ at::Tensor local_to_distributed(const at::Tensor& local, const MeshPtr& mesh, co
 at::Tensor distributed_to_local(const at::Tensor& tensor, const Placements& grad_placements) {
   const DTensorImpl* const impl = impl_of(tensor);
   if (!needs_gradient(tensor)) return impl->local();
-  auto node = std::make_shared<ToLocalBackward>();
+  auto node = c10::make_intrusive<ToLocalBackward>();
   node->placements = grad_placements;
   node->mesh = impl->mesh_ptr();
   node->sizes = Sizes(tensor.sizes().begin(), tensor.sizes().end());

@@ -108,7 +108,7 @@ at::Tensor redistribute(const at::Tensor& tensor, Placements placements) {
   return redistributed(tensor, checked(std::move(placements), tensor.dim(), impl.mesh()), false);
 }
 
-bool is_distributed(const at::Tensor& tensor) { return tensor.defined() && impl_of(tensor) != nullptr; }
+bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && impl_of(tensor) != nullptr; }
 DeviceMesh mesh_of(const at::Tensor& tensor) { return DeviceMesh(required(tensor, "mesh_of").mesh_ptr()); }
 const Placements& placements_of(const at::Tensor& tensor) { return required(tensor, "placements_of").placements(); }
 const at::Tensor& local_of(const at::Tensor& tensor) { return required(tensor, "local_of").local(); }

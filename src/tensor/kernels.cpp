@@ -10,7 +10,6 @@
 #include <penstock/base/text.h>
 #include <penstock/tensor/dtensor.h>
 
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/library.h>
@@ -73,59 +72,37 @@ bool align(Call& call, const Plan& plan) {
   return moved;
 }
 
-//! Global sizes of a result, by running the operator on tensors without memory.
-std::vector<Sizes> infer_sizes(const Call& call) {
-  Stack stack;
-  for (std::size_t i = 0; i < call.count(); ++i) {
-    const c10::IValue& value = call.arg(i);
-    const bool list = value.isList() && call.tensor_at(i) >= 0;
-    stack.push_back(!list ? value : value.isTensorList() ? c10::IValue(value.toTensorList().copy()) : c10::IValue(value.toList().copy()));
-  }
-  for (const TensorArg& arg : call.tensors) {
-    const at::Tensor meta =
-        at::empty_strided(arg.tensor.sizes(), arg.tensor.strides(), arg.tensor.options().device(at::kMeta));
-    if (arg.item < 0) {
-      stack[arg.arg] = meta;
-    } else if (stack[arg.arg].isTensorList()) {
-      stack[arg.arg].toTensorList().set(static_cast<std::size_t>(arg.item), meta);
-    } else {
-      stack[arg.arg].toList().set(static_cast<std::size_t>(arg.item), meta);
-    }
-  }
-  call.op.callBoxed(&stack);
-  std::vector<Sizes> sizes;
-  const auto add = [&](const at::Tensor& t) {
-    sizes.emplace_back(t.defined() ? Sizes(t.sizes().begin(), t.sizes().end()) : Sizes());
-  };
-  for (const c10::IValue& result : stack) {
-    if (result.isTensor()) add(result.toTensor());
-    if (result.isTensorList()) {
-      for (const at::Tensor& t : result.toTensorList().vec()) add(t);
-    }
-  }
-  return sizes;
-}
-
-bool all_even(const Call& call, const Plan& plan) {
-  for (std::size_t i = 0; i < call.tensors.size(); ++i) {
-    if (!is_even(call.sizes(i), plan.in[i], *call.mesh)) return false;
-  }
-  return true;
-}
-
-Sizes scaled(c10::IntArrayRef local, const Placements& placements, const MeshState& mesh) {
-  Sizes sizes(local.begin(), local.end());
+//! Which axes cut a dim, as bits.
+unsigned axes_of(const Placements& placements, std::size_t dim) {
+  unsigned axes = 0;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
-    if (placements[axis].is_shard()) sizes[static_cast<std::size_t>(placements[axis].dim())] *= mesh.shape[axis];
+    if (placements[axis].is_shard(static_cast<std::int64_t>(dim))) axes |= 1U << axis;
+  }
+  return axes;
+}
+
+//! Global sizes of a result. Where cuts are uneven, a dim that is cut has the size of the input's dim that is cut by the
+//! same axes: rules let uneven cuts only through where the result takes the dim over.
+Sizes global_sizes(const Call& call, const Plan& plan, c10::IntArrayRef local, const Placements& placements) {
+  Sizes sizes(local.begin(), local.end());
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+    const unsigned axes = axes_of(placements, dim);
+    if (axes == 0) continue;
+    bool found = false;
+    for (std::size_t i = 0; i < call.tensors.size() && !found; ++i) {
+      if (is_even(call.sizes(i), plan.in[i], *call.mesh)) continue;
+      for (std::size_t d = 0; d < call.sizes(i).size() && !found; ++d) {
+        found = axes_of(plan.in[i], d) == axes;
+        if (found) sizes[dim] = call.sizes(i)[d];
+      }
+    }
+    if (!found) sizes[dim] *= parts_of(static_cast<std::int64_t>(dim), placements, *call.mesh);
   }
   return sizes;
 }
 
 //! Runs the call, whose tensors are where the plan wants them, on the parts, and leaves distributed results.
 void compute(Call& call, const Plan& plan) {
-  const bool even = all_even(call, plan);
-  std::vector<Sizes> sizes;
-  if (!even && !call.rule.writes_first) sizes = infer_sizes(call);
   for (const TensorArg& arg : call.tensors) {
     if (arg.impl) put(call, arg, arg.impl->local());
   }
@@ -140,12 +117,13 @@ void compute(Call& call, const Plan& plan) {
     stack.back() = call.tensors[0].tensor;
     return;
   }
-  std::size_t next = 0;
+  // A view of a normal tensor is a normal tensor, in inference mode too.
+  std::optional<c10::InferenceMode> normal;
+  if (call.rule.is_view && !call.tensors[0].tensor.is_inference() && c10::InferenceMode::is_enabled()) normal.emplace(false);
   const auto wrapped = [&](const at::Tensor& local, std::size_t result) {
-    const std::size_t index = next++;
     if (!local.defined()) return local;
     const Placements& placements = plan.out[result];
-    return wrap(local, call.mesh, placements, even ? scaled(local.sizes(), placements, *call.mesh) : sizes[index]);
+    return wrap(local, call.mesh, placements, global_sizes(call, plan, local.sizes(), placements));
   };
   const std::size_t base = stack.size() - call.results();
   for (std::size_t i = 0; i < call.results(); ++i) {
@@ -258,7 +236,7 @@ struct BeforeAutograd : c10::OperatorKernel {
     const std::size_t count = op.schema().arguments().size();
     const bool recorded = rule.writes_first || rule.is_view || rule.composite ||
                           (c10::GradMode::is_enabled() && any_requires_grad(stack->data() + (stack->size() - count), count));
-    const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforeKey);
+    auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforeKey);
     if (rule.kind == Rule::Kind::Pointwise) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
         if (recorded) return op.redispatchBoxed(below, stack);
@@ -271,8 +249,10 @@ struct BeforeAutograd : c10::OperatorKernel {
     own_lists(call);
     if (rule.grants_wish) grant_wish(call);
     const Plan plan = make_plan(call);
-    align(call, plan);
+    const bool moved = align(call, plan);
     if (rule.whole) return rule.whole(call);
+    // What was moved in inference mode is an inference tensor, whatever it was made of.
+    if (moved && c10::InferenceMode::is_enabled()) below = below - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
     if (recorded) return op.redispatchBoxed(below, stack);
     compute(call, plan);
   }
@@ -346,6 +326,18 @@ class Registration {
       before_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BeforeAutograd>(rule)));
       if (rule.composite) continue;
       parts_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OnParts>(rule)));
+    }
+    // Operators that libtorch would make of their `out` form: into plain memory, past the fallback.
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      if (!name.name.starts_with("aten::")) continue;
+      const std::string text = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+      const auto op = dispatcher.findOp(name);
+      if (table.contains(text) || !op) continue;
+      if (!op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+          op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+        continue;
+      }
+      parts_.impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&unknown>());
     }
   }
 

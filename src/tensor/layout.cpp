@@ -53,14 +53,14 @@ bool is_even(c10::IntArrayRef sizes, const Placements& placements, const MeshSta
 }
 
 Sizes dense_strides(c10::IntArrayRef sizes, c10::IntArrayRef local_strides) {
-  Sizes order(sizes.size());
+  Sizes order(sizes.size(), 0);
   std::iota(order.begin(), order.end(), 0);
   const auto stride = [&](std::int64_t dim) { return local_strides[static_cast<std::size_t>(dim)]; };
   if (local_strides.size() == sizes.size()) {
     std::stable_sort(order.begin(), order.end(),
                      [&](std::int64_t a, std::int64_t b) { return stride(a) > stride(b); });
   }
-  Sizes strides(sizes.size());
+  Sizes strides(sizes.size(), 0);
   std::int64_t next = 1;
   for (std::size_t i = order.size(); i-- > 0;) {
     const auto dim = static_cast<std::size_t>(order[i]);

@@ -55,7 +55,7 @@ void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placemen
     }
   }
   const std::size_t dims = sizes.size();
-  Sizes start(dims), strides(dims), at(dims);
+  Sizes start(dims, 0), strides(dims, 0), at(dims, 0);
   std::int64_t stride = 1;
   for (std::size_t i = dims; i-- > 0;) {
     start[i] = interval_of(sizes[i], static_cast<std::int64_t>(i), placements, mesh).start;

@@ -50,7 +50,7 @@ void product_and_sum(const Call& call, int axis, Options& options) { product_opt
 
 //! The sum over leading dims of x^T y: [.., k] and [.., n] give [k, n].
 at::Tensor fold_local(const at::Tensor& x, const at::Tensor& y) {
-  return at::matmul(x.reshape({-1, x.size(-1)}).t(), y.reshape({-1, y.size(-1)}));
+  return at::matmul(x.flatten(0, -2).t(), y.flatten(0, -2));
 }
 
 void fold_options(const Call& call, int axis, Options& options) {
@@ -95,8 +95,8 @@ struct Planned {
   }
 };
 
-at::Tensor fold(const at::Tensor& x, const at::Tensor& y);
-at::Tensor multiply(const at::Tensor& a, const at::Tensor& b);
+at::Tensor dist_fold(const at::Tensor& x, const at::Tensor& y);
+at::Tensor dist_product(const at::Tensor& a, const at::Tensor& b);
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -115,8 +115,8 @@ struct Multiply : torch::autograd::Function<Multiply> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &a = saved[0], &b = saved[1], &g = grads[0];
     at::Tensor da, db;
-    if (ctx->needs_input_grad(0)) da = multiply(g, b.transpose(-2, -1));
-    if (ctx->needs_input_grad(1)) db = a.dim() == b.dim() ? multiply(a.transpose(-2, -1), g) : fold(a, g);
+    if (ctx->needs_input_grad(0)) da = dist_product(g, b.transpose(-2, -1));
+    if (ctx->needs_input_grad(1)) db = a.dim() == b.dim() ? dist_product(a.transpose(-2, -1), g) : dist_fold(a, g);
     return {da, db, {}, {}};
   }
 };
@@ -130,27 +130,27 @@ struct Fold : torch::autograd::Function<Fold> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     at::Tensor dx, dy;
-    if (ctx->needs_input_grad(0)) dx = multiply(saved[1], grads[0].transpose(-2, -1));
-    if (ctx->needs_input_grad(1)) dy = multiply(saved[0], grads[0]);
+    if (ctx->needs_input_grad(0)) dx = dist_product(saved[1], grads[0].transpose(-2, -1));
+    if (ctx->needs_input_grad(1)) dy = dist_product(saved[0], grads[0]);
     return {dx, dy, {}, {}};
   }
 };
 
-at::Tensor multiply(const at::Tensor& a, const at::Tensor& b) {
+at::Tensor dist_product(const at::Tensor& a, const at::Tensor& b) {
   const Planned call(a, b, kProduct);
   return Multiply::apply(call.a, call.b, call.out, call.mesh);
 }
 
-at::Tensor fold(const at::Tensor& x, const at::Tensor& y) {
+at::Tensor dist_fold(const at::Tensor& x, const at::Tensor& y) {
   const Planned call(x, y, kFold);
   return Fold::apply(call.a, call.b, call.out, call.mesh);
 }
 
 //! As torch.matmul: vectors become matrices, batch dims broadcast.
-at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
-  if (a.dim() == 1) return matmul(a.unsqueeze(0), b).squeeze(-2);
-  if (b.dim() == 1) return matmul(a, b.unsqueeze(-1)).squeeze(-1);
-  if (b.dim() == 2) return multiply(a, b);
+at::Tensor dist_matmul(const at::Tensor& a, const at::Tensor& b) {
+  if (a.dim() == 1) return dist_matmul(a.unsqueeze(0), b).squeeze(-2);
+  if (b.dim() == 1) return dist_matmul(a, b.unsqueeze(-1)).squeeze(-1);
+  if (b.dim() == 2) return dist_product(a, b);
   std::vector<std::int64_t> batch;
   const auto size = [](const at::Tensor& t, std::int64_t from_end) { return from_end < t.dim() ? t.size(t.dim() - 1 - from_end) : 1; };
   for (std::int64_t d = std::max(a.dim(), b.dim()) - 1; d >= 2; --d) batch.push_back(size(a, d) == 1 ? size(b, d) : size(a, d));
@@ -160,17 +160,17 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
     sizes.push_back(t.size(-1));
     return t.sizes() == c10::IntArrayRef(sizes) ? t : t.expand(sizes);
   };
-  return multiply(expanded(a), expanded(b));
+  return dist_product(expanded(a), expanded(b));
 }
 
 void whole_matmul(const Call& call) {
   const at::Tensor a = call.arg(0).toTensor(), b = call.arg(1).toTensor();
-  finish(call, matmul(a, b));
+  finish(call, dist_matmul(a, b));
 }
 
 void whole_linear(const Call& call) {
   const at::Tensor x = call.arg(0).toTensor(), w = call.arg(1).toTensor();
-  at::Tensor y = matmul(x, w.t());
+  at::Tensor y = dist_matmul(x, w.t());
   if (!call.arg(2).isNone() && call.arg(2).toTensor().defined()) y = y + call.arg(2).toTensor();
   finish(call, y);
 }

@@ -125,6 +125,14 @@ Rule::Linear linearity(std::string_view name) {
   return Rule::Linear::No;
 }
 
+//! Some operators in place lack the mark that their other form has.
+bool is_pointwise(const c10::OperatorHandle& op, const c10::OperatorName& name) {
+  if (op.hasTag(at::Tag::pointwise)) return true;
+  if (name.name.back() != '_') return false;
+  const auto other = c10::Dispatcher::singleton().findSchema({name.name.substr(0, name.name.size() - 1), name.overload_name});
+  return other && other->hasTag(at::Tag::pointwise);
+}
+
 }  // namespace
 
 void add_pointwise_rules(RuleTable& table) {
@@ -132,14 +140,19 @@ void add_pointwise_rules(RuleTable& table) {
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (!name.name.starts_with("aten::")) continue;
     const auto op = dispatcher.findSchema(name);
-    if (!op || !op->hasTag(at::Tag::pointwise)) continue;
+    if (!op || !is_pointwise(*op, name)) continue;
     const auto& arguments = op->schema().arguments();
     const bool out = std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) { return a.is_out(); });
     // Composite ones are made of others that have rules.
-    if (out || op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
+    const bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                           !op->hasKernelForDispatchKey(c10::DispatchKey::CPU);
+    if (out || composite) continue;
     Rule rule{.options = pointwise, .kind = Rule::Kind::Pointwise};
     const std::string base = name.name.substr(6);
     rule.linear = linearity(base);
+    // Every rank would add a number to its part of a partial sum: as a tensor, which libtorch makes of it, it is placed.
+    const bool number = name.overload_name == "Scalar";
+    if (number && rule.linear == Rule::Linear::All) continue;
     // Rounding is not linear.
     if (base.starts_with("div") && name.overload_name.ends_with("mode")) rule.linear = Rule::Linear::No;
     table[base + (name.overload_name.empty() ? "" : "." + name.overload_name)] = rule;

@@ -77,6 +77,8 @@ void over_parts(const Call& call, int axis, Options& options, bool linear, const
 
 void summed(const Call& call, int axis, Options& options) {
   static const Placement sum = Partial();
+  const Placement here = call.at(0, axis);
+  if (here.is_partial() && here.reduce() != ReduceOp::Sum && here.reduce() != ReduceOp::Avg) return;
   over_parts(call, axis, options, true, &sum);
 }
 void greatest(const Call& call, int axis, Options& options) {
@@ -122,6 +124,43 @@ void dim_whole(const Call& call, int axis, Options& options) {
     const bool even = call.sizes(0)[static_cast<std::size_t>(d)] % call.parts_with(0, d, axis) == 0;
     if (d != dim && (used || (here.is_shard(dim) && even))) all(d);
   }
+}
+
+void flipped(const Call& call, int axis, Options& options) {
+  const auto dims = call.arg(1).toIntVector();
+  map_dims(call, axis, options, true, [&](std::int64_t d) {
+    const auto is = [&](std::int64_t dim) { return (dim + call.dims(0)) % call.dims(0) == d; };
+    return std::any_of(dims.begin(), dims.end(), is) ? -1 : d;
+  });
+}
+
+//! value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim) as a scatter that keeps to the cuts.
+void selected_backward(const Call& call) {
+  at::Tensor grad = call.arg(0).toTensor(), indices = call.arg(2).toTensor();
+  const auto sizes = call.arg(3).toIntVector();
+  const std::int64_t dim = call.dim_arg(1, static_cast<std::int64_t>(sizes.size()));
+  if (!call.arg(4).toBool() && !sizes.empty()) {
+    grad = grad.unsqueeze(dim);
+    indices = indices.unsqueeze(dim);
+  }
+  finish(call, grad.new_zeros(sizes).scatter(dim, indices, grad));
+}
+
+// norm(self, p?, dim[], keepdim)
+void whole_norm(const Call& call) {
+  const at::Tensor x = call.arg(0).toTensor();
+  const at::Scalar p = call.arg(1).isNone() ? at::Scalar(2) : call.arg(1).toScalar();
+  const bool dims = call.count() > 2;
+  const std::vector<std::int64_t> list = dims ? call.arg(2).toIntVector() : std::vector<std::int64_t>();
+  const bool keep = dims && call.arg(3).toBool();
+  finish(call, at::linalg_vector_norm(x, p, list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list), keep));
+}
+
+void stay(const Call& call, int axis, Options& options) {
+  options.clear();
+  Option option = call.option();
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) option.in[i] = call.at(i, axis);
+  options.push_back(option);
 }
 
 void last_two_whole(const Call& call, int axis, Options& options) {
@@ -173,10 +212,12 @@ void add_reduction_rules(RuleTable& table) {
     table[name] = {.options = along_others};
   }
   for (const char* name : {"_softmax", "_softmax_backward_data", "cumsum", "cumprod", "sort", "sort.stable", "topk",
-                           "flip", "_log_softmax_backward_data"}) {
+                           "_log_softmax_backward_data"}) {
     table[name] = {.options = dim_whole};
   }
-  table.erase("flip");
+  table["flip"] = {.options = flipped};
+  table["value_selecting_reduction_backward"] = {.options = stay, .whole = selected_backward, .composite = true};
+  table["norm.Scalar"] = table["norm.ScalarOpt_dim"] = {.options = stay, .whole = whole_norm, .composite = true};
   table["tril"] = table["triu"] = {.options = last_two_whole};
   table["linalg_vector_norm"] = {.options = norm_options, .execute = norm_of_parts};
   // Their answer needs all elements.

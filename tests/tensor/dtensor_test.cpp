@@ -99,7 +99,7 @@ TEST(DTensor, WrongUseIsNamed) {
   on_mesh({2}, [](const DeviceMesh& mesh) {
     EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {Shard(1)}), UsageError);
     EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {Shard(0), Shard(0)}), UsageError);
-    EXPECT_THROW(from_local(at::ones({2}), mesh, {Shard(0)}, Shape{3}), ShapeError);
+    EXPECT_THROW(from_local(at::ones({2}), mesh, {Shard(0)}, Shape{7}), ShapeError);
     EXPECT_THROW(to_local(at::ones({2})), UsageError);
     const at::Tensor d = distribute_tensor(numbers({4, 4}, 1), mesh, {Shard(0)});
     EXPECT_ANY_THROW(d.data_ptr());

@@ -68,7 +68,7 @@ std::vector<Case> cases() {
       {"slice", {{6, 8}}, [](const Inputs& x) { return x[0].slice(0, 1, 5).slice(1, 0, 8, 2).exp() + x[0].select(1, 3).slice(0, 0, 4).unsqueeze(1); }},
       {"split", {{4, 6}}, [](const Inputs& x) {
          const auto parts = x[0].chunk(3, 1);
-         return parts[0] * parts[2] + parts[1].flip({}) ;
+         return parts[0] * parts[2] + parts[1].flip({0});
        }},
       {"unbind", {{3, 4, 6}}, [](const Inputs& x) {
          const auto parts = x[0].unbind(0);
@@ -113,14 +113,14 @@ void check(const Case& c, const DeviceMesh& mesh, unsigned seed) {
   const std::string where = c.name + layout + " on " + mesh.text() + ", seed " + std::to_string(seed);
   try {
     const at::Tensor want = c.run(dense), got = c.run(cut);
-    ASSERT_TRUE(is_distributed(got)) << where;
+    ASSERT_TRUE(is_dtensor(got)) << where;
     ASSERT_EQ(got.sizes(), want.sizes()) << where;
     ASSERT_LT(difference(full_tensor(got).detach(), want.detach()), 2e-5) << where << " gives " << text(placements_of(got));
     const at::Tensor weight = numbers(want.sizes(), seed + 5).to(want.scalar_type());
     (want * weight).sum().backward();
     (got * weight).sum().backward();
     for (std::size_t i = 0; i < cut.size(); ++i) {
-      ASSERT_TRUE(is_distributed(cut[i].grad())) << where;
+      ASSERT_TRUE(is_dtensor(cut[i].grad())) << where;
       ASSERT_LT(difference(full_tensor(cut[i].grad()), dense[i].grad()), 5e-5) << where << " gradient " << i;
     }
     const torch::InferenceMode inference;

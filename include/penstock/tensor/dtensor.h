@@ -33,7 +33,7 @@ at::Tensor full_tensor(const at::Tensor& tensor);
 //! The same values in other places, by the cheapest way in bytes. The gradient comes back to the old places.
 at::Tensor redistribute(const at::Tensor& tensor, Placements placements);
 
-bool is_distributed(const at::Tensor& tensor);
+bool is_dtensor(const at::Tensor& tensor);
 //! These throw UsageError for a plain tensor.
 DeviceMesh mesh_of(const at::Tensor& tensor);
 const Placements& placements_of(const at::Tensor& tensor);

@@ -10,9 +10,12 @@
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
 #include <penstock/parallel/ddp.h>
+#include <penstock/parallel/input_reshard.h>
+#include <penstock/parallel/loss_parallel.h>
 #include <penstock/parallel/pipeline_data_parallel.h>
 #include <penstock/parallel/replicate.h>
 #include <penstock/parallel/sharded.h>
+#include <penstock/parallel/tensor_parallel.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/pipe/wrappers.h>
 #include <penstock/runtime/error.h>
@@ -23,6 +26,8 @@
 #include <penstock/runtime/stage.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
+#include <penstock/tensor/dtensor.h>
+#include <penstock/tensor/flatten.h>
 #include <penstock/value/call.h>
 #include <penstock/value/loss_reduction.h>
 #include <penstock/value/microbatch.h>

@@ -1,5 +1,5 @@
-// Backward nodes. A distributed tensor stands for its global value, which moving does not change: the gradient is the
-// same global value too, and only has to be brought to the places of the input.
+// Backward nodes. A distributed tensor stands for its global value, which moving does not change: the
+// gradient is the same global value too, and only has to be brought to the places of the input.
 #include "tensor/autograd.h"
 
 #include "tensor/move.h"
@@ -16,7 +16,9 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-bool needs_gradient(const at::Tensor& source) { return c10::GradMode::is_enabled() && source.requires_grad(); }
+bool needs_gradient(const at::Tensor& source) {
+  return c10::GradMode::is_enabled() && source.requires_grad();
+}
 
 at::Tensor with_history(at::Tensor result, const at::Tensor& source, const c10::intrusive_ptr<Node>& node) {
   node->set_next_edges(torch::autograd::collect_next_edges(source));
@@ -33,7 +35,8 @@ struct RedistributeBackward : Node {
     if (!grads[0].defined()) return {at::Tensor()};
     at::Tensor grad = grads[0];
     // A gradient that an operator made from plain tensors is the same on every rank.
-    if (!impl_of(grad)) grad = local_to_distributed(grad, mesh, Placements(to.size(), Replicate()), grad.sizes());
+    if (!impl_of(grad))
+      grad = local_to_distributed(grad, mesh, Placements(to.size(), Replicate()), grad.sizes());
     return {redistributed(grad, to, false)};
   }
 };
@@ -88,8 +91,8 @@ at::Tensor redistributed(const at::Tensor& tensor, const Placements& to, bool re
   {
     const c10::AutoGradMode off(false);
     Part part = move(Part{impl->local(), nullptr}, tensor.sizes(), impl->mesh_ptr(), impl->placements(), to);
-    result = wrap(std::move(part), impl->mesh_ptr(), to, tensor.scalar_type(), tensor.device(), tensor.sizes(),
-                  dense_strides(tensor.sizes(), {}));
+    result = wrap(std::move(part), impl->mesh_ptr(), to, tensor.scalar_type(), tensor.device(),
+                  tensor.sizes(), dense_strides(tensor.sizes(), {}));
   }
   if (grad) {
     auto node = c10::make_intrusive<RedistributeBackward>();
@@ -98,7 +101,8 @@ at::Tensor redistributed(const at::Tensor& tensor, const Placements& to, bool re
     result = with_history(result, tensor, node);
   }
   if (remember) {
-    impl->memo = std::make_unique<DTensorImpl::Memo>(DTensorImpl::Memo{to, result, static_cast<std::uint32_t>(tensor._version())});
+    impl->memo = std::make_unique<DTensorImpl::Memo>(
+        DTensorImpl::Memo{to, result, static_cast<std::uint32_t>(tensor._version())});
   }
   return result;
 }

@@ -19,20 +19,24 @@ namespace {
 DTensorImpl& required(const at::Tensor& tensor, const char* call) {
   DTensorImpl* const impl = tensor.defined() ? impl_of(tensor) : nullptr;
   if (impl) return *impl;
-  throw UsageError(std::string(call) + " needs a distributed tensor", {}, "make one with distribute_tensor or from_local");
+  throw UsageError(std::string(call) + " needs a distributed tensor", {},
+                   "make one with distribute_tensor or from_local");
 }
 
-void check_sizes(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements, const MeshState& mesh) {
+void check_sizes(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements,
+                 const MeshState& mesh) {
   const Sizes want = local_sizes(sizes, placements, mesh);
   if (c10::IntArrayRef(want) == local.sizes()) return;
   std::ostringstream text;
-  text << "the part of this rank has sizes " << local.sizes() << " where a tensor of " << sizes << " with placements "
-       << penstock::text(placements) << " has " << c10::IntArrayRef(want);
-  throw ShapeError(text.str(), {}, "shards are cut as torch.chunk does; give the global sizes where they are uneven");
+  text << "the part of this rank has sizes " << local.sizes() << " where a tensor of " << sizes
+       << " with placements " << penstock::text(placements) << " has " << c10::IntArrayRef(want);
+  throw ShapeError(text.str(), {},
+                   "shards are cut as torch.chunk does; give the global sizes where they are uneven");
 }
 
 at::Tensor constructed(c10::IntArrayRef sizes, const DeviceMesh& mesh, const Placements& placements,
-                       at::ScalarType dtype, const std::function<void(at::Tensor&, const Placements&)>& fill) {
+                       at::ScalarType dtype,
+                       const std::function<void(at::Tensor&, const Placements&)>& fill) {
   const Placements at = checked(placements, static_cast<std::int64_t>(sizes.size()), *mesh.state());
   const c10::AutoGradMode off(false);
   at::Tensor local = at::empty(local_sizes(sizes, at, *mesh.state()), at::TensorOptions(dtype));
@@ -42,7 +46,8 @@ at::Tensor constructed(c10::IntArrayRef sizes, const DeviceMesh& mesh, const Pla
 
 }  // namespace
 
-at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements, bool broadcast) {
+at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements,
+                             bool broadcast) {
   const MeshPtr& state = mesh.state();
   if (impl_of(whole)) {
     throw UsageError("distribute_tensor got a tensor that is distributed already", {}, "call redistribute");
@@ -108,10 +113,18 @@ at::Tensor redistribute(const at::Tensor& tensor, Placements placements) {
   return redistributed(tensor, checked(std::move(placements), tensor.dim(), impl.mesh()), false);
 }
 
-bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && impl_of(tensor) != nullptr; }
-DeviceMesh mesh_of(const at::Tensor& tensor) { return DeviceMesh(required(tensor, "mesh_of").mesh_ptr()); }
-const Placements& placements_of(const at::Tensor& tensor) { return required(tensor, "placements_of").placements(); }
-const at::Tensor& local_of(const at::Tensor& tensor) { return required(tensor, "local_of").local(); }
+bool is_dtensor(const at::Tensor& tensor) {
+  return tensor.defined() && impl_of(tensor) != nullptr;
+}
+DeviceMesh mesh_of(const at::Tensor& tensor) {
+  return DeviceMesh(required(tensor, "mesh_of").mesh_ptr());
+}
+const Placements& placements_of(const at::Tensor& tensor) {
+  return required(tensor, "placements_of").placements();
+}
+const at::Tensor& local_of(const at::Tensor& tensor) {
+  return required(tensor, "local_of").local();
+}
 
 std::string describe(const at::Tensor& tensor) {
   const DTensorImpl& impl = required(tensor, "describe");
@@ -122,8 +135,8 @@ std::string describe(const at::Tensor& tensor) {
   return text.str();
 }
 
-at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMesh& mesh, Placements placements,
-                            at::ScalarType dtype) {
+at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMesh& mesh,
+                            Placements placements, at::ScalarType dtype) {
   return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
     local.fill_(value);
     for (std::size_t axis = 0; axis < at.size(); ++axis) {

@@ -20,8 +20,8 @@ at::Tensor PendingLocal::get() {
   return result_;
 }
 
-DTensorImpl::DTensorImpl(Part part, MeshPtr mesh, const Placements& placements, at::ScalarType dtype, at::Device device,
-                         c10::IntArrayRef sizes, c10::IntArrayRef strides)
+DTensorImpl::DTensorImpl(Part part, MeshPtr mesh, const Placements& placements, at::ScalarType dtype,
+                         at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides)
     : c10::TensorImpl(kKeys, c10::scalarTypeToTypeMeta(dtype), device),
       part_(std::move(part)),
       mesh_(std::move(mesh)),
@@ -31,7 +31,9 @@ DTensorImpl::DTensorImpl(Part part, MeshPtr mesh, const Placements& placements, 
 }
 
 DTensorImpl::DTensorImpl(at::Tensor local, const DTensorImpl& like)
-    : c10::TensorImpl(kKeys, local.dtype(), local.device()), mesh_(like.mesh_), placements_(like.placements_) {
+    : c10::TensorImpl(kKeys, local.dtype(), local.device()),
+      mesh_(like.mesh_),
+      placements_(like.placements_) {
   set_storage_access_should_throw();
   sizes_and_strides_ = like.sizes_and_strides_;
   numel_ = like.numel_;
@@ -41,8 +43,8 @@ DTensorImpl::DTensorImpl(at::Tensor local, const DTensorImpl& like)
 
 c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                          bool allow_change) const {
-  auto copy = c10::make_intrusive<DTensorImpl>(part_, mesh_, placements_, c10::typeMetaToScalarType(dtype()), device(),
-                                               sizes(), strides());
+  auto copy = c10::make_intrusive<DTensorImpl>(part_, mesh_, placements_, c10::typeMetaToScalarType(dtype()),
+                                               device(), sizes(), strides());
   if (!copy->is_inference()) copy->set_version_counter(version);
   copy->set_allow_tensor_metadata_change(allow_change);
   copy->pinned = pinned;
@@ -69,12 +71,14 @@ void DTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) 
   set_sizes_and_strides(other.sizes(), other.strides());
 }
 
-at::Tensor wrap(Part part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype, at::Device device,
-                c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  return at::detail::make_tensor<DTensorImpl>(std::move(part), mesh, placements, dtype, device, sizes, strides);
+at::Tensor wrap(Part part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype,
+                at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return at::detail::make_tensor<DTensorImpl>(std::move(part), mesh, placements, dtype, device, sizes,
+                                              strides);
 }
 
-at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements, c10::IntArrayRef sizes) {
+at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements,
+                c10::IntArrayRef sizes) {
   return wrap(Part{local, nullptr}, mesh, placements, local.scalar_type(), local.device(), sizes,
               dense_strides(sizes, local.strides()));
 }

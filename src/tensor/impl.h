@@ -1,6 +1,7 @@
-// The tensor behind a distributed tensor: global sizes, the part of this rank, a mesh and placements. It has a backend
-// key of its own, PrivateUse3, with which the autograd keys come, so that derivative formulas see global shapes; and
-// one key above autograd, where operators' arguments are moved to where they are needed (kernels.h).
+// The tensor behind a distributed tensor: global sizes, the part of this rank, a mesh and placements. It has
+// a backend key of its own, PrivateUse3, with which the autograd keys come, so that derivative formulas see
+// global shapes; and one key above autograd, where operators' arguments are moved to where they are needed
+// (kernels.h).
 #pragma once
 
 #include "tensor/layout.h"
@@ -22,7 +23,8 @@ constexpr auto kBeforeKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 //! A part that is still on its way: waited for by the first who uses it.
 class PendingLocal {
  public:
-  PendingLocal(Work work, std::function<at::Tensor()> finish) : work_(std::move(work)), finish_(std::move(finish)) {}
+  PendingLocal(Work work, std::function<at::Tensor()> finish)
+      : work_(std::move(work)), finish_(std::move(finish)) {}
   at::Tensor get();
 
  private:
@@ -92,8 +94,9 @@ inline DTensorImpl* impl_of(const at::Tensor& tensor) {
 }
 
 //! A distributed tensor without history.
-at::Tensor wrap(Part part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype, at::Device device,
-                c10::IntArrayRef sizes, c10::IntArrayRef strides);
-at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements, c10::IntArrayRef sizes);
+at::Tensor wrap(Part part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype,
+                at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides);
+at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements,
+                c10::IntArrayRef sizes);
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
-// Two kernels for each operator with a rule. Above autograd its tensors are moved, by differentiable steps, to where
-// the plan wants them: what is saved for backward is then what was computed with, and each move has its own backward.
-// Below autograd the operator runs on the parts. Without gradients the first does the work of the second at once.
+// Two kernels for each operator with a rule. Above autograd its tensors are moved, by differentiable steps,
+// to where the plan wants them: what is saved for backward is then what was computed with, and each move has
+// its own backward. Below autograd the operator runs on the parts. Without gradients the first does the work
+// of the second at once.
 #include "tensor/kernels.h"
 
 #include "tensor/autograd.h"
@@ -81,8 +82,8 @@ unsigned axes_of(const Placements& placements, std::size_t dim) {
   return axes;
 }
 
-//! Global sizes of a result. Where cuts are uneven, a dim that is cut has the size of the input's dim that is cut by the
-//! same axes: rules let uneven cuts only through where the result takes the dim over.
+//! Global sizes of a result. Where cuts are uneven, a dim that is cut has the size of the input's dim that is
+//! cut by the same axes: rules let uneven cuts only through where the result takes the dim over.
 Sizes global_sizes(const Call& call, const Plan& plan, c10::IntArrayRef local, const Placements& placements) {
   Sizes sizes(local.begin(), local.end());
   for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
@@ -119,7 +120,8 @@ void compute(Call& call, const Plan& plan) {
   }
   // A view of a normal tensor is a normal tensor, in inference mode too.
   std::optional<c10::InferenceMode> normal;
-  if (call.rule.is_view && !call.tensors[0].tensor.is_inference() && c10::InferenceMode::is_enabled()) normal.emplace(false);
+  if (call.rule.is_view && !call.tensors[0].tensor.is_inference() && c10::InferenceMode::is_enabled())
+    normal.emplace(false);
   const auto wrapped = [&](const at::Tensor& local, std::size_t result) {
     if (!local.defined()) return local;
     const Placements& placements = plan.out[result];
@@ -136,7 +138,8 @@ void compute(Call& call, const Plan& plan) {
       value = std::move(list);
     }
   }
-  if (call.rule.is_view && call.tensors[0].impl && (call.tensors[0].impl->pinned || call.tensors[0].impl->wish)) {
+  if (call.rule.is_view && call.tensors[0].impl &&
+      (call.tensors[0].impl->pinned || call.tensors[0].impl->wish)) {
     if (stack[base].isTensor()) {
       DTensorImpl* const view = impl_of(stack[base].toTensor());
       view->pinned = call.tensors[0].impl->pinned;
@@ -196,7 +199,8 @@ bool any_requires_grad(const c10::IValue* args, std::size_t count) {
     if (args[i].isTensor() && args[i].toTensor().defined() && args[i].toTensor().requires_grad()) return true;
     if (args[i].isList() && !args[i].isIntList()) {
       for (const c10::IValue& element : args[i].toListRef()) {
-        if (element.isTensor() && element.toTensor().defined() && element.toTensor().requires_grad()) return true;
+        if (element.isTensor() && element.toTensor().defined() && element.toTensor().requires_grad())
+          return true;
       }
     }
   }
@@ -210,7 +214,8 @@ void grant_wish(Call& call) {
     for (TensorArg& other : call.tensors) {
       if (&other == &arg || (other.impl && other.impl->pinned) || other.tensor.dim() < 2) continue;
       if (!other.impl) {
-        other.tensor = local_to_distributed(other.tensor, call.mesh, Placements(call.mesh->shape.size()), other.tensor.sizes());
+        other.tensor = local_to_distributed(other.tensor, call.mesh, Placements(call.mesh->shape.size()),
+                                            other.tensor.sizes());
         other.impl = impl_of(other.tensor);
       }
       Placements want = other.impl->placements();
@@ -234,8 +239,9 @@ struct BeforeAutograd : c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const std::size_t count = op.schema().arguments().size();
-    const bool recorded = rule.writes_first || rule.is_view || rule.composite ||
-                          (c10::GradMode::is_enabled() && any_requires_grad(stack->data() + (stack->size() - count), count));
+    const bool recorded =
+        rule.writes_first || rule.is_view || rule.composite ||
+        (c10::GradMode::is_enabled() && any_requires_grad(stack->data() + (stack->size() - count), count));
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforeKey);
     if (rule.kind == Rule::Kind::Pointwise) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
@@ -252,7 +258,8 @@ struct BeforeAutograd : c10::OperatorKernel {
     const bool moved = align(call, plan);
     if (rule.whole) return rule.whole(call);
     // What was moved in inference mode is an inference tensor, whatever it was made of.
-    if (moved && c10::InferenceMode::is_enabled()) below = below - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+    if (moved && c10::InferenceMode::is_enabled())
+      below = below - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
     if (recorded) return op.redispatchBoxed(below, stack);
     compute(call, plan);
   }
@@ -280,12 +287,14 @@ struct OnParts : c10::OperatorKernel {
 void unknown(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   Rule rule;
-  const bool writes = !schema.arguments().empty() && schema.arguments()[0].alias_info() && schema.arguments()[0].alias_info()->isWrite();
+  const bool writes = !schema.arguments().empty() && schema.arguments()[0].alias_info() &&
+                      schema.arguments()[0].alias_info()->isWrite();
   Call call(op, rule, stack);
   if (!replicate_unknown || writes || !call.mesh) {
-    throw UsageError("there is no sharding rule for " + call.text(), {.op = schema.name()},
-                     writes ? "use the operator that returns a new tensor, or work on local_of() the tensor"
-                            : "take full_tensor() of its arguments, or hold a ReplicateUnknownOps around the call");
+    throw UsageError(
+        "there is no sharding rule for " + call.text(), {.op = schema.name()},
+        writes ? "use the operator that returns a new tensor, or work on local_of() the tensor"
+               : "take full_tensor() of its arguments, or hold a ReplicateUnknownOps around the call");
   }
   own_lists(call);
   const Plan plan = make_plan(call);
@@ -323,14 +332,16 @@ class Registration {
         rule.writes_first = alias && alias->isWrite();
         rule.is_view = alias && !alias->isWrite();
       }
-      before_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BeforeAutograd>(rule)));
+      before_.impl(name.c_str(),
+                   torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BeforeAutograd>(rule)));
       if (rule.composite) continue;
       parts_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OnParts>(rule)));
     }
     // Operators that libtorch would make of their `out` form: into plain memory, past the fallback.
     for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
       if (!name.name.starts_with("aten::")) continue;
-      const std::string text = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+      const std::string text =
+          name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
       const auto op = dispatcher.findOp(name);
       if (table.contains(text) || !op) continue;
       if (!op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
@@ -351,7 +362,11 @@ void register_kernels() {
   static const Registration once;
 }
 
-ReplicateUnknownOps::ReplicateUnknownOps() : outer_(replicate_unknown) { replicate_unknown = true; }
-ReplicateUnknownOps::~ReplicateUnknownOps() { replicate_unknown = outer_; }
+ReplicateUnknownOps::ReplicateUnknownOps() : outer_(replicate_unknown) {
+  replicate_unknown = true;
+}
+ReplicateUnknownOps::~ReplicateUnknownOps() {
+  replicate_unknown = outer_;
+}
 
 }  // namespace penstock

@@ -47,7 +47,8 @@ std::int64_t parts_of(std::int64_t dim, const Placements& placements, const Mesh
 bool is_even(c10::IntArrayRef sizes, const Placements& placements, const MeshState& mesh) {
   for (const Placement& placement : placements) {
     if (!placement.is_shard()) continue;
-    if (sizes[static_cast<std::size_t>(placement.dim())] % parts_of(placement.dim(), placements, mesh) != 0) return false;
+    if (sizes[static_cast<std::size_t>(placement.dim())] % parts_of(placement.dim(), placements, mesh) != 0)
+      return false;
   }
   return true;
 }

@@ -1,4 +1,5 @@
-// The arithmetic of placements: which part of a tensor of given global sizes a rank has, and what moving it costs.
+// The arithmetic of placements: which part of a tensor of given global sizes a rank has, and what moving it
+// costs.
 #pragma once
 
 #include "tensor/mesh_state.h"
@@ -38,11 +39,12 @@ bool is_even(c10::IntArrayRef sizes, const Placements& placements, const MeshSta
 //! Strides of a dense tensor of these sizes with its dims in the order of the local strides.
 Sizes dense_strides(c10::IntArrayRef sizes, c10::IntArrayRef local_strides);
 
-//! Bytes that a rank sends to change one axis of `n` ranks from one placement to another, for a tensor that has `bytes`
-//! on a rank if that axis is replicated. Not finite (-1) where there is no direct way.
+//! Bytes that a rank sends to change one axis of `n` ranks from one placement to another, for a tensor that
+//! has `bytes` on a rank if that axis is replicated. Not finite (-1) where there is no direct way.
 double move_bytes(const Placement& from, const Placement& to, double bytes, std::int64_t n);
 
-//! Negative dims made positive; throws UsageError for dims that the tensor does not have, and for a wrong count.
+//! Negative dims made positive; throws UsageError for dims that the tensor does not have, and for a wrong
+//! count.
 Placements checked(Placements placements, std::int64_t dims, const MeshState& mesh);
 
 }  // namespace penstock

@@ -25,8 +25,8 @@ DeviceMesh::DeviceMesh(const Group& group, std::vector<std::int64_t> shape, std:
     for (std::size_t i = 0; i < shape.size(); ++i) names.push_back("axis" + std::to_string(i));
   }
   if (names.size() != shape.size()) {
-    throw UsageError("a mesh of " + std::to_string(shape.size()) + " axes got " + std::to_string(names.size()) +
-                     " names");
+    throw UsageError("a mesh of " + std::to_string(shape.size()) + " axes got " +
+                     std::to_string(names.size()) + " names");
   }
   auto sorted = names;
   std::sort(sorted.begin(), sorted.end());
@@ -37,14 +37,15 @@ DeviceMesh::DeviceMesh(const Group& group, std::vector<std::int64_t> shape, std:
   if (shape.empty() || !positive || product(shape) != group.size()) {
     std::vector<std::string> parts;
     for (const std::int64_t n : shape) parts.push_back(std::to_string(n));
-    throw UsageError("a mesh of " + join(parts, " x ") + " does not hold the " + std::to_string(group.size()) +
-                         " ranks of group " + group.name(),
+    throw UsageError("a mesh of " + join(parts, " x ") + " does not hold the " +
+                         std::to_string(group.size()) + " ranks of group " + group.name(),
                      {}, "the product of the axes must be the number of ranks");
   }
   state_->shape = std::move(shape);
   state_->names = std::move(names);
   state_->all = group;
-  for (int member = 0; member < group.size(); ++member) state_->ranks.push_back(group.global_rank(member).value);
+  for (int member = 0; member < group.size(); ++member)
+    state_->ranks.push_back(group.global_rank(member).value);
 
   state_->coordinate.resize(state_->shape.size());
   std::int64_t rest = group.rank();
@@ -67,30 +68,46 @@ DeviceMesh::DeviceMesh(const Group& group, std::vector<std::int64_t> shape, std:
   }
 }
 
-int DeviceMesh::ndim() const { return static_cast<int>(state_->shape.size()); }
-std::int64_t DeviceMesh::size() const { return product(state_->shape); }
-std::int64_t DeviceMesh::size(int axis) const { return state_->shape.at(static_cast<std::size_t>(axis)); }
-const std::vector<std::int64_t>& DeviceMesh::shape() const { return state_->shape; }
-const std::vector<std::string>& DeviceMesh::names() const { return state_->names; }
-const std::vector<int>& DeviceMesh::ranks() const { return state_->ranks; }
+int DeviceMesh::ndim() const {
+  return static_cast<int>(state_->shape.size());
+}
+std::int64_t DeviceMesh::size() const {
+  return product(state_->shape);
+}
+std::int64_t DeviceMesh::size(int axis) const {
+  return state_->shape.at(static_cast<std::size_t>(axis));
+}
+const std::vector<std::int64_t>& DeviceMesh::shape() const {
+  return state_->shape;
+}
+const std::vector<std::string>& DeviceMesh::names() const {
+  return state_->names;
+}
+const std::vector<int>& DeviceMesh::ranks() const {
+  return state_->ranks;
+}
 
 int DeviceMesh::axis(std::string_view name) const {
   const auto found = std::find(state_->names.begin(), state_->names.end(), name);
   if (found != state_->names.end()) return static_cast<int>(found - state_->names.begin());
   const std::string near = nearest(name, state_->names);
-  throw UsageError(text() + " has no axis " + quote(name), {}, near.empty() ? "" : "did you mean " + quote(near) + "?");
+  throw UsageError(text() + " has no axis " + quote(name), {},
+                   near.empty() ? "" : "did you mean " + quote(near) + "?");
 }
 
 std::int64_t DeviceMesh::coordinate(int axis) const {
   return state_->coordinate.at(static_cast<std::size_t>(axis));
 }
 
-const Group& DeviceMesh::group(int axis) const { return state_->groups.at(static_cast<std::size_t>(axis)); }
+const Group& DeviceMesh::group(int axis) const {
+  return state_->groups.at(static_cast<std::size_t>(axis));
+}
 
 const Group& DeviceMesh::all() const {
   if (ndim() == 1) return state_->groups[0];
   if (state_->all) return *state_->all;
-  throw UsageError("this part of a mesh has no group of all its ranks", {}, "make a mesh from a group of them");
+  throw UsageError("this part of a mesh has no group of all its ranks", {},
+                   "make a mesh from a group of them");
 }
 
 DeviceMesh DeviceMesh::sub(const std::vector<std::string>& names) const {
@@ -103,7 +120,8 @@ DeviceMesh DeviceMesh::sub(const std::vector<std::string>& names) const {
   std::vector<int> axes;
   for (const std::string& name : names) {
     const int from = axis(name);
-    if (std::find(axes.begin(), axes.end(), from) != axes.end()) throw UsageError("axis " + quote(name) + " twice");
+    if (std::find(axes.begin(), axes.end(), from) != axes.end())
+      throw UsageError("axis " + quote(name) + " twice");
     axes.push_back(from);
     part->names.push_back(name);
     part->shape.push_back(size(from));
@@ -127,7 +145,9 @@ DeviceMesh DeviceMesh::sub(const std::vector<std::string>& names) const {
   return DeviceMesh(part);
 }
 
-DeviceMesh DeviceMesh::flatten(const std::string& name) const { return DeviceMesh(all(), {size()}, {name}); }
+DeviceMesh DeviceMesh::flatten(const std::string& name) const {
+  return DeviceMesh(all(), {size()}, {name});
+}
 
 void DeviceMesh::manual_seed(std::uint64_t seed) const {
   state_->seed = seed;

@@ -1,5 +1,5 @@
-// The steps. A dim that several axes cut is cut by them in their order, so an axis can be changed only while no later
-// axis cuts the dims concerned.
+// The steps. A dim that several axes cut is cut by them in their order, so an axis can be changed only while
+// no later axis cuts the dims concerned.
 #include "tensor/move.h"
 
 #include <penstock/base/error.h>
@@ -32,11 +32,17 @@ at::Tensor padded(const at::Tensor& t, std::int64_t dim, std::int64_t size) {
   return result;
 }
 
-std::int64_t bytes_of(const at::Tensor& t) { return static_cast<std::int64_t>(t.nbytes()); }
+std::int64_t bytes_of(const at::Tensor& t) {
+  return static_cast<std::int64_t>(t.nbytes());
+}
 
 //! Transports know no bool.
-at::Tensor as_bytes(const at::Tensor& t) { return t.scalar_type() == at::kBool ? t.view(at::kByte) : t; }
-at::Tensor as_type(const at::Tensor& t, at::ScalarType type) { return type == at::kBool ? t.view(at::kBool) : t; }
+at::Tensor as_bytes(const at::Tensor& t) {
+  return t.scalar_type() == at::kBool ? t.view(at::kByte) : t;
+}
+at::Tensor as_type(const at::Tensor& t, at::ScalarType type) {
+  return type == at::kBool ? t.view(at::kBool) : t;
+}
 
 Part gather(const at::Tensor& local, const Axis& axis, std::int64_t dim, std::int64_t size) {
   const std::int64_t each = (size + axis.n - 1) / axis.n;
@@ -67,7 +73,8 @@ Part all_reduce(const at::Tensor& local, const Axis& axis, ReduceOp op) {
   return {{}, std::make_shared<PendingLocal>(std::move(work), [sum] { return sum; })};
 }
 
-Part reduce_scatter(const at::Tensor& local, const Axis& axis, std::int64_t dim, std::int64_t size, ReduceOp op) {
+Part reduce_scatter(const at::Tensor& local, const Axis& axis, std::int64_t dim, std::int64_t size,
+                    ReduceOp op) {
   const std::int64_t each = (size + axis.n - 1) / axis.n;
   at::Tensor input;
   if (dim == 0 && size % axis.n == 0) {
@@ -252,7 +259,8 @@ std::vector<Placements> find_path(c10::IntArrayRef sizes, const MeshState& mesh,
   return path;
 }
 
-Part move(Part part, c10::IntArrayRef sizes, const MeshPtr& mesh, const Placements& from, const Placements& to) {
+Part move(Part part, c10::IntArrayRef sizes, const MeshPtr& mesh, const Placements& from,
+          const Placements& to) {
   Placements at = from;
   for (const Placements& next : find_path(sizes, *mesh, from, to)) {
     for (std::size_t axis = 0; axis < at.size(); ++axis) {

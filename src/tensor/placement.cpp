@@ -1,7 +1,6 @@
 // Placements as text.
-#include <penstock/tensor/placement.h>
-
 #include <penstock/base/text.h>
+#include <penstock/tensor/placement.h>
 
 #include <vector>
 

@@ -1,6 +1,6 @@
-// The cost model: bytes on the wire to bring the arguments where an option wants them, axis by axis. Moving a parameter
-// counts a thousandfold (its module was cut that way on purpose), and leaving a replicated value as a partial
-// sum counts as the reduction that it only puts off.
+// The cost model: bytes on the wire to bring the arguments where an option wants them, axis by axis. Moving a
+// parameter counts a thousandfold (its module was cut that way on purpose), and leaving a replicated value as
+// a partial sum counts as the reduction that it only puts off.
 #include "tensor/rules.h"
 
 #include <penstock/base/error.h>
@@ -45,8 +45,10 @@ double cost_of(const Call& call, const Option& option, int axis) {
 }
 
 [[noreturn]] void refuse_in_place(const Call& call) {
-  throw UsageError("an operator that writes its first tensor cannot keep that tensor's placements: " + call.text(),
-                   {.op = call.op.schema().name()}, "redistribute the tensor first, or use the operator that returns a new one");
+  throw UsageError(
+      "an operator that writes its first tensor cannot keep that tensor's placements: " + call.text(),
+      {.op = call.op.schema().name()},
+      "redistribute the tensor first, or use the operator that returns a new one");
 }
 
 }  // namespace
@@ -64,7 +66,8 @@ Call::Call(const c10::OperatorHandle& handle, const Rule& r, Stack* s) : op(hand
     } else if (mesh != impl->mesh_ptr() && !(DeviceMesh(mesh) == DeviceMesh(impl->mesh_ptr()))) {
       throw UsageError("tensors of different meshes meet: " + DeviceMesh(mesh).text() + " and " +
                            DeviceMesh(impl->mesh_ptr()).text(),
-                       {.op = op.schema().name()}, "bring one to the other's mesh: full_tensor, then distribute_tensor");
+                       {.op = op.schema().name()},
+                       "bring one to the other's mesh: full_tensor, then distribute_tensor");
     }
   };
   for (std::size_t i = 0; i < args_; ++i) {
@@ -110,7 +113,8 @@ Option Call::option() const {
 
 std::string Call::text() const {
   std::ostringstream text;
-  text << op.schema().name() << (op.schema().overload_name().empty() ? "" : "." + op.schema().overload_name()) << " of ";
+  text << op.schema().name() << (op.schema().overload_name().empty() ? "" : "." + op.schema().overload_name())
+       << " of ";
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     text << (i == 0 ? "" : " and ") << sizes(i);
     if (tensors[i].impl) text << " " << penstock::text(tensors[i].impl->placements());

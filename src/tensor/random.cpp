@@ -47,11 +47,12 @@ std::uint64_t next_key(MeshState& mesh) {
   return z ^ (z >> 31U);
 }
 
-void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements, const MeshState& mesh,
-                 std::uint64_t key, const Distribution& distribution) {
+void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements,
+                 const MeshState& mesh, std::uint64_t key, const Distribution& distribution) {
   for (const Placement& placement : placements) {
     if (placement.is_partial()) {
-      throw UsageError("random numbers cannot be drawn as " + placement.text(), {}, "draw them replicated or sharded");
+      throw UsageError("random numbers cannot be drawn as " + placement.text(), {},
+                       "draw them replicated or sharded");
     }
   }
   const std::size_t dims = sizes.size();
@@ -77,7 +78,8 @@ void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placemen
   }
   local.copy_(values);
   // Rounding to fewer bits can reach the open end of the interval.
-  if (const auto* u = std::get_if<Uniform>(&distribution); u && narrow && local.scalar_type() != at::kDouble && count > 0) {
+  if (const auto* u = std::get_if<Uniform>(&distribution);
+      u && narrow && local.scalar_type() != at::kDouble && count > 0) {
     const double last = u->to - (u->to - u->from) * (local.scalar_type() == at::kFloat ? 0x1p-24 : 0x1p-8);
     local.clamp_max_(last);
   }

@@ -27,7 +27,7 @@ using Distribution = std::variant<Uniform, Normal, Bernoulli, Integers>;
 std::uint64_t next_key(MeshState& mesh);
 
 //! Fills the part of this rank of a tensor of these global sizes.
-void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements, const MeshState& mesh,
-                 std::uint64_t key, const Distribution& distribution);
+void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements,
+                 const MeshState& mesh, std::uint64_t key, const Distribution& distribution);
 
 }  // namespace penstock

@@ -1,5 +1,5 @@
-// Sharding rules: for each operator the combinations of placements, on one axis of the mesh, under which computing on
-// the parts gives parts of the result. plan.cpp picks the cheapest of them for each axis.
+// Sharding rules: for each operator the combinations of placements, on one axis of the mesh, under which
+// computing on the parts gives parts of the result. plan.cpp picks the cheapest of them for each axis.
 #pragma once
 
 #include "tensor/impl.h"
@@ -92,7 +92,7 @@ struct Rule {
   enum class Linear { No, All, First, Product } linear = Linear::No;
   bool writes_first = false;  //!< in place
   bool is_view = false;
-  bool composite = false;  //!< has no kernel of its own below autograd
+  bool composite = false;    //!< has no kernel of its own below autograd
   bool grants_wish = false;  //!< its input goes where its parameter's style wants it
 };
 
@@ -108,8 +108,8 @@ void add_index_rules(RuleTable& table);
 void add_random_rules(RuleTable& table);
 void add_attention_rules(RuleTable& table);
 
-//! Options of an operator that maps the dims of its first tensor to dims of its results (-1: needs it whole); the
-//! other tensors are replicated. Partial values pass if `linear`.
+//! Options of an operator that maps the dims of its first tensor to dims of its results (-1: needs it whole);
+//! the other tensors are replicated. Partial values pass if `linear`.
 template <class Map>
 void map_dims(const Call& call, int axis, Options& options, bool linear, const Map& map) {
   const Placement here = call.at(0, axis);

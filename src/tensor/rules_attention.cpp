@@ -1,5 +1,5 @@
-// Scaled dot-product attention on CPU: cut by batch or by heads. (Other choices of libtorch decompose into products and
-// softmax, which have rules of their own.)
+// Scaled dot-product attention on CPU: cut by batch or by heads. (Other choices of libtorch decompose into
+// products and softmax, which have rules of their own.)
 #include "tensor/rules.h"
 
 namespace penstock {
@@ -16,7 +16,8 @@ void by_batch_or_heads(const Call& call, int axis, Options& options) {
       used = used || call.at(i, axis).is_shard(d);
       const std::int64_t own = call.sizes(i)[static_cast<std::size_t>(d)];
       // Grouped heads: each part needs whole groups.
-      if (size >= 0 && own != size) legal = legal && own % call.ranks(axis) == 0 && size % call.ranks(axis) == 0;
+      if (size >= 0 && own != size)
+        legal = legal && own % call.ranks(axis) == 0 && size % call.ranks(axis) == 0;
       size = own;
     }
     if (!used || !legal) continue;

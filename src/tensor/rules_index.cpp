@@ -67,7 +67,8 @@ void cut_beside(const Call& call, int axis, Options& options, std::int64_t dim) 
     for (std::size_t i = 0; i < call.tensors.size(); ++i) {
       if (call.dims(i) != call.dims(0)) return;
       used = used || call.at(i, axis).is_shard(d);
-      equal = equal && call.sizes(i)[static_cast<std::size_t>(d)] == call.sizes(0)[static_cast<std::size_t>(d)];
+      equal =
+          equal && call.sizes(i)[static_cast<std::size_t>(d)] == call.sizes(0)[static_cast<std::size_t>(d)];
     }
     if (!used || !equal) continue;
     Option option = call.option();
@@ -107,7 +108,9 @@ void index_select_options(const Call& call, int axis, Options& options) {
 void index_options(const Call& call, int axis, Options& options) {
   if (call.tensors.size() != 2 || call.tensors[1].tensor.scalar_type() != at::kLong) return;
   const std::int64_t at = call.tensors[1].item, wide = call.dims(1);
-  map_dims(call, axis, options, true, [&](std::int64_t d) { return d == at ? -1 : d < at ? d : d - 1 + wide; });
+  map_dims(call, axis, options, true, [&](std::int64_t d) {
+    return d == at ? -1 : d < at ? d : d - 1 + wide;
+  });
   for (std::int64_t d = 0; d < wide; ++d) {
     if (!call.at(1, axis).is_shard(d)) continue;
     Option option = call.option();
@@ -136,13 +139,15 @@ void add_index_rules(RuleTable& table) {
   table["embedding"] = {.options = embedding_options, .execute = embed_parts};
   table["embedding_dense_backward"] = {.options = embedding_backward_options};
   table["gather"] = {.options = gather_options};
-  for (const char* name : {"scatter.src", "scatter.value", "scatter_add", "scatter_.src", "scatter_.value", "scatter_add_"}) {
+  for (const char* name :
+       {"scatter.src", "scatter.value", "scatter_add", "scatter_.src", "scatter_.value", "scatter_add_"}) {
     table[name] = {.options = scatter_options};
   }
   table["index_select"] = {.options = index_select_options};
   table["index.Tensor"] = {.options = index_options};
   table["index_add"] = table["index_add_"] = {.options = index_add_options};
-  for (const char* name : {"index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_", "bincount"}) {
+  for (const char* name :
+       {"index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_", "bincount"}) {
     table[name] = {.options = whole_only};
   }
 }

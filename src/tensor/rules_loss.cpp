@@ -1,7 +1,10 @@
-// Log-softmax and negative log-likelihood. Both also work with the classes cut: only a few numbers a row travel, the
-// logits stay where they are.
+// Log-softmax and negative log-likelihood. Both also work with the classes cut: only a few numbers a row
+// travel, the logits stay where they are.
+#include "tensor/loss_mode.h"
 #include "tensor/move.h"
 #include "tensor/rules.h"
+
+#include <penstock/base/error.h>
 
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/amax.h>
@@ -15,13 +18,35 @@
 #include <limits>
 
 namespace penstock {
+
+bool& loss_stays_cut() {
+  thread_local bool stays = false;
+  return stays;
+}
+
 namespace {
+
+//! Leaves only the options in which the classes stay cut.
+void keep_cut(const Call& call, Options& options, std::size_t tensor, std::int64_t classes) {
+  if (!loss_stays_cut()) return;
+  Options kept;
+  for (const Option& option : options) {
+    if (option.in[tensor].is_shard(classes)) kept.push_back(option);
+  }
+  if (kept.empty() && call.mesh->shape.size() == 1) {
+    throw UsageError("LossParallel got logits whose classes are not cut: " + call.text(),
+                     {.op = call.op.schema().name()},
+                     "cut the last layer with ColwiseParallel, or do not hold a LossParallel");
+  }
+  if (!kept.empty()) options = kept;
+}
 
 enum Reduction : std::int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
 double row_bytes(const Call& call, std::int64_t dim) {
-  const double rows = static_cast<double>(call.tensors[0].tensor.numel()) /
-                      static_cast<double>(std::max<std::int64_t>(call.sizes(0)[static_cast<std::size_t>(dim)], 1));
+  const double rows =
+      static_cast<double>(call.tensors[0].tensor.numel()) /
+      static_cast<double>(std::max<std::int64_t>(call.sizes(0)[static_cast<std::size_t>(dim)], 1));
   return rows * static_cast<double>(call.tensors[0].tensor.element_size()) + 4096;
 }
 
@@ -44,6 +69,7 @@ void log_softmax_options(const Call& call, int axis, Options& options) {
     for (std::size_t i = 0; i < call.tensors.size(); ++i) used = used || call.at(i, axis).is_shard(d);
     if (used) add_cut(call, options, d, d == dim ? (backward ? 2 : 4) * row_bytes(call, dim) : 0);
   }
+  if (!backward && dim + 1 == call.dims(0)) keep_cut(call, options, 0, dim);
 }
 
 c10::SmallVector<int, 2> axes_cutting(const Placements& placements, std::int64_t dim) {
@@ -62,8 +88,9 @@ void log_softmax_of_parts(const Call& call, const Plan& plan) {
   Sizes rows(x.sizes().begin(), x.sizes().end());
   rows[static_cast<std::size_t>(dim)] = 1;
   // A part may have no class at all.
-  const at::Tensor max = x.size(dim) > 0 ? at::amax(x, {dim}, true).contiguous()
-                                         : at::full(rows, -std::numeric_limits<double>::infinity(), x.options());
+  const at::Tensor max = x.size(dim) > 0
+                             ? at::amax(x, {dim}, true).contiguous()
+                             : at::full(rows, -std::numeric_limits<double>::infinity(), x.options());
   for (const int axis : axes) reduce_over(max, *call.mesh, axis, ReduceOp::Max);
   const at::Tensor shifted = x - max;
   const at::Tensor sum = shifted.exp().sum({dim}, true).contiguous();
@@ -106,19 +133,22 @@ struct Targets {
   at::Tensor weight;  //!< of the row; 0 where it is ignored
 };
 
-Targets localize_targets(const Call& call, const at::Tensor& x, const at::Tensor& target, const c10::IValue& weight,
-                         std::int64_t ignore, const Placements& placements) {
+Targets localize_targets(const Call& call, const at::Tensor& x, const at::Tensor& target,
+                         const c10::IValue& weight, std::int64_t ignore, const Placements& placements) {
   const std::int64_t classes = call.dims(0) - 1;
   const int self = call.tensor_at(call.op.schema().name() == "aten::nll_loss_backward" ? 1 : 0);
-  const Interval mine = interval_of(call.sizes(static_cast<std::size_t>(self))[static_cast<std::size_t>(classes)], classes,
-                                    placements, *call.mesh);
+  const Interval mine =
+      interval_of(call.sizes(static_cast<std::size_t>(self))[static_cast<std::size_t>(classes)], classes,
+                  placements, *call.mesh);
   const at::Tensor kept = target.ne(ignore);
   Targets result;
   result.inside = kept & target.ge(mine.start) & target.lt(mine.start + mine.size);
   result.local = at::where(result.inside, target - mine.start, at::zeros_like(target));
   const at::Tensor safe = at::where(kept, target, at::zeros_like(target));
   result.weight = kept.to(x.scalar_type());
-  if (!weight.isNone() && weight.toTensor().defined()) result.weight = result.weight * weight.toTensor().index_select(0, safe.reshape({-1})).reshape(safe.sizes());
+  if (!weight.isNone() && weight.toTensor().defined())
+    result.weight =
+        result.weight * weight.toTensor().index_select(0, safe.reshape({-1})).reshape(safe.sizes());
   return result;
 }
 
@@ -131,9 +161,11 @@ void nll_of_parts(const Call& call, const Plan& plan) {
   const at::Tensor x = call.arg(0).toTensor(), target = call.arg(1).toTensor();
   const Targets at = localize_targets(call, x, target, call.arg(2), ignore, plan.in[0]);
   // x may have no class here at all: gather then reads nothing.
-  at::Tensor picked = x.size(classes) > 0
-                          ? at::where(at.inside, x.gather(classes, at.local.unsqueeze(classes)).squeeze(classes), at::zeros({}, x.options()))
-                          : at::zeros(target.sizes(), x.options());
+  at::Tensor picked =
+      x.size(classes) > 0
+          ? at::where(at.inside, x.gather(classes, at.local.unsqueeze(classes)).squeeze(classes),
+                      at::zeros({}, x.options()))
+          : at::zeros(target.sizes(), x.options());
   picked = -picked * at.weight;
   const at::Tensor total = at.weight.sum();
   for (const int axis : row_axes) reduce_over(total, *call.mesh, axis, ReduceOp::Sum);
@@ -165,7 +197,8 @@ void nll_backward_of_parts(const Call& call, const Plan& plan) {
   const std::int64_t reduction = call.arg(4).toInt(), ignore = call.arg(5).toInt();
   const at::Tensor grad = call.arg(0).toTensor(), x = call.arg(1).toTensor(), target = call.arg(2).toTensor();
   const std::int64_t here = x.dim() - 1;
-  const Interval mine = interval_of(call.sizes(1)[static_cast<std::size_t>(classes)], classes, plan.in[1], *call.mesh);
+  const Interval mine =
+      interval_of(call.sizes(1)[static_cast<std::size_t>(classes)], classes, plan.in[1], *call.mesh);
   const at::Tensor kept = target.ne(ignore);
   const at::Tensor inside = kept & target.ge(mine.start) & target.lt(mine.start + mine.size);
   const at::Tensor local = at::where(inside, target - mine.start, at::zeros_like(target));
@@ -184,7 +217,8 @@ void nll_backward_of_parts(const Call& call, const Plan& plan) {
 
 void add_loss_rules(RuleTable& table) {
   table["_log_softmax"] = {.options = log_softmax_options, .execute = log_softmax_of_parts};
-  table["_log_softmax_backward_data"] = {.options = log_softmax_options, .execute = log_softmax_backward_of_parts};
+  table["_log_softmax_backward_data"] = {.options = log_softmax_options,
+                                         .execute = log_softmax_backward_of_parts};
   table["nll_loss_forward"] = {.options = nll_options, .execute = nll_of_parts};
   table["nll_loss_backward"] = {.options = nll_backward_options, .execute = nll_backward_of_parts};
 }

@@ -1,6 +1,6 @@
-// Products of matrices. `mm`, `addmm`, `bmm`, `baddbmm` keep libtorch's derivatives. `matmul` and `linear` would fold
-// leading dims into one before they multiply, which a tensor cut along its second dim does not survive: here
-// they are operators of their own, with derivatives made of themselves.
+// Products of matrices. `mm`, `addmm`, `bmm`, `baddbmm` keep libtorch's derivatives. `matmul` and `linear`
+// would fold leading dims into one before they multiply, which a tensor cut along its second dim does not
+// survive: here they are operators of their own, with derivatives made of themselves.
 #include "tensor/autograd.h"
 #include "tensor/rules.h"
 
@@ -10,8 +10,8 @@
 namespace penstock {
 namespace {
 
-void add_option(const Call& call, Options& options, const Placement& a, const Placement& b, const Placement& out,
-                std::size_t first) {
+void add_option(const Call& call, Options& options, const Placement& a, const Placement& b,
+                const Placement& out, std::size_t first) {
   Option option = call.option();
   option.in[first] = a;
   option.in[first + 1] = b;
@@ -20,7 +20,8 @@ void add_option(const Call& call, Options& options, const Placement& a, const Pl
     const std::int64_t missing = 2 + (call.dims(1) - 2) - call.dims(0);
     const std::int64_t dim = out.is_shard() ? out.dim() - missing : 0;
     if (out.is_partial()) option.in[0] = out;
-    if (out.is_shard() && dim >= 0 && call.sizes(0)[static_cast<std::size_t>(dim)] != 1) option.in[0] = Shard(dim);
+    if (out.is_shard() && dim >= 0 && call.sizes(0)[static_cast<std::size_t>(dim)] != 1)
+      option.in[0] = Shard(dim);
   }
   options.push_back(option);
 }
@@ -36,17 +37,24 @@ void product_options(const Call& call, int axis, Options& options, std::size_t f
       add_option(call, options, Shard(d), Shard(d), Shard(d), first);
     }
   } else {
-    for (std::int64_t d = 0; d + 2 < da; ++d) add_option(call, options, Shard(d), Replicate(), Shard(d), first);
+    for (std::int64_t d = 0; d + 2 < da; ++d)
+      add_option(call, options, Shard(d), Replicate(), Shard(d), first);
   }
   add_option(call, options, Shard(da - 2), Replicate(), Shard(dims - 2), first);
   add_option(call, options, Replicate(), Shard(db - 1), Shard(dims - 1), first);
   add_option(call, options, Shard(da - 1), Shard(db - 2), Partial(), first);
-  if (call.at(first, axis) == Placement(Partial())) add_option(call, options, Partial(), Replicate(), Partial(), first);
-  if (call.at(first + 1, axis) == Placement(Partial())) add_option(call, options, Replicate(), Partial(), Partial(), first);
+  if (call.at(first, axis) == Placement(Partial()))
+    add_option(call, options, Partial(), Replicate(), Partial(), first);
+  if (call.at(first + 1, axis) == Placement(Partial()))
+    add_option(call, options, Replicate(), Partial(), Partial(), first);
 }
 
-void product(const Call& call, int axis, Options& options) { product_options(call, axis, options, 0); }
-void product_and_sum(const Call& call, int axis, Options& options) { product_options(call, axis, options, 1); }
+void product(const Call& call, int axis, Options& options) {
+  product_options(call, axis, options, 0);
+}
+void product_and_sum(const Call& call, int axis, Options& options) {
+  product_options(call, axis, options, 1);
+}
 
 //! The sum over leading dims of x^T y: [.., k] and [.., n] give [k, n].
 at::Tensor fold_local(const at::Tensor& x, const at::Tensor& y) {
@@ -87,7 +95,8 @@ struct Planned {
     const auto moved = [&](std::size_t i) {
       const TensorArg& arg = call.tensors[i];
       const at::Tensor t =
-          arg.impl ? arg.tensor : local_to_distributed(arg.tensor, mesh, Placements(out.size()), arg.tensor.sizes());
+          arg.impl ? arg.tensor
+                   : local_to_distributed(arg.tensor, mesh, Placements(out.size()), arg.tensor.sizes());
       return redistributed(t, plan.in[i], true);
     };
     a = moved(0);
@@ -103,8 +112,8 @@ using torch::autograd::variable_list;
 
 //! a @ b, b a matrix or of a's batch dims. `out` and `mesh` come from the plan.
 struct Multiply : torch::autograd::Function<Multiply> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b, const Placements& out,
-                            const MeshPtr& mesh) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b,
+                            const Placements& out, const MeshPtr& mesh) {
     if (ctx) ctx->save_for_backward({a, b});
     const at::Tensor local = at::matmul(impl_of(a)->local(), impl_of(b)->local());
     Sizes sizes(a.sizes().begin(), a.sizes().end());
@@ -116,16 +125,18 @@ struct Multiply : torch::autograd::Function<Multiply> {
     const at::Tensor &a = saved[0], &b = saved[1], &g = grads[0];
     at::Tensor da, db;
     if (ctx->needs_input_grad(0)) da = dist_product(g, b.transpose(-2, -1));
-    if (ctx->needs_input_grad(1)) db = a.dim() == b.dim() ? dist_product(a.transpose(-2, -1), g) : dist_fold(a, g);
+    if (ctx->needs_input_grad(1))
+      db = a.dim() == b.dim() ? dist_product(a.transpose(-2, -1), g) : dist_fold(a, g);
     return {da, db, {}, {}};
   }
 };
 
 struct Fold : torch::autograd::Function<Fold> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& y, const Placements& out,
-                            const MeshPtr& mesh) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& y,
+                            const Placements& out, const MeshPtr& mesh) {
     ctx->save_for_backward({x, y});
-    return wrap(fold_local(impl_of(x)->local(), impl_of(y)->local()), mesh, out, Sizes{x.size(-1), y.size(-1)});
+    return wrap(fold_local(impl_of(x)->local(), impl_of(y)->local()), mesh, out,
+                Sizes{x.size(-1), y.size(-1)});
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
@@ -152,8 +163,11 @@ at::Tensor dist_matmul(const at::Tensor& a, const at::Tensor& b) {
   if (b.dim() == 1) return dist_matmul(a, b.unsqueeze(-1)).squeeze(-1);
   if (b.dim() == 2) return dist_product(a, b);
   std::vector<std::int64_t> batch;
-  const auto size = [](const at::Tensor& t, std::int64_t from_end) { return from_end < t.dim() ? t.size(t.dim() - 1 - from_end) : 1; };
-  for (std::int64_t d = std::max(a.dim(), b.dim()) - 1; d >= 2; --d) batch.push_back(size(a, d) == 1 ? size(b, d) : size(a, d));
+  const auto size = [](const at::Tensor& t, std::int64_t from_end) {
+    return from_end < t.dim() ? t.size(t.dim() - 1 - from_end) : 1;
+  };
+  for (std::int64_t d = std::max(a.dim(), b.dim()) - 1; d >= 2; --d)
+    batch.push_back(size(a, d) == 1 ? size(b, d) : size(a, d));
   const auto expanded = [&](const at::Tensor& t) {
     std::vector<std::int64_t> sizes = batch;
     sizes.push_back(t.size(-2));

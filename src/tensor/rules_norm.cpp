@@ -1,4 +1,5 @@
-// Layer norm and RMS norm: cut along any dim that is not normalised; the gradients of weight and bias are then partial.
+// Layer norm and RMS norm: cut along any dim that is not normalised; the gradients of weight and bias are
+// then partial.
 #include "tensor/rules.h"
 
 #include <limits>
@@ -43,7 +44,7 @@ void whole_rms_norm(const Call& call) {
   std::vector<std::int64_t> dims;
   const auto normalised = static_cast<std::int64_t>(call.arg(1).toIntVector().size());
   for (std::int64_t d = x.dim() - normalised; d < x.dim(); ++d) dims.push_back(d);
-  const double eps = !call.arg(3).isNone()                 ? call.arg(3).toDouble()
+  const double eps = !call.arg(3).isNone()            ? call.arg(3).toDouble()
                      : x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
                                                       : std::numeric_limits<float>::epsilon();
   at::Tensor y = x * (x.pow(2).mean(dims, true) + eps).rsqrt();
@@ -54,13 +55,15 @@ void whole_rms_norm(const Call& call) {
 //! The input may stay cut along what is not normalised; a partial sum is needed whole.
 void rms_options(const Call& call, int axis, Options& options) {
   const auto normalised = static_cast<std::int64_t>(call.arg(1).toIntVector().size());
-  map_dims(call, axis, options, false, [&](std::int64_t d) { return d < call.dims(0) - normalised ? d : -1; });
+  map_dims(call, axis, options, false,
+           [&](std::int64_t d) { return d < call.dims(0) - normalised ? d : -1; });
 }
 
 }  // namespace
 
 void add_norm_rules(RuleTable& table) {
-  table["rms_norm"] = {.options = rms_options, .whole = whole_rms_norm, .composite = true, .grants_wish = true};
+  table["rms_norm"] = {
+      .options = rms_options, .whole = whole_rms_norm, .composite = true, .grants_wish = true};
   table["native_layer_norm"] = {.options = forward_options, .grants_wish = true};
   table["native_layer_norm_backward"] = {.options = backward_options};
 }

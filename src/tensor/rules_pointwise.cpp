@@ -1,5 +1,5 @@
-// Pointwise operators: all that libtorch marks as such, by category, not one by one. Shapes broadcast; a partial sum
-// passes where the operator is linear in it.
+// Pointwise operators: all that libtorch marks as such, by category, not one by one. Shapes broadcast; a
+// partial sum passes where the operator is linear in it.
 #include "tensor/rules.h"
 
 #include <ATen/core/enum_tag.h>
@@ -39,7 +39,8 @@ void shard_options(const Call& call, int axis, Options& options) {
       const std::int64_t dim = out - (dims - call.dims(k));
       if (dim < 0) continue;
       // What is stretched along the dim is needed whole.
-      const bool stretched = call.sizes(k)[static_cast<std::size_t>(dim)] == 1 && sizes[static_cast<std::size_t>(out)] != 1;
+      const bool stretched =
+          call.sizes(k)[static_cast<std::size_t>(dim)] == 1 && sizes[static_cast<std::size_t>(out)] != 1;
       if (!stretched) option.in[k] = Shard(dim);
     }
     for (Placement& placement : option.out) placement = Shard(out);
@@ -129,7 +130,8 @@ Rule::Linear linearity(std::string_view name) {
 bool is_pointwise(const c10::OperatorHandle& op, const c10::OperatorName& name) {
   if (op.hasTag(at::Tag::pointwise)) return true;
   if (name.name.back() != '_') return false;
-  const auto other = c10::Dispatcher::singleton().findSchema({name.name.substr(0, name.name.size() - 1), name.overload_name});
+  const auto other = c10::Dispatcher::singleton().findSchema(
+      {name.name.substr(0, name.name.size() - 1), name.overload_name});
   return other && other->hasTag(at::Tag::pointwise);
 }
 
@@ -142,7 +144,8 @@ void add_pointwise_rules(RuleTable& table) {
     const auto op = dispatcher.findSchema(name);
     if (!op || !is_pointwise(*op, name)) continue;
     const auto& arguments = op->schema().arguments();
-    const bool out = std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) { return a.is_out(); });
+    const bool out =
+        std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) { return a.is_out(); });
     // Composite ones are made of others that have rules.
     const bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                            !op->hasKernelForDispatchKey(c10::DispatchKey::CPU);
@@ -150,7 +153,8 @@ void add_pointwise_rules(RuleTable& table) {
     Rule rule{.options = pointwise, .kind = Rule::Kind::Pointwise};
     const std::string base = name.name.substr(6);
     rule.linear = linearity(base);
-    // Every rank would add a number to its part of a partial sum: as a tensor, which libtorch makes of it, it is placed.
+    // Every rank would add a number to its part of a partial sum: as a tensor, which libtorch makes of it, it
+    // is placed.
     const bool number = name.overload_name == "Scalar";
     if (number && rule.linear == Rule::Linear::All) continue;
     // Rounding is not linear.
@@ -165,7 +169,8 @@ void add_pointwise_rules(RuleTable& table) {
   const Rule identity{.options = identity_options, .kind = Rule::Kind::Identity};
   for (const char* name : {"detach", "alias", "lift_fresh", "_fused_sdp_choice"}) table[name] = identity;
   table["empty_like"] = {.options = like_options};
-  for (const char* name : {"new_empty", "new_zeros", "new_empty_strided"}) table[name] = {.options = new_options};
+  for (const char* name : {"new_empty", "new_zeros", "new_empty_strided"})
+    table[name] = {.options = new_options};
 }
 
 }  // namespace penstock

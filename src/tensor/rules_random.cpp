@@ -37,12 +37,22 @@ void fill(const Call& call, const Plan& plan, const Distribution& distribution) 
   finish(call, local);
 }
 
-double number(const Call& call, std::size_t arg) { return call.arg(arg).toScalar().toDouble(); }
+double number(const Call& call, std::size_t arg) {
+  return call.arg(arg).toScalar().toDouble();
+}
 
-void bernoulli(const Call& call, const Plan& plan) { fill(call, plan, Bernoulli{number(call, 1)}); }
-void uniform(const Call& call, const Plan& plan) { fill(call, plan, Uniform{number(call, 1), number(call, 2)}); }
-void normal(const Call& call, const Plan& plan) { fill(call, plan, Normal{number(call, 1), number(call, 2)}); }
-void integers_to(const Call& call, const Plan& plan) { fill(call, plan, Integers{0, call.arg(1).toInt()}); }
+void bernoulli(const Call& call, const Plan& plan) {
+  fill(call, plan, Bernoulli{number(call, 1)});
+}
+void uniform(const Call& call, const Plan& plan) {
+  fill(call, plan, Uniform{number(call, 1), number(call, 2)});
+}
+void normal(const Call& call, const Plan& plan) {
+  fill(call, plan, Normal{number(call, 1), number(call, 2)});
+}
+void integers_to(const Call& call, const Plan& plan) {
+  fill(call, plan, Integers{0, call.arg(1).toInt()});
+}
 void integers(const Call& call, const Plan& plan) {
   const std::int64_t to = call.arg(2).isNone() ? std::int64_t{1} << 53U : call.arg(2).toInt();
   fill(call, plan, Integers{call.arg(1).toInt(), to});

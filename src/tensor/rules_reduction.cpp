@@ -1,5 +1,5 @@
-// Reductions, and operators along one dim. Sums of parts are partial sums; greatest values partial maxima; a mean
-// divides the parts' sums by the global count, so that uneven parts weigh what they should.
+// Reductions, and operators along one dim. Sums of parts are partial sums; greatest values partial maxima; a
+// mean divides the parts' sums by the global count, so that uneven parts weigh what they should.
 #include "tensor/move.h"
 #include "tensor/rules.h"
 
@@ -89,7 +89,9 @@ void least(const Call& call, int axis, Options& options) {
   static const Placement min = Partial(ReduceOp::Min);
   over_parts(call, axis, options, false, &min);
 }
-void along_others(const Call& call, int axis, Options& options) { over_parts(call, axis, options, false, nullptr); }
+void along_others(const Call& call, int axis, Options& options) {
+  over_parts(call, axis, options, false, nullptr);
+}
 
 void mean_of_parts(const Call& call, const Plan& /*plan*/) {
   const int at = dims_argument(call);
@@ -103,7 +105,8 @@ void mean_of_parts(const Call& call, const Plan& /*plan*/) {
   }
   const c10::IValue& type = call.arg(call.count() - 1);
   const at::Tensor local = call.arg(0).toTensor();
-  const at::Tensor sum = at::sum(local, dims, reduced.keep, type.isNone() ? std::nullopt : std::optional(type.toScalarType()));
+  const at::Tensor sum =
+      at::sum(local, dims, reduced.keep, type.isNone() ? std::nullopt : std::optional(type.toScalarType()));
   finish(call, sum.div(count));
 }
 
@@ -134,7 +137,8 @@ void flipped(const Call& call, int axis, Options& options) {
   });
 }
 
-//! value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim) as a scatter that keeps to the cuts.
+//! value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim) as a scatter that keeps to the
+//! cuts.
 void selected_backward(const Call& call) {
   at::Tensor grad = call.arg(0).toTensor(), indices = call.arg(2).toTensor();
   const auto sizes = call.arg(3).toIntVector();
@@ -153,7 +157,8 @@ void whole_norm(const Call& call) {
   const bool dims = call.count() > 2;
   const std::vector<std::int64_t> list = dims ? call.arg(2).toIntVector() : std::vector<std::int64_t>();
   const bool keep = dims && call.arg(3).toBool();
-  finish(call, at::linalg_vector_norm(x, p, list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list), keep));
+  finish(call, at::linalg_vector_norm(
+                   x, p, list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list), keep));
 }
 
 void stay(const Call& call, int axis, Options& options) {
@@ -181,7 +186,8 @@ void norm_options(const Call& call, int axis, Options& options) {
     return;
   }
   if (here.is_shard() && !reduced.has(here.dim())) {
-    map_dims(call, axis, options, false, [&](std::int64_t d) { return reduced.has(d) ? -1 : kept_dim(reduced, d); });
+    map_dims(call, axis, options, false,
+             [&](std::int64_t d) { return reduced.has(d) ? -1 : kept_dim(reduced, d); });
   }
 }
 
@@ -207,17 +213,20 @@ void add_reduction_rules(RuleTable& table) {
   table["mean"] = table["mean.dim"] = {.options = summed, .execute = mean_of_parts};
   table["amax"] = table["max"] = {.options = greatest};
   table["amin"] = table["min"] = {.options = least};
-  for (const char* name : {"max.dim", "min.dim", "argmax", "argmin", "prod.dim_int", "any.dim", "all.dim", "any", "all",
-                           "var.correction", "std.correction", "logsumexp", "var_mean.correction", "prod"}) {
+  for (const char* name :
+       {"max.dim", "min.dim", "argmax", "argmin", "prod.dim_int", "any.dim", "all.dim", "any", "all",
+        "var.correction", "std.correction", "logsumexp", "var_mean.correction", "prod"}) {
     table[name] = {.options = along_others};
   }
-  for (const char* name : {"_softmax", "_softmax_backward_data", "cumsum", "cumprod", "sort", "sort.stable", "topk",
-                           "_log_softmax_backward_data"}) {
+  for (const char* name : {"_softmax", "_softmax_backward_data", "cumsum", "cumprod", "sort", "sort.stable",
+                           "topk", "_log_softmax_backward_data"}) {
     table[name] = {.options = dim_whole};
   }
   table["flip"] = {.options = flipped};
-  table["value_selecting_reduction_backward"] = {.options = stay, .whole = selected_backward, .composite = true};
-  table["norm.Scalar"] = table["norm.ScalarOpt_dim"] = {.options = stay, .whole = whole_norm, .composite = true};
+  table["value_selecting_reduction_backward"] = {
+      .options = stay, .whole = selected_backward, .composite = true};
+  table["norm.Scalar"] =
+      table["norm.ScalarOpt_dim"] = {.options = stay, .whole = whole_norm, .composite = true};
   table["tril"] = table["triu"] = {.options = last_two_whole};
   table["linalg_vector_norm"] = {.options = norm_options, .execute = norm_of_parts};
   // Their answer needs all elements.

@@ -1,4 +1,5 @@
-// Views and what moves elements around without computing: each dim of the result comes from dims of the input.
+// Views and what moves elements around without computing: each dim of the result comes from dims of the
+// input.
 #include "tensor/rules.h"
 
 #include <algorithm>
@@ -49,7 +50,8 @@ void squeezed(const Call& call, int axis, Options& options) {
     for (const std::int64_t d : call.arg(1).toIntVector()) dims.push_back((d + call.dims(0)) % call.dims(0));
   }
   const auto gone = [&](std::int64_t d) {
-    return call.sizes(0)[static_cast<std::size_t>(d)] == 1 && std::find(dims.begin(), dims.end(), d) != dims.end();
+    return call.sizes(0)[static_cast<std::size_t>(d)] == 1 &&
+           std::find(dims.begin(), dims.end(), d) != dims.end();
   };
   map_dims(call, axis, options, true, [&](std::int64_t d) {
     if (gone(d)) return std::int64_t{-1};
@@ -59,14 +61,18 @@ void squeezed(const Call& call, int axis, Options& options) {
   });
 }
 
-//! The dim of argument 1 is needed whole and stays.
+//! The dim of the last argument is needed whole and stays.
 void keeping_dim(const Call& call, int axis, Options& options) {
-  const std::int64_t dim = call.dim_arg(call.op.schema().name() == "aten::split_with_sizes" ||
-                                                call.op.schema().name() == "aten::split"
-                                            ? 2
-                                            : 1,
-                                        call.dims(0));
+  const std::int64_t dim = call.dim_arg(call.count() - 1, call.dims(0));
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d; });
+}
+
+//! chunk(self, chunks, dim): its kernel for views would not see that the tensor was moved.
+void whole_chunk(const Call& call) {
+  const at::Tensor x = call.arg(0).toTensor();
+  const std::int64_t chunks = call.arg(1).toInt(), dim = call.dim_arg(2, x.dim());
+  const std::int64_t each = std::max<std::int64_t>((x.size(dim) + chunks - 1) / chunks, 1);
+  finish(call, x.split(each, dim));
 }
 
 void sliced(const Call& call, int axis, Options& options) {
@@ -112,8 +118,8 @@ std::vector<std::int64_t> view_sizes(const Call& call) {
   return sizes;
 }
 
-//! Where a cut of input dim `dim` in `parts` comes out, or -1: dims are grouped so that groups of equal product
-//! face each other; a cut passes along the first dim of its group if it divides both sides evenly.
+//! Where a cut of input dim `dim` in `parts` comes out, or -1: dims are grouped so that groups of equal
+//! product face each other; a cut passes along the first dim of its group if it divides both sides evenly.
 std::int64_t through_view(c10::IntArrayRef from, c10::IntArrayRef to, std::int64_t dim, std::int64_t parts) {
   if (product(from) == 0) return from == to ? dim : -1;
   std::size_t i = 0, j = 0;
@@ -159,7 +165,8 @@ void expanded(const Call& call, int axis, Options& options) {
   const auto sizes = call.arg(1).toIntVector();
   const std::int64_t more = static_cast<std::int64_t>(sizes.size()) - call.dims(0);
   map_dims(call, axis, options, true, [&](std::int64_t d) {
-    const std::int64_t own = call.sizes(0)[static_cast<std::size_t>(d)], wide = sizes[static_cast<std::size_t>(d + more)];
+    const std::int64_t own = call.sizes(0)[static_cast<std::size_t>(d)],
+                       wide = sizes[static_cast<std::size_t>(d + more)];
     return wide == -1 || wide == own ? d + more : -1;
   });
 }
@@ -221,9 +228,11 @@ void add_view_rules(RuleTable& table) {
   table["slice.Tensor"] = {.options = sliced};
   table["select.int"] = table["unbind.int"] = {.options = dropping_dim};
   table["split.Tensor"] = table["split_with_sizes"] = {.options = keeping_dim};
+  table["chunk"] = {.options = keeping_dim, .whole = whole_chunk, .composite = true};
   table["slice_backward"] = {.options = slice_backward_options, .localize = local_input_sizes};
   table["select_backward"] = {.options = select_backward_options, .localize = local_input_sizes};
-  table["view"] = table["_unsafe_view"] = table["_reshape_alias"] = {.options = viewed, .execute = view_parts};
+  table["view"] = table["_unsafe_view"] =
+      table["_reshape_alias"] = {.options = viewed, .execute = view_parts};
   table["expand"] = {.options = expanded, .localize = local_expand};
   table["repeat"] = {.options = repeated};
   table["constant_pad_nd"] = {.options = padded};

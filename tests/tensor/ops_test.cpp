@@ -1,4 +1,5 @@
-// Operators on distributed tensors against the same operators on the whole: values, gradients, for every placement.
+// Operators on distributed tensors against the same operators on the whole: values, gradients, for every
+// placement.
 #include "ranks.h"
 
 #include <torch/torch.h>
@@ -25,11 +26,15 @@ std::vector<Case> cases() {
       {"add", {{4, 6}, {4, 6}}, [](const Inputs& x) { return x[0] + x[1]; }},
       {"broadcast", {{4, 6}, {6}}, [](const Inputs& x) { return x[0] * x[1] - 2 * x[1] + 1; }},
       {"broadcast column", {{4, 6}, {4, 1}}, [](const Inputs& x) { return x[0] / (x[1].exp() + 1); }},
-      {"unary", {{5, 3}}, [](const Inputs& x) { return at::gelu(x[0]).tanh() + x[0].sigmoid() * torch::silu(x[0]); }},
+      {"unary",
+       {{5, 3}},
+       [](const Inputs& x) { return at::gelu(x[0]).tanh() + x[0].sigmoid() * torch::silu(x[0]); }},
       {"relu", {{5, 3}}, [](const Inputs& x) { return torch::relu(x[0]); }},
       {"where", {{4, 6}, {4, 6}}, [](const Inputs& x) { return at::where(x[0] > 0, x[0], x[1]); }},
       {"masked fill", {{4, 6}}, [](const Inputs& x) { return x[0].masked_fill(x[0] > 0.5, -1.0); }},
-      {"in place", {{4, 6}, {4, 6}}, [](const Inputs& x) {
+      {"in place",
+       {{4, 6}, {4, 6}},
+       [](const Inputs& x) {
          at::Tensor y = x[0] * 2;
          y += x[1];
          y.mul_(x[1]).add_(1);
@@ -45,7 +50,9 @@ std::vector<Case> cases() {
       {"linear", {{2, 5, 6}, {4, 6}, {4}}, [](const Inputs& x) { return F::linear(x[0], x[1], x[2]); }},
       {"at::linear", {{2, 5, 6}, {4, 6}, {4}}, [](const Inputs& x) { return at::linear(x[0], x[1], x[2]); }},
       {"sum all", {{5, 6}}, [](const Inputs& x) { return (x[0] * x[0]).sum(); }},
-      {"sum dim", {{5, 6, 2}}, [](const Inputs& x) { return x[0].sum({1}) + x[0].sum({1}, true).squeeze(1); }},
+      {"sum dim",
+       {{5, 6, 2}},
+       [](const Inputs& x) { return x[0].sum({1}) + x[0].sum({1}, true).squeeze(1); }},
       {"mean", {{5, 6}}, [](const Inputs& x) { return x[0].mean() + x[0].mean(1).mean(); }},
       {"amax", {{4, 8}}, [](const Inputs& x) { return x[0].amax({1}) + x[0].amin({0}).sum(); }},
       {"max dim", {{5, 6}}, [](const Inputs& x) { return std::get<0>(x[0].max(1)); }},
@@ -53,39 +60,82 @@ std::vector<Case> cases() {
       {"softmax", {{5, 6}}, [](const Inputs& x) { return at::softmax(x[0], 1) * x[0]; }},
       {"log softmax", {{5, 6}}, [](const Inputs& x) { return at::log_softmax(x[0], -1) * x[0]; }},
       {"cross entropy", {{6, 7}}, [=](const Inputs& x) { return F::cross_entropy(x[0], targets); }},
-      {"cross entropy weighted", {{6, 7}}, [=](const Inputs& x) {
-         return F::cross_entropy(x[0], targets, F::CrossEntropyFuncOptions().weight(weights).reduction(torch::kSum));
+      {"cross entropy weighted",
+       {{6, 7}},
+       [=](const Inputs& x) {
+         return F::cross_entropy(x[0], targets,
+                                 F::CrossEntropyFuncOptions().weight(weights).reduction(torch::kSum));
        }},
-      {"cross entropy rows", {{6, 7}}, [=](const Inputs& x) {
+      {"cross entropy rows",
+       {{6, 7}},
+       [=](const Inputs& x) {
          return F::cross_entropy(x[0], targets, F::CrossEntropyFuncOptions().reduction(torch::kNone));
        }},
-      {"layer norm", {{2, 5, 6}, {6}, {6}}, [](const Inputs& x) { return at::layer_norm(x[0], {6}, x[1], x[2]); }},
+      {"layer norm",
+       {{2, 5, 6}, {6}, {6}},
+       [](const Inputs& x) { return at::layer_norm(x[0], {6}, x[1], x[2]); }},
       {"rms norm", {{2, 5, 6}, {6}}, [](const Inputs& x) { return at::rms_norm(x[0], {6}, x[1]); }},
       {"embedding", {{5, 6}}, [=](const Inputs& x) { return at::embedding(x[0], index); }},
-      {"view", {{4, 6}}, [](const Inputs& x) { return (x[0] * 2).view({2, 2, 6}).view({4, 2, 3}).reshape({-1}); }},
-      {"heads", {{2, 5, 8}}, [](const Inputs& x) { return x[0].view({2, 5, 4, 2}).transpose(1, 2).contiguous().view({2, 4, 10}); }},
-      {"transpose", {{4, 6, 3}}, [](const Inputs& x) { return x[0].transpose(0, 2).permute({1, 0, 2}) * 3; }},
-      {"slice", {{6, 8}}, [](const Inputs& x) { return x[0].slice(0, 1, 5).slice(1, 0, 8, 2).exp() + x[0].select(1, 3).slice(0, 0, 4).unsqueeze(1); }},
-      {"split", {{4, 6}}, [](const Inputs& x) {
+      {"view",
+       {{4, 6}},
+       [](const Inputs& x) {
+         return (x[0] * 2).view({2, 2, 6}).view({4, 2, 3}).reshape({-1});
+       }},
+      {"heads",
+       {{2, 5, 8}},
+       [](const Inputs& x) {
+         return x[0].view({2, 5, 4, 2}).transpose(1, 2).contiguous().view({2, 4, 10});
+       }},
+      {"transpose",
+       {{4, 6, 3}},
+       [](const Inputs& x) {
+         return x[0].transpose(0, 2).permute({1, 0, 2}) * 3;
+       }},
+      {"slice",
+       {{6, 8}},
+       [](const Inputs& x) {
+         return x[0].slice(0, 1, 5).slice(1, 0, 8, 2).exp() + x[0].select(1, 3).slice(0, 0, 4).unsqueeze(1);
+       }},
+      {"split",
+       {{4, 6}},
+       [](const Inputs& x) {
          const auto parts = x[0].chunk(3, 1);
          return parts[0] * parts[2] + parts[1].flip({0});
        }},
-      {"unbind", {{3, 4, 6}}, [](const Inputs& x) {
+      {"unbind",
+       {{3, 4, 6}},
+       [](const Inputs& x) {
          const auto parts = x[0].unbind(0);
          return parts[0] * parts[1] + parts[2];
        }},
-      {"cat", {{4, 6}, {2, 6}}, [](const Inputs& x) { return at::cat({x[0], x[1]}, 0) * 2; }},
-      {"stack", {{4, 6}, {4, 6}}, [](const Inputs& x) { return at::stack({x[0], x[1]}, 1).pow(2); }},
-      {"expand", {{4, 1, 6}}, [](const Inputs& x) { return x[0].expand({4, 3, 6}).exp(); }},
-      {"repeat", {{4, 6}}, [](const Inputs& x) { return x[0].repeat({1, 2}) * 2; }},
+      {"cat",
+       {{4, 6}, {2, 6}},
+       [](const Inputs& x) {
+         return at::cat({x[0], x[1]}, 0) * 2;
+       }},
+      {"stack",
+       {{4, 6}, {4, 6}},
+       [](const Inputs& x) {
+         return at::stack({x[0], x[1]}, 1).pow(2);
+       }},
+      {"expand",
+       {{4, 1, 6}},
+       [](const Inputs& x) {
+         return x[0].expand({4, 3, 6}).exp();
+       }},
+      {"repeat",
+       {{4, 6}},
+       [](const Inputs& x) {
+         return x[0].repeat({1, 2}) * 2;
+       }},
       {"gather", {{3, 6}}, [=](const Inputs& x) { return x[0].gather(1, index); }},
       {"index select", {{4, 6}}, [=](const Inputs& x) { return x[0].index_select(0, rows); }},
       {"index", {{4, 6}}, [=](const Inputs& x) { return x[0].index({rows}); }},
       {"tril", {{4, 5, 5}}, [](const Inputs& x) { return x[0].tril(); }},
       {"cumsum", {{4, 6}}, [](const Inputs& x) { return x[0].cumsum(1); }},
-      {"attention", {{2, 4, 5, 8}, {2, 4, 5, 8}, {2, 4, 5, 8}}, [](const Inputs& x) {
-         return at::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0.0, true);
-       }},
+      {"attention",
+       {{2, 4, 5, 8}, {2, 4, 5, 8}, {2, 4, 5, 8}},
+       [](const Inputs& x) { return at::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0.0, true); }},
       {"to double", {{4, 6}}, [](const Inputs& x) { return x[0].to(at::kDouble) * 2; }},
   };
 }
@@ -115,7 +165,8 @@ void check(const Case& c, const DeviceMesh& mesh, unsigned seed) {
     const at::Tensor want = c.run(dense), got = c.run(cut);
     ASSERT_TRUE(is_dtensor(got)) << where;
     ASSERT_EQ(got.sizes(), want.sizes()) << where;
-    ASSERT_LT(difference(full_tensor(got).detach(), want.detach()), 2e-5) << where << " gives " << text(placements_of(got));
+    ASSERT_LT(difference(full_tensor(got).detach(), want.detach()), 2e-5)
+        << where << " gives " << text(placements_of(got));
     const at::Tensor weight = numbers(want.sizes(), seed + 5).to(want.scalar_type());
     (want * weight).sum().backward();
     (got * weight).sum().backward();

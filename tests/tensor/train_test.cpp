@@ -1,4 +1,5 @@
-// What training needs of distributed tensors: second derivatives, optimizers, autocast, moves that are shared.
+// What training needs of distributed tensors: second derivatives, optimizers, autocast, moves that are
+// shared.
 #include "ranks.h"
 
 #include <ATen/autocast_mode.h>
@@ -16,10 +17,12 @@ TEST(Autograd, SecondDerivativesAgree) {
         const at::Tensor z = first.pow(2).sum();
         return torch::autograd::grad({z}, {x, w});
       };
-      const at::Tensor x = numbers({2, 4, 6}, 1).set_requires_grad(true), w = numbers({6, 4}, 2).set_requires_grad(true);
+      const at::Tensor x = numbers({2, 4, 6}, 1).set_requires_grad(true),
+                       w = numbers({6, 4}, 2).set_requires_grad(true);
       const auto want = run(x, w);
       const auto got = run(distribute_tensor(x, mesh, {Replicate()}), distribute_tensor(w, mesh, {cut}));
-      for (int i = 0; i < 2; ++i) EXPECT_LT(difference(full_tensor(got[i]), want[i]), 1e-4 * want[i].abs().max().item<double>());
+      for (int i = 0; i < 2; ++i)
+        EXPECT_LT(difference(full_tensor(got[i]), want[i]), 1e-4 * want[i].abs().max().item<double>());
     }
   });
 }
@@ -63,7 +66,8 @@ void check_optimizer(const Options& options) {
     }
     dense = train(dense);
     cut = train(cut);
-    for (std::size_t i = 0; i < 3; ++i) EXPECT_LT(difference(full_tensor(cut[i]).detach(), dense[i].detach()), 1e-5);
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_LT(difference(full_tensor(cut[i]).detach(), dense[i].detach()), 1e-5);
   });
 }
 

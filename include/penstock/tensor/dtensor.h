@@ -1,5 +1,5 @@
-// Distributed tensors: an at::Tensor of global shape whose elements lie on the ranks of a mesh. It goes through
-// operators, autograd, modules and optimizers like any other tensor. docs/parallel.md tells how.
+// Distributed tensors: an at::Tensor of global shape whose elements lie on the ranks of a mesh. It goes
+// through operators, autograd, modules and optimizers like any other tensor. docs/parallel.md tells how.
 #pragma once
 
 #include <penstock/tensor/mesh.h>
@@ -13,18 +13,18 @@
 
 namespace penstock {
 
-//! Cuts a whole tensor, the same on every rank or that of the mesh's first rank, into a distributed one. The result is
-//! a leaf; it requires a gradient if the tensor does.
+//! Cuts a whole tensor, the same on every rank or that of the mesh's first rank, into a distributed one. The
+//! result is a leaf; it requires a gradient if the tensor does.
 at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements,
                              bool broadcast = true);
 
-//! The distributed tensor whose part on this rank is `local`. Where shards are uneven its global sizes must be given.
-//! The gradient flows back to `local`.
+//! The distributed tensor whose part on this rank is `local`. Where shards are uneven its global sizes must
+//! be given. The gradient flows back to `local`.
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements,
                       std::optional<std::vector<std::int64_t>> sizes = std::nullopt);
 
-//! This rank's part. Its gradient is read with `grad_placements` (the tensor's own by default, replicated where it is
-//! partial).
+//! This rank's part. Its gradient is read with `grad_placements` (the tensor's own by default, replicated
+//! where it is partial).
 at::Tensor to_local(const at::Tensor& tensor, std::optional<Placements> grad_placements = std::nullopt);
 
 //! The whole, on every rank.
@@ -40,17 +40,18 @@ const Placements& placements_of(const at::Tensor& tensor);
 //! This rank's part without its gradient; it shares memory with the tensor.
 const at::Tensor& local_of(const at::Tensor& tensor);
 
-//! A parameter: its gradients are brought to its placements as they come, and operators move other tensors rather
-//! than it.
+//! A parameter: its gradients are brought to its placements as they come, and operators move other tensors
+//! rather than it.
 at::Tensor distribute_parameter(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements,
                                 bool broadcast = true);
 
 //! `DTensor([4, 8], float, DeviceMesh(tp=2), [Shard(0)])` and the elements of this rank.
 std::string describe(const at::Tensor& tensor);
 
-// Constructors. Random numbers depend on the mesh's seed and the number of earlier draws, not on how the tensor is cut.
-at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMesh& mesh, Placements placements,
-                            at::ScalarType dtype = at::kFloat);
+// Constructors. Random numbers depend on the mesh's seed and the number of earlier draws, not on how the
+// tensor is cut.
+at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMesh& mesh,
+                            Placements placements, at::ScalarType dtype = at::kFloat);
 at::Tensor distributed_zeros(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
                              at::ScalarType dtype = at::kFloat);
 at::Tensor distributed_ones(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
@@ -62,7 +63,8 @@ at::Tensor distributed_rand(c10::IntArrayRef sizes, const DeviceMesh& mesh, Plac
 at::Tensor distributed_randn(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
                              at::ScalarType dtype = at::kFloat);
 
-//! While it lives, operators without a rule run on this thread with all their tensors replicated instead of throwing.
+//! While it lives, operators without a rule run on this thread with all their tensors replicated instead of
+//! throwing.
 class ReplicateUnknownOps {
  public:
   ReplicateUnknownOps();

@@ -1,5 +1,5 @@
-// A device mesh: the ranks of a group in a grid with named axes, and a group for each axis. Every rank has its own
-// object; making one is collective.
+// A device mesh: the ranks of a group in a grid with named axes, and a group for each axis. Every rank has
+// its own object; making one is collective.
 #pragma once
 
 #include <penstock/comm/group.h>

@@ -1,5 +1,5 @@
-// Where the elements of a distributed tensor are, told for each axis of its mesh: cut along a dim, whole on every
-// rank, or in parts that are still to be reduced.
+// Where the elements of a distributed tensor are, told for each axis of its mesh: cut along a dim, whole on
+// every rank, or in parts that are still to be reduced.
 #pragma once
 
 #include <penstock/comm/group.h>
@@ -11,8 +11,8 @@
 
 namespace penstock {
 
-//! Each rank of the axis has a slice along `dim`, cut as `torch.chunk` does: ceil(size / ranks) each, the last ones
-//! smaller or empty. A negative dim counts from the end where a tensor is at hand.
+//! Each rank of the axis has a slice along `dim`, cut as `torch.chunk` does: ceil(size / ranks) each, the
+//! last ones smaller or empty. A negative dim counts from the end where a tensor is at hand.
 struct Shard {
   explicit Shard(std::int64_t d) : dim(d) {}
   std::int64_t dim;
@@ -32,10 +32,10 @@ class Placement {
  public:
   enum class Kind : std::uint8_t { Replicate, Shard, Partial };
 
-  Placement() = default;                                                                 //!< replicated
-  Placement(Replicate) {}                                                                // NOLINT: a placement
-  Placement(Shard s) : kind_(Kind::Shard), dim_(static_cast<std::int16_t>(s.dim)) {}     // NOLINT: a placement
-  Placement(Partial p) : kind_(Kind::Partial), reduce_(p.reduce) {}                      // NOLINT: a placement
+  Placement() = default;                                                              //!< replicated
+  Placement(Replicate) {}                                                             // NOLINT: a placement
+  Placement(Shard s) : kind_(Kind::Shard), dim_(static_cast<std::int16_t>(s.dim)) {}  // NOLINT: a placement
+  Placement(Partial p) : kind_(Kind::Partial), reduce_(p.reduce) {}                   // NOLINT: a placement
 
   Kind kind() const { return kind_; }
   bool is_replicate() const { return kind_ == Kind::Replicate; }

@@ -1,0 +1,293 @@
+// Tensor parallelism against one process that has the whole model: losses, gradients, parameters after AdamW;
+// and what it sends.
+#include "parallel/module_paths.h"
+#include "tensor/ranks.h"
+
+#include <penstock/base/error.h>
+#include <penstock/parallel/input_reshard.h>
+#include <penstock/parallel/loss_parallel.h>
+#include <penstock/parallel/tensor_parallel.h>
+#include <penstock/tensor/flatten.h>
+#include <penstock/value/call.h>
+
+#include <torch/torch.h>
+
+namespace penstock::test {
+namespace {
+
+constexpr std::int64_t kVocabulary = 13, kLength = 8, kWidth = 8, kHeads = 4, kRows = 4;
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() {
+    using namespace torch::nn;
+    const auto no_bias = LinearOptions(kWidth, kWidth).bias(false);
+    norm1 = register_module("norm1", LayerNorm(LayerNormOptions({kWidth})));
+    q = register_module("q", Linear(no_bias));
+    k = register_module("k", Linear(no_bias));
+    v = register_module("v", Linear(no_bias));
+    out = register_module("out", Linear(kWidth, kWidth));
+    norm2 = register_module("norm2", LayerNorm(LayerNormOptions({kWidth})));
+    up = register_module("up", Linear(kWidth, 2 * kWidth + 1));
+    down = register_module("down", Linear(2 * kWidth + 1, kWidth));
+  }
+  at::Tensor forward(at::Tensor x) {
+    const auto b = x.size(0), t = x.size(1);
+    const at::Tensor h = norm1(x);
+    const auto heads = [&](torch::nn::Linear& linear) {
+      return linear(h).view({b, t, kHeads, kWidth / kHeads}).transpose(1, 2);
+    };
+    const at::Tensor y = at::scaled_dot_product_attention(heads(q), heads(k), heads(v), {}, 0.0, true);
+    x = x + out(y.transpose(1, 2).reshape({b, t, kWidth}));
+    return x + down(at::gelu(up(norm2(x))));
+  }
+  torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
+  torch::nn::Linear q{nullptr}, k{nullptr}, v{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
+};
+TORCH_MODULE(Block);
+
+struct GptImpl : torch::nn::Module {
+  explicit GptImpl(int layers = 2) {
+    using namespace torch::nn;
+    token = register_module("token", Embedding(kVocabulary, kWidth));
+    place = register_parameter("place", torch::empty({kLength, kWidth}));
+    blocks = register_module("blocks", ModuleList());
+    for (int i = 0; i < layers; ++i) blocks->push_back(Block());
+    norm = register_module("norm", LayerNorm(LayerNormOptions({kWidth})));
+    head = register_module("head", Linear(LinearOptions(kWidth, kVocabulary).bias(false)));
+    const torch::NoGradGuard no_grad;
+    unsigned seed = 0;
+    for (at::Tensor& parameter : parameters()) parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.3);
+  }
+  at::Tensor forward(const at::Tensor& tokens) {
+    at::Tensor x = token(tokens) + place;
+    for (std::size_t i = 0; i < blocks->size(); ++i) x = call(blocks->ptr<BlockImpl>(i), x);
+    return head(norm(x));
+  }
+  at::Tensor place;
+  torch::nn::Embedding token{nullptr};
+  torch::nn::ModuleList blocks{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Gpt);
+
+ParallelPlan block_plan(const std::string& prefix, bool sequence) {
+  ParallelPlan plan;
+  for (const char* name : {"q", "k", "v", "up"}) plan.push_back({prefix + name, ColwiseParallel()});
+  for (const char* name : {"out", "down"}) plan.push_back({prefix + name, RowwiseParallel()});
+  if (sequence) plan.push_back({prefix + "norm?", SequenceParallel()});
+  return plan;
+}
+
+ParallelPlan gpt_plan(bool sequence) {
+  ParallelPlan plan = block_plan("blocks.*.", sequence);
+  plan.push_back({"token", RowwiseParallel()});
+  plan.push_back({"head", ColwiseParallel()});
+  if (sequence) plan.push_back({"norm", SequenceParallel()});
+  return plan;
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<at::Tensor> gradients, parameters;
+};
+
+at::Tensor whole(const at::Tensor& t) {
+  return is_dtensor(t) ? full_tensor(t).detach() : t.detach().clone();
+}
+
+Trained train(Gpt gpt) {
+  Trained result;
+  torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor tokens =
+        at::arange(kRows * (kLength + 1)).mul(7 + step).remainder(kVocabulary).view({kRows, -1});
+    optimizer.zero_grad();
+    const at::Tensor logits = gpt(tokens.narrow(1, 0, kLength));
+    const at::Tensor loss =
+        at::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, kLength).flatten());
+    loss.backward();
+    result.losses.push_back(whole(loss).item<double>());
+    if (step == 0) {
+      for (const at::Tensor& parameter : gpt->parameters())
+        result.gradients.push_back(whole(parameter.grad()));
+    }
+    torch::nn::utils::clip_grad_norm_(gpt->parameters(), 1.0);
+    optimizer.step();
+  }
+  for (const at::Tensor& parameter : gpt->parameters()) result.parameters.push_back(whole(parameter));
+  return result;
+}
+
+TEST(TensorParallel, TrainsAsOneProcess) {
+  const Trained alone = train(Gpt());
+  for (const std::int64_t ranks : {2, 4}) {
+    for (const bool sequence : {false, true}) {
+      on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+        Gpt gpt;
+        const Parallelized kept = parallelize_module(*gpt, mesh, gpt_plan(sequence));
+        const Trained cut = train(gpt);
+        const auto where = std::to_string(ranks) + (sequence ? " sequence" : "");
+        for (std::size_t i = 0; i < 3; ++i)
+          EXPECT_NEAR(cut.losses[i], alone.losses[i], 1e-5) << where << " step " << i;
+        for (std::size_t i = 0; i < alone.parameters.size(); ++i) {
+          EXPECT_LT(difference(cut.gradients[i], alone.gradients[i]), 1e-5) << where << " gradient " << i;
+          EXPECT_LT(difference(cut.parameters[i], alone.parameters[i]), 1e-5) << where << " parameter " << i;
+        }
+      });
+    }
+  }
+}
+
+TEST(TensorParallel, ABlockCostsTwoAllReducesEachWay) {
+  for (const std::int64_t ranks : {2, 4}) {
+    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+      const std::int64_t bytes = kRows * kLength * kWidth * 4;
+      Block block;
+      const Parallelized kept = parallelize_module(*block, mesh, block_plan("", false));
+      const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {Replicate()})
+                               .set_requires_grad(true);
+      traffic() = {};
+      const at::Tensor y = block(x);
+      EXPECT_EQ(placements_of(y), Placements{Replicate()});
+      EXPECT_EQ(traffic().all_reduces, 2);
+      EXPECT_EQ(traffic().calls(), 2);
+      EXPECT_EQ(traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
+      traffic() = {};
+      y.pow(2).sum().backward();
+      EXPECT_EQ(traffic().all_reduces, 2);
+      EXPECT_EQ(traffic().calls(), 2);
+      EXPECT_EQ(traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
+    });
+  }
+}
+
+TEST(TensorParallel, SequenceParallelSendsTheSameBytes) {
+  for (const std::int64_t ranks : {2, 4}) {
+    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+      const std::int64_t bytes = kRows * kLength * kWidth * 4;
+      Block block;
+      const Parallelized kept = parallelize_module(*block, mesh, block_plan("", true));
+      const at::Tensor x =
+          distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {Shard(1)}).set_requires_grad(true);
+      traffic() = {};
+      const at::Tensor y = block(x);
+      EXPECT_EQ(placements_of(y), Placements{Shard(1)});
+      EXPECT_EQ(traffic().all_gathers, 2);
+      EXPECT_EQ(traffic().reduce_scatters, 2);
+      EXPECT_EQ(traffic().calls(), 4);
+      EXPECT_EQ(traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
+      traffic() = {};
+      y.pow(2).sum().backward();
+      EXPECT_EQ(traffic().all_gathers, 2);
+      EXPECT_EQ(traffic().reduce_scatters, 2);
+      // Weights and biases of the two norms and the two biases that are whole: their gradients are sums over
+      // the sequence.
+      EXPECT_EQ(traffic().all_reduces, 4 + 1 - 1);
+    });
+  }
+}
+
+TEST(LossParallel, KeepsTheClassesCut) {
+  on_mesh({4}, [](const DeviceMesh& mesh) {
+    const at::Tensor logits = numbers({6, kVocabulary}, 1),
+                     targets = at::tensor({3, 0, 12, 2, 7, 1}, at::kLong);
+    const at::Tensor dense = logits.clone().set_requires_grad(true);
+    const at::Tensor want = at::cross_entropy_loss(dense, targets);
+    want.backward();
+    const at::Tensor cut = distribute_tensor(dense, mesh, {Shard(1)}, false);
+    const LossParallel kept;
+    traffic() = {};
+    const at::Tensor loss = at::cross_entropy_loss(cut, targets);
+    loss.backward();
+    EXPECT_EQ(traffic().all_gathers, 0);
+    EXPECT_LE(traffic().bytes, 3 * 2 * 6 * 4);  // the greatest, the sum and a gradient of each of 6 rows
+    EXPECT_NEAR(full_tensor(loss).item<double>(), want.item<double>(), 1e-6);
+    EXPECT_LT(difference(full_tensor(cut.grad()), dense.grad()), 1e-6);
+    EXPECT_THROW(at::cross_entropy_loss(distribute_tensor(logits, mesh, {Shard(0)}, false), targets),
+                 UsageError);
+  });
+}
+
+TEST(InputReshard, KeepsSlicesAndGivesTheSameGradients) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const auto run = [&](bool reshard) {
+      Block block;
+      const torch::NoGradGuard no_grad;
+      unsigned seed = 0;
+      for (at::Tensor& parameter : block->parameters())
+        parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.3);
+      const Parallelized kept = parallelize_module(*block, mesh, block_plan("", false));
+      const at::AutoGradMode grad(true);
+      const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {Replicate()});
+      std::unique_ptr<InputReshard> scope;
+      if (reshard) scope = std::make_unique<InputReshard>(mesh);
+      const at::Tensor y = block(x * 1);
+      scope.reset();
+      traffic() = {};
+      y.pow(2).sum().backward();
+      std::vector<at::Tensor> gradients;
+      for (const at::Tensor& parameter : block->parameters()) gradients.push_back(whole(parameter.grad()));
+      return std::pair(gradients, traffic().all_gathers);
+    };
+    const auto [plain, none] = run(false);
+    const auto [cut, gathers] = run(true);
+    EXPECT_EQ(none, 0);
+    EXPECT_GT(gathers, 4);
+    for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_LT(difference(plain[i], cut[i]), 1e-6) << i;
+  });
+}
+
+TEST(FlatDTensor, ComesTogetherAgainWithItsGradient) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor whole_one = numbers({5, 3}, 1).set_requires_grad(true);
+    const FlatDTensor flat = flatten_dtensor(distribute_tensor(whole_one, mesh, {Shard(0)}, false));
+    ASSERT_TRUE(flat.form);
+    EXPECT_TRUE(flat.local.is_leaf() && flat.local.requires_grad());
+    const at::Tensor again = unflatten_dtensor(flat.local, *flat.form);
+    EXPECT_LT(difference(whole(again), whole_one.detach()), 1e-7);
+    again.pow(2).sum().backward();
+    EXPECT_LT(difference(flat.local.grad(), flat.local.detach() * 2), 1e-6);
+    EXPECT_EQ(synced_gradient(again).sizes(), flat.local.sizes());
+    EXPECT_FALSE(flatten_dtensor(whole_one).form);
+  });
+}
+
+TEST(TensorParallel, PreparesCalls) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    Gpt gpt;
+    ParallelPlan plan = gpt_plan(false);
+    plan.push_back({"blocks.0", PrepareModuleInput{{Shard(1)}}});
+    plan.push_back({"blocks.1", PrepareModuleInputOutput{{{Replicate()}}, {Shard(1), true}}});
+    {
+      const Parallelized kept = parallelize_module(*gpt, mesh, plan);
+      const at::Tensor x = call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2));
+      EXPECT_EQ(placements_of(x), Placements{Shard(1)});
+      const at::Tensor y = call(gpt->blocks->ptr<BlockImpl>(1), x);
+      EXPECT_FALSE(is_dtensor(y));
+      EXPECT_EQ(y.size(1), kLength / 2);
+    }
+    EXPECT_TRUE(is_dtensor(call(gpt->blocks->ptr<BlockImpl>(1), numbers({kRows, kLength, kWidth}, 2))));
+  });
+}
+
+TEST(TensorParallel, RefusesPlansThatDoNotFit) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    Gpt gpt;
+    EXPECT_THROW(parallelize_module(*gpt, mesh, {{"blocks.0.uq", ColwiseParallel()}}), UsageError);
+    EXPECT_THROW(parallelize_module(*gpt, mesh, {{"norm", ColwiseParallel()}}), UsageError);
+    EXPECT_THROW(parallelize_module(*gpt, mesh, {{"", DistributeParameters{{{"place", Shard(0)}}}}}),
+                 UsageError);
+  });
+}
+
+TEST(ModulePaths, FitPartByPart) {
+  EXPECT_TRUE(path_fits("blocks.*.up", "blocks.12.up"));
+  EXPECT_TRUE(path_fits("*.n?rm*", "blocks.norm1"));
+  EXPECT_FALSE(path_fits("blocks.*", "blocks.1.up"));
+  EXPECT_FALSE(path_fits("blocks.?", "blocks.12"));
+  EXPECT_FALSE(path_fits("up", "blocks.0.up"));
+}
+
+}  // namespace
+}  // namespace penstock::test

@@ -113,7 +113,7 @@ class Applying {
            "DistributeParameters";
   }
 
-  void cut(const std::string& name, const Placement& placement) const {
+  void cut(const std::string& name, const AxisPlacement& placement) const {
     auto& table = Table::of(module_);
     if (!table.contains(name) || !table[name].defined()) return;
     const at::Tensor plain = table[name];
@@ -160,7 +160,7 @@ class Preparing : public CallHooks {
     at::Tensor here = tensor;
     if (!is_dtensor(here)) {
       const bool said = index < input_->given.size() && input_->given[index];
-      here = from_local(here, mesh_, {said ? *input_->given[index] : Placement(Replicate())});
+      here = from_local(here, mesh_, {said ? *input_->given[index] : AxisPlacement(Replicate())});
     }
     return redistribute(here, {*input_->wanted[index]});
   }

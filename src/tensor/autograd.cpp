@@ -71,7 +71,7 @@ struct ToLocalBackward : Node {
 
 Placements gradient_placements(const Placements& placements) {
   Placements result = placements;
-  for (Placement& placement : result) {
+  for (AxisPlacement& placement : result) {
     if (placement.is_partial()) placement = Replicate();
   }
   return result;

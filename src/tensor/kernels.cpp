@@ -22,7 +22,7 @@ namespace {
 
 thread_local bool replicate_unknown = false;
 
-void put(const Call& call, const TensorArg& where, const at::Tensor& tensor) {
+void put(const OpCall& call, const TensorArg& where, const at::Tensor& tensor) {
   if (where.item < 0) {
     call.arg(where.arg) = tensor;
     return;
@@ -37,7 +37,7 @@ void put(const Call& call, const TensorArg& where, const at::Tensor& tensor) {
 }
 
 //! Lists are shared with the caller: they are copied before their items are exchanged.
-void own_lists(const Call& call) {
+void own_lists(const OpCall& call) {
   for (std::size_t i = 0; i < call.count(); ++i) {
     c10::IValue& value = call.arg(i);
     if (call.tensor_at(i) < 0 || value.isTensor()) continue;
@@ -50,7 +50,7 @@ void own_lists(const Call& call) {
 }
 
 //! Brings the tensors of the call to the plan's placements. Numbers stay plain unless they must be partial.
-bool align(Call& call, const Plan& plan) {
+bool align(OpCall& call, const OpPlan& plan) {
   bool moved = false;
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArg& arg = call.tensors[i];
@@ -84,7 +84,8 @@ unsigned axes_of(const Placements& placements, std::size_t dim) {
 
 //! Global sizes of a result. Where cuts are uneven, a dim that is cut has the size of the input's dim that is
 //! cut by the same axes: rules let uneven cuts only through where the result takes the dim over.
-Sizes global_sizes(const Call& call, const Plan& plan, c10::IntArrayRef local, const Placements& placements) {
+Sizes global_sizes(const OpCall& call, const OpPlan& plan, c10::IntArrayRef local,
+                   const Placements& placements) {
   Sizes sizes(local.begin(), local.end());
   for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
     const unsigned axes = axes_of(placements, dim);
@@ -103,7 +104,7 @@ Sizes global_sizes(const Call& call, const Plan& plan, c10::IntArrayRef local, c
 }
 
 //! Runs the call, whose tensors are where the plan wants them, on the parts, and leaves distributed results.
-void compute(Call& call, const Plan& plan) {
+void compute(OpCall& call, const OpPlan& plan) {
   for (const TensorArg& arg : call.tensors) {
     if (arg.impl) put(call, arg, arg.impl->local());
   }
@@ -171,7 +172,7 @@ DTensorImpl* same_everywhere(const c10::IValue* args, std::size_t count) {
     }
   }
   if (!first) return nullptr;
-  for (const Placement& placement : first->placements()) {
+  for (const AxisPlacement& placement : first->placements()) {
     if (placement.is_partial()) return nullptr;
   }
   return first;
@@ -208,7 +209,7 @@ bool any_requires_grad(const c10::IValue* args, std::size_t count) {
 }
 
 //! Moves an input to where the parameter's style wants it.
-void grant_wish(Call& call) {
+void grant_wish(OpCall& call) {
   for (const TensorArg& arg : call.tensors) {
     if (!arg.impl || !arg.impl->wish) continue;
     for (TensorArg& other : call.tensors) {
@@ -234,8 +235,8 @@ void grant_wish(Call& call) {
 }
 
 struct BeforeAutograd : c10::OperatorKernel {
-  explicit BeforeAutograd(Rule r) : rule(r) {}
-  Rule rule;
+  explicit BeforeAutograd(OpRule r) : rule(r) {}
+  OpRule rule;
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const std::size_t count = op.schema().arguments().size();
@@ -243,18 +244,18 @@ struct BeforeAutograd : c10::OperatorKernel {
         rule.writes_first || rule.is_view || rule.composite ||
         (c10::GradMode::is_enabled() && any_requires_grad(stack->data() + (stack->size() - count), count));
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforeKey);
-    if (rule.kind == Rule::Kind::Pointwise) {
+    if (rule.kind == OpRule::Kind::Pointwise) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
         if (recorded) return op.redispatchBoxed(below, stack);
         return run_same(op, stack, count, *same);
       }
     }
-    if (rule.kind == Rule::Kind::Identity && recorded) return op.redispatchBoxed(below, stack);
-    Call call(op, rule, stack);
+    if (rule.kind == OpRule::Kind::Identity && recorded) return op.redispatchBoxed(below, stack);
+    OpCall call(op, rule, stack);
     if (!call.mesh) return op.redispatchBoxed(below, stack);
     own_lists(call);
     if (rule.grants_wish) grant_wish(call);
-    const Plan plan = make_plan(call);
+    const OpPlan plan = make_plan(call);
     const bool moved = align(call, plan);
     if (rule.whole) return rule.whole(call);
     // What was moved in inference mode is an inference tensor, whatever it was made of.
@@ -266,19 +267,19 @@ struct BeforeAutograd : c10::OperatorKernel {
 };
 
 struct OnParts : c10::OperatorKernel {
-  explicit OnParts(Rule r) : rule(r) {}
-  Rule rule;
+  explicit OnParts(OpRule r) : rule(r) {}
+  OpRule rule;
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
     const std::size_t count = op.schema().arguments().size();
-    if (rule.kind == Rule::Kind::Pointwise && !rule.writes_first) {
+    if (rule.kind == OpRule::Kind::Pointwise && !rule.writes_first) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
         return run_same(op, stack, count, *same);
       }
     }
-    Call call(op, rule, stack);
+    OpCall call(op, rule, stack);
     own_lists(call);
-    const Plan plan = make_plan(call);
+    const OpPlan plan = make_plan(call);
     align(call, plan);
     compute(call, plan);
   }
@@ -286,10 +287,10 @@ struct OnParts : c10::OperatorKernel {
 
 void unknown(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
-  Rule rule;
+  OpRule rule;
   const bool writes = !schema.arguments().empty() && schema.arguments()[0].alias_info() &&
                       schema.arguments()[0].alias_info()->isWrite();
-  Call call(op, rule, stack);
+  OpCall call(op, rule, stack);
   if (!replicate_unknown || writes || !call.mesh) {
     throw UsageError(
         "there is no sharding rule for " + call.text(), {.op = schema.name()},
@@ -297,7 +298,7 @@ void unknown(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack*
                : "take full_tensor() of its arguments, or hold a ReplicateUnknownOps around the call");
   }
   own_lists(call);
-  const Plan plan = make_plan(call);
+  const OpPlan plan = make_plan(call);
   align(call, plan);
   compute(call, plan);
 }

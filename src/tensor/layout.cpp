@@ -45,7 +45,7 @@ std::int64_t parts_of(std::int64_t dim, const Placements& placements, const Mesh
 }
 
 bool is_even(c10::IntArrayRef sizes, const Placements& placements, const MeshState& mesh) {
-  for (const Placement& placement : placements) {
+  for (const AxisPlacement& placement : placements) {
     if (!placement.is_shard()) continue;
     if (sizes[static_cast<std::size_t>(placement.dim())] % parts_of(placement.dim(), placements, mesh) != 0)
       return false;
@@ -71,16 +71,16 @@ Sizes dense_strides(c10::IntArrayRef sizes, c10::IntArrayRef local_strides) {
   return strides;
 }
 
-double move_bytes(const Placement& from, const Placement& to, double bytes, std::int64_t n) {
+double move_bytes(const AxisPlacement& from, const AxisPlacement& to, double bytes, std::int64_t n) {
   if (from == to || n == 1) return 0;
   const double ring = bytes * static_cast<double>(n - 1) / static_cast<double>(n);
   switch (from.kind()) {
-    case Placement::Kind::Replicate:
+    case AxisPlacement::Kind::Replicate:
       return 0;
-    case Placement::Kind::Shard:
+    case AxisPlacement::Kind::Shard:
       if (to.is_partial()) return -1;
       return to.is_shard() ? ring / static_cast<double>(n) : ring;
-    case Placement::Kind::Partial:
+    case AxisPlacement::Kind::Partial:
       if (to.is_partial()) return -1;
       return to.is_shard() ? ring : 2 * ring;
   }
@@ -93,7 +93,7 @@ Placements checked(Placements placements, std::int64_t dims, const MeshState& me
                          std::to_string(placements.size()) + " placements: " + text(placements),
                      {}, "give one placement for each axis of the mesh");
   }
-  for (Placement& placement : placements) {
+  for (AxisPlacement& placement : placements) {
     if (!placement.is_shard()) continue;
     const std::int64_t dim = placement.dim() < 0 ? placement.dim() + dims : placement.dim();
     if (dim < 0 || dim >= dims) {

@@ -41,7 +41,7 @@ Sizes dense_strides(c10::IntArrayRef sizes, c10::IntArrayRef local_strides);
 
 //! Bytes that a rank sends to change one axis of `n` ranks from one placement to another, for a tensor that
 //! has `bytes` on a rank if that axis is replicated. Not finite (-1) where there is no direct way.
-double move_bytes(const Placement& from, const Placement& to, double bytes, std::int64_t n);
+double move_bytes(const AxisPlacement& from, const AxisPlacement& to, double bytes, std::int64_t n);
 
 //! Negative dims made positive; throws UsageError for dims that the tensor does not have, and for a wrong
 //! count.

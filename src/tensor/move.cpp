@@ -147,25 +147,25 @@ at::Tensor to_partial(const at::Tensor& local, const Axis& axis, ReduceOp op) {
     case ReduceOp::Product:
       break;
   }
-  throw UsageError("a replicated tensor cannot become " + Placement(Partial(op)).text());
+  throw UsageError("a replicated tensor cannot become " + AxisPlacement(Partial(op)).text());
 }
 
 Part step(Part part, c10::IntArrayRef sizes, const MeshState& mesh, const Placements& at, std::size_t index,
-          const Placement& to) {
+          const AxisPlacement& to) {
   const Axis axis{mesh.groups[index], mesh.shape[index], mesh.coordinate[index]};
-  const Placement& from = at[index];
+  const AxisPlacement& from = at[index];
   const auto size_here = [&](std::int64_t dim) {
     return interval_of(sizes[static_cast<std::size_t>(dim)], dim, at, mesh, static_cast<int>(index)).size;
   };
   const at::Tensor& local = part.get();
   switch (from.kind()) {
-    case Placement::Kind::Replicate:
+    case AxisPlacement::Kind::Replicate:
       if (to.is_shard()) return {slice(local, axis, to.dim()), nullptr};
       return {to_partial(local, axis, to.reduce()), nullptr};
-    case Placement::Kind::Shard:
+    case AxisPlacement::Kind::Shard:
       if (to.is_replicate()) return gather(local, axis, from.dim(), size_here(from.dim()));
       return exchange(local, axis, from.dim(), size_here(from.dim()), to.dim(), size_here(to.dim()));
-    case Placement::Kind::Partial:
+    case AxisPlacement::Kind::Partial:
       if (to.is_replicate()) return all_reduce(local, axis, from.reduce());
       return reduce_scatter(local, axis, to.dim(), size_here(to.dim()), from.reduce());
   }
@@ -173,7 +173,7 @@ Part step(Part part, c10::IntArrayRef sizes, const MeshState& mesh, const Placem
 }
 
 //! Whether an axis may change while the others stand as they do.
-bool may_step(const Placements& at, std::size_t index, const Placement& to) {
+bool may_step(const Placements& at, std::size_t index, const AxisPlacement& to) {
   for (std::size_t later = index + 1; later < at.size(); ++later) {
     if (!at[later].is_shard()) continue;
     if (at[index].is_shard(at[later].dim()) || to.is_shard(at[later].dim())) return false;
@@ -182,7 +182,7 @@ bool may_step(const Placements& at, std::size_t index, const Placement& to) {
 }
 
 double step_cost(c10::IntArrayRef sizes, const MeshState& mesh, const Placements& at, std::size_t index,
-                 const Placement& to) {
+                 const AxisPlacement& to) {
   Placements whole = at;
   whole[index] = Replicate();
   double elements = 1;
@@ -193,7 +193,7 @@ double step_cost(c10::IntArrayRef sizes, const MeshState& mesh, const Placements
 
 std::vector<int> key_of(const Placements& placements) {
   std::vector<int> key;
-  for (const Placement& p : placements) {
+  for (const AxisPlacement& p : placements) {
     key.push_back(static_cast<int>(p.kind()));
     key.push_back(static_cast<int>(p.dim()));
     key.push_back(static_cast<int>(p.reduce()));
@@ -239,7 +239,7 @@ std::vector<Placements> find_path(c10::IntArrayRef sizes, const MeshState& mesh,
     if (cost > here.cost) continue;
     if (here.at == to) break;
     for (std::size_t axis = 0; axis < from.size(); ++axis) {
-      for (const Placement& target : {Placement(Replicate()), to[axis]}) {
+      for (const AxisPlacement& target : {AxisPlacement(Replicate()), to[axis]}) {
         if (target == here.at[axis] || !may_step(here.at, axis, target)) continue;
         const double bytes = step_cost(sizes, origin, here.at, axis, target);
         if (bytes < 0) continue;

@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-std::string Placement::text() const {
+std::string AxisPlacement::text() const {
   switch (kind_) {
     case Kind::Replicate:
       return "Replicate";
@@ -32,7 +32,7 @@ std::string Placement::text() const {
 
 std::string text(const Placements& placements) {
   std::vector<std::string> parts;
-  for (const Placement& placement : placements) parts.push_back(placement.text());
+  for (const AxisPlacement& placement : placements) parts.push_back(placement.text());
   return "[" + join(parts, ", ") + "]";
 }
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kLatency = 4096;  // bytes that could be sent in the time of starting a collective
 
-double cost_of(const Call& call, std::size_t tensor, const Placement& want, int axis) {
-  const Placement here = call.at(tensor, axis);
+double cost_of(const OpCall& call, std::size_t tensor, const AxisPlacement& want, int axis) {
+  const AxisPlacement here = call.at(tensor, axis);
   if (here == want) return 0;
   const std::int64_t n = call.ranks(axis);
   if (n == 1) return 0;
@@ -38,13 +38,13 @@ double cost_of(const Call& call, std::size_t tensor, const Placement& want, int 
   return cost;
 }
 
-double cost_of(const Call& call, const Option& option, int axis) {
+double cost_of(const OpCall& call, const Option& option, int axis) {
   double cost = option.bytes;
   for (std::size_t i = 0; i < call.tensors.size(); ++i) cost += cost_of(call, i, option.in[i], axis);
   return cost;
 }
 
-[[noreturn]] void refuse_in_place(const Call& call) {
+[[noreturn]] void refuse_in_place(const OpCall& call) {
   throw UsageError(
       "an operator that writes its first tensor cannot keep that tensor's placements: " + call.text(),
       {.op = call.op.schema().name()},
@@ -53,7 +53,7 @@ double cost_of(const Call& call, const Option& option, int axis) {
 
 }  // namespace
 
-Call::Call(const c10::OperatorHandle& handle, const Rule& r, Stack* s) : op(handle), rule(r), stack(s) {
+OpCall::OpCall(const c10::OperatorHandle& handle, const OpRule& r, Stack* s) : op(handle), rule(r), stack(s) {
   args_ = op.schema().arguments().size();
   base_ = stack->size() - args_;
   const auto note = [&](std::size_t arg, int item, const at::Tensor& tensor) {
@@ -84,19 +84,19 @@ Call::Call(const c10::OperatorHandle& handle, const Rule& r, Stack* s) : op(hand
   }
 }
 
-int Call::tensor_at(std::size_t arg) const {
+int OpCall::tensor_at(std::size_t arg) const {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].arg == arg) return static_cast<int>(i);
   }
   return -1;
 }
 
-std::int64_t Call::dim_arg(std::size_t i, std::int64_t dims) const {
+std::int64_t OpCall::dim_arg(std::size_t i, std::int64_t dims) const {
   const std::int64_t dim = arg(i).toInt();
   return dim < 0 ? dim + dims : dim;
 }
 
-std::int64_t Call::parts_with(std::size_t tensor, std::int64_t dim, int axis) const {
+std::int64_t OpCall::parts_with(std::size_t tensor, std::int64_t dim, int axis) const {
   std::int64_t parts = ranks(axis);
   for (int other = 0; other < static_cast<int>(mesh->shape.size()); ++other) {
     if (other != axis && at(tensor, other).is_shard(dim)) parts *= ranks(other);
@@ -104,14 +104,14 @@ std::int64_t Call::parts_with(std::size_t tensor, std::int64_t dim, int axis) co
   return parts;
 }
 
-Option Call::option() const {
+Option OpCall::option() const {
   Option result;
   result.in.resize(tensors.size());
   result.out.resize(results());
   return result;
 }
 
-std::string Call::text() const {
+std::string OpCall::text() const {
   std::ostringstream text;
   text << op.schema().name() << (op.schema().overload_name().empty() ? "" : "." + op.schema().overload_name())
        << " of ";
@@ -122,9 +122,9 @@ std::string Call::text() const {
   return text.str();
 }
 
-Plan make_plan(const Call& call) {
+OpPlan make_plan(const OpCall& call) {
   const std::size_t axes = call.mesh->shape.size();
-  Plan plan;
+  OpPlan plan;
   plan.in.resize(call.tensors.size(), Placements(axes));
   plan.out.resize(call.results(), Placements(axes));
   Options options;

@@ -49,7 +49,7 @@ std::uint64_t next_key(MeshState& mesh) {
 
 void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements,
                  const MeshState& mesh, std::uint64_t key, const Distribution& distribution) {
-  for (const Placement& placement : placements) {
+  for (const AxisPlacement& placement : placements) {
     if (placement.is_partial()) {
       throw UsageError("random numbers cannot be drawn as " + placement.text(), {},
                        "draw them replicated or sharded");

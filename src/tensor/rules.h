@@ -14,7 +14,7 @@
 namespace penstock {
 
 using Stack = torch::jit::Stack;
-struct Rule;
+struct OpRule;
 
 //! A tensor among the arguments: the `item`-th of a list, or the argument itself (-1).
 struct TensorArg {
@@ -26,19 +26,19 @@ struct TensorArg {
 
 //! A legal combination on one axis, in the order of the call's tensors and of the results.
 struct Option {
-  c10::SmallVector<Placement, 6> in;
-  c10::SmallVector<Placement, 3> out;
+  c10::SmallVector<AxisPlacement, 6> in;
+  c10::SmallVector<AxisPlacement, 3> out;
   double bytes = 0;  //!< what the kernel itself communicates
 };
 
 //! One call of an operator: its arguments on top of the stack, and the tensors among them.
-class Call {
+class OpCall {
  public:
   //! Plain tensors beside distributed ones are taken as replicated.
-  Call(const c10::OperatorHandle& op, const Rule& rule, Stack* stack);
+  OpCall(const c10::OperatorHandle& op, const OpRule& rule, Stack* stack);
 
   const c10::OperatorHandle& op;
-  const Rule& rule;
+  const OpRule& rule;
   Stack* stack;
   MeshPtr mesh;
   c10::SmallVector<TensorArg, 4> tensors;
@@ -49,9 +49,9 @@ class Call {
   int tensor_at(std::size_t arg) const;
   c10::IntArrayRef sizes(std::size_t tensor) const { return tensors[tensor].tensor.sizes(); }
   std::int64_t dims(std::size_t tensor) const { return tensors[tensor].tensor.dim(); }
-  Placement at(std::size_t tensor, int axis) const {
+  AxisPlacement at(std::size_t tensor, int axis) const {
     const DTensorImpl* impl = tensors[tensor].impl;
-    return impl ? impl->placements()[static_cast<std::size_t>(axis)] : Placement();
+    return impl ? impl->placements()[static_cast<std::size_t>(axis)] : AxisPlacement();
   }
   //! An `int` argument that names a dim of a tensor, made positive.
   std::int64_t dim_arg(std::size_t arg, std::int64_t dims) const;
@@ -71,22 +71,22 @@ class Call {
 };
 
 //! Where every tensor of a call shall be, and where its results are then.
-struct Plan {
+struct OpPlan {
   c10::SmallVector<Placements, 4> in;
   c10::SmallVector<Placements, 2> out;
 };
 
 using Options = std::vector<Option>;
 
-struct Rule {
+struct OpRule {
   //! Adds the options beside "all replicated".
-  void (*options)(const Call& call, int axis, Options& options) = nullptr;
+  void (*options)(const OpCall& call, int axis, Options& options) = nullptr;
   //! Changes other arguments than tensors for the call on the parts (sizes of views).
-  void (*localize)(const Call& call, const Plan& plan) = nullptr;
+  void (*localize)(const OpCall& call, const OpPlan& plan) = nullptr;
   //! Computes on the parts in place of the operator: takes its arguments from the stack and leaves results.
-  void (*execute)(const Call& call, const Plan& plan) = nullptr;
+  void (*execute)(const OpCall& call, const OpPlan& plan) = nullptr;
   //! Takes the place of the operator above autograd; the tensors have been moved.
-  void (*whole)(const Call& call) = nullptr;
+  void (*whole)(const OpCall& call) = nullptr;
   enum class Kind { Other, Pointwise, Identity } kind = Kind::Other;
   //! Of pointwise operators: how partial sums pass.
   enum class Linear { No, All, First, Product } linear = Linear::No;
@@ -96,7 +96,7 @@ struct Rule {
   bool grants_wish = false;  //!< its input goes where its parameter's style wants it
 };
 
-using RuleTable = std::unordered_map<std::string, Rule>;
+using RuleTable = std::unordered_map<std::string, OpRule>;
 
 void add_pointwise_rules(RuleTable& table);
 void add_matmul_rules(RuleTable& table);
@@ -111,21 +111,21 @@ void add_attention_rules(RuleTable& table);
 //! Options of an operator that maps the dims of its first tensor to dims of its results (-1: needs it whole);
 //! the other tensors are replicated. Partial values pass if `linear`.
 template <class Map>
-void map_dims(const Call& call, int axis, Options& options, bool linear, const Map& map) {
-  const Placement here = call.at(0, axis);
-  const auto add = [&](const Placement& in, const Placement& out) {
+void map_dims(const OpCall& call, int axis, Options& options, bool linear, const Map& map) {
+  const AxisPlacement here = call.at(0, axis);
+  const auto add = [&](const AxisPlacement& in, const AxisPlacement& out) {
     Option option = call.option();
     option.in[0] = in;
-    for (Placement& placement : option.out) placement = out;
+    for (AxisPlacement& placement : option.out) placement = out;
     options.push_back(option);
   };
   switch (here.kind()) {
-    case Placement::Kind::Replicate:
+    case AxisPlacement::Kind::Replicate:
       return;
-    case Placement::Kind::Partial:
+    case AxisPlacement::Kind::Partial:
       if (linear) add(here, here);
       return;
-    case Placement::Kind::Shard:
+    case AxisPlacement::Kind::Shard:
       break;
   }
   if (const std::int64_t to = map(here.dim()); to >= 0) return add(here, Shard(to));
@@ -140,12 +140,12 @@ void map_dims(const Call& call, int axis, Options& options, bool linear, const M
 
 //! Takes the arguments off the stack and leaves these results.
 template <class... Results>
-void finish(const Call& call, Results&&... results) {
+void finish(const OpCall& call, Results&&... results) {
   torch::jit::drop(*call.stack, call.count());
   torch::jit::push(*call.stack, std::forward<Results>(results)...);
 }
 
 //! The cheapest legal plan; throws UsageError where an operator in place has none.
-Plan make_plan(const Call& call);
+OpPlan make_plan(const OpCall& call);
 
 }  // namespace penstock

@@ -5,7 +5,7 @@
 namespace penstock {
 namespace {
 
-void by_batch_or_heads(const Call& call, int axis, Options& options) {
+void by_batch_or_heads(const OpCall& call, int axis, Options& options) {
   const auto& arguments = call.op.schema().arguments();
   for (const std::int64_t d : {std::int64_t{0}, std::int64_t{1}}) {
     bool used = false;
@@ -27,7 +27,7 @@ void by_batch_or_heads(const Call& call, int axis, Options& options) {
       const bool whole = mask && (call.dims(i) < 4 || call.sizes(i)[static_cast<std::size_t>(d)] == 1);
       if (!whole) option.in[i] = Shard(d);
     }
-    for (Placement& placement : option.out) placement = Shard(d);
+    for (AxisPlacement& placement : option.out) placement = Shard(d);
     options.push_back(option);
   }
 }

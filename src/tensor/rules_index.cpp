@@ -9,9 +9,9 @@ namespace penstock {
 namespace {
 
 // embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
-void embedding_options(const Call& call, int axis, Options& options) {
+void embedding_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dims = call.dims(1);
-  const auto add = [&](const Placement& weight, const Placement& indices, const Placement& out) {
+  const auto add = [&](const AxisPlacement& weight, const AxisPlacement& indices, const AxisPlacement& out) {
     Option option = call.option();
     option.in = {weight, indices};
     option.out[0] = out;
@@ -25,9 +25,9 @@ void embedding_options(const Call& call, int axis, Options& options) {
 }
 
 //! With the rows of the table cut, a rank looks up what it has and leaves zeros for the rest.
-void embed_parts(const Call& call, const Plan& plan) {
+void embed_parts(const OpCall& call, const OpPlan& plan) {
   bool rows_cut = false;
-  for (const Placement& placement : plan.in[0]) rows_cut = rows_cut || placement.is_shard(0);
+  for (const AxisPlacement& placement : plan.in[0]) rows_cut = rows_cut || placement.is_shard(0);
   if (!rows_cut) return call.op.callBoxed(call.stack);
   const at::Tensor weight = call.arg(0).toTensor(), indices = call.arg(1).toTensor();
   const Interval mine = interval_of(call.sizes(0)[0], 0, plan.in[0], *call.mesh);
@@ -43,16 +43,16 @@ void embed_parts(const Call& call, const Plan& plan) {
 }
 
 // embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq) -> grad of weight
-void embedding_backward_options(const Call& call, int axis, Options& options) {
+void embedding_backward_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dims = call.dims(1);
-  const auto add = [&](const Placement& grad, const Placement& indices, const Placement& out) {
+  const auto add = [&](const AxisPlacement& grad, const AxisPlacement& indices, const AxisPlacement& out) {
     Option option = call.option();
     option.in = {grad, indices};
     option.out[0] = out;
     options.push_back(option);
   };
   if (call.at(0, axis).is_shard(dims)) add(Shard(dims), Replicate(), Shard(1));
-  if (call.at(0, axis) == Placement(Partial())) add(Partial(), Replicate(), Partial());
+  if (call.at(0, axis) == AxisPlacement(Partial())) add(Partial(), Replicate(), Partial());
   for (std::int64_t d = 0; d < dims; ++d) {
     // Counting how often a word occurs needs all of them.
     const bool used = call.at(0, axis).is_shard(d) || call.at(1, axis).is_shard(d);
@@ -61,7 +61,7 @@ void embedding_backward_options(const Call& call, int axis, Options& options) {
 }
 
 //! Tensors of one number of dims and of equal size there, all cut alike along a dim that is not `dim`.
-void cut_beside(const Call& call, int axis, Options& options, std::int64_t dim) {
+void cut_beside(const OpCall& call, int axis, Options& options, std::int64_t dim) {
   for (std::int64_t d = 0; d < call.dims(0); ++d) {
     bool used = false, equal = d != dim;
     for (std::size_t i = 0; i < call.tensors.size(); ++i) {
@@ -72,13 +72,13 @@ void cut_beside(const Call& call, int axis, Options& options, std::int64_t dim) 
     }
     if (!used || !equal) continue;
     Option option = call.option();
-    for (Placement& placement : option.in) placement = Shard(d);
+    for (AxisPlacement& placement : option.in) placement = Shard(d);
     option.out[0] = Shard(d);
     options.push_back(option);
   }
 }
 
-void gather_options(const Call& call, int axis, Options& options) {
+void gather_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(1, call.dims(0));
   cut_beside(call, axis, options, dim);
   if (call.at(1, axis).is_shard(dim)) {
@@ -88,12 +88,12 @@ void gather_options(const Call& call, int axis, Options& options) {
   }
 }
 
-void scatter_options(const Call& call, int axis, Options& options) {
+void scatter_options(const OpCall& call, int axis, Options& options) {
   cut_beside(call, axis, options, call.dim_arg(1, call.dims(0)));
 }
 
 //! The first tensor cut beside `dim`, the index whole; or the index cut.
-void index_select_options(const Call& call, int axis, Options& options) {
+void index_select_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(1, call.dims(0));
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d; });
   if (call.at(1, axis).is_shard(0)) {
@@ -105,7 +105,7 @@ void index_select_options(const Call& call, int axis, Options& options) {
 }
 
 // index(self, indices?[]): one index tensor can be followed, more need all of it.
-void index_options(const Call& call, int axis, Options& options) {
+void index_options(const OpCall& call, int axis, Options& options) {
   if (call.tensors.size() != 2 || call.tensors[1].tensor.scalar_type() != at::kLong) return;
   const std::int64_t at = call.tensors[1].item, wide = call.dims(1);
   map_dims(call, axis, options, true, [&](std::int64_t d) {
@@ -121,7 +121,7 @@ void index_options(const Call& call, int axis, Options& options) {
 }
 
 // index_add_(self, dim, index, source, alpha)
-void index_add_options(const Call& call, int axis, Options& options) {
+void index_add_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(1, call.dims(0));
   for (std::int64_t d = 0; d < call.dims(0); ++d) {
     if (d == dim || !(call.at(0, axis).is_shard(d) || call.at(2, axis).is_shard(d))) continue;
@@ -131,7 +131,7 @@ void index_add_options(const Call& call, int axis, Options& options) {
   }
 }
 
-void whole_only(const Call& /*call*/, int /*axis*/, Options& /*options*/) {}
+void whole_only(const OpCall& /*call*/, int /*axis*/, Options& /*options*/) {}
 
 }  // namespace
 

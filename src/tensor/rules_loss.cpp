@@ -27,7 +27,7 @@ bool& loss_stays_cut() {
 namespace {
 
 //! Leaves only the options in which the classes stay cut.
-void keep_cut(const Call& call, Options& options, std::size_t tensor, std::int64_t classes) {
+void keep_cut(const OpCall& call, Options& options, std::size_t tensor, std::int64_t classes) {
   if (!loss_stays_cut()) return;
   Options kept;
   for (const Option& option : options) {
@@ -43,7 +43,7 @@ void keep_cut(const Call& call, Options& options, std::size_t tensor, std::int64
 
 enum Reduction : std::int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
-double row_bytes(const Call& call, std::int64_t dim) {
+double row_bytes(const OpCall& call, std::int64_t dim) {
   const double rows =
       static_cast<double>(call.tensors[0].tensor.numel()) /
       static_cast<double>(std::max<std::int64_t>(call.sizes(0)[static_cast<std::size_t>(dim)], 1));
@@ -51,17 +51,17 @@ double row_bytes(const Call& call, std::int64_t dim) {
 }
 
 //! All tensors of the input's dims cut alike.
-void add_cut(const Call& call, Options& options, std::int64_t d, double bytes = 0) {
+void add_cut(const OpCall& call, Options& options, std::int64_t d, double bytes = 0) {
   Option option = call.option();
   for (std::size_t i = 0; i < option.in.size(); ++i) {
     if (call.dims(i) == call.dims(0)) option.in[i] = Shard(d);
   }
-  for (Placement& placement : option.out) placement = Shard(d);
+  for (AxisPlacement& placement : option.out) placement = Shard(d);
   option.bytes = bytes;
   options.push_back(option);
 }
 
-void log_softmax_options(const Call& call, int axis, Options& options) {
+void log_softmax_options(const OpCall& call, int axis, Options& options) {
   const bool backward = call.tensors.size() > 1;
   const std::int64_t dim = call.dim_arg(backward ? 2 : 1, call.dims(0));
   for (std::int64_t d = 0; d < call.dims(0); ++d) {
@@ -80,7 +80,7 @@ c10::SmallVector<int, 2> axes_cutting(const Placements& placements, std::int64_t
   return axes;
 }
 
-void log_softmax_of_parts(const Call& call, const Plan& plan) {
+void log_softmax_of_parts(const OpCall& call, const OpPlan& plan) {
   const std::int64_t dim = call.dim_arg(1, call.dims(0));
   const auto axes = axes_cutting(plan.in[0], dim);
   if (axes.empty()) return call.op.callBoxed(call.stack);
@@ -98,7 +98,7 @@ void log_softmax_of_parts(const Call& call, const Plan& plan) {
   finish(call, shifted - sum.log());
 }
 
-void log_softmax_backward_of_parts(const Call& call, const Plan& plan) {
+void log_softmax_backward_of_parts(const OpCall& call, const OpPlan& plan) {
   const std::int64_t dim = call.dim_arg(2, call.dims(0));
   const auto axes = axes_cutting(plan.in[0], dim);
   if (axes.empty()) return call.op.callBoxed(call.stack);
@@ -109,13 +109,13 @@ void log_softmax_backward_of_parts(const Call& call, const Plan& plan) {
 }
 
 // nll_loss_forward(self, target, weight?, reduction, ignore_index) -> (loss, total_weight)
-void nll_options(const Call& call, int axis, Options& options) {
+void nll_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t reduction = call.arg(3).toInt();
   const std::int64_t classes = call.dims(0) - 1;
   if (call.dims(0) == 2 && (call.at(0, axis).is_shard(0) || call.at(1, axis).is_shard(0))) {
     Option option = call.option();
     option.in[0] = option.in[1] = Shard(0);
-    option.out[0] = reduction == kNone ? Placement(Shard(0)) : Placement(Partial());
+    option.out[0] = reduction == kNone ? AxisPlacement(Shard(0)) : AxisPlacement(Partial());
     option.bytes = 4096;
     options.push_back(option);
   }
@@ -133,7 +133,7 @@ struct Targets {
   at::Tensor weight;  //!< of the row; 0 where it is ignored
 };
 
-Targets localize_targets(const Call& call, const at::Tensor& x, const at::Tensor& target,
+Targets localize_targets(const OpCall& call, const at::Tensor& x, const at::Tensor& target,
                          const c10::IValue& weight, std::int64_t ignore, const Placements& placements) {
   const std::int64_t classes = call.dims(0) - 1;
   const int self = call.tensor_at(call.op.schema().name() == "aten::nll_loss_backward" ? 1 : 0);
@@ -152,7 +152,7 @@ Targets localize_targets(const Call& call, const at::Tensor& x, const at::Tensor
   return result;
 }
 
-void nll_of_parts(const Call& call, const Plan& plan) {
+void nll_of_parts(const OpCall& call, const OpPlan& plan) {
   const std::int64_t reduction = call.arg(3).toInt(), ignore = call.arg(4).toInt();
   const std::int64_t classes = call.dims(0) - 1;
   const auto class_axes = axes_cutting(plan.in[0], classes);
@@ -175,7 +175,7 @@ void nll_of_parts(const Call& call, const Plan& plan) {
 }
 
 // nll_loss_backward(grad, self, target, weight?, reduction, ignore_index, total_weight) -> grad of self
-void nll_backward_options(const Call& call, int axis, Options& options) {
+void nll_backward_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dims = call.dims(1), classes = dims - 1;
   const bool rows = call.arg(4).toInt() == kNone;
   if (dims == 2 && (call.at(1, axis).is_shard(0) || call.at(2, axis).is_shard(0))) {
@@ -191,7 +191,7 @@ void nll_backward_options(const Call& call, int axis, Options& options) {
   }
 }
 
-void nll_backward_of_parts(const Call& call, const Plan& plan) {
+void nll_backward_of_parts(const OpCall& call, const OpPlan& plan) {
   const std::int64_t classes = call.dims(1) - 1;
   if (axes_cutting(plan.in[1], classes).empty()) return call.op.callBoxed(call.stack);
   const std::int64_t reduction = call.arg(4).toInt(), ignore = call.arg(5).toInt();

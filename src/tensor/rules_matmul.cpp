@@ -10,8 +10,8 @@
 namespace penstock {
 namespace {
 
-void add_option(const Call& call, Options& options, const Placement& a, const Placement& b,
-                const Placement& out, std::size_t first) {
+void add_option(const OpCall& call, Options& options, const AxisPlacement& a, const AxisPlacement& b,
+                const AxisPlacement& out, std::size_t first) {
   Option option = call.option();
   option.in[first] = a;
   option.in[first + 1] = b;
@@ -27,7 +27,7 @@ void add_option(const Call& call, Options& options, const Placement& a, const Pl
 }
 
 //! Of a [.., m, k] and b [.., k, n] with the same number of batch dims, or b without any.
-void product_options(const Call& call, int axis, Options& options, std::size_t first) {
+void product_options(const OpCall& call, int axis, Options& options, std::size_t first) {
   const std::int64_t da = call.dims(first), db = call.dims(first + 1);
   const std::int64_t dims = std::max(da, db);
   if (da == db) {
@@ -43,16 +43,16 @@ void product_options(const Call& call, int axis, Options& options, std::size_t f
   add_option(call, options, Shard(da - 2), Replicate(), Shard(dims - 2), first);
   add_option(call, options, Replicate(), Shard(db - 1), Shard(dims - 1), first);
   add_option(call, options, Shard(da - 1), Shard(db - 2), Partial(), first);
-  if (call.at(first, axis) == Placement(Partial()))
+  if (call.at(first, axis) == AxisPlacement(Partial()))
     add_option(call, options, Partial(), Replicate(), Partial(), first);
-  if (call.at(first + 1, axis) == Placement(Partial()))
+  if (call.at(first + 1, axis) == AxisPlacement(Partial()))
     add_option(call, options, Replicate(), Partial(), Partial(), first);
 }
 
-void product(const Call& call, int axis, Options& options) {
+void product(const OpCall& call, int axis, Options& options) {
   product_options(call, axis, options, 0);
 }
-void product_and_sum(const Call& call, int axis, Options& options) {
+void product_and_sum(const OpCall& call, int axis, Options& options) {
   product_options(call, axis, options, 1);
 }
 
@@ -61,9 +61,9 @@ at::Tensor fold_local(const at::Tensor& x, const at::Tensor& y) {
   return at::matmul(x.flatten(0, -2).t(), y.flatten(0, -2));
 }
 
-void fold_options(const Call& call, int axis, Options& options) {
+void fold_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dims = call.dims(0);
-  const auto add = [&](const Placement& x, const Placement& y, const Placement& out) {
+  const auto add = [&](const AxisPlacement& x, const AxisPlacement& y, const AxisPlacement& out) {
     Option option = call.option();
     option.in = {x, y};
     option.out[0] = out;
@@ -72,12 +72,12 @@ void fold_options(const Call& call, int axis, Options& options) {
   for (std::int64_t d = 0; d + 1 < dims; ++d) add(Shard(d), Shard(d), Partial());
   add(Shard(dims - 1), Replicate(), Shard(0));
   add(Replicate(), Shard(dims - 1), Shard(1));
-  if (call.at(0, axis) == Placement(Partial())) add(Partial(), Replicate(), Partial());
-  if (call.at(1, axis) == Placement(Partial())) add(Replicate(), Partial(), Partial());
+  if (call.at(0, axis) == AxisPlacement(Partial())) add(Partial(), Replicate(), Partial());
+  if (call.at(1, axis) == AxisPlacement(Partial())) add(Replicate(), Partial(), Partial());
 }
 
-const Rule kProduct{.options = product};
-const Rule kFold{.options = fold_options};
+const OpRule kProduct{.options = product};
+const OpRule kFold{.options = fold_options};
 
 //! Plans a call of two tensors that is no operator of libtorch's, and moves them. `matmul` lends its schema.
 struct Planned {
@@ -85,11 +85,11 @@ struct Planned {
   Placements out;
   MeshPtr mesh;
 
-  Planned(const at::Tensor& x, const at::Tensor& y, const Rule& rule) {
+  Planned(const at::Tensor& x, const at::Tensor& y, const OpRule& rule) {
     static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::matmul", "");
     Stack stack{x, y};
-    Call call(op, rule, &stack);
-    const Plan plan = make_plan(call);
+    OpCall call(op, rule, &stack);
+    const OpPlan plan = make_plan(call);
     mesh = call.mesh;
     out = plan.out[0];
     const auto moved = [&](std::size_t i) {
@@ -177,12 +177,12 @@ at::Tensor dist_matmul(const at::Tensor& a, const at::Tensor& b) {
   return dist_product(expanded(a), expanded(b));
 }
 
-void whole_matmul(const Call& call) {
+void whole_matmul(const OpCall& call) {
   const at::Tensor a = call.arg(0).toTensor(), b = call.arg(1).toTensor();
   finish(call, dist_matmul(a, b));
 }
 
-void whole_linear(const Call& call) {
+void whole_linear(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor(), w = call.arg(1).toTensor();
   at::Tensor y = dist_matmul(x, w.t());
   if (!call.arg(2).isNone() && call.arg(2).toTensor().defined()) y = y + call.arg(2).toTensor();
@@ -190,7 +190,7 @@ void whole_linear(const Call& call) {
 }
 
 //! Leaves the tensors where they are: the products plan for themselves.
-void as_they_are(const Call& call, int axis, Options& options) {
+void as_they_are(const OpCall& call, int axis, Options& options) {
   options.clear();
   Option option = call.option();
   for (std::size_t i = 0; i < call.tensors.size(); ++i) option.in[i] = call.at(i, axis);

@@ -8,7 +8,7 @@ namespace penstock {
 namespace {
 
 //! The tensors that have the input's leading dims are cut, parameters are whole.
-void leading(const Call& call, int axis, Options& options, std::size_t shape_arg, bool backward) {
+void leading(const OpCall& call, int axis, Options& options, std::size_t shape_arg, bool backward) {
   const auto normalised = static_cast<std::int64_t>(call.arg(shape_arg).toIntVector().size());
   const std::int64_t free = call.dims(0) - normalised;
   for (std::int64_t d = 0; d < free; ++d) {
@@ -20,26 +20,26 @@ void leading(const Call& call, int axis, Options& options, std::size_t shape_arg
       if (call.dims(i) == call.dims(0)) option.in[i] = Shard(d);
     }
     for (std::size_t i = 0; i < option.out.size(); ++i) {
-      option.out[i] = backward && i > 0 ? Placement(Partial()) : Placement(Shard(d));
+      option.out[i] = backward && i > 0 ? AxisPlacement(Partial()) : AxisPlacement(Shard(d));
     }
     options.push_back(option);
   }
 }
 
 //! A weight that has as many dims as the input would be mistaken for it; then nothing is cut.
-bool clear(const Call& call, std::size_t shape_arg) {
+bool clear(const OpCall& call, std::size_t shape_arg) {
   return static_cast<std::int64_t>(call.arg(shape_arg).toIntVector().size()) < call.dims(0);
 }
 
-void forward_options(const Call& call, int axis, Options& options) {
+void forward_options(const OpCall& call, int axis, Options& options) {
   if (clear(call, 1)) leading(call, axis, options, 1, false);
 }
-void backward_options(const Call& call, int axis, Options& options) {
+void backward_options(const OpCall& call, int axis, Options& options) {
   if (clear(call, 2)) leading(call, axis, options, 2, true);
 }
 
 //! rms_norm(input, normalized_shape, weight?, eps?): libtorch's fused form has no backward on CPU.
-void whole_rms_norm(const Call& call) {
+void whole_rms_norm(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   std::vector<std::int64_t> dims;
   const auto normalised = static_cast<std::int64_t>(call.arg(1).toIntVector().size());
@@ -53,7 +53,7 @@ void whole_rms_norm(const Call& call) {
 }
 
 //! The input may stay cut along what is not normalised; a partial sum is needed whole.
-void rms_options(const Call& call, int axis, Options& options) {
+void rms_options(const OpCall& call, int axis, Options& options) {
   const auto normalised = static_cast<std::int64_t>(call.arg(1).toIntVector().size());
   map_dims(call, axis, options, false,
            [&](std::int64_t d) { return d < call.dims(0) - normalised ? d : -1; });

@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-Sizes broadcast_sizes(const Call& call) {
+Sizes broadcast_sizes(const OpCall& call) {
   std::size_t dims = 0;
   for (std::size_t i = 0; i < call.tensors.size(); ++i) dims = std::max(dims, call.sizes(i).size());
   Sizes sizes(dims, 1);
@@ -24,12 +24,12 @@ Sizes broadcast_sizes(const Call& call) {
   return sizes;
 }
 
-void shard_options(const Call& call, int axis, Options& options) {
+void shard_options(const OpCall& call, int axis, Options& options) {
   const Sizes sizes = broadcast_sizes(call);
   const auto dims = static_cast<std::int64_t>(sizes.size());
   c10::SmallVector<std::int64_t, 4> done;
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
-    const Placement here = call.at(i, axis);
+    const AxisPlacement here = call.at(i, axis);
     if (!here.is_shard()) continue;
     const std::int64_t out = here.dim() + dims - call.dims(i);
     if (std::find(done.begin(), done.end(), out) != done.end()) continue;
@@ -43,25 +43,25 @@ void shard_options(const Call& call, int axis, Options& options) {
           call.sizes(k)[static_cast<std::size_t>(dim)] == 1 && sizes[static_cast<std::size_t>(out)] != 1;
       if (!stretched) option.in[k] = Shard(dim);
     }
-    for (Placement& placement : option.out) placement = Shard(out);
+    for (AxisPlacement& placement : option.out) placement = Shard(out);
     options.push_back(option);
   }
 }
 
-void partial_options(const Call& call, int axis, Options& options) {
-  using Linear = Rule::Linear;
+void partial_options(const OpCall& call, int axis, Options& options) {
+  using Linear = OpRule::Linear;
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
-    const Placement here = call.at(i, axis);
+    const AxisPlacement here = call.at(i, axis);
     if (!here.is_partial()) continue;
     const bool sum = here.reduce() == ReduceOp::Sum || here.reduce() == ReduceOp::Avg;
     if (!sum && call.tensors.size() > 1) continue;
     Option option = call.option();
-    for (Placement& placement : option.out) placement = here;
+    for (AxisPlacement& placement : option.out) placement = here;
     switch (call.rule.linear) {
       case Linear::No:
         return;
       case Linear::All:
-        for (Placement& placement : option.in) placement = here;
+        for (AxisPlacement& placement : option.in) placement = here;
         break;
       case Linear::First:
         if (i != 0) continue;
@@ -76,13 +76,13 @@ void partial_options(const Call& call, int axis, Options& options) {
   }
 }
 
-void pointwise(const Call& call, int axis, Options& options) {
+void pointwise(const OpCall& call, int axis, Options& options) {
   shard_options(call, axis, options);
-  if (call.rule.linear != Rule::Linear::No) partial_options(call, axis, options);
+  if (call.rule.linear != OpRule::Linear::No) partial_options(call, axis, options);
 }
 
 //! A condition and two values.
-void where_options(const Call& call, int axis, Options& options) {
+void where_options(const OpCall& call, int axis, Options& options) {
   shard_options(call, axis, options);
   for (std::size_t i = 1; i < call.tensors.size(); ++i) {
     if (!call.at(i, axis).is_partial() || call.at(i, axis).reduce() != ReduceOp::Sum) continue;
@@ -94,15 +94,15 @@ void where_options(const Call& call, int axis, Options& options) {
   }
 }
 
-void identity_options(const Call& call, int axis, Options& options) {
+void identity_options(const OpCall& call, int axis, Options& options) {
   Option option = call.option();
   for (std::size_t i = 0; i < call.tensors.size(); ++i) option.in[i] = call.at(i, axis);
-  for (Placement& placement : option.out) placement = call.at(0, axis);
+  for (AxisPlacement& placement : option.out) placement = call.at(0, axis);
   options.push_back(option);
 }
 
 //! New memory of the same form: a partial sum's is whole.
-void like_options(const Call& call, int axis, Options& options) {
+void like_options(const OpCall& call, int axis, Options& options) {
   Option option = call.option();
   option.in[0] = call.at(0, axis);
   if (option.in[0].is_shard()) option.out[0] = option.in[0];
@@ -110,20 +110,20 @@ void like_options(const Call& call, int axis, Options& options) {
 }
 
 //! New memory of given sizes; the tensor is only read for its options.
-void new_options(const Call& call, int axis, Options& options) {
+void new_options(const OpCall& call, int axis, Options& options) {
   Option option = call.option();
   option.in[0] = call.at(0, axis);
   options.push_back(option);
 }
 
-Rule::Linear linearity(std::string_view name) {
+OpRule::Linear linearity(std::string_view name) {
   if (!name.empty() && name.back() == '_') name.remove_suffix(1);
   for (const char* all : {"add", "sub", "rsub", "neg", "clone", "positive", "copy", "_to_copy"}) {
-    if (name == all) return Rule::Linear::All;
+    if (name == all) return OpRule::Linear::All;
   }
-  if (name == "mul") return Rule::Linear::Product;
-  if (name == "div" || (name.size() > 9 && name.ends_with("_backward"))) return Rule::Linear::First;
-  return Rule::Linear::No;
+  if (name == "mul") return OpRule::Linear::Product;
+  if (name == "div" || (name.size() > 9 && name.ends_with("_backward"))) return OpRule::Linear::First;
+  return OpRule::Linear::No;
 }
 
 //! Some operators in place lack the mark that their other form has.
@@ -150,23 +150,23 @@ void add_pointwise_rules(RuleTable& table) {
     const bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                            !op->hasKernelForDispatchKey(c10::DispatchKey::CPU);
     if (out || composite) continue;
-    Rule rule{.options = pointwise, .kind = Rule::Kind::Pointwise};
+    OpRule rule{.options = pointwise, .kind = OpRule::Kind::Pointwise};
     const std::string base = name.name.substr(6);
     rule.linear = linearity(base);
     // Every rank would add a number to its part of a partial sum: as a tensor, which libtorch makes of it, it
     // is placed.
     const bool number = name.overload_name == "Scalar";
-    if (number && rule.linear == Rule::Linear::All) continue;
+    if (number && rule.linear == OpRule::Linear::All) continue;
     // Rounding is not linear.
-    if (base.starts_with("div") && name.overload_name.ends_with("mode")) rule.linear = Rule::Linear::No;
+    if (base.starts_with("div") && name.overload_name.ends_with("mode")) rule.linear = OpRule::Linear::No;
     table[base + (name.overload_name.empty() ? "" : "." + name.overload_name)] = rule;
   }
-  const Rule linear{.options = pointwise, .kind = Rule::Kind::Pointwise, .linear = Rule::Linear::All};
+  const OpRule linear{.options = pointwise, .kind = OpRule::Kind::Pointwise, .linear = OpRule::Linear::All};
   for (const char* name : {"copy_", "_to_copy", "zero_"}) table[name] = linear;
-  const Rule plain{.options = pointwise, .kind = Rule::Kind::Pointwise};
+  const OpRule plain{.options = pointwise, .kind = OpRule::Kind::Pointwise};
   for (const char* name : {"fill_.Scalar", "fill_.Tensor"}) table[name] = plain;
   for (const char* name : {"where.self"}) table[name].options = where_options;
-  const Rule identity{.options = identity_options, .kind = Rule::Kind::Identity};
+  const OpRule identity{.options = identity_options, .kind = OpRule::Kind::Identity};
   for (const char* name : {"detach", "alias", "lift_fresh", "_fused_sdp_choice"}) table[name] = identity;
   table["empty_like"] = {.options = like_options};
   for (const char* name : {"new_empty", "new_zeros", "new_empty_strided"})

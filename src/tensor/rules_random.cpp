@@ -10,15 +10,15 @@
 namespace penstock {
 namespace {
 
-void cut_only(const Call& call, int axis, Options& options) {
-  const Placement here = call.at(0, axis);
+void cut_only(const OpCall& call, int axis, Options& options) {
+  const AxisPlacement here = call.at(0, axis);
   if (!here.is_shard()) return;
   Option option = call.option();
   option.in[0] = option.out[0] = here;
   options.push_back(option);
 }
 
-std::uint64_t key_of(const Call& call) {
+std::uint64_t key_of(const OpCall& call) {
   const c10::IValue& given = call.arg(call.count() - 1);
   if (given.isGenerator()) {
     const at::Generator generator = given.toGenerator();
@@ -30,30 +30,30 @@ std::uint64_t key_of(const Call& call) {
   return next_key(*call.mesh);
 }
 
-void fill(const Call& call, const Plan& plan, const Distribution& distribution) {
+void fill(const OpCall& call, const OpPlan& plan, const Distribution& distribution) {
   const std::uint64_t key = key_of(call);
   const at::Tensor local = call.arg(0).toTensor();
   fill_random(local, call.sizes(0), plan.in[0], *call.mesh, key, distribution);
   finish(call, local);
 }
 
-double number(const Call& call, std::size_t arg) {
+double number(const OpCall& call, std::size_t arg) {
   return call.arg(arg).toScalar().toDouble();
 }
 
-void bernoulli(const Call& call, const Plan& plan) {
+void bernoulli(const OpCall& call, const OpPlan& plan) {
   fill(call, plan, Bernoulli{number(call, 1)});
 }
-void uniform(const Call& call, const Plan& plan) {
+void uniform(const OpCall& call, const OpPlan& plan) {
   fill(call, plan, Uniform{number(call, 1), number(call, 2)});
 }
-void normal(const Call& call, const Plan& plan) {
+void normal(const OpCall& call, const OpPlan& plan) {
   fill(call, plan, Normal{number(call, 1), number(call, 2)});
 }
-void integers_to(const Call& call, const Plan& plan) {
+void integers_to(const OpCall& call, const OpPlan& plan) {
   fill(call, plan, Integers{0, call.arg(1).toInt()});
 }
-void integers(const Call& call, const Plan& plan) {
+void integers(const OpCall& call, const OpPlan& plan) {
   const std::int64_t to = call.arg(2).isNone() ? std::int64_t{1} << 53U : call.arg(2).toInt();
   fill(call, plan, Integers{call.arg(1).toInt(), to});
 }

@@ -20,7 +20,7 @@ struct Reduced {
 };
 
 //! Which dims go: argument `dims_at` (none, a number, a list; absent: all), `keepdim` by name.
-Reduced reduced_dims(const Call& call, int dims_at) {
+Reduced reduced_dims(const OpCall& call, int dims_at) {
   Reduced result;
   const std::int64_t dims = call.dims(0);
   result.dims.resize(static_cast<std::size_t>(dims), true);
@@ -41,7 +41,7 @@ Reduced reduced_dims(const Call& call, int dims_at) {
   return result;
 }
 
-int dims_argument(const Call& call) {
+int dims_argument(const OpCall& call) {
   const auto& arguments = call.op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].name() == "dim" || arguments[i].name() == "dims") return static_cast<int>(i);
@@ -56,9 +56,9 @@ std::int64_t kept_dim(const Reduced& reduced, std::int64_t d) {
   return to;
 }
 
-void over_parts(const Call& call, int axis, Options& options, bool linear, const Placement* across) {
+void over_parts(const OpCall& call, int axis, Options& options, bool linear, const AxisPlacement* across) {
   const Reduced reduced = reduced_dims(call, dims_argument(call));
-  const Placement here = call.at(0, axis);
+  const AxisPlacement here = call.at(0, axis);
   if (across && here.is_shard() && reduced.has(here.dim())) {
     const std::int64_t size = call.sizes(0)[static_cast<std::size_t>(here.dim())];
     const std::int64_t parts = call.parts_with(0, here.dim(), axis);
@@ -66,7 +66,7 @@ void over_parts(const Call& call, int axis, Options& options, bool linear, const
     if (linear || size % parts == 0) {
       Option option = call.option();
       option.in[0] = here;
-      for (Placement& placement : option.out) placement = *across;
+      for (AxisPlacement& placement : option.out) placement = *across;
       options.push_back(option);
       return;
     }
@@ -75,25 +75,25 @@ void over_parts(const Call& call, int axis, Options& options, bool linear, const
            [&](std::int64_t d) { return reduced.has(d) ? -1 : kept_dim(reduced, d); });
 }
 
-void summed(const Call& call, int axis, Options& options) {
-  static const Placement sum = Partial();
-  const Placement here = call.at(0, axis);
+void summed(const OpCall& call, int axis, Options& options) {
+  static const AxisPlacement sum = Partial();
+  const AxisPlacement here = call.at(0, axis);
   if (here.is_partial() && here.reduce() != ReduceOp::Sum && here.reduce() != ReduceOp::Avg) return;
   over_parts(call, axis, options, true, &sum);
 }
-void greatest(const Call& call, int axis, Options& options) {
-  static const Placement max = Partial(ReduceOp::Max);
+void greatest(const OpCall& call, int axis, Options& options) {
+  static const AxisPlacement max = Partial(ReduceOp::Max);
   over_parts(call, axis, options, false, &max);
 }
-void least(const Call& call, int axis, Options& options) {
-  static const Placement min = Partial(ReduceOp::Min);
+void least(const OpCall& call, int axis, Options& options) {
+  static const AxisPlacement min = Partial(ReduceOp::Min);
   over_parts(call, axis, options, false, &min);
 }
-void along_others(const Call& call, int axis, Options& options) {
+void along_others(const OpCall& call, int axis, Options& options) {
   over_parts(call, axis, options, false, nullptr);
 }
 
-void mean_of_parts(const Call& call, const Plan& /*plan*/) {
+void mean_of_parts(const OpCall& call, const OpPlan& /*plan*/) {
   const int at = dims_argument(call);
   const Reduced reduced = reduced_dims(call, at);
   std::int64_t count = 1;
@@ -111,15 +111,15 @@ void mean_of_parts(const Call& call, const Plan& /*plan*/) {
 }
 
 //! Keeps its dims but needs one whole: softmax, cumsum, sort, …; `dim` by name.
-void dim_whole(const Call& call, int axis, Options& options) {
+void dim_whole(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(static_cast<std::size_t>(dims_argument(call)), call.dims(0));
-  const Placement here = call.at(0, axis);
+  const AxisPlacement here = call.at(0, axis);
   const auto all = [&](std::int64_t d) {
     Option option = call.option();
     for (std::size_t i = 0; i < option.in.size(); ++i) {
       if (call.dims(i) == call.dims(0)) option.in[i] = Shard(d);
     }
-    for (Placement& placement : option.out) placement = Shard(d);
+    for (AxisPlacement& placement : option.out) placement = Shard(d);
     options.push_back(option);
   };
   for (std::int64_t d = 0; d < call.dims(0); ++d) {
@@ -129,7 +129,7 @@ void dim_whole(const Call& call, int axis, Options& options) {
   }
 }
 
-void flipped(const Call& call, int axis, Options& options) {
+void flipped(const OpCall& call, int axis, Options& options) {
   const auto dims = call.arg(1).toIntVector();
   map_dims(call, axis, options, true, [&](std::int64_t d) {
     const auto is = [&](std::int64_t dim) { return (dim + call.dims(0)) % call.dims(0) == d; };
@@ -139,7 +139,7 @@ void flipped(const Call& call, int axis, Options& options) {
 
 //! value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim) as a scatter that keeps to the
 //! cuts.
-void selected_backward(const Call& call) {
+void selected_backward(const OpCall& call) {
   at::Tensor grad = call.arg(0).toTensor(), indices = call.arg(2).toTensor();
   const auto sizes = call.arg(3).toIntVector();
   const std::int64_t dim = call.dim_arg(1, static_cast<std::int64_t>(sizes.size()));
@@ -151,7 +151,7 @@ void selected_backward(const Call& call) {
 }
 
 // norm(self, p?, dim[], keepdim)
-void whole_norm(const Call& call) {
+void whole_norm(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   const at::Scalar p = call.arg(1).isNone() ? at::Scalar(2) : call.arg(1).toScalar();
   const bool dims = call.count() > 2;
@@ -161,22 +161,22 @@ void whole_norm(const Call& call) {
                    x, p, list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list), keep));
 }
 
-void stay(const Call& call, int axis, Options& options) {
+void stay(const OpCall& call, int axis, Options& options) {
   options.clear();
   Option option = call.option();
   for (std::size_t i = 0; i < call.tensors.size(); ++i) option.in[i] = call.at(i, axis);
   options.push_back(option);
 }
 
-void last_two_whole(const Call& call, int axis, Options& options) {
+void last_two_whole(const OpCall& call, int axis, Options& options) {
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d + 2 < call.dims(0) ? d : -1; });
 }
 
 // --- norms: the parts' norms are combined at once, the result is whole
 
-void norm_options(const Call& call, int axis, Options& options) {
+void norm_options(const OpCall& call, int axis, Options& options) {
   const Reduced reduced = reduced_dims(call, 2);
-  const Placement here = call.at(0, axis);
+  const AxisPlacement here = call.at(0, axis);
   const double ord = call.arg(1).toScalar().toDouble();
   if (here.is_shard() && reduced.has(here.dim()) && std::isfinite(ord) && ord > 0) {
     Option option = call.option();
@@ -191,7 +191,7 @@ void norm_options(const Call& call, int axis, Options& options) {
   }
 }
 
-void norm_of_parts(const Call& call, const Plan& plan) {
+void norm_of_parts(const OpCall& call, const OpPlan& plan) {
   const Reduced reduced = reduced_dims(call, 2);
   const double ord = call.arg(1).toScalar().toDouble();
   call.op.callBoxed(call.stack);
@@ -231,7 +231,7 @@ void add_reduction_rules(RuleTable& table) {
   table["linalg_vector_norm"] = {.options = norm_options, .execute = norm_of_parts};
   // Their answer needs all elements.
   for (const char* name : {"_local_scalar_dense", "equal", "nonzero", "masked_select", "prod"}) {
-    table[name].options = table[name].options ? table[name].options : [](const Call&, int, Options&) {};
+    table[name].options = table[name].options ? table[name].options : [](const OpCall&, int, Options&) {};
   }
 }
 

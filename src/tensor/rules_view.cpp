@@ -15,7 +15,7 @@ std::int64_t product(c10::IntArrayRef sizes) {
 
 // --- one dim to one dim
 
-void transposed(const Call& call, int axis, Options& options) {
+void transposed(const OpCall& call, int axis, Options& options) {
   const std::int64_t dims = call.dims(0);
   const bool t = call.count() == 1;
   const std::int64_t a = t ? 0 : call.dim_arg(1, dims), b = t ? 1 : call.dim_arg(2, dims);
@@ -25,7 +25,7 @@ void transposed(const Call& call, int axis, Options& options) {
   });
 }
 
-void permuted(const Call& call, int axis, Options& options) {
+void permuted(const OpCall& call, int axis, Options& options) {
   const auto order = call.arg(1).toIntVector();
   map_dims(call, axis, options, true, [&](std::int64_t d) {
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -35,12 +35,12 @@ void permuted(const Call& call, int axis, Options& options) {
   });
 }
 
-void unsqueezed(const Call& call, int axis, Options& options) {
+void unsqueezed(const OpCall& call, int axis, Options& options) {
   const std::int64_t at = call.dim_arg(1, call.dims(0) + 1);
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d < at ? d : d + 1; });
 }
 
-void squeezed(const Call& call, int axis, Options& options) {
+void squeezed(const OpCall& call, int axis, Options& options) {
   std::vector<std::int64_t> dims;
   if (call.count() == 1) {
     for (std::int64_t d = 0; d < call.dims(0); ++d) dims.push_back(d);
@@ -62,20 +62,20 @@ void squeezed(const Call& call, int axis, Options& options) {
 }
 
 //! The dim of the last argument is needed whole and stays.
-void keeping_dim(const Call& call, int axis, Options& options) {
+void keeping_dim(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(call.count() - 1, call.dims(0));
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d; });
 }
 
 //! chunk(self, chunks, dim): its kernel for views would not see that the tensor was moved.
-void whole_chunk(const Call& call) {
+void whole_chunk(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   const std::int64_t chunks = call.arg(1).toInt(), dim = call.dim_arg(2, x.dim());
   const std::int64_t each = std::max<std::int64_t>((x.size(dim) + chunks - 1) / chunks, 1);
   finish(call, x.split(each, dim));
 }
 
-void sliced(const Call& call, int axis, Options& options) {
+void sliced(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(1, call.dims(0));
   const std::int64_t size = call.sizes(0)[static_cast<std::size_t>(dim)];
   const bool all = (call.arg(2).isNone() || call.arg(2).toInt() == 0) &&
@@ -84,31 +84,31 @@ void sliced(const Call& call, int axis, Options& options) {
 }
 
 //! The dim of argument 1 goes.
-void dropping_dim(const Call& call, int axis, Options& options) {
+void dropping_dim(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(1, call.dims(0));
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d > dim ? d - 1 : d; });
 }
 
 // --- their backwards, which take the sizes of the input
 
-void slice_backward_options(const Call& call, int axis, Options& options) {
+void slice_backward_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(2, call.dims(0));
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d; });
 }
 
-void select_backward_options(const Call& call, int axis, Options& options) {
+void select_backward_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(2, call.dims(0) + 1);
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d < dim ? d : d + 1; });
 }
 
-void local_input_sizes(const Call& call, const Plan& plan) {
+void local_input_sizes(const OpCall& call, const OpPlan& plan) {
   const Sizes sizes = local_sizes(call.arg(1).toIntVector(), plan.out[0], *call.mesh);
   call.arg(1) = std::vector<std::int64_t>(sizes.begin(), sizes.end());
 }
 
 // --- views of other sizes
 
-std::vector<std::int64_t> view_sizes(const Call& call) {
+std::vector<std::int64_t> view_sizes(const OpCall& call) {
   std::vector<std::int64_t> sizes = call.arg(1).toIntVector();
   std::int64_t known = 1;
   for (const std::int64_t size : sizes) known *= size == -1 ? 1 : size;
@@ -146,7 +146,7 @@ std::int64_t through_view(c10::IntArrayRef from, c10::IntArrayRef to, std::int64
   return -1;
 }
 
-void viewed(const Call& call, int axis, Options& options) {
+void viewed(const OpCall& call, int axis, Options& options) {
   const auto sizes = view_sizes(call);
   map_dims(call, axis, options, true, [&](std::int64_t d) {
     return through_view(call.sizes(0), sizes, d, call.parts_with(0, d, axis));
@@ -154,14 +154,14 @@ void viewed(const Call& call, int axis, Options& options) {
 }
 
 //! A part may not be viewable where the whole would be.
-void view_parts(const Call& call, const Plan& plan) {
+void view_parts(const OpCall& call, const OpPlan& plan) {
   // The argument has global sizes; `tensors` still has the global tensor.
   const Sizes sizes = local_sizes(view_sizes(call), plan.out[0], *call.mesh);
   const at::Tensor local = call.arg(0).toTensor();
   finish(call, local.reshape(sizes));
 }
 
-void expanded(const Call& call, int axis, Options& options) {
+void expanded(const OpCall& call, int axis, Options& options) {
   const auto sizes = call.arg(1).toIntVector();
   const std::int64_t more = static_cast<std::int64_t>(sizes.size()) - call.dims(0);
   map_dims(call, axis, options, true, [&](std::int64_t d) {
@@ -171,7 +171,7 @@ void expanded(const Call& call, int axis, Options& options) {
   });
 }
 
-void local_expand(const Call& call, const Plan& plan) {
+void local_expand(const OpCall& call, const OpPlan& plan) {
   auto sizes = call.arg(1).toIntVector();
   const std::size_t more = sizes.size() - call.sizes(0).size();
   for (std::size_t d = more; d < sizes.size(); ++d) {
@@ -181,14 +181,14 @@ void local_expand(const Call& call, const Plan& plan) {
   call.arg(1) = std::vector<std::int64_t>(local.begin(), local.end());
 }
 
-void repeated(const Call& call, int axis, Options& options) {
+void repeated(const OpCall& call, int axis, Options& options) {
   const auto times = call.arg(1).toIntVector();
   const std::int64_t more = static_cast<std::int64_t>(times.size()) - call.dims(0);
   map_dims(call, axis, options, true,
            [&](std::int64_t d) { return times[static_cast<std::size_t>(d + more)] == 1 ? d + more : -1; });
 }
 
-void padded(const Call& call, int axis, Options& options) {
+void padded(const OpCall& call, int axis, Options& options) {
   const auto padding = call.arg(1).toIntVector();
   map_dims(call, axis, options, false, [&](std::int64_t d) {
     const auto at = static_cast<std::size_t>(2 * (call.dims(0) - 1 - d));
@@ -198,12 +198,12 @@ void padded(const Call& call, int axis, Options& options) {
 
 // --- several tensors
 
-void joined(const Call& call, int axis, Options& options) {
+void joined(const OpCall& call, int axis, Options& options) {
   const bool stack = call.op.schema().name() == "aten::stack";
   const std::int64_t dim = call.dim_arg(1, call.dims(0) + (stack ? 1 : 0));
-  c10::SmallVector<Placement, 4> done;
+  c10::SmallVector<AxisPlacement, 4> done;
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
-    const Placement here = call.at(i, axis);
+    const AxisPlacement here = call.at(i, axis);
     if (here.is_replicate() || std::find(done.begin(), done.end(), here) != done.end()) continue;
     done.push_back(here);
     if (here.is_shard() && here.dim() == dim && !stack) continue;
@@ -213,7 +213,8 @@ void joined(const Call& call, int axis, Options& options) {
       // An empty vector counts for nothing in cat, and has no dims to cut.
       if (here.is_partial() || call.dims(k) > here.dim()) option.in[k] = here;
     }
-    option.out[0] = here.is_shard() && stack && here.dim() >= dim ? Placement(Shard(here.dim() + 1)) : here;
+    option.out[0] =
+        here.is_shard() && stack && here.dim() >= dim ? AxisPlacement(Shard(here.dim() + 1)) : here;
     options.push_back(option);
   }
 }

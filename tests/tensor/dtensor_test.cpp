@@ -12,14 +12,14 @@ using Shape = std::vector<std::int64_t>;
 
 //! All layouts of a tensor of `dims` dims on a mesh of `axes` axes.
 std::vector<Placements> layouts(int dims, int axes, bool partial) {
-  std::vector<Placement> one{Replicate()};
+  std::vector<AxisPlacement> one{Replicate()};
   for (int d = 0; d < dims; ++d) one.emplace_back(Shard(d));
   if (partial) one.emplace_back(Partial());
   std::vector<Placements> all{{}};
   for (int axis = 0; axis < axes; ++axis) {
     std::vector<Placements> next;
     for (const Placements& before : all) {
-      for (const Placement& placement : one) {
+      for (const AxisPlacement& placement : one) {
         next.push_back(before);
         next.back().push_back(placement);
       }

@@ -140,7 +140,7 @@ std::vector<Case> cases() {
   };
 }
 
-Placement draw_placement(std::mt19937& engine, int dims, bool partial) {
+AxisPlacement draw_placement(std::mt19937& engine, int dims, bool partial) {
   const int choice = static_cast<int>(engine() % static_cast<unsigned>(dims + (partial ? 2 : 1)));
   if (choice < dims) return Shard(choice);
   if (choice == dims) return Replicate();
@@ -181,12 +181,20 @@ void check(const Case& c, const DeviceMesh& mesh, unsigned seed) {
   }
 }
 
+#ifdef PENSTOCK_LONG_SWEEP
+constexpr unsigned kSeeds = 40;
+const std::vector<Shape> kMeshes{{2}, {3}, {4}, {2, 2}, {2, 3}, {2, 2, 2}};
+#else
+constexpr unsigned kSeeds = 4;
+const std::vector<Shape> kMeshes{{2}, {4}, {2, 2}};
+#endif
+
 TEST(Ops, AgreeWithTheWholeForEveryCase) {
-  for (const Shape& shape : {Shape{2}, Shape{4}, Shape{2, 2}}) {
+  for (const Shape& shape : kMeshes) {
     for (const Case& c : cases()) {
       try {
         on_mesh(shape, [&](const DeviceMesh& mesh) {
-          for (unsigned seed = 0; seed < 4; ++seed) check(c, mesh, seed);
+          for (unsigned seed = 0; seed < kSeeds; ++seed) check(c, mesh, seed);
         });
       } catch (const std::exception& e) {
         ADD_FAILURE() << e.what();

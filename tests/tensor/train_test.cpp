@@ -10,7 +10,8 @@ namespace {
 
 TEST(Autograd, SecondDerivativesAgree) {
   on_mesh({2}, [](const DeviceMesh& mesh) {
-    for (const Placement& cut : {Placement(Shard(0)), Placement(Shard(1)), Placement(Replicate())}) {
+    for (const AxisPlacement& cut :
+         {AxisPlacement(Shard(0)), AxisPlacement(Shard(1)), AxisPlacement(Replicate())}) {
       const auto run = [&](const at::Tensor& x, const at::Tensor& w) {
         const at::Tensor y = x.matmul(w).tanh().pow(3).sum();
         const auto first = torch::autograd::grad({y}, {x}, {}, true, true)[0];
@@ -58,7 +59,7 @@ void check_optimizer(const Options& options) {
       return parameters;
     };
     std::vector<at::Tensor> dense, cut;
-    const std::vector<Placement> places{Shard(1), Shard(0), Replicate()};
+    const std::vector<AxisPlacement> places{Shard(1), Shard(0), Replicate()};
     const std::vector<std::vector<std::int64_t>> shapes{{6, 5}, {5, 3}, {3}};
     for (std::size_t i = 0; i < 3; ++i) {
       dense.push_back(numbers(shapes[i], static_cast<unsigned>(i)).set_requires_grad(true));

@@ -33,19 +33,19 @@ struct SequenceParallel {
 
 //! Parameters by name, each cut as given. For own modules (ExchangeableParameters) and for the stock ones.
 struct DistributeParameters {
-  std::vector<std::pair<std::string, Placement>> parameters;
+  std::vector<std::pair<std::string, AxisPlacement>> parameters;
 };
 
 //! What a call of the module, `ps::call(module, …)`, does with its tensors. A plain argument is read as being
 //! placed as `given` says (replicated where it says nothing), and each is moved to where `wanted` says.
 struct PrepareModuleInput {
-  std::vector<std::optional<Placement>> wanted;
-  std::vector<std::optional<Placement>> given{};
+  std::vector<std::optional<AxisPlacement>> wanted;
+  std::vector<std::optional<AxisPlacement>> given{};
 };
 
 //! The result of a call of the module is moved, and given as this rank's plain part if asked for.
 struct PrepareModuleOutput {
-  Placement wanted;
+  AxisPlacement wanted;
   bool use_local_output = false;
 };
 

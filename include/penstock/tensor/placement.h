@@ -3,6 +3,7 @@
 #pragma once
 
 #include <penstock/comm/group.h>
+#include <penstock/value/microbatch.h>  // Replicate: every rank of the axis has all of it
 
 #include <c10/util/SmallVector.h>
 
@@ -18,9 +19,6 @@ struct Shard {
   std::int64_t dim;
 };
 
-//! Each rank of the axis has all of it.
-struct Replicate {};
-
 //! Each rank has a contribution of full size; their reduction is the value.
 struct Partial {
   explicit Partial(ReduceOp op = ReduceOp::Sum) : reduce(op) {}
@@ -28,14 +26,15 @@ struct Partial {
 };
 
 //! One of the three.
-class Placement {
+class AxisPlacement {
  public:
   enum class Kind : std::uint8_t { Replicate, Shard, Partial };
 
-  Placement() = default;                                                              //!< replicated
-  Placement(Replicate) {}                                                             // NOLINT: a placement
-  Placement(Shard s) : kind_(Kind::Shard), dim_(static_cast<std::int16_t>(s.dim)) {}  // NOLINT: a placement
-  Placement(Partial p) : kind_(Kind::Partial), reduce_(p.reduce) {}                   // NOLINT: a placement
+  AxisPlacement() = default;   //!< replicated
+  AxisPlacement(Replicate) {}  // NOLINT: a placement
+  AxisPlacement(Shard s)
+      : kind_(Kind::Shard), dim_(static_cast<std::int16_t>(s.dim)) {}    // NOLINT: a placement
+  AxisPlacement(Partial p) : kind_(Kind::Partial), reduce_(p.reduce) {}  // NOLINT: a placement
 
   Kind kind() const { return kind_; }
   bool is_replicate() const { return kind_ == Kind::Replicate; }
@@ -50,7 +49,7 @@ class Placement {
   //! `Shard(0)`, `Replicate`, `Partial(sum)`.
   std::string text() const;
 
-  friend bool operator==(const Placement&, const Placement&) = default;
+  friend bool operator==(const AxisPlacement&, const AxisPlacement&) = default;
 
  private:
   Kind kind_ = Kind::Replicate;
@@ -59,7 +58,7 @@ class Placement {
 };
 
 //! One for each axis of the mesh.
-using Placements = c10::SmallVector<Placement, 4>;
+using Placements = c10::SmallVector<AxisPlacement, 4>;
 
 //! `[Shard(0), Replicate]`.
 std::string text(const Placements& placements);

@@ -61,10 +61,6 @@ bool align(OpCall& call, const OpPlan& plan) {
       if (want == whole && arg.tensor.dim() == 0 && !arg.tensor.requires_grad()) continue;
       arg.tensor = local_to_distributed(arg.tensor, call.mesh, whole, arg.tensor.sizes());
     }
-    if (i == 0 && call.rule.writes_first) {
-      throw UsageError("an operator that writes a plain tensor got a distributed one: " + call.text(),
-                       {.op = call.op.schema().name()}, "write full_tensor() or to_local() of it");
-    }
     arg.tensor = redistributed(arg.tensor, want, true);
     arg.impl = impl_of(arg.tensor);
     put(call, arg, arg.tensor);
@@ -80,6 +76,20 @@ unsigned axes_of(const Placements& placements, std::size_t dim) {
     if (placements[axis].is_shard(static_cast<std::int64_t>(dim))) axes |= 1U << axis;
   }
   return axes;
+}
+
+//! A plain tensor that is written counts as replicated: it gets whole values, and no distributed tensor is
+//! left.
+bool writes_plain(const OpCall& call) {
+  if (!call.rule.writes_first || call.tensors.empty() || call.tensors[0].impl || call.tensors[0].arg != 0)
+    return false;
+  for (const TensorArg& arg : call.tensors) {
+    if (!arg.impl) continue;
+    const Placements whole(arg.impl->placements().size());
+    put(call, arg, distributed_to_local(redistributed(arg.tensor, whole, true), whole));
+  }
+  call.op.callBoxed(call.stack);
+  return true;
 }
 
 //! Global sizes of a result. Where cuts are uneven, a dim that is cut has the size of the input's dim that is
@@ -254,6 +264,7 @@ struct BeforeAutograd : c10::OperatorKernel {
     OpCall call(op, rule, stack);
     if (!call.mesh) return op.redispatchBoxed(below, stack);
     own_lists(call);
+    if (writes_plain(call)) return;
     if (rule.grants_wish) grant_wish(call);
     const OpPlan plan = make_plan(call);
     const bool moved = align(call, plan);
@@ -279,6 +290,7 @@ struct OnParts : c10::OperatorKernel {
     }
     OpCall call(op, rule, stack);
     own_lists(call);
+    if (writes_plain(call)) return;
     const OpPlan plan = make_plan(call);
     align(call, plan);
     compute(call, plan);

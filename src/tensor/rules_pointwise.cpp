@@ -109,11 +109,24 @@ void like_options(const OpCall& call, int axis, Options& options) {
   options.push_back(option);
 }
 
-//! New memory of given sizes; the tensor is only read for its options.
+//! New memory of given sizes is whole: it may be written anywhere. With strides too it is where a gradient is
+//! laid out anew, and cut as the gradient is.
 void new_options(const OpCall& call, int axis, Options& options) {
   Option option = call.option();
   option.in[0] = call.at(0, axis);
+  const bool same = call.op.schema().name() == "aten::new_empty_strided" &&
+                    c10::IntArrayRef(call.arg(1).toIntVector()) == call.sizes(0);
+  if (same && option.in[0].is_shard()) option.out[0] = option.in[0];
+  options.clear();
   options.push_back(option);
+}
+
+void local_new(const OpCall& call, const OpPlan& plan) {
+  const Sizes sizes = local_sizes(call.arg(1).toIntVector(), plan.out[0], *call.mesh);
+  call.arg(1) = std::vector<std::int64_t>(sizes.begin(), sizes.end());
+  if (call.op.schema().name() != "aten::new_empty_strided") return;
+  const Sizes strides = dense_strides(sizes, call.arg(2).toIntVector());
+  call.arg(2) = std::vector<std::int64_t>(strides.begin(), strides.end());
 }
 
 OpRule::Linear linearity(std::string_view name) {
@@ -170,7 +183,7 @@ void add_pointwise_rules(RuleTable& table) {
   for (const char* name : {"detach", "alias", "lift_fresh", "_fused_sdp_choice"}) table[name] = identity;
   table["empty_like"] = {.options = like_options};
   for (const char* name : {"new_empty", "new_zeros", "new_empty_strided"})
-    table[name] = {.options = new_options};
+    table[name] = {.options = new_options, .localize = local_new};
 }
 
 }  // namespace penstock

@@ -33,7 +33,7 @@ at::Tensor whole(const at::Tensor& t) {
 
 TEST(TensorParallel, TrainsInStagesOfAPipeline) {
   const at::Tensor x = numbers({kRows, 3, kWidth}, 100), target = numbers({kRows, 3, kWidth}, 101);
-  for (const std::string& name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
+  for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
     const int per_rank = name == "1F1B" ? 1 : 2, count = 2 * per_rank;
     std::vector<Layer> dense;
     for (int stage = 0; stage < count; ++stage) dense.emplace_back(static_cast<unsigned>(stage * 10));

@@ -1,10 +1,13 @@
 // The cost of the runtime itself: a pipeline of one rank a process over Gloo, whose stages do next to
 // nothing, or a small GPT. `runtime_bench` starts its ranks itself; the reference does the same in
 // reference.py.
-#include <penstock/base/json.h>
-#include <penstock/penstock.h>
+#include "bound.h"
+#include "counting_allocator.h"
+#include "models.h"
 
-#include <torch/torch.h>
+#include <penstock/base/json.h>
+
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,88 +21,93 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Block : torch::nn::Module {
-  Block(std::int64_t width, std::int64_t head_count) : heads(head_count) {
-    using namespace torch::nn;
-    norm1 = register_module("norm1", LayerNorm(LayerNormOptions({width})));
-    norm2 = register_module("norm2", LayerNorm(LayerNormOptions({width})));
-    qkv = register_module("qkv", Linear(width, 3 * width));
-    proj = register_module("proj", Linear(width, width));
-    up = register_module("up", Linear(width, 4 * width));
-    down = register_module("down", Linear(4 * width, width));
-  }
-  at::Tensor forward(at::Tensor x) {
-    const auto b = x.size(0), t = x.size(1), d = x.size(2);
-    const auto parts = qkv(norm1(x)).view({b, t, 3, heads, d / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
-    const at::Tensor y = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
-    x = x + proj(y.transpose(1, 2).reshape({b, t, d}));
-    return x + down(at::gelu(up(norm2(x))));
-  }
-  std::int64_t heads;
-  torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
-  torch::nn::Linear qkv{nullptr}, proj{nullptr}, up{nullptr}, down{nullptr};
+struct Usage {
+  double cpu = 0;       // seconds, user and system
+  double switches = 0;  // of threads
 };
 
-struct Work {
-  std::shared_ptr<ps::StageModule> module;
-  ps::StepInput input;
-  ps::LossFunction loss;
-};
-
-Work linear(int) {
-  const int rows = 256;
-  return {ps::make_stage_module(torch::nn::Linear(16, 16)),
-          {{torch::randn({rows, 16})}, {}, torch::randn({rows, 16})},
-          ps::tensor_loss([](const at::Tensor& y, const at::Tensor& t) { return torch::mse_loss(y, t); })};
+Usage usage() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return {seconds(used.ru_utime) + seconds(used.ru_stime),
+          static_cast<double>(used.ru_nvcsw + used.ru_nivcsw)};
 }
 
-Work gpt(int rank) {
-  constexpr std::int64_t width = 256, tokens = 512, length = 128, batch = 16;
-  torch::nn::Sequential stage;
-  if (rank == 0) stage->push_back(torch::nn::Embedding(tokens, width));
-  stage->push_back(std::make_shared<Block>(width, 4));
-  stage->push_back(std::make_shared<Block>(width, 4));
-  if (rank == 1) stage->push_back(torch::nn::Linear(torch::nn::LinearOptions(width, tokens).bias(false)));
-  return {ps::make_stage_module(stage),
-          {{torch::randint(tokens, {batch, length})}, {}, torch::randint(tokens, {batch, length})},
-          ps::tensor_loss([](const at::Tensor& y, const at::Tensor& t) {
-            return at::cross_entropy_loss(y.flatten(0, 1), t.flatten());
-          })};
+std::size_t parameter_bytes(const ps::PipelineStage& stage) {
+  std::size_t bytes = 0;
+  for (const ps::NamedTensor& item : stage.module().parameters()) bytes += item.tensor.nbytes();
+  return bytes;
 }
 
-// The fastest and the median of the steps, in seconds.
+// What one microbatch keeps between its forward and its backward on this stage.
+std::size_t activations_of(const ps::bench::Work& work, const ps::PipelineStage& stage, int microbatches) {
+  using Count = ps::bench::CountingAllocator;
+  const at::Tensor whole = work.input.args[0].toTensor();
+  at::Tensor input = whole.chunk(microbatches)[0];
+  const std::size_t before = Count::now();
+  if (!stage.is_first()) input = work.hidden(input.size(0)).requires_grad_(true);
+  at::Tensor output = stage.module().forward({input}, {}).output.toTensor();
+  if (stage.is_last()) output = work.loss(output, work.input.target.toTensor().chunk(microbatches)[0], {});
+  return Count::now() - before;
+}
+
+// The fastest and the median of the steps, in seconds; what a step costs in processor time and switches.
 int run_rank(const std::string& model, const std::string& schedule, int microbatches, int steps) {
+  ps::bench::CountingAllocator::install();
   at::set_num_threads(1);
   torch::manual_seed(0);
   ps::World world = ps::init();
-  Work work = model == "gpt" ? gpt(world.rank().value) : linear(world.rank().value);
+  ps::bench::Work work =
+      model == "gpt" ? ps::bench::gpt(world.rank().value) : ps::bench::linear(world.rank().value);
   const ps::PipelineStage stage(work.module, world.rank().value, world.size(), at::kCPU, world.group());
   ps::PipelineOptions options;
   options.loss = work.loss;
   options.return_outputs = false;
   ps::PipelineSchedule pipeline({stage}, schedule, microbatches, options);
   std::vector<double> seconds;
-  double busy = 0;
+  std::vector<double> over_bound;
+  Usage before;
+  const auto in_flight = static_cast<double>(pipeline.program().peak_in_flight(stage.index()));
+  const std::size_t activations = activations_of(work, stage, microbatches);
   for (int step = 0; step < steps + 2; ++step) {
+    if (step == 2) before = usage();
     world.group().barrier();
     const auto start = Clock::now();
     const ps::StepResult result = pipeline.step(work.input);
     world.group().barrier();
     if (step < 2) continue;
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    double own = 0;
-    for (const ps::TimedAction& timed : result.timeline.ranks[static_cast<std::size_t>(world.rank().value)]) {
-      if (timed.action.is_compute()) own += timed.end - timed.start;
-    }
-    busy += own / steps;
+    over_bound.push_back(seconds.back() /
+                         ps::bench::bound(pipeline.program(), world.group(), result.timeline));
   }
-  std::sort(seconds.begin(), seconds.end());
-  if (world.rank().value == 0) {
-    std::cout << "{\"model\": \"" << model << "\", \"schedule\": \"" << schedule
-              << "\", \"microbatches\": " << microbatches << ", \"best_s\": " << seconds.front()
-              << ", \"median_s\": " << seconds[seconds.size() / 2] << ", \"compute_s\": " << busy << "}"
-              << std::endl;
-  }
+  const Usage after = usage();
+  const auto median = [](std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+  };
+  ps::bench::CountingAllocator::start();
+  pipeline.step(work.input);
+  const double peak = static_cast<double>(ps::bench::CountingAllocator::peak());
+  const std::size_t batch = work.input.args[0].toTensor().nbytes() + work.input.target.toTensor().nbytes();
+  const double expected =
+      static_cast<double>(2 * parameter_bytes(stage) + batch) + in_flight * static_cast<double>(activations);
+  // Every rank's memory, on rank 0's line.
+  std::vector<double> memory;
+  for (const at::Tensor& share : world.group().all_gather(at::tensor({peak, expected}, at::kDouble)))
+    memory.push_back(share[0].item<double>() / share[1].item<double>());
+  if (world.rank().value != 0) return 0;
+  ps::JsonWriter json;
+  json.begin_object().field("model", model).field("schedule", schedule).field("microbatches", microbatches);
+  json.field("best_s", *std::min_element(seconds.begin(), seconds.end())).field("median_s", median(seconds));
+  json.field("cpu_s", (after.cpu - before.cpu) / steps)
+      .field("switches", (after.switches - before.switches) / steps);
+  json.field("over_bound", median(over_bound)).key("memory_over_expected").begin_array();
+  for (const double ratio : memory) json.value(ratio);
+  json.end_array().end_object();
+  std::cout << json.text() << std::endl;
   return 0;
 }
 

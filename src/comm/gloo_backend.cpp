@@ -1,44 +1,81 @@
-// The only file that sees Gloo's headers. Debian's are older than the Gloo inside libtorch, so no Gloo type is used by
-// value here, and a test checks that this object defines none of Gloo's classes.
+// The only file that sees Gloo's headers. Debian's are older than the Gloo inside libtorch, so no Gloo type
+// is used by value here, and a test checks that this object defines none of Gloo's classes.
 #include "comm/gloo_transport.h"
 #include "comm/rendezvous.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <cstdlib>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 namespace penstock {
 namespace {
 
+// The threads of a group inherit the policy of the thread that makes it. Gloo's polling thread spins while a
+// sender holds the lock of the connection; if it were allowed to take that sender's core at its wake-up, it
+// would spin for a whole time slice. A batch thread has its fair share of time but pushes nobody off a core.
+void let_others_finish_first() {
+  const sched_param none{};
+  pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
+}
+
+// One for all groups of a world: a device is a thread that polls. Made by the first that needs it.
+class Device {
+ public:
+  explicit Device(std::string address) : address_(std::move(address)) {}
+
+  std::shared_ptr<gloo::transport::Device> get() {
+    const std::lock_guard lock(mutex_);
+    if (!device_) {
+      const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+      device_ = interface != nullptr ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                                     : c10d::ProcessGroupGloo::createDeviceForHostname(address_);
+    }
+    return device_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string address_;
+  std::shared_ptr<gloo::transport::Device> device_;
+};
+
 class GlooTransport : public Transport {
  public:
   GlooTransport(c10::intrusive_ptr<c10d::Store> store, std::string prefix, std::string address,
                 std::chrono::milliseconds join_timeout)
-      : store_(std::move(store)), prefix_(std::move(prefix)), address_(std::move(address)), join_timeout_(join_timeout) {}
+      : store_(std::move(store)),
+        prefix_(std::move(prefix)),
+        join_timeout_(join_timeout),
+        device_(std::make_shared<Device>(std::move(address))) {}
 
   bool collectives_have_futures() const override { return true; }
 
-  c10::intrusive_ptr<c10d::Backend> connect(Domain& domain, const std::string& name, const std::vector<int>& members,
-                                            int me) override {
+  c10::intrusive_ptr<c10d::Backend> connect(Domain& domain, const std::string& name,
+                                            const std::vector<int>& members, int me) override {
     const std::string key = prefix_ + "group/" + name;
     await_members(*store_, domain, key, members, join_timeout_);
-    const auto options = c10d::ProcessGroupGloo::Options::create(domain.timeout);
-    const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-    options->devices.push_back(interface != nullptr
-                                   ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
-                                   : c10d::ProcessGroupGloo::createDeviceForHostname(address_));
-    options->threads = 2;
 
-    // Connecting blocks until every member is there, and cannot be ended: it runs on a thread that can be abandoned.
+    // Connecting blocks until every member is there, and cannot be ended: it runs on a thread that can be
+    // abandoned.
     auto result = std::make_shared<std::promise<c10::intrusive_ptr<c10d::Backend>>>();
     auto future = result->get_future();
     const auto store = c10::make_intrusive<c10d::PrefixStore>(key, store_->clone());
-    std::thread([result, store, me, size = static_cast<int>(members.size()), options] {
+    std::thread([result, store, me, size = static_cast<int>(members.size()), timeout = domain.timeout,
+                 device = device_] {
       try {
+        let_others_finish_first();
+        const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+        // A connection a device: even tags go over the first, odd ones over the second. So what is sent one
+        // way does not wait for the lock of what arrives the other way (docs/runtime-speed.md).
+        options->devices.assign(2, device->get());
+        options->threads = 2;
         result->set_value(c10::make_intrusive<c10d::ProcessGroupGloo>(store, me, size, options));
       } catch (...) {
         result->set_exception(std::current_exception());
@@ -48,9 +85,10 @@ class GlooTransport : public Transport {
     while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
       domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect " + name});
       if (std::chrono::steady_clock::now() > limit) {
-        throw TimeoutError("the ranks of group " + name + " could not connect to each other",
-                           {.rank = domain.rank, .op = "connect"},
-                           "check that the ranks' machines reach each other; GLOO_SOCKET_IFNAME chooses the interface");
+        throw TimeoutError(
+            "the ranks of group " + name + " could not connect to each other",
+            {.rank = domain.rank, .op = "connect"},
+            "check that the ranks' machines reach each other; GLOO_SOCKET_IFNAME chooses the interface");
       }
     }
     try {
@@ -65,15 +103,16 @@ class GlooTransport : public Transport {
  private:
   c10::intrusive_ptr<c10d::Store> store_;
   std::string prefix_;
-  std::string address_;
   std::chrono::milliseconds join_timeout_;
+  std::shared_ptr<Device> device_;
 };
 
 }  // namespace
 
 std::shared_ptr<Transport> make_gloo_transport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
                                                std::string address, std::chrono::milliseconds join_timeout) {
-  return std::make_shared<GlooTransport>(std::move(store), std::move(prefix), std::move(address), join_timeout);
+  return std::make_shared<GlooTransport>(std::move(store), std::move(prefix), std::move(address),
+                                         join_timeout);
 }
 
 }  // namespace penstock

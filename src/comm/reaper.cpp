@@ -21,10 +21,10 @@ Reaper::~Reaper() {
   }
 }
 
-void Reaper::adopt(std::shared_ptr<WorkState> work) {
+void Reaper::adopt(std::vector<std::shared_ptr<WorkState>> works) {
   {
     const std::lock_guard lock(queue_->mutex);
-    queue_->works.push_back(std::move(work));
+    for (auto& work : works) queue_->works.push_back(std::move(work));
     if (!thread_.joinable()) thread_ = std::thread([queue = queue_] { run(queue); });
   }
   queue_->changed.notify_all();

@@ -1,5 +1,5 @@
-// A thread that waits for operations nobody holds any more, so that their tensors are freed as soon as they complete.
-// Gloo cannot be asked whether a send is done without blocking; this thread is the one that blocks.
+// A thread that waits for operations nobody holds any more, so that their tensors are freed as soon as they
+// complete. Gloo cannot be asked whether a send is done without blocking; this thread is the one that blocks.
 #pragma once
 
 #include <condition_variable>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace penstock {
 
@@ -19,8 +20,8 @@ class Reaper {
   Reaper(const Reaper&) = delete;
   Reaper& operator=(const Reaper&) = delete;
 
-  //! Takes an operation that its caller has claimed.
-  void adopt(std::shared_ptr<WorkState> work);
+  //! Takes operations that their caller has claimed.
+  void adopt(std::vector<std::shared_ptr<WorkState>> works);
 
   //! Waits until everything adopted so far has ended; bounded by the operations' own time-outs.
   void drain();

@@ -4,6 +4,7 @@
 #include <penstock/base/text.h>
 #include <penstock/comm/work.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace penstock {
@@ -118,7 +119,7 @@ bool Work::done() const {
   if (!state_->claim()) return false;  // the reaper has it
   const bool finished = state_->future ? state_->future->completed() : state_->work->isCompleted();
   if (!finished) {
-    state_->domain->reaper.adopt(state_);
+    state_->domain->reaper.adopt({state_});
     return false;
   }
   state_->run_to_end();
@@ -126,17 +127,32 @@ bool Work::done() const {
 }
 
 void Work::detach() noexcept {
-  if (!state_) return;
-  const std::shared_ptr<WorkState> state = std::move(state_);
-  state_.reset();
-  if (!state->claim()) return;
-  // What is done already needs no thread; Gloo's sends and receives cannot tell, and go to the reaper.
-  const bool finished = state->future ? state->future->completed() : state->work->isCompleted();
-  if (finished) {
-    state->run_to_end();
-  } else {
-    state->domain->reaper.adopt(state);
+  if (const auto state = let_go()) state->domain->reaper.adopt({state});
+}
+
+void Work::detach_all(std::vector<Work> works) noexcept {
+  std::vector<std::shared_ptr<WorkState>> pending;
+  for (Work& work : works) {
+    if (auto state = work.let_go()) pending.push_back(std::move(state));
   }
+  while (!pending.empty()) {  // as a rule all are of one world
+    const std::shared_ptr<Domain> domain = pending.front()->domain;
+    const auto others = std::stable_partition(pending.begin(), pending.end(),
+                                              [&](const auto& state) { return state->domain == domain; });
+    domain->reaper.adopt({pending.begin(), others});
+    pending.erase(pending.begin(), others);
+  }
+}
+
+// What is done already needs no thread; Gloo's sends and receives cannot tell, and go to the reaper.
+std::shared_ptr<WorkState> Work::let_go() noexcept {
+  std::shared_ptr<WorkState> state = std::move(state_);
+  state_.reset();
+  if (!state || !state->claim()) return nullptr;
+  const bool finished = state->future ? state->future->completed() : state->work->isCompleted();
+  if (!finished) return state;
+  state->run_to_end();
+  return nullptr;
 }
 
 }  // namespace penstock

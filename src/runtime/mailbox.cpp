@@ -38,9 +38,19 @@ Mailbox::Mailbox(const Group& group, int edges, const StepShapes& shapes, const 
       pool_(pool),
       slots_(static_cast<std::size_t>(edges) * 2 * shapes.signatures.size()) {}
 
+Mailbox::~Mailbox() {
+  Work::detach_all(std::move(small_sends_));
+}
+
 std::size_t Mailbox::number(int edge, Way way, MicrobatchId microbatch) const {
   const std::size_t row = static_cast<std::size_t>(edge) * 2 + static_cast<std::size_t>(way);
   return row * shapes_.signatures.size() + static_cast<std::size_t>(microbatch.value);
+}
+
+int Mailbox::tag(int edge, Way way, MicrobatchId microbatch) const {
+  const auto place =
+      static_cast<std::size_t>(edge) * shapes_.signatures.size() + static_cast<std::size_t>(microbatch.value);
+  return static_cast<int>(place * 2 + static_cast<std::size_t>(way));
 }
 
 Mailbox::Slot& Mailbox::open(int edge, Way way, MicrobatchId microbatch) {
@@ -76,7 +86,7 @@ std::shared_ptr<const MessageForm> Mailbox::form_for(int edge, Way way, Microbat
 
 void Mailbox::send(int edge, Way way, MicrobatchId microbatch, int to) {
   const Message message = take(edge, way, microbatch);
-  const auto tag = static_cast<int>(number(edge, way, microbatch));
+  const int tag = this->tag(edge, way, microbatch);
   const auto form = form_for(edge, way, microbatch, message);
   if (shapes_.forms_travel[static_cast<std::size_t>(microbatch.value)]) send_form(*form, to, tag);
   for (std::size_t i = 0; i < form->tensors.size(); ++i) {
@@ -92,7 +102,7 @@ void Mailbox::let_go(Work work, std::size_t bytes) {
   constexpr std::size_t small = 64 << 10U, many = 32;
   if (bytes > small) return work.detach();
   small_sends_.push_back(std::move(work));
-  if (small_sends_.size() == many) small_sends_.clear();
+  if (small_sends_.size() == many) Work::detach_all(std::exchange(small_sends_, {}));
 }
 
 void Mailbox::send_form(const MessageForm& form, int to, int tag) {
@@ -106,12 +116,19 @@ void Mailbox::send_form(const MessageForm& form, int to, int tag) {
   group_.isend(content, to, tag).detach();
 }
 
+std::size_t Mailbox::bytes_of(int edge, Way way, MicrobatchId microbatch) const {
+  const auto m = static_cast<std::size_t>(microbatch.value);
+  if (shapes_.forms_travel[m]) return sizeof(std::int64_t);
+  const auto form = known_.find(edge, way, shapes_.signatures[m]);
+  return form ? form->nbytes() : 0;
+}
+
 void Mailbox::post(int edge, Way way, MicrobatchId microbatch, int from, at::Device device) {
   Slot& slot = open(edge, way, microbatch);
   slot.from = from;
   slot.device = device;
   const auto m = static_cast<std::size_t>(microbatch.value);
-  const auto tag = static_cast<int>(number(edge, way, microbatch));
+  const int tag = this->tag(edge, way, microbatch);
   if (shapes_.forms_travel[m]) {
     slot.form_size = at::empty({1}, at::kLong);
     slot.works.push_back(group_.irecv(slot.form_size, from, tag));
@@ -156,7 +173,7 @@ Message Mailbox::take(int edge, Way way, MicrobatchId microbatch) {
 
 void Mailbox::wait_for(Slot& slot, int edge, Way way, MicrobatchId microbatch) {
   const auto start = std::chrono::steady_clock::now();
-  const auto tag = static_cast<int>(number(edge, way, microbatch));
+  const int tag = this->tag(edge, way, microbatch);
   if (slot.form_size.defined()) {
     receive_form(slot, tag);
     post_tensors(slot, tag);

@@ -27,10 +27,16 @@ class Mailbox {
  public:
   Mailbox(const Group& group, int edges, const StepShapes& shapes, const FormBook& known, BufferPool& pool);
 
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
   //! Puts a message where a send or a stage of this rank takes it.
   void put(int edge, Way way, MicrobatchId microbatch, Message message);
   //! Sends what was put; the memory is free as soon as it has gone.
   void send(int edge, Way way, MicrobatchId microbatch, int to);
+  //! The memory that posting the receives of a message takes.
+  std::size_t bytes_of(int edge, Way way, MicrobatchId microbatch) const;
   //! Posts the receives of a message.
   void post(int edge, Way way, MicrobatchId microbatch, int from, at::Device device);
   //! The message that was put or posted; waits for it. ScheduleError if it was neither.
@@ -54,6 +60,8 @@ class Mailbox {
   };
 
   std::size_t number(int edge, Way way, MicrobatchId microbatch) const;
+  //! Forward and backward have tags of different parity, which Gloo sends over different connections.
+  int tag(int edge, Way way, MicrobatchId microbatch) const;
   Slot& open(int edge, Way way, MicrobatchId microbatch);
   std::shared_ptr<const MessageForm> form_for(int edge, Way way, MicrobatchId microbatch,
                                               const Message& message);

@@ -54,6 +54,12 @@ MessageForm MessageForm::deserialize(std::span<const std::uint8_t> bytes) {
   return form;
 }
 
+std::size_t MessageForm::nbytes() const {
+  std::size_t bytes = 0;
+  for (const auto& meta : tensors) bytes += meta ? meta->nbytes() : 0;
+  return bytes;
+}
+
 bool MessageForm::fits(const Message& message) const {
   if (message.leaves.size() != tensors.size()) return false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

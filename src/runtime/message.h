@@ -34,6 +34,8 @@ struct MessageForm {
   std::vector<std::uint8_t> serialize() const;
   static MessageForm deserialize(std::span<const std::uint8_t> bytes);
 
+  //! Of its tensors' elements.
+  std::size_t nbytes() const;
   //! What is different about `message`, in words; empty if it has this form. (Strides may differ.)
   std::string difference(const Message& message) const;
   //! The same as a question: cheap, for every message.

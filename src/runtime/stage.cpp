@@ -17,15 +17,24 @@ bool on_meta(const StageModule& module) {
   return false;
 }
 
+// The user's module holds its tensors wherever it likes, so a tensor must keep its identity when it gets
+// memory. Tensor::set_data does that between kinds of device, but not away from meta, though nothing else
+// differs there.
+struct TensorContent : c10::TensorImpl {
+  static void replace(const at::Tensor& tensor, const at::Tensor& by) {
+    copy_tensor_metadata(by.unsafeGetTensorImpl(), tensor.unsafeGetTensorImpl(),
+                         tensor.unsafeGetTensorImpl()->version_counter(),
+                         /*allow_tensor_metadata_change=*/true);
+  }
+};
+
 // Meta tensors cannot be moved, only given memory; what stands in it is the initialiser's business.
 void materialise(const StageModule& module, at::Device device) {
   for (const auto& list : {module.parameters(), module.buffers()}) {
     for (const NamedTensor& item : list) {
-      at::Tensor tensor = item.tensor;
-      const at::Tensor memory = at::empty_like(tensor, tensor.options().device(device));
-      const bool wants_grad = tensor.requires_grad();
-      if (tensor.is_meta()) tensor.set_data(memory);
-      tensor.requires_grad_(wants_grad);
+      if (!item.tensor.is_meta() || device.is_meta()) continue;
+      TensorContent::replace(item.tensor,
+                             at::empty_like(item.tensor.detach(), item.tensor.options().device(device)));
     }
   }
 }

@@ -9,16 +9,6 @@
 #include <algorithm>
 
 namespace penstock {
-namespace {
-
-void expect(const Passage& passage, Passage::Phase phase, const char* what) {
-  if (passage.phase == phase) return;
-  throw ScheduleError(std::string(what) + (passage.phase < phase
-                                               ? " before the forward or the input half has run"
-                                               : " a second time"));
-}
-
-}  // namespace
 
 void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
                                std::vector<at::Tensor>& roots, std::vector<at::Tensor>& grads) {
@@ -74,7 +64,6 @@ void Step::before_weight_gradients(StageId stage) {
 
 void Step::backward(StageId stage, MicrobatchId microbatch) {
   Passage& passage = this->passage(stage, microbatch);
-  expect(passage, Passage::Phase::Forwarded, "the backward is asked for");
   std::vector<at::Tensor> roots, grads;
   gather_output_grads(stage, microbatch, passage, roots, grads);
   before_weight_gradients(stage);
@@ -87,28 +76,26 @@ void Step::backward(StageId stage, MicrobatchId microbatch) {
     input_grads = backward_full(roots, grads, passage.inputs);
   }
   deliver_input_grads(stage, microbatch, passage, std::move(input_grads));
-  passage = Passage{Passage::Phase::Done};
+  passage = {};
 }
 
 void Step::backward_input(StageId stage, MicrobatchId microbatch) {
   Passage& passage = this->passage(stage, microbatch);
-  expect(passage, Passage::Phase::Forwarded, "the input half of the backward is asked for");
   std::vector<at::Tensor> roots, grads;
   gather_output_grads(stage, microbatch, passage, roots, grads);
   const auto& builder = setup_.stage(stage)->options().weight_work;
   InputBackward halves = builder ? penstock::backward_input_with(builder, roots, grads, passage.inputs)
                                  : penstock::backward_input(roots, grads, passage.inputs);
   deliver_input_grads(stage, microbatch, passage, std::move(halves.input_grads));
-  passage = Passage{Passage::Phase::InputDone};
+  passage = {};
   passage.weights = std::move(halves.weights);
 }
 
 void Step::backward_weight(StageId stage, MicrobatchId microbatch) {
   Passage& passage = this->passage(stage, microbatch);
-  expect(passage, Passage::Phase::InputDone, "the weight half of the backward is asked for");
   before_weight_gradients(stage);
   if (passage.weights.pending()) passage.weights.run();
-  passage = Passage{Passage::Phase::Done};
+  passage = {};
 }
 
 }  // namespace penstock

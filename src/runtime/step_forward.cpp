@@ -30,8 +30,6 @@ at::Tensor cut_off(const at::Tensor& tensor) {
 void Step::forward(StageId stage_index, MicrobatchId microbatch) {
   const PipelineStage& stage = *setup_.stage(stage_index);
   Passage& passage = this->passage(stage_index, microbatch);
-  if (passage.phase != Passage::Phase::Waiting) throw ScheduleError("the forward has run already");
-
   Args args;
   Kwargs kwargs;
   gather_inputs(stage, microbatch, passage, args, kwargs);
@@ -43,8 +41,7 @@ void Step::forward(StageId stage_index, MicrobatchId microbatch) {
 
   deliver_outputs(stage, microbatch, passage, result);
   if (stage.is_last()) finish_last(microbatch, passage, result.output);
-  passage.phase = Passage::Phase::Forwarded;
-  if (!program_.has_backward()) passage = Passage{Passage::Phase::Done};
+  if (!program_.has_backward()) passage = {};
 }
 
 void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage, Args& args,

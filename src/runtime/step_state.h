@@ -4,6 +4,7 @@
 
 #include "runtime/mailbox.h"
 #include "runtime/setup.h"
+#include "runtime/step_facts.h"
 
 #include <penstock/runtime/backward.h>
 
@@ -24,15 +25,12 @@ struct StepBatch {
 
 //! One microbatch on its way through one stage.
 struct Passage {
-  enum class Phase { Waiting, Forwarded, InputDone, Done };
-
   //! A stretch of `inputs` that came along an edge.
   struct Source {
     int edge;
     std::size_t count;
   };
 
-  Phase phase = Phase::Waiting;
   std::vector<at::Tensor> inputs;  //!< the leaves that need a gradient: the user's own, then edge by edge
   std::size_t own_inputs = 0;
   std::vector<Source> sources;
@@ -62,6 +60,7 @@ class Step {
   void run_action(const Action& action);
   void perform(const Action& action);
   void perform_usual(const Action& action);
+  void handle(const Action& action);
 
   void forward(StageId stage, MicrobatchId microbatch);
   void gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage, Args& args,
@@ -79,7 +78,16 @@ class Step {
                            std::vector<at::Tensor> grads);
   void before_weight_gradients(StageId stage);
 
-  void transfer(const Action& action);
+  struct Transfer {
+    int edge;
+    Way way;
+    int peer;
+  };
+  Transfer transfer_of(const Action& action) const;
+  void send(const Action& action);
+  void receive(const Action& action);
+  void post(const Action& action);
+  void post_ahead(const ActionList& actions, std::size_t at);
 
   Passage& passage(StageId stage, MicrobatchId microbatch);
 
@@ -88,10 +96,19 @@ class Step {
   StepBatch batch_;
   StepShapes shapes_;
   Mailbox mailbox_;
+  StepFacts facts_;
   std::uint64_t number_;
   std::vector<std::vector<Passage>> passages_;  // by stage index; empty for other ranks' stages
   std::vector<int> weight_backwards_;           // by stage index: how many have run
   std::chrono::steady_clock::time_point started_;
+
+  //! Receives that are posted and that the program has not come to yet.
+  struct Ahead {
+    bool allowed = false;
+    std::size_t next = 0;  // the first action not looked at
+    std::size_t count = 0, bytes = 0;
+  };
+  Ahead ahead_;
 };
 
 }  // namespace penstock

@@ -56,8 +56,40 @@ struct ParameterPlace {
 //! gradients.
 using SharedParameter = std::vector<ParameterPlace>;
 
-//! Replaces what the executor does for an action; `usual` does it.
-using ActionFunction = std::function<void(const Action& action, const std::function<void()>& usual)>;
+//! What a replaced action sees of the step on this rank.
+struct StepView {
+  const std::vector<Args>& args;  //!< of the first stage, by microbatch; empty elsewhere
+  const std::vector<std::vector<Kwargs>>&
+      kwargs;                               //!< by stage, then by microbatch; empty where there are none
+  const std::vector<c10::IValue>& targets;  //!< by microbatch; empty where there are none
+  const std::vector<at::Tensor>& losses;    //!< of the last stage, by microbatch; undefined until computed
+};
+
+//! Replaces what the executor does for an action; `usual` does it. From any function (action, usual) or
+//! (action, usual, view).
+class ActionFunction {
+ public:
+  using Usual = std::function<void()>;
+
+  template <class Function>
+  requires std::is_invocable_v<Function, const Action&, const Usual&, const StepView&> ActionFunction(
+      Function function)  // NOLINT: functions are meant to convert
+      : function_(std::move(function)) {}
+  template <class Function>
+  requires std::is_invocable_v<Function, const Action&, const Usual&> ActionFunction(
+      Function function)  // NOLINT
+      : function_([function](const Action& action, const Usual& usual, const StepView&) mutable {
+          function(action, usual);
+        }) {}
+  ActionFunction() = default;
+
+  void operator()(const Action& action, const Usual& usual, const StepView& view) const {
+    function_(action, usual, view);
+  }
+
+ private:
+  std::function<void(const Action&, const Usual&, const StepView&)> function_;
+};
 
 struct PipelineOptions {
   LossFunction loss{};  //!< on the rank of the last stage

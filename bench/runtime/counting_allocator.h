@@ -1,0 +1,47 @@
+// Counts the bytes of CPU tensors: what is held now, and the most since `start`.
+#pragma once
+
+#include <c10/core/CPUAllocator.h>
+
+#include <atomic>
+#include <cstdlib>
+
+namespace penstock::bench {
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  //! From here on all CPU tensors are counted. Before any is made.
+  static void install() {
+    static CountingAllocator counting;
+    c10::SetCPUAllocator(&counting, 1);
+  }
+  static void start() { peak_ = held_.load(); }
+  static std::size_t now() { return static_cast<std::size_t>(held_.load()); }
+  static std::size_t peak() { return static_cast<std::size_t>(peak_.load()); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, at::kCPU};
+    auto* const block = static_cast<std::byte*>(
+        std::aligned_alloc(kHeader, kHeader + (bytes + kHeader - 1) / kHeader * kHeader));
+    *reinterpret_cast<std::size_t*>(block) = bytes;
+    const std::int64_t held = held_ += static_cast<std::int64_t>(bytes);
+    std::int64_t peak = peak_;
+    while (held > peak && !peak_.compare_exchange_weak(peak, held)) {
+    }
+    return {block + kHeader, block, &release, at::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  static constexpr std::size_t kHeader = 64;
+  static void release(void* block) {
+    held_ -= static_cast<std::int64_t>(*static_cast<std::size_t*>(block));
+    std::free(block);
+  }
+  static inline std::atomic<std::int64_t> held_{0}, peak_{0};
+};
+
+}  // namespace penstock::bench

@@ -1,0 +1,163 @@
+// What a pipeline over Gloo cannot go below, piece by piece: `messages` exchanges what a step of 1F1B
+// exchanges and computes nothing; `autograd` runs the forwards and backwards of one stage in a loop and sends
+// nothing; `timeline` records actions; `overlap` runs a forward and a backward in turn and at once.
+#include "models.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <thread>
+
+namespace ps = penstock;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The order of 2 ranks in 1F1B: rank 0 is one forward ahead.
+double exchange(const ps::Group& group, int microbatches, const at::Tensor& value) {
+  std::vector<at::Tensor> buffers;
+  std::vector<ps::Work> receives, sends;
+  const bool first = group.rank() == 0;
+  const int there = first ? 0 : 1, back = 1 - there;
+  for (int m = 0; m < microbatches; ++m) {
+    buffers.push_back(at::empty_like(value));
+    receives.push_back(group.irecv(buffers.back(), 1 - group.rank(), 2 * m + back));
+  }
+  group.barrier();
+  const auto start = Clock::now();
+  const auto send = [&](int m) { sends.push_back(group.isend(value, 1 - group.rank(), 2 * m + there)); };
+  if (first) send(0);
+  for (int m = 0; m < microbatches; ++m) {
+    if (first && m + 1 < microbatches) send(m + 1);
+    receives[static_cast<std::size_t>(m)].wait();
+    if (!first) send(m);
+  }
+  const double seconds = since(start);
+  ps::Work::detach_all(std::move(sends));
+  return seconds;
+}
+
+int messages(int microbatches, int elements) {
+  ps::World world = ps::init();
+  std::vector<double> seconds;
+  for (int i = 0; i < 15; ++i)
+    seconds.push_back(exchange(world.group(), microbatches, at::zeros({elements})));
+  if (world.rank().value == 0)
+    std::cout << "{\"messages\": " << elements
+              << ", \"us_a_microbatch\": " << median(seconds) / microbatches * 1e6 << "}" << std::endl;
+  return 0;
+}
+
+// A forward and its backward as a stage has them: a leaf in, the loss or a gradient at its end.
+void run_once(const ps::bench::Work& work, bool last, const at::Tensor& x, const at::Tensor& target) {
+  const at::Tensor input = x.detach().requires_grad_(x.is_floating_point());
+  at::Tensor y = work.module->forward({input}, {}).output.toTensor();
+  if (last) y = work.loss(y, target, {});
+  y.backward(last ? at::Tensor() : at::ones_like(y));
+}
+
+int autograd() {
+  at::set_num_threads(1);
+  for (const int rank : {0, 1}) {
+    const ps::bench::Work work = ps::bench::linear(rank);
+    const auto xs = work.input.args[0].toTensor().chunk(256),
+               targets = work.input.target.toTensor().chunk(256);
+    std::vector<double> seconds;
+    for (int i = 0; i < 15; ++i) {
+      const auto start = Clock::now();
+      for (std::size_t m = 0; m < xs.size(); ++m) run_once(work, rank == 1, xs[m], targets[m]);
+      seconds.push_back(since(start));
+    }
+    std::cout << "{\"autograd\": " << rank << ", \"us_a_microbatch\": " << median(seconds) / 256 * 1e6 << "}"
+              << std::endl;
+  }
+  return 0;
+}
+
+int timeline() {
+  constexpr int count = 100000;
+  std::vector<ps::TimedAction> times;
+  times.reserve(count);
+  const auto start = Clock::now();
+  for (int i = 0; i < count; ++i) {
+    const auto from = Clock::now(), to = Clock::now();
+    times.push_back({ps::Action::forward(ps::StageId(0), ps::MicrobatchId(i)),
+                     std::chrono::duration<double>(from - start).count(),
+                     std::chrono::duration<double>(to - start).count()});
+  }
+  std::cout << "{\"timeline_ns_an_action\": " << since(start) / count * 1e9 << "}" << std::endl;
+  return 0;
+}
+
+// The forward of one stage and the backward of another, as an OVERLAP_F_B holds them.
+int overlap() {
+  const ps::bench::Work one = ps::bench::gpt(0), other = ps::bench::gpt(1);
+  const at::Tensor tokens = one.input.args[0].toTensor().narrow(0, 0, 1),
+                   hidden = other.hidden(1).requires_grad_(true);
+  const at::Tensor target = other.input.target.toTensor().narrow(0, 0, 1);
+  const auto forward = [&] { return one.module->forward({tokens}, {}).output.toTensor(); };
+  const auto loss = [&] { return other.loss(other.module->forward({hidden}, {}).output, target, {}); };
+  const auto run = [&](int threads, bool at_once) {
+    at::set_num_threads(threads);
+    std::vector<double> seconds;
+    for (int i = 0; i < 15; ++i) {
+      const at::Tensor root = loss();
+      const auto start = Clock::now();
+      if (at_once) {
+        std::thread second([&] {
+          at::set_num_threads(threads);
+          root.backward();
+        });
+        forward();
+        second.join();
+      } else {
+        forward();
+        root.backward();
+      }
+      seconds.push_back(since(start));
+    }
+    return median(seconds) * 1e3;
+  };
+  std::cout << "{\"overlap_ms\": {\"in turn, 1 thread an operator\": " << run(1, false)
+            << ", \"at once, 1 thread an operator\": " << run(1, true)
+            << ", \"in turn, 2 threads an operator\": " << run(2, false)
+            << ", \"at once, 2 threads an operator\": " << run(2, true) << "}}" << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+// floor_bench messages [MICROBATCHES ELEMENTS] | autograd | timeline | overlap
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "autograd") return autograd();
+  if (what == "timeline") return timeline();
+  if (what == "overlap") return overlap();
+  if (what != "messages") {
+    std::cerr << "usage: floor_bench messages|autograd|timeline|overlap\n";
+    return 2;
+  }
+  const int microbatches = argc > 2 ? std::atoi(argv[2]) : 256, elements = argc > 3 ? std::atoi(argv[3]) : 16;
+  if (std::getenv("RANK") != nullptr) return messages(microbatches, elements);
+  ps::LaunchOptions launch;
+  launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "messages",
+                    std::to_string(microbatches), std::to_string(elements)};
+  launch.ranks = 2;
+  launch.environment["OMP_NUM_THREADS"] = "1";
+  launch.on_line = [](ps::Rank, bool is_error, std::string_view line) {
+    (is_error ? std::cerr : std::cout) << line << "\n";
+  };
+  return ps::launch(launch).exit_code();
+}

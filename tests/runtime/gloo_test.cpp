@@ -1,0 +1,96 @@
+// The executor over Gloo processes: every schedule on 4 ranks, and a new world after a fault in the old one.
+#include "runtime/against_dense.h"
+#include "runtime/models.h"
+#include "support/check.h"
+#include "support/process_ranks.h"
+
+#include <penstock/runtime/error.h>
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+namespace penstock::testing {
+namespace {
+
+constexpr int kMicrobatches = 8;
+constexpr int kRows = 18;  // microbatches of 3 rows and of 2
+constexpr int kSteps = 2;
+
+const RankFunction every_schedule("every_schedule", [] {
+  at::set_num_threads(1);
+  World world = init();
+  const Model model = mlp();
+  int held = 0;
+  for (const ScheduleInfo& info : schedule_infos()) {
+    if (!info.has_backward) continue;
+    for (const int per_rank : {1, 2}) {
+      const Case test{info.kind, per_rank, kMicrobatches, kRows};
+      try {
+        check_shape(info.kind, {world.size(), per_rank, kMicrobatches});
+      } catch (const UsageError&) {
+        continue;  // defined for another number of stages a rank
+      }
+      const DenseRun dense = run_dense(model, world.size() * per_rank, kMicrobatches, kRows, kSteps, 3);
+      expect_dense(model, test, dense, world, kSteps, 3);
+      ++held;
+      break;
+    }
+  }
+  std::cout << "held " << held << std::endl;
+  return 0;
+});
+
+TEST(GlooProcesses, RunEveryScheduleOnFourRanks) {
+  const RanksOutcome outcome = run_process_ranks("every_schedule", 4);
+  ASSERT_TRUE(outcome.result.ok) << outcome.text();
+  int with_backward = 0;
+  for (const ScheduleInfo& info : schedule_infos()) with_backward += info.has_backward ? 1 : 0;
+  for (const auto& lines : outcome.lines)
+    EXPECT_EQ(lines.back(), "held " + std::to_string(with_backward)) << outcome.text();
+}
+
+const RankFunction rebuilt("rebuilt", [] {
+  at::set_num_threads(1);
+  World world = init();
+  const Model good = mlp();
+  Model model = good;
+  model.make = [&good](int stages) {
+    auto modules = good.make(stages);
+    modules[1] = make_stage_module(
+        nullptr, [inner = modules[1], calls = 0](const Args& args, const Kwargs& kwargs) mutable {
+          if (calls++ == 3) throw std::runtime_error("the roof is on fire");
+          return inner->forward(args, kwargs);
+        });
+    return modules;
+  };
+  for (int round = 0; round < 2; ++round) {  // a world may be rebuilt more than once
+    try {
+      PipelineSchedule pipeline(stages_for(model, world.group(), ScheduleKind::OneFOneB, 1), "1F1B",
+                                kMicrobatches, options_for(model, world.size()));
+      for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kRows));
+      throw std::logic_error("the step should have failed");
+    } catch (const PeerFailed& e) {
+      CHECK_SAME(e.peer().value, 1);
+      CHECK_THAT(e.cause().find("the roof is on fire") != std::string::npos);
+    } catch (const StageError& e) {
+      CHECK_SAME(world.rank().value, 1);
+      CHECK_SAME(e.context().action, std::string("1F3"));
+    }
+    world.rebuild();
+    const DenseRun dense = run_dense(good, world.size(), kMicrobatches, kRows, kSteps, 0);
+    expect_dense(good, {ScheduleKind::OneFOneB, 1, kMicrobatches, kRows}, dense, world, kSteps, 0);
+  }
+  std::cout << "rebuilt" << std::endl;
+  return 0;
+});
+
+TEST(GlooProcesses, GoOnInANewWorldAfterAFault) {
+  const RanksOutcome outcome = run_process_ranks("rebuilt", 3);
+  ASSERT_TRUE(outcome.result.ok) << outcome.text();
+  for (const auto& lines : outcome.lines) EXPECT_EQ(lines.back(), "rebuilt") << outcome.text();
+}
+
+}  // namespace
+}  // namespace penstock::testing

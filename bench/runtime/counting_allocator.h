@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/CPUAllocator.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -21,24 +22,23 @@ class CountingAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, at::kCPU};
-    auto* const block = static_cast<std::byte*>(
-        std::aligned_alloc(kHeader, kHeader + (bytes + kHeader - 1) / kHeader * kHeader));
-    *reinterpret_cast<std::size_t*>(block) = bytes;
-    const std::int64_t held = held_ += static_cast<std::int64_t>(bytes);
+    void* const block = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    const std::int64_t held = held_ += size_of(block);
     std::int64_t peak = peak_;
     while (held > peak && !peak_.compare_exchange_weak(peak, held)) {
     }
-    return {block + kHeader, block, &release, at::kCPU};
+    return {block, block, &release, at::kCPU};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
 
  private:
-  static constexpr std::size_t kHeader = 64;
+  static constexpr std::size_t kAlignment = 64;
+  static std::int64_t size_of(void* block) { return static_cast<std::int64_t>(malloc_usable_size(block)); }
   static void release(void* block) {
-    held_ -= static_cast<std::int64_t>(*static_cast<std::size_t*>(block));
+    held_ -= size_of(block);
     std::free(block);
   }
   static inline std::atomic<std::int64_t> held_{0}, peak_{0};

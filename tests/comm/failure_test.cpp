@@ -199,6 +199,10 @@ const RankFunction rebuild_ranks("rebuild", [] {
   const Group stale = world.group();
   for (int round = 0; round < 3; ++round) {
     const int thrower = round % world.size();
+    // It waits until the others have left what they did before, which its failure would interrupt.
+    if (world.rank().value != thrower) world.group().isend(at::ones(1), thrower).detach();
+    for (int other = 0; world.rank().value == thrower && other < world.size(); ++other)
+      if (other != thrower) world.group().recv(at::zeros(1), other);
     try {
       if (world.rank().value == thrower) throw std::runtime_error("round " + std::to_string(round));
       world.group().barrier();

@@ -27,7 +27,7 @@ struct Affine : torch::nn::Module {
     scale = register_buffer("scale", torch::empty({6}, options));
   }
   at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor y = at::tanh(x.matmul(weight) + bias + frozen) * scale;
+    const at::Tensor y = at::tanh(x.matmul(weight) + bias + frozen) * scale.clone();
     scale.mul_(0.5);
     return y;
   }

@@ -42,16 +42,24 @@ std::size_t parameter_bytes(const ps::PipelineStage& stage) {
   return bytes;
 }
 
-// What one microbatch keeps between its forward and its backward on this stage.
-std::size_t activations_of(const ps::bench::Work& work, const ps::PipelineStage& stage, int microbatches) {
+// One microbatch on this stage alone: what it keeps between its forward and its backward, and the most that
+// it needs at a time.
+struct Alone {
+  std::size_t activations = 0;
+  std::size_t peak = 0;
+};
+
+Alone run_alone(const ps::bench::Work& work, const ps::PipelineStage& stage, int microbatches) {
   using Count = ps::bench::CountingAllocator;
-  const at::Tensor whole = work.input.args[0].toTensor();
-  at::Tensor input = whole.chunk(microbatches)[0];
   const std::size_t before = Count::now();
+  Count::start();
+  at::Tensor input = work.input.args[0].toTensor().chunk(microbatches)[0];
   if (!stage.is_first()) input = work.hidden(input.size(0)).requires_grad_(true);
   at::Tensor output = stage.module().forward({input}, {}).output.toTensor();
   if (stage.is_last()) output = work.loss(output, work.input.target.toTensor().chunk(microbatches)[0], {});
-  return Count::now() - before;
+  const std::size_t kept = Count::now() - before;
+  output.backward(stage.is_last() ? at::Tensor() : at::ones_like(output));
+  return {kept, Count::peak() - before};
 }
 
 // The fastest and the median of the steps, in seconds; what a step costs in processor time and switches.
@@ -71,7 +79,8 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   std::vector<double> over_bound;
   Usage before;
   const auto in_flight = static_cast<double>(pipeline.program().peak_in_flight(stage.index()));
-  const std::size_t activations = activations_of(work, stage, microbatches);
+  run_alone(work, stage, microbatches);  // makes the gradients
+  const Alone alone = run_alone(work, stage, microbatches);
   for (int step = 0; step < steps + 2; ++step) {
     if (step == 2) before = usage();
     world.group().barrier();
@@ -92,20 +101,23 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   pipeline.step(work.input);
   const double peak = static_cast<double>(ps::bench::CountingAllocator::peak());
   const std::size_t batch = work.input.args[0].toTensor().nbytes() + work.input.target.toTensor().nbytes();
-  const double expected =
-      static_cast<double>(2 * parameter_bytes(stage) + batch) + in_flight * static_cast<double>(activations);
+  const double fixed = static_cast<double>(2 * parameter_bytes(stage) + batch);
+  const double kept = fixed + in_flight * static_cast<double>(alone.activations);
+  const double needed =
+      fixed + (in_flight - 1) * static_cast<double>(alone.activations) + static_cast<double>(alone.peak);
   // Every rank's memory, on rank 0's line.
-  std::vector<double> memory;
-  for (const at::Tensor& share : world.group().all_gather(at::tensor({peak, expected}, at::kDouble)))
-    memory.push_back(share[0].item<double>() / share[1].item<double>());
+  const auto memory = world.group().all_gather(at::tensor({peak / kept, peak / needed}, at::kDouble));
   if (world.rank().value != 0) return 0;
   ps::JsonWriter json;
   json.begin_object().field("model", model).field("schedule", schedule).field("microbatches", microbatches);
   json.field("best_s", *std::min_element(seconds.begin(), seconds.end())).field("median_s", median(seconds));
   json.field("cpu_s", (after.cpu - before.cpu) / steps)
       .field("switches", (after.switches - before.switches) / steps);
-  json.field("over_bound", median(over_bound)).key("memory_over_expected").begin_array();
-  for (const double ratio : memory) json.value(ratio);
+  json.field("over_bound", median(over_bound));
+  json.key("memory_over_kept").begin_array();  // parameters, gradients, batch, activations in flight
+  for (const at::Tensor& ratios : memory) json.value(ratios[0].item<double>());
+  json.end_array().key("memory_over_needed").begin_array();  // and what a backward needs while it runs
+  for (const at::Tensor& ratios : memory) json.value(ratios[1].item<double>());
   json.end_array().end_object();
   std::cout << json.text() << std::endl;
   return 0;

@@ -1,6 +1,7 @@
 // The built-in GPT's layers.
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
+#include <penstock/value/call.h>
 
 #include <torch/torch.h>
 
@@ -157,7 +158,7 @@ at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache) {
     x = dropout(x);
   }
   for (std::size_t i = 0; i < blocks.size(); ++i)
-    x = blocks[i](x, past, cache == nullptr ? nullptr : &cache->layers[i]);
+    x = call(blocks[i], x, past, cache == nullptr ? nullptr : &cache->layers[i]);
   if (cache != nullptr) cache->length += time;
   if (!part_.predicts) return x;
   x = norm(x);

@@ -37,6 +37,8 @@ class FlatShard {
   //! Whether the parameter has got a gradient since the last reduction.
   bool present(std::size_t entry) const { return entries_[entry].present; }
   void start_reduce();
+  //! Waits for it, so that only this rank's part is left in memory.
+  void wait_reduce() { reduce_work_.wait(); }
   //! Waits, and adds to the gradients of the shards; `used` says of which (all, if empty).
   void finish_reduce(const std::vector<bool>& used = {});
   void abandon() noexcept;

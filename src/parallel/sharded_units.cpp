@@ -125,6 +125,7 @@ void ShardedUnits::before_backward(std::size_t unit) {
   watch_end();
   if (units_[unit].in_backward) return;
   units_[unit].in_backward = true;
+  if (options_.prefetch == 0) wait_last_reduction();  // the least memory: one whole unit at a time
   finish_gather(unit);
   for (int ahead = 1; ahead <= options_.prefetch && unit >= static_cast<std::size_t>(ahead); ++ahead)
     start_gather(unit - static_cast<std::size_t>(ahead));
@@ -186,8 +187,14 @@ void ShardedUnits::mark_ready(Turn& turn, std::size_t entry) {
   if (sync_) launch_full();
 }
 
+void ShardedUnits::wait_last_reduction() {
+  if (next_ > 0) units_[turns_[next_ - 1].unit].flats[turns_[next_ - 1].flat].wait_reduce();
+}
+
 void ShardedUnits::launch_full() {
   while (next_ < turns_.size() && turns_[next_].waiting == 0) {
+    // One at a time, beside the backward of the next unit: whole gradients must not pile up.
+    wait_last_reduction();
     Turn& turn = turns_[next_++];
     turn.launched = true;
     units_[turn.unit].flats[turn.flat].start_reduce();
@@ -208,7 +215,7 @@ std::vector<bool> ShardedUnits::used_anywhere() {
   return used;
 }
 
-void ShardedUnits::finish_reductions() {
+void ShardedUnits::finish_reductions() try {
   for (Turn& turn : turns_) turn.waiting = 0;
   launch_full();
   const std::vector<bool> used = used_anywhere();
@@ -219,6 +226,9 @@ void ShardedUnits::finish_reductions() {
     }
     units_[turn.unit].flats[turn.flat].finish_reduce(of_flat);
   }
+} catch (...) {
+  abandon();
+  throw;
 }
 
 void ShardedUnits::finish() {

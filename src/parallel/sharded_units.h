@@ -72,6 +72,7 @@ class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
   void watch_end();
   void added(std::size_t leaf);
   void mark_ready(Turn& turn, std::size_t entry);
+  void wait_last_reduction();
   void launch_full();
   void finish();
   void finish_reductions();

@@ -21,7 +21,8 @@ struct ShardOptions {
   //! Free a unit's parameters after its forward and gather them again for its backward. The last unit keeps
   //! them.
   bool reshard_after_forward = true;
-  //! How many units are gathered ahead of the one that computes.
+  //! How many units are gathered ahead of the one that computes. 0 takes the least memory: reductions are
+  //! then waited for before the next unit's backward begins.
   int prefetch = 1;
   //! Gather and compute in this type (bfloat16 or half); the shards, which the optimizer sees, keep their
   //! own.

@@ -1,0 +1,171 @@
+// A training step of a small GPT, replicated or sharded over 2 processes with Gloo, and the memory of the
+// sharded one. Starts its ranks itself; the reference does the same in reference.py.
+#include <penstock/penstock.h>
+
+#include <c10/core/CPUAllocator.h>
+#include <malloc.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+namespace ps = penstock;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What tensors take, and the most they took.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* data = nullptr;
+    if (bytes > 0 && posix_memalign(&data, 64, bytes) != 0) throw std::bad_alloc();
+    const std::int64_t now = used += size_of(data);
+    if (now > most) most = now;
+    return {data, data, &drop, at::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &drop; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+  static inline std::atomic<std::int64_t> used{0}, most{0};
+
+ private:
+  static std::int64_t size_of(void* data) {
+    return data == nullptr ? 0 : static_cast<std::int64_t>(malloc_usable_size(data));
+  }
+  static void drop(void* data) {
+    used -= size_of(data);
+    std::free(data);
+  }
+};
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl(std::int64_t width, std::int64_t head_count) : heads(head_count) {
+    using namespace torch::nn;
+    norm1 = register_module("norm1", LayerNorm(LayerNormOptions({width})));
+    norm2 = register_module("norm2", LayerNorm(LayerNormOptions({width})));
+    qkv = register_module("qkv", Linear(width, 3 * width));
+    proj = register_module("proj", Linear(width, width));
+    up = register_module("up", Linear(width, 4 * width));
+    down = register_module("down", Linear(4 * width, width));
+  }
+  at::Tensor forward(at::Tensor x) {
+    const auto b = x.size(0), t = x.size(1), d = x.size(2);
+    const auto parts = qkv(norm1(x)).view({b, t, 3, heads, d / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const at::Tensor y = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
+    x = x + proj(y.transpose(1, 2).reshape({b, t, d}));
+    return x + down(at::gelu(up(norm2(x))));
+  }
+  std::int64_t heads;
+  torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
+  torch::nn::Linear qkv{nullptr}, proj{nullptr}, up{nullptr}, down{nullptr};
+};
+TORCH_MODULE(Block);
+
+struct Size {
+  std::int64_t tokens, width, layers, batch, length;
+};
+
+struct GptImpl : torch::nn::Module {
+  explicit GptImpl(const Size& size) {
+    token = register_module("token", torch::nn::Embedding(size.tokens, size.width));
+    for (int i = 0; i < size.layers; ++i)
+      blocks.push_back(register_module("b" + std::to_string(i), Block(size.width, 4)));
+    head = register_module("head",
+                           torch::nn::Linear(torch::nn::LinearOptions(size.width, size.tokens).bias(false)));
+  }
+  at::Tensor forward(const at::Tensor& tokens) {
+    at::Tensor x = token(tokens);
+    for (const Block& block : blocks) x = ps::call(block, x);
+    return head(x);
+  }
+  torch::nn::Embedding token{nullptr};
+  std::vector<Block> blocks;
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Gpt);
+
+std::int64_t bytes_of(const std::vector<at::Tensor>& parameters) {
+  std::int64_t sum = 0;
+  for (const at::Tensor& parameter : parameters) sum += static_cast<std::int64_t>(parameter.nbytes());
+  return sum;
+}
+
+int run_rank(const std::string& mode, int steps) {
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+  const bool memory = mode == "memory";
+  // For memory, next to no activations beside the parameters.
+  const Size size = memory ? Size{64, 512, 12, 1, 4} : Size{512, 256, 4, 8, 128};
+  static CountingAllocator allocator;  // tensors may outlive this function
+  if (memory) c10::SetCPUAllocator(&allocator, 200);
+  ps::World world = ps::init();
+  Gpt gpt(size);
+  const std::int64_t whole = bytes_of(gpt->parameters()), unit = bytes_of(gpt->blocks[0]->parameters());
+  std::optional<ps::Replica> replica;
+  std::optional<ps::Sharded> sharded;
+  std::vector<at::Tensor> parameters = gpt->parameters();
+  if (mode == "ddp") {
+    replica.emplace(ps::replicate(gpt, world.group()));
+  } else {
+    std::vector<std::shared_ptr<torch::nn::Module>> units;
+    for (const Block& block : gpt->blocks) units.push_back(block.ptr());
+    ps::ShardOptions options;
+    options.prefetch = memory ? 0 : 1;
+    parameters.clear();
+    sharded.emplace(ps::fully_shard(gpt, world.group(), options, units));
+    parameters = sharded->parameters();
+  }
+  torch::optim::SGD sgd(parameters, 1e-3);
+  std::optional<torch::optim::AdamW> adamw;
+  if (memory) adamw.emplace(parameters, torch::optim::AdamWOptions(1e-3));
+  const at::Tensor x = torch::randint(size.tokens, {size.batch, size.length});
+  const at::Tensor target = torch::randint(size.tokens, {size.batch, size.length});
+  std::vector<double> seconds;
+  for (int step = 0; step < steps + 2; ++step) {
+    world.group().barrier();
+    if (step == 2) CountingAllocator::most = CountingAllocator::used.load();
+    const auto start = Clock::now();
+    sgd.zero_grad();
+    at::cross_entropy_loss(ps::call(gpt, x).flatten(0, 1), target.flatten()).backward();
+    if (adamw) {
+      adamw->step();
+    } else {
+      sgd.step();
+    }
+    world.group().barrier();
+    if (step >= 2) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  if (world.rank().value == 0) {
+    std::sort(seconds.begin(), seconds.end());
+    std::cout << "{\"mode\": \"" << mode << "\", \"best_s\": " << seconds.front()
+              << ", \"median_s\": " << seconds[seconds.size() / 2] << ", \"parameter_bytes\": " << whole
+              << ", \"unit_bytes\": " << unit << ", \"peak_bytes\": " << CountingAllocator::most.load() << "}"
+              << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::cerr << "usage: data_parallel_bench ddp|fsdp|memory STEPS\n";
+    return 2;
+  }
+  if (std::getenv("RANK") != nullptr) return run_rank(argv[1], std::atoi(argv[2]));
+  ps::LaunchOptions launch;
+  launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), argv[1], argv[2]};
+  launch.ranks = 2;
+  launch.on_line = [](ps::Rank, bool is_error, std::string_view line) {
+    (is_error ? std::cerr : std::cout) << line << "\n";
+  };
+  return ps::launch(launch).exit_code();
+}

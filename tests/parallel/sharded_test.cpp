@@ -256,9 +256,8 @@ TEST(ShardedModel, UnusedParametersHaveNoGradientWhereAskedFor) {
       Two model;
       ShardOptions options;
       options.find_unused = find;
-      options.prefetch = 0;
-      const Sharded sharded = fully_shard(model, world.group(), options, {model->a.ptr(), model->b.ptr()});
-      // `b` on both in the forward (gathers are everyone's), in the loss of rank 1 alone; `c` nowhere.
+      const Sharded sharded = fully_shard(model, world.group(), options);  // units must be everyone's
+      // `b` in the loss of rank 1 alone; `c` nowhere.
       const at::Tensor x = call(model, torch::ones({1, 3}), true);
       const at::Tensor own = call(model, torch::ones({1, 3}), false);
       (world.rank().value == 1 ? x : own).sum().backward();

@@ -41,6 +41,8 @@ TEST(Soak, TwoHundredFaultsChangeNothing) {
     EXPECT_EQ(result.outcome.code, 0) << result.outcome.err;
     EXPECT_EQ(result.losses, quiet.losses);
     EXPECT_EQ(result.left, "");
+    std::printf("run %d of %d: %d restarts in %.0f s\n", run + 1, runs, each, result.seconds);
+    std::fflush(stdout);
   }
 }
 

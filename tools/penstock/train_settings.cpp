@@ -39,7 +39,7 @@ void TrainSettings::declare(Settings& s) {
                         {{"params", BalanceKind::Parameters}, {"time", BalanceKind::Time}},
                         "what is made equal where --split does not say (time: estimated operations)");
   s.add("--backend", backend, "gloo or auto");
-  s.add("--steps", steps, "updates, those of a resumed run included [300; of a model 100]");
+  s.add("--steps", steps, "updates, those of a resumed run included [500; of a model 100]");
   s.add("--batch", batch, "examples of a step, over all replicas [16]");
   s.add("--seq", sequence, "characters of an example [64]");
   s.add("--accumulate", run.accumulate, "parts of a batch that go through the pipeline one after the other");
@@ -122,7 +122,7 @@ void TrainSettings::settle() {
   if (!built_in() && data.empty())
     throw UsageError("a model needs data", {},
                      "--data FILE.safetensors with tensors named like the model's inputs, and target");
-  run.steps = steps.value_or(built_in() ? 300 : 100);
+  run.steps = steps.value_or(built_in() ? 500 : 100);
   run.batch = batch.value_or(16);
   run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
   run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);

@@ -39,7 +39,7 @@ inline train::RunOptions small_options() {
   train::RunOptions options;
   options.steps = 20;
   options.batch = 8;
-  options.rate = {train::RateKind::Constant, 0.01, 20};
+  options.rate = {train::RateKind::Constant, 0.004, 20};
   return options;
 }
 

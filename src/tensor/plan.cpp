@@ -135,7 +135,9 @@ OpPlan make_plan(const OpCall& call) {
     double best = std::numeric_limits<double>::infinity();
     const Option* chosen = nullptr;
     for (const Option& option : options) {
-      if (call.rule.writes_first && !(option.in[0] == call.at(0, axis))) continue;
+      // What is written stays where it is, before and after.
+      const AxisPlacement first = call.at(0, axis);
+      if (call.rule.writes_first && !(option.in[0] == first && option.out[0] == first)) continue;
       const double cost = cost_of(call, option, axis);
       if (cost < best) {
         best = cost;

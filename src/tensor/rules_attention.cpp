@@ -20,6 +20,9 @@ void by_batch_or_heads(const OpCall& call, int axis, Options& options) {
         legal = legal && own % call.ranks(axis) == 0 && size % call.ranks(axis) == 0;
       size = own;
     }
+    // libtorch's kernel divides by the number of batches and heads.
+    const std::int64_t parts = call.parts_with(0, d, axis);
+    legal = legal && chunk(call.sizes(0)[static_cast<std::size_t>(d)], parts, parts - 1).size > 0;
     if (!used || !legal) continue;
     Option option = call.option();
     for (std::size_t i = 0; i < call.tensors.size(); ++i) {

@@ -59,7 +59,11 @@ inline void expect_equal(const Whole& whole, const Cuts& cuts, bool exact) {
   ASSERT_EQ(outputs.size(), whole.outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].isTensor()) continue;
-    EXPECT_TRUE(same_bits(outputs[i].toTensor(), whole.outputs[i].toTensor())) << "output " << i;
+    const at::Tensor &got = outputs[i].toTensor(), &wanted = whole.outputs[i].toTensor();
+    // What a stage receives is dense, which other kernels may sum in another order than a view.
+    EXPECT_TRUE(exact || !wanted.is_floating_point() ? same_bits(got, wanted)
+                                                     : at::allclose(got, wanted, 1e-5, 1e-6))
+        << "output " << i << " differs by " << (got - wanted).abs().max().item<double>();
   }
   runner.backward(whole.seeds);
   const auto gradients = runner.gradients();
@@ -70,7 +74,8 @@ inline void expect_equal(const Whole& whole, const Cuts& cuts, bool exact) {
     if (exact && !tied.contains(name)) {
       EXPECT_TRUE(same_bits(gradients.at(name), gradient)) << name;
     } else {  // sums over stages have another order
-      EXPECT_TRUE(at::allclose(gradients.at(name), gradient, 1e-5, 1e-6)) << name;
+      EXPECT_TRUE(at::allclose(gradients.at(name), gradient, 1e-4, 1e-5))
+          << name << " differs by " << (gradients.at(name) - gradient).abs().max().item<double>();
     }
   }
   for (const GraphModule& module : runner.modules) {

@@ -1,6 +1,8 @@
 // From options to a pipeline.
 #include "train/assembly.h"
 
+#include "train/tensor_parallel.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/generate.h>
 
@@ -46,7 +48,7 @@ std::map<int, StageBytes> Assembly::bytes() const {
   std::map<int, StageBytes> all;
   for (const auto& [index, stage] : stages) {
     StageBytes bytes{.output = stage->output_bytes(), .kept = stage->kept_bytes()};
-    for (const NamedTensor& item : stage->parameters()) bytes.parameters += item.tensor.nbytes();
+    for (const NamedTensor& item : stage->parameters()) bytes.parameters += local_part(item.tensor).nbytes();
     bytes.optimizer = bytes.parameters * optimizer->states().size();
     all[index] = bytes;
   }
@@ -78,6 +80,7 @@ Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, cons
   Assembly made;
   made.watch->precision = options.precision;
   model.cut(schedule.stages());
+  if (mesh.tensors.size() > 1) model.spread(mesh.tensors);
   if (options.parallel.sharding == Sharding::Full) made.sharded = make_sharded(mesh, model);
   std::vector<PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(mesh.pp))) {
@@ -98,6 +101,10 @@ Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, cons
   pipeline.replica = static_cast<std::uint32_t>(mesh.dp);
   if (made.sharded) {
     pipeline.data_parallel = made.sharded;
+  } else if (mesh.replicas.size() > 1 && mesh.tensors.size() > 1) {
+    std::vector<std::pair<StageId, std::shared_ptr<StageModule>>> parts;
+    for (const auto& [index, stage] : made.stages) parts.emplace_back(StageId(index), stage);
+    pipeline.data_parallel = replicate_parts(std::move(parts), mesh.replicas);
   } else if (mesh.replicas.size() > 1) {
     pipeline.data_parallel = std::make_shared<ReplicatedStages>(stages, mesh.replicas);
   }
@@ -116,7 +123,8 @@ std::map<std::string, at::Tensor> gather_parameters(const Mesh& mesh, const Asse
   for (const auto& [index, stage] : assembly.stages) {
     const auto whole = assembly.sharded ? assembly.sharded->sharded(StageId(index)).gather_parameters()
                                         : stage->parameters();
-    for (const NamedTensor& item : whole) mine.insert_or_assign(item.name, item.tensor.detach().contiguous());
+    for (const NamedTensor& item : whole)
+      mine.insert_or_assign(item.name, whole_of(item.tensor).detach().contiguous());
   }
   if (mesh.dp != 0 || mesh.tp != 0) return all;
   constexpr int tag = 77;

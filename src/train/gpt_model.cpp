@@ -1,4 +1,6 @@
 // The built-in GPT for the trainer: cut between blocks, so that the slowest stage is as fast as can be.
+#include "train/tensor_parallel.h"
+
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
 #include <penstock/plan/partition.h>
@@ -61,11 +63,25 @@ class GptModel : public Model {
     modules_.clear();
   }
 
+  void spread(const Group& tensors) override {
+    if (options_.heads % tensors.size() != 0)
+      throw UsageError(std::to_string(options_.heads) + " heads cannot be shared by " +
+                       std::to_string(tensors.size()) + " tensor-parallel ranks");
+    if (options_.dropout > 0)
+      throw UsageError("there is no rule yet for the dropout of attention that is cut by heads", {},
+                       "--dropout 0, or --tp 1");
+    tensors_ = tensors;
+  }
+
   std::shared_ptr<StageModule> stage(int stage) override {
     Gpt module(options_, parts_.at(static_cast<std::size_t>(stage)));
     models::initialise(*module, options_, seed_);
     modules_.push_back(module);
-    return make_stage_module(module);
+    if (!tensors_) return make_stage_module(module);
+    const StageFunction forward = [model = module.ptr()](const Args& args, const Kwargs&) {
+      return StageResult(model->forward(args.at(0).toTensor()));
+    };
+    return tensor_parallel_stage(module.ptr(), forward, *tensors_);
   }
 
   void set_training(bool on) override {
@@ -93,9 +109,15 @@ class GptModel : public Model {
   std::uint64_t seed_;
   std::vector<GptPart> parts_;
   std::vector<Gpt> modules_;
+  std::optional<Group> tensors_;
 };
 
 }  // namespace
+
+void Model::spread(const Group&) {
+  throw UsageError("only the built-in GPT has a plan for tensor parallelism", {},
+                   "--tp 1, with more --pp or --dp");
+}
 
 std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed) {
   return std::make_unique<GptModel>(options, seed);

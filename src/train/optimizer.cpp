@@ -1,6 +1,8 @@
 // libtorch's fused kernels: one call for all parameters, the arithmetic of Python's torch.optim.
 #include "train/optimizer.h"
 
+#include "train/tensor_parallel.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -18,8 +20,8 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, const OptimizerOptions
   const bool adam = options_.kind == OptimizerKind::AdamW;
   const bool one = adam || options_.momentum > 0;
   for (const NamedTensor& item : parameters_) {
-    if (one) first_.push_back(at::zeros_like(item.tensor, at::MemoryFormat::Preserve));
-    if (adam) second_.push_back(at::zeros_like(item.tensor, at::MemoryFormat::Preserve));
+    if (one) first_.push_back(at::zeros_like(local_part(item.tensor), at::MemoryFormat::Preserve));
+    if (adam) second_.push_back(at::zeros_like(local_part(item.tensor), at::MemoryFormat::Preserve));
     counts_.push_back(at::full({}, 0.0, at::kFloat));
   }
 }
@@ -38,9 +40,9 @@ void Optimizer::step(double rate) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values, grads, first, second, counts;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& value = parameters_[i].tensor;
-    at::Tensor grad = value.grad();
-    if (!grad.defined()) continue;
+    if (!parameters_[i].tensor.grad().defined()) continue;
+    const at::Tensor value = local_part(parameters_[i].tensor);
+    at::Tensor grad = local_part(parameters_[i].tensor.grad());
     if (grad.strides() != value.strides()) grad = at::zeros_like(value).copy_(grad);
     values.push_back(value);
     grads.push_back(grad);

@@ -51,8 +51,9 @@ void check(const RunOptions& options) {
                      {}, "a larger --batch, or fewer --microbatches");
   if (parallel.sharding == Sharding::Full && parallel.dp == 1)
     throw UsageError("--sharding full shares parameters among replicas, and --dp is 1");
-  if (parallel.tp > 1)
-    throw UsageError("the trainer has no tensor parallelism yet", {}, "--tp 1, with more --pp or --dp");
+  if (parallel.sharding == Sharding::Full && parallel.tp > 1)
+    throw UsageError("--sharding full does not go with --tp yet", {},
+                     "--sharding none keeps each part whole on every replica");
 }
 
 }  // namespace penstock::train

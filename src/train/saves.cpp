@@ -1,6 +1,8 @@
 // The state of a run as pieces of a checkpoint.
 #include "train/saves.h"
 
+#include "train/tensor_parallel.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
@@ -12,18 +14,24 @@
 namespace penstock::train {
 namespace {
 
-// Which part of which whole a rank's tensor is, where replicas share parameters.
+// Which part of which whole a rank's tensor is, where parameters are cut or replicas share them.
 struct Share {
   std::vector<std::int64_t> shape;
-  FlatRange range;
+  Part part;
 };
 
 std::map<std::string, Share> shares_of(const Assembly& assembly) {
   std::map<std::string, Share> shares;
-  if (!assembly.sharded) return shares;
+  if (!assembly.sharded) {
+    for (const auto& [index, stage] : assembly.stages)
+      for (const NamedTensor& item : stage->parameters())
+        if (const Part part = part_of(item.tensor); !std::holds_alternative<Whole>(part))
+          shares[item.name] = {item.tensor.sizes().vec(), part};
+    return shares;
+  }
   for (const auto& [index, stage] : assembly.stages)
     for (const ShardedParameter& item : assembly.sharded->sharded(StageId(index)).shards())
-      shares[item.name] = {item.shape, {item.begin, item.end}};
+      shares[item.name] = {item.shape, FlatRange{item.begin, item.end}};
   return shares;
 }
 
@@ -34,12 +42,12 @@ std::vector<Piece> pieces_of(const Assembly& assembly) {
   const std::map<std::string, Share> shares = shares_of(assembly);
   const auto add = [&](const NamedTensor& item, PieceKind kind, const std::string& state) {
     if (!known.emplace(item.name, state).second) return;
-    Piece piece = whole_piece(item.name, item.tensor.detach(), kind);
+    Piece piece = whole_piece(item.name, local_part(item.tensor).detach(), kind);
     piece.state = state;
     const auto share = shares.find(item.name);
     if (share != shares.end() && kind != PieceKind::Buffer && (state.empty() || item.tensor.dim() > 0)) {
       piece.shape = share->second.shape;
-      piece.part = share->second.range;
+      piece.part = share->second.part;
     }
     pieces.push_back(std::move(piece));
   };

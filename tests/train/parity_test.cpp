@@ -22,6 +22,7 @@ struct Topology {
   int pp, dp, stages_per_rank, microbatches;
   const char* schedule;
   Sharding sharding = Sharding::None;
+  int tp = 1;
 };
 
 RunOptions with(const Topology& topology, RunOptions options = small_options()) {
@@ -31,6 +32,7 @@ RunOptions with(const Topology& topology, RunOptions options = small_options()) 
   options.parallel.microbatches = topology.microbatches;
   options.parallel.schedule = topology.schedule;
   options.parallel.sharding = topology.sharding;
+  options.parallel.tp = topology.tp;
   return options;
 }
 
@@ -54,6 +56,7 @@ TEST(LossCurve, DoesNotDependOnTheTopology) {
         Topology{2, 1, 2, 4, "DualPipeV"}, Topology{6, 1, 1, 3, "ZB2P"}, Topology{1, 2, 1, 4, "1F1B"},
         Topology{2, 2, 1, 2, "1F1B"}, Topology{2, 2, 2, 4, "ZBVZeroBubble"},
         Topology{1, 2, 1, 4, "1F1B", Sharding::Full}, Topology{2, 2, 2, 4, "ZBVZeroBubble", Sharding::Full},
+        Topology{1, 1, 1, 2, "1F1B", Sharding::None, 2}, Topology{2, 2, 1, 2, "ZB1P", Sharding::None, 2},
         Topology{2, 1, 1, 4, "auto"}, Topology{2, 1, 2, 4, "auto"}}) {
     SCOPED_TRACE(std::string(topology.schedule) + " pp " + std::to_string(topology.pp) + " dp " +
                  std::to_string(topology.dp) + " V " + std::to_string(topology.stages_per_rank) + " M " +

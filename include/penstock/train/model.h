@@ -19,6 +19,9 @@ class Model {
 
   //! Decides where the stages begin; UsageError names the most there can be.
   virtual void cut(int stages) = 0;
+  //! Before stages are asked for: their parameters are to be cut over these ranks. UsageError where that
+  //! cannot be.
+  virtual void spread(const Group& tensors);
   //! A stage with its first values.
   virtual std::shared_ptr<StageModule> stage(int stage) = 0;
   //! Training or evaluation, of all stages that were given.

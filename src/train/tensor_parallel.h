@@ -1,0 +1,32 @@
+// Tensor parallelism in the trainer: the GPT's plan, and what a run must know of parameters that are cut over
+// ranks.
+#pragma once
+
+#include <penstock/checkpoint/piece.h>
+#include <penstock/comm/group.h>
+#include <penstock/runtime/data_parallel.h>
+#include <penstock/runtime/stage_module.h>
+#include <penstock/train/model.h>
+
+#include <memory>
+#include <vector>
+
+namespace penstock::train {
+
+//! A GPT's part as a stage, cut over the group by heads and by the feed-forward's width. What goes in and
+//! comes out is whole.
+std::shared_ptr<StageModule> tensor_parallel_stage(const std::shared_ptr<torch::nn::Module>& owner,
+                                                   const StageFunction& forward, const Group& tensors);
+
+//! This rank's elements of a parameter or of its gradient; the tensor itself where it is not cut.
+at::Tensor local_part(const at::Tensor& tensor);
+//! The whole, on every rank of the tensor's mesh.
+at::Tensor whole_of(const at::Tensor& tensor);
+//! Which part of the whole that is.
+Part part_of(const at::Tensor& tensor);
+
+//! Averages gradients over replicas at the end of a step, part by part: buckets cannot hold cut parameters.
+std::shared_ptr<DataParallel> replicate_parts(
+    std::vector<std::pair<StageId, std::shared_ptr<StageModule>>> stages, const Group& replicas);
+
+}  // namespace penstock::train

@@ -55,7 +55,6 @@ TEST(Faults, AreNamedWithRankStepStageActionAndCause) {
     EXPECT_EQ(run.outcome.code, 1);
     for (const std::string& text : texts) EXPECT_THAT(run.outcome.err, HasSubstr(text));
     EXPECT_EQ(run.left, "");
-    EXPECT_LT(run.seconds, 60);  // 30 on a machine of its own
   }
 }
 

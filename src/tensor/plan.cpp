@@ -99,7 +99,11 @@ std::int64_t OpCall::dim_arg(std::size_t i, std::int64_t dims) const {
 std::int64_t OpCall::parts_with(std::size_t tensor, std::int64_t dim, int axis) const {
   std::int64_t parts = ranks(axis);
   for (int other = 0; other < static_cast<int>(mesh->shape.size()); ++other) {
-    if (other != axis && at(tensor, other).is_shard(dim)) parts *= ranks(other);
+    if (other == axis) continue;
+    const bool planned = so_far && other < axis;
+    const AxisPlacement there =
+        planned ? so_far->in[tensor][static_cast<std::size_t>(other)] : at(tensor, other);
+    if (there.is_shard(dim)) parts *= ranks(other);
   }
   return parts;
 }
@@ -128,6 +132,7 @@ OpPlan make_plan(const OpCall& call) {
   plan.in.resize(call.tensors.size(), Placements(axes));
   plan.out.resize(call.results(), Placements(axes));
   Options options;
+  call.so_far = &plan;
   for (int axis = 0; axis < static_cast<int>(axes); ++axis) {
     options.clear();
     options.push_back(call.option());
@@ -149,6 +154,7 @@ OpPlan make_plan(const OpCall& call) {
     for (std::size_t i = 0; i < chosen->in.size(); ++i) plan.in[i][index] = chosen->in[i];
     for (std::size_t i = 0; i < chosen->out.size(); ++i) plan.out[i][index] = chosen->out[i];
   }
+  call.so_far = nullptr;
   return plan;
 }
 

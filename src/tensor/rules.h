@@ -14,6 +14,7 @@
 namespace penstock {
 
 using Stack = torch::jit::Stack;
+struct OpPlan;
 struct OpRule;
 
 //! A tensor among the arguments: the `item`-th of a list, or the argument itself (-1).
@@ -57,7 +58,10 @@ class OpCall {
   std::int64_t dim_arg(std::size_t arg, std::int64_t dims) const;
   std::size_t results() const { return op.schema().returns().size(); }
   std::int64_t ranks(int axis) const { return mesh->shape[static_cast<std::size_t>(axis)]; }
-  //! Parts that a tensor's dim would have if this axis cut it too.
+  //! The plan for the axes before the one in question, while it is made.
+  mutable const OpPlan* so_far = nullptr;
+  //! Parts that a tensor's dim would have if this axis cut it too: with those of earlier axes as planned, of
+  //! later ones as they are.
   std::int64_t parts_with(std::size_t tensor, std::int64_t dim, int axis) const;
 
   //! All replicated.

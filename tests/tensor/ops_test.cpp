@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include <iostream>
+
 namespace penstock::test {
 namespace {
 
@@ -192,6 +194,8 @@ const std::vector<Shape> kMeshes{{2}, {4}, {2, 2}};
 TEST(Ops, AgreeWithTheWholeForEveryCase) {
   for (const Shape& shape : kMeshes) {
     for (const Case& c : cases()) {
+      SCOPED_TRACE(c.name);
+      if (kSeeds > 4) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";  // it takes long
       try {
         on_mesh(shape, [&](const DeviceMesh& mesh) {
           for (unsigned seed = 0; seed < kSeeds; ++seed) check(c, mesh, seed);

@@ -69,7 +69,7 @@ function(penstock_add_pch target header)
   add_library(${target} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/src/pch.cpp)
   target_link_libraries(${target} PRIVATE torch Threads::Threads)
   penstock_compile_options(${target})
-  # Named without its place, so that checkouts which share a ccache share the compiled header and all that uses it.
+  # Found by the include path, so that the generated header names no place of this machine.
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_precompile_headers(${target} PRIVATE <${header}>)
 endfunction()

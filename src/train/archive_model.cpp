@@ -1,6 +1,7 @@
 // An exported model for the trainer.
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
+#include <penstock/graph/pt2.h>
 #include <penstock/train/model.h>
 #include <penstock/value/tree.h>
 
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 namespace penstock::train {
 namespace {
@@ -52,6 +54,30 @@ class ArchivedModel : public Model {
   }
   std::vector<SkipValue> skips() const override { return pipe_->skips(); }
   std::vector<SharedParameter> shared() const override { return pipe_->shared(); }
+
+  ModelState state() const override {
+    std::set<std::string> held;
+    for (int s = 0; s < pipe_->num_stages(); ++s)
+      for (const Slot& slot : pipe_->stage_graph(s).slots) held.insert(slot.names.begin(), slot.names.end());
+    ModelState state;
+    std::vector<Slot> idle;
+    for (const Slot& slot : pipe_->graph().slots) {
+      if (slot.kind == Slot::Kind::Constant) continue;
+      if (slot.kind == Slot::Kind::Buffer && !slot.persistent) {
+        state.transient.insert(slot.names.begin(), slot.names.end());
+        continue;
+      }
+      if (slot.names.size() > 1) state.aliases[slot.names[0]] = {slot.names.begin() + 1, slot.names.end()};
+      if (!held.contains(slot.names[0])) idle.push_back(slot);
+    }
+    const std::vector<at::Tensor> tensors = Pt2Archive(options_.file).load(idle);
+    for (std::size_t i = 0; i < idle.size(); ++i) {
+      const bool parameter = idle[i].kind == Slot::Kind::Parameter;
+      state.idle.push_back(whole_piece(idle[i].names[0], tensors[i].detach(),
+                                       parameter ? PieceKind::Parameter : PieceKind::Buffer));
+    }
+    return state;
+  }
 
   LossFunction loss() const override {
     const std::size_t leaf = loss_leaf(pipe_->graph(), options_.loss_output);

@@ -81,6 +81,7 @@ Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, cons
   made.watch->precision = options.precision;
   model.cut(schedule.stages());
   if (mesh.tensors.size() > 1) model.spread(mesh.tensors);
+  made.state = model.state();
   if (options.parallel.sharding == Sharding::Full) made.sharded = make_sharded(mesh, model);
   std::vector<PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(mesh.pp))) {

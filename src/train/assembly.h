@@ -36,6 +36,7 @@ struct Assembly {
   std::shared_ptr<Watch> watch = std::make_shared<Watch>();
   std::map<int, std::shared_ptr<WatchedStage>> stages;  //!< those of this rank
   std::shared_ptr<ShardedStages> sharded;               //!< where replicas share parameters; else null
+  ModelState state;                                     //!< what checkpoints hold besides
   std::unique_ptr<PipelineSchedule> pipeline;
   std::unique_ptr<Optimizer> optimizer;
 

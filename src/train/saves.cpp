@@ -41,6 +41,7 @@ std::vector<Piece> pieces_of(const Assembly& assembly) {
   std::set<std::pair<std::string, std::string>> known;
   const std::map<std::string, Share> shares = shares_of(assembly);
   const auto add = [&](const NamedTensor& item, PieceKind kind, const std::string& state) {
+    if (kind == PieceKind::Buffer && assembly.state.transient.contains(item.name)) return;
     if (!known.emplace(item.name, state).second) return;
     Piece piece = whole_piece(item.name, local_part(item.tensor).detach(), kind);
     piece.state = state;
@@ -49,12 +50,15 @@ std::vector<Piece> pieces_of(const Assembly& assembly) {
       piece.shape = share->second.shape;
       piece.part = share->second.part;
     }
+    const auto tied = assembly.state.aliases.find(item.name);
+    if (state.empty() && tied != assembly.state.aliases.end()) piece.aliases = tied->second;
     pieces.push_back(std::move(piece));
   };
   for (const auto& [index, stage] : assembly.stages) {
     for (const NamedTensor& item : stage->parameters()) add(item, PieceKind::Parameter, {});
     for (const NamedTensor& item : stage->buffers()) add(item, PieceKind::Buffer, {});
   }
+  pieces.insert(pieces.end(), assembly.state.idle.begin(), assembly.state.idle.end());
   for (const Optimizer::State& state : assembly.optimizer->states())
     for (const NamedTensor& item : state.tensors) add(item, PieceKind::Optimizer, state.kind);
   return pieces;

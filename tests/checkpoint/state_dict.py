@@ -1,6 +1,8 @@
-"""The Python side of the conversion test: `make FILE` writes a model's state_dict, `check FILE` says whether a file is that state_dict.
+"""The Python side of the conversion test.
 
-The model has tied weights and buffers, and its values follow from a seed. Exit code 77: this Python lacks torch or safetensors.
+`make FILE MODEL.pt2 DATA` writes a model's state_dict, the exported model and data to train it on; `check FILE TRAINED` says whether the
+one is that state_dict, and the other the state_dict after two steps of SGD. The model has tied weights, buffers that belong to its state
+and one that does not, and a parameter that nothing uses; its values follow from a seed. Exit code 77: this Python lacks torch or safetensors.
 """
 
 import sys
@@ -19,9 +21,11 @@ class Model(torch.nn.Module):
         self.body = torch.nn.Sequential(torch.nn.Linear(6, 7), torch.nn.BatchNorm1d(7), torch.nn.Linear(7, 6))
         self.head = torch.nn.Linear(6, 11, bias=False)
         self.head.weight = self.token.weight
+        self.unused = torch.nn.Parameter(torch.arange(3.0))
+        self.register_buffer("mask", torch.tensor([1.0, 0.5, 1.0, 1.0, 2.0, 1.0]), persistent=False)
 
     def forward(self, tokens):
-        return self.head(self.body(self.token(tokens)))
+        return self.head(self.body(self.token(tokens) * self.mask))
 
 
 def model():
@@ -31,21 +35,43 @@ def model():
     return made.eval()
 
 
-def main():
-    mode, path = sys.argv[1:]
-    ours = model()
-    expected = ours.state_dict()
-    if mode == "make":
-        # The format has no shared memory: each name gets its own elements.
-        safetensors.torch.save_file({name: tensor.clone() for name, tensor in expected.items()}, path)
-        return
+def data():
+    tokens = torch.arange(16).remainder(11)
+    return {"tokens": tokens, "target": (tokens * 3 + 1).remainder(11)}
+
+
+def trained():
+    made = model()
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.5)
+    for step in range(2):
+        rows = slice(step * 8, step * 8 + 8)
+        loss = torch.nn.functional.cross_entropy(made(data()["tokens"][rows]), data()["target"][rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return made
+
+
+def check(path, expected, exact):
     loaded = safetensors.torch.load_file(path)
     assert set(loaded) == set(expected), set(loaded) ^ set(expected)
     for name, tensor in expected.items():
-        assert loaded[name].dtype == tensor.dtype and torch.equal(loaded[name], tensor), name
-    other = Model().eval()
-    other.load_state_dict(loaded, strict=True)
-    assert torch.equal(other(torch.arange(11)), ours(torch.arange(11)))
+        same = torch.equal(loaded[name], tensor) if exact else torch.allclose(loaded[name], tensor, 1e-5, 1e-6)
+        assert loaded[name].dtype == tensor.dtype and same, name
+    Model().load_state_dict(loaded, strict=True)
+
+
+def main():
+    mode, path, *more = sys.argv[1:]
+    if mode == "make":
+        # The format has no shared memory: each name gets its own elements.
+        safetensors.torch.save_file({name: tensor.clone() for name, tensor in model().state_dict().items()}, path)
+        batch = {"tokens": {0: torch.export.Dim("batch", min=1, max=64)}}
+        torch.export.save(torch.export.export(model(), (torch.arange(4),), dynamic_shapes=batch), more[0])
+        safetensors.torch.save_file(data(), more[1])
+        return
+    check(path, model().state_dict(), exact=True)
+    check(more[0], trained().state_dict(), exact=False)
     print("agrees")
 
 

@@ -140,7 +140,8 @@ TEST(CheckpointTool, PythonReadsTheConvertedFileAsTheModelsStateDict) {
   const std::string interpreter = given != nullptr && *given != '\0' ? given : "python3";
   const TempDir dir;
   const std::string original = dir / "original.safetensors", converted = dir / "converted.safetensors";
-  const auto made = run_program({interpreter, script + "state_dict.py", "make", original});
+  const auto made = run_program(
+      {interpreter, script + "state_dict.py", "make", original, dir / "model.pt2", dir / "data.safetensors"});
   if (made.code == 77) GTEST_SKIP() << "this Python lacks torch or safetensors; ./dev test gives it both";
   ASSERT_EQ(made.code, 0) << made.err;
   // The tied weight is one tensor with two names in the checkpoint, and two in the file.
@@ -148,7 +149,16 @@ TEST(CheckpointTool, PythonReadsTheConvertedFileAsTheModelsStateDict) {
   ASSERT_EQ(tensors.erase("head.weight"), 1U);
   save_cut(tensors, dir / "run", 30, {{"token.weight", {"head.weight"}}});
   EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", dir / "run", converted}).code, 0);
-  const auto checked = run_program({interpreter, script + "state_dict.py", "check", converted});
+  // Trained over two ranks, the exported model is still all of its state_dict.
+  const auto trained = penstock::test::penstock(
+      {"train", dir / "model.pt2", "--data", dir / "data.safetensors", "--ranks", "2", "--steps", "2",
+       "--batch", "8", "--optimizer", "sgd", "--lr", "0.5", "--checkpoint", dir / "trained"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(
+      penstock::test::penstock({"checkpoint", "convert", dir / "trained", dir / "trained.safetensors"}).code,
+      0);
+  const auto checked =
+      run_program({interpreter, script + "state_dict.py", "check", converted, dir / "trained.safetensors"});
   EXPECT_EQ(checked.out, "agrees\n") << checked.err;
 
   // Live: every dtype and shape that we write is read alike there, and what it writes here equals the

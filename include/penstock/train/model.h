@@ -1,17 +1,29 @@
 // What the trainer asks of a model: to be cut into stages, and to give those that a rank holds.
 #pragma once
 
+#include <penstock/checkpoint/piece.h>
 #include <penstock/models/gpt_options.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/train/options.h>
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 namespace penstock::train {
+
+//! What a model is beyond the tensors of its stages: checkpoints hold all of its state_dict, and nothing
+//! else.
+struct ModelState {
+  std::map<std::string, std::vector<std::string>>
+      aliases{};                      //!< further names of tied tensors, by the stages' name
+  std::set<std::string> transient{};  //!< buffers that are no part of the state
+  std::vector<Piece> idle{};          //!< tensors that no stage computes with
+};
 
 class Model {
  public:
@@ -28,6 +40,8 @@ class Model {
   virtual void set_training(bool on) = 0;
   virtual std::vector<SkipValue> skips() const = 0;
   virtual std::vector<SharedParameter> shared() const = 0;
+  //! For the stages that it is cut into now.
+  virtual ModelState state() const { return {}; }
   virtual LossFunction loss() const = 0;
   //! One line: `GPT, 4 layers of width 128, 0.8 M parameters`.
   virtual std::string describe() const = 0;

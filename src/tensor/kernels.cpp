@@ -100,15 +100,15 @@ Sizes global_sizes(const OpCall& call, const OpPlan& plan, c10::IntArrayRef loca
   for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
     const unsigned axes = axes_of(placements, dim);
     if (axes == 0) continue;
-    bool found = false;
-    for (std::size_t i = 0; i < call.tensors.size() && !found; ++i) {
-      if (is_even(call.sizes(i), plan.in[i], *call.mesh)) continue;
-      for (std::size_t d = 0; d < call.sizes(i).size() && !found; ++d) {
-        found = axes_of(plan.in[i], d) == axes;
-        if (found) sizes[dim] = call.sizes(i)[d];
+    bool uneven = false;
+    for (std::size_t i = 0; i < call.tensors.size() && !uneven; ++i) {
+      for (std::size_t d = 0; d < call.sizes(i).size() && !uneven; ++d) {
+        if (axes_of(plan.in[i], d) != axes) continue;
+        uneven = call.sizes(i)[d] % parts_of(static_cast<std::int64_t>(d), plan.in[i], *call.mesh) != 0;
+        if (uneven) sizes[dim] = call.sizes(i)[d];
       }
     }
-    if (!found) sizes[dim] *= parts_of(static_cast<std::int64_t>(dim), placements, *call.mesh);
+    if (!uneven) sizes[dim] *= parts_of(static_cast<std::int64_t>(dim), placements, *call.mesh);
   }
   return sizes;
 }

@@ -127,6 +127,7 @@ std::int64_t through_view(c10::IntArrayRef from, c10::IntArrayRef to, std::int64
     const std::size_t i0 = i, j0 = j;
     std::int64_t a = from[i++], b = j < to.size() ? to[j++] : 1;
     while (a != b) {
+      if (a < b ? i == from.size() : j == to.size()) return -1;  // sizes that no view has
       if (a < b) {
         a *= from[i++];
       } else {

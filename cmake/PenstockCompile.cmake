@@ -53,22 +53,26 @@ function(penstock_compile_options target)
 endfunction()
 
 # The torch side's options plus a precompiled header, which `penstock_pch` owns, or with NN `penstock_pch_nn`, which
-# has torch::nn as well.
+# has torch::nn as well. What uses torch::nn is tests, examples and benchmarks: half of their compilation was spent on
+# optimising libtorch's templates, while what they run is in the libraries.
+set(PENSTOCK_NN_OPTIONS $<$<CONFIG:Release>:-O1>)
 function(penstock_torch_options target)
   cmake_parse_arguments(arg "NN" "" "" ${ARGN})
   penstock_compile_options(${target})
   set(owner penstock_pch)
   if(arg_NN)
     set(owner penstock_pch_nn)
+    target_compile_options(${target} PRIVATE ${PENSTOCK_NN_OPTIONS})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
-# Makes such an owner.
+# Makes such an owner; further arguments are options of the compiler.
 function(penstock_add_pch target header)
   add_library(${target} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/src/pch.cpp)
   target_link_libraries(${target} PRIVATE torch Threads::Threads)
   penstock_compile_options(${target})
+  target_compile_options(${target} PRIVATE ${ARGN})
   # Found by the include path, so that the generated header names no place of this machine.
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_precompile_headers(${target} PRIVATE <${header}>)

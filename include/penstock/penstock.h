@@ -28,6 +28,7 @@
 #include <penstock/schedule/lower.h>
 #include <penstock/tensor/dtensor.h>
 #include <penstock/tensor/flatten.h>
+#include <penstock/tensor/grad_norm.h>
 #include <penstock/value/call.h>
 #include <penstock/value/loss_reduction.h>
 #include <penstock/value/microbatch.h>

@@ -3,6 +3,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
+#include <penstock/tensor/flatten.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
@@ -17,7 +18,9 @@ namespace {
 std::string describe(const NamedTensor& item, const char* kind) {
   std::ostringstream text;
   text << kind << " " << quote(item.name) << " of " << c10::toString(item.tensor.scalar_type())
-       << item.tensor.sizes() << (item.tensor.requires_grad() ? "" : " without gradient");
+       << item.tensor.sizes();
+  if (is_dtensor(item.tensor)) text << " with placements " << penstock::text(placements_of(item.tensor));
+  text << (item.tensor.requires_grad() ? "" : " without gradient");
   return text.str();
 }
 
@@ -83,7 +86,8 @@ void broadcast_values(const Group& group, const std::vector<at::Tensor>& tensors
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> batch;
   std::size_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) {
+  for (const at::Tensor& whole : tensors) {
+    const at::Tensor tensor = flatten_dtensor(whole).local;
     const bool fits = batch.empty() || (batch.front().scalar_type() == tensor.scalar_type() &&
                                         batch.front().device() == tensor.device() && bytes < kBatchBytes);
     if (!fits) {

@@ -1,6 +1,8 @@
 // Gathering, releasing and reducing one flat buffer.
 #include "parallel/flat_shard.h"
 
+#include "parallel/local_parts.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
@@ -30,16 +32,19 @@ FlatShard::FlatShard(const std::vector<NamedTensor>& parameters, const Group& ga
   const std::int64_t ranks = gather.size();
   std::int64_t elements = 0;
   for (const NamedTensor& item : parameters) {
+    const FlatDTensor flat = flatten_dtensor(item.tensor);
     entries_.push_back({.name = item.name,
                         .parameter = item.tensor,
-                        .shape = item.tensor.sizes().vec(),
+                        .form = flat.form,
+                        .shape = flat.local.sizes().vec(),
                         .offset = elements,
-                        .elements = item.tensor.numel()});
-    elements += item.tensor.numel();
+                        .elements = flat.local.numel()});
+    elements += flat.local.numel();
   }
   part_ = (elements + ranks - 1) / ranks;
   const std::int64_t from = part_ * gather.rank(), to = from + part_;
-  const at::TensorOptions own = parameters.front().tensor.options().requires_grad(false);
+  const at::TensorOptions own =
+      flatten_dtensor(parameters.front().tensor).local.options().requires_grad(false);
   shard_ = at::zeros({part_}, own);
   full_ = at::empty({part_ * ranks}, own.dtype(options.compute_as.value_or(own.dtype().toScalarType())));
   for (Entry& entry : entries_) {
@@ -47,18 +52,27 @@ FlatShard::FlatShard(const std::vector<NamedTensor>& parameters, const Group& ga
     entry.end = std::clamp(to - entry.offset, entry.begin, entry.elements);
     const std::int64_t place = std::max(entry.offset + entry.begin - from, std::int64_t{0});
     entry.shard = over(shard_, entry.begin == entry.end ? 0 : place, {entry.end - entry.begin});
-    entry.shard.copy_(entry.parameter.detach().contiguous().view({-1}).slice(0, entry.begin, entry.end));
+    const at::Tensor value = flatten_dtensor(entry.parameter).local.contiguous().view({-1});
+    entry.shard.copy_(value.slice(0, entry.begin, entry.end));
     entry.shard.set_requires_grad(trains_);
-    entry.view = over(full_, entry.offset, entry.shape);
-    entry.parameter.set_data(
-        entry.view);  // whole once, so that the accumulator, which hooks need, knows the shape
   }
+  make_views();
+  // Whole once, so that the accumulator, which hooks need, knows the shape.
+  for (Entry& entry : entries_) entry.parameter.set_data(entry.view);
   gathered_ = true;
 }
 
 ShardedParameter FlatShard::shard(std::size_t index) const {
   const Entry& entry = entries_[index];
-  return {entry.name, entry.shape, entry.begin, entry.end, entry.shard};
+  return {entry.name, entry.shape, entry.begin, entry.end, entry.shard, entry.form};
+}
+
+void FlatShard::make_views() {
+  for (Entry& entry : entries_) entry.view = with_form(over(full_, entry.offset, entry.shape), entry.form);
+}
+
+void FlatShard::empty_parameters() {
+  for (Entry& entry : entries_) entry.parameter.set_data(empty_of(full_.options(), entry.form));
 }
 
 std::uint64_t FlatShard::version() const {
@@ -104,15 +118,14 @@ void FlatShard::release() {
   if (gathering_) finish_gather();
   if (!gathered_) return;
   gathered_ = false;
-  const at::Tensor nothing = at::empty({0}, full_.options());
-  for (Entry& entry : entries_) entry.parameter.set_data(nothing);
+  empty_parameters();
   set_storage(false);
 }
 
 void FlatShard::collect(std::size_t index) {
   const at::NoGradGuard no_grad;
   Entry& entry = entries_[index];
-  at::Tensor& grad = entry.parameter.mutable_grad();
+  const at::Tensor grad = local_gradient(entry.parameter, entry.form);
   if (!grad.defined()) return;
   if (grad.is_sparse()) {
     throw UsageError("the gradient of " + quote(entry.name) + " is sparse", {},
@@ -129,7 +142,7 @@ void FlatShard::collect(std::size_t index) {
   } else {
     place.copy_(grad);
   }
-  grad = at::Tensor();
+  entry.parameter.mutable_grad() = at::Tensor();
 }
 
 void FlatShard::start_reduce() {
@@ -186,10 +199,8 @@ void FlatShard::abandon() noexcept {
     gathering_ = gathered_ = false;
     sent_ = at::Tensor();
     full_ = at::empty_like(full_);
-    for (Entry& entry : entries_) {
-      entry.view = over(full_, entry.offset, entry.shape);
-      entry.parameter.set_data(at::empty({0}, full_.options()));
-    }
+    make_views();
+    empty_parameters();
     set_storage(false);
   }
 }
@@ -219,7 +230,8 @@ at::Tensor FlatShard::whole(bool gradients) const {
 
 at::Tensor FlatShard::part_of_whole(const at::Tensor& whole, std::size_t index) const {
   const Entry& entry = entries_[index];
-  return whole.narrow(0, entry.offset, entry.elements).view(entry.shape).clone();
+  const at::Tensor part = whole.narrow(0, entry.offset, entry.elements).view(entry.shape).clone();
+  return entry.form ? full_tensor(with_form(part, entry.form)) : part;
 }
 
 }  // namespace penstock

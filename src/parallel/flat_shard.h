@@ -1,7 +1,8 @@
 // The parameters of a unit that have one type and all take a gradient or all take none, laid one after the
 // other and cut into as many equal parts as there are ranks. This rank keeps its part; the whole is gathered
 // into one storage that is emptied and filled again, so that what autograd saved of it (views of parameters)
-// is valid whenever it is full.
+// is valid whenever it is full. Of distributed parameters (tensor parallelism) this rank's parts are what is
+// laid out and cut; they come back as distributed tensors.
 #pragma once
 
 #include <penstock/comm/group.h>
@@ -54,15 +55,18 @@ class FlatShard {
   struct Entry {
     std::string name;
     at::Tensor parameter;  //!< the module's own: whole while gathered, else empty
-    at::Tensor view;       //!< of the whole
-    std::vector<std::int64_t> shape;
-    std::int64_t offset, elements;  //!< in the whole
-    std::int64_t begin, end;        //!< of the parameter, on this rank
+    at::Tensor view;       //!< of the whole; distributed as the parameter is
+    std::optional<DTensorForm> form;
+    std::vector<std::int64_t> shape;  //!< of the parameter, or of this rank's part of it if it is distributed
+    std::int64_t offset, elements;    //!< in the whole
+    std::int64_t begin, end;          //!< of the parameter, on this rank
     at::Tensor shard;
     bool present = false;
     bool installed = false;  //!< the last reduction gave it a gradient, on this rank or on others
   };
   std::uint64_t version() const;
+  void make_views();
+  void empty_parameters();
   void set_storage(bool full);
 
   Group gather_, reduce_;

@@ -2,6 +2,7 @@
 #include "parallel/grad_reducer.h"
 
 #include "parallel/buckets.h"
+#include "parallel/local_parts.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -37,7 +38,9 @@ GradReducer::GradReducer(std::vector<NamedTensor> parameters, Group group, const
     if (!item.tensor.is_leaf() || !item.tensor.is_floating_point())
       throw UsageError("parameter " + quote(item.name) +
                        " cannot be replicated: it is no leaf of real numbers");
-    tensors.push_back(item.tensor);
+    FlatDTensor flat = flatten_dtensor(item.tensor);
+    tensors.push_back(flat.local);
+    forms_.push_back(std::move(flat.form));
   }
   for (const BucketPlan& plan : plan_buckets(tensors, options.first_bucket_bytes, options.bucket_bytes)) {
     Bucket bucket;
@@ -64,9 +67,9 @@ void GradReducer::allocate(Bucket& bucket) {
   bucket.flat = at::empty({bucket.elements + count}, first.options().requires_grad(false));
   std::int64_t offset = 0;
   for (Member& member : bucket.members) {
-    const at::Tensor& parameter = parameters_[member.parameter].tensor;
-    member.view = part_of(bucket.flat, offset, parameter);
-    offset += parameter.numel();
+    const at::Tensor part = flatten_dtensor(parameters_[member.parameter].tensor).local;
+    member.view = part_of(bucket.flat, offset, part);
+    offset += part.numel();
   }
 }
 
@@ -153,7 +156,7 @@ void GradReducer::collect(Bucket& bucket, std::size_t index) {
   const at::NoGradGuard no_grad;
   Member& member = bucket.members[index];
   at::Tensor parameter = parameters_[member.parameter].tensor;
-  const at::Tensor grad = parameter.grad();
+  const at::Tensor grad = local_gradient(parameter, forms_[member.parameter]);
   if (!grad.defined()) {
     member.view.zero_();
   } else if (grad.is_sparse()) {
@@ -161,7 +164,7 @@ void GradReducer::collect(Bucket& bucket, std::size_t index) {
                      "replicated parameters need dense gradients (EmbeddingOptions::sparse(false))");
   } else if (!grad.is_alias_of(member.view)) {
     member.view.copy_(grad);
-    parameter.mutable_grad() = member.view;
+    parameter.mutable_grad() = with_form(member.view, forms_[member.parameter]);
   }
   member.present = grad.defined();
 }
@@ -212,8 +215,10 @@ void GradReducer::install(Bucket& bucket) {
   const float* const share = used.const_data_ptr<float>();
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     if (share[i] == 0) continue;  // nobody's
-    at::Tensor parameter = parameters_[bucket.members[i].parameter].tensor;
-    if (!parameter.grad().defined()) parameter.mutable_grad() = bucket.members[i].view;
+    const std::size_t number = bucket.members[i].parameter;
+    at::Tensor parameter = parameters_[number].tensor;
+    if (!parameter.grad().defined())
+      parameter.mutable_grad() = with_form(bucket.members[i].view, forms_[number]);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <penstock/comm/group.h>
 #include <penstock/comm/work.h>
 #include <penstock/parallel/replicate.h>
+#include <penstock/tensor/flatten.h>
 
 #include <memory>
 #include <string>
@@ -35,7 +36,7 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
  private:
   struct Member {
     std::size_t parameter;
-    at::Tensor view;  //!< of the bucket's gradients, in the parameter's shape
+    at::Tensor view;  //!< of the bucket's gradients, in the shape of the parameter (of this rank's part)
     bool ready = false;
     bool present = false;  //!< this rank has a gradient
   };
@@ -64,6 +65,7 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
   void abandon() noexcept;
 
   std::vector<NamedTensor> parameters_;
+  std::vector<std::optional<DTensorForm>> forms_;  //!< of the parameters that are distributed
   Group group_;
   ReplicateOptions options_;
   LeafHooks hooks_;

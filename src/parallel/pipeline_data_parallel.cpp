@@ -35,6 +35,7 @@ class ShardedStageModule final : public StageModule {
         "move the module before it is sharded");
   }
   std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
+  std::vector<DeviceMesh> meshes() const override { return inner_->meshes(); }  // of empty ones too
 
  private:
   std::shared_ptr<StageModule> inner_;
@@ -67,6 +68,10 @@ std::shared_ptr<StageModule> ShardedStages::add(int stage_index, std::shared_ptr
   const std::vector<NamedTensor> parameters = module->parameters();
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().tensor.device();
   Sharded sharded = shard_by_hand(*module, group_, options_);
+  for (const ShardedParameter& item : sharded.shards()) {
+    std::vector<Group> groups = penstock::spread_of(item);
+    if (!groups.empty()) spread_[item.shard.unsafeGetTensorImpl()] = std::move(groups);
+  }
   auto shown = std::make_shared<ShardedStageModule>(std::move(module), sharded.units(), device);
   if (!stages_.emplace(StageId(stage_index), std::move(sharded)).second)
     throw UsageError("stage " + std::to_string(stage_index) + " is sharded already");
@@ -89,6 +94,11 @@ void ShardedStages::reduce_grad(StageId stage) {
 double ShardedStages::combine_norm(double part, bool largest) {
   if (stages_.empty()) return part;
   return stages_.begin()->second.units()->combine_norm(part, largest);
+}
+
+std::vector<Group> ShardedStages::spread_of(const at::Tensor& parameter) const {
+  const auto found = spread_.find(parameter.unsafeGetTensorImpl());
+  return found == spread_.end() ? std::vector<Group>() : found->second;
 }
 
 std::vector<at::Tensor> ShardedStages::parameters() const {

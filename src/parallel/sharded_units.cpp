@@ -3,11 +3,11 @@
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
+#include <penstock/tensor/grad_norm.h>
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -22,6 +22,7 @@ class ShardedUnits::Hooks final : public CallHooks {
   void after(const std::vector<at::Tensor>& outputs) override {
     if (const auto units = units_.lock()) units->after_forward(unit_, outputs);
   }
+  bool alone() const override { return true; }
 
  private:
   std::weak_ptr<ShardedUnits> units_;
@@ -298,6 +299,10 @@ std::vector<NamedTensor> ShardedUnits::gather(bool gradients) const {
   return all;
 }
 
+std::vector<Group> spread_of(const ShardedParameter& item) {
+  return item.form ? spread_over(item.form->mesh, item.form->placements) : std::vector<Group>();
+}
+
 double ShardedUnits::combine_norm(double part, bool largest) const {
   if (gather_.size() == 1) return part;
   const at::Tensor sum = at::full({1}, part, at::kDouble);
@@ -306,25 +311,16 @@ double ShardedUnits::combine_norm(double part, bool largest) const {
 }
 
 double ShardedUnits::clip_grad_norm(double max_norm, double norm_type) const {
-  if (!(max_norm > 0) || !(norm_type > 0))
-    throw UsageError("the norm to clip to, and its order, must be positive");
   const at::NoGradGuard no_grad;
-  const bool largest = std::isinf(norm_type);
-  double part = 0;
+  GradNorm norm(norm_type);
   for (const ShardedParameter& item : shards()) {
-    const at::Tensor& grad = item.shard.grad();
-    if (!grad.defined() || grad.numel() == 0) continue;
-    const double norm =
-        at::linalg_vector_norm(grad, norm_type, std::nullopt, false, at::kDouble).item<double>();
-    part = largest ? std::max(part, norm) : part + std::pow(norm, norm_type);
+    if (item.shard.requires_grad()) norm.add(item.shard.grad(), spread_of(item));
   }
-  part = combine_norm(part, largest);
-  const double total = largest ? part : std::pow(part, 1 / norm_type);
-  const double scale = max_norm / (total + 1e-6);
-  if (scale < 1 || std::isnan(scale)) {
-    for (const ShardedParameter& item : shards()) {
-      if (item.shard.grad().defined()) item.shard.grad().mul_(scale);
-    }
+  const double total = norm.norm_of(combine_norm(norm.reduce(), norm.largest()));
+  const double scale = clip_scale(total, max_norm);
+  if (scale == 1) return total;
+  for (const ShardedParameter& item : shards()) {
+    if (item.shard.grad().defined()) item.shard.grad().mul_(scale);
   }
   return total;
 }

@@ -19,6 +19,9 @@ struct UnitSpec {
   std::vector<NamedTensor> parameters;
 };
 
+//! The groups beside the one that it is sharded over whose ranks hold other elements of the parameter.
+std::vector<Group> spread_of(const ShardedParameter& item);
+
 class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
  public:
   //! The last unit is the root: whole from its forward to the end of the backward.

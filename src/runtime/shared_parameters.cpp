@@ -2,6 +2,7 @@
 #include "runtime/shared_parameters.h"
 
 #include <penstock/base/error.h>
+#include <penstock/tensor/flatten.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
@@ -41,10 +42,10 @@ SharedParameters::SharedParameters(const PipelineSetup& setup) {
     if (tie.copies.empty()) continue;
     for (const at::Tensor& copy : tie.copies) copy.copy_(tie.copies.front());
     if (tie.group) {
-      const at::Tensor value = tie.copies.front().detach().contiguous().clone();
+      // Of distributed parameters the parts: the ranks of a pipeline have the same ones.
+      const at::Tensor value = flatten_dtensor(tie.copies.front()).local.contiguous().clone();
       tie.group->broadcast(value, 0);
-      if (value.sizes() != tie.copies.front().sizes()) throw ShapeError("shared parameters differ in shape");
-      for (const at::Tensor& copy : tie.copies) copy.copy_(value);
+      for (const at::Tensor& copy : tie.copies) flatten_dtensor(copy).local.copy_(value);
     }
     tie.earlier.resize(tie.copies.size());
     ties_.push_back(std::move(tie));
@@ -71,7 +72,7 @@ void SharedParameters::end_step() {
     }
     if (tie.group) {
       if (!sum.defined()) sum = at::zeros_like(tie.copies.front(), at::MemoryFormat::Contiguous);
-      tie.group->all_reduce(sum);
+      tie.group->all_reduce(synced_gradient(sum));
     }
     for (std::size_t i = 0; i < tie.copies.size(); ++i) {
       at::Tensor& grad = tie.copies[i].mutable_grad();

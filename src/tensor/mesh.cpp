@@ -16,6 +16,16 @@ std::int64_t product(const std::vector<std::int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), std::int64_t{1}, std::multiplies<>());
 }
 
+//! Those of the axes of the same names, for the mesh and for all parts of it.
+void take_groups(MeshState& mesh, const MeshState& from) {
+  const std::lock_guard lock(mesh.mutex);
+  for (std::size_t axis = 0; axis < mesh.names.size(); ++axis) {
+    const auto found = std::find(from.names.begin(), from.names.end(), mesh.names[axis]);
+    mesh.groups[axis] = from.groups[static_cast<std::size_t>(found - from.names.begin())];
+  }
+  for (const auto& [names, part] : mesh.subs) take_groups(*part, from);
+}
+
 }  // namespace
 
 DeviceMesh::DeviceMesh(const Group& group, std::vector<std::int64_t> shape, std::vector<std::string> names)
@@ -152,6 +162,14 @@ DeviceMesh DeviceMesh::flatten(const std::string& name) const {
 void DeviceMesh::manual_seed(std::uint64_t seed) const {
   state_->seed = seed;
   state_->draws = 0;
+}
+
+void DeviceMesh::recover(const Group& group) const {
+  const DeviceMesh fresh(group, state_->shape, state_->names);
+  if (fresh.state_->coordinate != state_->coordinate)
+    throw UsageError("a mesh can only go on with its ranks in the same order");
+  state_->all = group;
+  take_groups(*state_, *fresh.state_);
 }
 
 std::string DeviceMesh::text() const {

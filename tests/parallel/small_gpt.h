@@ -2,6 +2,7 @@
 // it.
 #pragma once
 
+#include <penstock/parallel/tensor_parallel.h>
 #include <penstock/value/call.h>
 
 #include <torch/torch.h>
@@ -38,9 +39,12 @@ struct GptBlockImpl : torch::nn::Module {
 TORCH_MODULE(GptBlock);
 
 // Shares its weight with the token table, or has its own.
-struct GptHeadImpl : torch::nn::Module {
+struct GptHeadImpl : torch::nn::Module, ExchangeableParameters {
   explicit GptHeadImpl(const at::Tensor& table) { weight = register_parameter("weight", table); }
   at::Tensor forward(const at::Tensor& x) { return x.matmul(weight.t()); }
+  void exchange_parameter(const std::string& /*name*/, const at::Tensor& distributed) override {
+    weight = distributed;
+  }
   at::Tensor weight;
 };
 TORCH_MODULE(GptHead);

@@ -59,6 +59,7 @@ class ShardedStages final : public DataParallel {
   void before_backward(StageId, bool) override {}
   void reduce_grad(StageId stage) override;
   double combine_norm(double part, bool largest) override;
+  std::vector<Group> spread_of(const at::Tensor& parameter) const override;
 
   const Sharded& sharded(StageId stage) const { return stages_.at(stage); }
   //! What to give to an optimizer: the shards of all stages.
@@ -70,6 +71,7 @@ class ShardedStages final : public DataParallel {
   Group group_;
   ShardOptions options_;
   std::map<StageId, Sharded> stages_;
+  std::map<const c10::TensorImpl*, std::vector<Group>> spread_;  //!< of shards of distributed parameters
 };
 
 }  // namespace penstock

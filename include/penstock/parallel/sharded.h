@@ -4,6 +4,7 @@
 
 #include <penstock/comm/group.h>
 #include <penstock/runtime/stage_module.h>
+#include <penstock/tensor/flatten.h>
 #include <penstock/value/call.h>
 
 #include <ATen/core/Tensor.h>
@@ -44,10 +45,11 @@ struct ShardOptions {
 
 //! What this rank has of one parameter of the model: all that a checkpoint needs.
 struct ShardedParameter {
-  std::string name;  //!< in the whole model
-  std::vector<std::int64_t> shape;
-  std::int64_t begin = 0, end = 0;  //!< which of its elements, in row-major order
-  at::Tensor shard;                 //!< those, one after the other: the leaf that the optimizer sees
+  std::string name;                   //!< in the whole model
+  std::vector<std::int64_t> shape;    //!< if it is distributed, of this rank's part of it
+  std::int64_t begin = 0, end = 0;    //!< which of its elements, in row-major order
+  at::Tensor shard;                   //!< those, one after the other: the leaf that the optimizer sees
+  std::optional<DTensorForm> form{};  //!< of a distributed parameter (tensor parallelism)
 };
 
 class ShardedUnits;

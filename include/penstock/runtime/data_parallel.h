@@ -3,6 +3,9 @@
 #pragma once
 
 #include <penstock/base/ids.h>
+#include <penstock/comm/group.h>
+
+#include <vector>
 
 namespace penstock {
 
@@ -23,9 +26,16 @@ class DataParallel {
   virtual void reduce_grad(StageId stage) = 0;
   //! A part of a norm over the parameters as stages show them: added up (or the largest taken) over the ranks
   //! that hold other elements of the same parameters.
+  //! (Groups of tensor parallelism are not among them; see `spread_of`.)
   virtual double combine_norm(double part, bool largest) {
     (void)largest;
     return part;
+  }
+  //! The groups of tensor parallelism whose ranks hold other elements of a plain parameter that a stage
+  //! shows: a shard of a distributed one.
+  virtual std::vector<Group> spread_of(const at::Tensor& parameter) const {
+    (void)parameter;
+    return {};
   }
 };
 

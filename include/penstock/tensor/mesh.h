@@ -49,6 +49,10 @@ class DeviceMesh {
   //! Random operations on tensors of this mesh continue from this seed; the same on every rank.
   void manual_seed(std::uint64_t seed) const;
 
+  //! After a failure and a rebuilt world: the same grid over a new group of as many ranks in the same order.
+  //! Tensors on this mesh and on its parts go on with it. Every rank of the group must call it.
+  void recover(const Group& group) const;
+
   //! `DeviceMesh(dp=2, tp=4)`.
   std::string text() const;
 

@@ -26,18 +26,23 @@ class CallHooks {
   //! is.
   virtual at::Tensor argument(const at::Tensor& tensor, std::size_t /*index*/) { return tensor; }
   virtual at::Tensor result(const at::Tensor& tensor) { return tensor; }
+  //! Whether no other hooks that say so may be on the same module.
+  virtual bool alone() const { return false; }
 };
 
-//! Hooks of one module, for as long as this lives; UsageError for a module that has some already.
+//! Hooks of one module, for as long as this lives. A module may have several: those that came first see a
+//! call first and its results last. UsageError for two that must be alone.
 class HookedModule {
  public:
   HookedModule(const void* module, std::shared_ptr<CallHooks> hooks);
   ~HookedModule();
-  HookedModule(HookedModule&& other) noexcept : module_(std::exchange(other.module_, nullptr)) {}
+  HookedModule(HookedModule&& other) noexcept
+      : module_(std::exchange(other.module_, nullptr)), hooks_(std::move(other.hooks_)) {}
   HookedModule& operator=(HookedModule&&) = delete;
 
  private:
   const void* module_;
+  std::shared_ptr<CallHooks> hooks_;
 };
 
 //! Null if it has none. The module is known by the address of its object.

@@ -1,0 +1,92 @@
+// Sums of powers over ranks.
+#include <penstock/base/error.h>
+#include <penstock/tensor/grad_norm.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace penstock {
+
+std::vector<Group> spread_over(const DeviceMesh& mesh, const Placements& placements) {
+  std::vector<Group> groups;
+  for (std::size_t axis = 0; axis < placements.size(); ++axis) {
+    const Group& group = mesh.group(static_cast<int>(axis));
+    if (placements[axis].is_shard() && group.size() > 1) groups.push_back(group);
+  }
+  return groups;
+}
+
+GradNorm::GradNorm(double order) : order_(order) {
+  if (!(order > 0)) throw UsageError("the order of a norm must be positive");
+}
+
+void GradNorm::add(const at::Tensor& parameter) {
+  const at::Tensor& grad = parameter.grad();
+  if (!is_dtensor(parameter)) {
+    // A plain parameter's gradient may be distributed: of operators that gave its parts.
+    if (!is_dtensor(grad)) return add(grad, {});
+    return add(local_of(redistribute(grad, Placements(placements_of(grad).size()))), {});
+  }
+  if (grad.defined() && !is_dtensor(grad)) return add(grad, {});
+  const Placements& placements = placements_of(parameter);
+  add(grad.defined() ? local_of(redistribute(grad, placements)) : grad,
+      spread_over(mesh_of(parameter), placements));
+}
+
+void GradNorm::add(const at::Tensor& grad, const std::vector<Group>& groups) {
+  const auto same = [&](const Part& part) {
+    return std::equal(part.groups.begin(), part.groups.end(), groups.begin(), groups.end(),
+                      [](const Group& a, const Group& b) { return a.state() == b.state(); });
+  };
+  auto part = std::find_if(parts_.begin(), parts_.end(), same);
+  if (part == parts_.end()) part = parts_.insert(part, {groups});
+  if (!grad.defined() || grad.numel() == 0) return;
+  const at::NoGradGuard no_grad;
+  const double norm = at::linalg_vector_norm(grad, order_, std::nullopt, false, at::kDouble).item<double>();
+  // A maximum that keeps what is not a number.
+  part->sum = !largest() ? part->sum + std::pow(norm, order_) : (norm <= part->sum ? part->sum : norm);
+}
+
+double GradNorm::reduce() const {
+  double all = 0;
+  for (const Part& part : parts_) {
+    const at::Tensor sum = at::full({1}, part.sum, at::kDouble);
+    for (const Group& group : part.groups) group.all_reduce(sum, largest() ? ReduceOp::Max : ReduceOp::Sum);
+    const double value = sum.item<double>();
+    all = !largest() ? all + value : (value <= all ? all : value);
+  }
+  return all;
+}
+
+bool GradNorm::largest() const {
+  return std::isinf(order_);
+}
+
+double GradNorm::norm_of(double sum) const {
+  return largest() ? sum : std::pow(sum, 1 / order_);
+}
+
+double clip_scale(double norm, double max_norm) {
+  if (!(max_norm > 0)) throw UsageError("the norm to clip to must be positive");
+  const double scale = max_norm / (norm + 1e-6);  // the reference's guard against 0
+  return scale < 1 || std::isnan(scale) ? scale : 1;
+}
+
+double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double order) {
+  const at::NoGradGuard no_grad;
+  GradNorm norm(order);
+  for (const at::Tensor& parameter : parameters) norm.add(parameter);
+  const double total = norm.norm_of(norm.reduce());
+  const double scale = clip_scale(total, max_norm);
+  if (scale == 1) return total;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) parameter.grad().mul_(scale);
+  }
+  return total;
+}
+
+}  // namespace penstock

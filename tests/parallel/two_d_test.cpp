@@ -1,0 +1,346 @@
+// Tensor parallel times data parallel: replicated, sharded and hybrid over parameters that are distributed,
+// unevenly too, against one process.
+#include "parallel/dense_gpt.h"
+#include "support/check.h"
+
+#include <penstock/base/error.h>
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/parallel/ddp.h>
+#include <penstock/parallel/sharded.h>
+#include <penstock/parallel/tensor_parallel.h>
+#include <penstock/tensor/grad_norm.h>
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace penstock::testing {
+namespace {
+
+enum class Data { Replicated, Sharded, Hybrid };
+
+const char* text(Data data) {
+  switch (data) {
+    case Data::Replicated:
+      return "Replicated";
+    case Data::Sharded:
+      return "Sharded";
+    case Data::Hybrid:
+      return "Hybrid";
+  }
+  return "";
+}
+
+// Vocabulary (13), hidden width (13) and time (5) are uneven over two ranks.
+ParallelPlan plan_of(bool sequence) {
+  ParallelPlan plan{{"token", RowwiseParallel()},
+                    {"head", DistributeParameters{{{"weight", Shard(0)}}}},
+                    {"blocks.*.out", RowwiseParallel()},
+                    {"blocks.*.up", ColwiseParallel()},
+                    {"blocks.*.down", RowwiseParallel()}};
+  if (sequence) plan.emplace_back("blocks.*.norm?", SequenceParallel());
+  return plan;
+}
+
+at::Tensor whole(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  return (is_dtensor(tensor) ? full_tensor(tensor) : tensor).detach().clone();
+}
+
+// One rank of data x tensor parallel: the model with both.
+struct TwoD {
+  TwoD(const World& world, Variant variant, Data data, bool sequence = false, ShardOptions options = {})
+      : mesh(world.group(),
+             data == Data::Hybrid ? std::vector<std::int64_t>{2, 2, 2}
+                                  : std::vector<std::int64_t>{world.size() / 2, 2},
+             data == Data::Hybrid ? std::vector<std::string>{"replicas", "dp", "tp"}
+                                  : std::vector<std::string>{"dp", "tp"}),
+        model(variant),
+        cut(parallelize_module(*model, mesh["tp"], plan_of(sequence))) {
+    const Group& group = mesh.group("dp");
+    rank = group.rank();
+    ranks = group.size();
+    if (data == Data::Hybrid) {
+      options.replicas = mesh.group("replicas");
+      rank += ranks * options.replicas->rank();
+      ranks *= options.replicas->size();
+    }
+    if (data == Data::Replicated) {
+      ReplicateOptions small;
+      small.bucket_bytes = small.first_bucket_bytes = 300;
+      replica.emplace(replicate(model, group, small));
+    } else {
+      std::vector<std::shared_ptr<torch::nn::Module>> units;
+      for (const auto& block : *model->blocks) units.push_back(block);
+      sharded.emplace(fully_shard(model, group, options, units));
+    }
+  }
+
+  std::vector<at::Tensor> trained() const {
+    return sharded ? sharded->parameters() : unique_parameters(*model);
+  }
+  at::Tensor loss(const Tokens& batch) const {
+    const Tokens own = batch.part(rank, ranks);
+    return loss_of(call(model, own.inputs), own.targets);
+  }
+  //! The mean over the data-parallel ranks.
+  at::Tensor mean(const at::Tensor& loss) const {
+    at::Tensor value = whole(loss);
+    mesh.group("dp").all_reduce(value, ReduceOp::Avg);
+    if (mesh.ndim() == 3) mesh.group("replicas").all_reduce(value, ReduceOp::Avg);
+    return value;
+  }
+  std::vector<NamedTensor> gradients() const {
+    if (sharded) return sharded->gather_gradients();
+    std::vector<NamedTensor> all = named();
+    for (NamedTensor& item : all) item.tensor = whole(item.tensor.grad());
+    return all;
+  }
+  std::vector<NamedTensor> parameters() const {
+    if (sharded) return sharded->gather_parameters();
+    std::vector<NamedTensor> all = named();
+    for (NamedTensor& item : all) item.tensor = whole(item.tensor);
+    return all;
+  }
+  std::vector<NamedTensor> named() const {
+    std::vector<NamedTensor> all;
+    for (const auto& item : model->named_parameters()) {
+      const auto same = [&](const NamedTensor& other) { return other.tensor.is_same(item.value()); };
+      if (std::none_of(all.begin(), all.end(), same)) all.push_back({item.key(), item.value()});
+    }
+    return all;
+  }
+
+  DeviceMesh mesh;
+  SmallGpt model;
+  Parallelized cut;
+  int rank = 0, ranks = 1;
+  std::optional<Replica> replica;
+  std::optional<Sharded> sharded;
+};
+
+void on_ranks(Data data, const std::function<void(World&)>& body) {
+  at::set_num_threads(1);
+  run_thread_ranks(data == Data::Hybrid ? 8 : 4, body);
+}
+
+class TwoDimensions : public ::testing::TestWithParam<Data> {};
+INSTANTIATE_TEST_SUITE_P(Modes, TwoDimensions,
+                         ::testing::Values(Data::Replicated, Data::Sharded, Data::Hybrid),
+                         [](const auto& mode) { return text(mode.param); });
+
+TEST_P(TwoDimensions, TrainsAsOneProcess) {
+  for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
+    const DenseGpt dense = run_dense_gpt(variant);
+    for (const bool sequence : {false, true}) {
+      SCOPED_TRACE(std::string(text(variant)) + (sequence ? ", sequence parallel" : ""));
+      EXPECT_NO_THROW(on_ranks(GetParam(), [&](World& world) {
+        ShardOptions options;
+        options.find_unused = true;
+        options.prefetch = sequence ? 0 : 1;
+        const TwoD rank(world, variant, GetParam(), sequence, options);
+        torch::optim::AdamW optimizer = adamw(rank.trained());
+        for (int step = 0; step < kGptSteps; ++step) {
+          optimizer.zero_grad();
+          const at::Tensor loss = rank.loss(tokens_of(kGptRows, step));
+          loss.backward();
+          expect_near("loss", rank.mean(loss), dense.losses[static_cast<std::size_t>(step)]);
+          if (step == 0) expect_near("gradient of", rank.gradients(), dense.gradients);
+          optimizer.step();
+        }
+        expect_near("parameter", rank.parameters(), dense.parameters);
+      }));
+    }
+  }
+}
+
+// Gradients keep the places of their parameters, in the buckets' memory.
+TEST_P(TwoDimensions, ParametersAndGradientsKeepTheirPlaces) {
+  on_ranks(GetParam(), [&](World& world) {
+    const TwoD rank(world, Variant::Plain, GetParam());
+    rank.loss(tokens_of(kGptRows, 0)).backward();
+    if (rank.sharded) {
+      rank.sharded->unshard();
+      for (const ShardedParameter& item : rank.sharded->shards()) {
+        const bool cut = item.form && !item.form->placements[0].is_replicate();
+        CHECK_SAME(cut, !spread_over(item.form ? item.form->mesh : rank.mesh["tp"],
+                                     item.form ? item.form->placements : Placements(1))
+                             .empty());
+      }
+    }
+    const at::Tensor weight = rank.model->token->weight;
+    CHECK_THAT(is_dtensor(weight) && placements_of(weight) == Placements{Shard(0)});
+    CHECK_THAT(weight.sizes() == at::IntArrayRef({kVocabulary, kGptWidth}));
+    if (rank.sharded) return;
+    CHECK_THAT(is_dtensor(weight.grad()) && placements_of(weight.grad()) == placements_of(weight));
+    const at::Tensor before = local_of(weight.grad());
+    rank.loss(tokens_of(kGptRows, 1)).backward();  // adds in place
+    CHECK_THAT(local_of(weight.grad()).is_alias_of(before));
+  });
+}
+
+TEST_P(TwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
+  const DenseGpt dense = run_dense_gpt(Variant::Tied);
+  double squares = 0, largest = 0;
+  for (const NamedTensor& item : dense.gradients) {
+    squares += (2 * item.tensor).to(at::kDouble).square().sum().item<double>();
+    largest = std::max(largest, (2 * item.tensor).abs().max().item<double>());
+  }
+  const double norm = std::sqrt(squares);
+  on_ranks(GetParam(), [&](World& world) {
+    const TwoD rank(world, Variant::Tied, GetParam());
+    const Tokens batch = tokens_of(kGptRows, 0);
+    if (rank.replica) {
+      const auto quiet = rank.replica->no_sync();
+      rank.loss(batch).backward();
+    } else {
+      const auto quiet = rank.sharded->no_sync();
+      rank.loss(batch).backward();
+    }
+    rank.loss(batch).backward();
+    const auto clip = [&](double max, double order) {
+      return rank.sharded ? rank.sharded->clip_grad_norm(max, order)
+                          : clip_grad_norm(rank.trained(), max, order);
+    };
+    const double infinity = std::numeric_limits<double>::infinity();
+    CHECK_THAT(std::abs(clip(1e9, infinity) - largest) < 1e-5);
+    CHECK_THAT(std::abs(clip(0.1, 2) - norm) < 1e-5 * norm);
+    std::vector<NamedTensor> expected = dense.gradients;
+    for (NamedTensor& item : expected) item.tensor = item.tensor * (2 * 0.1 / norm);
+    expect_near("gradient of", rank.gradients(), expected);
+  });
+}
+
+TEST_P(TwoDimensions, CommunicatesEachBucketOrUnitOnce) {
+  on_ranks(GetParam(), [&](World& world) {
+    const TwoD rank(world, Variant::Plain, GetParam());
+    const Traffic all(world);
+    traffic() = {};
+    rank.loss(tokens_of(kGptRows, 0)).backward();
+    const auto own = traffic();  // of tensor parallelism
+    const int reduces = all.of("all_reduce").count - static_cast<int>(own.all_reduces);
+    const int scatters = all.of("reduce_scatter").count - static_cast<int>(own.reduce_scatters);
+    if (rank.replica) {
+      CHECK_SAME(reduces, static_cast<int>(rank.replica->buckets().size()));
+      CHECK_THAT(reduces > 1);
+    } else {
+      CHECK_SAME(scatters, 3);  // two blocks and the root
+      CHECK_SAME(reduces, GetParam() == Data::Hybrid ? 3 : 0);
+    }
+  });
+}
+
+TEST_P(TwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
+  const DenseGpt dense = run_dense_gpt(Variant::Plain);
+  on_ranks(GetParam(), [&](World& world) {
+    const TwoD rank(world, Variant::Plain, GetParam());
+    const Tokens batch = tokens_of(kGptRows, 0);
+    // The last gradient of the backward: all others are on their way.
+    const auto breaks = std::make_shared<bool>(true);
+    rank.model->place.register_hook([breaks](const at::Tensor& grad) {
+      if (*breaks) throw std::runtime_error("on purpose");
+      return grad;
+    });
+    bool thrown = false;
+    try {
+      rank.loss(batch).backward();
+    } catch (const std::exception&) {
+      thrown = true;
+    }
+    *breaks = false;
+    CHECK_THAT(thrown);
+    for (const NamedTensor& item : rank.named()) item.tensor.mutable_grad() = at::Tensor();
+    if (rank.sharded) {
+      for (const at::Tensor& shard : rank.trained()) shard.mutable_grad() = at::Tensor();
+    }
+    rank.loss(batch).backward();
+    expect_near("gradient of", rank.gradients(), dense.gradients);
+  });
+}
+
+// A style that prepares calls and sharding, on the same module.
+TEST(TwoDimensions, UnitsMayHavePreparedCalls) {
+  const DenseGpt dense = run_dense_gpt(Variant::Plain);
+  on_ranks(Data::Sharded, [&](World& world) {
+    const DeviceMesh mesh(world.group(), {2, 2}, {"dp", "tp"});
+    SmallGpt model(Variant::Plain);
+    ParallelPlan plan = plan_of(false);
+    plan.emplace_back("blocks.*", PrepareModuleInputOutput{{{AxisPlacement(Shard(1))}}, {Replicate()}});
+    const Parallelized cut = parallelize_module(*model, mesh["tp"], plan);
+    std::vector<std::shared_ptr<torch::nn::Module>> units;
+    for (const auto& block : *model->blocks) units.push_back(block);
+    const Sharded sharded = fully_shard(model, mesh.group("dp"), {}, units);
+    const Tokens own = tokens_of(kGptRows, 0).part(mesh.group("dp").rank(), 2);
+    loss_of(call(model, own.inputs), own.targets).backward();
+    expect_near("gradient of", sharded.gather_gradients(), dense.gradients);
+    bool refused = false;
+    try {
+      const Sharded twice = fully_shard(model, mesh.group("dp"), {}, units);
+    } catch (const UsageError&) {
+      refused = true;
+    }
+    CHECK_THAT(refused);
+  });
+}
+
+// Every kind of placement in one norm, each element once.
+TEST(ClipGradNorm, CountsEachElementOnceOverAllAxes) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
+  struct Item {
+    at::Tensor grad;
+    Placements places, gradient_places;
+  };
+  const Placements none{};
+  std::vector<Item> items;
+  const auto add = [&](at::IntArrayRef sizes, Placements places, Placements gradient_places) {
+    items.push_back({at::randn(sizes, generator), std::move(places), std::move(gradient_places)});
+  };
+  add({3, 2}, none, none);
+  add({5, 3}, {Shard(0), Replicate()}, {Shard(0), Replicate()});
+  add({5, 3}, {Replicate(), Shard(1)}, {Replicate(), Shard(1)});
+  add({1, 7}, {Shard(0), Shard(1)}, {Shard(0), Shard(1)});
+  add({7}, {Shard(0), Shard(0)}, {Shard(0), Shard(0)});
+  add({4, 2}, {Replicate(), Replicate()}, {Replicate(), Replicate()});
+  add({4, 3}, {Shard(0), Replicate()}, {Partial(), Replicate()});
+  add({4, 3}, {Replicate(), Replicate()}, {Partial(), Partial(ReduceOp::Avg)});
+  add({4, 3}, {Replicate(), Shard(0)}, {Replicate(), Replicate()});
+  std::vector<at::Tensor> flat;
+  for (const Item& item : items) flat.push_back(item.grad.flatten().to(at::kDouble));
+  const at::Tensor all = at::cat(flat);
+  run_thread_ranks(6, [&](World& world) {
+    const DeviceMesh mesh(world.group(), {3, 2}, {"a", "b"});
+    for (const double order : {1.0, 2.0, 3.0, infinity}) {
+      std::vector<at::Tensor> parameters;
+      for (const Item& item : items) {
+        at::Tensor value = at::zeros_like(item.grad).requires_grad_(true);
+        at::Tensor grad = item.grad.clone();
+        if (!item.places.empty()) {
+          value = distribute_tensor(value, mesh, item.places);
+          // A partial gradient: the first rank has it all, or each its share of an average.
+          Placements start(2);
+          for (std::size_t axis = 0; axis < 2; ++axis) {
+            const AxisPlacement& to = item.gradient_places[axis];
+            if (to.is_partial() && to.reduce() == ReduceOp::Sum &&
+                mesh.coordinate(static_cast<int>(axis)) != 0)
+              grad.zero_();
+            if (to.is_partial()) start[axis] = to;
+          }
+          grad = redistribute(from_local(grad, mesh, start), item.gradient_places);
+        }
+        value.mutable_grad() = grad;
+        parameters.push_back(value);
+      }
+      const double expected = at::linalg_vector_norm(all, order).item<double>();
+      const double norm = clip_grad_norm(parameters, 0.5, order);
+      CHECK_THAT(std::abs(norm - expected) < 1e-5 * expected);
+      for (std::size_t i = 0; i < items.size(); ++i)
+        expect_near("clipped", whole(parameters[i].grad()), items[i].grad * (0.5 / expected));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace penstock::testing

@@ -4,6 +4,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/runtime/backward.h>
+#include <penstock/tensor/dtensor.h>
 
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/engine.h>
@@ -80,7 +81,7 @@ Wanted wanted_of(const std::vector<Tensor>& inputs) {
 // What the accumulator of a leaf would make of the gradient: laid out like the leaf, so that the receiver can
 // foresee it.
 Tensor laid_out_like(Tensor grad, const Tensor& input) {
-  if (!grad.defined()) return grad;
+  if (!grad.defined() || is_dtensor(grad)) return grad;
   if (!input.is_non_overlapping_and_dense()) return grad.contiguous();
   if (grad.strides() == input.strides()) return grad;
   return at::empty_strided(input.sizes(), input.strides(), grad.options()).copy_(grad);

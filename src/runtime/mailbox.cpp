@@ -152,6 +152,7 @@ void Mailbox::post_tensors(Slot& slot, int tag) {
   const MessageForm& form = *slot.form;
   slot.message.structure = form.structure;
   slot.message.leaves = form.others;
+  slot.message.spread = form.spread;
   for (std::size_t i = 0; i < form.tensors.size(); ++i) {
     if (!form.tensors[i]) continue;
     at::Tensor buffer = pool_.take(*form.tensors[i], slot.device);

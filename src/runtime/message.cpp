@@ -9,7 +9,7 @@
 namespace penstock {
 
 MessageForm MessageForm::of(const Message& message) {
-  MessageForm form{message.structure, {}, {}};
+  MessageForm form{message.structure, {}, {}, message.spread};
   form.tensors.reserve(message.leaves.size());
   for (const c10::IValue& leaf : message.leaves) {
     const bool tensor = leaf.isTensor() && leaf.toTensor().defined();
@@ -34,6 +34,11 @@ std::vector<std::uint8_t> MessageForm::serialize() const {
     out.unsigned_int(other.size());
     out.raw(other.data(), other.size());
   }
+  out.unsigned_int(spread.size());
+  for (const auto& form : spread) {
+    out.u8(form ? 1 : 0);
+    if (form) write(out, *form);
+  }
   return out.take();
 }
 
@@ -51,6 +56,10 @@ MessageForm MessageForm::deserialize(std::span<const std::uint8_t> bytes) {
     form.tensors.emplace_back(std::nullopt);
     form.others.push_back(penstock::deserialize(in.raw(in.unsigned_int())));
   }
+  form.spread.resize(in.count());
+  for (auto& spread : form.spread) {
+    if (in.u8() != 0) spread = read_spread_form(in);
+  }
   return form;
 }
 
@@ -61,7 +70,7 @@ std::size_t MessageForm::nbytes() const {
 }
 
 bool MessageForm::fits(const Message& message) const {
-  if (message.leaves.size() != tensors.size()) return false;
+  if (message.leaves.size() != tensors.size() || message.spread != spread) return false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const c10::IValue& leaf = message.leaves[i];
     const bool tensor = leaf.isTensor() && leaf.toTensor().defined();
@@ -87,6 +96,7 @@ std::string MessageForm::difference(const Message& message) const {
       const auto& meta = form.tensors[i];
       parts.push_back(meta ? meta->text() + (meta->requires_grad ? " with gradient" : "")
                            : kind_text(form.others[i]));
+      if (i < form.spread.size() && form.spread[i]) parts.back() += " of " + form.spread[i]->text();
     }
     return "(" + join(parts, ", ") + ")";
   };

@@ -2,6 +2,8 @@
 // room for it.
 #pragma once
 
+#include "runtime/spread.h"
+
 #include <penstock/value/tensor_meta.h>
 #include <penstock/value/tree.h>
 
@@ -16,10 +18,12 @@
 namespace penstock {
 
 //! Forward along an edge: the leaves of (output, skip values…). Backward: the gradient of each of those
-//! leaves that is a tensor that requires one, None where there is none.
+//! leaves that is a tensor that requires one, None where there is none. Of distributed tensors, this rank's
+//! parts.
 struct Message {
   std::vector<c10::IValue> leaves;
-  std::shared_ptr<const Structure> structure;  //!< of a forward message
+  std::shared_ptr<const Structure> structure;       //!< of a forward message
+  std::vector<std::optional<SpreadForm>> spread{};  //!< by leaf, of a forward message; empty if all are plain
 };
 
 enum class Way : std::uint8_t { Forward, Backward };
@@ -28,7 +32,8 @@ enum class Way : std::uint8_t { Forward, Backward };
 struct MessageForm {
   std::shared_ptr<const Structure> structure;
   std::vector<std::optional<TensorMeta>> tensors;
-  std::vector<c10::IValue> others;  //!< one for each leaf; None for tensors
+  std::vector<c10::IValue> others;                  //!< one for each leaf; None for tensors
+  std::vector<std::optional<SpreadForm>> spread{};  //!< as in the message
 
   static MessageForm of(const Message& message);
   std::vector<std::uint8_t> serialize() const;

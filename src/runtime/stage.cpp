@@ -60,8 +60,10 @@ PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, int stage_inde
     options.initialise();
   }
   module->to(device);
+  std::vector<DeviceMesh> meshes = module->meshes();
+  if (options.mesh) meshes.insert(meshes.begin(), *options.mesh);
   content_ = std::make_shared<Content>(Content{std::move(module), StageId(stage_index), num_stages, device,
-                                               std::move(group), std::move(options)});
+                                               std::move(group), std::move(options), std::move(meshes)});
 }
 
 at::Tensor PipelineStage::parameter(const std::string& name) const {

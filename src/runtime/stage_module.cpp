@@ -1,8 +1,11 @@
 // Modules of torch::nn as stage modules.
 #include <penstock/base/error.h>
 #include <penstock/runtime/stage_module.h>
+#include <penstock/tensor/dtensor.h>
 
 #include <torch/nn/module.h>
+
+#include <algorithm>
 
 namespace penstock {
 namespace {
@@ -39,6 +42,17 @@ class NnStageModule : public StageModule {
 };
 
 }  // namespace
+
+std::vector<DeviceMesh> StageModule::meshes() const {
+  std::vector<DeviceMesh> all;
+  for (const NamedTensor& item : parameters()) {
+    if (!is_dtensor(item.tensor)) continue;
+    const DeviceMesh mesh = mesh_of(item.tensor);
+    const auto same = [&](const DeviceMesh& other) { return other.state() == mesh.state(); };
+    if (std::none_of(all.begin(), all.end(), same)) all.push_back(mesh);
+  }
+  return all;
+}
 
 std::shared_ptr<StageModule> make_stage_module(std::shared_ptr<torch::nn::Module> owner,
                                                StageFunction forward) {

@@ -32,7 +32,8 @@ void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Pas
                        std::to_string(outputs_of_edge.size()) + " outputs");
     }
     for (std::size_t i = 0; i < outputs_of_edge.size(); ++i) {
-      if (message.leaves[i].isTensor()) add(outputs_of_edge[i], message.leaves[i].toTensor());
+      if (message.leaves[i].isTensor())
+        add(outputs_of_edge[i], gradient_of_part(message.leaves[i].toTensor(), outputs_of_edge[i]));
     }
   }
   if (passage.loss.defined()) {
@@ -46,10 +47,12 @@ void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const Pas
   auto next = grads.begin() + static_cast<std::ptrdiff_t>(passage.own_inputs);
   if (passage.own_inputs > 0)
     own_input_grads[static_cast<std::size_t>(microbatch.value)].assign(grads.begin(), next);
+  auto input = passage.inputs.begin() + static_cast<std::ptrdiff_t>(passage.own_inputs);
   for (const Passage::Source& source : passage.sources) {
     Message message;
-    for (std::size_t i = 0; i < source.count; ++i, ++next) {
-      message.leaves.push_back(next->defined() ? c10::IValue(next->detach()) : c10::IValue());
+    for (std::size_t i = 0; i < source.count; ++i, ++next, ++input) {
+      const at::Tensor grad = gradient_part(*next, *input);
+      message.leaves.push_back(grad.defined() ? c10::IValue(grad.detach()) : c10::IValue());
     }
     mailbox_.put(source.edge, Way::Backward, microbatch, std::move(message));
   }

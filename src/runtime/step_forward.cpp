@@ -5,6 +5,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
+#include <penstock/tensor/flatten.h>
 
 namespace penstock {
 namespace {
@@ -19,7 +20,9 @@ c10::IValue as_tree(const Args& args) {
   return c10::ivalue::Tuple::create(args);
 }
 
+// From the graph, and from its mesh.
 at::Tensor cut_off(const at::Tensor& tensor) {
+  if (is_dtensor(tensor)) return flatten_dtensor(tensor).local;
   at::Tensor detached = tensor.detach();
   if (tensor.requires_grad()) detached.requires_grad_(true);
   return detached;
@@ -63,7 +66,11 @@ void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Pa
     passage.own_inputs = passage.inputs.size();
   }
   for (const int edge : program_.wiring().into(stage.index())) {
-    const Message message = mailbox_.take(edge, Way::Forward, microbatch);
+    Message message = mailbox_.take(edge, Way::Forward, microbatch);
+    for (std::size_t i = 0; i < message.spread.size(); ++i) {
+      if (message.spread[i])
+        message.leaves[i] = put_together(message.leaves[i].toTensor(), *message.spread[i], stage);
+    }
     const std::size_t before = passage.inputs.size();
     for (const c10::IValue& leaf : message.leaves) {
       if (leaf.isTensor() && leaf.toTensor().defined() && leaf.toTensor().requires_grad())
@@ -93,13 +100,20 @@ void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, 
     }
     FlatTree flat = flatten(c10::ivalue::Tuple::create(std::move(parts)));
     std::vector<at::Tensor>& outputs_of_edge = passage.outputs.emplace_back();
-    for (c10::IValue& leaf : flat.leaves) {
+    std::vector<std::optional<SpreadForm>> spread;
+    for (std::size_t i = 0; i < flat.leaves.size(); ++i) {
+      c10::IValue& leaf = flat.leaves[i];
       if (!leaf.isTensor() || !leaf.toTensor().defined()) continue;
       if (leaf.toTensor().requires_grad()) outputs_of_edge.push_back(leaf.toTensor());
+      if (is_dtensor(leaf.toTensor())) {
+        spread.resize(flat.leaves.size());
+        spread[i] = SpreadForm::of(leaf.toTensor());
+      }
       leaf = cut_off(leaf.toTensor());
     }
     mailbox_.put(edge, Way::Forward, microbatch,
-                 {std::move(flat.leaves), std::make_shared<const Structure>(std::move(flat.structure))});
+                 {std::move(flat.leaves), std::make_shared<const Structure>(std::move(flat.structure)),
+                  std::move(spread)});
   }
 }
 
@@ -110,6 +124,7 @@ void Step::finish_last(MicrobatchId microbatch, Passage& passage, const c10::IVa
     const Kwargs& more = batch_.loss_kwargs.empty() ? none : batch_.loss_kwargs[m];
     passage.loss =
         setup_.options.loss(output, batch_.targets.empty() ? c10::IValue() : batch_.targets[m], more);
+    if (is_dtensor(passage.loss)) passage.loss = full_tensor(passage.loss);
     if (!passage.loss.defined() || passage.loss.numel() != 1) {
       throw ShapeError("the loss of a microbatch must be one number", {},
                        "reduce it over the rows, and tell LossReduction how");

@@ -4,6 +4,7 @@
 #include <penstock/base/ids.h>
 #include <penstock/comm/group.h>
 #include <penstock/runtime/stage_module.h>
+#include <penstock/tensor/mesh.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <functional>
@@ -25,6 +26,9 @@ struct StageOptions {
   std::function<std::function<void()>()> weight_work;
   //! Keep only the inputs of each microbatch, and run its forward again when its backward comes.
   bool recompute = false;
+  //! Where distributed values that arrive are put together, for a stage without distributed parameters on
+  //! such a mesh.
+  std::optional<DeviceMesh> mesh;
 };
 
 class PipelineStage {
@@ -49,6 +53,8 @@ class PipelineStage {
   const Group& group() const { return content_->group; }
   StageModule& module() const { return *content_->module; }
   const StageOptions& options() const { return content_->options; }
+  //! The meshes that distributed values can arrive on: the options' own, and those of the parameters.
+  const std::vector<DeviceMesh>& meshes() const { return content_->meshes; }
   //! The parameter of this name; UsageError names the nearest one there is.
   at::Tensor parameter(const std::string& name) const;
 
@@ -60,6 +66,7 @@ class PipelineStage {
     at::Device device;
     Group group;
     StageOptions options;
+    std::vector<DeviceMesh> meshes;
   };
   std::shared_ptr<const Content> content_;
 };

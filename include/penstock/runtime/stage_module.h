@@ -23,6 +23,8 @@ class Module;
 
 namespace penstock {
 
+class DeviceMesh;
+
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
@@ -52,6 +54,8 @@ class StageModule {
   virtual void to(at::Device device) = 0;
   //! The keyword arguments it takes; nothing if it takes whatever it is given.
   virtual std::optional<std::set<std::string>> keywords() const { return std::nullopt; }
+  //! The meshes that its distributed parameters lie on, each once.
+  virtual std::vector<DeviceMesh> meshes() const;
 };
 
 using StageFunction = std::function<StageResult(const Args& args, const Kwargs& kwargs)>;

@@ -1,0 +1,235 @@
+// The model in stages, cut and replicated.
+#include "parallel/three_d.h"
+
+#include "parallel/dense_gpt.h"
+
+#include <penstock/schedule/placement.h>
+#include <penstock/tensor/dtensor.h>
+
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+namespace penstock::testing {
+namespace {
+
+// Vocabulary, hidden width and time are uneven over two ranks.
+models::GptOptions gpt_options(Kind kind) {
+  models::GptOptions options;
+  options.vocabulary = 13;
+  options.context = kTime;
+  options.layers = 4;
+  options.heads = 2;
+  options.width = 8;
+  options.hidden = 13;
+  options.tied = kind == Kind::Tied;
+  return options;
+}
+
+models::Gpt make_part(Kind kind, const models::GptPart& part) {
+  models::Gpt gpt(gpt_options(kind), part);
+  models::initialise(*gpt, gpt_options(kind), 5);
+  if (kind != Kind::Frozen) return gpt;
+  for (const auto& item : gpt->named_parameters()) {
+    const std::string& name = item.key();
+    if (name.starts_with("token") || name.starts_with("blocks.0.") || name == "norm.bias")
+      at::Tensor(item.value()).set_requires_grad(false);
+  }
+  return gpt;
+}
+
+ParallelPlan plan_for(const models::GptImpl& part) {
+  ParallelPlan plan{
+      {"blocks.*.attention.query", ColwiseParallel()}, {"blocks.*.attention.key", ColwiseParallel()},
+      {"blocks.*.attention.value", ColwiseParallel()}, {"blocks.*.attention.out", RowwiseParallel()},
+      {"blocks.*.mlp.up", ColwiseParallel()},          {"blocks.*.mlp.down", RowwiseParallel()}};
+  if (!part.token.is_empty()) plan.emplace_back("token", RowwiseParallel());
+  if (!part.head.is_empty()) plan.emplace_back("head", ColwiseParallel());
+  return plan;
+}
+
+at::Tensor whole(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  return (is_dtensor(tensor) ? full_tensor(tensor) : tensor).detach().clone();
+}
+
+at::Tensor handed_over(const at::Tensor& tensor, Activation activation) {
+  if (!is_dtensor(tensor)) return tensor;
+  switch (activation) {
+    case Activation::Whole:
+      return full_tensor(tensor);
+    case Activation::AsItIs:
+      return tensor;
+    case Activation::CutRows:
+      return redistribute(tensor, {Shard(0)});
+    case Activation::CutTime:
+      return redistribute(tensor, {Shard(1)});
+  }
+  return tensor;
+}
+
+at::Tensor loss_of_logits(const at::Tensor& logits, const at::Tensor& targets) {
+  return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
+}
+
+}  // namespace
+
+const char* text(Kind kind) {
+  return kind == Kind::Plain ? "plain" : kind == Kind::Tied ? "tied" : "frozen";
+}
+const char* text(Data data) {
+  return data == Data::None ? "none" : data == Data::Replicated ? "replicated" : "sharded";
+}
+const char* text(Activation activation) {
+  switch (activation) {
+    case Activation::Whole:
+      return "whole";
+    case Activation::AsItIs:
+      return "as it is";
+    case Activation::CutRows:
+      return "cut rows";
+    case Activation::CutTime:
+      return "cut time";
+  }
+  return "";
+}
+
+Batch batch_of(int step) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(700 + step));
+  const at::Tensor all = at::randint(0, 13, {kBatch, kTime + 1}, generator);
+  return {all.narrow(1, 0, kTime), all.narrow(1, 1, kTime)};
+}
+
+DenseTraining train_dense(Kind kind, int repeats) {
+  at::set_num_threads(1);
+  models::Gpt gpt = make_part(kind, models::GptPart::whole(gpt_options(kind)));
+  torch::optim::AdamW optimizer = adamw(gpt->parameters());
+  DenseTraining run;
+  for (int step = 0; step < kTrainSteps; ++step) {
+    const Batch batch = batch_of(step);
+    optimizer.zero_grad();
+    at::Tensor loss;
+    for (int repeat = 0; repeat < repeats; ++repeat) {
+      loss = loss_of_logits(gpt->forward(batch.inputs), batch.targets);
+      loss.backward();
+    }
+    run.losses.push_back(loss.item<double>());
+    for (const auto& item : gpt->named_parameters())
+      if (step == 0) run.gradients[item.key()] = whole(item.value().grad());
+    optimizer.step();
+  }
+  for (const auto& item : gpt->named_parameters()) run.parameters[item.key()] = whole(item.value());
+  return run;
+}
+
+ThreeD::ThreeD(const World& world, Axes axes, ScheduleKind schedule, int stages_per_rank, Kind kind,
+               Data data, Activation activation)
+    : mesh(world.group(), {axes.pp, axes.replicas, axes.dp, axes.tp}, {"pp", "replicas", "dp", "tp"}) {
+  const int count = axes.pp * stages_per_rank;
+  const std::int64_t layers = gpt_options(kind).layers;
+  const Placement placement = Placement::make(axes.pp, count, info_of(schedule).placement);
+  if (kind == Kind::Tied && count > 1)
+    shared_ = {{{StageId(0), "token.weight"}, {StageId(count - 1), "token.weight"}}};
+  if (data == Data::Sharded) {
+    ShardOptions sharding;
+    sharding.find_unused = true;
+    if (!shared_.empty()) sharding.alone = {"token.weight"};
+    if (axes.replicas > 1) sharding.replicas = mesh.group("replicas");
+    sharded = std::make_shared<ShardedStages>(mesh.group("dp"), sharding);
+  }
+  for (const StageId stage : placement.stages_of(Rank(mesh.group("pp").rank()))) {
+    const int s = stage.value;
+    models::Gpt part =
+        make_part(kind, {s * layers / count, (s + 1) * layers / count, s == 0, s == count - 1});
+    if (axes.tp > 1) parallelize_module(*part, mesh["tp"], plan_for(*part));
+    const bool last = s == count - 1;
+    const std::shared_ptr<StageModule> module =
+        make_stage_module(part.ptr(), [part, last, activation](const Args& args, const Kwargs&) mutable {
+          const at::Tensor result = part->forward(args[0].toTensor());
+          return StageResult(last ? result : handed_over(result, activation));
+        });
+    stages.emplace_back(sharded ? sharded->add(s, module) : module, s, count, at::kCPU, mesh.group("pp"));
+    parts_.push_back(part);
+  }
+  if (data == Data::Replicated) {
+    ReplicateOptions small;
+    small.bucket_bytes = small.first_bucket_bytes = 300;
+    replicated = std::make_shared<ReplicatedStages>(stages, mesh.group("dp"), small);
+  }
+}
+
+PipelineOptions ThreeD::options() const {
+  PipelineOptions options;
+  options.loss = tensor_loss(loss_of_logits);
+  options.shared = shared_;
+  options.data_parallel = sharded ? std::static_pointer_cast<DataParallel>(sharded)
+                                  : std::static_pointer_cast<DataParallel>(replicated);
+  return options;
+}
+
+Batch ThreeD::part_of(const Batch& batch) const {
+  const std::int64_t dp = mesh.size(2), rank = mesh.coordinate(1) * dp + mesh.coordinate(2);
+  const auto cut = [&](const at::Tensor& all) {
+    return all.chunk(mesh.size(1) * dp)[static_cast<std::size_t>(rank)];
+  };
+  return {cut(batch.inputs), cut(batch.targets)};
+}
+
+at::Tensor ThreeD::mean(const at::Tensor& loss) const {
+  if (!loss.defined()) return loss;
+  at::Tensor value = loss.clone();
+  mesh.group("dp").all_reduce(value, ReduceOp::Avg);
+  mesh.group("replicas").all_reduce(value, ReduceOp::Avg);
+  return value;
+}
+
+std::vector<at::Tensor> ThreeD::trained() const {
+  if (sharded) return sharded->parameters();
+  std::vector<at::Tensor> all;
+  for (const models::Gpt& part : parts_) {
+    for (const at::Tensor& parameter : part->parameters()) all.push_back(parameter);
+  }
+  return all;
+}
+
+void ThreeD::drop_gradients() const {
+  for (const at::Tensor& parameter : trained()) parameter.mutable_grad() = at::Tensor();
+}
+
+Tensors ThreeD::gradients() const {
+  Tensors all;
+  if (sharded) {
+    for (const PipelineStage& stage : stages) {
+      for (const NamedTensor& item : sharded->sharded(stage.index()).gather_gradients())
+        all[item.name] = item.tensor;
+    }
+    return all;
+  }
+  for (const models::Gpt& part : parts_) {
+    for (const auto& item : part->named_parameters()) all[item.key()] = whole(item.value().grad());
+  }
+  return all;
+}
+
+Tensors ThreeD::parameters() const {
+  Tensors all;
+  if (sharded) {
+    for (const PipelineStage& stage : stages) {
+      for (const NamedTensor& item : sharded->sharded(stage.index()).gather_parameters())
+        all[item.name] = item.tensor;
+    }
+    return all;
+  }
+  for (const models::Gpt& part : parts_) {
+    for (const auto& item : part->named_parameters()) all[item.key()] = whole(item.value());
+  }
+  return all;
+}
+
+void expect_equal(const std::string& what, const Tensors& actual, const Tensors& expected, double factor) {
+  for (const auto& [name, value] : actual) {
+    const at::Tensor& want = expected.at(name);
+    expect_near(what + " " + name, value, want.defined() ? want * factor : want);
+  }
+}
+
+}  // namespace penstock::testing

@@ -1,0 +1,295 @@
+// Pipeline x data x tensor parallel in every schedule: losses, gradients and three steps of AdamW equal those
+// of one process, and communication is what it should be.
+#include "parallel/three_d.h"
+
+#include "parallel/dense_gpt.h"
+#include "support/check.h"
+
+#include <penstock/base/error.h>
+#include <penstock/comm/flight_recorder.h>
+#include <penstock/comm/thread_ranks.h>
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+namespace penstock::testing {
+namespace {
+
+const DenseTraining& dense_of(Kind kind) {
+  static std::map<Kind, DenseTraining> runs;
+  if (!runs.contains(kind)) runs.emplace(kind, train_dense(kind));
+  return runs.at(kind);
+}
+
+struct Row {
+  ScheduleKind schedule;
+  int stages_per_rank;
+};
+
+//! Every schedule that trains on so many ranks.
+std::vector<Row> schedules(int ranks) {
+  std::vector<Row> all;
+  for (const ScheduleInfo& info : schedule_infos()) {
+    for (const int per_rank : {1, 2}) {
+      if (!info.has_backward) continue;
+      try {
+        check_shape(info.kind, {ranks, per_rank, kMicrobatches});
+      } catch (const UsageError&) {
+        continue;
+      }
+      all.push_back({info.kind, per_rank});
+    }
+  }
+  return all;
+}
+
+void train_and_compare(const World& world, Axes axes, Row row, Kind kind, Data data, Activation activation,
+                       const DenseTraining& dense, ShapeMode shapes = ShapeMode::Inferred) {
+  const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data, activation);
+  PipelineOptions options = rank.options();
+  options.shapes = shapes;
+  PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
+  torch::optim::AdamW optimizer = adamw(rank.trained());
+  for (int step = 0; step < kTrainSteps; ++step) {
+    optimizer.zero_grad();
+    const Batch own = rank.part_of(batch_of(step));
+    const at::Tensor loss = rank.mean(pipeline.step({own.inputs}, own.targets).loss);
+    if (loss.defined())
+      CHECK_THAT(std::abs(loss.item<double>() - dense.losses[static_cast<std::size_t>(step)]) < 1e-5);
+    if (step == 0) expect_equal("gradient of", rank.gradients(), dense.gradients);
+    optimizer.step();
+  }
+  expect_equal("parameter", rank.parameters(), dense.parameters);
+}
+
+void compare(Axes axes, Row row, Kind kind, Data data, Activation activation,
+             ShapeMode shapes = ShapeMode::Inferred) {
+  at::set_num_threads(1);
+  SCOPED_TRACE(std::string(schedule_name(row.schedule)) + " x" + std::to_string(row.stages_per_rank) + ", " +
+               text(kind) + ", data parallel: " + text(data) + ", activations: " + text(activation));
+  const DenseTraining& dense = dense_of(kind);
+  EXPECT_NO_THROW(run_thread_ranks(axes.ranks(), [&](World& world) {
+    train_and_compare(world, axes, row, kind, data, activation, dense, shapes);
+  }));
+}
+
+class EverySchedule : public ::testing::TestWithParam<Data> {};
+INSTANTIATE_TEST_SUITE_P(Modes, EverySchedule, ::testing::Values(Data::Replicated, Data::Sharded),
+                         [](const auto& mode) { return text(mode.param); });
+
+// The kinds and activations take turns over the schedules; each schedule meets each in one of the modes.
+TEST_P(EverySchedule, TrainsIn3DAsOneProcess) {
+  const std::vector<Kind> kinds{Kind::Plain, Kind::Tied, Kind::Frozen};
+  const std::vector<Activation> activations{Activation::Whole, Activation::AsItIs, Activation::CutTime};
+  const std::vector<Row> rows = schedules(2);
+  ASSERT_GT(rows.size(), 10U);
+  std::size_t turn = GetParam() == Data::Sharded ? 1 : 0;
+  for (const Row& row : rows) {
+    compare({.pp = 2, .dp = 2, .tp = 2}, row, kinds[turn % 3], GetParam(), activations[turn / 3 % 3]);
+    ++turn;
+  }
+}
+
+TEST(PipelineTimesHybrid, TrainsAsOneProcess) {
+  for (const Row& row : schedules(2))
+    compare({.pp = 2, .replicas = 2, .dp = 2}, row, Kind::Tied, Data::Sharded, Activation::Whole);
+}
+
+// Placements, mesh and global shape of what stages hand over travel with it.
+TEST(DistributedActivations, EqualWholeOnesInEveryShapeMode) {
+  for (const Activation activation : {Activation::AsItIs, Activation::CutRows, Activation::CutTime}) {
+    for (const ShapeMode shapes : {ShapeMode::Inferred, ShapeMode::Static, ShapeMode::Dynamic}) {
+      for (const Row& row : {Row{ScheduleKind::OneFOneB, 1}, Row{ScheduleKind::ZBVZeroBubble, 2}})
+        compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, activation, shapes);
+    }
+  }
+}
+
+TEST(DistributedActivations, ArriveOnTheStagesOwnMesh) {
+  run_thread_ranks(4, [](World& world) {
+    const DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
+    const int stage = mesh.group("pp").rank();
+    // A second mesh over the same ranks, as a stage that knows nothing of the first one's has.
+    const DeviceMesh own(mesh.group("tp"), {2}, {"tp"});
+    const at::Tensor x = at::arange(12, at::kFloat).view({4, 3});
+    const auto first = [&](const Args& args, const Kwargs&) {
+      return StageResult(distribute_tensor(args[0].toTensor(), mesh["tp"], {Shard(1)}));
+    };
+    const auto second = [&](const Args& args, const Kwargs&) {
+      const at::Tensor& got = args[0].toTensor();
+      CHECK_THAT(is_dtensor(got) && mesh_of(got).state() == own.state());
+      CHECK_THAT(placements_of(got) == Placements{Shard(1)} && got.sizes() == at::IntArrayRef({2, 3}));
+      return StageResult(got * 2);
+    };
+    StageOptions options;
+    options.mesh = own;
+    const PipelineStage here(make_stage_module(nullptr, stage == 0 ? StageFunction(first) : second), stage, 2,
+                             at::kCPU, mesh.group("pp"), options);
+    PipelineSchedule pipeline(
+        {here}, "GPipe", 2,
+        {.loss = tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); })});
+    const StepResult result = pipeline.eval({x}, x);
+    if (stage == 1) CHECK_TENSORS(full_tensor(result.outputs.toTensor()), x * 2);
+  });
+}
+
+TEST(DistributedActivations, NeedAMeshOfTheSameAxes) {
+  for (const bool other : {false, true}) {
+    std::set<std::string> causes;
+    std::mutex mutex;
+    run_thread_ranks(4, [&](World& world) {
+      const DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
+      const int stage = mesh.group("pp").rank();
+      const auto forward = [&](const Args& args, const Kwargs&) {
+        return StageResult(stage == 0 ? distribute_tensor(args[0].toTensor(), mesh["tp"], {Shard(1)})
+                                      : args[0].toTensor() * 2);
+      };
+      StageOptions options;
+      if (other) options.mesh = DeviceMesh(mesh.group("tp"), {2}, {"other"});
+      const PipelineStage here(make_stage_module(nullptr, forward), stage, 2, at::kCPU, mesh.group("pp"),
+                               options);
+      PipelineSchedule pipeline(
+          {here}, "GPipe", 2,
+          {.loss = tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); })});
+      try {
+        pipeline.eval({at::ones({4, 3})}, at::ones({4, 3}));
+        world.group().barrier();
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        causes.insert(error.what());
+      }
+    });
+    ASSERT_FALSE(causes.empty());
+    for (const std::string& cause : causes) {
+      EXPECT_NE(cause.find("no mesh of these axes"), std::string::npos) << cause;
+      EXPECT_NE(cause.find("DeviceMesh(tp=2) with [Shard(1)]"), std::string::npos) << cause;
+    }
+  }
+}
+
+// How many operations of a group a rank has begun, and the number of the first since `from`.
+struct Seen {
+  int count = 0;
+  std::uint64_t first = 0;
+};
+Seen seen(const World& world, const std::string& op, const std::string& group, std::uint64_t from) {
+  Seen result;
+  for (const FlightRecord& record : world.flight_recorder().records()) {
+    if (record.number <= from || op != record.op || (!group.empty() && record.group != group)) continue;
+    if (result.count++ == 0) result.first = record.number;
+  }
+  return result;
+}
+std::uint64_t last_number(const World& world) {
+  const auto records = world.flight_recorder().records();
+  return records.empty() ? 0 : records.back().number;
+}
+
+TEST_P(EverySchedule, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
+  at::set_num_threads(1);
+  for (const Row& row : schedules(2)) {
+    SCOPED_TRACE(std::string(schedule_name(row.schedule)) + " x" + std::to_string(row.stages_per_rank));
+    EXPECT_NO_THROW(run_thread_ranks(8, [&](World& world) {
+      const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, row.schedule, row.stages_per_rank, Kind::Plain,
+                        GetParam());
+      PipelineOptions options = rank.options();
+      const std::string group = rank.mesh.group("dp").name();
+      std::map<int, int> weights;
+      std::map<int, std::uint64_t> last;  // by stage: what had been begun before its last weight gradient
+      const ActionFunction watch = [&](const Action& action, const std::function<void()>& usual) {
+        if (++weights[action.stage().value] == kMicrobatches) last[action.stage().value] = last_number(world);
+        usual();
+      };
+      options.custom[ActionKind::Backward] = options.custom[ActionKind::BackwardWeight] = watch;
+      const std::uint64_t start = last_number(world);
+      traffic() = {};
+      PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
+      const Batch own = rank.part_of(batch_of(0));
+      pipeline.step({own.inputs}, own.targets);
+      const std::uint64_t first_last = std::min_element(last.begin(), last.end(), [](auto& a, auto& b) {
+                                         return a.second < b.second;
+                                       })->second;
+      Seen reductions;
+      int expected = 0;
+      if (GetParam() == Data::Replicated) {
+        reductions = seen(world, "all_reduce", group, start);
+        for (const PipelineStage& stage : rank.stages)
+          expected += static_cast<int>(rank.replicated->replica(stage.index()).buckets().size());
+        CHECK_THAT(expected > row.stages_per_rank);
+      } else {
+        reductions = seen(world, "reduce_scatter", "", start);
+        CHECK_SAME(traffic().reduce_scatters, 0);
+        expected = row.stages_per_rank;
+      }
+      CHECK_SAME(reductions.count, expected);
+      CHECK_THAT(reductions.first > first_last);
+    }));
+  }
+}
+
+TEST_P(EverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
+  at::set_num_threads(1);
+  for (const Kind kind : {Kind::Plain, Kind::Tied}) {
+    const DenseTraining& dense = dense_of(kind);
+    double squares = 0;
+    for (const auto& [name, grad] : dense.gradients)
+      squares += (2 * grad).to(at::kDouble).square().sum().item<double>();
+    const double norm = std::sqrt(squares);
+    run_thread_ranks(8, [&](World& world) {
+      const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, ScheduleKind::ZBVZeroBubble, 2, kind, GetParam());
+      PipelineSchedule pipeline(rank.stages, ScheduleKind::ZBVZeroBubble, kMicrobatches, rank.options());
+      const Batch own = rank.part_of(batch_of(0));
+      for (int repeat = 0; repeat < 2; ++repeat) pipeline.step({own.inputs}, own.targets);
+      expect_equal("gradient of", rank.gradients(), dense.gradients, 2);
+      CHECK_THAT(std::abs(pipeline.clip_grad_norm(0.1) - norm) < 1e-5 * norm);
+      expect_equal("gradient of", rank.gradients(), dense.gradients, 2 * 0.1 / norm);
+    });
+  }
+}
+
+TEST_P(EverySchedule, GoesOnAfterAStepThatThrew) {
+  at::set_num_threads(1);
+  const DenseTraining& dense = dense_of(Kind::Plain);
+  run_thread_ranks(8, [&](World& world) {
+    ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, ScheduleKind::ZB1P, 1, Kind::Plain, GetParam());
+    const Batch own = rank.part_of(batch_of(0));
+    bool thrown = false;
+    try {
+      PipelineOptions options = rank.options();
+      int weights = 0;
+      options.custom[ActionKind::BackwardWeight] = [&](const Action&, const std::function<void()>& usual) {
+        if (++weights == 3 && world.rank().value == 5) throw std::runtime_error("broken on purpose");
+        usual();
+      };
+      PipelineSchedule(rank.stages, ScheduleKind::ZB1P, kMicrobatches, options)
+          .step({own.inputs}, own.targets);
+      world.group().barrier();  // whoever had done its part learns of it here
+    } catch (const std::exception&) {
+      thrown = true;
+    }
+    CHECK_THAT(thrown);
+    world.rebuild();
+    rank.mesh.recover(world.group());
+    rank.drop_gradients();
+    std::vector<PipelineStage> stages;
+    for (const PipelineStage& stage : rank.stages) {
+      for (const NamedTensor& item : stage.module().parameters()) item.tensor.mutable_grad() = at::Tensor();
+      stages.emplace_back(std::shared_ptr<StageModule>(std::shared_ptr<void>(), &stage.module()),
+                          stage.index().value, 2, at::kCPU, rank.mesh.group("pp"));
+    }
+    if (rank.sharded) {
+      rank.sharded->recover(rank.mesh.group("dp"));
+    } else {
+      rank.replicated->recover(rank.mesh.group("dp"));
+    }
+    PipelineSchedule pipeline(stages, ScheduleKind::ZB1P, kMicrobatches, rank.options());
+    pipeline.step({own.inputs}, own.targets);
+    expect_equal("gradient of", rank.gradients(), dense.gradients);
+  });
+}
+
+}  // namespace
+}  // namespace penstock::testing

@@ -2,6 +2,7 @@
 #include "parallel/flat_shard.h"
 
 #include "parallel/local_parts.h"
+#include "runtime/tensor_content.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -43,8 +44,8 @@ FlatShard::FlatShard(const std::vector<NamedTensor>& parameters, const Group& ga
   }
   part_ = (elements + ranks - 1) / ranks;
   const std::int64_t from = part_ * gather.rank(), to = from + part_;
-  const at::TensorOptions own =
-      flatten_dtensor(parameters.front().tensor).local.options().requires_grad(false);
+  at::TensorOptions own = flatten_dtensor(parameters.front().tensor).local.options().requires_grad(false);
+  if (own.device().is_meta()) own = own.device(options.device);
   shard_ = at::zeros({part_}, own);
   full_ = at::empty({part_ * ranks}, own.dtype(options.compute_as.value_or(own.dtype().toScalarType())));
   for (Entry& entry : entries_) {
@@ -52,8 +53,16 @@ FlatShard::FlatShard(const std::vector<NamedTensor>& parameters, const Group& ga
     entry.end = std::clamp(to - entry.offset, entry.begin, entry.elements);
     const std::int64_t place = std::max(entry.offset + entry.begin - from, std::int64_t{0});
     entry.shard = over(shard_, entry.begin == entry.end ? 0 : place, {entry.end - entry.begin});
-    const at::Tensor value = flatten_dtensor(entry.parameter).local.contiguous().view({-1});
-    entry.shard.copy_(value.slice(0, entry.begin, entry.end));
+    if (entry.parameter.is_meta()) {
+      if (entry.form) {
+        throw UsageError("distributed parameter " + quote(entry.name) + " is on the meta device", {},
+                         "give it memory before it is cut");
+      }
+      TensorContent::replace(entry.parameter, at::empty({0}, full_.options()));
+    } else {
+      const at::Tensor value = flatten_dtensor(entry.parameter).local.contiguous().view({-1});
+      entry.shard.copy_(value.slice(0, entry.begin, entry.end));
+    }
     entry.shard.set_requires_grad(trains_);
   }
   make_views();

@@ -87,6 +87,9 @@ void ShardedStages::before_compute(StageId stage) {
 void ShardedStages::reshard(StageId stage) {
   stages_.at(stage).reshard();
 }
+void ShardedStages::before_backward(StageId stage, bool last) {
+  if (last) stages_.at(stage).units()->begin_last();
+}
 void ShardedStages::reduce_grad(StageId stage) {
   stages_.at(stage).reduce();
 }

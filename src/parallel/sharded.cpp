@@ -59,7 +59,9 @@ Sharded make(const std::vector<NamedTensor>& parameters, const std::vector<UnitS
              const Group& group, const ShardOptions& options) {
   check_agreement(group, parameters, {});
   std::vector<at::Tensor> values;
-  for (const NamedTensor& item : parameters) values.push_back(item.tensor);
+  for (const NamedTensor& item : parameters) {
+    if (!item.tensor.is_meta()) values.push_back(item.tensor);
+  }
   if (options.broadcast_parameters) {
     if (options.replicas) broadcast_values(*options.replicas, values);
     broadcast_values(group, values);
@@ -67,6 +69,23 @@ Sharded make(const std::vector<NamedTensor>& parameters, const std::vector<UnitS
   auto units = std::make_shared<ShardedUnits>(specs, names(parameters), group, options);
   units->attach(specs);
   return Sharded(std::move(units));
+}
+
+// Parameters in the order of the model, about `limit` bytes a unit. The root, which is reduced last, has the
+// first ones.
+std::vector<UnitSpec> by_bytes(const std::vector<NamedTensor>& parameters, std::int64_t limit) {
+  std::vector<UnitSpec> units(1);
+  std::int64_t bytes = 0;
+  for (const NamedTensor& item : parameters) {
+    if (bytes >= limit) {
+      units.emplace_back();
+      bytes = 0;
+    }
+    units.back().parameters.push_back(item);
+    bytes += static_cast<std::int64_t>(flatten_dtensor(item.tensor).local.nbytes());
+  }
+  std::rotate(units.begin(), units.begin() + 1, units.end());
+  return units;
 }
 
 }  // namespace
@@ -87,7 +106,7 @@ Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Grou
 
 Sharded shard_by_hand(const StageModule& module, const Group& group, ShardOptions options) {
   const std::vector<NamedTensor> parameters = each_once(module.parameters());
-  Sharded sharded = make(parameters, {{nullptr, parameters}}, group, options);
+  Sharded sharded = make(parameters, by_bytes(parameters, options.unit_bytes), group, options);
   sharded.units()->set_by_hand();
   return sharded;
 }

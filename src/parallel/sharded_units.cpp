@@ -164,24 +164,27 @@ void ShardedUnits::watch_end() {
 
 void ShardedUnits::added(std::size_t leaf) {
   const Leaf& place = leaves_[leaf];
-  if (by_hand_) return units_[place.unit].flats[place.flat].collect(place.entry);
+  if (by_hand_ && !active_) return units_[place.unit].flats[place.flat].collect(place.entry);
   watch_end();
   Turn& turn = turns_[turn_of_[place.unit][place.flat]];
-  if (turn.launched) {
-    const std::string name = units_[place.unit].flats[place.flat].shard(place.entry).name;
-    throw UsageError("parameter " + quote(name) + " got another gradient after its unit had been reduced",
-                     {.tensor = name},
-                     "it is used by several recomputed parts: run the backward under no_sync()");
-  }
+  check_open(turn, place);
   units_[place.unit].flats[place.flat].collect(place.entry);
   mark_ready(turn, place.entry);
+}
+
+void ShardedUnits::check_open(const Turn& turn, const Leaf& place) const {
+  if (!turn.launched) return;
+  const std::string name = units_[place.unit].flats[place.flat].shard(place.entry).name;
+  throw UsageError("parameter " + quote(name) + " got another gradient after its unit had been reduced",
+                   {.tensor = name},
+                   "it is used by several recomputed parts: run the backward under no_sync()");
 }
 
 void ShardedUnits::mark_ready(Turn& turn, std::size_t entry) {
   if (turn.ready[entry]) return;
   turn.ready[entry] = true;
   if (--turn.waiting > 0) return;
-  if (!is_root(turn.unit)) {
+  if (!is_root(turn.unit) && !by_hand_) {
     const auto open = [&](const Turn& other) { return other.unit == turn.unit && other.waiting > 0; };
     if (std::none_of(turns_.begin(), turns_.end(), open)) release(turn.unit);
   }
@@ -239,10 +242,20 @@ void ShardedUnits::finish() {
   active_ = watched_ = false;
 }
 
-void ShardedUnits::reduce() {
-  // Also what came without the engine, from modules that add to their gradients themselves.
-  for (const Leaf& place : leaves_) units_[place.unit].flats[place.flat].collect(place.entry);
+void ShardedUnits::begin_last() {
+  if (active_) abandon();
   begin();
+}
+
+void ShardedUnits::reduce() {
+  if (!active_) begin();
+  // Also what came without the engine, from modules that add to their gradients themselves.
+  for (const Leaf& place : leaves_) {
+    FlatShard& flat = units_[place.unit].flats[place.flat];
+    if (flat.parameter(place.entry).grad().defined())
+      check_open(turns_[turn_of_[place.unit][place.flat]], place);
+    flat.collect(place.entry);
+  }
   finish_reductions();
   active_ = false;
 }

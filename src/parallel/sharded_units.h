@@ -15,8 +15,8 @@
 namespace penstock {
 
 struct UnitSpec {
-  const void* module;  //!< whose calls are hooked; null for none
-  std::vector<NamedTensor> parameters;
+  const void* module = nullptr;  //!< whose calls are hooked; null for none
+  std::vector<NamedTensor> parameters{};
 };
 
 //! The groups beside the one that it is sharded over whose ranks hold other elements of the parameter.
@@ -34,6 +34,9 @@ class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
   void set_sync(bool sync) { sync_ = sync; }
   //! Gradients are only collected, until `reduce`.
   void set_by_hand() { by_hand_ = true; }
+  //! By hand: the next backward adds the last gradients, and units are reduced as they get theirs. Ends with
+  //! `reduce`.
+  void begin_last();
 
   void start_unshard();
   void unshard();
@@ -74,6 +77,7 @@ class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
   void begin();
   void watch_end();
   void added(std::size_t leaf);
+  void check_open(const Turn& turn, const Leaf& place) const;
   void mark_ready(Turn& turn, std::size_t entry);
   void wait_last_reduction();
   void launch_full();

@@ -1,4 +1,6 @@
 // A stage at its set-up: checks its place and brings its module to its device.
+#include "runtime/tensor_content.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/runtime/stage.h>
@@ -16,17 +18,6 @@ bool on_meta(const StageModule& module) {
   }
   return false;
 }
-
-// The user's module holds its tensors wherever it likes, so a tensor must keep its identity when it gets
-// memory. Tensor::set_data does that between kinds of device, but not away from meta, though nothing else
-// differs there.
-struct TensorContent : c10::TensorImpl {
-  static void replace(const at::Tensor& tensor, const at::Tensor& by) {
-    copy_tensor_metadata(by.unsafeGetTensorImpl(), tensor.unsafeGetTensorImpl(),
-                         tensor.unsafeGetTensorImpl()->version_counter(),
-                         /*allow_tensor_metadata_change=*/true);
-  }
-};
 
 // Meta tensors cannot be moved, only given memory; what stands in it is the initialiser's business.
 void materialise(const StageModule& module, at::Device device) {

@@ -5,6 +5,7 @@
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
+#include <penstock/graph/capture.h>
 #include <penstock/parallel/sharded.h>
 #include <penstock/runtime/recompute.h>
 
@@ -271,6 +272,42 @@ TEST(ShardedModel, UnusedParametersHaveNoGradientWhereAskedFor) {
       }
     });
   }
+}
+
+struct TwoLayersImpl : torch::nn::Module {
+  TwoLayersImpl() {
+    first = register_module("first", torch::nn::Linear(5, 7));
+    second = register_module("second", torch::nn::Linear(7, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return call(second, at::gelu(call(first, x))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+TORCH_MODULE(TwoLayers);
+
+// A model that no rank could hold: made without memory, sharded, then filled as a checkpoint would.
+TEST(ShardedModel, ParametersWithoutMemoryAreFilledThroughTheirShards) {
+  TwoLayers dense;
+  const at::Tensor x = at::rand({6, 5});
+  dense(x).square().mean().backward();
+  std::map<std::string, at::Tensor> values;
+  for (const auto& item : dense->named_parameters()) values[item.key()] = item.value().detach().flatten();
+  run_thread_ranks(3, [&](World& world) {
+    TwoLayers model{nullptr};
+    {
+      const NoMemory none;
+      model = TwoLayers();
+    }
+    CHECK_THAT(model->first->weight.is_meta());
+    const Sharded sharded = fully_shard(model, world.group(), {}, {model->first.ptr(), model->second.ptr()});
+    {
+      const at::NoGradGuard no_grad;
+      for (const ShardedParameter& item : sharded.shards())
+        item.shard.copy_(values.at(item.name).slice(0, item.begin, item.end));
+    }
+    call(model, x).square().mean().backward();
+    expect_near("parameter", sharded.gather_parameters(), copies(*dense));
+    expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
+  });
 }
 
 TEST(ShardedModel, WhatThrowsLeavesNothingBehind) {

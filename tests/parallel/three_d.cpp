@@ -122,7 +122,7 @@ DenseTraining train_dense(Kind kind, int repeats) {
 }
 
 ThreeD::ThreeD(const World& world, Axes axes, ScheduleKind schedule, int stages_per_rank, Kind kind,
-               Data data, Activation activation)
+               Data data, Activation activation, const StageOptions& stage_options)
     : mesh(world.group(), {axes.pp, axes.replicas, axes.dp, axes.tp}, {"pp", "replicas", "dp", "tp"}) {
   const int count = axes.pp * stages_per_rank;
   const std::int64_t layers = gpt_options(kind).layers;
@@ -132,6 +132,7 @@ ThreeD::ThreeD(const World& world, Axes axes, ScheduleKind schedule, int stages_
   if (data == Data::Sharded) {
     ShardOptions sharding;
     sharding.find_unused = true;
+    sharding.unit_bytes = kUnitBytes;
     if (!shared_.empty()) sharding.alone = {"token.weight"};
     if (axes.replicas > 1) sharding.replicas = mesh.group("replicas");
     sharded = std::make_shared<ShardedStages>(mesh.group("dp"), sharding);
@@ -147,7 +148,8 @@ ThreeD::ThreeD(const World& world, Axes axes, ScheduleKind schedule, int stages_
           const at::Tensor result = part->forward(args[0].toTensor());
           return StageResult(last ? result : handed_over(result, activation));
         });
-    stages.emplace_back(sharded ? sharded->add(s, module) : module, s, count, at::kCPU, mesh.group("pp"));
+    stages.emplace_back(sharded ? sharded->add(s, module) : module, s, count, at::kCPU, mesh.group("pp"),
+                        stage_options);
     parts_.push_back(part);
   }
   if (data == Data::Replicated) {

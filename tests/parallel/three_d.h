@@ -17,6 +17,7 @@
 namespace penstock::testing {
 
 constexpr int kMicrobatches = 4, kBatch = 16, kTime = 5, kTrainSteps = 3;
+constexpr std::int64_t kUnitBytes = 600;  //!< so that a stage has several units
 
 enum class Kind { Plain, Tied, Frozen };
 enum class Data { None, Replicated, Sharded };
@@ -50,7 +51,7 @@ struct Axes {
 class ThreeD {
  public:
   ThreeD(const World& world, Axes axes, ScheduleKind schedule, int stages_per_rank, Kind kind, Data data,
-         Activation activation = Activation::Whole);
+         Activation activation = Activation::Whole, const StageOptions& stage_options = {});
 
   //! Options for its stages; the loss is the mean.
   PipelineOptions options() const;

@@ -4,6 +4,7 @@
 
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
+#include "support/process_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/flight_recorder.h>
@@ -13,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <mutex>
 #include <set>
 
 namespace penstock::testing {
@@ -47,8 +49,11 @@ std::vector<Row> schedules(int ranks) {
 }
 
 void train_and_compare(const World& world, Axes axes, Row row, Kind kind, Data data, Activation activation,
-                       const DenseTraining& dense, ShapeMode shapes = ShapeMode::Inferred) {
-  const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data, activation);
+                       const DenseTraining& dense, ShapeMode shapes = ShapeMode::Inferred,
+                       bool recompute = false) {
+  StageOptions stage_options;
+  stage_options.recompute = recompute;
+  const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data, activation, stage_options);
   PipelineOptions options = rank.options();
   options.shapes = shapes;
   PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
@@ -66,13 +71,13 @@ void train_and_compare(const World& world, Axes axes, Row row, Kind kind, Data d
 }
 
 void compare(Axes axes, Row row, Kind kind, Data data, Activation activation,
-             ShapeMode shapes = ShapeMode::Inferred) {
+             ShapeMode shapes = ShapeMode::Inferred, bool recompute = false) {
   at::set_num_threads(1);
   SCOPED_TRACE(std::string(schedule_name(row.schedule)) + " x" + std::to_string(row.stages_per_rank) + ", " +
                text(kind) + ", data parallel: " + text(data) + ", activations: " + text(activation));
   const DenseTraining& dense = dense_of(kind);
   EXPECT_NO_THROW(run_thread_ranks(axes.ranks(), [&](World& world) {
-    train_and_compare(world, axes, row, kind, data, activation, dense, shapes);
+    train_and_compare(world, axes, row, kind, data, activation, dense, shapes, recompute);
   }));
 }
 
@@ -105,6 +110,62 @@ TEST(DistributedActivations, EqualWholeOnesInEveryShapeMode) {
       for (const Row& row : {Row{ScheduleKind::OneFOneB, 1}, Row{ScheduleKind::ZBVZeroBubble, 2}})
         compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, activation, shapes);
     }
+  }
+}
+
+TEST(DistributedActivations, MayBeRecomputed) {
+  for (const Row& row : {Row{ScheduleKind::OneFOneB, 1}, Row{ScheduleKind::ZBVZeroBubble, 2}})
+    compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, Activation::CutTime, ShapeMode::Inferred, true);
+}
+
+const RankFunction gloo_ranks("three_d", [] {
+  at::set_num_threads(1);
+  const World world = init();
+  train_and_compare(world, {.pp = 2, .dp = 2, .tp = 2}, {ScheduleKind::ZB1P, 1}, Kind::Tied, Data::Sharded,
+                    Activation::CutTime, train_dense(Kind::Tied));
+  return 0;
+});
+
+TEST(ThreeDimensions, TrainAsOneProcessOverGlooProcesses) {
+  const RanksOutcome outcome = run_process_ranks("three_d", 8);
+  ASSERT_TRUE(outcome.result.ok) << outcome.text();
+}
+
+// What a stage hands over is a part of the shapes: it may not change where these may not.
+TEST(DistributedActivations, MayChangePlacesOnlyWhereShapesMayChange) {
+  for (const ShapeMode shapes : {ShapeMode::Inferred, ShapeMode::Dynamic}) {
+    std::vector<std::string> causes;
+    std::mutex mutex;
+    run_thread_ranks(4, [&](World& world) {
+      const DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
+      const int stage = mesh.group("pp").rank();
+      int calls = 0;
+      const auto forward = [&](const Args& args, const Kwargs&) {
+        const at::Tensor& x = args[0].toTensor();
+        if (stage == 1) return StageResult(full_tensor(x));
+        return StageResult(distribute_tensor(x, mesh["tp"], {Shard(++calls % 2)}));
+      };
+      StageOptions stage_options;
+      stage_options.mesh = mesh["tp"];
+      const PipelineStage here(make_stage_module(nullptr, forward), stage, 2, at::kCPU, mesh.group("pp"),
+                               stage_options);
+      PipelineOptions options;
+      options.loss = tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); });
+      options.shapes = shapes;
+      PipelineSchedule pipeline({here}, "GPipe", 2, options);
+      const at::Tensor x = at::arange(16, at::kFloat).view({4, 4});
+      try {
+        const StepResult result = pipeline.eval({x}, x);
+        if (stage == 1) CHECK_TENSORS(result.outputs.toTensor(), x);
+        world.group().barrier();
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        causes.emplace_back(error.what());
+      }
+    });
+    EXPECT_EQ(causes.empty(), shapes == ShapeMode::Dynamic);
+    for (const std::string& cause : causes)
+      EXPECT_NE(cause.find("with [Shard(0)]), before"), std::string::npos) << cause;
   }
 }
 
@@ -188,6 +249,19 @@ std::uint64_t last_number(const World& world) {
   return records.empty() ? 0 : records.back().number;
 }
 
+// How many units a sharded stage has: each is closed by the parameter with which it has enough bytes.
+int units_of(const ShardedStages& sharded, const PipelineStage& stage) {
+  int units = 1;
+  std::int64_t bytes = 0;
+  for (const ShardedParameter& item : sharded.sharded(stage.index()).shards()) {
+    if (bytes >= kUnitBytes) ++units, bytes = 0;
+    std::int64_t own = 4;
+    for (const std::int64_t size : item.shape) own *= size;
+    bytes += own;
+  }
+  return units;
+}
+
 TEST_P(EverySchedule, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
   at::set_num_threads(1);
   for (const Row& row : schedules(2)) {
@@ -199,11 +273,16 @@ TEST_P(EverySchedule, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
       const std::string group = rank.mesh.group("dp").name();
       std::map<int, int> weights;
       std::map<int, std::uint64_t> last;  // by stage: what had been begun before its last weight gradient
+      std::uint64_t reduce = 0;           // the same before the first REDUCE_GRAD
       const ActionFunction watch = [&](const Action& action, const std::function<void()>& usual) {
         if (++weights[action.stage().value] == kMicrobatches) last[action.stage().value] = last_number(world);
         usual();
       };
       options.custom[ActionKind::Backward] = options.custom[ActionKind::BackwardWeight] = watch;
+      options.custom[ActionKind::ReduceGrad] = [&](const Action&, const std::function<void()>& usual) {
+        if (reduce == 0) reduce = last_number(world);
+        usual();
+      };
       const std::uint64_t start = last_number(world);
       traffic() = {};
       PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
@@ -218,14 +297,15 @@ TEST_P(EverySchedule, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
         reductions = seen(world, "all_reduce", group, start);
         for (const PipelineStage& stage : rank.stages)
           expected += static_cast<int>(rank.replicated->replica(stage.index()).buckets().size());
-        CHECK_THAT(expected > row.stages_per_rank);
       } else {
         reductions = seen(world, "reduce_scatter", "", start);
         CHECK_SAME(traffic().reduce_scatters, 0);
-        expected = row.stages_per_rank;
+        for (const PipelineStage& stage : rank.stages) expected += units_of(*rank.sharded, stage);
       }
       CHECK_SAME(reductions.count, expected);
+      CHECK_THAT(expected > row.stages_per_rank);
       CHECK_THAT(reductions.first > first_last);
+      CHECK_THAT(reductions.first <= reduce);  // while the last backward went on
     }));
   }
 }

@@ -131,28 +131,40 @@ INSTANTIATE_TEST_SUITE_P(Modes, TwoDimensions,
                          ::testing::Values(Data::Replicated, Data::Sharded, Data::Hybrid),
                          [](const auto& mode) { return text(mode.param); });
 
+void train_and_compare(const World& world, Variant variant, Data data, bool sequence, const DenseGpt& dense) {
+  ShardOptions options;
+  options.find_unused = true;
+  options.prefetch = sequence ? 0 : 1;
+  const TwoD rank(world, variant, data, sequence, options);
+  torch::optim::AdamW optimizer = adamw(rank.trained());
+  for (int step = 0; step < kGptSteps; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor loss = rank.loss(tokens_of(kGptRows, step));
+    loss.backward();
+    expect_near("loss", rank.mean(loss), dense.losses[static_cast<std::size_t>(step)]);
+    if (step == 0) expect_near("gradient of", rank.gradients(), dense.gradients);
+    optimizer.step();
+  }
+  expect_near("parameter", rank.parameters(), dense.parameters);
+}
+
 TEST_P(TwoDimensions, TrainsAsOneProcess) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     const DenseGpt dense = run_dense_gpt(variant);
     for (const bool sequence : {false, true}) {
       SCOPED_TRACE(std::string(text(variant)) + (sequence ? ", sequence parallel" : ""));
-      EXPECT_NO_THROW(on_ranks(GetParam(), [&](World& world) {
-        ShardOptions options;
-        options.find_unused = true;
-        options.prefetch = sequence ? 0 : 1;
-        const TwoD rank(world, variant, GetParam(), sequence, options);
-        torch::optim::AdamW optimizer = adamw(rank.trained());
-        for (int step = 0; step < kGptSteps; ++step) {
-          optimizer.zero_grad();
-          const at::Tensor loss = rank.loss(tokens_of(kGptRows, step));
-          loss.backward();
-          expect_near("loss", rank.mean(loss), dense.losses[static_cast<std::size_t>(step)]);
-          if (step == 0) expect_near("gradient of", rank.gradients(), dense.gradients);
-          optimizer.step();
-        }
-        expect_near("parameter", rank.parameters(), dense.parameters);
-      }));
+      EXPECT_NO_THROW(on_ranks(
+          GetParam(), [&](World& world) { train_and_compare(world, variant, GetParam(), sequence, dense); }));
     }
+  }
+}
+
+TEST(TwoDimensions, TrainAsOneProcessOver4x2Ranks) {
+  const DenseGpt dense = run_dense_gpt(Variant::Tied);
+  for (const Data data : {Data::Replicated, Data::Sharded}) {
+    SCOPED_TRACE(text(data));
+    EXPECT_NO_THROW(run_thread_ranks(
+        8, [&](World& world) { train_and_compare(world, Variant::Tied, data, true, dense); }));
   }
 }
 

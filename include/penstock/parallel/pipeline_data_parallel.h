@@ -56,7 +56,7 @@ class ShardedStages final : public DataParallel {
   void unshard(StageId stage) override;
   void reshard(StageId stage) override;
   void before_compute(StageId stage) override;
-  void before_backward(StageId, bool) override {}
+  void before_backward(StageId stage, bool last) override;
   void reduce_grad(StageId stage) override;
   double combine_norm(double part, bool largest) override;
   std::vector<Group> spread_of(const at::Tensor& parameter) const override;

@@ -41,6 +41,12 @@ struct ShardOptions {
   //! Parameters that are cut for themselves: those that several pipeline stages hold, which must be cut
   //! alike.
   std::vector<std::string> alone{};
+  //! Of pipeline stages: about how many bytes of parameters are gathered and reduced at a time. Gradients are
+  //! reduced while the stage's last backward goes on.
+  std::int64_t unit_bytes = 25 << 20;
+  //! Where parameters that are on the meta device get memory. They have no values until `shards()` are
+  //! filled.
+  at::Device device = at::kCPU;
 };
 
 //! What this rank has of one parameter of the model: all that a checkpoint needs.

@@ -1,5 +1,6 @@
 // Loading of pieces: first everything is compared, over all ranks; then the elements are read.
 #include "checkpoint/boxes.h"
+#include "checkpoint/local_pieces.h"
 #include "checkpoint/open_checkpoint.h"
 #include "checkpoint/read_part.h"
 
@@ -165,12 +166,12 @@ LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Content& 
 }  // namespace
 
 LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const LoadOptions& options) const {
-  return load_pieces(*this, *content_, pieces, options, [](Findings&) {});
+  return load_pieces(*this, *content_, local_pieces(pieces), options, [](Findings&) {});
 }
 
 LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const Group& group,
                             const LoadOptions& options) const {
-  return load_pieces(*this, *content_, pieces, options, [&](Findings& found) {
+  return load_pieces(*this, *content_, local_pieces(pieces), options, [&](Findings& found) {
     for (const c10::IValue& other : group.all_gather_object(found.packed())) found.add(other.toStringRef());
   });
 }

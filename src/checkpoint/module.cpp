@@ -1,5 +1,6 @@
 // Pieces of modules and optimizers.
 #include <penstock/base/error.h>
+#include <penstock/checkpoint/distributed.h>
 #include <penstock/checkpoint/module.h>
 
 #include <torch/nn/module.h>
@@ -29,7 +30,7 @@ void add_named(const torch::OrderedDict<std::string, at::Tensor>& named, const s
     const std::string name = prefix + item.key();
     const auto [it, fresh] = places.emplace(key_of(item.value()), pieces.size());
     if (fresh) {
-      pieces.push_back(whole_piece(name, item.value(), kind));
+      pieces.push_back(tensor_piece(name, item.value(), kind));
     } else {
       pieces[it->second].aliases.push_back(name);
     }

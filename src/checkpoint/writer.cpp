@@ -3,6 +3,7 @@
 // and the name.
 #include "checkpoint/commit.h"
 #include "checkpoint/files.h"
+#include "checkpoint/local_pieces.h"
 #include "checkpoint/save_plan.h"
 
 #include <penstock/base/error.h>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <future>
 #include <optional>
 
@@ -131,9 +133,18 @@ struct CheckpointWriter::Content {
     return all;
   }
 
+  // One that was there and is gone took the checkpoints with it. It is told once; the next save makes it
+  // again.
+  void expect_directory() {
+    if (last < 0 || std::filesystem::exists(directory)) return;
+    last = -1;
+    throw StorageError("the directory " + directory + " was removed, with the checkpoints in it", ENOENT);
+  }
+
   void write(const Save& save) {
     const CommitPaths paths(directory, save.step);
     agree(outcome_of([&](Outcome&) {
+            if (is_first()) expect_directory();
             if (is_first()) prepare(files, paths);
           }),
           paths);
@@ -193,9 +204,10 @@ CheckpointWriter::~CheckpointWriter() {
   }
 }
 
-void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& pieces, const Notes& notes) {
+void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, const Notes& notes) {
   if (step < 0) throw UsageError("a checkpoint of step " + std::to_string(step));
   wait();
+  const std::vector<Piece> pieces = local_pieces(given);
   Content& content = *content_;
   content.update_plan(pieces);
   auto save = std::make_shared<Save>(Save{step, notes, content.plan, {}});

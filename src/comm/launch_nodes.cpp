@@ -2,6 +2,7 @@
 #include "comm/launch_nodes.h"
 
 #include "comm/monitor.h"
+#include "comm/sockets.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -13,8 +14,7 @@
 namespace penstock {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kSilence{20};
+constexpr std::chrono::seconds kSilence{15};
 
 std::string node_key(const char* what, int node) {
   return std::string("launch/") + what + "/" + std::to_string(node);
@@ -33,12 +33,14 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
     const auto store = c10::make_intrusive<c10d::TCPStore>(host_, tcp);
     port_ = store->getPort();
     store_ = store;
+    break_when_cut(port_, kCutLimit);
   } catch (const std::exception& e) {
     throw CommError("the store at " + host_ + ":" + std::to_string(options.port) +
                         (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") +
                         std::string(e.what()).substr(0, 200),
                     {}, "check --rendezvous; every node names the address of node 0");
   }
+  pulses_.resize(static_cast<std::size_t>(nodes_));
   store_->set(node_key("ranks", node_), std::to_string(options.ranks));
   const auto deadline = Clock::now() + options.join_timeout;
   for (int node = 0; node < nodes_; ++node) {
@@ -56,7 +58,11 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
 }
 
 void LaunchNodes::publish_death(int attempt, const Failure& failure) {
-  store_->compareSet(died_key(attempt), std::string(), failure.serialize());
+  try {
+    store_->compareSet(died_key(attempt), std::string(), failure.serialize());
+  } catch (const std::exception& e) {  // this node is cut off: its own ranks are ended all the same
+    gone_ = "node 0, which hosts the store, cannot be reached";
+  }
 }
 
 std::optional<Failure> LaunchNodes::published_death(int attempt) {
@@ -64,27 +70,50 @@ std::optional<Failure> LaunchNodes::published_death(int attempt) {
   return Failure::parse(store_->get_to_str(died_key(attempt)));
 }
 
+std::optional<Failure> LaunchNodes::told_failure(int attempt) {
+  if (!store_->check({generation_key(attempt)})) return std::nullopt;
+  const std::string key = failed_key(attempt, std::stoi(store_->get_to_str(generation_key(attempt))));
+  if (!store_->check({key})) return std::nullopt;
+  return Failure::parse(store_->get_to_str(key));
+}
+
 void LaunchNodes::beat() {
-  if (nodes_ > 1) store_->set(node_key("beat", node_), std::to_string(++beats_));
+  if (nodes_ == 1) return;
+  store_->set(node_key("beat", node_), std::to_string(++beats_));
+  if (node_ != 0) return;  // the store is node 0's: to the others its silence is a broken connection
+  for (int node = 1; node < nodes_; ++node) silent(node);
+}
+
+// Whether its launcher has not been heard of for too long.
+bool LaunchNodes::silent(int node) {
+  Pulse& pulse = pulses_[static_cast<std::size_t>(node)];
+  std::string now = store_->check({node_key("beat", node)}) ? store_->get_to_str(node_key("beat", node)) : "";
+  if (now != pulse.last) pulse = {std::move(now), Clock::now()};
+  return Clock::now() - pulse.changed > kSilence;
 }
 
 bool LaunchNodes::all_ended_well(int attempt, bool here) {
   if (nodes_ == 1) return here;
+  try {
+    return gone_.empty() && wait_for_ends(attempt, here);
+  } catch (const std::exception& e) {
+    gone_ = "node 0, which hosts the store, cannot be reached";
+    return false;
+  }
+}
+
+bool LaunchNodes::wait_for_ends(int attempt, bool here) {
+  if (node_ != 0) pulses_.assign(pulses_.size(), {});  // node 0 has listened all the time
   const auto end_key = [attempt](int node) { return node_key("end", node) + "/" + std::to_string(attempt); };
   store_->set(end_key(node_), std::string(here ? "ok" : "failed"));
   bool well = true;
   for (int node = 0; node < nodes_; ++node) {
-    std::string last_beat;
-    Clock::time_point last_change = Clock::now();
     while (!store_->check({end_key(node)})) {
       beat();
-      std::string now =
-          store_->check({node_key("beat", node)}) ? store_->get_to_str(node_key("beat", node)) : "";
-      if (now != last_beat) {
-        last_beat = std::move(now);
-        last_change = Clock::now();
+      if (silent(node)) {
+        gone_ = "node " + std::to_string(node) + " gives no sign of life (ended, stopped, or cut off)";
+        return false;
       }
-      if (Clock::now() - last_change > kSilence) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     well = well && store_->get_to_str(end_key(node)) == "ok";

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace penstock {
 
@@ -27,14 +28,27 @@ class LaunchNodes {
   void publish_death(int attempt, const Failure& failure);
   //! A death that was published by any node.
   std::optional<Failure> published_death(int attempt);
+  //! What the ranks themselves say failed, if anything.
+  std::optional<Failure> told_failure(int attempt);
 
   //! Waits for the other nodes' end of this attempt; whether all ended well. A launcher that falls silent
   //! counts as bad.
   bool all_ended_well(int attempt, bool here);
-  //! Shows that this launcher lives; called now and then.
+  //! Shows that this launcher lives, and looks whether others do; called now and then.
   void beat();
+  //! Why no further attempt can begin: a node is gone. Empty if all are there.
+  const std::string& gone() const { return gone_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct Pulse {
+    std::string last;
+    Clock::time_point changed = Clock::now();
+  };
+
+  bool silent(int node);
+  bool wait_for_ends(int attempt, bool here);
+
   int nodes_;
   int node_;
   std::string host_;
@@ -43,6 +57,8 @@ class LaunchNodes {
   c10::intrusive_ptr<c10d::Store> store_;
   std::uint16_t port_ = 0;
   std::int64_t beats_ = 0;
+  std::vector<Pulse> pulses_;
+  std::string gone_;
 };
 
 }  // namespace penstock

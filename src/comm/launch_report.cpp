@@ -24,11 +24,16 @@ std::string LaunchResult::report() const {
   if (timed_out) text += "the job did not end within its time\n";
   if (signal != 0) text += "stopped by signal " + std::to_string(signal) + "\n";
   if (found != ranks.end()) {
-    text += "rank " + std::to_string(found->rank.value) + " failed first: it " + found->text() + " after " +
-            seconds_text(found->seconds) + "\n";
+    // One that hangs is found by the others and ended by us: how it ended says nothing.
+    const bool told = !cause.empty() && (found->ok() || found->ended_by_launcher);
+    text += "rank " + std::to_string(found->rank.value) + " failed first: " +
+            (told ? cause : "it " + found->text() + " after " + seconds_text(found->seconds)) + "\n";
     for (const std::string& line : found->last_lines) text += "  | " + line + "\n";
-  } else if (first_failure) {
-    text += "rank " + std::to_string(first_failure->value) + " failed first, on another node\n";
+  } else if (first_failure && first_failure->value >= 0) {
+    text += "rank " + std::to_string(first_failure->value) + " failed first, on another node" +
+            (cause.empty() ? "" : ": " + cause) + "\n";
+  } else if (!cause.empty()) {
+    text += cause + "\n";
   }
   for (const RankExit& exit : ranks) {
     if (exit.ok() || failed(exit)) continue;

@@ -3,9 +3,11 @@
 #include "comm/child_process.h"
 #include "comm/launch_nodes.h"
 #include "comm/launch_signals.h"
+#include "comm/monitor.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/log.h>
+#include <penstock/base/text.h>
 #include <penstock/comm/flight_recorder.h>
 #include <penstock/comm/launcher.h>
 
@@ -76,6 +78,7 @@ class Attempt {
     result.signal = signal_;
     result.timed_out = timed_out_;
     result.first_failure = first_failure_;
+    result.cause = cause_;
     for (Child& child : children_) result.ranks.push_back(std::move(child.exit));
     if (!result.ok) result.flight = read_flight(result.ranks);
     return result;
@@ -86,6 +89,7 @@ class Attempt {
     ChildProcess process;
     RankExit exit;
     bool ended = false;
+    std::optional<Clock::time_point> stopped;  // SIGSTOP and the like, until it goes on
   };
 
   void start() {
@@ -159,6 +163,7 @@ class Attempt {
       if (waiting[i * 3 + 3].revents != 0) carry(child, child.process.err, child.process.err_lines, true);
       if (waiting[i * 3 + 1].revents != 0) reap(child);
     }
+    for (Child& child : children_) look_whether_stopped(child);
     if (!alive() && !all_ended_) all_ended_ = Clock::now();
     look_at_other_nodes();
     if (!stopping_ && Clock::now() > deadline_) {
@@ -194,8 +199,40 @@ class Attempt {
     }
     child.exit.ended_by_launcher = ended_by_us_;
     if (child.exit.ok() || first_failure_) return;
+    Failure failure{child.exit.rank, "its process " + child.exit.text()};
+    if (child.exit.signal == 0) failure = told_or(std::move(failure));
+    first_failure_ = failure.rank;
+    nodes_.publish_death(number_, failure);
+    stop(options_.grace);
+  }
+
+  // A rank that gives up because of another is not the one to be named.
+  Failure told_or(Failure failure) {
+    try {
+      if (const auto told = nodes_.told_failure(number_); told && told->rank && told->rank != failure.rank) {
+        cause_ = told->cause;
+        return *told;
+      }
+    } catch (const std::exception& e) {  // the store is gone, and with it what was told
+      Log(LogLevel::Info) << "launcher: " << e.what();
+    }
+    return failure;
+  }
+
+  // A rank that is stopped is missed by the others only once it has joined them; we see it from the start.
+  void look_whether_stopped(Child& child) {
+    if (child.ended || stopping_) return;
+    siginfo_t info{};
+    if (waitid(P_PID, static_cast<id_t>(child.process.pid), &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
+        info.si_pid != 0) {
+      if (info.si_code == CLD_STOPPED) child.stopped = Clock::now();
+      if (info.si_code == CLD_CONTINUED) child.stopped.reset();
+    }
+    if (!child.stopped || Clock::now() - *child.stopped < silence_limit_) return;
+    cause_ = "it was stopped and did not go on for " +
+             seconds_text(std::chrono::duration<double>(silence_limit_).count());
     first_failure_ = child.exit.rank;
-    nodes_.publish_death(number_, {child.exit.rank, "its process " + child.exit.text()});
+    nodes_.publish_death(number_, {child.exit.rank, cause_});
     stop(options_.grace);
   }
 
@@ -207,11 +244,15 @@ class Attempt {
       if (first_failure_ || !alive()) return;
       if (const auto failure = nodes_.published_death(number_)) {
         first_failure_ = failure->rank.value_or(Rank(-1));
+        cause_ = failure->cause;
         stop(options_.grace);
       }
     } catch (const std::exception& e) {
       Log(LogLevel::Warn) << "the store of node 0 is gone: " << e.what();
-      if (!first_failure_) first_failure_ = Rank(-1);
+      if (!first_failure_) {
+        first_failure_ = Rank(-1);
+        cause_ = "node 0 cannot be reached any more: its launcher is gone, or the network is cut";
+      }
       stop(options_.grace);
     }
   }
@@ -270,11 +311,13 @@ class Attempt {
   int number_;
   Clock::time_point deadline_;
   TemporaryDirectory flight_;
+  std::chrono::milliseconds silence_limit_ = heartbeat_limit();
   std::vector<Child> children_;
   Clock::time_point started_ = Clock::now();
   Clock::time_point last_look_ = Clock::now();
   std::optional<Clock::time_point> all_ended_;
   std::optional<Rank> first_failure_;
+  std::string cause_;
   int signal_ = 0;
   bool timed_out_ = false;
   bool stopping_ = false;
@@ -303,9 +346,18 @@ LaunchResult launch(const LaunchOptions& options) {
     const bool well = nodes.all_ended_well(number, result.ok);
     if (result.ok && !well) {
       result.ok = false;
-      if (const auto failure = nodes.published_death(number)) result.first_failure = failure->rank;
+      if (!nodes.gone().empty()) {
+        result.cause = nodes.gone();
+      } else if (const auto failure = nodes.published_death(number)) {
+        result.first_failure = failure->rank;
+        result.cause = failure->cause;
+      }
     }
     if (result.ok || number >= options.max_restarts || result.signal != 0 || result.timed_out) return result;
+    if (!nodes.gone().empty()) {
+      std::fprintf(stderr, "no restart: %s\n", nodes.gone().c_str());
+      return result;
+    }
     const std::string report = result.report();
     std::fprintf(stderr, "%srestarting (%d of %d)\n", report.c_str(), number + 1, options.max_restarts);
   }

@@ -1,6 +1,8 @@
 // The monitor's loop: store, ring, heartbeats.
 #include "comm/monitor.h"
 
+#include "comm/environment.h"
+
 #include <penstock/base/log.h>
 #include <penstock/base/text.h>
 
@@ -9,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -32,11 +35,20 @@ struct Greeting {
 
 }  // namespace
 
+std::chrono::milliseconds heartbeat_limit() {
+  const char* const asked = std::getenv("PENSTOCK_HEARTBEAT");
+  return std::chrono::seconds(asked == nullptr ? 15 : parse_number("PENSTOCK_HEARTBEAT", asked, 86400));
+}
+
 std::string died_key(int attempt) {
   return "penstock/" + std::to_string(attempt) + "/died";
 }
 std::string failed_key(int attempt, int generation) {
   return "penstock/" + std::to_string(attempt) + "/" + std::to_string(generation) + "/failed";
+}
+
+std::string generation_key(int attempt) {
+  return "penstock/" + std::to_string(attempt) + "/generation";
 }
 
 std::string Monitor::live_key(Rank rank) const {
@@ -55,6 +67,7 @@ Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
   auto [listener, endpoint] = listen_on(setup_.address);
   listener_ = std::move(listener);
   setup_.store->set(live_key(rank), endpoint.text());
+  setup_.store->set(generation_key(setup_.attempt), std::to_string(setup_.generation));
   thread_ = std::thread([this] { run(); });
 }
 

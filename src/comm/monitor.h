@@ -2,7 +2,7 @@
 // stalls every other call of a client). It learns of failures in three ways:
 //   - a rank that can still speak, or the launcher that saw it end, writes them into the store;
 //   - each rank keeps a connection to the next one of a ring: it breaks the moment a process ends without a goodbye;
-//   - a second without a sign of life on the ring is normal, a heartbeat limit (20 s) of silence is not.
+//   - a second without a sign of life on the ring is normal, a heartbeat limit (15 s) of silence is not.
 // docs/adr/0003 says why each is needed.
 #pragma once
 
@@ -23,6 +23,10 @@ namespace penstock {
 //! Where failures stand in the store.
 std::string died_key(int attempt);                   //!< written by the launcher
 std::string failed_key(int attempt, int generation);  //!< written by ranks
+std::string generation_key(int attempt);              //!< of the world that lives; written by ranks
+
+//! How long a rank may be silent: PENSTOCK_HEARTBEAT seconds, or 15.
+std::chrono::milliseconds heartbeat_limit();
 
 class Monitor {
  public:
@@ -34,7 +38,7 @@ class Monitor {
     int size = 1;
     std::string address;          //!< of this machine, towards the others
     std::optional<Rank> store_host;  //!< the rank that hosts the store; nothing for the launcher
-    std::chrono::milliseconds heartbeat_limit{20000};
+    std::chrono::milliseconds heartbeat_limit = penstock::heartbeat_limit();
   };
 
   explicit Monitor(Setup setup);

@@ -64,7 +64,9 @@ struct ProcessWorld : WorldState {
     tcp.multiTenant = true;
     tcp.timeout = options.join_timeout;
     try {
-      return c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp);
+      auto opened = c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp);
+      break_when_cut(environment.master_port, kCutLimit);
+      return opened;
     } catch (const std::exception& e) {
       const std::string place = environment.master_address + ":" + std::to_string(environment.master_port);
       throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") + place +
@@ -91,9 +93,6 @@ struct ProcessWorld : WorldState {
       setup.size = size;
       setup.address = address;
       if (!environment.launcher_hosts_store) setup.store_host = Rank(0);
-      if (const char* limit = std::getenv("PENSTOCK_HEARTBEAT")) {
-        setup.heartbeat_limit = std::chrono::seconds(parse_number("PENSTOCK_HEARTBEAT", limit, 86400));
-      }
       monitor = std::make_unique<Monitor>(std::move(setup));
       std::vector<int> everyone;
       for (int member = 0; member < size; ++member) everyone.push_back(member);

@@ -7,12 +7,15 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 namespace penstock {
@@ -30,10 +33,7 @@ AddressList resolve(const std::string& host, std::uint16_t port, int type) {
   return {found, &freeaddrinfo};
 }
 
-Endpoint local_endpoint(int fd) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+Endpoint endpoint_of(const sockaddr_storage& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (address.ss_family == AF_INET6) {
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
@@ -43,6 +43,20 @@ Endpoint local_endpoint(int fd) {
   const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
   inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
   return {text.data(), ntohs(v4->sin_port)};
+}
+
+Endpoint local_endpoint(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  return endpoint_of(address);
+}
+
+bool connected_to_port(int fd, std::uint16_t port) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return false;
+  return (address.ss_family == AF_INET || address.ss_family == AF_INET6) && endpoint_of(address).port == port;
 }
 
 }  // namespace
@@ -92,6 +106,19 @@ Fd connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit) {
     if (error != 0) return {};
   }
   return fd;
+}
+
+void break_when_cut(std::uint16_t peer_port, std::chrono::milliseconds limit) {
+  const auto set = [](int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); };
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    if (!connected_to_port(fd, peer_port)) continue;
+    set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
+    // Probes, for a wait in which nothing is left to be acknowledged.
+    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2);
+    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  }
 }
 
 }  // namespace penstock

@@ -1,5 +1,5 @@
-// The little of TCP that the monitor needs: a listener, a connection with a bounded connect, and which of our addresses
-// faces another host.
+// The little of TCP that the monitor needs: a listener, a connection with a bounded connect, which of our addresses
+// faces another host, and an end to waiting for one that cannot be reached any more.
 #pragma once
 
 #include <chrono>
@@ -48,5 +48,13 @@ std::pair<Fd, Endpoint> listen_on(const std::string& address);
 
 //! Connects, or gives up after `limit` (an empty Fd).
 Fd connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit);
+
+//! How long the connection to a store may be without an answer of the network. Shorter than the heartbeat limit, so that
+//! both sides of a cut know at about the same time.
+constexpr std::chrono::milliseconds kCutLimit{12000};
+
+//! Connections of this process to that port break when what was sent has not been acknowledged for `limit`: without it a
+//! wait for an answer over a network that is cut lasts a quarter of an hour. For sockets that others have made and keep.
+void break_when_cut(std::uint16_t peer_port, std::chrono::milliseconds limit);
 
 }  // namespace penstock

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
 namespace penstock::train {
 namespace {
@@ -34,6 +35,22 @@ std::size_t loss_leaf(const Graph& graph, const std::string& wanted) {
 class ArchivedModel : public Model {
  public:
   explicit ArchivedModel(const ArchiveOptions& options) : options_(options) { load(1); }
+
+  std::string measured_cuts(int stages, const Batch& microbatch) override {
+    if (options_.balance != BalanceKind::Time || !options_.split.empty() || stages == 1) return {};
+    const std::vector<c10::IValue> example = flatten_inputs(graph(), microbatch.args, microbatch.kwargs);
+    const Pipe measured =
+        load_pt2(options_.file, Balanced{stages, BalanceBy::MeasuredTime}, PipeOptions{}, example);
+    std::vector<std::string> places;
+    for (const std::size_t place : measured.cuts()) places.push_back(std::to_string(place));
+    return join(places, " ");
+  }
+
+  void use_cuts(const std::string& cuts) override {
+    measured_.clear();
+    std::istringstream places(cuts);
+    for (std::size_t place = 0; places >> place;) measured_.push_back(place);
+  }
 
   void cut(int stages) override {
     if (!options_.split.empty() && pipe_->num_stages() != stages)
@@ -127,7 +144,8 @@ class ArchivedModel : public Model {
 
  private:
   void load(int stages) {
-    // Measured times would differ from rank to rank; estimated operations do not.
+    // Measured times differ from rank to rank: without cuts that all have agreed on, operations are
+    // estimated.
     const BalanceBy by =
         options_.balance == BalanceKind::Parameters ? BalanceBy::Parameters : BalanceBy::Flops;
     const SplitPolicy whole = [](const Graph&) { return Cuts{}; };
@@ -135,12 +153,15 @@ class ArchivedModel : public Model {
       pipe_.emplace(load_pt2(options_.file, options_.split));
     } else if (stages == 1) {
       pipe_.emplace(load_pt2(options_.file, whole));
+    } else if (measured_.size() + 1 == static_cast<std::size_t>(stages)) {
+      pipe_.emplace(load_pt2(options_.file, SplitPolicy([this](const Graph&) { return measured_; })));
     } else {
       pipe_.emplace(load_pt2(options_.file, Balanced{stages, by}));
     }
   }
 
   ArchiveOptions options_;
+  Cuts measured_;
   std::optional<Pipe> pipe_;
   std::vector<std::shared_ptr<GraphModule>> given_;
 };

@@ -4,11 +4,13 @@
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 namespace penstock::train {
@@ -20,9 +22,10 @@ FaultKind kind_of(const std::string& word) {
   if (word == "kill") return FaultKind::Kill;
   if (word == "stop") return FaultKind::Stop;
   if (word == "stall") return FaultKind::Stall;
+  if (word == "cut") return FaultKind::Cut;
   if (word == "nan") return FaultKind::Nan;
   throw UsageError("PENSTOCK_FAULT: " + quote(word) + " is no fault", {},
-                   "throw, exit, kill, stop, stall or nan");
+                   "throw, exit, kill, stop, stall, cut or nan");
 }
 
 std::int64_t number_of(const std::string& word, const std::string& text) {
@@ -58,6 +61,12 @@ Fault parse_fault(const std::string& text) {
   return fault;
 }
 
+// Ends the connections under those who use them, as a broken network does: the process itself goes on.
+void cut_connections() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    shutdown(std::atoi(entry.path().filename().c_str()), SHUT_RDWR);  // fails for what is no socket
+}
+
 void commit(const Fault& fault, std::int64_t step, std::string_view place) {
   switch (fault.kind) {
     case FaultKind::Throw:
@@ -72,6 +81,8 @@ void commit(const Fault& fault, std::int64_t step, std::string_view place) {
       return;
     case FaultKind::Stall:
       while (true) pause();
+    case FaultKind::Cut:
+      return cut_connections();
     case FaultKind::Nan:
       return;
   }

@@ -2,9 +2,9 @@
 //
 //   PENSTOCK_FAULT="kill rank=1 step=3 action=1F2; throw rank=0 at=checkpoint attempt=1"
 //
-// Kinds: throw, exit, kill, stop (SIGSTOP), stall (for ever), nan (in a parameter). Places: an action of the
-// schedule, or `at` start, setup, step, update, checkpoint, end. Without a step, the first that comes there;
-// `attempt` counts restarts, 0 unless said.
+// Kinds: throw, exit, kill, stop (SIGSTOP), stall (for ever), cut (all of its connections), nan (in a
+// parameter). Places: an action of the schedule, or `at` start, setup, step, update, checkpoint, end. Without
+// a step, the first that comes there; `attempt` counts restarts, 0 unless said.
 #pragma once
 
 #include <penstock/schedule/action.h>
@@ -17,7 +17,7 @@
 
 namespace penstock::train {
 
-enum class FaultKind { Throw, Exit, Kill, Stop, Stall, Nan };
+enum class FaultKind { Throw, Exit, Kill, Stop, Stall, Cut, Nan };
 
 struct Fault {
   FaultKind kind = FaultKind::Throw;

@@ -125,9 +125,15 @@ void Saves::load(const Assembly& assembly) {
   assembly.pipeline->set_steps(static_cast<std::uint64_t>(step() * options_.accumulate));
 }
 
-void Saves::save(std::int64_t step, const Assembly& assembly, const std::string& plan) {
+Decisions Saves::decisions() const {
+  if (!resume_) return {};
+  return {resume_->checkpoint.note("plan"), resume_->checkpoint.note("cuts")};
+}
+
+void Saves::save(std::int64_t step, const Assembly& assembly, const Decisions& decisions) {
   Notes notes{{"config", options_.config}, {"seed", std::to_string(options_.seed)}};
-  if (!plan.empty()) notes["plan"] = plan;
+  if (!decisions.plan.empty()) notes["plan"] = decisions.plan;
+  if (!decisions.cuts.empty()) notes["cuts"] = decisions.cuts;
   writer_->save(step, pieces_of(assembly), notes);
 }
 

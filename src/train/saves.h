@@ -12,15 +12,23 @@
 
 namespace penstock::train {
 
+//! What a run decided by measured times; stored, so that a restart repeats it.
+struct Decisions {
+  std::string plan{};  //!< the schedule, as CSV
+  std::string cuts{};  //!< where the stages begin
+
+  bool empty() const { return plan.empty() && cuts.empty(); }
+};
+
 class Saves {
  public:
   //! Looks for the checkpoint to go on from: where that is asked for, and after a restart where there is one.
   //! UsageError for a directory that holds another run's. Every rank must call it.
   Saves(const Mesh& mesh, const RunOptions& options);
 
-  //! The step that is done, and the schedule that was made for the run; 0 and empty for a new one.
+  //! The step that is done, and what was measured for the run; 0 and empty for a new one.
   std::int64_t step() const { return resume_ ? resume_->checkpoint.step() : 0; }
-  std::string plan() const { return resume_ ? resume_->checkpoint.note("plan") : std::string(); }
+  Decisions decisions() const;
   //! Newer checkpoints that could not be used, and what differs from the run that wrote this one.
   std::vector<std::string> remarks() const;
 
@@ -29,7 +37,7 @@ class Saves {
 
   bool on() const { return writer_ != nullptr; }
   //! Begins to write the state after a step; the one before must be done, and its error comes here.
-  void save(std::int64_t step, const Assembly& assembly, const std::string& plan);
+  void save(std::int64_t step, const Assembly& assembly, const Decisions& decisions);
   //! Until the last one is on disk.
   void wait();
   std::string newest() const;

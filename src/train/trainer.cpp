@@ -10,8 +10,10 @@
 #include <penstock/base/text.h>
 #include <penstock/train/trainer.h>
 
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -93,34 +95,57 @@ class Run {
   void set_up() {
     const Rows mine = rows_of(options_, 0, 0);
     model_.check_rows(chunk_sizes(mine.end - mine.begin, options_.parallel.microbatches));
+    choose_cuts();
     const Schedule schedule = choose_schedule();
     assembly_ = assemble(mesh_, model_, schedule, options_, progress_);
     saves_.load(assembly_);
     first_step_ = saves_.step() + 1;
-    // A restart must repeat the plan, also before the first checkpoint is due.
-    if (saves_.on() && !result_.plan.empty() && first_step_ == 1) save(0);
+    // A restart must repeat what was decided, also before the first checkpoint is due.
+    if (saves_.on() && !decisions_.empty() && first_step_ == 1) save(0);
+    result_.plan = decisions_.plan;
+  }
+
+  // Where the stages of a model that is balanced by measured times begin: the first rank measures, or repeats
+  // what the checkpoint says, and all take its answer.
+  void choose_cuts() {
+    const ParallelOptions& asked = options_.parallel;
+    const bool planned = to_lower(asked.schedule) == "auto";
+    const int stages =
+        planned ? asked.pp * std::max(asked.stages_per_rank, 1) : schedule_of(asked, asked.schedule).stages();
+    std::string cuts;
+    if (mesh_.world.rank() == 0) {
+      cuts = saves_.decisions().cuts;
+      if (cuts.empty() || std::count(cuts.begin(), cuts.end(), ' ') + 2 != stages) {
+        const Rows all = rows_of(options_, 0, 0);
+        const std::int64_t rows = chunk_sizes(all.end - all.begin, asked.microbatches).front();
+        cuts = model_.measured_cuts(stages, data_.training(1, options_.batch, {0, rows}));
+      }
+    }
+    if (mesh_.world.size() > 1) cuts = mesh_.world.broadcast_object(c10::IValue(cuts), 0).toStringRef();
+    model_.use_cuts(cuts);
+    decisions_.cuts = cuts;
   }
 
   Schedule choose_schedule() {
     const ParallelOptions& asked = options_.parallel;
     if (to_lower(asked.schedule) != "auto") return schedule_of(asked, asked.schedule);
-    if (const std::string stored = saves_.plan(); !stored.empty()) {
+    if (const std::string stored = saves_.decisions().plan; !stored.empty()) {
       const Schedule plan = read_plan(stored);
       const int each = plan.stages() / plan.placement.ranks();
       if (plan.placement.ranks() == asked.pp && plan.microbatches == asked.microbatches &&
           each == std::max(asked.stages_per_rank, 1)) {
-        result_.plan = stored;
+        decisions_.plan = stored;
         return plan;
       }
     }
     const Schedule plan = plan_schedule(mesh_, model_, data_, options_, progress_);
-    result_.plan = plan_text(plan);
+    decisions_.plan = plan_text(plan);
     return plan;
   }
 
   void save(std::int64_t step) {
     progress_.at("checkpoint");
-    guard_storage([&] { saves_.save(step, assembly_, result_.plan); });
+    guard_storage([&] { saves_.save(step, assembly_, decisions_); });
     if (observer()) observer()->saved(step, options_.checkpoint.directory + "/" + checkpoint_name(step));
   }
 
@@ -279,6 +304,7 @@ class Run {
   Saves saves_;
   bool reports_;
   Assembly assembly_;
+  Decisions decisions_;
   std::int64_t first_step_ = 1;
   std::vector<Timeline> timelines_;
   RunResult result_;

@@ -2,6 +2,7 @@
 // torchrun.
 #include "comm/sockets.h"
 #include "support/process_ranks.h"
+#include "support/two_hosts.h"
 
 #include <penstock/comm/world.h>
 
@@ -210,27 +211,19 @@ TEST(Run, AFailureOnOneNodeEndsTheOther) {
                                  HasSubstr("rank 1 failed first: it exited with code 9")));
 }
 
-// Two real hosts, as far as one machine can have them: network namespaces with a wire between them.
 TEST(Run, TwoHostsInNetworkNamespaces) {
-  const std::string a = "psa" + std::to_string(getpid()), b = "psb" + std::to_string(getpid());
-  const Finished made =
-      shell("ip netns add " + a + " && ip netns add " + b + " && ip link add veth0 netns " + a +
-            " type veth peer name veth0 netns " + b + " && ip -n " + a +
-            " addr add 10.77.0.1/24 dev veth0 && ip -n " + b + " addr add 10.77.0.2/24 dev veth0 && ip -n " +
-            a + " link set veth0 up && ip -n " + b + " link set veth0 up && ip -n " + a +
-            " link set lo up && ip -n " + b + " link set lo up");
-  if (made.code != 0) {
-    shell("ip netns del " + a + "; ip netns del " + b);
-    GTEST_SKIP() << "this machine does not let us make network namespaces: " << made.output;
-  }
-  const std::string at = " --nodes 2 --rendezvous 10.77.0.1:29500 -- ";
-  const std::string tool = std::string(" timeout 60 ") + PENSTOCK_TOOL + " run ";
-  const Finished done =
-      shell("( " + hello("ip netns exec " + a + tool + "--ranks 2 --node-rank 0" + at) + " & " +
-            hello("ip netns exec " + b + tool + "--ranks 1 --node-rank 1" + at) + "; wait )");
-  shell("ip netns del " + a + "; ip netns del " + b);
-  EXPECT_THAT(done.output, AllOf(HasSubstr("[0] sum 6 of 3 local 0\n"), HasSubstr("[1] sum 6 of 3 local 1\n"),
-                                 HasSubstr("[2] sum 6 of 3 local 0\n")));
+  const test::TwoHosts hosts;
+  if (!hosts.problem().empty()) GTEST_SKIP() << hosts.problem();
+  const auto line = [&](int host, const std::string& ranks) {
+    return hosts.on(host, {"timeout", "60", PENSTOCK_TOOL, "run", "--ranks", ranks, "--nodes=2",
+                           "--node-rank=" + std::to_string(host),
+                           "--rendezvous=" + test::TwoHosts::address(0) + ":29500", "--", self()});
+  };
+  test::Program first(line(0, "2"), {"PENSTOCK_TEST_RANKS=hello"});
+  test::Program second(line(1, "1"), {"PENSTOCK_TEST_RANKS=hello"});
+  const test::Outcome zero = first.finish(), one = second.finish();
+  EXPECT_THAT(zero.out, AllOf(HasSubstr("[0] sum 6 of 3 local 0\n"), HasSubstr("[1] sum 6 of 3 local 1\n")));
+  EXPECT_THAT(one.out, HasSubstr("[2] sum 6 of 3 local 0\n"));
 }
 
 TEST(Torchrun, RanksFindEachOtherUnderTheRealOne) {

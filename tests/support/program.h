@@ -45,16 +45,17 @@ class TempDir {
   std::string path_;
 };
 
-//! Runs `words[0]` with the rest as its arguments and no standard input; `settings` are `NAME=VALUE` on top
-//! of our environment.
-inline Outcome run_program(const std::vector<std::string>& words,
-                           const std::vector<std::string>& settings = {}) {
-  const TempDir dir;
-  const pid_t child = fork();
-  if (child == 0) {
+//! `words[0]` with the rest as its arguments and no standard input, running beside us; `settings` are
+//! `NAME=VALUE` on top of our environment.
+class Program {
+ public:
+  explicit Program(const std::vector<std::string>& words, const std::vector<std::string>& settings = {}) {
+    std::fflush(nullptr);  // or the child would write it again
+    child_ = fork();
+    if (child_ != 0) return;
     const bool ok = std::freopen("/dev/null", "r", stdin) &&
-                    std::freopen((dir / "out").c_str(), "w", stdout) &&
-                    std::freopen((dir / "err").c_str(), "w", stderr);
+                    std::freopen((dir_ / "out").c_str(), "w", stdout) &&
+                    std::freopen((dir_ / "err").c_str(), "w", stderr);
     for (const std::string& setting : settings) putenv(const_cast<char*>(setting.c_str()));
     std::vector<char*> argv;
     for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
@@ -62,13 +63,36 @@ inline Outcome run_program(const std::vector<std::string>& words,
     if (ok) execvp(argv[0], argv.data());
     _exit(127);
   }
-  int status = 0;
-  waitpid(child, &status, 0);
-  Outcome outcome;
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  outcome.out = slurp(dir / "out");
-  outcome.err = slurp(dir / "err");
-  return outcome;
+
+  pid_t pid() const { return child_; }
+  bool ended() {
+    if (!ended_) ended_ = waitpid(child_, &status_, WNOHANG) == child_;
+    return ended_;
+  }
+  //! What it has written to standard output until now.
+  std::string out() const { return slurp(dir_ / "out"); }
+
+  //! Waits for its end.
+  Outcome finish() {
+    if (!ended_) waitpid(child_, &status_, 0);
+    ended_ = true;
+    Outcome outcome;
+    outcome.code = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
+    outcome.out = out();
+    outcome.err = slurp(dir_ / "err");
+    return outcome;
+  }
+
+ private:
+  TempDir dir_;
+  pid_t child_ = -1;
+  int status_ = 0;
+  bool ended_ = false;
+};
+
+inline Outcome run_program(const std::vector<std::string>& words,
+                           const std::vector<std::string>& settings = {}) {
+  return Program(words, settings).finish();
 }
 
 //! Runs `penstock` (the tool of this build).

@@ -1,6 +1,9 @@
 // Exported models trained over ranks, against the losses of Python's own loop (archives/losses.txt,
 // make_archives.py).
+#include "support/program.h"
+
 #include <penstock/base/error.h>
+#include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/train/trainer.h>
@@ -9,11 +12,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
 namespace penstock::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string archive(const std::string& name) {
   return PENSTOCK_SOURCE_DIR "/tests/train/archives/" + name;
@@ -97,6 +104,41 @@ TEST(ArchiveTraining, SplitsWhereItIsTold) {
       losses_of(test, {.split = {{"layers.1", SplitPoint::Beginning}, {"layers.2", SplitPoint::Beginning}}}),
       UsageError);
   EXPECT_THROW(losses_of(test, {.loss_output = "probabilities"}), UsageError);
+}
+
+// Measured times differ from run to run, and from rank to rank: all ranks take the places of one, and a run
+// that goes on takes those of the run before.
+TEST(ArchiveTraining, BalancedByMeasuredTimesRepeatsItsCuts) {
+  at::set_num_threads(1);
+  const test::TempDir dir;
+  RunOptions options;
+  options.parallel = {.pp = 3, .schedule = "1F1B", .microbatches = 2};
+  options.batch = 8;
+  options.optimizer.kind = OptimizerKind::Sgd;
+  options.rate.rate = 0.1;
+  options.checkpoint = {.directory = dir / "c", .every = 2, .keep = 9};
+  const auto train = [&](std::int64_t steps) {
+    options.steps = steps;
+    std::vector<double> losses;
+    run_thread_ranks(3, [&](World& world) {
+      const ArchiveModel model =
+          archive_model({.file = archive("language.pt2"), .balance = BalanceKind::Time});
+      const auto data = tensor_data(load_safetensors(archive("language.safetensors")),
+                                    {.positional = model.positional, .keywords = model.keywords});
+      const RunResult result = run(world, *model.model, *data, options);
+      if (world.rank().value == 0) losses = result.losses;
+    });
+    return losses;
+  };
+  const auto losses = train(4);
+  const std::string cuts = Checkpoint(dir / "c/step-00000000").note("cuts");
+  EXPECT_EQ(std::count(cuts.begin(), cuts.end(), ' '), 1) << cuts;
+  for (const std::int64_t step : {2, 4})
+    EXPECT_EQ(Checkpoint(dir / ("c/" + checkpoint_name(step))).note("cuts"), cuts);
+  fs::remove_all(dir / "c/step-00000004");
+  options.checkpoint.resume = true;
+  EXPECT_EQ(train(4), std::vector<double>(losses.begin() + 2, losses.end()));
+  EXPECT_EQ(Checkpoint(dir / "c/step-00000004").note("cuts"), cuts);
 }
 
 TEST(ArchiveTraining, AFixedBatchNeedsMicrobatchesOfItsSize) {

@@ -15,46 +15,84 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST(Faults, ARestartedRunHasTheLossesOfAQuietOne) {
+// Every kind at every moment, on one rank or the other: all faults of a moment in one run that starts again
+// after each. Silence is found after 3 s here and not after 15, so that the test does not wait.
+TEST(Faults, OfEveryKindAtEveryMomentCostNothingButTime) {
   const TempDir dir;
   const FaultRun quiet = run_with_faults("", {}, dir / "quiet");
   ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
   ASSERT_EQ(quiet.losses.size(), 6U);
-  // Two in a row each, on either rank, before and after the first checkpoint.
-  const std::vector<std::string> plans = {
-      "kill rank=1 step=3 action=1F1; throw rank=0 step=5 action=0B0 attempt=1",
-      "exit rank=0 at=setup; kill rank=0 step=4 at=update attempt=1",
-      "kill rank=1 step=4 at=checkpoint; exit rank=1 step=5 action=1SEND_B0 attempt=1",
-      "stop rank=1 step=5 action=1B0; throw rank=1 at=start attempt=1",
-      "throw rank=1 at=end; kill rank=0 at=end attempt=1",
-      "stall rank=0 step=3 action=0RECV_B1; throw rank=0 step=6 at=checkpoint attempt=1",
-  };
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    SCOPED_TRACE(plans[i]);
-    const FaultRun run =
-        run_with_faults(plans[i], {"--max-restarts=2", "--timeout=4"}, dir / std::to_string(i));
+  const std::vector<std::string> kinds{"kill", "throw", "stop", "exit", "cut"};
+  const std::vector<std::string> moments{"at=start",
+                                         "at=setup",
+                                         "step=3 action=<F1",
+                                         "step=5 action=<B0",
+                                         "step=5 at=update",
+                                         "step=4 at=checkpoint",
+                                         "at=end"};
+  for (std::size_t m = 0; m < moments.size(); ++m) {
+    std::string faults;
+    int count = 0;
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      if (kinds[k] == "cut" && moments[m] == "at=start") continue;  // there is nothing to cut yet
+      const std::string rank = std::to_string((k + m) % 2);
+      std::string moment = moments[m];
+      if (const auto stage = moment.find('<'); stage != std::string::npos) moment.replace(stage, 1, rank);
+      faults += kinds[k] + " rank=" + rank + " " + moment + " attempt=" + std::to_string(count++) + "; ";
+    }
+    SCOPED_TRACE(faults);
+    const std::string restarts = std::to_string(count);
+    const FaultRun run = run_with_faults(faults, {"--max-restarts=" + restarts}, dir / std::to_string(m),
+                                         {"PENSTOCK_HEARTBEAT=3"});
     EXPECT_EQ(run.outcome.code, 0) << run.outcome.err;
     EXPECT_EQ(run.losses, quiet.losses);
     EXPECT_EQ(run.left, "");
-    EXPECT_THAT(run.outcome.err, HasSubstr("restarting (2 of 2)"));
+    EXPECT_THAT(run.outcome.err, HasSubstr("restarting (" + restarts + " of " + restarts + ")"));
+    EXPECT_LT(run.seconds, bound(count, quiet)) << run.outcome.err;
+    std::printf("%s: %d faults in %.1f s\n", moments[m].c_str(), count, run.seconds);
   }
+}
+
+TEST(Faults, TwentyAtRandomChangeNothing) {
+  soak(7, 4, 5);
 }
 
 TEST(Faults, AreNamedWithRankStepStageActionAndCause) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
-      {"throw rank=1 step=3 action=1F1", {"step 3", "stage 1", "1F1", "rank 1", "a fault was asked for"}},
-      {"kill rank=1 step=4 action=1B0", {"rank 1 was in step 4, stage 1, action 1B0", "SIGKILL"}},
-      {"exit rank=0 step=2 action=0F1", {"rank 0 was in step 2, stage 0, action 0F1", "exited with code 3"}},
-      {"stop rank=0 step=3 action=0F1", {"rank 0 was in step 3, stage 0, action 0F1", "step 3", "rank 0"}},
-      {"kill rank=0 at=start", {"rank 0", "SIGKILL"}},
+      {"throw rank=1 step=3 action=1F1",
+       {"rank 1 failed first", "rank 1 was in step 3, stage 1, action 1F1", "a fault was asked for"}},
+      {"kill rank=1 step=4 action=1B0",
+       {"rank 1 failed first: it was killed by signal 9 (SIGKILL)",
+        "rank 1 was in step 4, stage 1, action 1B0"}},
+      {"exit rank=0 step=2 action=0F1",
+       {"rank 0 failed first: it exited with code 3", "rank 0 was in step 2, stage 0, action 0F1"}},
+      // Of those that live and do not answer the others know most.
+      {"stop rank=0 step=3 action=0F1",
+       {"rank 0 failed first: it was stopped and did not go on for 15",
+        "rank 0 was in step 3, stage 0, action 0F1"}},
+      {"cut rank=1 step=3 action=1F1", {"rank 1 failed first", "rank 1 was in step 3, stage 1, action 1F1"}},
+      {"stall rank=1 step=3 action=1F1", {"rank 0 waited 4", "rank 1 was in step 3, stage 1, action 1F1"}},
+      {"kill rank=0 at=start",
+       {"rank 0 failed first: it was killed by signal 9 (SIGKILL)", "rank 0 was in start"}},
+      {"cut rank=0 at=setup", {"rank 0 failed first", "rank 0 was in setup"}},
+      {"throw rank=1 step=2 at=checkpoint", {"rank 1 failed first", "rank 1 was in step 2, checkpoint"}},
+      {"nan rank=1 step=3 action=1F1",
+       {"rank 1", "step 3", "first seen in the output", "stage 1", "microbatch 0"}},
+      {"cut rank=1 at=end", {"rank 1 failed first", "rank 1 was in step 6, end"}},
   };
+  const TempDir dir;
+  const FaultRun quiet = run_with_faults("", {}, dir / "quiet");
+  int number = 0;
   for (const auto& [fault, texts] : cases) {
     SCOPED_TRACE(fault);
-    const TempDir dir;
-    const FaultRun run = run_with_faults(fault, {}, dir / "run");
+    const bool stall = fault.starts_with("stall");
+    const FaultRun run =
+        run_with_faults(fault, stall ? std::vector<std::string>{"--timeout=4"} : std::vector<std::string>{},
+                        dir / std::to_string(number++));
     EXPECT_EQ(run.outcome.code, 1);
     for (const std::string& text : texts) EXPECT_THAT(run.outcome.err, HasSubstr(text));
     EXPECT_EQ(run.left, "");
+    EXPECT_LT(run.seconds, bound(1, quiet)) << run.outcome.err;
   }
 }
 

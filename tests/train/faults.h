@@ -16,8 +16,20 @@ struct FaultRun {
   double seconds = 0;
 };
 
+//! `settings` are `NAME=VALUE` of the environment.
 FaultRun run_with_faults(const std::string& faults, const std::vector<std::string>& words,
-                         const std::string& directory);
+                         const std::string& directory, const std::vector<std::string>& settings = {});
+
+//! A command ends, or has started again, at most 30 s after each fault. Beside that the ranks must start and
+//! compute, which takes what the machine takes at this hour: each attempt gets three times the seconds of a
+//! quiet run that was just measured.
+double bound(int faults, const FaultRun& quiet);
+
+//! Runs that meet random faults, `each` one after the other, must end with the losses of a quiet run.
+void soak(unsigned seed, int runs, int each);
+
+//! The losses of a log, as text.
+std::vector<std::string> losses_of(const std::string& log);
 
 //! Processes whose command line holds the text.
 std::string processes_with(const std::string& text);

@@ -35,9 +35,9 @@ void TrainSettings::declare(Settings& s) {
   s.add("--stages", stages, "stages of the whole pipeline");
   s.add("--microbatches", microbatches, "parts of a batch in the pipeline [4]");
   s.add("--split", split, "where stages begin or end: layers.2=beginning,layers.4=end");
-  s.choice<BalanceKind>("--balance", balance,
-                        {{"params", BalanceKind::Parameters}, {"time", BalanceKind::Time}},
-                        "what is made equal where --split does not say (time: estimated operations)");
+  s.choice<BalanceKind>(
+      "--balance", balance, {{"params", BalanceKind::Parameters}, {"time", BalanceKind::Time}},
+      "what stages of a model have alike where --split does not say: bytes, or time as measured");
   s.add("--backend", backend, "gloo or auto");
   s.add("--steps", steps, "updates, those of a resumed run included [500; of a model 100]");
   s.add("--batch", batch, "examples of a step, over all replicas [16]");

@@ -1,5 +1,4 @@
-// Pieces of plain libtorch modules and optimizers: for programs whose ranks hold whole tensors, and as a
-// pattern for others.
+// Pieces of libtorch modules and optimizers, whose tensors are whole or distributed; a pattern for others.
 #pragma once
 
 #include <penstock/checkpoint/checkpoint.h>
@@ -18,8 +17,8 @@ class Optimizer;
 
 namespace penstock {
 
-//! Parameters and buffers of a module, whole, each named `prefix` and its path. A tensor that stands under
-//! several names is one piece with aliases.
+//! Parameters and buffers of a module, whole or this rank's part where they are distributed, each named
+//! `prefix` and its path. A tensor that stands under several names is one piece with aliases.
 std::vector<Piece> module_pieces(const torch::nn::Module& module, const std::string& prefix = {});
 
 //! The states that an optimizer (AdamW, Adam, SGD) has for these parameters, cut as the parameters are;

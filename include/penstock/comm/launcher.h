@@ -61,6 +61,7 @@ struct LaunchResult {
   bool timed_out = false;       //!< the deadline passed
   std::vector<RankExit> ranks;  //!< of the last attempt, those of this node
   std::optional<Rank> first_failure;
+  std::string cause;                //!< what the ranks or another node say of it; empty if nothing
   std::vector<std::string> flight;  //!< what the flight recorders say
 
   //! A few lines for people: the first failure, its last lines, what the others waited in.

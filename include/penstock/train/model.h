@@ -5,6 +5,7 @@
 #include <penstock/models/gpt_options.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/runtime/pipeline.h>
+#include <penstock/train/data.h>
 #include <penstock/train/options.h>
 
 #include <map>
@@ -29,6 +30,11 @@ class Model {
  public:
   virtual ~Model() = default;
 
+  //! Where so many stages of about equal measured time begin, as a text for `use_cuts`; empty for models that
+  //! are not balanced by measured times. One rank measures, on the rows of a microbatch, for all.
+  virtual std::string measured_cuts(int /*stages*/, const Batch& /*microbatch*/) { return {}; }
+  //! What `cut` shall do for that many stages.
+  virtual void use_cuts(const std::string& /*cuts*/) {}
   //! Decides where the stages begin; UsageError names the most there can be.
   virtual void cut(int stages) = 0;
   //! Before stages are asked for: their parameters are to be cut over these ranks. UsageError where that

@@ -22,6 +22,7 @@ class WhereaboutsBoard {
   std::map<std::string, std::string> environment() const;
   //! `step 7, stage 1, action 1F2`, or empty if the rank has said nothing.
   std::string of(int rank) const;
+  int ranks() const { return ranks_; }
   void clear();
 
  private:

@@ -30,6 +30,27 @@ LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<
   return options;
 }
 
+void Places::attach(LaunchOptions& options) {
+  options.environment.merge(board_.environment());
+  options.on_start = [this, then = std::move(options.on_start)](const std::vector<pid_t>& pids) {
+    if (then) then(pids);
+    complain();
+    board_.clear();
+  };
+}
+
+void Places::print_unless_well(const LaunchResult& result) const {
+  if (!result.ok && result.signal == 0) complain();
+}
+
+void Places::complain() const {
+  for (int rank = 0; rank < board_.ranks(); ++rank) {
+    const std::string place = board_.of(rank);
+    if (!place.empty()) std::fprintf(stderr, "rank %d was in %s\n", rank, place.c_str());
+  }
+  std::fflush(stderr);
+}
+
 void report_as_json(LaunchOptions& options) {
   options.on_line = [](Rank rank, bool is_error, std::string_view line) {
     JsonWriter json;

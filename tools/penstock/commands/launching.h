@@ -3,6 +3,7 @@
 #pragma once
 
 #include <penstock/comm/launcher.h>
+#include <penstock/train/whereabouts.h>
 
 #include <string>
 #include <vector>
@@ -14,6 +15,21 @@ bool is_rank_of(const std::string& command);
 
 //! Options that start this executable's `command words…` as ranks.
 LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& words);
+
+//! Where ranks were when an attempt ended badly, of those that say it (`penstock train`).
+class Places {
+ public:
+  explicit Places(int ranks) : board_(ranks) {}
+  //! Gives the ranks the board; what they said in a failed attempt is printed when the next one starts.
+  void attach(LaunchOptions& options);
+  //! For the last attempt.
+  void print_unless_well(const LaunchResult& result) const;
+
+ private:
+  void complain() const;
+
+  train::WhereaboutsBoard board_;
+};
 
 //! With `json`, every line of output and the end become objects on standard output.
 void report_as_json(LaunchOptions& options);

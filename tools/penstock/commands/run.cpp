@@ -60,7 +60,13 @@ int run_command(Arguments& arguments) {
   if (rendezvous) set_rendezvous(options, *rendezvous);
   if (log_dir) options.log_dir = *log_dir;
   if (arguments.json()) report_as_json(options);
-  return finish_launch(launch(options), arguments.json());
+  // Lines are by rank of the whole job, whose size is known only later; what nobody writes to takes no
+  // memory.
+  Places places(nodes > 1 ? 4096 : options.ranks);
+  places.attach(options);
+  const LaunchResult result = launch(options);
+  places.print_unless_well(result);
+  return finish_launch(result, arguments.json());
 }
 
 }  // namespace penstock::tool

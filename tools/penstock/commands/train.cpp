@@ -10,7 +10,6 @@
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
 #include <penstock/comm/launcher.h>
-#include <penstock/train/whereabouts.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -19,16 +18,6 @@
 
 namespace penstock::tool {
 namespace {
-
-// Where each rank was when an attempt ended badly.
-std::string places(const train::WhereaboutsBoard& board, int ranks) {
-  std::string text;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::string place = board.of(rank);
-    if (!place.empty()) text += "rank " + std::to_string(rank) + " was in " + place + "\n";
-  }
-  return text;
-}
 
 void complain(const std::string& text) {
   std::fputs(text.c_str(), stderr);
@@ -58,24 +47,20 @@ int train_command(Arguments& arguments) {
                            : on_terminal()  ? DisplayForm::Terminal
                                             : DisplayForm::Plain;
   if (form != DisplayForm::Json) print("# settled configuration\n" + asked.run.config + "\n");
-  train::WhereaboutsBoard board(ranks);
   LaunchOptions launch_options = ranks_of("train", ranks, settings.words());
   set_display(launch_options, form);
-  launch_options.environment.merge(board.environment());
   launch_options.max_restarts = static_cast<int>(asked.max_restarts);
   launch_options.grace = std::chrono::seconds(5);
   LineDrawer drawer;
   launch_options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
     drawer.draw(rank, is_error, line);
   };
-  launch_options.on_start = [&](const std::vector<pid_t>&) {
-    drawer.finish();
-    complain(places(board, ranks));  // of the attempt before
-    board.clear();
-  };
+  launch_options.on_start = [&](const std::vector<pid_t>&) { drawer.finish(); };
+  Places places(ranks);
+  places.attach(launch_options);
   const LaunchResult result = launch(launch_options);
   drawer.finish();
-  if (result.signal == 0 && !result.ok) complain(places(board, ranks));
+  places.print_unless_well(result);
   if (form == DisplayForm::Json) print(result_json(result) + "\n");
   if (!result.ok && result.signal == 0) complain("penstock: error: " + result.report());
   return result.exit_code();

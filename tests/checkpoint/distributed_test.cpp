@@ -1,0 +1,90 @@
+// Pieces of distributed tensors: the boxes are the elements that ranks have, and what is saved in one
+// placement is loaded in any other.
+#include "partitions.h"
+#include "support/check.h"
+#include "support/program.h"
+#include "tensors.h"
+
+#include <penstock/base/error.h>
+#include <penstock/checkpoint/checkpoint.h>
+#include <penstock/checkpoint/distributed.h>
+#include <penstock/checkpoint/writer.h>
+#include <penstock/comm/thread_ranks.h>
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+namespace penstock {
+namespace {
+
+using namespace test;
+
+Placements random_placements(Random& random, std::size_t axes, std::int64_t dims) {
+  Placements placements;
+  for (std::size_t i = 0; i < axes; ++i) {
+    if (dims == 0 || pick(random, 0, 2) == 0) {
+      placements.push_back(Replicate());
+    } else {
+      placements.push_back(Shard(pick(random, 0, dims - 1)));
+    }
+  }
+  return placements;
+}
+
+TEST(PlacedPart, IsWhatTheRankHasForAnyPlacementAndGoesToAnyOther) {
+  const unsigned seed = 11;
+  std::printf("seed %u\n", seed);
+  const TempDir dir;
+  for (const std::vector<std::int64_t>& grid : {std::vector<std::int64_t>{3}, {2, 2}, {2, 3}, {2, 1, 2}}) {
+    int ranks = 1;
+    for (const std::int64_t size : grid) ranks *= static_cast<int>(size);
+    run_thread_ranks(ranks, [&](World& world) {
+      Random random(seed);  // every rank draws the same
+      const DeviceMesh mesh(world.group(), grid);
+      const std::string place = dir / (std::to_string(ranks) + "-" + std::to_string(grid.size()));
+      std::vector<Piece> saved, wanted;
+      std::vector<at::Tensor> wholes, loaded;
+      for (int round = 0; round < 40; ++round) {
+        std::vector<std::int64_t> shape;
+        for (std::int64_t d = pick(random, 0, 3); d > 0; --d) shape.push_back(pick(random, 1, 7));
+        std::int64_t numel = 1;
+        for (const std::int64_t size : shape) numel *= size;
+        const at::Tensor whole = at::arange(numel, at::kFloat).reshape(shape);
+        const auto axes = grid.size();
+        const auto dims = static_cast<std::int64_t>(shape.size());
+        const Placements from = random_placements(random, axes, dims),
+                         to = random_placements(random, axes, dims);
+        const at::Tensor tensor = distribute_tensor(whole, mesh, from);
+        const std::string name = "t" + std::to_string(round);
+        saved.push_back(tensor_piece(name, tensor));
+        CHECK_THAT(at::equal(take(whole, saved.back().part), local_of(tensor)));
+        loaded.push_back(distributed_zeros(shape, mesh, to));
+        wanted.push_back(tensor_piece(name, loaded.back()));
+        wholes.push_back(whole);
+      }
+      CheckpointWriter writer(place, world.group());
+      writer.save(1, saved);
+      writer.wait();
+      Checkpoint(place + "/" + checkpoint_name(1)).load(wanted, world.group());
+      for (std::size_t i = 0; i < wholes.size(); ++i)
+        CHECK_THAT(at::equal(full_tensor(loaded[i]), wholes[i]));
+    });
+  }
+}
+
+TEST(PlacedPart, RefusesWhatIsStillToBeReduced) {
+  run_thread_ranks(2, [](World& world) {
+    const DeviceMesh mesh(world.group(), {2});
+    bool refused = false;
+    try {
+      placed_part({4, 4}, mesh, {Partial()});
+    } catch (const UsageError& error) {
+      refused = std::string(error.what()).find("Partial(sum)") != std::string::npos;
+    }
+    CHECK_THAT(refused);
+  });
+}
+
+}  // namespace
+}  // namespace penstock

@@ -102,10 +102,6 @@ Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, cons
   pipeline.replica = static_cast<std::uint32_t>(mesh.dp);
   if (made.sharded) {
     pipeline.data_parallel = made.sharded;
-  } else if (mesh.replicas.size() > 1 && mesh.tensors.size() > 1) {
-    std::vector<std::pair<StageId, std::shared_ptr<StageModule>>> parts;
-    for (const auto& [index, stage] : made.stages) parts.emplace_back(StageId(index), stage);
-    pipeline.data_parallel = replicate_parts(std::move(parts), mesh.replicas);
   } else if (mesh.replicas.size() > 1) {
     pipeline.data_parallel = std::make_shared<ReplicatedStages>(stages, mesh.replicas);
   }

@@ -4,7 +4,6 @@
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/tensor/dtensor.h>
 
-#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -27,34 +26,6 @@ ParallelPlan plan_for(const torch::nn::Module& module) {
   }
   return plan;
 }
-
-class ReplicatedParts : public DataParallel {
- public:
-  ReplicatedParts(std::vector<std::pair<StageId, std::shared_ptr<StageModule>>> stages, Group replicas)
-      : stages_(std::move(stages)), replicas_(std::move(replicas)) {}
-
-  void unshard(StageId) override {}
-  void reshard(StageId) override {}
-  void before_backward(StageId, bool) override {}
-  void reduce_grad(StageId stage) override {
-    const at::NoGradGuard no_grad;
-    for (const auto& [index, module] : stages_) {
-      if (index != stage) continue;
-      for (const NamedTensor& item : module->parameters()) {
-        if (!item.tensor.grad().defined()) continue;
-        const at::Tensor grad = local_part(item.tensor.grad());
-        const at::Tensor sum = grad.contiguous();
-        replicas_.all_reduce(sum);
-        sum.div_(replicas_.size());
-        if (!sum.is_same(grad)) grad.copy_(sum);
-      }
-    }
-  }
-
- private:
-  std::vector<std::pair<StageId, std::shared_ptr<StageModule>>> stages_;
-  Group replicas_;
-};
 
 }  // namespace
 
@@ -89,11 +60,6 @@ Part part_of(const at::Tensor& tensor) {
   box.offsets[dim] = std::min(each * mesh.coordinate(0), tensor.size(placement.dim()));
   box.lengths[dim] = local_of(tensor).size(placement.dim());
   return box;
-}
-
-std::shared_ptr<DataParallel> replicate_parts(
-    std::vector<std::pair<StageId, std::shared_ptr<StageModule>>> stages, const Group& replicas) {
-  return std::make_shared<ReplicatedParts>(std::move(stages), replicas);
 }
 
 }  // namespace penstock::train

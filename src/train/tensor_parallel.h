@@ -4,7 +4,6 @@
 
 #include <penstock/checkpoint/piece.h>
 #include <penstock/comm/group.h>
-#include <penstock/runtime/data_parallel.h>
 #include <penstock/runtime/stage_module.h>
 #include <penstock/train/model.h>
 
@@ -24,9 +23,5 @@ at::Tensor local_part(const at::Tensor& tensor);
 at::Tensor whole_of(const at::Tensor& tensor);
 //! Which part of the whole that is.
 Part part_of(const at::Tensor& tensor);
-
-//! Averages gradients over replicas at the end of a step, part by part: buckets cannot hold cut parameters.
-std::shared_ptr<DataParallel> replicate_parts(
-    std::vector<std::pair<StageId, std::shared_ptr<StageModule>>> stages, const Group& replicas);
 
 }  // namespace penstock::train

@@ -172,10 +172,18 @@ void FlatShard::start_reduce() {
   grads_ = at::Tensor();  // the work holds it
 }
 
+void FlatShard::wait_reduce() {
+  if (!reduced_.defined() || replicating_) return;
+  reduce_work_.wait();
+  if (!options_.replicas || options_.replicas->size() == 1) return;
+  replica_work_ = options_.replicas->iall_reduce(reduced_);
+  replicating_ = true;
+}
+
 void FlatShard::finish_reduce(const std::vector<bool>& used) {
   const at::NoGradGuard no_grad;
-  reduce_work_.wait();
-  if (options_.replicas && options_.replicas->size() > 1) options_.replicas->all_reduce(reduced_);
+  wait_reduce();
+  if (std::exchange(replicating_, false)) replica_work_.wait();
   const at::Tensor sum = std::exchange(reduced_, {}).to(shard_.scalar_type());
   const std::int64_t from = part_ * gather_.rank();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -195,6 +203,8 @@ void FlatShard::finish_reduce(const std::vector<bool>& used) {
 
 void FlatShard::abandon() noexcept {
   reduce_work_.detach();
+  replica_work_.detach();
+  replicating_ = false;
   reduced_ = grads_ = at::Tensor();
   for (Entry& entry : entries_) {
     entry.present = false;

@@ -38,8 +38,8 @@ class FlatShard {
   //! Whether the parameter has got a gradient since the last reduction.
   bool present(std::size_t entry) const { return entries_[entry].present; }
   void start_reduce();
-  //! Waits for it, so that only this rank's part is left in memory.
-  void wait_reduce() { reduce_work_.wait(); }
+  //! Waits for it, so that only this rank's part is left in memory; what is reduced over replicas goes on.
+  void wait_reduce();
   //! Waits, and adds to the gradients of the shards; `used` says of which (all, if empty).
   void finish_reduce(const std::vector<bool>& used = {});
   void abandon() noexcept;
@@ -83,7 +83,8 @@ class FlatShard {
   bool gathering_ = false;
   at::Tensor grads_;    //!< the whole gradient of this rank, from the first that is collected on
   at::Tensor reduced_;  //!< this rank's part, while it is reduced
-  Work reduce_work_;
+  Work reduce_work_, replica_work_;
+  bool replicating_ = false;  //!< the part is reduced over the replicas
 };
 
 }  // namespace penstock

@@ -222,6 +222,7 @@ std::vector<bool> ShardedUnits::used_anywhere() {
 void ShardedUnits::finish_reductions() try {
   for (Turn& turn : turns_) turn.waiting = 0;
   launch_full();
+  wait_last_reduction();  // before the next message over the replicas, on every rank
   const std::vector<bool> used = used_anywhere();
   for (const Turn& turn : turns_) {
     std::vector<bool> of_flat;

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLastLines = 12;
 constexpr std::chrono::milliseconds kTermTime{3000};  // between SIGTERM and SIGKILL
-constexpr std::chrono::milliseconds kTick{100};
+constexpr std::chrono::milliseconds kLauncherTick{100};
 
 // A directory for flight recordings that goes away with the launch.
 struct TemporaryDirectory {
@@ -155,7 +155,7 @@ class Attempt {
       waiting.push_back({child.process.out.get(), POLLIN, 0});
       waiting.push_back({child.process.err.get(), POLLIN, 0});
     }
-    poll(waiting.data(), waiting.size(), static_cast<int>(kTick.count()));
+    poll(waiting.data(), waiting.size(), static_cast<int>(kLauncherTick.count()));
     while (const int number = signals_.next()) pass_on(number);
     for (std::size_t i = 0; i < children_.size(); ++i) {
       Child& child = children_[i];

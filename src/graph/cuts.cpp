@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+constexpr std::size_t kNoStage = static_cast<std::size_t>(-1);
 
 bool within(const std::string& path, const std::string& module) {
   return path == module || (path.starts_with(module) && path[module.size()] == '.');
@@ -26,7 +26,7 @@ std::string place_of(const Node& node) {
 
 //! The nodes between which the graph must stay whole, and why.
 struct Bond {
-  std::size_t first = nowhere;  //!< cuts before first+1 … last are refused
+  std::size_t first = kNoStage;  //!< cuts before first+1 … last are refused
   std::size_t last = 0;
   std::string why;
 };
@@ -35,7 +35,7 @@ struct Bond {
 //! graph must be seen by one stage only once anybody writes them.
 std::vector<Bond> memory_bonds(const Graph& graph) {
   struct Use {
-    std::size_t birth = nowhere, first = nowhere, last = 0, last_write = nowhere;
+    std::size_t birth = kNoStage, first = kNoStage, last = 0, last_write = kNoStage;
     bool outside = false;
   };
   std::vector<Use> uses(graph.values.size() + 1);
@@ -53,7 +53,7 @@ std::vector<Bond> memory_bonds(const Graph& graph) {
     const auto touch = [&](ValueId id) {
       Use* use = use_of(id);
       if (!use) return;
-      if (use->birth == nowhere) use->birth = i;
+      if (use->birth == kNoStage) use->birth = i;
       use->last = i;
     };
     for_each_read(graph.nodes[i], touch);
@@ -64,7 +64,7 @@ std::vector<Bond> memory_bonds(const Graph& graph) {
   }
   std::vector<Bond> bonds;
   for (const Use& use : uses) {
-    if (use.last_write == nowhere) continue;
+    if (use.last_write == kNoStage) continue;
     const Node& writer = graph.nodes[use.last_write];
     if (use.outside) {
       bonds.push_back(
@@ -81,12 +81,12 @@ std::vector<Bond> memory_bonds(const Graph& graph) {
 //! Numbers that come from the elements of tensors cannot cross: messages are tensors.
 std::vector<Bond> scalar_bonds(const Graph& graph) {
   std::vector<Bond> bonds;
-  std::vector<std::size_t> bond_of(graph.values.size(), nowhere);
+  std::vector<std::size_t> bond_of(graph.values.size(), kNoStage);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     for_each_read(node, [&](ValueId id) {
       const std::size_t bond = bond_of[static_cast<std::size_t>(id.value)];
-      if (bond != nowhere) bonds[bond].last = i;
+      if (bond != kNoStage) bonds[bond].last = i;
     });
     if (node.kind != Node::Kind::Op || is_size_query(node)) continue;
     for_each_result(node, [&](ValueId id) {
@@ -108,10 +108,10 @@ std::vector<Bond> mutation_bonds(const Graph& graph) {
       for_each_read(graph.nodes[i], [&](ValueId id) { touches = touches || id == mutation.target; });
       for_each_result(graph.nodes[i], [&](ValueId id) { touches = touches || id == mutation.from; });
       if (!touches) continue;
-      if (bond.first == nowhere) bond.first = i;
+      if (bond.first == kNoStage) bond.first = i;
       bond.last = i;
     }
-    if (bond.first != nowhere) bonds.push_back(bond);
+    if (bond.first != kNoStage) bonds.push_back(bond);
   }
   return bonds;
 }
@@ -194,13 +194,13 @@ Graph annotate_split_points(const Graph& graph, const std::map<std::string, Spli
 Cuts cuts_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points) {
   std::set<std::size_t> cuts;
   for (const auto& [module, point] : points) {
-    std::size_t first = nowhere, last = 0;
+    std::size_t first = kNoStage, last = 0;
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
       if (!within(graph.nodes[i].module, module)) continue;
-      if (first == nowhere) first = i;
+      if (first == kNoStage) first = i;
       last = i;
     }
-    if (first == nowhere) {
+    if (first == kNoStage) {
       const std::string near = nearest(module, module_paths(graph));
       throw UsageError("no operator ran in a module " + quote(module, 200), {},
                        near.empty() ? "module_paths() lists the paths" : "did you mean " + near + "?");

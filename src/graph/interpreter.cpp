@@ -35,12 +35,12 @@ struct ListRecipe {
   std::vector<Operand> items;
 };
 
-constexpr std::uint32_t nowhere = 0xffffffff;
+constexpr std::uint32_t kNowhere = 0xffffffff;
 
 //! Where a return goes: one place of the frame, or one for each item of a list.
 struct Destination {
   bool is_list = false;
-  std::uint32_t place = nowhere;  //!< or the first of `list_places`
+  std::uint32_t place = kNowhere;  //!< or the first of `list_places`
   std::uint32_t count = 0;
 };
 
@@ -202,7 +202,7 @@ class Compiler {
   static bool is_tensor(const c10::Type& type) { return type.kind() == c10::TypeKind::TensorType; }
 
   std::uint32_t new_place(ValueId id) {
-    if (id == unused_value) return nowhere;
+    if (id == unused_value) return kNowhere;
     // A small frame stays in the cache: places whose values are gone are used again.
     std::uint32_t index = frame_size_;
     if (free_.empty()) {
@@ -303,7 +303,7 @@ inline void Interpreter::Program::store(Stack& stack, const Step& step, std::vec
     const Destination& to = destinations[i];
     IValue& value = stack[i - step.first_result];
     if (!to.is_list) {
-      if (to.place != nowhere) frame[to.place] = std::move(value);
+      if (to.place != kNowhere) frame[to.place] = std::move(value);
       continue;
     }
     const c10::ArrayRef<IValue> items = value.toListRef();
@@ -313,7 +313,7 @@ inline void Interpreter::Program::store(Stack& stack, const Step& step, std::vec
     }
     for (std::uint32_t k = 0; k < to.count; ++k) {
       const std::uint32_t place = list_places[to.place + k];
-      if (place != nowhere) frame[place] = items[k];
+      if (place != kNowhere) frame[place] = items[k];
     }
   }
   stack.clear();
@@ -364,7 +364,7 @@ inline void Interpreter::Program::call_typed(const Step& step, std::vector<IValu
     if (operands[i].from == From::Move) frame[operands[i].index] = IValue();
   }
   const std::uint32_t place = destinations[step.first_result].place;
-  if (place != nowhere) frame[place] = std::move(result);
+  if (place != kNowhere) frame[place] = std::move(result);
 }
 
 template <class After>

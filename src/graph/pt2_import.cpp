@@ -14,12 +14,12 @@ namespace {
 
 using c10::IValue;
 
-const std::string where = "models/model.json";
+const std::string kRecord = "models/model.json";
 
 void check_version(const Json& program) {
-  const Json& version = field(program, "schema_version", where);
-  const std::int64_t major = integer_at(field(version, "major", where), where);
-  const std::int64_t minor = integer_at(field(version, "minor", where), where);
+  const Json& version = field(program, "schema_version", kRecord);
+  const std::int64_t major = integer_at(field(version, "major", kRecord), kRecord);
+  const std::int64_t minor = integer_at(field(version, "minor", kRecord), kRecord);
   if (major != pt2_schema_major) {
     throw UsageError("the archive has schema version " + std::to_string(major) + "." + std::to_string(minor) +
                          ", but only version " + std::to_string(pt2_schema_major) + " is known",
@@ -34,18 +34,18 @@ class ProgramReader {
 
   Graph read() {
     check_version(program_);
-    const Json& module = field(program_, "graph_module", where);
-    scope_.graph = &object_at(field(module, "graph", where), where);
-    const Json& signature = field(module, "signature", where);
-    for (const Json& spec : array_at(field(signature, "input_specs", where), where)) read_input(spec);
-    nodes_.read_nodes(scope_, where);
-    for (const Json& spec : array_at(field(signature, "output_specs", where), where)) read_output(spec);
+    const Json& module = field(program_, "graph_module", kRecord);
+    scope_.graph = &object_at(field(module, "graph", kRecord), kRecord);
+    const Json& signature = field(module, "signature", kRecord);
+    for (const Json& spec : array_at(field(signature, "input_specs", kRecord), kRecord)) read_input(spec);
+    nodes_.read_nodes(scope_, kRecord);
+    for (const Json& spec : array_at(field(signature, "output_specs", kRecord), kRecord)) read_output(spec);
     read_structures(module);
     read_ranges();
     try {
       check_graph(graph_);
     } catch (const UsageError& error) {
-      fail_at(where, error.message());
+      fail_at(kRecord, error.message());
     }
     assign_storage(graph_);
     return std::move(graph_);
@@ -53,19 +53,19 @@ class ProgramReader {
 
  private:
   void read_input(const Json& json) {
-    const auto [kind, value] = choice_at(json, where);
+    const auto [kind, value] = choice_at(json, kRecord);
     const Json& spec = *value;
     if (kind == "parameter") {
       add_slot(Slot::Kind::Parameter, spec, "parameter_name", true);
     } else if (kind == "buffer") {
-      add_slot(Slot::Kind::Buffer, spec, "buffer_name", bool_at(field(spec, "persistent", where), where));
+      add_slot(Slot::Kind::Buffer, spec, "buffer_name", bool_at(field(spec, "persistent", kRecord), kRecord));
     } else if (kind == "tensor_constant") {
       add_slot(Slot::Kind::Constant, spec, "tensor_constant_name", false);
     } else if (kind == "user_input") {
-      add_user_input(field(spec, "arg", where));
+      add_user_input(field(spec, "arg", kRecord));
     } else if (kind == "constant_input") {
-      const std::string name = string_at(field(spec, "name", where), where);
-      const Arg arg = nodes_.read_arg(scope_, field(spec, "value", where), where);
+      const std::string name = string_at(field(spec, "name", kRecord), kRecord);
+      const Arg arg = nodes_.read_arg(scope_, field(spec, "value", kRecord), kRecord);
       add_baked(name, arg);
     } else {
       throw UsageError("the model has an input of kind " + kind + ", which is not supported", {},
@@ -74,10 +74,10 @@ class ProgramReader {
   }
 
   void add_slot(Slot::Kind kind, const Json& spec, const char* name_field, bool persistent) {
-    const std::string value = string_at(field(field(spec, "arg", where), "name", where), where);
-    const std::string name = string_at(field(spec, name_field, where), where);
+    const std::string value = string_at(field(field(spec, "arg", kRecord), "name", kRecord), kRecord);
+    const std::string name = string_at(field(spec, name_field, kRecord), kRecord);
     const auto place = places_.find(name);
-    if (place == places_.end()) fail_at(where, "the archive holds no tensor " + quote(name, 200));
+    if (place == places_.end()) fail_at(kRecord, "the archive holds no tensor " + quote(name, 200));
     if (place->second.pickled) {
       throw UsageError("the tensor " + quote(name, 200) + " is pickled, which only Python can read", {},
                        "export plain strided tensors on the CPU");
@@ -86,10 +86,10 @@ class ProgramReader {
       // A tied weight is one slot with several names.
       if (slot.kind != kind || !places_.at(slot.names[0]).same_tensor(place->second)) continue;
       slot.names.push_back(name);
-      nodes_.bind(scope_, value, {slot.value}, where);
+      nodes_.bind(scope_, value, {slot.value}, kRecord);
       return;
     }
-    const ValueId id = nodes_.define(scope_, value, ValueType::Tensor, where);
+    const ValueId id = nodes_.define(scope_, value, ValueType::Tensor, kRecord);
     graph_.value(id).meta = place->second.meta;
     graph_.slots.push_back({.kind = kind,
                             .value = id,
@@ -99,54 +99,54 @@ class ProgramReader {
   }
 
   void add_user_input(const Json& arg) {
-    const auto [kind, value] = choice_at(arg, where);
+    const auto [kind, value] = choice_at(arg, kRecord);
     if (kind == "as_tensor") {
-      const std::string name = string_at(field(*value, "name", where), where);
-      graph_.inputs.push_back({nodes_.define(scope_, name, ValueType::Tensor, where), std::nullopt});
+      const std::string name = string_at(field(*value, "name", kRecord), kRecord);
+      graph_.inputs.push_back({nodes_.define(scope_, name, ValueType::Tensor, kRecord), std::nullopt});
       return;
     }
     if (kind == "as_sym_int") {
-      const auto [form, name] = choice_at(*value, where);
+      const auto [form, name] = choice_at(*value, kRecord);
       if (form == "as_name") {
         graph_.inputs.push_back(
-            {nodes_.define(scope_, string_at(*name, where), ValueType::Int, where), std::nullopt});
+            {nodes_.define(scope_, string_at(*name, kRecord), ValueType::Int, kRecord), std::nullopt});
         return;
       }
     }
-    add_baked("input_" + std::to_string(graph_.inputs.size()), nodes_.read_arg(scope_, arg, where));
+    add_baked("input_" + std::to_string(graph_.inputs.size()), nodes_.read_arg(scope_, arg, kRecord));
   }
 
   void add_baked(const std::string& name, const Arg& arg) {
     if (!arg.constant() || arg.constant()->isList())
-      fail_at(where, "input " + quote(name) + " is no plain constant");
+      fail_at(kRecord, "input " + quote(name) + " is no plain constant");
     const IValue& constant = *arg.constant();
     const ValueType type = constant.isDouble() ? ValueType::Float
                            : constant.isBool() ? ValueType::Bool
                                                : ValueType::Int;
-    graph_.inputs.push_back({nodes_.define(scope_, name, type, where), constant});
+    graph_.inputs.push_back({nodes_.define(scope_, name, type, kRecord), constant});
   }
 
   void read_output(const Json& json) {
-    const auto [kind, value] = choice_at(json, where);
+    const auto [kind, value] = choice_at(json, kRecord);
     if (kind == "user_output" || kind == "loss_output") {
-      const Json& arg = field(*value, "arg", where);
-      Arg output = kind == "user_output" ? nodes_.read_arg(scope_, arg, where) : named(arg);
-      if (output.list()) fail_at(where, "an output that is a list");
+      const Json& arg = field(*value, "arg", kRecord);
+      Arg output = kind == "user_output" ? nodes_.read_arg(scope_, arg, kRecord) : named(arg);
+      if (output.list()) fail_at(kRecord, "an output that is a list");
       graph_.outputs.push_back(std::move(output));
     } else if (kind == "buffer_mutation" || kind == "parameter_mutation") {
       const std::string name = string_at(
-          field(*value, kind == "buffer_mutation" ? "buffer_name" : "parameter_name", where), where);
-      const Arg from = named(field(*value, "arg", where));
+          field(*value, kind == "buffer_mutation" ? "buffer_name" : "parameter_name", kRecord), kRecord);
+      const Arg from = named(field(*value, "arg", kRecord));
       for (const Slot& slot : graph_.slots) {
         if (std::find(slot.names.begin(), slot.names.end(), name) == slot.names.end()) continue;
         graph_.mutations.push_back({slot.value, tensor_of(from)});
         return;
       }
-      fail_at(where, "an output writes " + quote(name, 200) + ", which is no buffer or parameter");
+      fail_at(kRecord, "an output writes " + quote(name, 200) + ", which is no buffer or parameter");
     } else if (kind == "user_input_mutation") {
       const Arg target =
-          nodes_.lookup(scope_, string_at(field(*value, "user_input_name", where), where), where);
-      graph_.mutations.push_back({tensor_of(target), tensor_of(named(field(*value, "arg", where)))});
+          nodes_.lookup(scope_, string_at(field(*value, "user_input_name", kRecord), kRecord), kRecord);
+      graph_.mutations.push_back({tensor_of(target), tensor_of(named(field(*value, "arg", kRecord)))});
     } else {
       throw UsageError("the model has an output of kind " + kind + ", which is not supported", {},
                        "export the forward pass only");
@@ -154,43 +154,43 @@ class ProgramReader {
   }
 
   Arg named(const Json& arg) const {
-    return nodes_.lookup(scope_, string_at(field(arg, "name", where), where), where);
+    return nodes_.lookup(scope_, string_at(field(arg, "name", kRecord), kRecord), kRecord);
   }
 
   ValueId tensor_of(const Arg& arg) const {
     if (!arg.value() || graph_.value(*arg.value()).type != ValueType::Tensor)
-      fail_at(where, "a mutation that is no tensor");
+      fail_at(kRecord, "a mutation that is no tensor");
     return *arg.value();
   }
 
   void read_structures(const Json& module) {
     NamedTuples tuples;
-    if (const Json* fields = optional_field(module, "treespec_namedtuple_fields", where)) {
-      for (const auto& [name, tuple] : object_at(*fields, where).items()) {
-        for (const Json& item : array_at(field(tuple, "field_names", where), where)) {
-          tuples[name].push_back(string_at(item, where));
+    if (const Json* fields = optional_field(module, "treespec_namedtuple_fields", kRecord)) {
+      for (const auto& [name, tuple] : object_at(*fields, kRecord).items()) {
+        for (const Json& item : array_at(field(tuple, "field_names", kRecord), kRecord)) {
+          tuples[name].push_back(string_at(item, kRecord));
         }
       }
     }
-    for (const Json& entry : array_at(field(module, "module_call_graph", where), where)) {
-      if (string_at(field(entry, "fqn", where), where) != "") continue;
-      const Json& signature = field(entry, "signature", where);
+    for (const Json& entry : array_at(field(module, "module_call_graph", kRecord), kRecord)) {
+      if (string_at(field(entry, "fqn", kRecord), kRecord) != "") continue;
+      const Json& signature = field(entry, "signature", kRecord);
       graph_.input_structure =
-          pt2_structure(string_at(field(signature, "in_spec", where), where), tuples, where);
+          pt2_structure(string_at(field(signature, "in_spec", kRecord), kRecord), tuples, kRecord);
       graph_.output_structure =
-          pt2_structure(string_at(field(signature, "out_spec", where), where), tuples, where);
+          pt2_structure(string_at(field(signature, "out_spec", kRecord), kRecord), tuples, kRecord);
       return;
     }
-    fail_at(where, "the module call graph has no root");
+    fail_at(kRecord, "the module call graph has no root");
   }
 
   void read_ranges() {
-    const Json* ranges = optional_field(program_, "range_constraints", where);
+    const Json* ranges = optional_field(program_, "range_constraints", kRecord);
     if (!ranges) return;
-    for (const auto& [symbol, range] : object_at(*ranges, where).items()) {
+    for (const auto& [symbol, range] : object_at(*ranges, kRecord).items()) {
       SymbolRange read{.symbol = symbol};
-      if (const Json* min = optional_field(range, "min_val", where)) read.min = integer_at(*min, where);
-      if (const Json* max = optional_field(range, "max_val", where)) read.max = integer_at(*max, where);
+      if (const Json* min = optional_field(range, "min_val", kRecord)) read.min = integer_at(*min, kRecord);
+      if (const Json* max = optional_field(range, "max_val", kRecord)) read.max = integer_at(*max, kRecord);
       graph_.symbols.push_back(std::move(read));
     }
   }

@@ -8,6 +8,14 @@
 
 namespace penstock {
 
+//! A module's `named_parameters()` or `named_buffers()` as a list.
+template <typename Dict>
+std::vector<NamedTensor> listed(const Dict& tensors) {
+  std::vector<NamedTensor> all;
+  for (const auto& item : tensors) all.push_back({item.key(), item.value()});
+  return all;
+}
+
 //! Each tensor once: tied parameters have several names, the first counts. Undefined ones are left out.
 std::vector<NamedTensor> each_once(const std::vector<NamedTensor>& tensors);
 

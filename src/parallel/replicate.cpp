@@ -11,12 +11,6 @@
 namespace penstock {
 namespace {
 
-std::vector<NamedTensor> listed(const torch::OrderedDict<std::string, at::Tensor>& dict) {
-  std::vector<NamedTensor> all;
-  for (const auto& item : dict) all.push_back({item.key(), item.value()});
-  return all;
-}
-
 std::vector<at::Tensor> tensors(const std::vector<NamedTensor>& named) {
   std::vector<at::Tensor> all;
   for (const NamedTensor& item : named) all.push_back(item.tensor);

@@ -14,12 +14,6 @@
 namespace penstock {
 namespace {
 
-std::vector<NamedTensor> listed(const torch::OrderedDict<std::string, at::Tensor>& dict) {
-  std::vector<NamedTensor> all;
-  for (const auto& item : dict) all.push_back({item.key(), item.value()});
-  return all;
-}
-
 // The unit of each parameter: the innermost that has it; of one that several parts share, the root.
 std::map<const void*, std::size_t> owners(const torch::nn::Module& module,
                                           const std::vector<std::shared_ptr<torch::nn::Module>>& units) {

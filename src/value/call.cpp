@@ -43,14 +43,14 @@ struct Hooked {
   void link() { all = parts.size() == 1 ? parts.front() : std::make_shared<Chain>(parts); }
 };
 
-struct Registry {
+struct Hooks {
   std::shared_mutex mutex;
   std::unordered_map<const void*, Hooked> hooks;
   std::atomic<std::size_t> count{0};  // so that programs without hooks take no lock
 };
 
-Registry& registry() {
-  static Registry all;
+Hooks& all_hooks() {
+  static Hooks all;
   return all;
 }
 
@@ -58,7 +58,7 @@ Registry& registry() {
 
 HookedModule::HookedModule(const void* module, std::shared_ptr<CallHooks> hooks)
     : module_(module), hooks_(std::move(hooks)) {
-  Registry& all = registry();
+  Hooks& all = all_hooks();
   const std::unique_lock lock(all.mutex);
   Hooked& hooked = all.hooks[module];
   const auto alone = [](const std::shared_ptr<CallHooks>& part) { return part->alone(); };
@@ -71,7 +71,7 @@ HookedModule::HookedModule(const void* module, std::shared_ptr<CallHooks> hooks)
 
 HookedModule::~HookedModule() {
   if (module_ == nullptr) return;
-  Registry& all = registry();
+  Hooks& all = all_hooks();
   const std::unique_lock lock(all.mutex);
   Hooked& hooked = all.hooks.at(module_);
   std::erase(hooked.parts, hooks_);
@@ -84,7 +84,7 @@ HookedModule::~HookedModule() {
 }
 
 std::shared_ptr<CallHooks> hooks_of(const void* module) {
-  Registry& all = registry();
+  Hooks& all = all_hooks();
   if (all.count.load(std::memory_order_acquire) == 0) return nullptr;
   const std::shared_lock lock(all.mutex);
   const auto found = all.hooks.find(module);

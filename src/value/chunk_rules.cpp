@@ -16,14 +16,14 @@ namespace {
 using c10::IValue;
 using Kind = Structure::Kind;
 
-struct Registry {
+struct Splitters {
   std::mutex mutex;
   std::unordered_map<std::type_index, Splitter>
       splitters;  // values never move, so pointers to them stay good
 };
 
-Registry& registry() {
-  static Registry instance;
+Splitters& all_splitters() {
+  static Splitters instance;
   return instance;
 }
 
@@ -151,17 +151,17 @@ std::vector<LeafRule> leaf_rules(const FlatTree& tree, const std::optional<Chunk
 void register_splitter(std::type_index type, Splitter splitter) {
   if (!splitter.rows || !splitter.split)
     throw UsageError("a splitter needs the functions `rows` and `split`");
-  const std::scoped_lock lock(registry().mutex);
-  registry().splitters.insert_or_assign(type, std::move(splitter));
+  const std::scoped_lock lock(all_splitters().mutex);
+  all_splitters().splitters.insert_or_assign(type, std::move(splitter));
 }
 
 const Splitter* find_splitter(const IValue& value) {
   c10::intrusive_ptr<torch::CustomClassHolder> keep;
   const torch::CustomClassHolder* holder = holder_of(value, keep);
   if (holder == nullptr) return nullptr;
-  const std::scoped_lock lock(registry().mutex);
-  const auto found = registry().splitters.find(typeid(*holder));
-  return found == registry().splitters.end() ? nullptr : &found->second;
+  const std::scoped_lock lock(all_splitters().mutex);
+  const auto found = all_splitters().splitters.find(typeid(*holder));
+  return found == all_splitters().splitters.end() ? nullptr : &found->second;
 }
 
 }  // namespace penstock

@@ -107,7 +107,8 @@ TEST(TrainCommand, RefusesWhatFitsNoRunBeforeStartingRanks) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--batch=2"}, "microbatches"}, {{"--ranks=3", "--dp=2"}, "cannot be shared"},
       {{"--schedule=2F2B"}, "2F2B"},   {{"--resume"}, "--checkpoint"},
-      {{"nowhere.pt2"}, "--data"},     {{"--optimizer=adam"}, "adamw"},
+      {{"nowhere.pt2"}, "--data"},     {{"--data=nowhere.txt"}, "there is no file 'nowhere.txt'"},
+      {{"--optimizer=adam"}, "adamw"},
   };
   for (const auto& [words, hint] : cases) {
     const Outcome outcome = penstock(small(words));

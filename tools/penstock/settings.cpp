@@ -127,6 +127,12 @@ void Settings::read(const std::string& path) {
   }
 }
 
+void Settings::leave_out(const std::vector<std::string>& names) {
+  std::erase_if(entries_, [&](const Entry& entry) {
+    return std::find(names.begin(), names.end(), entry.name) != names.end();
+  });
+}
+
 std::string Settings::toml() const {
   std::string text;
   for (const Entry& entry : entries_)

@@ -66,6 +66,8 @@ class Settings {
 
   //! After `Arguments::parse`: takes from the file what the command line did not give.
   void read(const std::string& path);
+  //! Leaves settings out of what follows: those that have no meaning in this run.
+  void leave_out(const std::vector<std::string>& names);
   //! All settings that have a value, one a line.
   std::string toml() const;
   //! The same as words of a command line.

@@ -5,6 +5,8 @@
 #include <penstock/base/text.h>
 #include <penstock/schedule/generate.h>
 
+#include <filesystem>
+
 namespace penstock::tool {
 namespace {
 
@@ -122,6 +124,10 @@ void TrainSettings::settle() {
   if (!built_in() && data.empty())
     throw UsageError("a model needs data", {},
                      "--data FILE.safetensors with tensors named like the model's inputs, and target");
+  // Here once, and not by every rank.
+  for (const std::string& file : {model, data})
+    if (!file.empty() && (!std::filesystem::exists(file) || std::filesystem::is_directory(file)))
+      throw UsageError("there is no file " + quote(file, 200));
   run.steps = steps.value_or(built_in() ? 500 : 100);
   run.batch = batch.value_or(16);
   run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
@@ -144,6 +150,12 @@ void TrainSettings::settle() {
     throw UsageError("--max-restarts must not be negative, and --timeout positive");
   parse_backend(backend);
   train::check(run);
+}
+
+std::vector<std::string> TrainSettings::idle() const {
+  if (built_in()) return {"--split", "--balance", "--loss", "--loss-output"};
+  return {"--seq",    "--layers",       "--width",     "--heads",  "--dropout",
+          "--untied", "--feed-forward", "--positions", "--sample", "--prompt"};
 }
 
 SplitPoints read_split_points(const std::vector<std::string>& words) {

@@ -34,6 +34,8 @@ struct TrainSettings {
   void settle();
 
   bool built_in() const { return model.empty(); }
+  //! Options that this run does not look at: those of the GPT for a model, and the other way round.
+  std::vector<std::string> idle() const;
 
  private:
   // Whole numbers and flags that the options hold in other types, or the other way round.

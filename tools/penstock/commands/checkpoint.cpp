@@ -11,9 +11,23 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 namespace penstock::tool {
 namespace {
+
+// A configuration has many lines; what stands in a file is never printed as it is.
+std::string note_text(const std::string& name, const std::string& note) {
+  if (note.find('\n') == std::string::npos) return "note " + name + ": " + quote(note, 200) + "\n";
+  std::string text = "note " + name + ":\n";
+  std::istringstream lines(note);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) continue;
+    const std::string shown = quote(line, 200);
+    text += "  " + shown.substr(1, shown.size() - 2) + "\n";
+  }
+  return text;
+}
 
 namespace fs = std::filesystem;
 
@@ -58,7 +72,7 @@ std::string summary_of(const Checkpoint& checkpoint) {
     if (!tensor.aliases.empty()) text += "  = " + join(tensor.aliases, " = ");
     text += "\n";
   }
-  for (const auto& [name, note] : checkpoint.notes()) text += "note " + name + ": " + quote(note, 200) + "\n";
+  for (const auto& [name, note] : checkpoint.notes()) text += note_text(name, note);
   return text;
 }
 

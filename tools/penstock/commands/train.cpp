@@ -39,6 +39,7 @@ int train_command(Arguments& arguments) {
   arguments.parse();
   if (!asked.config.empty()) settings.read(asked.config);
   asked.settle();
+  settings.leave_out(asked.idle());
   asked.run.config = settings.toml();
   if (is_rank_of("train") || started_by_another_launcher()) return be_a_training_rank(asked);
 

@@ -44,7 +44,7 @@ function(penstock_compile_options target)
       # libtorch's headers have a fence (in the count of a node's references) that GCC cannot instrument, and says so.
       target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
     endif()
-    if(PENSTOCK_SANITIZE STREQUAL "undefined")
+    if(PENSTOCK_SANITIZE MATCHES "undefined")
       # The wheel's classes have no type information for us to look up, so the vptr check cannot work on them.
       target_compile_options(${target} PRIVATE -fno-sanitize=vptr -fno-sanitize-recover=undefined)
     endif()

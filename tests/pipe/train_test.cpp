@@ -8,6 +8,8 @@
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <algorithm>
 #include <random>
 
@@ -19,18 +21,20 @@ using test::Batch;
 
 const SplitSpec uncut = SplitPolicy([](const Graph&) { return Cuts{}; });
 
-//! A batch of 8 rows for each of the committed archives.
+//! A batch of 8 rows for each of the committed archives. Thread ranks draw it at the same time, so from
+//! generators of their own.
 Batch batch_for(const std::string& name) {
-  torch::manual_seed(4);
-  if (name == "gpt") return {{torch::randint(0, 13, {8, 5})}};
-  if (name == "convnet") return {{torch::randn({8, 2, 8, 8})}};
-  if (name == "lstm") return {{torch::randn({8, 5, 3})}};
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(4);
+  const auto normal = [&](at::IntArrayRef sizes) { return at::randn(sizes, generator); };
+  if (name == "gpt") return {{at::randint(0, 13, {8, 5}, generator, at::kLong)}};
+  if (name == "convnet") return {{normal({8, 2, 8, 8})}};
+  if (name == "lstm") return {{normal({8, 5, 3})}};
   if (name == "mixed") {
     c10::Dict<std::string, at::Tensor> other;
-    other.insert("u", torch::randn({8, 3}));
-    return {{torch::randn({8, 4}), true}, {{"other", other}}};
+    other.insert("u", normal({8, 3}));
+    return {{normal({8, 4}), true}, {{"other", other}}};
   }
-  return {{torch::randn({8, 6})}};
+  return {{normal({8, 6})}};
 }
 
 //! `stages` stages at random legal cuts; the same on every rank.

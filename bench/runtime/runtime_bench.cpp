@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <map>
 
 namespace ps = penstock;
 
@@ -62,6 +63,19 @@ Alone run_alone(const ps::bench::Work& work, const ps::PipelineStage& stage, int
   return {kept, Count::peak() - before};
 }
 
+// What this rank did in a step, in microseconds a microbatch by kind of action; `wait` is for messages.
+std::map<std::string, double> parts_of(const ps::Timeline& timeline, int rank) {
+  std::map<std::string, double> parts;
+  double before = 0;
+  for (const ps::TimedAction& timed : timeline.ranks[static_cast<std::size_t>(rank)]) {
+    parts[std::string(ps::kind_text(timed.action.kind()))] += timed.end - timed.start;
+    parts["wait"] += timed.start - before;
+    before = timed.end;
+  }
+  for (auto& [name, seconds] : parts) seconds *= 1e6 / timeline.microbatches;
+  return parts;
+}
+
 // The fastest and the median of the steps, in seconds; what a step costs in processor time and switches.
 int run_rank(const std::string& model, const std::string& schedule, int microbatches, int steps) {
   ps::bench::CountingAllocator::install();
@@ -77,6 +91,7 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   ps::PipelineSchedule pipeline({stage}, schedule, microbatches, options);
   std::vector<double> seconds;
   std::vector<double> over_bound;
+  std::map<std::string, double> parts;
   Usage before;
   const auto in_flight = static_cast<double>(pipeline.program().peak_in_flight(stage.index()));
   run_alone(work, stage, microbatches);  // makes the gradients
@@ -88,6 +103,7 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
     const ps::StepResult result = pipeline.step(work.input);
     world.group().barrier();
     if (step < 2) continue;
+    parts = parts_of(result.timeline, world.rank().value);
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     over_bound.push_back(seconds.back() /
                          ps::bench::bound(pipeline.program(), world.group(), result.timeline));
@@ -107,6 +123,9 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
       fixed + (in_flight - 1) * static_cast<double>(alone.activations) + static_cast<double>(alone.peak);
   // Every rank's memory, on rank 0's line.
   const auto memory = world.group().all_gather(at::tensor({peak / kept, peak / needed}, at::kDouble));
+  c10::Dict<std::string, double> mine;
+  for (const auto& [name, us] : parts) mine.insert(name, us);
+  const std::vector<c10::IValue> all_parts = world.group().all_gather_object(mine);
   if (world.rank().value != 0) return 0;
   ps::JsonWriter json;
   json.begin_object().field("model", model).field("schedule", schedule).field("microbatches", microbatches);
@@ -118,6 +137,13 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   for (const at::Tensor& ratios : memory) json.value(ratios[0].item<double>());
   json.end_array().key("memory_over_needed").begin_array();  // and what a backward needs while it runs
   for (const at::Tensor& ratios : memory) json.value(ratios[1].item<double>());
+  json.end_array().key("us_a_microbatch").begin_array();  // of each rank, in its last step
+  for (const c10::IValue& rank : all_parts) {
+    json.begin_object();
+    for (const auto& item : rank.toGenericDict())
+      json.field(item.key().toStringRef(), item.value().toDouble());
+    json.end_object();
+  }
   json.end_array().end_object();
   std::cout << json.text() << std::endl;
   return 0;

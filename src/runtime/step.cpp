@@ -72,7 +72,7 @@ void Step::run() {
 // tag, as long as their memory is small. They are posted many at a time, so that the other side wakes up
 // once for all of them.
 void Step::post_ahead(const ActionList& actions, std::size_t at) {
-  constexpr std::size_t many = 32, memory = 1U << 20U;
+  constexpr std::size_t many = 32, memory = 256U << 10U;
   if (ahead_.next <= at) ahead_.next = at;
   if (ahead_.count > many / 2) return;
   for (; ahead_.next < actions.size() && ahead_.count < many; ++ahead_.next) {

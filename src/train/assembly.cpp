@@ -106,9 +106,13 @@ Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, cons
     pipeline.data_parallel = std::make_shared<ReplicatedStages>(stages, mesh.replicas);
   }
   const ActionFunction watching = watched_action(progress, made.stages);
-  for (int kind = static_cast<int>(ActionKind::Forward); kind <= static_cast<int>(ActionKind::ReduceGrad);
-       ++kind)
-    pipeline.custom[static_cast<ActionKind>(kind)] = watching;
+  for (int number = static_cast<int>(ActionKind::Forward); number <= static_cast<int>(ActionKind::ReduceGrad);
+       ++number) {
+    // Receives never block, so there is nothing to watch; left alone, they can be posted ahead.
+    const auto kind = static_cast<ActionKind>(number);
+    const bool receive = kind == ActionKind::RecvForward || kind == ActionKind::RecvBackward;
+    if (!receive || progress.faults.wait_for(kind)) pipeline.custom[kind] = watching;
+  }
   made.pipeline = std::make_unique<PipelineSchedule>(stages, schedule, std::move(pipeline));
   made.optimizer = std::make_unique<Optimizer>(distinct_parameters(made.stages), options.optimizer);
   return made;

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -111,6 +112,12 @@ Faults Faults::from_environment(int rank) {
   for (Fault& fault : parse_faults(text))
     if (fault.rank == rank && fault.attempt == attempt_number()) faults.faults_.push_back(std::move(fault));
   return faults;
+}
+
+bool Faults::wait_for(ActionKind kind) const {
+  return std::any_of(faults_.begin(), faults_.end(), [kind](const Fault& fault) {
+    return fault.place.find(kind_text(kind)) != std::string::npos;
+  });
 }
 
 bool Faults::at(std::int64_t step, std::string_view place) {

@@ -36,6 +36,8 @@ class Faults {
   static Faults from_environment(int rank);
 
   bool empty() const { return faults_.empty(); }
+  //! Whether one of them is for a transfer of this kind.
+  bool wait_for(ActionKind kind) const;
   //! Does what is due here. True if a parameter is to become NaN.
   bool at(std::int64_t step, std::string_view place);
 

@@ -54,6 +54,38 @@ TEST(SetUp, DifferencesNameTheFieldAndTheRank) {
                   PipelineSchedule(stages_for(mlp(), world.group(), kind, 1), kind, 4, options_for(mlp(), 2));
                 }),
       Each(AllOf(HasSubstr("schedule"), HasSubstr("GPipe on rank 0"), HasSubstr("1F1B on rank 1"))));
+  // Rank 1 has another value of one option.
+  struct Difference {
+    const char* field;
+    void (*change)(PipelineOptions&);
+  };
+  for (const Difference& difference :
+       {Difference{"scaling of gradients", [](PipelineOptions& options) { options.scale_grads = false; }},
+        Difference{"loss on all ranks", [](PipelineOptions& options) { options.loss_on_all_ranks = true; }},
+        Difference{"shared parameters",
+                   [](PipelineOptions& options) {
+                     options.shared = {{{StageId(0), "linear.weight"}, {StageId(1), "linear.weight"}}};
+                   }},
+        Difference{"seed", [](PipelineOptions& options) { options.seed = 3; }}}) {
+    EXPECT_THAT(errors_of(2,
+                          [&](World& world) {
+                            PipelineOptions options = options_for(mlp(), 2);
+                            if (world.rank().value == 1) difference.change(options);
+                            make(world, 4, options);
+                          }),
+                Each(AllOf(HasSubstr(difference.field), HasSubstr("on rank 1"))));
+  }
+}
+
+TEST(SetUp, ADifferenceInTheTableOfOneRankIsFound) {
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          Schedule schedule = make_schedule(ScheduleKind::GPipe, {2, 1, 4});
+                          if (world.rank().value == 1) std::swap(schedule.ranks[0][0], schedule.ranks[0][1]);
+                          PipelineSchedule(stages_for(mlp(), world.group(), ScheduleKind::GPipe, 1), schedule,
+                                           options_for(mlp(), 2));
+                        }),
+              Each(AllOf(HasSubstr("program"), HasSubstr("on rank 1"))));
 }
 
 TEST(SetUp, RefusesWhatCannotBe) {

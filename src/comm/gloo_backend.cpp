@@ -56,6 +56,7 @@ class GlooTransport : public Transport {
         device_(std::make_shared<Device>(std::move(address))) {}
 
   bool collectives_have_futures() const override { return true; }
+  bool has_a_thread() const override { return true; }
 
   c10::intrusive_ptr<c10d::Backend> connect(Domain& domain, const std::string& name,
                                             const std::vector<int>& members, int me) override {

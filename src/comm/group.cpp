@@ -55,8 +55,9 @@ void check_elements(const GroupState& group, const char* op, const at::Tensor& l
 //! Issues one operation. `call` gets the backend and returns its work; `peer` is -1 for a collective.
 template <class Call>
 Work issue(const std::shared_ptr<GroupState>& group, const char* op, const at::Tensor& tensor, int peer,
-           int tag, bool collective, const Call& call) {
+           int tag, bool collective, const Call& call, Arrival arrival = {}) {
   const auto state = std::make_shared<WorkState>();
+  state->arrival = arrival;
   state->domain = group->domain;
   state->group = group;
   state->record.op = op;
@@ -92,6 +93,9 @@ Work issue(const std::shared_ptr<GroupState>& group, const char* op, const at::T
   if (collective && group->transport->collectives_have_futures()) state->future = state->work->getFuture();
   return Work(state);
 }
+
+// Of a message for which a thread's time slice is long.
+constexpr std::size_t kSmall = 64U << 10U;
 
 at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
   at::Tensor result = rows[0].clone();
@@ -213,19 +217,25 @@ std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
 Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
   check_member(*state_, to, "send");
   const at::Tensor whole = tensor.contiguous();
-  return issue(state_, "send", whole, to, tag, false, [&](c10d::Backend& backend) {
+  Work work = issue(state_, "send", whole, to, tag, false, [&](c10d::Backend& backend) {
     std::vector<at::Tensor> tensors{whole};
     return backend.send(tensors, to, tag);
   });
+  if (state_->transport->has_a_thread() && whole.nbytes() <= kSmall) give_way();
+  return work;
 }
 
 Work Group::irecv(const at::Tensor& tensor, int from, int tag) const {
   check_member(*state_, from, "recv");
   check_contiguous(*state_, tensor, "recv");
-  return issue(state_, "recv", tensor, from, tag, false, [&](c10d::Backend& backend) {
-    std::vector<at::Tensor> tensors{tensor};
-    return backend.recv(tensors, from, tag);
-  });
+  const Arrival arrival = state_->transport->has_a_thread() ? Arrival(tensor) : Arrival();
+  return issue(
+      state_, "recv", tensor, from, tag, false,
+      [&](c10d::Backend& backend) {
+        std::vector<at::Tensor> tensors{tensor};
+        return backend.recv(tensors, from, tag);
+      },
+      arrival);
 }
 
 Work Group::ibroadcast(const at::Tensor& tensor, int root) const {

@@ -64,6 +64,7 @@ void WorkState::wait_for_transport() {
         message = future->tryRetrieveErrorMessage();
       }
     } else {
+      arrival.look();
       const FailureState::AbortOnFailure guard(domain->failure, *work);
       if (work->wait(domain->timeout)) return;
     }

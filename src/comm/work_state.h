@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/domain.h"
+#include "comm/handover.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -19,6 +20,7 @@ struct WorkState {
   c10::intrusive_ptr<c10::ivalue::Future> future;  //!< set where completion shows there
   std::shared_ptr<Domain> domain;
   std::shared_ptr<const void> group;  //!< keeps the backend alive while the operation runs
+  Arrival arrival;                    //!< of a receive that shows in its memory
   std::function<void()> after;        //!< what turns the transport's result into the caller's (averages)
 
   FlightRecord record;

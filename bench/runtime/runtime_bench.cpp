@@ -121,8 +121,12 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   const double kept = fixed + in_flight * static_cast<double>(alone.activations);
   const double needed =
       fixed + (in_flight - 1) * static_cast<double>(alone.activations) + static_cast<double>(alone.peak);
+  // The same of the stage alone, without a pipeline: forward and backward of one microbatch.
+  const double alone_over_kept =
+      (fixed + static_cast<double>(alone.peak)) / (fixed + static_cast<double>(alone.activations));
   // Every rank's memory, on rank 0's line.
-  const auto memory = world.group().all_gather(at::tensor({peak / kept, peak / needed}, at::kDouble));
+  const auto memory =
+      world.group().all_gather(at::tensor({peak / kept, peak / needed, alone_over_kept}, at::kDouble));
   c10::Dict<std::string, double> mine;
   for (const auto& [name, us] : parts) mine.insert(name, us);
   const std::vector<c10::IValue> all_parts = world.group().all_gather_object(mine);
@@ -137,6 +141,8 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   for (const at::Tensor& ratios : memory) json.value(ratios[0].item<double>());
   json.end_array().key("memory_over_needed").begin_array();  // and what a backward needs while it runs
   for (const at::Tensor& ratios : memory) json.value(ratios[1].item<double>());
+  json.end_array().key("alone_over_kept").begin_array();  // a dense forward and backward of the stage
+  for (const at::Tensor& ratios : memory) json.value(ratios[2].item<double>());
   json.end_array().key("us_a_microbatch").begin_array();  // of each rank, in its last step
   for (const c10::IValue& rank : all_parts) {
     json.begin_object();

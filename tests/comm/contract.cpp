@@ -84,6 +84,24 @@ void strided_and_typed_sends(World& world) {
   }
 }
 
+// Of every small length, and with the very bytes at their end by which a receive is watched
+// (src/comm/handover.h).
+void any_bytes_arrive(World& world) {
+  const Group& group = world.group();
+  if (group.size() < 2 || group.rank() > 1) return;
+  const at::Tensor end = at::tensor({0x93, 0xd5, 0xa6, 0x7f}, at::kByte);
+  for (std::int64_t bytes = 1; bytes <= 24; ++bytes) {
+    const at::Tensor message = end.repeat({6}).slice(0, 24 - bytes).clone();
+    const at::Tensor got = at::zeros({bytes}, at::kByte);
+    if (group.rank() == 0) {
+      group.send(message, 1, 5);
+    } else {
+      group.recv(got, 0, 5);
+      CHECK_TENSORS(got, message);
+    }
+  }
+}
+
 void large_messages(World& world) {
   const Group& group = world.group();
   if (group.size() < 2 || group.rank() > 1) return;
@@ -306,6 +324,7 @@ const std::vector<ContractCase>& contract_cases() {
       {"TagsKeepMessagesApart", tags_keep_messages_apart},
       {"MessagesOfOneTagKeepTheirOrder", messages_of_one_tag_keep_their_order},
       {"StridedAndTypedSends", strided_and_typed_sends},
+      {"AnyBytesArrive", any_bytes_arrive},
       {"LargeMessages", large_messages},
       {"DroppedWorksGoOn", dropped_works_go_on},
       {"DoneBecomesTrue", done_becomes_true},

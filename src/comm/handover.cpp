@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 // A NaN that nobody computes, an integer that few use. A message that ends with it is only noticed later.
 constexpr std::uint32_t kMark = 0x7fa6d593;
 
-constexpr std::chrono::microseconds kPatience{200};
+constexpr std::chrono::microseconds kLooking{200};
 
 // The transport's thread gives a core back after some ten microseconds. If it takes this long, others want it
 // too: then a thread that blocks gets it back sooner than one that yields, and the next times are left out.
@@ -58,7 +58,7 @@ __attribute__((no_sanitize("thread"))) bool Arrival::marked() const {
 
 void Arrival::look() const {
   if (last_ == nullptr || resting()) return;
-  const auto limit = Clock::now() + kPatience;
+  const auto limit = Clock::now() + kLooking;
   for (auto now = Clock::now(); marked() && now < limit && rest == 0;) now = yield_since(now);
 }
 

@@ -10,6 +10,7 @@
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
 #include <penstock/parallel/ddp.h>
+#include <penstock/parallel/find_plan.h>
 #include <penstock/parallel/input_reshard.h>
 #include <penstock/parallel/loss_parallel.h>
 #include <penstock/parallel/pipeline_data_parallel.h>

@@ -1,6 +1,7 @@
 // Applying a plan. A module of libtorch holds two handles to each parameter, its member and an entry of its
 // table: both are exchanged. Calls are prepared through the hooks of `ps::call`.
 #include "parallel/module_paths.h"
+#include "parallel/prepare.h"
 #include "tensor/impl.h"
 
 #include <penstock/base/error.h>
@@ -155,20 +156,11 @@ class Preparing : public CallHooks {
   void after(const std::vector<at::Tensor>& /*outputs*/) override {}
 
   at::Tensor argument(const at::Tensor& tensor, std::size_t index) override {
-    if (!input_ || !tensor.defined() || index >= input_->wanted.size() || !input_->wanted[index])
-      return tensor;
-    at::Tensor here = tensor;
-    if (!is_dtensor(here)) {
-      const bool said = index < input_->given.size() && input_->given[index];
-      here = from_local(here, mesh_, {said ? *input_->given[index] : AxisPlacement(Replicate())});
-    }
-    return redistribute(here, {*input_->wanted[index]});
+    return input_ ? prepared_argument(tensor, index, mesh_, *input_) : tensor;
   }
 
   at::Tensor result(const at::Tensor& tensor) override {
-    if (!output_ || !is_dtensor(tensor)) return tensor;
-    const at::Tensor moved = redistribute(tensor, {output_->wanted});
-    return output_->use_local_output ? to_local(moved) : moved;
+    return output_ ? prepared_result(tensor, *output_) : tensor;
   }
 
  private:
@@ -203,10 +195,7 @@ Parallelized& Parallelized::operator=(Parallelized&& other) noexcept {
 Parallelized::~Parallelized() = default;
 
 Parallelized parallelize_module(Module& module, const DeviceMesh& mesh, const ParallelPlan& plan) {
-  if (mesh.ndim() != 1) {
-    throw UsageError("parallelize_module needs a mesh of one axis, not " + mesh.text(), {},
-                     "take the axis of tensor parallelism: mesh[\"tp\"]");
-  }
+  check_one_axis(mesh);
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> modules;
   std::vector<std::string> paths;
   for (const auto& item : module.named_modules("", false)) {
@@ -227,10 +216,7 @@ Parallelized parallelize_module(Module& module, const DeviceMesh& mesh, const Pa
       apply(path, *found, style);
       fits = true;
     }
-    if (fits) continue;
-    const std::string near = nearest(pattern, paths);
-    throw UsageError("no module has the path " + quote(pattern), {},
-                     near.empty() ? "" : "did you mean " + quote(near) + "?");
+    if (!fits) refuse_path(pattern, paths);
   }
   return result;
 }

@@ -16,16 +16,6 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-bool needs_gradient(const at::Tensor& source) {
-  return c10::GradMode::is_enabled() && source.requires_grad();
-}
-
-at::Tensor with_history(at::Tensor result, const at::Tensor& source, const c10::intrusive_ptr<Node>& node) {
-  node->set_next_edges(torch::autograd::collect_next_edges(source));
-  torch::autograd::set_history(result, node);
-  return result;
-}
-
 struct RedistributeBackward : Node {
   Placements to;
   MeshPtr mesh;
@@ -68,6 +58,16 @@ struct ToLocalBackward : Node {
 };
 
 }  // namespace
+
+bool needs_gradient(const at::Tensor& source) {
+  return c10::GradMode::is_enabled() && source.requires_grad();
+}
+
+at::Tensor with_history(at::Tensor result, const at::Tensor& source, const c10::intrusive_ptr<Node>& node) {
+  node->set_next_edges(torch::autograd::collect_next_edges(source));
+  torch::autograd::set_history(result, node);
+  return result;
+}
 
 Placements gradient_placements(const Placements& placements) {
   Placements result = placements;

@@ -3,6 +3,12 @@
 
 #include "tensor/impl.h"
 
+#include <c10/util/intrusive_ptr.h>
+
+namespace torch::autograd {
+struct Node;
+}
+
 namespace penstock {
 
 //! The same values in other places. With `remember`, later calls with the same target get the same tensor.
@@ -12,6 +18,13 @@ at::Tensor local_to_distributed(const at::Tensor& local, const MeshPtr& mesh, co
                                 c10::IntArrayRef sizes);
 
 at::Tensor distributed_to_local(const at::Tensor& tensor, const Placements& grad_placements);
+
+//! Whether an operator on this tensor is to be recorded.
+bool needs_gradient(const at::Tensor& source);
+
+//! The result of an operator on `source` alone, with that operator's node.
+at::Tensor with_history(at::Tensor result, const at::Tensor& source,
+                        const c10::intrusive_ptr<torch::autograd::Node>& node);
 
 //! Where the gradient of a tensor with these placements is brought: partial sums are needed whole.
 Placements gradient_placements(const Placements& placements);

@@ -58,6 +58,8 @@ class DTensorImpl final : public c10::TensorImpl {
   DTensorImpl(at::Tensor local, const DTensorImpl& like);
 
   const at::Tensor& local() const { return part_.pending ? part_.get() : part_.local; }
+  //! Whether the part is still on its way, as far as this tensor knows.
+  bool pending() const { return part_.pending != nullptr; }
   const MeshState& mesh() const { return *mesh_; }
   const MeshPtr& mesh_ptr() const { return mesh_; }
   const Placements& placements() const { return placements_; }

@@ -268,7 +268,7 @@ struct BeforeAutograd : c10::OperatorKernel {
     if (rule.grants_wish) grant_wish(call);
     const OpPlan plan = make_plan(call);
     const bool moved = align(call, plan);
-    if (rule.whole) return rule.whole(call);
+    if (rule.whole && rule.whole(call)) return;
     // What was moved in inference mode is an inference tensor, whatever it was made of.
     if (moved && c10::InferenceMode::is_enabled())
       below = below - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
@@ -350,6 +350,8 @@ class Registration {
       if (rule.composite) continue;
       parts_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OnParts>(rule)));
     }
+    for (const char* name : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"})
+      before_.impl(name, torch::CppFunction::makeFromBoxedFunction<&step_parts>());
     // Operators that libtorch would make of their `out` form: into plain memory, past the fallback.
     for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
       if (!name.name.starts_with("aten::")) continue;

@@ -89,8 +89,8 @@ struct OpRule {
   void (*localize)(const OpCall& call, const OpPlan& plan) = nullptr;
   //! Computes on the parts in place of the operator: takes its arguments from the stack and leaves results.
   void (*execute)(const OpCall& call, const OpPlan& plan) = nullptr;
-  //! Takes the place of the operator above autograd; the tensors have been moved.
-  void (*whole)(const OpCall& call) = nullptr;
+  //! Takes the place of the operator above autograd; the tensors have been moved. False: not for this call.
+  bool (*whole)(const OpCall& call) = nullptr;
   enum class Kind { Other, Pointwise, Identity } kind = Kind::Other;
   //! Of pointwise operators: how partial sums pass.
   enum class Linear { No, All, First, Product } linear = Linear::No;
@@ -111,6 +111,9 @@ void add_loss_rules(RuleTable& table);
 void add_index_rules(RuleTable& table);
 void add_random_rules(RuleTable& table);
 void add_attention_rules(RuleTable& table);
+
+//! The kernel of fused optimizer steps, `_fused_adamw_` and its like.
+void step_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
 
 //! Options of an operator that maps the dims of its first tensor to dims of its results (-1: needs it whole);
 //! the other tensors are replicated. Partial values pass if `linear`.

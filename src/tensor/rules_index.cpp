@@ -1,9 +1,8 @@
 // Embedding, gather, scatter and indexing.
+#include "tensor/embedding.h"
 #include "tensor/rules.h"
 
-#include <ATen/ops/embedding.h>
-#include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
+#include <algorithm>
 
 namespace penstock {
 namespace {
@@ -24,22 +23,27 @@ void embedding_options(const OpCall& call, int axis, Options& options) {
   }
 }
 
-//! With the rows of the table cut, a rank looks up what it has and leaves zeros for the rest.
+bool cuts_rows(const Placements& placements) {
+  return std::any_of(placements.begin(), placements.end(), [](const auto& p) { return p.is_shard(0); });
+}
+
 void embed_parts(const OpCall& call, const OpPlan& plan) {
-  bool rows_cut = false;
-  for (const AxisPlacement& placement : plan.in[0]) rows_cut = rows_cut || placement.is_shard(0);
-  if (!rows_cut) return call.op.callBoxed(call.stack);
-  const at::Tensor weight = call.arg(0).toTensor(), indices = call.arg(1).toTensor();
-  const Interval mine = interval_of(call.sizes(0)[0], 0, plan.in[0], *call.mesh);
-  if (mine.size == 0) {
-    std::vector<std::int64_t> sizes = indices.sizes().vec();
-    sizes.push_back(weight.size(1));
-    finish(call, weight.new_zeros(sizes));
-    return;
-  }
-  const at::Tensor inside = indices.ge(mine.start) & indices.lt(mine.start + mine.size);
-  const at::Tensor local = at::where(inside, indices - mine.start, at::zeros_like(indices));
-  finish(call, at::embedding(weight, local) * inside.unsqueeze(-1).to(weight.scalar_type()));
+  if (!cuts_rows(plan.in[0])) return call.op.callBoxed(call.stack);
+  const at::Tensor rows = call.arg(0).toTensor(), indices = call.arg(1).toTensor();
+  finish(call, embed_rows(rows, indices, interval_of(call.sizes(0)[0], 0, plan.in[0], *call.mesh)));
+}
+
+//! With the rows of the table cut, a lookup has a derivative of its own.
+bool whole_embedding(const OpCall& call) {
+  const DTensorImpl *weight = call.tensors[0].impl, *indices = call.tensors[1].impl;
+  if (!weight || !indices || !cuts_rows(weight->placements())) return false;
+  const bool sparse = call.arg(4).toBool(), by_frequency = call.arg(3).toBool();
+  const auto is_cut = [](const auto& p) { return p.is_shard(); };
+  const Placements& at = indices->placements();
+  // Counting how often a word occurs needs all of them.
+  if (sparse || (by_frequency && std::any_of(at.begin(), at.end(), is_cut))) return false;
+  finish(call, look_up(call.tensors[0].tensor, call.tensors[1].tensor, call.arg(2).toInt(), by_frequency));
+  return true;
 }
 
 // embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq) -> grad of weight
@@ -136,7 +140,7 @@ void whole_only(const OpCall& /*call*/, int /*axis*/, Options& /*options*/) {}
 }  // namespace
 
 void add_index_rules(RuleTable& table) {
-  table["embedding"] = {.options = embedding_options, .execute = embed_parts};
+  table["embedding"] = {.options = embedding_options, .execute = embed_parts, .whole = whole_embedding};
   table["embedding_dense_backward"] = {.options = embedding_backward_options};
   table["gather"] = {.options = gather_options};
   for (const char* name :

@@ -39,7 +39,7 @@ void backward_options(const OpCall& call, int axis, Options& options) {
 }
 
 //! rms_norm(input, normalized_shape, weight?, eps?): libtorch's fused form has no backward on CPU.
-void whole_rms_norm(const OpCall& call) {
+bool whole_rms_norm(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   std::vector<std::int64_t> dims;
   const auto normalised = static_cast<std::int64_t>(call.arg(1).toIntVector().size());
@@ -50,6 +50,7 @@ void whole_rms_norm(const OpCall& call) {
   at::Tensor y = x * (x.pow(2).mean(dims, true) + eps).rsqrt();
   if (!call.arg(2).isNone() && call.arg(2).toTensor().defined()) y = y * call.arg(2).toTensor();
   finish(call, y);
+  return true;
 }
 
 //! The input may stay cut along what is not normalised; a partial sum is needed whole.

@@ -139,7 +139,7 @@ void flipped(const OpCall& call, int axis, Options& options) {
 
 //! value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim) as a scatter that keeps to the
 //! cuts.
-void selected_backward(const OpCall& call) {
+bool selected_backward(const OpCall& call) {
   at::Tensor grad = call.arg(0).toTensor(), indices = call.arg(2).toTensor();
   const auto sizes = call.arg(3).toIntVector();
   const std::int64_t dim = call.dim_arg(1, static_cast<std::int64_t>(sizes.size()));
@@ -148,10 +148,11 @@ void selected_backward(const OpCall& call) {
     indices = indices.unsqueeze(dim);
   }
   finish(call, grad.new_zeros(sizes).scatter(dim, indices, grad));
+  return true;
 }
 
 // norm(self, p?, dim[], keepdim)
-void whole_norm(const OpCall& call) {
+bool whole_norm(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   const at::Scalar p = call.arg(1).isNone() ? at::Scalar(2) : call.arg(1).toScalar();
   const bool dims = call.count() > 2;
@@ -159,6 +160,7 @@ void whole_norm(const OpCall& call) {
   const bool keep = dims && call.arg(3).toBool();
   finish(call, at::linalg_vector_norm(
                    x, p, list.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(list), keep));
+  return true;
 }
 
 void stay(const OpCall& call, int axis, Options& options) {

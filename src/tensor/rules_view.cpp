@@ -68,11 +68,12 @@ void keeping_dim(const OpCall& call, int axis, Options& options) {
 }
 
 //! chunk(self, chunks, dim): its kernel for views would not see that the tensor was moved.
-void whole_chunk(const OpCall& call) {
+bool whole_chunk(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   const std::int64_t chunks = call.arg(1).toInt(), dim = call.dim_arg(2, x.dim());
   const std::int64_t each = std::max<std::int64_t>((x.size(dim) + chunks - 1) / chunks, 1);
   finish(call, x.split(each, dim));
+  return true;
 }
 
 void sliced(const OpCall& call, int axis, Options& options) {

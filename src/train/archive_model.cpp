@@ -1,7 +1,10 @@
 // An exported model for the trainer.
+#include "train/tensor_parallel.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/graph/pt2.h>
+#include <penstock/parallel/find_plan.h>
 #include <penstock/train/model.h>
 #include <penstock/value/tree.h>
 
@@ -61,8 +64,27 @@ class ArchivedModel : public Model {
     given_.clear();
   }
 
+  void spread(const Group& tensors) override {
+    tensors_ = tensors;
+    remarks_.clear();
+    plan_ = options_.tensor_plan;
+    check_paths(pipe_->graph(), plan_);
+    if (!plan_.empty()) return;
+    FoundPlan found = find_parallel_plan(pipe_->graph(), tensors.size());
+    if (found.plan.empty())
+      throw UsageError("no layers of this model were found that " + std::to_string(tensors.size()) +
+                           " tensor-parallel ranks could share" +
+                           (found.whole.empty() ? "" : " (" + join(found.whole, "; ") + ")"),
+                       {}, "--tp 1, or say with --tp-plan how layers are cut");
+    for (const std::string& pair : found.pairs) remarks_.push_back("cut over tensor-parallel ranks: " + pair);
+    for (const std::string& layer : found.whole) remarks_.push_back("whole on every rank: " + layer);
+    plan_ = std::move(found.plan);
+  }
+  std::vector<std::string> remarks() const override { return remarks_; }
+
   std::shared_ptr<StageModule> stage(int stage) override {
     given_.push_back(pipe_->get_stage_module(stage));
+    if (tensors_) cut_graph_stage(*given_.back(), plan_, shared(), *tensors_);
     return pipe_->stage_module(stage);
   }
 
@@ -163,6 +185,9 @@ class ArchivedModel : public Model {
   ArchiveOptions options_;
   Cuts measured_;
   std::optional<Pipe> pipe_;
+  std::optional<Group> tensors_;
+  ParallelPlan plan_;  // of tensor parallelism, given or found
+  std::vector<std::string> remarks_;
   std::vector<std::shared_ptr<GraphModule>> given_;
 };
 

@@ -115,8 +115,7 @@ class GptModel : public Model {
 }  // namespace
 
 void Model::spread(const Group&) {
-  throw UsageError("only the built-in GPT has a plan for tensor parallelism", {},
-                   "--tp 1, with more --pp or --dp");
+  throw UsageError("this model has no plan for tensor parallelism", {}, "--tp 1, with more --pp or --dp");
 }
 
 std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed) {

@@ -1,6 +1,9 @@
 // Cut parameters behind the trainer's interfaces.
 #include "train/tensor_parallel.h"
 
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/module.h>
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/tensor/dtensor.h>
 
@@ -39,6 +42,23 @@ std::shared_ptr<StageModule> tensor_parallel_stage(const std::shared_ptr<torch::
       result.output = full_tensor(result.output.toTensor());
     return result;
   });
+}
+
+void cut_graph_stage(GraphModule& module, const ParallelPlan& plan,
+                     const std::vector<SharedParameter>& shared, const Group& tensors) {
+  ParallelPlan all = plan;
+  all.emplace_back("", PrepareModuleOutput{Replicate(), true});
+  parallelize_module(module, DeviceMesh(tensors, {tensors.size()}, {"tp"}), all, UnknownPath::PassOver);
+  for (const auto& [name, tensor] : module.named_parameters()) {
+    if (!is_dtensor(tensor)) continue;
+    for (const SharedParameter& one : shared) {
+      if (std::none_of(one.begin(), one.end(),
+                       [&](const ParameterPlace& place) { return place.name == name; }))
+        continue;
+      throw UsageError("parameter " + quote(name) + " is held by several stages and cannot be cut", {},
+                       "leave its module out of --tp-plan, or take --pp 1");
+    }
+  }
 }
 
 at::Tensor local_part(const at::Tensor& tensor) {

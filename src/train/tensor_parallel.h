@@ -17,6 +17,11 @@ namespace penstock::train {
 std::shared_ptr<StageModule> tensor_parallel_stage(const std::shared_ptr<torch::nn::Module>& owner,
                                                    const StageFunction& forward, const Group& tensors);
 
+//! A stage of an exported model, cut over the group as the plan of the whole model says. What comes out is
+//! whole. UsageError for a cut parameter that other stages hold too.
+void cut_graph_stage(GraphModule& module, const ParallelPlan& plan,
+                     const std::vector<SharedParameter>& shared, const Group& tensors);
+
 //! This rank's elements of a parameter or of its gradient; the tensor itself where it is not cut.
 at::Tensor local_part(const at::Tensor& tensor);
 //! The whole, on every rank of the tensor's mesh.

@@ -67,8 +67,9 @@ class Run {
     set_up();
     LogFile log(reports_ ? options_.log_json : "", first_step_);
     if (observer()) observer()->began(info());
-    for (const std::string& remark : saves_.remarks())
-      if (observer()) observer()->noted(remark);
+    for (const auto& remarks : {saves_.remarks(), model_.remarks()})
+      for (const std::string& remark : remarks)
+        if (observer()) observer()->noted(remark);
     for (progress_.step = first_step_; progress_.step <= options_.steps; ++progress_.step) {
       try {
         const StepRecord record = step();

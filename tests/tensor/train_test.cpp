@@ -1,9 +1,16 @@
-// What training needs of distributed tensors: second derivatives, optimizers, autocast, moves that are
-// shared.
+// What training needs of distributed tensors: second derivatives, split backwards, optimizers, autocast,
+// moves that are shared and that nobody waits for too early.
 #include "ranks.h"
+#include "tensor/impl.h"
+
+#include <penstock/base/error.h>
+#include <penstock/runtime/backward.h>
 
 #include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
 #include <torch/torch.h>
+
+#include <future>
 
 namespace penstock::test {
 namespace {
@@ -92,6 +99,228 @@ TEST(Autocast, ComputesInTheLowerType) {
     at::autocast::set_autocast_enabled(at::kCPU, false);
     got.to(at::kFloat).sum().backward();
     EXPECT_EQ(b.grad().scalar_type(), at::kFloat);
+  });
+}
+
+TEST(Autocast, ALayerTrainsAsTheWholeOne) {
+  const at::Tensor x = numbers({4, 6}, 1), w = numbers({8, 6}, 2), b = numbers({8}, 3);
+  const auto run = [](const at::Tensor& in, const at::Tensor& weight, const at::Tensor& bias) {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::increment_nesting();
+    const at::Tensor y = at::gelu(at::linear(in, weight, bias)).to(at::kFloat);
+    at::autocast::decrement_nesting();
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    y.pow(2).sum().backward();
+    return std::vector<at::Tensor>{y.detach(), weight.grad(), bias.grad()};
+  };
+  const auto leaf = [](const at::Tensor& t) { return t.clone().set_requires_grad(true); };
+  const auto want = run(leaf(x), leaf(w), leaf(b));
+  on_mesh({2}, [&](const DeviceMesh& mesh) {
+    const auto got = run(distribute_tensor(leaf(x), mesh, {Replicate()}, false),
+                         distribute_parameter(leaf(w), mesh, {Shard(0)}, false),
+                         distribute_parameter(leaf(b), mesh, {Shard(0)}, false));
+    // Sums of products over whole rows: nothing is added in another order than in the whole layer's.
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(got[i].scalar_type(), at::kFloat);
+      EXPECT_LT(difference(full_tensor(got[i]), want[i]), 2e-2 * want[i].abs().max().item<double>()) << i;
+    }
+  });
+}
+
+TEST(Autograd, SecondDerivativesOfLayersAgree) {
+  const at::Tensor words = at::arange(12, at::kLong).remainder(5).view({3, 4});
+  const auto run = [&](const std::vector<at::Tensor>& p) {
+    const at::Tensor x = at::layer_norm(at::embedding(p[0], words, /*padding_idx=*/2), {6}, p[1], p[2]);
+    const at::Tensor y = at::gelu(at::linear(x, p[3])).softmax(-1).pow(2).sum();
+    const auto first = torch::autograd::grad({y}, p, {}, true, true);
+    at::Tensor z = first[0].pow(2).sum();
+    for (std::size_t i = 1; i < first.size(); ++i) z = z + first[i].pow(2).sum();
+    const auto second = torch::autograd::grad({z}, p);
+    std::vector<at::Tensor> all = first;
+    all.insert(all.end(), second.begin(), second.end());
+    return all;
+  };
+  const std::vector<std::vector<std::int64_t>> shapes{{5, 6}, {6}, {6}, {8, 6}};
+  std::vector<at::Tensor> dense;
+  for (std::size_t i = 0; i < 4; ++i)
+    dense.push_back(numbers(shapes[i], static_cast<unsigned>(i)).set_requires_grad(true));
+  const auto want = run(dense);
+  const std::vector<std::vector<AxisPlacement>> layouts{{Shard(0), Replicate(), Replicate(), Shard(0)},
+                                                        {Shard(1), Shard(0), Replicate(), Shard(1)},
+                                                        {Replicate(), Replicate(), Replicate(), Replicate()}};
+  for (const std::int64_t ranks : {2, 4}) {
+    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+      for (const auto& layout : layouts) {
+        std::vector<at::Tensor> cut;
+        for (std::size_t i = 0; i < 4; ++i)
+          cut.push_back(distribute_tensor(dense[i], mesh, {layout[i]}, false));
+        const auto got = run(cut);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          EXPECT_LT(difference(full_tensor(got[i]).detach(), want[i].detach()),
+                    1e-4 * std::max(1.0, want[i].abs().max().item<double>()))
+              << text({layout[0]}) << " " << i;
+        }
+      }
+    });
+  }
+}
+
+TEST(Autograd, ASplitBackwardGivesTheSameBits) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const auto run = [&](bool split) {
+      const auto parameter = [&](c10::IntArrayRef sizes, unsigned seed, const AxisPlacement& at) {
+        return distribute_parameter(numbers(sizes, seed).set_requires_grad(true), mesh, {at}, false);
+      };
+      const std::vector<at::Tensor> p{parameter({8, 6}, 1, Shard(0)), parameter({8}, 2, Shard(0)),
+                                      parameter({6, 8}, 3, Shard(1)), parameter({6}, 4, Replicate())};
+      const at::Tensor x = numbers({2, 5, 6}, 5).set_requires_grad(true);
+      const at::Tensor y = full_tensor(at::linear(at::gelu(at::linear(x, p[0], p[1])), p[2], p[3]) + x);
+      const at::Tensor grad = numbers({2, 5, 6}, 6);
+      std::vector<at::Tensor> result;
+      if (split) {
+        InputBackward half = backward_input({y}, {grad}, {x});
+        result = half.input_grads;
+        EXPECT_FALSE(p[0].grad().defined());
+        half.weights.run();
+      } else {
+        result = backward_full({y}, {grad}, {x});
+      }
+      for (const at::Tensor& one : p) result.push_back(local_of(one.grad()));
+      return result;
+    };
+    const auto whole = run(false), halves = run(true);
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], halves[i])) << i;
+  });
+}
+
+TEST(Autograd, ACutTableMakesTheGradientOfItsOwnRows) {
+  const at::Tensor words = at::arange(24, at::kLong).remainder(7).view({4, 6});
+  for (const bool by_frequency : {false, true}) {
+    const at::Tensor dense = numbers({7, 4}, 1).set_requires_grad(true);
+    const auto run = [&](const at::Tensor& table, const at::Tensor& indices) {
+      const at::Tensor y = at::embedding(table, indices, /*padding_idx=*/3, by_frequency);
+      (y * y).sum().backward();
+      return y;
+    };
+    run(dense, words);
+    for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{2}, {4}, {2, 2}}) {
+      on_mesh(shape, [&](const DeviceMesh& mesh) {
+        std::vector<std::pair<Placements, Placements>> layouts{{{Shard(0)}, {Replicate()}}};
+        if (shape.size() == 2) {
+          layouts = {{{Shard(0), Shard(1)}, {Replicate(), Replicate()}},
+                     {{Shard(0), Replicate()}, {Replicate(), Shard(0)}},
+                     {{Shard(0), Shard(0)}, {Replicate(), Replicate()}}};
+        }
+        for (const auto& [at, cut] : layouts) {
+          const at::Tensor table = distribute_parameter(dense, mesh, at, false);
+          traffic() = {};
+          run(table, distribute_tensor(words, mesh, cut, false));
+          EXPECT_EQ(placements_of(table.grad()), at);
+          EXPECT_LT(difference(full_tensor(table.grad()), dense.grad()), 1e-5) << text(at) << text(cut);
+        }
+      });
+    }
+  }
+}
+
+TEST(Optimizers, ForeachAndFusedStepsWorkOnLists) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const std::vector<AxisPlacement> places{Shard(1), Shard(0), Replicate()};
+    const std::vector<std::vector<std::int64_t>> shapes{{6, 5}, {5, 3}, {3}};
+    using List = std::vector<at::Tensor>;
+    const auto list = [&](unsigned seed, bool cut) {
+      List tensors;
+      for (std::size_t i = 0; i < 3; ++i) {
+        const at::Tensor t = numbers(shapes[i], seed + static_cast<unsigned>(i));
+        tensors.push_back(cut ? distribute_tensor(t, mesh, {places[i]}, false) : t);
+      }
+      return tensors;
+    };
+    const auto steps = [&](bool cut) {
+      const torch::NoGradGuard no_grad;
+      List a = list(1, cut);
+      const List b = list(11, cut), c = list(21, cut);
+      at::_foreach_mul_(a, 0.5);
+      at::_foreach_add_(a, b, 2);
+      at::_foreach_lerp_(a, b, 0.25);
+      at::_foreach_addcmul_(a, b, c, -1);
+      at::_foreach_addcdiv_(a, b, at::_foreach_add(at::_foreach_abs(c), 1), 1);
+      at::_foreach_sqrt_(at::_foreach_mul(a, a));
+      const List norms = at::_foreach_norm(a);
+      List first = list(31, cut), second = at::_foreach_mul(first, first), counts;
+      for (int i = 0; i < 3; ++i) counts.push_back(at::full({}, 1.0));
+      at::_fused_adamw_(a, b, first, second, {}, counts, 0.1, 0.9, 0.99, 0.01, 1e-8, false, false);
+      at::_fused_sgd_(a, c, first, 0.1, 0.9, 0.05, 0, false, false, false);
+      List all = a;
+      all.insert(all.end(), first.begin(), first.end());
+      all.insert(all.end(), norms.begin(), norms.end());
+      return all;
+    };
+    const List want = steps(false), got = steps(true);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      ASSERT_TRUE(is_dtensor(got[i])) << i;
+      EXPECT_LT(difference(full_tensor(got[i]), want[i]), 1e-5) << i;
+    }
+    // A gradient that is elsewhere is brought to its parameter.
+    List parameter{distribute_tensor(at::ones({4, 4}), mesh, {Shard(0)}, false)},
+        gradient{distribute_tensor(at::ones({4, 4}), mesh, {Partial()}, false)};
+    at::_fused_sgd_(parameter, gradient, {}, 0, 0, 0.5, 0, false, false, false);
+    EXPECT_LT(difference(full_tensor(parameter[0]), at::full({4, 4}, 0.5)), 1e-6);
+  });
+}
+
+TEST(Collectives, AreOnTheirWayUntilTheirResultIsUsed) {
+  std::promise<void> first_has_gone_on;
+  std::shared_future<void> gone_on = first_has_gone_on.get_future().share();
+  on_mesh({2}, [&](const DeviceMesh& mesh) {
+    const at::Tensor x =
+        from_local(at::full({4}, 1.0F + static_cast<float>(mesh.coordinate(0))), mesh, {Partial()});
+    const at::Tensor cut = from_local(at::full({2}, 5.0F), mesh, {Shard(0)});
+    // The second rank does not begin before the first is past all of this: had anything waited, it could not
+    // be.
+    if (mesh.coordinate(0) == 1) gone_on.wait();
+    const at::Tensor sum = redistribute(x, {Replicate()}), part = redistribute(x, {Shard(0)}),
+                     all = redistribute(cut, {Replicate()});
+    const at::Tensor kept = sum.detach();  // knows that it is on its way, too
+    if (mesh.coordinate(0) == 0) {
+      for (const at::Tensor& t : {sum, part, all, kept}) EXPECT_TRUE(impl_of(t)->pending());
+      EXPECT_EQ(sum.sizes(), (std::vector<std::int64_t>{4}));  // sizes are no use of the elements
+      first_has_gone_on.set_value();
+    }
+    const at::Tensor twice = sum + all;  // the first use waits
+    EXPECT_FALSE(impl_of(sum)->pending());
+    EXPECT_TRUE(impl_of(part)->pending());
+    EXPECT_LT(difference(full_tensor(twice), at::full({4}, 8.0)), 1e-6);
+    EXPECT_LT(difference(local_of(kept), at::full({4}, 3.0)), 1e-6);
+    EXPECT_LT(difference(local_of(part), at::full({2}, 3.0)), 1e-6);
+  });
+}
+
+TEST(Rules, AnOperatorWithoutOneSaysWhatToDo) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor d = distribute_tensor(numbers({4, 4}, 1), mesh, {Shard(0)}, false);
+    const auto error = [](const auto& call) -> std::string {
+      try {
+        call();
+      } catch (const UsageError& e) {
+        return e.what();
+      }
+      return "nothing was thrown";
+    };
+    EXPECT_THAT(
+        error([&] { at::linalg_inv(d); }),
+        testing::AllOf(testing::HasSubstr("aten::linalg_inv_ex"), testing::HasSubstr("[4, 4] [Shard(0)]"),
+                       testing::HasSubstr("full_tensor()"), testing::HasSubstr("ReplicateUnknownOps")));
+    EXPECT_THAT(error([&] {
+                  at::Tensor copy = d.clone();
+                  copy.geometric_(0.5);
+                }),
+                testing::AllOf(testing::HasSubstr("aten::geometric_"), testing::HasSubstr("local_of()")));
+    const ReplicateUnknownOps allowed;
+    EXPECT_EQ(placements_of(at::linalg_inv(d)), Placements{Replicate()});
+    const torch::InferenceMode inference;
+    EXPECT_LT(difference(full_tensor(at::linalg_inv(d)), at::linalg_inv(numbers({4, 4}, 1))), 1e-4);
   });
 }
 

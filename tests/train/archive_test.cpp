@@ -76,14 +76,16 @@ TEST(ArchiveTraining, HasPythonsLosses) {
                                                    {.pp = 2, .schedule = "1F1B", .microbatches = 3},
                                                    {.pp = 2, .schedule = "ZBVZeroBubble", .microbatches = 4},
                                                    {.pp = 3, .schedule = "ZB1P", .microbatches = 2},
-                                                   {.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}};
+                                                   {.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2},
+                                                   {.tp = 2, .schedule = "GPipe", .microbatches = 1},
+                                                   {.pp = 2, .tp = 2, .schedule = "1F1B", .microbatches = 3}};
   for (const ParallelOptions& parallel : topologies) {
     for (const auto optimizer : {OptimizerKind::AdamW, OptimizerKind::Sgd}) {
       for (const auto& [name, loss] :
            {std::pair{"language", LossKind::CrossEntropy}, {"mlp", LossKind::Mse}}) {
         const std::string key = std::string(name) + (optimizer == OptimizerKind::AdamW ? " adamw" : " sgd");
         SCOPED_TRACE(key + " " + parallel.schedule + " pp " + std::to_string(parallel.pp) + " dp " +
-                     std::to_string(parallel.dp));
+                     std::to_string(parallel.dp) + " tp " + std::to_string(parallel.tp));
         const auto losses = losses_of({name, loss, optimizer, parallel});
         ASSERT_EQ(losses.size(), 20U);
         double worst = 0;

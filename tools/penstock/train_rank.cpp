@@ -78,8 +78,9 @@ std::string summary_json(const TrainSettings& asked, const train::RunResult& res
 }
 
 train::RunResult train_model(const World& world, const TrainSettings& asked, train::Observer& display) {
-  const train::ArchiveModel archive = train::archive_model(
-      {asked.model, read_split_points(asked.split), asked.balance, asked.loss, asked.loss_output});
+  const train::ArchiveModel archive =
+      train::archive_model({asked.model, read_split_points(asked.split), asked.balance, asked.loss,
+                            asked.loss_output, read_tensor_plan(asked.tensor_plan)});
   const bool validates = asked.run.eval_every > 0;
   const auto data = train::tensor_data(load_safetensors(asked.data), {archive.positional, archive.keywords,
                                                                       validates ? asked.validation : 0.0});

@@ -27,6 +27,10 @@ void TrainSettings::declare(Settings& s) {
   s.add("--ranks", ranks, "processes to start; alone it means --pp [2]");
   s.add("--pp", pp, "pipeline-parallel ranks");
   s.add("--tp", tp, "tensor-parallel ranks [1]");
+  s.add("--tp-plan", tensor_plan,
+        "how they cut a model: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) [found in the graph: "
+        "layers "
+        "that lead, by pointwise operators and attention, to one layer only]");
   s.add("--dp", dp, "replicas that share the batch [1]");
   s.choice<Sharding>("--sharding", run.parallel.sharding,
                      {{"none", Sharding::None}, {"full", Sharding::Full}},
@@ -148,14 +152,37 @@ void TrainSettings::settle() {
     throw UsageError("--checkpoint-every needs --checkpoint DIR");
   if (max_restarts < 0 || !(timeout > 0))
     throw UsageError("--max-restarts must not be negative, and --timeout positive");
+  if (!tensor_plan.empty() && (built_in() || parallel.tp == 1))
+    throw UsageError("--tp-plan is for exported models with --tp above 1");
+  read_tensor_plan(tensor_plan);
   parse_backend(backend);
   train::check(run);
 }
 
 std::vector<std::string> TrainSettings::idle() const {
-  if (built_in()) return {"--split", "--balance", "--loss", "--loss-output"};
+  if (built_in()) return {"--split", "--tp-plan", "--balance", "--loss", "--loss-output"};
   return {"--seq",    "--layers",       "--width",     "--heads",  "--dropout",
           "--untied", "--feed-forward", "--positions", "--sample", "--prompt"};
+}
+
+ParallelPlan read_tensor_plan(const std::vector<std::string>& words) {
+  ParallelPlan plan;
+  for (const std::string& word : words) {
+    const auto equals = word.find('=');
+    const std::string path = word.substr(0, equals),
+                      style = equals == std::string::npos ? "" : word.substr(equals + 1);
+    if (!path.empty() && style == "colwise") {
+      plan.emplace_back(path, ColwiseParallel());
+    } else if (!path.empty() && style == "rowwise") {
+      plan.emplace_back(path, RowwiseParallel());
+    } else if (!path.empty() && style == "sequence") {
+      plan.emplace_back(path, SequenceParallel());
+    } else {
+      throw UsageError("--tp-plan " + quote(word) + " is no module=colwise, =rowwise or =sequence", {},
+                       "for example --tp-plan 'blocks.*.up=colwise,blocks.*.down=rowwise'");
+    }
+  }
+  return plan;
 }
 
 SplitPoints read_split_points(const std::vector<std::string>& words) {

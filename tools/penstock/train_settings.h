@@ -19,7 +19,7 @@ struct TrainSettings {
   std::optional<std::int64_t> ranks, pp, tp, dp, stages_per_rank, stages, steps, batch, sequence,
       microbatches, warmup;
   std::optional<double> rate;
-  std::vector<std::string> split;
+  std::vector<std::string> split, tensor_plan;
   std::string backend = "auto", output, loss_output, config;
   double timeout = 300, validation = 0.1;
   std::int64_t max_restarts = 0, sample = 300;
@@ -45,5 +45,8 @@ struct TrainSettings {
 
 //! `layers.2=beginning,layers.4=end`
 SplitPoints read_split_points(const std::vector<std::string>& words);
+
+//! `blocks.*.up=colwise,blocks.*.down=rowwise`
+ParallelPlan read_tensor_plan(const std::vector<std::string>& words);
 
 }  // namespace penstock::tool

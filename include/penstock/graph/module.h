@@ -23,6 +23,7 @@ class GraphModule {
 
   const Graph& graph() const { return graph_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  const std::optional<c10::Device>& device() const { return device_; }
 
   //! Runs the graph on arguments of the structure that it was made with. ShapeError names every input whose
   //! sizes or dtype the graph was not made for.

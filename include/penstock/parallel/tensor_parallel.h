@@ -17,6 +17,9 @@ class Module;
 
 namespace penstock {
 
+class GraphModule;
+struct Graph;
+
 //! A linear layer's outputs, or an embedding's features, are cut: weight Shard(0) and bias Shard(0), or table
 //! Shard(1).
 struct ColwiseParallel {};
@@ -87,5 +90,19 @@ class Parallelized {
 //! rank. UsageError for paths that fit no module, styles that do not fit theirs, and tied parameters that are
 //! cut twice differently.
 Parallelized parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan);
+
+//! What a path is that fits no module: a mistake, or one of another stage of the model that the plan is for.
+enum class UnknownPath { Refuse, PassOver };
+
+//! The same for a graph, captured or imported, in place: modules are the paths of its operators and
+//! parameters. What a weight is follows from the operators that read it, so that layers which are no
+//! torch::nn::Linear are cut too. Prepare styles act where tensors enter and leave the operators of a module
+//! (an empty path: where they enter and leave the graph); arguments count in the order in which they are
+//! first read, without parameters and buffers.
+void parallelize_module(GraphModule& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+                        UnknownPath unknown = UnknownPath::Refuse);
+
+//! UsageError for a path that fits no module of the graph; for plans whose stages pass unknown ones over.
+void check_paths(const Graph& graph, const ParallelPlan& plan);
 
 }  // namespace penstock

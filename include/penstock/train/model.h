@@ -3,6 +3,7 @@
 
 #include <penstock/checkpoint/piece.h>
 #include <penstock/models/gpt_options.h>
+#include <penstock/parallel/tensor_parallel.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/train/data.h>
@@ -46,6 +47,8 @@ class Model {
   virtual void set_training(bool on) = 0;
   virtual std::vector<SkipValue> skips() const = 0;
   virtual std::vector<SharedParameter> shared() const = 0;
+  //! What the user should know of how it was spread.
+  virtual std::vector<std::string> remarks() const { return {}; }
   //! For the stages that it is cut into now.
   virtual ModelState state() const { return {}; }
   virtual LossFunction loss() const = 0;
@@ -62,7 +65,8 @@ struct ArchiveOptions {
   SplitPoints split;  //!< empty: balanced
   BalanceKind balance = BalanceKind::Parameters;
   LossKind loss = LossKind::CrossEntropy;
-  std::string loss_output;  //!< empty: `logits`, else the first
+  std::string loss_output{};   //!< empty: `logits`, else the first
+  ParallelPlan tensor_plan{};  //!< of tensor parallelism; empty: found in the graph
 };
 
 //! An exported model. Its inputs' names are those that the data must have.

@@ -1,0 +1,28 @@
+// Changing the tensors that enter and leave a module of a graph.
+#pragma once
+
+#include <penstock/graph/ir.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+
+namespace penstock {
+
+struct Boundary {
+  //! What operators of the module read in place of a tensor from outside; null: nothing changes. Tensors
+  //! count in the order in which they are first read; parameters, buffers and constants are left out.
+  std::function<at::Tensor(const at::Tensor& tensor, std::size_t index)> enter;
+  //! What others read in place of a tensor that the module made.
+  std::function<at::Tensor(const at::Tensor& tensor)> leave;
+  //! How many tensors `enter` is for.
+  std::size_t entering = 0;
+};
+
+//! The graph with an operator at each boundary of the module. A stretch of neighbouring operators of the
+//! module is a call of it; the empty path is the whole graph. UsageError where the module writes into a
+//! tensor that it gets, or has no operators.
+Graph with_boundary(Graph graph, const std::string& module, const Boundary& boundary);
+
+}  // namespace penstock

@@ -1,0 +1,198 @@
+// Applying a plan to a graph: parameters are exchanged among the graph's tensors, calls are prepared by
+// operators at the boundaries of modules.
+#include "parallel/graph_boundaries.h"
+#include "parallel/graph_weights.h"
+#include "parallel/module_paths.h"
+#include "parallel/prepare.h"
+#include "tensor/impl.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/module.h>
+
+#include <algorithm>
+#include <set>
+
+namespace penstock {
+namespace {
+
+//! All paths of modules, with those that contain others.
+std::vector<std::string> module_paths(const Graph& graph) {
+  std::set<std::string> paths;
+  const auto add = [&](std::string path) {
+    for (; !path.empty(); path = parent_path(path)) paths.insert(path);
+  };
+  for (const Node& node : graph.nodes) add(node.module);
+  for (const Slot& slot : graph.slots)
+    for (const std::string& name : slot.names) add(parent_path(name));
+  return {paths.begin(), paths.end()};
+}
+
+class GraphPlan {
+ public:
+  GraphPlan(const GraphModule& module, const DeviceMesh& mesh, UnknownPath unknown)
+      : graph_(module.graph()),
+        tensors_(module.tensors()),
+        mesh_(mesh),
+        unknown_(unknown),
+        uses_(weight_uses(graph_)) {}
+
+  void apply(const std::string& path, const ParallelStyle& style) {
+    path_ = path;
+    std::visit([this](const auto& one) { on(one); }, style);
+  }
+
+  GraphModule module(const std::optional<c10::Device>& device) && {
+    return {std::move(graph_), std::move(tensors_), device};
+  }
+
+ private:
+  void on(const ColwiseParallel&) { cut_layer("ColwiseParallel", true); }
+  void on(const RowwiseParallel&) { cut_layer("RowwiseParallel", false); }
+
+  void on(const SequenceParallel& style) {
+    const auto wish = std::make_shared<Wish>(Wish{{Shard(style.dim)}});
+    const std::vector<std::size_t> mine = parameters();
+    for (const std::size_t slot : mine) {
+      cut(slot, Replicate());
+      impl_of(tensors_[slot])->wish = wish;
+    }
+    if (mine.empty()) on(PrepareModuleInput{{Shard(style.dim)}});
+  }
+
+  void on(const DistributeParameters& style) {
+    for (const auto& [name, placement] : style.parameters) {
+      const std::string full = path_.empty() ? name : path_ + "." + name;
+      const auto has = [&](const Slot& slot) {
+        return slot.kind == Slot::Kind::Parameter &&
+               std::find(slot.names.begin(), slot.names.end(), full) != slot.names.end();
+      };
+      const auto it = std::find_if(graph_.slots.begin(), graph_.slots.end(), has);
+      if (it == graph_.slots.end())
+        throw UsageError("module " + quote(path_) + " has no parameter " + quote(name));
+      cut(static_cast<std::size_t>(it - graph_.slots.begin()), placement);
+    }
+  }
+
+  void on(const PrepareModuleInput& style) {
+    Boundary boundary;
+    boundary.entering = style.wanted.size();
+    boundary.enter = [style, mesh = mesh_](const at::Tensor& tensor, std::size_t index) {
+      return prepared_argument(tensor, index, mesh, style);
+    };
+    graph_ = with_boundary(std::move(graph_), path_, boundary);
+  }
+
+  void on(const PrepareModuleOutput& style) {
+    Boundary boundary;
+    boundary.leave = [style](const at::Tensor& tensor) { return prepared_result(tensor, style); };
+    graph_ = with_boundary(std::move(graph_), path_, boundary);
+  }
+
+  void on(const PrepareModuleInputOutput& style) {
+    on(style.input);
+    on(style.output);
+  }
+
+  //! The parameters that the module itself has.
+  std::vector<std::size_t> parameters() const {
+    std::vector<std::size_t> mine;
+    for (std::size_t i = 0; i < graph_.slots.size(); ++i) {
+      const Slot& slot = graph_.slots[i];
+      if (slot.kind != Slot::Kind::Parameter) continue;
+      if (std::any_of(slot.names.begin(), slot.names.end(),
+                      [&](const std::string& name) { return parent_path(name) == path_; }))
+        mine.push_back(i);
+    }
+    return mine;
+  }
+
+  //! How the module uses a weight: by its own operators if it has some, else by whosever.
+  const WeightUse* use_of(std::size_t slot) const {
+    const WeightUse* other = nullptr;
+    for (const WeightUse& use : uses_) {
+      if (use.slot != slot) continue;
+      if (is_inside(use.module, path_)) return &use;
+      other = &use;
+    }
+    return other;
+  }
+
+  void cut_layer(const char* style, bool by_outputs) {
+    const WeightUse* weight = nullptr;
+    const std::vector<std::size_t> mine = parameters();
+    for (const std::size_t slot : mine) {
+      const WeightUse* use = use_of(slot);
+      if (use && weight) {
+        throw UsageError("module " + quote(path_) + " has several weights, and " + style + " cuts one", {},
+                         "name each with DistributeParameters");
+      }
+      if (use) weight = use;
+    }
+    if (mine.empty() && unknown_ == UnknownPath::PassOver) return;  // they are another stage's
+    if (!weight) {
+      throw UsageError(
+          std::string(style) + " does not fit module " + quote(path_), {},
+          "it cuts layers whose weight is multiplied with or looked up in; name other parameters "
+          "with DistributeParameters");
+    }
+    cut(weight->slot, Shard(by_outputs ? weight->out_dim : weight->in_dim));
+    if (weight->kind == WeightUse::Kind::Table) return;
+    for (const std::size_t slot : mine) {
+      if (slot == weight->slot || tensors_[slot].dim() != 1) continue;
+      cut(slot, by_outputs ? AxisPlacement(Shard(0)) : AxisPlacement(Replicate()));
+    }
+  }
+
+  void cut(std::size_t slot, const AxisPlacement& placement) {
+    at::Tensor& tensor = tensors_[slot];
+    if (!is_dtensor(tensor)) {
+      tensor = distribute_parameter(tensor, mesh_, {placement});
+      return;
+    }
+    if (placements_of(tensor) == Placements{placement}) return;
+    throw UsageError("parameter " + quote(graph_.slots[slot].names[0]) + " would be cut twice, as " +
+                         text(placements_of(tensor)) + " and, for module " + quote(path_) + ", as " +
+                         placement.text(),
+                     {}, "name each module in one entry of the plan; tied parameters are cut alike");
+  }
+
+  Graph graph_;
+  std::vector<at::Tensor> tensors_;
+  DeviceMesh mesh_;
+  UnknownPath unknown_;
+  std::vector<WeightUse> uses_;
+  std::string path_;
+};
+
+}  // namespace
+
+void check_paths(const Graph& graph, const ParallelPlan& plan) {
+  const std::vector<std::string> paths = module_paths(graph);
+  for (const auto& [pattern, style] : plan) {
+    const auto fits = [&pattern = pattern](const std::string& path) { return path_fits(pattern, path); };
+    if (!pattern.empty() && std::none_of(paths.begin(), paths.end(), fits)) refuse_path(pattern, paths);
+  }
+}
+
+void parallelize_module(GraphModule& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+                        UnknownPath unknown) {
+  check_one_axis(mesh);
+  const std::vector<std::string> paths = module_paths(module.graph());
+  GraphPlan made(module, mesh, unknown);
+  for (const auto& [pattern, style] : plan) {
+    bool fits = pattern.empty();
+    if (fits) made.apply(pattern, style);
+    for (const std::string& path : paths) {
+      if (!path_fits(pattern, path)) continue;
+      made.apply(path, style);
+      fits = true;
+    }
+    if (!fits && unknown == UnknownPath::Refuse) refuse_path(pattern, paths);
+  }
+  const bool training = module.is_training();
+  module = std::move(made).module(module.device());
+  module.train(training);
+}
+
+}  // namespace penstock

@@ -1,0 +1,106 @@
+// Plans found in graphs: what is cut and what stays whole, and that real architectures compute the same.
+#include "graph/tensor_file.h"
+#include "tensor/ranks.h"
+
+#include <penstock/graph/module.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/parallel/find_plan.h>
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+namespace penstock::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::string kTransformer = PENSTOCK_SOURCE_DIR "/tests/parallel/archives/transformer.pt2";
+
+TEST(FindPlan, FindsTheTwoPairsOfEachBlock) {
+  const Pt2Archive file(kTransformer);
+  for (const std::int64_t ranks : {2, 4}) {
+    const FoundPlan found = find_parallel_plan(file.graph(), ranks);
+    EXPECT_THAT(found.pairs,
+                ElementsAre("blocks.0.attention.q, blocks.0.attention.k, blocks.0.attention.v by columns, "
+                            "blocks.0.attention.out by rows",
+                            "blocks.0.mlp.gate, blocks.0.mlp.up by columns, blocks.0.mlp.down by rows",
+                            "blocks.1.attention.q, blocks.1.attention.k, blocks.1.attention.v by columns, "
+                            "blocks.1.attention.out by rows",
+                            "blocks.1.mlp.gate, blocks.1.mlp.up by columns, blocks.1.mlp.down by rows"));
+    EXPECT_THAT(found.whole, ElementsAre(HasSubstr("several times")));
+    EXPECT_EQ(found.plan.size(), 14U);
+  }
+}
+
+TEST(FindPlan, SaysWhyLayersStayWhole) {
+  const FoundPlan uneven = find_parallel_plan(Pt2Archive(kTransformer).graph(), 3);
+  EXPECT_THAT(uneven.whole,
+              testing::Contains(HasSubstr("blocks.0.attention.q: 4 heads cannot be shared by 3")));
+  EXPECT_EQ(uneven.pairs.size(), 2U);  // the feed-forward layers, unevenly
+  const FoundPlan fused = find_parallel_plan(Pt2Archive(archive("gpt.pt2")).graph(), 2);
+  EXPECT_THAT(fused.whole, testing::Contains(HasSubstr("blocks.0.qkv: its outputs are divided")));
+  EXPECT_THAT(fused.pairs, ElementsAre("blocks.0.up by columns, blocks.0.down by rows",
+                                       "blocks.1.up by columns, blocks.1.down by rows"));
+}
+
+struct Ran {
+  std::vector<at::Tensor> outputs, gradients;
+};
+
+at::Tensor whole(const at::Tensor& t) {
+  return is_dtensor(t) ? full_tensor(t).detach() : t.detach();
+}
+
+//! In evaluation mode, so that nothing is drawn; a weighted sum of all floating outputs goes back.
+Ran run(GraphModule& module, const std::vector<c10::IValue>& inputs) {
+  module.train(false);
+  Ran ran;
+  at::Tensor sum;
+  for (const c10::IValue& output : module.run(inputs)) {
+    if (!output.isTensor() || !output.toTensor().is_floating_point()) continue;
+    const at::Tensor& tensor = output.toTensor();
+    ran.outputs.push_back(whole(tensor));
+    if (!tensor.requires_grad()) continue;
+    const at::Tensor part = (tensor * numbers(tensor.sizes(), 7)).sum();
+    sum = sum.defined() ? sum + part : part;
+  }
+  sum.backward();
+  for (const auto& [name, tensor] : module.named_parameters())
+    ran.gradients.push_back(tensor.grad().defined() ? whole(tensor.grad()) : at::zeros(tensor.sizes()));
+  return ran;
+}
+
+TEST(FindPlan, RealArchitecturesComputeTheSame) {
+  for (const std::string name : {"gpt", "gpt2", "llama", "bert", "t5", "vit", "mlp"}) {
+    SCOPED_TRACE(name);
+    const Pt2Archive file(archive(name + ".pt2"));
+    const auto tensors = read_tensors(archive(name + ".safetensors"));
+    std::vector<c10::IValue> inputs;
+    for (std::size_t i = 0; i < file.graph().inputs.size(); ++i) {
+      const auto it = tensors.find("r0.in." + std::to_string(i));
+      inputs.push_back(it != tensors.end() ? c10::IValue(it->second) : *file.graph().inputs[i].baked);
+    }
+    GraphModule dense(file.graph(), file.load(file.graph().slots));
+    const Ran want = run(dense, inputs);
+    const FoundPlan found = find_parallel_plan(file.graph(), 2);
+    if (name != "mlp") {  // whose layers are all read by the residual stream
+      EXPECT_GE(found.pairs.size(), 2U);
+    }
+    on_mesh({2}, [&](const DeviceMesh& mesh) {
+      GraphModule module(file.graph(), file.load(file.graph().slots));
+      parallelize_module(module, mesh, found.plan);
+      const Ran got = run(module, inputs);
+      ASSERT_EQ(got.outputs.size(), want.outputs.size());
+      for (std::size_t i = 0; i < want.outputs.size(); ++i)
+        EXPECT_LT(difference(got.outputs[i], want.outputs[i]), 1e-5) << "output " << i;
+      for (std::size_t i = 0; i < want.gradients.size(); ++i)
+        EXPECT_LT(difference(got.gradients[i], want.gradients[i]),
+                  1e-5 * std::max(1.0, want.gradients[i].abs().max().item<double>()))
+            << module.named_parameters()[i].first;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test

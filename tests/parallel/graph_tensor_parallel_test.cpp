@@ -1,0 +1,309 @@
+// Tensor parallelism of graphs, captured from C++ and imported from Python, against the same graph in one
+// process.
+#include "tensor/ranks.h"
+
+#include <penstock/base/error.h>
+#include <penstock/graph/module.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/models/gpt.h>
+#include <penstock/parallel/tensor_parallel.h>
+#include <penstock/pipe/pipe.h>
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+namespace penstock::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kVocabulary = 13, kLength = 6, kRows = 4;
+
+at::Tensor whole(const at::Tensor& t) {
+  return is_dtensor(t) ? full_tensor(t).detach() : t.detach().clone();
+}
+
+at::Tensor tokens_of(int step, std::int64_t rows = kRows, std::int64_t vocabulary = kVocabulary) {
+  return at::arange(rows * kLength).mul(7 + step).add(step).remainder(vocabulary).view({rows, kLength});
+}
+
+models::GptOptions gpt_options(bool modern) {
+  models::GptOptions options{
+      .vocabulary = kVocabulary, .context = kLength, .layers = 2, .heads = 4, .width = 16};
+  options.feed_forward = modern ? models::FeedForwardKind::SwiGlu : models::FeedForwardKind::Gelu;
+  options.positions = modern ? models::PositionKind::Rotary : models::PositionKind::Learned;
+  options.tied = modern;
+  options.bias = !modern;
+  return options;
+}
+
+GraphModule captured_gpt(const models::GptOptions& options) {
+  models::Gpt gpt(options);
+  models::initialise(*gpt, options, 3);
+  const ForwardFunction forward = [gpt](const Args& args, const Kwargs&) mutable {
+    return c10::IValue(gpt->forward(args[0].toTensor()));
+  };
+  Captured captured = capture(forward, model_tensors(*gpt), {tokens_of(0)});
+  return {std::move(captured.graph), std::move(captured.tensors)};
+}
+
+GraphModule imported(const std::string& name) {
+  const Pt2Archive file(PENSTOCK_SOURCE_DIR "/tests/" + name);
+  return {file.graph(), file.load(file.graph().slots)};
+}
+
+ParallelPlan gpt_plan(bool sequence, bool tied) {
+  ParallelPlan plan;
+  for (const char* name : {"attention.query", "attention.key", "attention.value", "mlp.up"})
+    plan.push_back({std::string("blocks.*.") + name, ColwiseParallel()});
+  for (const char* name : {"attention.out", "mlp.down"})
+    plan.push_back({std::string("blocks.*.") + name, RowwiseParallel()});
+  plan.push_back({"token", RowwiseParallel()});
+  if (tied) plan.push_back({"blocks.*.mlp.gate", ColwiseParallel()});
+  if (!tied) plan.push_back({"head", ColwiseParallel()});
+  if (sequence) {
+    plan.push_back({"blocks.*.norm?", SequenceParallel()});
+    plan.push_back({"norm", SequenceParallel()});
+  }
+  return plan;
+}
+
+const ParallelPlan kTransformerPlan = {{"blocks.*.attention.q", ColwiseParallel()},
+                                       {"blocks.*.attention.k", ColwiseParallel()},
+                                       {"blocks.*.attention.v", ColwiseParallel()},
+                                       {"blocks.*.attention.out", RowwiseParallel()},
+                                       {"blocks.*.mlp.gate", ColwiseParallel()},
+                                       {"blocks.*.mlp.up", ColwiseParallel()},
+                                       {"blocks.*.mlp.down", RowwiseParallel()},
+                                       {"token", RowwiseParallel()},
+                                       {"head", ColwiseParallel()}};
+
+struct Trained {
+  at::Tensor output;
+  std::vector<double> losses;
+  std::vector<at::Tensor> gradients, parameters;
+};
+
+//! Three steps of AdamW, with the output and gradients of the first.
+Trained train(const GraphModule& module, std::int64_t vocabulary) {
+  Trained result;
+  std::vector<at::Tensor> parameters;
+  for (const auto& [name, tensor] : module.named_parameters()) parameters.push_back(tensor);
+  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor logits = module.run({tokens_of(step, kRows, vocabulary)})[0].toTensor();
+    const at::Tensor targets = tokens_of(step + 1, kRows, vocabulary).flatten();
+    const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), targets);
+    loss.backward();
+    result.losses.push_back(whole(loss).item<double>());
+    if (step == 0) {
+      result.output = whole(logits);
+      for (const at::Tensor& p : parameters) result.gradients.push_back(whole(p.grad()));
+    }
+    optimizer.step();
+  }
+  for (const at::Tensor& p : parameters) result.parameters.push_back(whole(p));
+  return result;
+}
+
+double distance(const Trained& cut, const Trained& alone) {
+  double far = difference(cut.output, alone.output);
+  for (std::size_t i = 0; i < alone.losses.size(); ++i)
+    far = std::max(far, std::abs(cut.losses[i] - alone.losses[i]));
+  for (std::size_t i = 0; i < alone.parameters.size(); ++i) {
+    far = std::max(far, difference(cut.gradients[i], alone.gradients[i]));
+    far = std::max(far, difference(cut.parameters[i], alone.parameters[i]));
+  }
+  return far;
+}
+
+TEST(GraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
+  for (const bool modern : {false, true}) {
+    const Trained alone = train(captured_gpt(gpt_options(modern)), kVocabulary);
+    for (const std::int64_t ranks : {2, 4}) {
+      for (const bool sequence : {false, true}) {
+        on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+          GraphModule module = captured_gpt(gpt_options(modern));
+          parallelize_module(module, mesh, gpt_plan(sequence, modern));
+          EXPECT_LT(distance(train(module, kVocabulary), alone), 1e-5)
+              << ranks << (modern ? " modern" : "") << (sequence ? " sequence" : "");
+        });
+      }
+    }
+  }
+}
+
+TEST(GraphTensorParallel, AnImportedTransformerTrainsAsOneProcess) {
+  const std::string name = "parallel/archives/transformer.pt2";
+  const Trained alone = train(imported(name), 17);
+  for (const std::int64_t ranks : {2, 3, 4}) {  // with 3, shards are uneven and no cut goes by heads
+    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+      GraphModule module = imported(name);
+      parallelize_module(module, mesh, kTransformerPlan);
+      EXPECT_LT(distance(train(module, 17), alone), 1e-5) << ranks;
+    });
+  }
+}
+
+TEST(GraphTensorParallel, ABlockCostsTwoAllReducesEachWay) {
+  models::GptOptions options = gpt_options(false);
+  for (const std::int64_t ranks : {2, 4}) {
+    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+      models::Block block(options);
+      const ForwardFunction forward = [block](const Args& args, const Kwargs&) mutable {
+        return c10::IValue(block->forward(args[0].toTensor()));
+      };
+      const at::Tensor input = numbers({kRows, kLength, options.width}, 1);
+      Captured captured = capture(forward, model_tensors(*block), {input});
+      GraphModule module(std::move(captured.graph), std::move(captured.tensors));
+      ParallelPlan plan;
+      for (const char* name : {"attention.query", "attention.key", "attention.value", "mlp.up"})
+        plan.push_back({name, ColwiseParallel()});
+      for (const char* name : {"attention.out", "mlp.down"}) plan.push_back({name, RowwiseParallel()});
+      plan.push_back({"", PrepareModuleOutput{Replicate()}});
+      parallelize_module(module, mesh, plan);
+      const at::Tensor x = distribute_tensor(input, mesh, {Replicate()}).set_requires_grad(true);
+      traffic() = {};
+      const at::Tensor y = module.run({x})[0].toTensor();
+      EXPECT_EQ(traffic().all_reduces, 2);
+      EXPECT_EQ(traffic().calls(), 2);
+      traffic() = {};
+      y.pow(2).sum().backward();
+      EXPECT_EQ(traffic().all_reduces, 2);
+      EXPECT_EQ(traffic().calls(), 2);
+    });
+  }
+}
+
+TEST(GraphTensorParallel, PreparesWhatEntersAndLeavesAModule) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor tokens = tokens_of(0, kRows, 17);
+    const at::Tensor want =
+        imported("parallel/archives/transformer.pt2").run({tokens})[0].toTensor().detach();
+    GraphModule module = imported("parallel/archives/transformer.pt2");
+    ParallelPlan plan = kTransformerPlan;
+    plan.push_back({"blocks.0", PrepareModuleInput{{Shard(1)}}});
+    plan.push_back({"blocks.1", PrepareModuleInputOutput{{{Replicate()}}, {Shard(0)}}});
+    plan.push_back({"", PrepareModuleOutput{Shard(2), true}});
+    parallelize_module(module, mesh, plan);
+    std::map<std::string, int> boundaries;
+    for (const Node& node : module.graph().nodes)
+      if (node.name() == "penstock::at_boundary") ++boundaries[node.module];
+    EXPECT_EQ(boundaries, (std::map<std::string, int>{{"", 1}, {"blocks.0", 1}, {"blocks.1", 2}}));
+    for (const bool training : {true, false}) {
+      module.train(training);
+      const at::Tensor part = module.run({tokens})[0].toTensor();
+      ASSERT_FALSE(is_dtensor(part));
+      const auto mine = want.chunk(2, 2)[static_cast<std::size_t>(mesh.coordinate(0))];
+      EXPECT_LT(difference(part.detach(), mine), 1e-5);
+    }
+  });
+}
+
+TEST(GraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
+  const models::GptOptions options = gpt_options(true);
+  const GraphModule dense = captured_gpt(options);
+  const at::Tensor tokens = at::cat({tokens_of(0), tokens_of(1), tokens_of(2), tokens_of(3)}),
+                   targets = at::cat({tokens_of(1), tokens_of(2), tokens_of(3), tokens_of(4)});
+  const auto loss_of = [](const at::Tensor& logits, const at::Tensor& target) {
+    return at::cross_entropy_loss(logits.flatten(0, 1), target.flatten());
+  };
+  double want = 0;
+  for (int m = 0; m < 4; ++m) {
+    const at::Tensor loss = loss_of(dense.run({tokens_of(m)})[0].toTensor(), tokens_of(m + 1)) / 4;
+    loss.backward();
+    want += loss.item<double>();
+  }
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& [name, tensor] : dense.named_parameters()) gradients[name] = tensor.grad();
+
+  for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
+    const int per_rank = name == "1F1B" ? 1 : 2, count = 2 * per_rank;
+    on_mesh({2, 2}, [&](const DeviceMesh& mesh) {  // x: the pipeline, y: tensor parallel
+      models::Gpt gpt(options);
+      models::initialise(*gpt, options, 3);
+      const ForwardFunction forward = [gpt](const Args& args, const Kwargs&) mutable {
+        return c10::IValue(gpt->forward(args[0].toTensor()));
+      };
+      const Pipe pipe = pipeline_of(forward, model_tensors(*gpt), {tokens_of(0)}, {}, Balanced{count});
+      ParallelPlan plan = gpt_plan(false, true);
+      std::erase_if(plan, [](const auto& entry) { return entry.first == "token"; });  // in two stages
+      plan.push_back({"", PrepareModuleOutput{Replicate(), true}});
+      const int rank = static_cast<int>(mesh.coordinate(0));
+      std::vector<int> mine{rank};
+      if (per_rank == 2) mine.push_back(name == "ZBVZeroBubble" ? 3 - rank : 2 + rank);
+      std::vector<PipelineStage> stages;
+      for (const int stage : mine) {
+        parallelize_module(*pipe.get_stage_module(stage), mesh["y"], plan, UnknownPath::PassOver);
+        stages.push_back(pipe.build_stage(stage, at::kCPU, mesh.group("x")));
+      }
+      PipelineOptions more;
+      more.loss = tensor_loss(loss_of);
+      PipelineSchedule schedule(stages, name, 4, pipe.schedule_options(more));
+      const StepResult result = schedule.step({tokens}, targets);
+      if (result.loss.defined()) {
+        EXPECT_NEAR(result.loss.item<double>(), want, 1e-5) << name;
+      }
+      for (const int stage : mine) {
+        for (const auto& [parameter, tensor] : pipe.get_stage_module(stage)->named_parameters()) {
+          EXPECT_LT(difference(whole(tensor.grad()), gradients.at(parameter)), 1e-5)
+              << name << " stage " << stage << " " << parameter;
+        }
+      }
+    });
+  }
+}
+
+template <class Function>
+std::string error_of(const Function& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(GraphTensorParallel, MistakesAreNamed) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    GraphModule module = imported("parallel/archives/transformer.pt2");
+    EXPECT_THAT(error_of([&] {
+                  parallelize_module(module, mesh, {{"blocks.0.mlp.upp", ColwiseParallel()}});
+                }),
+                HasSubstr("blocks.0.mlp.up"));
+    EXPECT_THAT(error_of([&] {
+                  parallelize_module(module, mesh, {{"norm", RowwiseParallel()}});
+                }),
+                HasSubstr("RowwiseParallel does not fit module 'norm'"));
+    EXPECT_THAT(
+        error_of([&] {
+          parallelize_module(module, mesh, {{"token", ColwiseParallel()}, {"head", ColwiseParallel()}});
+        }),
+        HasSubstr("token.weight"));
+    EXPECT_NO_THROW(
+        parallelize_module(module, mesh, {{"elsewhere", ColwiseParallel()}}, UnknownPath::PassOver));
+
+    // An operator without a rule: its name, its module and the placements.
+    struct Inverting : torch::nn::Module {
+      Inverting() { weight = register_parameter("weight", numbers({4, 4}, 1)); }
+      at::Tensor weight;
+    };
+    const auto owner = std::make_shared<Inverting>();
+    const ForwardFunction forward = [owner](const Args& args, const Kwargs&) {
+      const ModuleScope scope("solver");
+      return c10::IValue(at::linalg_inv(args[0].toTensor().matmul(owner->weight)));
+    };
+    Captured captured = capture(forward, model_tensors(*owner), {numbers({4, 4}, 2)});
+    GraphModule inverting(std::move(captured.graph), std::move(captured.tensors));
+    parallelize_module(inverting, mesh, {{"", DistributeParameters{{{"weight", Shard(1)}}}}});
+    EXPECT_THAT(error_of([&] {
+                  inverting.run({numbers({4, 4}, 2)});
+                }),
+                testing::AllOf(HasSubstr("linalg_inv"), HasSubstr("of module solver"), HasSubstr("Shard(1)"),
+                               HasSubstr("full_tensor")));
+  });
+}
+
+}  // namespace
+}  // namespace penstock::test

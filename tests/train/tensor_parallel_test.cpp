@@ -1,0 +1,109 @@
+// An exported transformer trained over tensor-parallel ranks, by a plan found in its graph or given, against
+// one rank.
+#include <penstock/base/error.h>
+#include <penstock/checkpoint/safetensors.h>
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/train/trainer.h>
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace penstock::train {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kArchive = PENSTOCK_SOURCE_DIR "/tests/parallel/archives/transformer";
+
+RunOptions with(const ParallelOptions& parallel) {
+  RunOptions options;
+  options.parallel = parallel;
+  options.steps = 20;
+  options.batch = 8;
+  options.grad_clip = 0.7;
+  options.rate.rate = 0.004;
+  return options;
+}
+
+std::vector<double> losses_of(const RunOptions& options, const ParallelPlan& plan = {}) {
+  std::vector<double> losses;
+  run_thread_ranks(options.parallel.ranks(), [&](World& world) {
+    const ArchiveModel model = archive_model({.file = kArchive + ".pt2", .tensor_plan = plan});
+    const auto data = tensor_data(load_safetensors(kArchive + ".safetensors"),
+                                  {.positional = model.positional, .keywords = model.keywords});
+    const RunResult result = run(world, *model.model, *data, options);
+    if (world.rank().value == 0) losses = result.losses;
+  });
+  return losses;
+}
+
+void expect_near(const std::vector<double>& got, const std::vector<double>& want, std::size_t from = 0) {
+  ASSERT_EQ(got.size() + from, want.size());
+  for (std::size_t i = from; i < want.size(); ++i) EXPECT_NEAR(got[i - from], want[i], 1e-4 * want[i]) << i;
+}
+
+TEST(ArchiveTensorParallel, LossesAreThoseOfOneRank) {
+  at::set_num_threads(1);
+  const auto alone = losses_of(with({.schedule = "GPipe", .microbatches = 2}));
+  EXPECT_LT(alone[19], alone[0] - 0.3);
+  for (const ParallelOptions& parallel :
+       {ParallelOptions{.tp = 2, .schedule = "GPipe", .microbatches = 2},
+        ParallelOptions{.tp = 4, .schedule = "GPipe", .microbatches = 2},
+        ParallelOptions{.pp = 2, .tp = 2, .schedule = "1F1B", .microbatches = 4},
+        ParallelOptions{.pp = 2, .tp = 2, .schedule = "ZBVZeroBubble", .microbatches = 4},
+        ParallelOptions{.tp = 2, .dp = 2, .schedule = "GPipe", .microbatches = 1}}) {
+    SCOPED_TRACE(parallel.schedule + " pp " + std::to_string(parallel.pp) + " tp " +
+                 std::to_string(parallel.tp) + " dp " + std::to_string(parallel.dp));
+    expect_near(losses_of(with(parallel)), alone);
+  }
+}
+
+TEST(ArchiveTensorParallel, APlanCanBeGiven) {
+  at::set_num_threads(1);
+  const auto alone = losses_of(with({.schedule = "GPipe", .microbatches = 2}));
+  const RunOptions two = with({.tp = 2, .schedule = "GPipe", .microbatches = 2});
+  expect_near(losses_of(two, {{"blocks.*.mlp.gate", ColwiseParallel()},
+                              {"blocks.*.mlp.up", ColwiseParallel()},
+                              {"blocks.*.mlp.down", RowwiseParallel()},
+                              {"token", RowwiseParallel()},
+                              {"blocks.*.norm?", SequenceParallel()}}),
+              alone);
+  const auto error = [](const RunOptions& options, const ParallelPlan& plan) -> std::string {
+    try {
+      losses_of(options, plan);
+    } catch (const UsageError& e) {
+      return e.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_THAT(error(two, {{"blocks.*.mpl.up", ColwiseParallel()}}), HasSubstr("blocks.*.mpl.up"));
+  EXPECT_THAT(error(with({.pp = 2, .tp = 2, .microbatches = 2}), {{"token", RowwiseParallel()}}),
+              HasSubstr("several stages"));
+}
+
+TEST(ArchiveTensorParallel, CheckpointsGoOnInOtherTopologies) {
+  at::set_num_threads(1);
+  const auto alone = losses_of(with({.schedule = "GPipe", .microbatches = 2}));
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock_archive_tp";
+  for (const auto& [first, then] :
+       {std::pair{ParallelOptions{.tp = 2, .schedule = "GPipe", .microbatches = 2}, ParallelOptions{.pp = 2}},
+        std::pair{ParallelOptions{.pp = 2},
+                  ParallelOptions{.tp = 4, .schedule = "GPipe", .microbatches = 2}}}) {
+    std::filesystem::remove_all(folder);
+    RunOptions options = with(first);
+    options.checkpoint.directory = folder.string();
+    options.steps = 10;
+    losses_of(options);
+    options.parallel = then;
+    options.steps = 20;
+    options.checkpoint.resume = true;
+    expect_near(losses_of(options), alone, 10);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -408,7 +408,10 @@ std::vector<IValue> Interpreter::Program::run(std::vector<IValue> frame, std::sp
   } catch (const c10::Error& error) {
     throw Error(std::string("an operator failed: ") + error.what_without_backtrace(), {.op = names[at]});
   } catch (const UsageError& error) {
-    throw UsageError(error.message(), error.context().within({.op = names[at]}), error.hint());
+    // What threw may have named the operator that it was asked for from within this one.
+    ErrorContext context = error.context();
+    context.op += context.op.empty() ? names[at] : " in " + names[at];
+    throw UsageError(error.message(), context, error.hint());
   }
   guard.reset();
   if (!mutations.empty()) {

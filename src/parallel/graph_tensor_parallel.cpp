@@ -129,7 +129,7 @@ class GraphPlan {
       }
       if (use) weight = use;
     }
-    if (mine.empty() && unknown_ == UnknownPath::PassOver) return;  // they are another stage's
+    if (!weight && unknown_ == UnknownPath::PassOver) return;  // it is used in another stage
     if (!weight) {
       throw UsageError(
           std::string(style) + " does not fit module " + quote(path_), {},

@@ -254,6 +254,10 @@ struct BeforeAutograd : c10::OperatorKernel {
         rule.writes_first || rule.is_view || rule.composite ||
         (c10::GradMode::is_enabled() && any_requires_grad(stack->data() + (stack->size() - count), count));
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforeKey);
+    // Autocast comes after us and calls the operator again: what takes its place must see converted
+    // arguments.
+    if (rule.whole && rule.autocasts && keys.has(c10::DispatchKey::AutocastCPU))
+      return op.redispatchBoxed(below, stack);
     if (rule.kind == OpRule::Kind::Pointwise) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
         if (recorded) return op.redispatchBoxed(below, stack);
@@ -283,6 +287,12 @@ struct OnParts : c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
     const std::size_t count = op.schema().arguments().size();
+    if (rule.kind == OpRule::Kind::Identity && count == 1) {
+      // Another handle to the part, which may be on its way: nobody has used it yet.
+      const DTensorImpl* const impl = impl_of(stack->back().toTensor());
+      stack->back() = at::Tensor(impl->shallow_copy_and_detach(c10::VariableVersion(0), true));
+      return;
+    }
     if (rule.kind == OpRule::Kind::Pointwise && !rule.writes_first) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
         return run_same(op, stack, count, *same);
@@ -345,6 +355,7 @@ class Registration {
         rule.writes_first = alias && alias->isWrite();
         rule.is_view = alias && !alias->isWrite();
       }
+      rule.autocasts = op->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
       before_.impl(name.c_str(),
                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BeforeAutograd>(rule)));
       if (rule.composite) continue;

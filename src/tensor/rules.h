@@ -98,6 +98,7 @@ struct OpRule {
   bool is_view = false;
   bool composite = false;    //!< has no kernel of its own below autograd
   bool grants_wish = false;  //!< its input goes where its parameter's style wants it
+  bool autocasts = false;    //!< autocast converts its arguments
 };
 
 using RuleTable = std::unordered_map<std::string, OpRule>;

@@ -220,8 +220,8 @@ void add_reduction_rules(RuleTable& table) {
         "var.correction", "std.correction", "logsumexp", "var_mean.correction", "prod"}) {
     table[name] = {.options = along_others};
   }
-  for (const char* name : {"_softmax", "_softmax_backward_data", "cumsum", "cumprod", "sort", "sort.stable",
-                           "topk", "_log_softmax_backward_data"}) {
+  for (const char* name : {"_softmax", "_safe_softmax", "_softmax_backward_data", "cumsum", "cumprod", "sort",
+                           "sort.stable", "topk", "_log_softmax_backward_data"}) {
     table[name] = {.options = dim_whole};
   }
   table["flip"] = {.options = flipped};

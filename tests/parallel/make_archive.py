@@ -18,7 +18,8 @@ VOCABULARY, WIDTH, HEADS, LENGTH = 17, 16, 4, 6
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
-        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.q, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.k = nn.Linear(WIDTH, WIDTH, bias=False)  # which softmax would take away, and AdamW make large
 
     def forward(self, x):
         batch, time, width = x.shape

@@ -209,9 +209,11 @@ class Attempt {
   // A rank that gives up because of another is not the one to be named.
   Failure told_or(Failure failure) {
     try {
-      if (const auto told = nodes_.told_failure(number_); told && told->rank && told->rank != failure.rank) {
-        cause_ = told->cause;
-        return *told;
+      // Told by a rank, or published by the launcher of another node.
+      for (const auto& known : {nodes_.told_failure(number_), nodes_.published_death(number_)}) {
+        if (!known || !known->rank || known->rank == failure.rank) continue;
+        cause_ = known->cause;
+        return *known;
       }
     } catch (const std::exception& e) {  // the store is gone, and with it what was told
       Log(LogLevel::Info) << "launcher: " << e.what();

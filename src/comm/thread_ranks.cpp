@@ -2,6 +2,7 @@
 #include "comm/thread_backend.h"
 #include "comm/world_state.h"
 
+#include <penstock/base/error.h>
 #include <penstock/base/log.h>
 #include <penstock/base/text.h>
 #include <penstock/comm/thread_ranks.h>
@@ -30,7 +31,8 @@ class ThreadHub {
   }
 
   // Waits until all ranks have joined this generation.
-  void join(int generation, Rank rank, const std::shared_ptr<Domain>& domain, std::chrono::milliseconds limit) {
+  void join(int generation, Rank rank, const std::shared_ptr<Domain>& domain,
+            std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     auto& present = generations_[generation];
     present[rank.value] = domain;
@@ -67,7 +69,8 @@ class ThreadHub {
 
 class ThreadTransport : public Transport {
  public:
-  ThreadTransport(std::shared_ptr<ThreadHub> hub, int generation) : hub_(std::move(hub)), generation_(generation) {}
+  ThreadTransport(std::shared_ptr<ThreadHub> hub, int generation)
+      : hub_(std::move(hub)), generation_(generation) {}
 
   c10::intrusive_ptr<c10d::Backend> connect(Domain& /*domain*/, const std::string& name,
                                             const std::vector<int>& members, int me) override {
@@ -110,6 +113,25 @@ struct Outcome {
   int first = -1;
 };
 
+bool is_of_a_peer(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerFailed&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// A rank that gives up because of another may be the first to end, but its error is not the one to raise.
+int cause_of(const std::vector<std::exception_ptr>& errors, int first) {
+  if (first < 0 || !is_of_a_peer(errors[static_cast<std::size_t>(first)])) return first;
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    if (errors[rank] && !is_of_a_peer(errors[rank])) return static_cast<int>(rank);
+  }
+  return first;
+}
+
 Outcome run_all(int ranks, const std::function<void(World&)>& body, const InitOptions& options) {
   if (ranks < 1) throw UsageError("a job needs at least one rank, not " + std::to_string(ranks));
   const auto hub = std::make_shared<ThreadHub>(ranks);
@@ -136,7 +158,7 @@ Outcome run_all(int ranks, const std::function<void(World&)>& body, const InitOp
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run, rank);
   for (std::thread& thread : threads) thread.join();
-  outcome.first = first.load();
+  outcome.first = cause_of(outcome.errors, first.load());
   return outcome;
 }
 

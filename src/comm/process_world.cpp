@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -220,6 +221,13 @@ bool backend_available(BackendKind kind) {
   return false;
 }
 
+// Gloo and the store write to connections whose other end may be gone. That shall be an error, not this
+// process's end: what Python does for its programs. A handler of the user's is left alone.
+static void survive_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
 World init(const InitOptions& options) {
   auto state = std::make_unique<ProcessWorld>();
   state->options = settled(options);
@@ -230,6 +238,7 @@ World init(const InitOptions& options) {
     state->local_rank = environment->local_rank;
     set_log_rank(state->rank);
   }
+  if (state->size > 1) survive_broken_pipes();
   state->join();
   {
     const std::lock_guard lock(registry().mutex);

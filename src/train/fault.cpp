@@ -64,8 +64,13 @@ Fault parse_fault(const std::string& text) {
 
 // Ends the connections under those who use them, as a broken network does: the process itself goes on.
 void cut_connections() {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-    shutdown(std::atoi(entry.path().filename().c_str()), SHUT_RDWR);  // fails for what is no socket
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    int listens = 0;  // such a socket is no connection, and Gloo ends the process if it breaks
+    socklen_t size = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens == 0)
+      shutdown(fd, SHUT_RDWR);
+  }
 }
 
 void commit(const Fault& fault, std::int64_t step, std::string_view place) {

@@ -15,6 +15,7 @@ namespace penstock {
 namespace {
 
 constexpr std::chrono::seconds kSilence{15};
+constexpr const char* kCutOff = "node 0, which hosts the store, cannot be reached";
 
 std::string node_key(const char* what, int node) {
   return std::string("launch/") + what + "/" + std::to_string(node);
@@ -61,7 +62,7 @@ void LaunchNodes::publish_death(int attempt, const Failure& failure) {
   try {
     store_->compareSet(died_key(attempt), std::string(), failure.serialize());
   } catch (const std::exception& e) {  // this node is cut off: its own ranks are ended all the same
-    gone_ = "node 0, which hosts the store, cannot be reached";
+    gone_ = kCutOff;
   }
 }
 
@@ -97,7 +98,7 @@ bool LaunchNodes::all_ended_well(int attempt, bool here) {
   try {
     return gone_.empty() && wait_for_ends(attempt, here);
   } catch (const std::exception& e) {
-    gone_ = "node 0, which hosts the store, cannot be reached";
+    gone_ = kCutOff;
     return false;
   }
 }

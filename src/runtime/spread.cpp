@@ -124,11 +124,8 @@ at::Tensor put_together(const at::Tensor& part, const SpreadForm& form, const Pi
 at::Tensor gradient_part(const at::Tensor& grad, const at::Tensor& value) {
   if (!grad.defined() || !is_dtensor(value)) return grad;
   const at::NoGradGuard no_grad;
-  const Placements& placements = placements_of(value);
-  // A gradient that was made of plain tensors is the same on every rank.
-  const at::Tensor whole =
-      is_dtensor(grad) ? grad : from_local(grad, mesh_of(value), Placements(placements.size()));
-  return local_of(redistribute(whole, gradient_placements(placements)));
+  const at::Tensor whole = gradient_on(grad, mesh_of(value).state());
+  return local_of(redistribute(whole, gradient_placements(placements_of(value))));
 }
 
 at::Tensor gradient_of_part(const at::Tensor& part, const at::Tensor& value) {

@@ -23,11 +23,7 @@ struct RedistributeBackward : Node {
   std::string name() const override { return "RedistributeBackward"; }
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return {at::Tensor()};
-    at::Tensor grad = grads[0];
-    // A gradient that an operator made from plain tensors is the same on every rank.
-    if (!impl_of(grad))
-      grad = local_to_distributed(grad, mesh, Placements(to.size(), Replicate()), grad.sizes());
-    return {redistributed(grad, to, false)};
+    return {redistributed(gradient_on(grads[0], mesh), to, false)};
   }
 };
 
@@ -58,6 +54,11 @@ struct ToLocalBackward : Node {
 };
 
 }  // namespace
+
+at::Tensor gradient_on(const at::Tensor& grad, const MeshPtr& mesh) {
+  if (impl_of(grad)) return grad;
+  return local_to_distributed(grad, mesh, Placements(mesh->shape.size(), Replicate()), grad.sizes());
+}
 
 bool needs_gradient(const at::Tensor& source) {
   return c10::GradMode::is_enabled() && source.requires_grad();

@@ -19,6 +19,9 @@ at::Tensor local_to_distributed(const at::Tensor& local, const MeshPtr& mesh, co
 
 at::Tensor distributed_to_local(const at::Tensor& tensor, const Placements& grad_placements);
 
+//! A gradient on the mesh. One that an operator made from plain tensors is the same on every rank.
+at::Tensor gradient_on(const at::Tensor& grad, const MeshPtr& mesh);
+
 //! Whether an operator on this tensor is to be recorded.
 bool needs_gradient(const at::Tensor& source);
 

@@ -87,10 +87,7 @@ struct LookUpBackward : Node {
   std::string name() const override { return "LookUpRowsBackward"; }
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return {at::Tensor()};
-    at::Tensor grad = grads[0];
-    if (!impl_of(grad))
-      grad = local_to_distributed(grad, lookup->mesh, Placements(lookup->out.size()), grad.sizes());
-    return {add_up(grad, lookup)};
+    return {add_up(gradient_on(grads[0], lookup->mesh), lookup)};
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
+#include <penstock/checkpoint/distributed.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
@@ -25,8 +26,9 @@ std::map<std::string, Share> shares_of(const Assembly& assembly) {
   if (!assembly.sharded) {
     for (const auto& [index, stage] : assembly.stages)
       for (const NamedTensor& item : stage->parameters())
-        if (const Part part = part_of(item.tensor); !std::holds_alternative<Whole>(part))
-          shares[item.name] = {item.tensor.sizes().vec(), part};
+        if (const Piece piece = tensor_piece(item.name, item.tensor);
+            !std::holds_alternative<Whole>(piece.part))
+          shares[item.name] = {piece.shape, piece.part};
     return shares;
   }
   for (const auto& [index, stage] : assembly.stages)

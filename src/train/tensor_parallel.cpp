@@ -69,17 +69,4 @@ at::Tensor whole_of(const at::Tensor& tensor) {
   return is_dtensor(tensor) ? full_tensor(tensor).detach() : tensor;
 }
 
-Part part_of(const at::Tensor& tensor) {
-  if (!is_dtensor(tensor)) return Whole{};
-  const auto& placement = placements_of(tensor).front();
-  if (!placement.is_shard()) return Whole{};
-  const DeviceMesh mesh = mesh_of(tensor);
-  Box box{std::vector<std::int64_t>(tensor.sizes().size(), 0), tensor.sizes().vec()};
-  const auto dim = static_cast<std::size_t>(placement.dim());
-  const std::int64_t each = (tensor.size(placement.dim()) + mesh.size() - 1) / mesh.size();
-  box.offsets[dim] = std::min(each * mesh.coordinate(0), tensor.size(placement.dim()));
-  box.lengths[dim] = local_of(tensor).size(placement.dim());
-  return box;
-}
-
 }  // namespace penstock::train

@@ -2,7 +2,6 @@
 // ranks.
 #pragma once
 
-#include <penstock/checkpoint/piece.h>
 #include <penstock/comm/group.h>
 #include <penstock/runtime/stage_module.h>
 #include <penstock/train/model.h>
@@ -26,7 +25,5 @@ void cut_graph_stage(GraphModule& module, const ParallelPlan& plan,
 at::Tensor local_part(const at::Tensor& tensor);
 //! The whole, on every rank of the tensor's mesh.
 at::Tensor whole_of(const at::Tensor& tensor);
-//! Which part of the whole that is.
-Part part_of(const at::Tensor& tensor);
 
 }  // namespace penstock::train

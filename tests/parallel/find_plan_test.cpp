@@ -48,10 +48,6 @@ struct Ran {
   std::vector<at::Tensor> outputs, gradients;
 };
 
-at::Tensor whole(const at::Tensor& t) {
-  return is_dtensor(t) ? full_tensor(t).detach() : t.detach();
-}
-
 //! In evaluation mode, so that nothing is drawn; a weighted sum of all floating outputs goes back.
 Ran run(GraphModule& module, const std::vector<c10::IValue>& inputs) {
   module.train(false);

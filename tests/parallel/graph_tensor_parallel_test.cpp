@@ -1,5 +1,6 @@
 // Tensor parallelism of graphs, captured from C++ and imported from Python, against the same graph in one
 // process.
+#include "parallel/trained.h"
 #include "tensor/ranks.h"
 
 #include <penstock/base/error.h>
@@ -18,10 +19,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr std::int64_t kVocabulary = 13, kLength = 6, kRows = 4;
-
-at::Tensor whole(const at::Tensor& t) {
-  return is_dtensor(t) ? full_tensor(t).detach() : t.detach().clone();
-}
 
 at::Tensor tokens_of(int step, std::int64_t rows = kRows, std::int64_t vocabulary = kVocabulary) {
   return at::arange(rows * kLength).mul(7 + step).add(step).remainder(vocabulary).view({rows, kLength});
@@ -78,12 +75,6 @@ const ParallelPlan kTransformerPlan = {{"blocks.*.attention.q", ColwiseParallel(
                                        {"token", RowwiseParallel()},
                                        {"head", ColwiseParallel()}};
 
-struct Trained {
-  at::Tensor output;
-  std::vector<double> losses;
-  std::vector<at::Tensor> gradients, parameters;
-};
-
 //! Three steps of AdamW, with the output and gradients of the first.
 Trained train(const GraphModule& module, std::int64_t vocabulary) {
   Trained result;
@@ -105,17 +96,6 @@ Trained train(const GraphModule& module, std::int64_t vocabulary) {
   }
   for (const at::Tensor& p : parameters) result.parameters.push_back(whole(p));
   return result;
-}
-
-double distance(const Trained& cut, const Trained& alone) {
-  double far = difference(cut.output, alone.output);
-  for (std::size_t i = 0; i < alone.losses.size(); ++i)
-    far = std::max(far, std::abs(cut.losses[i] - alone.losses[i]));
-  for (std::size_t i = 0; i < alone.parameters.size(); ++i) {
-    far = std::max(far, difference(cut.gradients[i], alone.gradients[i]));
-    far = std::max(far, difference(cut.parameters[i], alone.parameters[i]));
-  }
-  return far;
 }
 
 TEST(GraphTensorParallel, ACapturedGptTrainsAsOneProcess) {

@@ -27,10 +27,6 @@ struct LayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Layer);
 
-at::Tensor whole(const at::Tensor& t) {
-  return is_dtensor(t) ? full_tensor(t).detach() : t.detach().clone();
-}
-
 TEST(TensorParallel, TrainsInStagesOfAPipeline) {
   const at::Tensor x = numbers({kRows, 3, kWidth}, 100), target = numbers({kRows, 3, kWidth}, 101);
   for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {

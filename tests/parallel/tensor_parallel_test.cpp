@@ -1,6 +1,7 @@
 // Tensor parallelism against one process that has the whole model: losses, gradients, parameters after AdamW;
 // and what it sends.
 #include "parallel/module_paths.h"
+#include "parallel/trained.h"
 #include "support/process_ranks.h"
 #include "tensor/ranks.h"
 
@@ -89,15 +90,6 @@ ParallelPlan gpt_plan(bool sequence) {
   return plan;
 }
 
-struct Trained {
-  std::vector<double> losses;
-  std::vector<at::Tensor> gradients, parameters;
-};
-
-at::Tensor whole(const at::Tensor& t) {
-  return is_dtensor(t) ? full_tensor(t).detach() : t.detach().clone();
-}
-
 Trained train(Gpt gpt) {
   Trained result;
   torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
@@ -119,18 +111,6 @@ Trained train(Gpt gpt) {
   }
   for (const at::Tensor& parameter : gpt->parameters()) result.parameters.push_back(whole(parameter));
   return result;
-}
-
-//! How far a run with cut parameters is from the whole one.
-double distance(const Trained& cut, const Trained& alone) {
-  double far = 0;
-  for (std::size_t i = 0; i < alone.losses.size(); ++i)
-    far = std::max(far, std::abs(cut.losses[i] - alone.losses[i]));
-  for (std::size_t i = 0; i < alone.parameters.size(); ++i) {
-    far = std::max(far, difference(cut.gradients[i], alone.gradients[i]));
-    far = std::max(far, difference(cut.parameters[i], alone.parameters[i]));
-  }
-  return far;
 }
 
 TEST(TensorParallel, TrainsAsOneProcess) {

@@ -2,6 +2,7 @@
 #include "parallel/three_d.h"
 
 #include "parallel/dense_gpt.h"
+#include "tensor/ranks.h"
 
 #include <penstock/schedule/placement.h>
 #include <penstock/tensor/dtensor.h>
@@ -11,6 +12,8 @@
 
 namespace penstock::testing {
 namespace {
+
+using test::whole;
 
 // Vocabulary, hidden width and time are uneven over two ranks.
 models::GptOptions gpt_options(Kind kind) {
@@ -45,11 +48,6 @@ ParallelPlan plan_for(const models::GptImpl& part) {
   if (!part.token.is_empty()) plan.emplace_back("token", RowwiseParallel());
   if (!part.head.is_empty()) plan.emplace_back("head", ColwiseParallel());
   return plan;
-}
-
-at::Tensor whole(const at::Tensor& tensor) {
-  if (!tensor.defined()) return tensor;
-  return (is_dtensor(tensor) ? full_tensor(tensor) : tensor).detach().clone();
 }
 
 at::Tensor handed_over(const at::Tensor& tensor, Activation activation) {

@@ -2,6 +2,7 @@
 // unevenly too, against one process.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
+#include "tensor/ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -18,6 +19,8 @@
 
 namespace penstock::testing {
 namespace {
+
+using test::whole;
 
 enum class Data { Replicated, Sharded, Hybrid };
 
@@ -42,11 +45,6 @@ ParallelPlan plan_of(bool sequence) {
                     {"blocks.*.down", RowwiseParallel()}};
   if (sequence) plan.emplace_back("blocks.*.norm?", SequenceParallel());
   return plan;
-}
-
-at::Tensor whole(const at::Tensor& tensor) {
-  if (!tensor.defined()) return tensor;
-  return (is_dtensor(tensor) ? full_tensor(tensor) : tensor).detach().clone();
 }
 
 // One rank of data x tensor parallel: the model with both.

@@ -33,6 +33,12 @@ inline at::Tensor numbers(c10::IntArrayRef sizes, unsigned seed) {
   return result;
 }
 
+//! A copy of all elements, of a tensor that is plain, distributed or undefined.
+inline at::Tensor whole(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  return (is_dtensor(tensor) ? full_tensor(tensor) : tensor).detach().clone();
+}
+
 inline double difference(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes()) return 1e30;
   return a.numel() == 0 ? 0 : (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();

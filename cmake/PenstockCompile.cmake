@@ -52,17 +52,20 @@ function(penstock_compile_options target)
   endif()
 endfunction()
 
-# The torch side's options plus a precompiled header, which `penstock_pch` owns, or with NN `penstock_pch_nn`, which
-# has torch::nn as well. What uses torch::nn is tests, examples and benchmarks: half of their compilation was spent on
-# optimising libtorch's templates, while what they run is in the libraries.
-set(PENSTOCK_NN_OPTIONS $<$<CONFIG:Release>:-O1>)
+# The torch side's options plus a precompiled header. The library and the tool share `penstock_pch`; tests, examples and
+# benchmarks say TEST (`penstock_pch_test`, the same header) or NN (`penstock_pch_nn`, with torch::nn), and are compiled with less
+# optimisation: half of their compilation was spent on optimising libtorch's templates, while what they run is in the libraries.
+set(PENSTOCK_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
 function(penstock_torch_options target)
-  cmake_parse_arguments(arg "NN" "" "" ${ARGN})
+  cmake_parse_arguments(arg "TEST;NN" "" "" ${ARGN})
   penstock_compile_options(${target})
   set(owner penstock_pch)
+  if(arg_TEST OR arg_NN)
+    set(owner penstock_pch_test)
+    target_compile_options(${target} PRIVATE ${PENSTOCK_TEST_OPTIONS})
+  endif()
   if(arg_NN)
     set(owner penstock_pch_nn)
-    target_compile_options(${target} PRIVATE ${PENSTOCK_NN_OPTIONS})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()

@@ -26,7 +26,7 @@ using namespace test;
 using ::testing::HasSubstr;
 
 //! The model at a step: every element tells the step.
-std::vector<Piece> model_at(std::int64_t step, std::int64_t elements = 12) {
+std::vector<Piece> crash_model(std::int64_t step, std::int64_t elements = 12) {
   return {whole_piece("weight", at::full({elements}, static_cast<double>(step))),
           whole_piece("bias", at::full({3}, step, at::kLong))};
 }
@@ -43,7 +43,7 @@ bool save_with(Files& files, const std::string& directory, std::int64_t step, in
   run_thread_ranks(1, [&](World& world) {
     CheckpointWriter writer(directory, world.group(), {.keep = keep, .asynchronous = false, .files = &files});
     try {
-      writer.save(step, model_at(step));
+      writer.save(step, crash_model(step));
     } catch (const StorageError&) {
       done = false;
     }
@@ -109,7 +109,7 @@ TEST(Crash, TheFirstSaveEverLeavesNothingOrAll) {
 }
 
 // A process that forks writers, each of which is killed by its own timer, and looks at what they leave.
-const testing::RankFunction killed_writers("killed_writers", [] {
+const test::RankFunction killed_writers("killed_writers", [] {
   const std::string directory = std::getenv("PENSTOCK_TEST_DIRECTORY");
   const int rounds = std::atoi(std::getenv("PENSTOCK_TEST_ROUNDS"));
   Random random(11);
@@ -121,11 +121,11 @@ const testing::RankFunction killed_writers("killed_writers", [] {
       signal(SIGALRM, [](int) { kill(getpid(), SIGKILL); });
       World world = init();
       CheckpointWriter writer(directory, world.group(), {.keep = 2});
-      writer.save(last + 1, model_at(last + 1, 20000));
+      writer.save(last + 1, crash_model(last + 1, 20000));
       writer.wait();  // from here on there is one to go back to
       const itimerval timer{{0, 0}, {0, microseconds}};
       setitimer(ITIMER_REAL, &timer, nullptr);
-      for (std::int64_t step = last + 2;; ++step) writer.save(step, model_at(step, 20000));
+      for (std::int64_t step = last + 2;; ++step) writer.save(step, crash_model(step, 20000));
     }
     int status = 0;
     waitpid(child, &status, 0);

@@ -35,7 +35,7 @@ std::vector<Piece> half_of_model(int rank, std::int64_t step) {
           whole_piece("bias", at::full({40}, static_cast<double>(step)))};
 }
 
-const testing::RankFunction saves_while_training("saves_while_training", [] {
+const test::RankFunction saves_while_training("saves_while_training", [] {
   World world = init();
   const int rank = world.rank().value;
   {
@@ -62,12 +62,12 @@ const testing::RankFunction saves_while_training("saves_while_training", [] {
 
 TEST(ProcessRanks, SaveWhileTheyTrain) {
   const TempDir dir;
-  const auto done = testing::run_process_ranks("saves_while_training", 2,
-                                               {.environment = {{"PENSTOCK_TEST_DIRECTORY", dir.path()}}});
+  const auto done = test::run_process_ranks("saves_while_training", 2,
+                                            {.environment = {{"PENSTOCK_TEST_DIRECTORY", dir.path()}}});
   EXPECT_EQ(done.result.exit_code(), 0) << done.text();
 }
 
-const testing::RankFunction killed_while_writing("killed_while_writing", [] {
+const test::RankFunction killed_while_writing("killed_while_writing", [] {
   World world = init();
   const int rank = world.rank().value;
   HookedFiles files([&](const std::string& operation, const std::string& path) {
@@ -86,8 +86,8 @@ const testing::RankFunction killed_while_writing("killed_while_writing", [] {
 
 TEST(ProcessRanks, ARankKilledWhileItWritesCostsThatWriteOnly) {
   const TempDir dir;
-  const auto done = testing::run_process_ranks("killed_while_writing", 2,
-                                               {.environment = {{"PENSTOCK_TEST_DIRECTORY", dir.path()}}});
+  const auto done = test::run_process_ranks("killed_while_writing", 2,
+                                            {.environment = {{"PENSTOCK_TEST_DIRECTORY", dir.path()}}});
   EXPECT_NE(done.result.exit_code(), 0);
   const ResumePoint found = find_resume_point(dir.path());
   EXPECT_EQ(found.checkpoint.step(), 2);

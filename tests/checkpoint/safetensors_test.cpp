@@ -22,25 +22,25 @@ using test::slurp;
 using test::TempDir;
 using testing::HasSubstr;
 
-const std::vector<at::ScalarType> dtypes = {at::kDouble,
-                                            at::kFloat,
-                                            at::kHalf,
-                                            at::kBFloat16,
-                                            at::kLong,
-                                            at::kInt,
-                                            at::kShort,
-                                            at::kChar,
-                                            at::kByte,
-                                            at::kBool,
-                                            at::kUInt16,
-                                            at::kUInt32,
-                                            at::kUInt64,
-                                            at::kFloat8_e4m3fn,
-                                            at::kFloat8_e5m2,
-                                            at::kFloat8_e4m3fnuz,
-                                            at::kFloat8_e5m2fnuz,
-                                            at::kFloat8_e8m0fnu,
-                                            at::kComplexFloat};
+const std::vector<at::ScalarType> kDtypes = {at::kDouble,
+                                             at::kFloat,
+                                             at::kHalf,
+                                             at::kBFloat16,
+                                             at::kLong,
+                                             at::kInt,
+                                             at::kShort,
+                                             at::kChar,
+                                             at::kByte,
+                                             at::kBool,
+                                             at::kUInt16,
+                                             at::kUInt32,
+                                             at::kUInt64,
+                                             at::kFloat8_e4m3fn,
+                                             at::kFloat8_e5m2,
+                                             at::kFloat8_e4m3fnuz,
+                                             at::kFloat8_e5m2fnuz,
+                                             at::kFloat8_e8m0fnu,
+                                             at::kComplexFloat};
 
 const std::vector<std::string> python_names = {
     "float64",         "float32",         "float16",        "bfloat16",      "int64",
@@ -55,8 +55,8 @@ std::string python_file(const std::string& name) {
 //! What make_files.py put into each file.
 std::map<std::string, at::Tensor> all_dtypes() {
   std::map<std::string, at::Tensor> tensors;
-  for (std::size_t i = 0; i < dtypes.size(); ++i)
-    tensors.emplace("a." + python_names[i], counted({2, 3}, dtypes[i]));
+  for (std::size_t i = 0; i < kDtypes.size(); ++i)
+    tensors.emplace("a." + python_names[i], counted({2, 3}, kDtypes[i]));
   return tensors;
 }
 std::map<std::string, at::Tensor> shapes() {

@@ -190,7 +190,7 @@ TEST(Writer, SaysThatAFileGrewTooLargeOrTheDirectoryVanished) {
 
 // A disk that is really full, and one that is really read-only: a small one of its own, which only root can
 // make.
-const testing::RankFunction full_disk("full_disk", [] {
+const test::RankFunction full_disk("full_disk", [] {
   const std::string directory = std::getenv("PENSTOCK_TEST_DIRECTORY");
   if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       mount("none", directory.c_str(), "tmpfs", 0, "size=64k") != 0) {

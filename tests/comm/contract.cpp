@@ -8,7 +8,7 @@
 
 #include <ATen/ATen.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 at::Tensor marked(int rank, std::int64_t elements, at::ScalarType type = at::kFloat) {
@@ -343,4 +343,4 @@ const std::vector<ContractCase>& contract_cases() {
   return cases;
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 struct ContractCase {
   const char* name;
@@ -15,4 +15,4 @@ struct ContractCase {
 
 const std::vector<ContractCase>& contract_cases();
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

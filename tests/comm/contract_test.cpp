@@ -9,7 +9,7 @@
 
 #include <iostream>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 class ThreadContract : public ::testing::TestWithParam<std::tuple<int, ContractCase>> {};
@@ -49,4 +49,4 @@ TEST_P(GlooContract, Holds) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GlooContract, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

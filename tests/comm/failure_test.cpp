@@ -15,7 +15,7 @@
 #include <iostream>
 #include <random>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -371,4 +371,4 @@ TEST(ThreadRanks, AMessageOfTheWrongSizeIsAClearError) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

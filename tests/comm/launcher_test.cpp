@@ -19,7 +19,7 @@
 #include <iostream>
 #include <sstream>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 using ::testing::AllOf;
@@ -256,4 +256,4 @@ TEST(Doctor, FindsThisMachineHealthy) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

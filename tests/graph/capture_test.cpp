@@ -132,22 +132,16 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   }
 }
 
-template <class Holder>
-ForwardFunction of(Holder& module) {
-  return
-      [&module](const Args& args, const Kwargs&) { return IValue(module->forward(args.at(0).toTensor())); };
-}
-
 TEST(Capture, EqualsEagerBitForBit) {
   torch::manual_seed(1);
   test::Mlp mlp;
-  expect_as_eager("mlp", *mlp, of(mlp), {torch::randn({4, 6})});
+  expect_as_eager("mlp", *mlp, test::forward_of(mlp), {torch::randn({4, 6})});
   test::Gpt gpt;
-  expect_as_eager("gpt", *gpt, of(gpt), {torch::randint(0, 13, {3, 6})});
+  expect_as_eager("gpt", *gpt, test::forward_of(gpt), {torch::randint(0, 13, {3, 6})});
   test::ConvNet conv;
-  expect_as_eager("convnet", *conv, of(conv), {torch::randn({2, 2, 8, 8})});
+  expect_as_eager("convnet", *conv, test::forward_of(conv), {torch::randn({2, 2, 8, 8})});
   test::UNet unet;
-  expect_as_eager("unet", *unet, of(unet), {torch::randn({2, 1, 8, 8})});
+  expect_as_eager("unet", *unet, test::forward_of(unet), {torch::randn({2, 1, 8, 8})});
   test::Odds odds;
   const ForwardFunction forward = [&](const Args& args, const Kwargs& kwargs) {
     return odds->forward(args, kwargs);
@@ -170,7 +164,7 @@ TEST(Capture, EqualsEagerForRecurrentAndTransformerModules) {
   expect_as_eager("gru", *gru, run_gru, {torch::randn({5, 2, 3})});
   torch::nn::TransformerEncoder encoder(torch::nn::TransformerEncoderOptions(
       torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16), 2));
-  expect_as_eager("encoder", *encoder, of(encoder), {torch::randn({5, 2, 8})});
+  expect_as_eager("encoder", *encoder, test::forward_of(encoder), {torch::randn({5, 2, 8})});
   torch::nn::MultiheadAttention attention(torch::nn::MultiheadAttentionOptions(8, 2));
   const ForwardFunction attend = [&](const Args& args, const Kwargs&) {
     const auto x = args.at(0).toTensor();
@@ -181,7 +175,8 @@ TEST(Capture, EqualsEagerForRecurrentAndTransformerModules) {
 
 TEST(Capture, KnowsModulesMarksAndTiedWeights) {
   test::Gpt gpt;
-  const Captured captured = capture(of(gpt), test::tensors_of_module(*gpt), {torch::randint(0, 13, {2, 6})});
+  const Captured captured =
+      capture(test::forward_of(gpt), test::tensors_of_module(*gpt), {torch::randint(0, 13, {2, 6})});
   const Graph& graph = captured.graph;
   EXPECT_EQ(cuts_at_marks(graph).size(), 2U);
   EXPECT_THAT(module_paths(graph), testing::IsSupersetOf({"token", "place", "blocks.0", "blocks.2", "norm"}));
@@ -195,7 +190,7 @@ TEST(Capture, KnowsModulesMarksAndTiedWeights) {
 
 TEST(Capture, DrawsFreshNumbersAtEveryReplay) {
   torch::nn::Dropout dropout(0.5);
-  const Captured captured = capture(of(dropout), {}, {torch::ones({64})});
+  const Captured captured = capture(test::forward_of(dropout), {}, {torch::ones({64})});
   const GraphModule module(captured.graph, captured.tensors);
   const auto once = module.forward({torch::ones({64})}), twice = module.forward({torch::ones({64})});
   EXPECT_FALSE(same_bits(once.toTensor(), twice.toTensor()));
@@ -241,7 +236,7 @@ TEST(Capture, NeedsNoMoreMemoryThanEager) {
   at::set_num_threads(1);
   test::Gpt gpt(4, 64, 4, 101, 32);
   const auto tokens = torch::randint(0, 101, {4, 32});
-  const Captured captured = capture(of(gpt), test::tensors_of_module(*gpt), {tokens});
+  const Captured captured = capture(test::forward_of(gpt), test::tensors_of_module(*gpt), {tokens});
   const GraphModule module(captured.graph, captured.tensors);
   for (const bool grad : {false, true}) {
     const c10::AutoGradMode mode(grad);

@@ -62,20 +62,20 @@ void expect_any_batch(const std::string& name, Module& module, const ForwardFunc
   }
 }
 
-template <class Holder>
-ForwardFunction of(Holder& module) {
-  return
-      [&module](const Args& args, const Kwargs&) { return IValue(module->forward(args.at(0).toTensor())); };
-}
-
 TEST(DynamicBatch, OneGraphServesAnyNumberOfRows) {
   torch::manual_seed(1);
   test::Mlp mlp;
-  expect_any_batch("mlp", *mlp, of(mlp), [](std::int64_t n) { return Args{torch::randn({n, 6})}; });
+  expect_any_batch("mlp", *mlp, test::forward_of(mlp), [](std::int64_t n) {
+    return Args{torch::randn({n, 6})};
+  });
   test::Gpt gpt;
-  expect_any_batch("gpt", *gpt, of(gpt), [](std::int64_t n) { return Args{torch::randint(0, 13, {n, 6})}; });
+  expect_any_batch("gpt", *gpt, test::forward_of(gpt), [](std::int64_t n) {
+    return Args{torch::randint(0, 13, {n, 6})};
+  });
   test::UNet unet;
-  expect_any_batch("unet", *unet, of(unet), [](std::int64_t n) { return Args{torch::randn({n, 1, 8, 8})}; });
+  expect_any_batch("unet", *unet, test::forward_of(unet), [](std::int64_t n) {
+    return Args{torch::randn({n, 1, 8, 8})};
+  });
   // Sizes in factories, in expands, as numbers and in arithmetic.
   torch::nn::Linear lin(4, 4);
   const ForwardFunction sizes = [&](const Args& args, const Kwargs&) {
@@ -88,7 +88,7 @@ TEST(DynamicBatch, OneGraphServesAnyNumberOfRows) {
   expect_any_batch("sizes", *lin, sizes, [](std::int64_t n) { return Args{torch::randn({n, 4})}; });
 }
 
-std::string complaint(const ForwardFunction& forward) {
+std::string dynamic_complaint(const ForwardFunction& forward) {
   try {
     capture_dynamic(forward, {}, {torch::ones({3, 4})});
   } catch (const UsageError& error) {
@@ -98,24 +98,24 @@ std::string complaint(const ForwardFunction& forward) {
 }
 
 TEST(DynamicBatch, RefusesWhatDependsOnTheRowsOtherwise) {
-  EXPECT_THAT(complaint([](const Args& args, const Kwargs&) {
+  EXPECT_THAT(dynamic_complaint([](const Args& args, const Kwargs&) {
                 const ModuleScope scope("square");
                 const auto x = args[0].toTensor();
                 return IValue(torch::zeros({x.size(0) * x.size(0)}) + x.sum());
               }),
               testing::AllOf(HasSubstr("aten::zeros of module square"), HasSubstr("dynamic_batch")));
-  EXPECT_THAT(complaint([](const Args& args, const Kwargs&) {
+  EXPECT_THAT(dynamic_complaint([](const Args& args, const Kwargs&) {
                 const auto x = args[0].toTensor();
                 return IValue(x.size(0) > 4 ? x.relu() : x.tanh());
               }),
               HasSubstr("aten::relu"));
-  EXPECT_THAT(complaint([](const Args& args, const Kwargs&) {
+  EXPECT_THAT(dynamic_complaint([](const Args& args, const Kwargs&) {
                 auto x = args[0].toTensor();
                 for (std::int64_t i = 0; i < x.size(0); ++i) x = x + 1;
                 return IValue(x);
               }),
               HasSubstr("other operators"));
-  EXPECT_THAT(complaint([](const Args& args, const Kwargs&) {
+  EXPECT_THAT(dynamic_complaint([](const Args& args, const Kwargs&) {
                 const auto x = args[0].toTensor();
                 return IValue(x * std::sqrt(double(x.size(0))));
               }),

@@ -159,4 +159,12 @@ inline ModelTensors tensors_of_module(const nn::Module& module) {
   return tensors;
 }
 
+//! The forward of a module of one tensor.
+template <class Holder>
+ForwardFunction forward_of(Holder& module) {
+  return [&module](const Args& args, const Kwargs&) {
+    return c10::IValue(module->forward(args.at(0).toTensor()));
+  };
+}
+
 }  // namespace penstock::test

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 std::vector<NamedTensor> named(const torch::nn::Module& module) {
@@ -95,4 +95,4 @@ Traffic::Sum Traffic::of(const std::string& op) const {
   return sum;
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 struct DenseGpt {
   std::vector<at::Tensor> losses;       //!< by step
@@ -50,4 +50,4 @@ class Traffic {
   std::uint64_t from_;
 };
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

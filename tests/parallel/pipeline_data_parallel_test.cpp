@@ -16,7 +16,7 @@
 #include <cmath>
 #include <map>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 constexpr std::uint64_t kSeed = 42;
@@ -268,4 +268,4 @@ TEST_P(EverySchedule, StateSurvivesAThrow) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -11,13 +11,13 @@
 namespace penstock::test {
 namespace {
 
-constexpr std::int64_t kWidth = 6, kRows = 8;
+constexpr std::int64_t kStageWidth = 6, kStageRows = 8;
 
 struct LayerImpl : torch::nn::Module {
   explicit LayerImpl(unsigned seed) {
-    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
-    up = register_module("up", torch::nn::Linear(kWidth, 2 * kWidth + 1));
-    down = register_module("down", torch::nn::Linear(2 * kWidth + 1, kWidth));
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kStageWidth})));
+    up = register_module("up", torch::nn::Linear(kStageWidth, 2 * kStageWidth + 1));
+    down = register_module("down", torch::nn::Linear(2 * kStageWidth + 1, kStageWidth));
     const torch::NoGradGuard no_grad;
     for (at::Tensor& parameter : parameters()) parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.4);
   }
@@ -28,7 +28,8 @@ struct LayerImpl : torch::nn::Module {
 TORCH_MODULE(Layer);
 
 TEST(TensorParallel, TrainsInStagesOfAPipeline) {
-  const at::Tensor x = numbers({kRows, 3, kWidth}, 100), target = numbers({kRows, 3, kWidth}, 101);
+  const at::Tensor x = numbers({kStageRows, 3, kStageWidth}, 100),
+                   target = numbers({kStageRows, 3, kStageWidth}, 101);
   for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
     const int per_rank = name == "1F1B" ? 1 : 2, count = 2 * per_rank;
     std::vector<Layer> dense;

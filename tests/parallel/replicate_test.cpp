@@ -15,7 +15,7 @@
 
 #include <set>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 // Many buckets even of a small model.
@@ -333,4 +333,4 @@ TEST(Buckets, AreFilledFromTheLastParameterToTheFirst) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

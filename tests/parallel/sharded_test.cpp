@@ -13,7 +13,7 @@
 
 #include <functional>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 std::vector<std::shared_ptr<torch::nn::Module>> blocks_of(const SmallGpt& model) {
@@ -379,4 +379,4 @@ TEST(ShardedModel, ARestartIsBitwise) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

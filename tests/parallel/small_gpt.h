@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 constexpr std::int64_t kVocabulary = 13, kLength = 5, kGptWidth = 6, kHeads = 2;
 
@@ -122,4 +122,4 @@ inline torch::optim::AdamW adamw(const std::vector<at::Tensor>& parameters) {
   return torch::optim::AdamW(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

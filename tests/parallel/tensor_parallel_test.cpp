@@ -126,7 +126,7 @@ TEST(TensorParallel, TrainsAsOneProcess) {
   }
 }
 
-const testing::RankFunction kOverGloo("tensor_parallel", [] {
+const test::RankFunction kOverGloo("tensor_parallel", [] {
   World world = init();
   const DeviceMesh mesh(world.group(), {world.size()}, {"tp"});
   const Trained alone = train(Gpt());
@@ -140,7 +140,7 @@ const testing::RankFunction kOverGloo("tensor_parallel", [] {
 });
 
 TEST(TensorParallel, TrainsAsOneProcessOverGloo) {
-  const testing::RanksOutcome outcome = testing::run_process_ranks("tensor_parallel", 2);
+  const test::RanksOutcome outcome = test::run_process_ranks("tensor_parallel", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 

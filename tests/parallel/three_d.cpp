@@ -10,7 +10,7 @@
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 using test::whole;
@@ -232,4 +232,4 @@ void expect_equal(const std::string& what, const Tensors& actual, const Tensors&
   }
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

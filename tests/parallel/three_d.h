@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 constexpr int kMicrobatches = 4, kBatch = 16, kTime = 5, kTrainSteps = 3;
 constexpr std::int64_t kUnitBytes = 600;  //!< so that a stage has several units
@@ -80,4 +80,4 @@ class ThreeD {
 //! Throws where something differs.
 void expect_equal(const std::string& what, const Tensors& actual, const Tensors& expected, double factor = 1);
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

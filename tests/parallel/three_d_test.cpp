@@ -17,7 +17,7 @@
 #include <mutex>
 #include <set>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 const DenseTraining& dense_of(Kind kind) {
@@ -372,4 +372,4 @@ TEST_P(EverySchedule, GoesOnAfterAStepThatThrew) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

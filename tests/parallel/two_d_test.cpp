@@ -17,7 +17,7 @@
 #include <cmath>
 #include <limits>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 using test::whole;
@@ -353,4 +353,4 @@ TEST(ClipGradNorm, CountsEachElementOnceOverAllAxes) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -86,7 +86,7 @@ TEST(PipeTrains, AsTheWholeDoesOverFourRanks) {
   run_thread_ranks(4, [](World& world) { expect_all_train(world.group()); });
 }
 
-const testing::RankFunction train_in_processes("pipe_trains", [] {
+const test::RankFunction train_in_processes("pipe_trains", [] {
   at::set_num_threads(1);
   const World world = init();
   expect_all_train(world.group());
@@ -94,7 +94,7 @@ const testing::RankFunction train_in_processes("pipe_trains", [] {
 });
 
 TEST(PipeTrains, AsTheWholeDoesOverProcesses) {
-  const auto outcome = testing::run_process_ranks("pipe_trains", 2);
+  const auto outcome = test::run_process_ranks("pipe_trains", 2);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
 }
 

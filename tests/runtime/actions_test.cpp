@@ -14,24 +14,24 @@
 #include <map>
 #include <mutex>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Usual = std::function<void()>;
 
-constexpr int kMicrobatches = 4;
-constexpr int kRows = 8;
+constexpr int kActionMicrobatches = 4;
+constexpr int kActionRows = 8;
 
-PipelineSchedule make(World& world, const PipelineOptions& options, const char* name = "1F1B") {
-  return {stages_for(mlp(), world.group(), ScheduleKind::OneFOneB, 1), name, kMicrobatches, options};
+PipelineSchedule make_named(World& world, const PipelineOptions& options, const char* name = "1F1B") {
+  return {stages_for(mlp(), world.group(), ScheduleKind::OneFOneB, 1), name, kActionMicrobatches, options};
 }
 
 TEST(ReplacedActions, SeeTheMicrobatchesAndLossesOfTheStep) {
-  const StepInput batch = mlp().batch(kRows);
-  const auto inputs = batch.args[0].toTensor().chunk(kMicrobatches);
-  const auto targets = batch.target.toTensor().chunk(kMicrobatches);
+  const StepInput batch = mlp().batch(kActionRows);
+  const auto inputs = batch.args[0].toTensor().chunk(kActionMicrobatches);
+  const auto targets = batch.target.toTensor().chunk(kActionMicrobatches);
   run_thread_ranks(2, [&](World& world) {
     const bool last = world.rank().value == 1;
     int forwards = 0;
@@ -51,8 +51,8 @@ TEST(ReplacedActions, SeeTheMicrobatchesAndLossesOfTheStep) {
       if (last) CHECK_THAT(view.losses[m].defined());
       ++forwards;
     };
-    make(world, options).step(batch);
-    CHECK_SAME(forwards, kMicrobatches);
+    make_named(world, options).step(batch);
+    CHECK_SAME(forwards, kActionMicrobatches);
   });
 }
 
@@ -63,7 +63,7 @@ std::string error_of(ActionKind kind, const ActionFunction& function) {
     PipelineOptions options = options_for(mlp(), 2);
     if (world.rank().value == 1) options.custom[kind] = function;
     try {
-      make(world, options).step(mlp().batch(kRows));
+      make_named(world, options).step(mlp().batch(kActionRows));
     } catch (const ScheduleError& e) {
       if (world.rank().value == 1) text = e.what();
     } catch (const PeerFailed&) {
@@ -109,8 +109,8 @@ TEST(Profiler, ShowsARangeForEveryAction) {
   std::vector<std::uint64_t> threads(2);
   run_thread_ranks(2, [&](World& world) {
     const auto rank = static_cast<std::size_t>(world.rank().value);
-    PipelineSchedule pipeline = make(world, options_for(mlp(), 2));
-    pipeline.step(mlp().batch(kRows));
+    PipelineSchedule pipeline = make_named(world, options_for(mlp(), 2));
+    pipeline.step(mlp().batch(kActionRows));
     threads[rank] = at::RecordFunction::currentThreadId();
     for (const Action& action : pipeline.program().of(world.rank()))
       if (!action.is_idle()) expected[rank].push_back("PP:" + to_text(action));
@@ -123,4 +123,4 @@ TEST(Profiler, ShowsARangeForEveryAction) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

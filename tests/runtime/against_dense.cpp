@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 void expect_tensor(const std::string& what, const at::Tensor& actual, const at::Tensor& expected, bool exact,
@@ -112,4 +112,4 @@ void expect_dense(const Model& model, const Case& test, const DenseRun& dense, W
   }
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

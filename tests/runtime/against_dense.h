@@ -5,7 +5,7 @@
 
 #include <penstock/comm/world.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 struct Case {
   ScheduleKind kind;
@@ -27,4 +27,4 @@ PipelineOptions options_for(const Model& model, int stages);
 void expect_dense(const Model& model, const Case& test, const DenseRun& dense, World& world, int steps,
                   std::uint64_t seed);
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

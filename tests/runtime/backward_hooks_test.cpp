@@ -4,7 +4,7 @@
 
 #include <torch/csrc/autograd/function_hook.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -198,4 +198,4 @@ TEST(SplitMemory, dropping_the_weight_half_adds_nothing) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

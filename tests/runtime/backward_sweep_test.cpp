@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <random>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -118,4 +118,4 @@ TEST(SplitSweep, random_graphs) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

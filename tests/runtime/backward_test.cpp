@@ -6,7 +6,7 @@
 
 #include <thread>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 namespace nn = torch::nn;
@@ -369,4 +369,4 @@ TEST(SplitBackward, several_threads_at_once) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

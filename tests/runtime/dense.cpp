@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 Args as_args(const c10::IValue& output) {
@@ -132,4 +132,4 @@ DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, i
   return run;
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

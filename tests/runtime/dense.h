@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 //! A model as the tests know it: its stages, made anew for each run from a seed, and what trains it.
 struct Model {
@@ -48,4 +48,4 @@ void sgd_step(StageModule& module);
 std::vector<NamedTensor> snapshot_grads(const StageModule& module);
 std::vector<NamedTensor> snapshot(const std::vector<NamedTensor>& tensors);
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -11,7 +11,7 @@
 #include <iostream>
 #include <map>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 constexpr std::uint64_t kSeed = 42;
@@ -104,4 +104,4 @@ TEST(GlooProcesses, EqualADenseRun) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -14,7 +14,7 @@
 
 #include <chrono>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -121,4 +121,4 @@ TEST(AKilledRank, IsNamedByTheOthersWithinFiveSeconds) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -11,7 +11,7 @@
 
 #include <iostream>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 constexpr int kMicrobatches = 8;
@@ -93,4 +93,4 @@ TEST(GlooProcesses, GoOnInANewWorldAfterAFault) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

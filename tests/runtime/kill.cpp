@@ -14,14 +14,14 @@
 #include <iostream>
 #include <random>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kRanks = 3;
-constexpr int kMicrobatches = 4;
-constexpr int kRows = 8;
+constexpr int kKillRanks = 3;
+constexpr int kKillMicrobatches = 4;
+constexpr int kKillRows = 8;
 
 // A rank that kills itself at a random action; the others must raise, in time. The clock is the machine's
 // own.
@@ -51,9 +51,9 @@ const RankFunction killed("killed", [] {
     options.custom[ActionKind::RecvBackward] = count;
   }
   PipelineSchedule pipeline(stages_for(model, world.group(), ScheduleKind::OneFOneB, 1),
-                            ScheduleKind::OneFOneB, kMicrobatches, options);
+                            ScheduleKind::OneFOneB, kKillMicrobatches, options);
   try {
-    while (true) pipeline.step(model.batch(kRows));
+    while (true) pipeline.step(model.batch(kKillRows));
   } catch (const PeerFailed& e) {
     std::cout << "raises " << std::to_string(now()) << " for rank " << e.peer().value << std::endl;
   }
@@ -65,7 +65,7 @@ const RankFunction killed("killed", [] {
 void kill_at_random(int times, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   for (int i = 0; i < times; ++i) {
-    const int victim = static_cast<int>(random() % kRanks), action = static_cast<int>(random() % 60);
+    const int victim = static_cast<int>(random() % kKillRanks), action = static_cast<int>(random() % 60);
     SCOPED_TRACE("seed " + std::to_string(seed) + ", kill rank " + std::to_string(victim) + " at action " +
                  std::to_string(action));
     RanksOptions options{.deadline = std::chrono::seconds(60),
@@ -73,13 +73,13 @@ void kill_at_random(int times, std::uint64_t seed) {
                                          {"AT_ACTION", std::to_string(action)},
                                          {"OMP_NUM_THREADS", "1"}}};
     if (i % 2 == 0) options.environment["COUNT_RECEIVES"] = "1";
-    const RanksOutcome outcome = run_process_ranks("killed", kRanks, options);
+    const RanksOutcome outcome = run_process_ranks("killed", kKillRanks, options);
     ASSERT_FALSE(outcome.result.ok);
     double died = 0;
     for (const std::string& line : outcome.lines[static_cast<std::size_t>(victim)])
       if (line.starts_with("dies ")) died = std::stod(line.substr(5));
     ASSERT_GT(died, 0) << outcome.text();
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kKillRanks; ++rank) {
       if (rank == victim) continue;
       std::string raised;
       for (const std::string& line : outcome.lines[static_cast<std::size_t>(rank)])
@@ -90,4 +90,4 @@ void kill_at_random(int times, std::uint64_t seed) {
   }
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 void kill_at_random(int times, std::uint64_t seed);
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

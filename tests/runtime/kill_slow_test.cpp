@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 TEST(AKilledRank, IsNamedByTheOthersWithinFiveSeconds50Times) {
@@ -11,4 +11,4 @@ TEST(AKilledRank, IsNamedByTheOthersWithinFiveSeconds50Times) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

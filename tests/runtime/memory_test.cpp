@@ -11,7 +11,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 TEST(BufferPool, UsesABufferAgainOnceNobodyHoldsIt) {
@@ -80,4 +80,4 @@ TEST(Profiles, AreMeansWithoutTheFirst) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

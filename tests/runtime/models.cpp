@@ -4,7 +4,7 @@
 
 #include <torch/torch.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 constexpr std::int64_t kWidth = 6;
@@ -235,4 +235,4 @@ std::vector<Model> all_models() {
   return {mlp(), frozen_mlp(), tied_transformer(), batch_norm_cnn(), skip_net(), many_values()};
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

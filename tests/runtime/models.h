@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 Model mlp();               //!< linear layers with dropout
 Model frozen_mlp();        //!< every second stage takes no gradient, the first one too
@@ -16,4 +16,4 @@ Model many_values();  //!< several inputs and outputs, integers, None, unused va
 
 std::vector<Model> all_models();
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -16,7 +16,7 @@
 #include <cmath>
 #include <limits>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 constexpr int kRanks = 2;
@@ -370,4 +370,4 @@ TEST(ParameterHooks, FireOnceAMicrobatch) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

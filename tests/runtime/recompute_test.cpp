@@ -4,7 +4,7 @@
 #include <penstock/runtime/deferred_linear.h>
 #include <penstock/runtime/recompute.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -212,4 +212,4 @@ TEST(DeferredLinear, without_an_input_gradient_or_without_a_weight_gradient) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -14,12 +14,12 @@
 
 #include <sstream>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 constexpr int kRanks = 2;
-constexpr int kMicrobatches = 4;
-constexpr int kRows = 10;
+constexpr int kScheduleMicrobatches = 4;
+constexpr int kScheduleRows = 10;
 constexpr std::uint64_t kSeed = 9;
 
 int stages_per_rank(const ScheduleInfo& info) {
@@ -34,7 +34,7 @@ PipelineOptions seeded(const Model& model, int stages) {
 
 // A step's losses and gradients on this rank.
 std::vector<at::Tensor> results_of(PipelineSchedule& pipeline, const Model& model) {
-  std::vector<at::Tensor> results = pipeline.step(model.batch(kRows)).losses;
+  std::vector<at::Tensor> results = pipeline.step(model.batch(kScheduleRows)).losses;
   for (const PipelineStage& stage : pipeline.stages()) {
     for (const NamedTensor& item : snapshot_grads(stage.module())) results.push_back(item.tensor);
   }
@@ -57,7 +57,7 @@ TEST(EverySchedule, GivesTheSameBitsTwice) {
       ASSERT_NO_THROW(run_thread_ranks(kRanks, [&](World& world) {
         const auto run = [&] {
           PipelineSchedule pipeline(stages_for(model, world.group(), info.kind, each), info.kind,
-                                    kMicrobatches, seeded(model, kRanks * each));
+                                    kScheduleMicrobatches, seeded(model, kRanks * each));
           return results_of(pipeline, model);
         };
         const auto first = run();
@@ -75,8 +75,9 @@ void expect_like_its_kind(ScheduleKind kind) {
   const int each = stages_per_rank(info_of(kind));
   run_thread_ranks(kRanks, [&](World& world) {
     const auto stages = [&] { return stages_for(model, world.group(), kind, each); };
-    Named named(stages(), kMicrobatches, seeded(model, kRanks * each));
-    PipelineSchedule by_name(stages(), schedule_name(kind), kMicrobatches, seeded(model, kRanks * each));
+    Named named(stages(), kScheduleMicrobatches, seeded(model, kRanks * each));
+    PipelineSchedule by_name(stages(), schedule_name(kind), kScheduleMicrobatches,
+                             seeded(model, kRanks * each));
     CHECK_SAME(named.program().name(), std::string(schedule_name(kind)));
     expect_same(results_of(named, model), results_of(by_name, model));
   });
@@ -95,11 +96,11 @@ TEST(NamedSchedules, AreTheSchedulesOfTheirNames) {
 
 TEST(NamedSchedules, ForwardOnlyGivesWhatADenseForwardGives) {
   const Model model = skip_net();
-  const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, kSeed);
+  const DenseRun dense = run_dense(model, kRanks, kScheduleMicrobatches, kScheduleRows, 1, kSeed);
   run_thread_ranks(kRanks, [&](World& world) {
-    ForwardOnly pipeline(stages_for(model, world.group(), ScheduleKind::ForwardOnly, 1), kMicrobatches,
-                         options_for(model, kRanks));
-    const StepResult result = pipeline.step(model.batch(kRows));
+    ForwardOnly pipeline(stages_for(model, world.group(), ScheduleKind::ForwardOnly, 1),
+                         kScheduleMicrobatches, options_for(model, kRanks));
+    const StepResult result = pipeline.step(model.batch(kScheduleRows));
     if (world.rank().value == kRanks - 1)
       CHECK_TENSORS(result.outputs.toTensor(), dense.outputs[0].toTensor());
     for (const NamedTensor& item : snapshot_grads(pipeline.stages().front().module()))
@@ -116,9 +117,9 @@ TEST(Files, RunLikeTheSchedulesTheyWereWrittenFrom) {
     run_thread_ranks(kRanks, [&](World& world) {
       const auto stages = [&] { return stages_for(model, world.group(), kind, each); };
       const PipelineOptions options = seeded(model, kRanks * each);
-      PipelineSchedule built_in(stages(), kind, kMicrobatches, options);
+      PipelineSchedule built_in(stages(), kind, kScheduleMicrobatches, options);
       const auto expected = results_of(built_in, model);
-      std::istringstream compute(to_csv(make_schedule(kind, {kRanks, each, kMicrobatches})));
+      std::istringstream compute(to_csv(make_schedule(kind, {kRanks, each, kScheduleMicrobatches})));
       PipelineSchedule from_table(stages(), read_csv(compute).schedule(), options);
       expect_same(results_of(from_table, model), expected);
       std::istringstream lowered(to_csv(built_in.program().draft()));
@@ -145,10 +146,10 @@ TEST(StagesOfOneRank, HandOverWithoutACopy) {
   run_thread_ranks(1, [&](World& world) {
     PipelineSchedule pipeline({PipelineStage(first, 0, 2, at::kCPU, world.group()),
                                PipelineStage(second, 1, 2, at::kCPU, world.group())},
-                              "Interleaved1F1B", kMicrobatches, options_for(model, 2));
-    pipeline.step(model.batch(kRows));
+                              "Interleaved1F1B", kScheduleMicrobatches, options_for(model, 2));
+    pipeline.step(model.batch(kScheduleRows));
   });
-  EXPECT_EQ(given.size(), static_cast<std::size_t>(kMicrobatches));
+  EXPECT_EQ(given.size(), static_cast<std::size_t>(kScheduleMicrobatches));
   EXPECT_EQ(taken, given);
 }
 
@@ -156,7 +157,7 @@ TEST(StagesOfOneRank, HandOverWithoutACopy) {
 // forward.
 TEST(AStep, KeepsNothingOfWhatItHasSent) {
   using Alive = c10::weak_intrusive_ptr<c10::StorageImpl>;
-  const at::Tensor x = at::ones({kMicrobatches, 64 << 10});  // too large to be let go many at a time
+  const at::Tensor x = at::ones({kScheduleMicrobatches, 64 << 10});  // too large to be let go many at a time
   int most = 0;
   std::vector<Alive> sent;
   const auto first = make_stage_module(nullptr, [&](const Args& args, const Kwargs&) -> StageResult {
@@ -173,12 +174,12 @@ TEST(AStep, KeepsNothingOfWhatItHasSent) {
   run_thread_ranks(kRanks, [&](World& world) {
     const int rank = world.rank().value;
     const PipelineStage stage(rank == 0 ? first : second, rank, kRanks, at::kCPU, world.group());
-    ForwardOnly pipeline(stage, kMicrobatches);
+    ForwardOnly pipeline(stage, kScheduleMicrobatches);
     for (int step = 0; step < 2; ++step) pipeline.step({x});
   });
-  EXPECT_EQ(sent.size(), 2U * kMicrobatches);
+  EXPECT_EQ(sent.size(), 2U * kScheduleMicrobatches);
   EXPECT_EQ(most, 0);
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 using ::testing::AllOf;
@@ -31,20 +31,21 @@ std::vector<std::string> errors_of(int ranks, const std::function<void(World&)>&
   return texts;
 }
 
-PipelineSchedule make(World& world, int microbatches = 4, PipelineOptions options = options_for(mlp(), 2)) {
+PipelineSchedule make_mlp(World& world, int microbatches = 4,
+                          PipelineOptions options = options_for(mlp(), 2)) {
   return {stages_for(mlp(), world.group(), ScheduleKind::OneFOneB, 1), "1F1B", microbatches,
           std::move(options)};
 }
 
 TEST(SetUp, DifferencesNameTheFieldAndTheRank) {
   EXPECT_THAT(
-      errors_of(2, [](World& world) { make(world, world.rank().value == 0 ? 4 : 6); }),
+      errors_of(2, [](World& world) { make_mlp(world, world.rank().value == 0 ? 4 : 6); }),
       Each(AllOf(HasSubstr("number of microbatches"), HasSubstr("4 on rank 0"), HasSubstr("6 on rank 1"))));
   EXPECT_THAT(errors_of(2,
                         [](World& world) {
                           PipelineOptions options = options_for(mlp(), 2);
                           if (world.rank().value == 1) options.shapes = ShapeMode::Dynamic;
-                          make(world, 4, options);
+                          make_mlp(world, 4, options);
                         }),
               Each(AllOf(HasSubstr("shape mode"), HasSubstr("dynamic on rank 1"))));
   EXPECT_THAT(
@@ -71,7 +72,7 @@ TEST(SetUp, DifferencesNameTheFieldAndTheRank) {
                           [&](World& world) {
                             PipelineOptions options = options_for(mlp(), 2);
                             if (world.rank().value == 1) difference.change(options);
-                            make(world, 4, options);
+                            make_mlp(world, 4, options);
                           }),
                 Each(AllOf(HasSubstr(difference.field), HasSubstr("on rank 1"))));
   }
@@ -89,7 +90,7 @@ TEST(SetUp, ADifferenceInTheTableOfOneRankIsFound) {
 }
 
 TEST(SetUp, RefusesWhatCannotBe) {
-  EXPECT_THAT(errors_of(2, [](World& world) { make(world, 0); }), Each(HasSubstr("0 microbatches")));
+  EXPECT_THAT(errors_of(2, [](World& world) { make_mlp(world, 0); }), Each(HasSubstr("0 microbatches")));
   EXPECT_THAT(errors_of(3,
                         [](World& world) {
                           const auto modules = mlp().make(2);
@@ -123,7 +124,7 @@ TEST(SetUp, RefusesWhatCannotBe) {
                         [](World& world) {
                           PipelineOptions options = options_for(mlp(), 2);
                           options.loss = {};
-                          make(world, 4, options);
+                          make_mlp(world, 4, options);
                         }),
               Each(HasSubstr("needs a loss")));
   EXPECT_THAT(
@@ -134,7 +135,7 @@ TEST(SetUp, RefusesWhatCannotBe) {
 TEST(AStep, RefusesWhatIsMissing) {
   EXPECT_THAT(errors_of(2,
                         [](World& world) {
-                          PipelineSchedule pipeline = make(world);
+                          PipelineSchedule pipeline = make_mlp(world);
                           const at::NoGradGuard no_grad;
                           pipeline.step(mlp().batch(8));
                         }),
@@ -143,18 +144,18 @@ TEST(AStep, RefusesWhatIsMissing) {
                         [](World& world) {
                           StepInput batch = mlp().batch(8);
                           batch.target = {};
-                          make(world).step(batch);
+                          make_mlp(world).step(batch);
                         }),
               Each(HasSubstr("target")));
-  EXPECT_THAT(errors_of(2, [](World& world) { make(world).step({}, mlp().batch(8).target); }),
+  EXPECT_THAT(errors_of(2, [](World& world) { make_mlp(world).step({}, mlp().batch(8).target); }),
               Each(HasSubstr("no arguments")));
-  EXPECT_THAT(errors_of(2, [](World& world) { make(world).step(mlp().batch(3)); }),
+  EXPECT_THAT(errors_of(2, [](World& world) { make_mlp(world).step(mlp().batch(3)); }),
               Each(AllOf(HasSubstr("3"), HasSubstr("4"))));
   EXPECT_THAT(errors_of(2,
                         [](World& world) {
                           StepInput batch = mlp().batch(8);
                           batch.kwargs["msk"] = at::ones({8});
-                          make(world).step(batch);
+                          make_mlp(world).step(batch);
                         }),
               Each(HasSubstr("'msk'")));
 }
@@ -162,7 +163,7 @@ TEST(AStep, RefusesWhatIsMissing) {
 TEST(AStep, IsTheSameOnEveryRank) {
   EXPECT_THAT(errors_of(2,
                         [](World& world) {
-                          PipelineSchedule pipeline = make(world);
+                          PipelineSchedule pipeline = make_mlp(world);
                           world.rank().value == 0 ? pipeline.step(mlp().batch(8))
                                                   : pipeline.eval(mlp().batch(8));
                         }),
@@ -172,7 +173,7 @@ TEST(AStep, IsTheSameOnEveryRank) {
 TEST(Shapes, MayChangeBetweenSteps) {
   at::set_num_threads(1);
   run_thread_ranks(2, [](World& world) {
-    PipelineSchedule pipeline = make(world);
+    PipelineSchedule pipeline = make_mlp(world);
     for (const int rows : {8, 12, 7, 8}) {
       const StepResult result = pipeline.step(mlp().batch(rows));
       if (world.rank().value == 1) CHECK_SAME(result.outputs.toTensor().size(0), rows);
@@ -185,7 +186,7 @@ TEST(Shapes, ThatAreStaticMayNotAndEveryRankSaysSo) {
                         [](World& world) {
                           PipelineOptions options = options_for(mlp(), 2);
                           options.shapes = ShapeMode::Static;
-                          PipelineSchedule pipeline = make(world, 4, options);
+                          PipelineSchedule pipeline = make_mlp(world, 4, options);
                           pipeline.step(mlp().batch(8));
                           pipeline.step(mlp().batch(8));
                           pipeline.step(mlp().batch(12));
@@ -240,4 +241,4 @@ TEST(Shapes, MayDependOnValuesWhereTheyAreDynamic) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -131,4 +131,4 @@ inline at::Tensor input(at::IntArrayRef shape) {
   return torch::randn(shape, torch::requires_grad());
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

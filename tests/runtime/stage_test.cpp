@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 using ::testing::AllOf;
@@ -128,4 +128,4 @@ TEST(KindsOfDevice, MayNotBeMixed) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 [[noreturn]] inline void check_failed(const char* file, int line, const std::string& what) {
   throw std::logic_error(std::string(file) + ":" + std::to_string(line) + ": " + what);
@@ -20,21 +20,21 @@ std::string difference(const char* expression, const A& a, const B& b) {
   return text.str();
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test
 
-#define CHECK_THAT(condition)                                                          \
-  do {                                                                                 \
-    if (!(condition)) penstock::testing::check_failed(__FILE__, __LINE__, #condition); \
+#define CHECK_THAT(condition)                                                       \
+  do {                                                                              \
+    if (!(condition)) penstock::test::check_failed(__FILE__, __LINE__, #condition); \
   } while (false)
-#define CHECK_SAME(a, b)                                                                              \
-  do {                                                                                                \
-    const auto& check_a = (a);                                                                        \
-    const auto& check_b = (b);                                                                        \
-    if (!(check_a == check_b))                                                                        \
-      penstock::testing::check_failed(__FILE__, __LINE__,                                             \
-                                      penstock::testing::difference(#a " == " #b, check_a, check_b)); \
+#define CHECK_SAME(a, b)                                                                        \
+  do {                                                                                          \
+    const auto& check_a = (a);                                                                  \
+    const auto& check_b = (b);                                                                  \
+    if (!(check_a == check_b))                                                                  \
+      penstock::test::check_failed(__FILE__, __LINE__,                                          \
+                                   penstock::test::difference(#a " == " #b, check_a, check_b)); \
   } while (false)
-#define CHECK_TENSORS(a, b)                                                                                \
-  do {                                                                                                     \
-    if (!at::equal((a), (b))) penstock::testing::check_failed(__FILE__, __LINE__, #a " differs from " #b); \
+#define CHECK_TENSORS(a, b)                                                                             \
+  do {                                                                                                  \
+    if (!at::equal((a), (b))) penstock::test::check_failed(__FILE__, __LINE__, #a " differs from " #b); \
   } while (false)

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <iostream>
 
-namespace penstock::testing {
+namespace penstock::test {
 namespace {
 
 std::map<std::string, std::function<int()>>& functions() {
@@ -50,13 +50,13 @@ RanksOutcome run_process_ranks(const std::string& function, int ranks, const Ran
   return outcome;
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test
 
 int main(int argc, char** argv) {
   if (const char* name = std::getenv("PENSTOCK_TEST_RANKS")) {
     const rlimit none{0, 0};
     setrlimit(RLIMIT_CORE, &none);  // ranks are made to crash here
-    const auto& all = penstock::testing::functions();
+    const auto& all = penstock::test::functions();
     const auto found = all.find(name);
     if (found == all.end()) {
       std::cerr << "no rank function is called " << name << "\n";

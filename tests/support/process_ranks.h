@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 //! Registers a function for ranks to run; it returns the exit code, and what it throws ends its process.
 struct RankFunction {
@@ -33,4 +33,4 @@ struct RanksOutcome {
 
 RanksOutcome run_process_ranks(const std::string& function, int ranks, const RanksOptions& options = {});
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <cstdlib>
 #include <iostream>
 
 namespace penstock::test {
@@ -183,22 +184,18 @@ void check(const Case& c, const DeviceMesh& mesh, unsigned seed) {
   }
 }
 
-#ifdef PENSTOCK_LONG_SWEEP
-constexpr unsigned kSeeds = 40;
-const std::vector<Shape> kMeshes{{2}, {3}, {4}, {2, 2}, {2, 3}, {2, 2, 2}};
-#else
-constexpr unsigned kSeeds = 4;
-const std::vector<Shape> kMeshes{{2}, {4}, {2, 2}};
-#endif
-
 TEST(Ops, AgreeWithTheWholeForEveryCase) {
-  for (const Shape& shape : kMeshes) {
+  const bool long_sweep = std::getenv("PENSTOCK_LONG_SWEEP") != nullptr;
+  const unsigned seeds = long_sweep ? 40 : 4;
+  std::vector<Shape> meshes{{2}, {4}, {2, 2}};
+  if (long_sweep) meshes.insert(meshes.end(), {{3}, {2, 3}, {2, 2, 2}});
+  for (const Shape& shape : meshes) {
     for (const Case& c : cases()) {
       SCOPED_TRACE(c.name);
-      if (kSeeds > 4) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";  // it takes long
+      if (long_sweep) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";  // it takes long
       try {
         on_mesh(shape, [&](const DeviceMesh& mesh) {
-          for (unsigned seed = 0; seed < kSeeds; ++seed) check(c, mesh, seed);
+          for (unsigned seed = 0; seed < seeds; ++seed) check(c, mesh, seed);
         });
       } catch (const std::exception& e) {
         ADD_FAILURE() << e.what();

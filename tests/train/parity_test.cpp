@@ -17,24 +17,8 @@ namespace {
 
 using test::small_options;
 using test::small_run;
-
-struct Topology {
-  int pp, dp, stages_per_rank, microbatches;
-  const char* schedule;
-  Sharding sharding = Sharding::None;
-  int tp = 1;
-};
-
-RunOptions with(const Topology& topology, RunOptions options = small_options()) {
-  options.parallel.pp = topology.pp;
-  options.parallel.dp = topology.dp;
-  options.parallel.stages_per_rank = topology.stages_per_rank;
-  options.parallel.microbatches = topology.microbatches;
-  options.parallel.schedule = topology.schedule;
-  options.parallel.sharding = topology.sharding;
-  options.parallel.tp = topology.tp;
-  return options;
-}
+using test::Topology;
+using test::with;
 
 void expect_close(const std::vector<double>& losses, const std::vector<double>& expected) {
   ASSERT_EQ(losses.size(), expected.size());

@@ -17,13 +17,7 @@ namespace {
 using test::small_options;
 using test::small_run;
 using test::TempDir;
-
-struct Topology {
-  int pp, dp, stages_per_rank, microbatches;
-  const char* schedule;
-  Sharding sharding = Sharding::None;
-  int tp = 1;
-};
+using test::Topology;
 
 const std::vector<Topology> kTopologies = {{1, 1, 1, 2, "GPipe"},
                                            {2, 1, 1, 4, "1F1B"},
@@ -36,14 +30,7 @@ const std::vector<Topology> kTopologies = {{1, 1, 1, 2, "GPipe"},
 
 RunOptions options_of(const Topology& topology, std::int64_t steps, const std::string& directory,
                       bool resume) {
-  RunOptions options = small_options();
-  options.parallel.pp = topology.pp;
-  options.parallel.dp = topology.dp;
-  options.parallel.stages_per_rank = topology.stages_per_rank;
-  options.parallel.microbatches = topology.microbatches;
-  options.parallel.schedule = topology.schedule;
-  options.parallel.sharding = topology.sharding;
-  options.parallel.tp = topology.tp;
+  RunOptions options = test::with(topology);
   options.steps = steps;
   options.checkpoint = {.directory = directory, .resume = resume};
   return options;

@@ -43,4 +43,22 @@ inline train::RunOptions small_options() {
   return options;
 }
 
+struct Topology {
+  int pp, dp, stages_per_rank, microbatches;
+  const char* schedule;
+  train::Sharding sharding = train::Sharding::None;
+  int tp = 1;
+};
+
+inline train::RunOptions with(const Topology& topology, train::RunOptions options = small_options()) {
+  options.parallel.pp = topology.pp;
+  options.parallel.dp = topology.dp;
+  options.parallel.stages_per_rank = topology.stages_per_rank;
+  options.parallel.microbatches = topology.microbatches;
+  options.parallel.schedule = topology.schedule;
+  options.parallel.sharding = topology.sharding;
+  options.parallel.tp = topology.tp;
+  return options;
+}
+
 }  // namespace penstock::test

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 const std::string kArchive = PENSTOCK_SOURCE_DIR "/tests/parallel/archives/transformer";
 
-RunOptions with(const ParallelOptions& parallel) {
+RunOptions twenty_steps(const ParallelOptions& parallel) {
   RunOptions options;
   options.parallel = parallel;
   options.steps = 20;
@@ -47,7 +47,7 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
 
 TEST(ArchiveTensorParallel, LossesAreThoseOfOneRank) {
   at::set_num_threads(1);
-  const auto alone = losses_of(with({.schedule = "GPipe", .microbatches = 2}));
+  const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   EXPECT_LT(alone[19], alone[0] - 0.3);
   for (const ParallelOptions& parallel :
        {ParallelOptions{.tp = 2, .schedule = "GPipe", .microbatches = 2},
@@ -57,14 +57,14 @@ TEST(ArchiveTensorParallel, LossesAreThoseOfOneRank) {
         ParallelOptions{.tp = 2, .dp = 2, .schedule = "GPipe", .microbatches = 1}}) {
     SCOPED_TRACE(parallel.schedule + " pp " + std::to_string(parallel.pp) + " tp " +
                  std::to_string(parallel.tp) + " dp " + std::to_string(parallel.dp));
-    expect_near(losses_of(with(parallel)), alone);
+    expect_near(losses_of(twenty_steps(parallel)), alone);
   }
 }
 
 TEST(ArchiveTensorParallel, APlanCanBeGiven) {
   at::set_num_threads(1);
-  const auto alone = losses_of(with({.schedule = "GPipe", .microbatches = 2}));
-  const RunOptions two = with({.tp = 2, .schedule = "GPipe", .microbatches = 2});
+  const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
+  const RunOptions two = twenty_steps({.tp = 2, .schedule = "GPipe", .microbatches = 2});
   expect_near(losses_of(two, {{"blocks.*.mlp.gate", ColwiseParallel()},
                               {"blocks.*.mlp.up", ColwiseParallel()},
                               {"blocks.*.mlp.down", RowwiseParallel()},
@@ -80,20 +80,20 @@ TEST(ArchiveTensorParallel, APlanCanBeGiven) {
     return "nothing was thrown";
   };
   EXPECT_THAT(error(two, {{"blocks.*.mpl.up", ColwiseParallel()}}), HasSubstr("blocks.*.mpl.up"));
-  EXPECT_THAT(error(with({.pp = 2, .tp = 2, .microbatches = 2}), {{"token", RowwiseParallel()}}),
+  EXPECT_THAT(error(twenty_steps({.pp = 2, .tp = 2, .microbatches = 2}), {{"token", RowwiseParallel()}}),
               HasSubstr("several stages"));
 }
 
 TEST(ArchiveTensorParallel, CheckpointsGoOnInOtherTopologies) {
   at::set_num_threads(1);
-  const auto alone = losses_of(with({.schedule = "GPipe", .microbatches = 2}));
+  const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock_archive_tp";
   for (const auto& [first, then] :
        {std::pair{ParallelOptions{.tp = 2, .schedule = "GPipe", .microbatches = 2}, ParallelOptions{.pp = 2}},
         std::pair{ParallelOptions{.pp = 2},
                   ParallelOptions{.tp = 4, .schedule = "GPipe", .microbatches = 2}}}) {
     std::filesystem::remove_all(folder);
-    RunOptions options = with(first);
+    RunOptions options = twenty_steps(first);
     options.checkpoint.directory = folder.string();
     options.steps = 10;
     losses_of(options);

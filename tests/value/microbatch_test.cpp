@@ -15,8 +15,8 @@ namespace penstock {
 namespace {
 
 using c10::IValue;
-using penstock::testing::dict;
-using penstock::testing::tuple;
+using penstock::test::dict;
+using penstock::test::tuple;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -51,9 +51,9 @@ TEST(Split, cuts_as_tensor_split_does_for_every_size_and_count) {
 TEST(Split, merging_what_was_split_gives_the_batch_for_nested_trees_and_any_dims) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    testing::Random random(seed);
-    const std::int64_t rows = testing::pick(random, 1, 12);
-    const int chunks = static_cast<int>(testing::pick(random, 1, rows));
+    test::Random random(seed);
+    const std::int64_t rows = test::pick(random, 1, 12);
+    const int chunks = static_cast<int>(test::pick(random, 1, rows));
     const IValue tree = tuple({torch::randn({rows, 3}), dict({{"a", torch::randn({2, rows})}, {"n", 7}}),
                                tuple({torch::randn({2, 3, rows}), IValue(), "text"})});
     const ChunkSpec spec = ChunkSpec::Items{TensorChunkSpec{0},

@@ -13,7 +13,7 @@ namespace penstock {
 namespace {
 
 using c10::IValue;
-using testing::Random;
+using test::Random;
 
 void expect_same(const IValue& a, const IValue& b) {
   const FlatTree x = flatten(a), y = flatten(b);
@@ -31,7 +31,7 @@ TEST(Serialize, any_tree_comes_back_equal) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    const IValue tree = testing::random_tree(random, 4);
+    const IValue tree = test::random_tree(random, 4);
     expect_same(tree, deserialize(serialize(tree)));
   }
 }
@@ -61,7 +61,7 @@ TEST(Serialize, metadata_comes_back_equal) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    const TreeMeta meta = TreeMeta::of(testing::random_tree(random, 3));
+    const TreeMeta meta = TreeMeta::of(test::random_tree(random, 3));
     EXPECT_EQ(deserialize_meta(serialize_meta(meta)), meta);
   }
   const TreeMeta expanded = TreeMeta::of(torch::ones({1, 3}).expand({5, 3}));
@@ -87,8 +87,7 @@ TEST(Serialize, names_the_place_of_what_cannot_travel) {
 TEST(Serialize, every_truncation_is_refused) {
   Random random(7);
   for (int round = 0; round < 20; ++round) {
-    const auto bytes =
-        serialize(c10::ivalue::Tuple::create({testing::random_tree(random, 3), IValue("end")}));
+    const auto bytes = serialize(c10::ivalue::Tuple::create({test::random_tree(random, 3), IValue("end")}));
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_THROW(deserialize(std::span(bytes.data(), size)), ParseError) << size << " of " << bytes.size();
     }
@@ -107,14 +106,14 @@ TEST(Serialize, damaged_bytes_are_refused_or_legal) {
   for (int round = 0; round < rounds; ++round) {
     SCOPED_TRACE("seed " + std::to_string(round));
     Random random(round);
-    auto bytes = round % 2 == 0 ? serialize(testing::random_tree(random, 3))
-                                : serialize_meta(TreeMeta::of(testing::random_tree(random, 3)));
-    const std::int64_t flips = testing::pick(random, 1, 4);
+    auto bytes = round % 2 == 0 ? serialize(test::random_tree(random, 3))
+                                : serialize_meta(TreeMeta::of(test::random_tree(random, 3)));
+    const std::int64_t flips = test::pick(random, 1, 4);
     for (std::int64_t i = 0; i < flips; ++i) {
       const auto at =
-          static_cast<std::size_t>(testing::pick(random, 0, static_cast<std::int64_t>(bytes.size()) - 1));
-      bytes[at] = testing::pick(random, 0, 1) != 0 ? static_cast<std::uint8_t>(testing::pick(random, 0, 255))
-                                                   : bytes[at] ^ (1u << testing::pick(random, 0, 7));
+          static_cast<std::size_t>(test::pick(random, 0, static_cast<std::int64_t>(bytes.size()) - 1));
+      bytes[at] = test::pick(random, 0, 1) != 0 ? static_cast<std::uint8_t>(test::pick(random, 0, 255))
+                                                : bytes[at] ^ (1u << test::pick(random, 0, 7));
     }
     try {
       if (round % 2 == 0) {

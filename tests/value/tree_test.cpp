@@ -12,8 +12,8 @@ namespace penstock {
 namespace {
 
 using c10::IValue;
-using testing::dict;
-using testing::tuple;
+using test::dict;
+using test::tuple;
 
 TEST(Tree, flattens_depth_first_and_names_the_place_of_every_leaf) {
   c10::List<IValue> list(c10::AnyType::get());
@@ -50,8 +50,8 @@ TEST(Tree, lists_and_dicts_keep_their_element_type_where_the_leaves_still_fit) {
 TEST(Tree, any_tree_is_rebuilt_from_its_leaves) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    testing::Random random(seed);
-    const IValue tree = testing::random_tree(random, 4);
+    test::Random random(seed);
+    const IValue tree = test::random_tree(random, 4);
     const FlatTree flat = flatten(tree);
     const IValue again = unflatten(flat.leaves, flat.structure);
     EXPECT_EQ(again.type()->str(), tree.type()->str());

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::testing {
+namespace penstock::test {
 
 inline c10::IValue tuple(std::vector<c10::IValue> items) {
   return c10::ivalue::Tuple::create(std::move(items));
@@ -89,4 +89,4 @@ inline c10::IValue random_tree(Random& random, int depth) {
   }
 }
 
-}  // namespace penstock::testing
+}  // namespace penstock::test

@@ -49,6 +49,7 @@ c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c
   copy->set_allow_tensor_metadata_change(allow_change);
   copy->pinned = pinned;
   copy->wish = wish;
+  copy->moved_from = moved_from;
   return copy;
 }
 

@@ -9,6 +9,7 @@
 #include <penstock/comm/work.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
 #include <functional>
@@ -50,6 +51,14 @@ struct Wish {
   Placements input;
 };
 
+//! The memory of a tensor that was moved for a view, and of the one that it was itself moved from.
+struct MovedFrom {
+  c10::weak_intrusive_ptr<c10::StorageImpl> memory;
+  std::shared_ptr<const MovedFrom> before;
+  //! Whether any of it is still held.
+  bool alive() const { return !memory.expired() || (before && before->alive()); }
+};
+
 class DTensorImpl final : public c10::TensorImpl {
  public:
   DTensorImpl(Part part, MeshPtr mesh, const Placements& placements, at::ScalarType dtype, at::Device device,
@@ -67,6 +76,10 @@ class DTensorImpl final : public c10::TensorImpl {
   //! Set on parameters and their views: operators move the other tensors.
   bool pinned = false;
   std::shared_ptr<const Wish> wish;
+
+  //! Set on views that are of a moved copy and not of the tensor they were asked of: that tensor's memory. As
+  //! long as someone else has it, writing to such a view would not reach it.
+  std::shared_ptr<const MovedFrom> moved_from;
 
   //! The last copy of this tensor with other placements, so that several readers move it once.
   struct Memo {

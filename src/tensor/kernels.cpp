@@ -13,6 +13,7 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <mutex>
@@ -113,6 +114,32 @@ Sizes global_sizes(const OpCall& call, const OpPlan& plan, c10::IntArrayRef loca
   return sizes;
 }
 
+//! A view of a tensor that had to be moved is one of the copy. Gradients are nobody's views: autograd adds to
+//! them.
+void note_moved(const OpCall& call, const at::Tensor& asked) {
+  DTensorImpl* const copy = call.tensors[0].impl;
+  DTensorImpl* const from = impl_of(asked);
+  if (!from || !copy || copy == from || torch::autograd::get_current_graph_task_id() >= 0) return;
+  copy->moved_from = std::make_shared<MovedFrom>(
+      MovedFrom{c10::weak_intrusive_ptr<c10::StorageImpl>(from->local().storage().getWeakStorageImpl()),
+                from->moved_from});
+}
+
+void refuse_lost_write(const c10::OperatorHandle& op, const c10::IValue& target) {
+  const auto check = [&](const at::Tensor& tensor) {
+    const DTensorImpl* const impl = tensor.defined() ? impl_of(tensor) : nullptr;
+    if (!impl || !impl->moved_from || !impl->moved_from->alive()) return;
+    throw UsageError(
+        "writing to this view, of " + text(impl->placements()) +
+            ", would not reach the tensor it was made of, which had to be moved for it",
+        {.op = op.schema().name()},
+        "redistribute the tensor to these placements before making the view, or clone() the view");
+  };
+  if (target.isTensor()) return check(target.toTensor());
+  if (!target.isTensorList()) return;
+  for (const at::Tensor& tensor : target.toTensorVector()) check(tensor);
+}
+
 //! Runs the call, whose tensors are where the plan wants them, on the parts, and leaves distributed results.
 void compute(OpCall& call, const OpPlan& plan) {
   for (const TensorArg& arg : call.tensors) {
@@ -149,12 +176,17 @@ void compute(OpCall& call, const OpPlan& plan) {
       value = std::move(list);
     }
   }
-  if (call.rule.is_view && call.tensors[0].impl &&
-      (call.tensors[0].impl->pinned || call.tensors[0].impl->wish)) {
-    if (stack[base].isTensor()) {
-      DTensorImpl* const view = impl_of(stack[base].toTensor());
-      view->pinned = call.tensors[0].impl->pinned;
-      view->wish = call.tensors[0].impl->wish;
+  const DTensorImpl* const source = call.rule.is_view ? call.tensors[0].impl : nullptr;
+  if (source && (source->pinned || source->wish) && stack[base].isTensor()) {
+    DTensorImpl* const view = impl_of(stack[base].toTensor());
+    view->pinned = source->pinned;
+    view->wish = source->wish;
+  }
+  if (source && source->moved_from) {
+    for (std::size_t i = base; i < stack.size(); ++i) {
+      if (stack[i].isTensor()) impl_of(stack[i].toTensor())->moved_from = source->moved_from;
+      if (!stack[i].isTensorList()) continue;
+      for (const at::Tensor& view : stack[i].toTensorVector()) impl_of(view)->moved_from = source->moved_from;
     }
   }
 }
@@ -253,6 +285,7 @@ struct BeforeAutograd : c10::OperatorKernel {
     const bool recorded =
         rule.writes_first || rule.is_view || rule.composite ||
         (c10::GradMode::is_enabled() && any_requires_grad(stack->data() + (stack->size() - count), count));
+    if (rule.writes_first) refuse_lost_write(op, (*stack)[stack->size() - count]);
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforeKey);
     // Autocast comes after us and calls the operator again: what takes its place must see converted
     // arguments.
@@ -271,7 +304,9 @@ struct BeforeAutograd : c10::OperatorKernel {
     if (writes_plain(call)) return;
     if (rule.grants_wish) grant_wish(call);
     const OpPlan plan = make_plan(call);
+    const at::Tensor asked = rule.is_view && !call.tensors.empty() ? call.tensors[0].tensor : at::Tensor();
     const bool moved = align(call, plan);
+    if (moved && asked.defined()) note_moved(call, asked);
     if (rule.whole && rule.whole(call)) return;
     // What was moved in inference mode is an inference tensor, whatever it was made of.
     if (moved && c10::InferenceMode::is_enabled())

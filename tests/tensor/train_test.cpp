@@ -324,5 +324,53 @@ TEST(Rules, AnOperatorWithoutOneSaysWhatToDo) {
   });
 }
 
+// A view of a tensor that had to be moved is a view of the copy: a write that would be lost is an error.
+TEST(Views, AWriteReachesTheTensorOrIsRefused) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor row = at::full({2, 6}, 7.0F);
+    for (const bool record : {false, true}) {
+      const c10::AutoGradMode mode(record);
+      at::Tensor by_columns = distribute_tensor(at::zeros({4, 6}), mesh, {Shard(1)}, false);
+      by_columns.slice(0, 1, 3).copy_(row);
+      by_columns.select(0, 0).add_(1);
+      at::Tensor want = at::zeros({4, 6});
+      want.slice(0, 1, 3).copy_(row);
+      want.select(0, 0).add_(1);
+      EXPECT_TRUE(at::equal(full_tensor(by_columns), want));
+
+      at::Tensor by_rows = distribute_tensor(at::zeros({4, 6}), mesh, {Shard(0)}, false);
+      try {
+        by_rows.slice(0, 1, 3).copy_(row);
+        ADD_FAILURE() << "a write was lost";
+      } catch (const UsageError& e) {
+        EXPECT_THAT(e.what(),
+                    testing::AllOf(testing::HasSubstr("aten::copy_"), testing::HasSubstr("clone()")));
+      }
+      EXPECT_THROW(by_rows.slice(0, 1, 3).t().select(0, 1).zero_(), UsageError);
+      EXPECT_THROW(by_rows.chunk(2, 0)[0].mul_(2), UsageError);
+      EXPECT_THROW(at::_foreach_add_(by_rows.split(2, 0), 1), UsageError);
+      const at::Tensor alias = by_rows.view({4, 2, 3}).select(0, 1);  // of a view that is gone
+      EXPECT_THROW(at::Tensor(alias).zero_(), UsageError);
+      // What nobody else has may be written to, and so may a copy.
+      at::Tensor own = (by_rows + 1).slice(0, 1, 3);
+      own.mul_(3);
+      EXPECT_TRUE(at::equal(full_tensor(own), at::full({2, 6}, 3.0F)));
+      at::Tensor copy = by_rows.slice(0, 1, 3).clone();
+      copy.add_(2);
+      EXPECT_TRUE(at::equal(full_tensor(copy), at::full({2, 6}, 2.0F)));
+      EXPECT_TRUE(at::equal(full_tensor(by_rows), at::zeros({4, 6})));
+    }
+  });
+}
+
+// The gradient of a view may be one of a moved copy; adding up is no lost write.
+TEST(Views, GradientsOfMovedViewsAddUp) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor x = distribute_tensor(at::ones({4, 6}), mesh, {Shard(1)}, false).set_requires_grad(true);
+    for (int i = 0; i < 2; ++i) (x.reshape({24}) * 2).sum().backward();
+    EXPECT_TRUE(at::equal(full_tensor(x.grad()), at::full({4, 6}, 4.0F)));
+  });
+}
+
 }  // namespace
 }  // namespace penstock::test

@@ -137,6 +137,25 @@ TEST(DTensor, RandomNumbersDoNotDependOnTheMesh) {
   }
 }
 
+TEST(DTensor, IsComparedByItsValue) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor whole = numbers({5, 4}, 1);
+    const at::Tensor a = distribute_tensor(whole, mesh, {Shard(0)}, false),
+                     b = distribute_tensor(whole, mesh, {Shard(1)}, false);
+    EXPECT_TRUE(at::equal(a, b));
+    EXPECT_TRUE(at::equal(a, whole));  // a plain tensor counts as replicated
+    EXPECT_TRUE(at::allclose(a, b));
+    EXPECT_TRUE((a == b).all().item<bool>());
+    // A difference on the last rank only is one on every rank.
+    at::Tensor other = whole.clone();
+    other[4][3] += 1;
+    const at::Tensor c = distribute_tensor(other, mesh, {Shard(0)}, false);
+    EXPECT_FALSE(at::equal(a, c));
+    EXPECT_FALSE((a == c).all().item<bool>());
+    EXPECT_EQ((a != c).sum().item<std::int64_t>(), 1);
+  });
+}
+
 TEST(DTensor, IsDescribed) {
   on_mesh({2}, [](const DeviceMesh& mesh) {
     const std::string text = describe(distributed_ones({4, 2}, mesh, {Shard(0)}));

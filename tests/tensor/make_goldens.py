@@ -128,6 +128,9 @@ OPS = [
     ("redistribute", ["small 5,3"], "$0", True),
     ("redistribute", ["small 1,7"], "$0", True),
     ("redistribute", ["small 3,2,5"], "$0", True),
+    ("scatter.value", ["small 5,6", "index6 5,3"], "$0 1 $1 7", True),
+    ("scatter_add", ["small 5,6", "index6 5,3", "small 5,3"], "$0 1 $1 $2", True),
+    ("index_add", ["small 7,4", "index7 3", "small 3,4"], "$0 0 $1 $2", True),
 ]
 
 

@@ -83,10 +83,15 @@ void subtract(const Box& from, const Box& cut, std::vector<Box>& rest) {
 std::vector<Chunk> chunks_of(const Part& part, std::span<const std::int64_t> shape) {
   if (numel_of(part, shape) == 0) return {};
   if (const auto* box = std::get_if<Box>(&part)) return {{*box, 0}};
+  std::vector<Chunk> chunks;
+  if (const auto* cut = std::get_if<BoxRange>(&part)) {
+    if (cut->box.lengths.empty()) return {{cut->box, 0}};
+    cut_range(cut->box, 0, cut->begin, cut->end, chunks);
+    return chunks;
+  }
   const Box whole = whole_box(shape);
   const auto* range = std::get_if<FlatRange>(&part);
   if (range == nullptr || shape.empty()) return {{whole, 0}};
-  std::vector<Chunk> chunks;
   cut_range(whole, 0, range->begin, range->end, chunks);
   return chunks;
 }
@@ -110,6 +115,12 @@ std::string part_problem(const Part& part, std::span<const std::int64_t> shape) 
       }
     }
   }
+  if (const auto* cut = std::get_if<BoxRange>(&part)) {
+    const std::string problem = part_problem(cut->box, shape);
+    if (!problem.empty()) return problem;
+    if (cut->begin < 0 || cut->end < cut->begin || cut->end > numel_of(cut->box.lengths))
+      return "the part " + part_text(part) + " lies outside";
+  }
   if (const auto* range = std::get_if<FlatRange>(&part)) {
     if (range->begin < 0 || range->end < range->begin || range->end > numel_of(shape)) {
       return "the part " + part_text(part) + " lies outside";
@@ -121,6 +132,7 @@ std::string part_problem(const Part& part, std::span<const std::int64_t> shape) 
 std::int64_t numel_of(const Part& part, std::span<const std::int64_t> shape) {
   if (const auto* box = std::get_if<Box>(&part)) return numel_of(box->lengths);
   if (const auto* range = std::get_if<FlatRange>(&part)) return range->end - range->begin;
+  if (const auto* cut = std::get_if<BoxRange>(&part)) return cut->end - cut->begin;
   return numel_of(shape);
 }
 
@@ -128,6 +140,8 @@ std::string part_text(const Part& part) {
   if (const auto* range = std::get_if<FlatRange>(&part)) {
     return "[flat " + std::to_string(range->begin) + ":" + std::to_string(range->end) + "]";
   }
+  if (const auto* cut = std::get_if<BoxRange>(&part))
+    return part_text(cut->box) + part_text(FlatRange{cut->begin, cut->end});
   const auto* box = std::get_if<Box>(&part);
   if (box == nullptr) return "[:]";
   std::string text = "[";

@@ -27,7 +27,7 @@ struct Chunk {
 //! - 1.
 std::vector<Chunk> chunks_of(const Part& part, std::span<const std::int64_t> shape);
 
-//! One spelling for each set of elements: a Box where it is one, else a FlatRange; never Whole.
+//! One spelling for each set of elements: a Box where it is one, else a range; never Whole.
 Part canonical(const Part& part, std::span<const std::int64_t> shape);
 
 //! Why there is no such part of a tensor of this shape; empty if there is.
@@ -35,7 +35,7 @@ std::string part_problem(const Part& part, std::span<const std::int64_t> shape);
 
 std::int64_t numel_of(const Part& part, std::span<const std::int64_t> shape);
 
-//! `[0:4, 2:8]` or `[flat 3:17]`.
+//! `[0:4, 2:8]`, `[flat 3:17]`, or one behind the other for a range of a box.
 std::string part_text(const Part& part);
 
 //! The elements of a tensor of this shape that none of the parts holds.

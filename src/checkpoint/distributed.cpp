@@ -1,4 +1,5 @@
 // Boxes from placements.
+#include "checkpoint/boxes.h"
 #include "checkpoint/local_pieces.h"
 #include "tensor/layout.h"
 
@@ -26,16 +27,53 @@ Part placed_part(const std::vector<std::int64_t>& shape, const DeviceMesh& mesh,
   return box;
 }
 
+Part placed_part(const DTensorForm& form, std::int64_t begin, std::int64_t end) {
+  const Part part = placed_part(form.sizes, form.mesh, form.placements);
+  const auto* box = std::get_if<Box>(&part);
+  if (box == nullptr) return FlatRange{begin, end};
+  return BoxRange{*box, begin, end};
+}
+
 Piece tensor_piece(std::string name, const at::Tensor& tensor, PieceKind kind) {
   Piece piece = whole_piece(std::move(name), tensor, kind);
   if (is_dtensor(tensor)) piece.part = placed_part(piece.shape, mesh_of(tensor), placements_of(tensor));
   return piece;
 }
 
-std::vector<Piece> local_pieces(std::vector<Piece> pieces) {
-  for (Piece& piece : pieces)
-    if (piece.local.defined() && is_dtensor(piece.local)) piece.local = local_of(piece.local);
-  return pieces;
+namespace {
+
+//! The boxes of a range of a box, each with its share of the range's memory.
+void add_boxes(const Piece& piece, std::vector<Piece>& all) {
+  const at::Tensor row = piece.local.reshape({-1});
+  for (const Chunk& chunk : chunks_of(piece.part, piece.shape)) {
+    Piece one = piece;
+    one.local = row.narrow(0, chunk.offset, numel_of(chunk.box.lengths)).view(chunk.box.lengths);
+    one.part = chunk.box;
+    all.push_back(std::move(one));
+  }
+}
+
+//! Otherwise it is left for those who name what is wrong with a piece.
+bool well_formed_range(const Piece& piece) {
+  return std::holds_alternative<BoxRange>(piece.part) && piece.local.defined() &&
+         part_problem(piece.part, piece.shape).empty() && piece.local.is_contiguous() &&
+         piece.local.numel() == numel_of(piece.part, piece.shape);
+}
+
+}  // namespace
+
+std::vector<Piece> local_pieces(const std::vector<Piece>& pieces) {
+  std::vector<Piece> all;
+  all.reserve(pieces.size());
+  for (const Piece& piece : pieces) {
+    if (well_formed_range(piece)) {
+      add_boxes(piece, all);
+      continue;
+    }
+    all.push_back(piece);
+    if (piece.local.defined() && is_dtensor(piece.local)) all.back().local = local_of(piece.local);
+  }
+  return all;
 }
 
 }  // namespace penstock

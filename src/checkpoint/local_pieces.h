@@ -1,4 +1,5 @@
-// What saving and loading see of pieces: this rank's elements, also of distributed tensors.
+// What saving and loading see of pieces: this rank's elements, also of distributed tensors; boxes and ranges of
+// whole tensors only.
 #pragma once
 
 #include <penstock/checkpoint/piece.h>
@@ -7,6 +8,6 @@
 
 namespace penstock {
 
-std::vector<Piece> local_pieces(std::vector<Piece> pieces);
+std::vector<Piece> local_pieces(const std::vector<Piece>& pieces);
 
 }  // namespace penstock

@@ -29,6 +29,8 @@ inline std::vector<std::int64_t> cuts(Random& random, std::int64_t size, int par
 inline at::Tensor take(const at::Tensor& whole, const Part& part) {
   if (const auto* range = std::get_if<FlatRange>(&part))
     return whole.flatten().slice(0, range->begin, range->end).clone();
+  if (const auto* cut = std::get_if<BoxRange>(&part))
+    return take(whole, cut->box).flatten().slice(0, cut->begin, cut->end).clone();
   at::Tensor taken = whole;
   if (const auto* box = std::get_if<Box>(&part)) {
     for (std::size_t d = 0; d < box->offsets.size(); ++d) {
@@ -87,6 +89,14 @@ inline std::vector<std::vector<Part>> partition(Random& random, const std::vecto
         boxes = std::move(finer);
       }
       for (const Box& box : boxes) {
+        if (pick(random, 0, 3) == 0) {  // or cut once more, into ranges
+          std::int64_t count = 1;
+          for (const std::int64_t length : box.lengths) count *= length;
+          const auto at = cuts(random, count, 2);
+          any_rank().push_back(BoxRange{box, at[0], at[1]});
+          any_rank().push_back(BoxRange{box, at[1], at[2]});
+          continue;
+        }
         any_rank().push_back(box);
         if (pick(random, 0, 2) == 0) any_rank().push_back(box);
       }

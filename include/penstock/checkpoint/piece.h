@@ -35,7 +35,17 @@ struct FlatRange {
   friend auto operator<=>(const FlatRange&, const FlatRange&) = default;
 };
 
-using Part = std::variant<Whole, Box, FlatRange>;
+//! Elements `begin` to `end` of a box as one row: what sharded data parallelism cuts of a tensor that tensor
+//! parallelism has cut before. It is stored as the few boxes that it consists of.
+struct BoxRange {
+  Box box;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  friend auto operator<=>(const BoxRange&, const BoxRange&) = default;
+};
+
+using Part = std::variant<Whole, Box, FlatRange, BoxRange>;
 
 //! What a tensor is to the model.
 enum class PieceKind : std::uint8_t {
@@ -50,7 +60,7 @@ std::string_view piece_kind_name(PieceKind kind);
 struct Piece {
   std::string name;                 //!< in the whole model: `blocks.3.attention.query.weight`
   std::vector<std::int64_t> shape;  //!< of the whole tensor
-  //! This rank's part. Of the part's sizes; that of a FlatRange is contiguous, of any sizes. Saved from, and
+  //! This rank's part. Of the part's sizes; that of a range is contiguous, of any sizes. Saved from, and
   //! loaded into.
   at::Tensor local;
   Part part{};

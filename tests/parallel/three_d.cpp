@@ -4,6 +4,7 @@
 #include "parallel/dense_gpt.h"
 #include "tensor/ranks.h"
 
+#include <penstock/base/error.h>
 #include <penstock/schedule/placement.h>
 #include <penstock/tensor/dtensor.h>
 
@@ -117,6 +118,39 @@ DenseTraining train_dense(Kind kind, int repeats) {
   }
   for (const auto& item : gpt->named_parameters()) run.parameters[item.key()] = whole(item.value());
   return run;
+}
+
+Tensors microbatch_gradients(Kind kind, const Batch& rows, bool backwards) {
+  at::set_num_threads(1);
+  models::Gpt gpt = make_part(kind, models::GptPart::whole(gpt_options(kind)));
+  const auto inputs = rows.inputs.chunk(kMicrobatches), targets = rows.targets.chunk(kMicrobatches);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::size_t m = backwards ? inputs.size() - 1 - i : i;
+    (loss_of_logits(gpt->forward(inputs[m]), targets[m]) / kMicrobatches).backward();
+  }
+  Tensors gradients;
+  for (const auto& item : gpt->named_parameters()) gradients[item.key()] = whole(item.value().grad());
+  return gradients;
+}
+
+std::string Row::text() const {
+  return std::string(schedule_name(schedule)) + " x" + std::to_string(stages_per_rank);
+}
+
+std::vector<Row> schedules(int ranks) {
+  std::vector<Row> all;
+  for (const ScheduleInfo& info : schedule_infos()) {
+    for (const int per_rank : {1, 2}) {
+      if (!info.has_backward) continue;
+      try {
+        check_shape(info.kind, {ranks, per_rank, kMicrobatches});
+      } catch (const UsageError&) {
+        continue;
+      }
+      all.push_back({info.kind, per_rank});
+    }
+  }
+  return all;
 }
 
 ThreeD::ThreeD(const World& world, Axes axes, ScheduleKind schedule, int stages_per_rank, Kind kind,

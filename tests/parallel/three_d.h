@@ -43,6 +43,17 @@ struct Batch {
 };
 Batch batch_of(int step);
 
+//! Gradients of these rows, one microbatch after the other in one process, or the last one first.
+Tensors microbatch_gradients(Kind kind, const Batch& rows, bool backwards);
+
+struct Row {
+  ScheduleKind schedule;
+  int stages_per_rank;
+  std::string text() const;
+};
+//! Every schedule that trains on so many ranks.
+std::vector<Row> schedules(int ranks);
+
 struct Axes {
   int pp = 1, replicas = 1, dp = 1, tp = 1;
   int ranks() const { return pp * replicas * dp * tp; }

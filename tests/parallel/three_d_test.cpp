@@ -26,28 +26,6 @@ const DenseTraining& dense_of(Kind kind) {
   return runs.at(kind);
 }
 
-struct Row {
-  ScheduleKind schedule;
-  int stages_per_rank;
-};
-
-//! Every schedule that trains on so many ranks.
-std::vector<Row> schedules(int ranks) {
-  std::vector<Row> all;
-  for (const ScheduleInfo& info : schedule_infos()) {
-    for (const int per_rank : {1, 2}) {
-      if (!info.has_backward) continue;
-      try {
-        check_shape(info.kind, {ranks, per_rank, kMicrobatches});
-      } catch (const UsageError&) {
-        continue;
-      }
-      all.push_back({info.kind, per_rank});
-    }
-  }
-  return all;
-}
-
 void train_and_compare(const World& world, Axes axes, Row row, Kind kind, Data data, Activation activation,
                        const DenseTraining& dense, ShapeMode shapes = ShapeMode::Inferred,
                        bool recompute = false) {
@@ -73,8 +51,8 @@ void train_and_compare(const World& world, Axes axes, Row row, Kind kind, Data d
 void compare(Axes axes, Row row, Kind kind, Data data, Activation activation,
              ShapeMode shapes = ShapeMode::Inferred, bool recompute = false) {
   at::set_num_threads(1);
-  SCOPED_TRACE(std::string(schedule_name(row.schedule)) + " x" + std::to_string(row.stages_per_rank) + ", " +
-               text(kind) + ", data parallel: " + text(data) + ", activations: " + text(activation));
+  SCOPED_TRACE(row.text() + ", " + text(kind) + ", data parallel: " + text(data) +
+               ", activations: " + text(activation));
   const DenseTraining& dense = dense_of(kind);
   EXPECT_NO_THROW(run_thread_ranks(axes.ranks(), [&](World& world) {
     train_and_compare(world, axes, row, kind, data, activation, dense, shapes, recompute);
@@ -94,6 +72,16 @@ TEST_P(EverySchedule, TrainsIn3DAsOneProcess) {
   std::size_t turn = GetParam() == Data::Sharded ? 1 : 0;
   for (const Row& row : rows) {
     compare({.pp = 2, .dp = 2, .tp = 2}, row, kinds[turn % 3], GetParam(), activations[turn / 3 % 3]);
+    ++turn;
+  }
+}
+
+TEST(PipelineTimesTensor, TrainsAsOneProcessInEverySchedule) {
+  const std::vector<Kind> kinds{Kind::Tied, Kind::Frozen, Kind::Plain};
+  const std::vector<Activation> activations{Activation::AsItIs, Activation::CutTime, Activation::Whole};
+  std::size_t turn = 0;
+  for (const Row& row : schedules(2)) {
+    compare({.pp = 2, .tp = 2}, row, kinds[turn % 3], Data::None, activations[turn / 3 % 3]);
     ++turn;
   }
 }
@@ -265,7 +253,7 @@ int units_of(const ShardedStages& sharded, const PipelineStage& stage) {
 TEST_P(EverySchedule, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
   at::set_num_threads(1);
   for (const Row& row : schedules(2)) {
-    SCOPED_TRACE(std::string(schedule_name(row.schedule)) + " x" + std::to_string(row.stages_per_rank));
+    SCOPED_TRACE(row.text());
     EXPECT_NO_THROW(run_thread_ranks(8, [&](World& world) {
       const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, row.schedule, row.stages_per_rank, Kind::Plain,
                         GetParam());

@@ -1,0 +1,146 @@
+// What parallel training gives to the last bit. A sum of two numbers has one order, and dividing by two or
+// four rounds nothing: so two replicas, in whichever schedule, replicated or sharded, have the very gradients
+// that two processes have on their own. And a run that is started again has the bits that it had before.
+#include "parallel/dense_gpt.h"
+#include "parallel/three_d.h"
+#include "support/check.h"
+#include "tensor/ranks.h"
+
+#include <penstock/comm/thread_ranks.h>
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <mutex>
+
+namespace penstock::test {
+namespace {
+
+//! Throws where a bit differs.
+void expect_bits(const std::string& what, const Tensors& actual, const Tensors& expected) {
+  for (const auto& [name, value] : actual) {
+    const at::Tensor& want = expected.at(name);
+    const bool same = value.defined() == want.defined() && (!want.defined() || at::equal(value, want));
+    if (!same) {
+      const double far = value.defined() && want.defined() ? difference(value, want) : -1;
+      throw std::runtime_error(what + " " + name + " has other bits, by " + std::to_string(far));
+    }
+  }
+}
+
+TEST(Bitwise, TwoReplicasHaveTheGradientsOfTwoProcessesInEverySchedule) {
+  const Batch batch = batch_of(0);
+  int runs = 0;
+  for (const Kind kind : {Kind::Plain, Kind::Frozen}) {
+    std::map<bool, Tensors> means;  // by the order of microbatches
+    for (const bool backwards : {false, true}) {
+      Tensors& mean = means[backwards];
+      const auto half = [&](std::size_t i) {
+        return microbatch_gradients(kind, {batch.inputs.chunk(2)[i], batch.targets.chunk(2)[i]}, backwards);
+      };
+      mean = half(0);
+      const Tensors second = half(1);
+      for (auto& [name, grad] : mean) {
+        if (grad.defined()) grad = (grad + second.at(name)) / 2;
+      }
+    }
+    for (const Row& row : schedules(2)) {
+      for (const Data data : {Data::Replicated, Data::Sharded}) {
+        if (kind == Kind::Frozen && row.stages_per_rank == 2 && data == Data::Replicated) continue;  // enough
+        SCOPED_TRACE(row.text() + ", " + text(kind) + ", " + text(data));
+        ++runs;
+        // LoopedBFS goes back through its microbatches from the last one.
+        const Tensors& want = means.at(row.schedule == ScheduleKind::LoopedBFS);
+        EXPECT_NO_THROW(run_thread_ranks(4, [&](World& world) {
+          const ThreeD rank(world, {.pp = 2, .dp = 2}, row.schedule, row.stages_per_rank, kind, data);
+          PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
+          const Batch own = rank.part_of(batch);
+          pipeline.step({own.inputs}, own.targets);
+          expect_bits("gradient of", rank.gradients(), want);
+        }));
+      }
+    }
+  }
+  EXPECT_GT(runs, 40);
+}
+
+struct Bits {
+  Tensors gradients, parameters;
+};
+
+//! Three steps of AdamW; gradients of the first. With `same` every replica gets the rows of the first one.
+Bits train_bits(Axes axes, Row row, Kind kind, Data data, bool same) {
+  Bits all;
+  std::mutex mutex;
+  run_thread_ranks(axes.ranks(), [&](World& world) {
+    const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data);
+    PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
+    torch::optim::AdamW optimizer = adamw(rank.trained());
+    for (int step = 0; step < kTrainSteps; ++step) {
+      optimizer.zero_grad();
+      const Batch batch = batch_of(step);
+      const Batch own =
+          same ? Batch{batch.inputs.chunk(2)[0], batch.targets.chunk(2)[0]} : rank.part_of(batch);
+      pipeline.step({own.inputs}, own.targets);
+      if (step == 0) {
+        const Tensors mine = rank.gradients();
+        const std::lock_guard lock(mutex);
+        all.gradients.insert(mine.begin(), mine.end());
+      }
+      optimizer.step();
+    }
+    const Tensors mine = rank.parameters();
+    const std::lock_guard lock(mutex);
+    all.parameters.insert(mine.begin(), mine.end());
+  });
+  return all;
+}
+
+const std::vector<Row> kSomeSchedules{{ScheduleKind::OneFOneB, 1},
+                                      {ScheduleKind::ZB1P, 1},
+                                      {ScheduleKind::ZBVZeroBubble, 2},
+                                      {ScheduleKind::DualPipeV, 2}};
+
+// Replicas of the same rows average equal numbers: nothing may change, through three dimensions and AdamW.
+TEST(Bitwise, ReplicasOfTheSameRowsChangeNoBit) {
+  at::set_num_threads(1);
+  for (const Row& row : kSomeSchedules) {
+    const Bits alone = train_bits({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, true);
+    for (const Data data : {Data::Replicated, Data::Sharded}) {
+      SCOPED_TRACE(row.text() + ", " + text(data));
+      const Bits both = train_bits({.pp = 2, .dp = 2, .tp = 2}, row, Kind::Tied, data, true);
+      EXPECT_NO_THROW(expect_bits("gradient of", both.gradients, alone.gradients));
+      EXPECT_NO_THROW(expect_bits("parameter", both.parameters, alone.parameters));
+    }
+  }
+}
+
+TEST(Bitwise, ShardedAndReplicatedTrainAlike) {
+  at::set_num_threads(1);
+  for (const Row& row : kSomeSchedules) {
+    SCOPED_TRACE(row.text());
+    const Axes axes{.pp = 2, .dp = 2, .tp = 2};
+    const Bits whole = train_bits(axes, row, Kind::Frozen, Data::Replicated, false),
+               cut = train_bits(axes, row, Kind::Frozen, Data::Sharded, false);
+    EXPECT_NO_THROW(expect_bits("gradient of", cut.gradients, whole.gradients));
+    EXPECT_NO_THROW(expect_bits("parameter", cut.parameters, whole.parameters));
+  }
+}
+
+// Buckets and units are laid out once: a second start adds in the same order.
+TEST(Bitwise, ARestartIn3DHasTheSameBits) {
+  at::set_num_threads(1);
+  for (const Data data : {Data::Replicated, Data::Sharded}) {
+    SCOPED_TRACE(text(data));
+    const Axes axes{.pp = 2, .dp = 2, .tp = 2};
+    const Row row{ScheduleKind::ZBVZeroBubble, 2};
+    const Bits once = train_bits(axes, row, Kind::Tied, data, false),
+               again = train_bits(axes, row, Kind::Tied, data, false);
+    EXPECT_NO_THROW(expect_bits("parameter", again.parameters, once.parameters));
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test

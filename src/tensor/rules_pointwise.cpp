@@ -162,7 +162,12 @@ void add_pointwise_rules(RuleTable& table) {
     // Composite ones are made of others that have rules.
     const bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                            !op->hasKernelForDispatchKey(c10::DispatchKey::CPU);
-    if (out || composite) continue;
+    // `equal` has the mark too, but one answer for all elements.
+    const auto& results = op->schema().returns();
+    const bool tensors = std::all_of(results.begin(), results.end(), [](const c10::Argument& a) {
+      return a.type()->kind() == c10::TypeKind::TensorType || a.type()->kind() == c10::TypeKind::ListType;
+    });
+    if (out || composite || !tensors) continue;
     OpRule rule{.options = pointwise, .kind = OpRule::Kind::Pointwise};
     const std::string base = name.name.substr(6);
     rule.linear = linearity(base);

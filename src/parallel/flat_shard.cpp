@@ -55,10 +55,10 @@ FlatShard::FlatShard(const std::vector<NamedTensor>& parameters, const Group& ga
     entry.shard = over(shard_, entry.begin == entry.end ? 0 : place, {entry.end - entry.begin});
     if (entry.parameter.is_meta()) {
       if (entry.form) {
-        throw UsageError("distributed parameter " + quote(entry.name) + " is on the meta device", {},
-                         "give it memory before it is cut");
+        entry.parameter.set_data(empty_of(full_.options(), entry.form));
+      } else {
+        TensorContent::replace(entry.parameter, at::empty({0}, full_.options()));
       }
-      TensorContent::replace(entry.parameter, at::empty({0}, full_.options()));
     } else {
       const at::Tensor value = flatten_dtensor(entry.parameter).local.contiguous().view({-1});
       entry.shard.copy_(value.slice(0, entry.begin, entry.end));

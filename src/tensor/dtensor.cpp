@@ -55,7 +55,7 @@ at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Pl
   const Placements to = checked(std::move(placements), whole.dim(), *state);
   const c10::AutoGradMode off(false);
   at::Tensor source = whole.detach().contiguous();
-  if (broadcast) {
+  if (broadcast && !source.is_meta()) {  // what has no elements has none to send
     source = source.clone();
     for (std::size_t axis = 0; axis < state->groups.size(); ++axis) {
       if (state->shape[axis] > 1) state->groups[axis].broadcast(source, 0);

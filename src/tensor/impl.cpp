@@ -68,6 +68,7 @@ void DTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) 
   mesh_ = other.mesh_;
   placements_ = other.placements_;
   data_type_ = other.data_type_;
+  device_opt_ = other.device_opt_;  // a parameter without memory gets some
   memo.reset();
   set_sizes_and_strides(other.sizes(), other.strides());
 }

@@ -6,6 +6,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
+#include <penstock/graph/capture.h>
 #include <penstock/parallel/ddp.h>
 #include <penstock/parallel/sharded.h>
 #include <penstock/parallel/tensor_parallel.h>
@@ -16,6 +17,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 
 namespace penstock::test {
 namespace {
@@ -271,6 +273,42 @@ TEST_P(TwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
 }
 
 // A style that prepares calls and sharding, on the same module.
+// A model that no rank could hold: made without memory, cut, sharded, then filled as a checkpoint would.
+TEST(TwoDimensions, ParametersWithoutMemoryAreCutShardedAndFilled) {
+  SmallGpt dense;
+  const Tokens batch = tokens_of(kGptRows, 0);
+  loss_of(dense(batch.inputs), batch.targets).backward();
+  std::map<std::string, at::Tensor> values;
+  for (const auto& item : dense->named_parameters()) values[item.key()] = item.value().detach();
+  at::set_num_threads(1);
+  run_thread_ranks(4, [&](World& world) {
+    const DeviceMesh mesh(world.group(), {2, 2}, {"dp", "tp"});
+    SmallGpt model{nullptr};
+    {
+      const NoMemory none;
+      model = SmallGpt();
+    }
+    const Parallelized cut = parallelize_module(*model, mesh["tp"], plan_of(false));
+    CHECK_THAT(model->token->weight.is_meta() && is_dtensor(model->token->weight));
+    std::vector<std::shared_ptr<torch::nn::Module>> units;
+    for (const auto& block : *model->blocks) units.push_back(block);
+    const Sharded sharded = fully_shard(model, mesh.group("dp"), {}, units);
+    {
+      const at::NoGradGuard no_grad;
+      for (const ShardedParameter& item : sharded.shards()) {
+        at::Tensor value = values.at(item.name);
+        if (item.form)
+          value = local_of(distribute_tensor(value, item.form->mesh, item.form->placements, false));
+        item.shard.copy_(value.flatten().slice(0, item.begin, item.end));
+      }
+    }
+    const Tokens own = batch.part(mesh.group("dp").rank(), 2);
+    loss_of(call(model, own.inputs), own.targets).backward();
+    expect_near("parameter", sharded.gather_parameters(), copies(*dense));
+    expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
+  });
+}
+
 TEST(TwoDimensions, UnitsMayHavePreparedCalls) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   on_ranks(Data::Sharded, [&](World& world) {

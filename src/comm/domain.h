@@ -39,6 +39,8 @@ class Transport {
                                                     const std::vector<int>& members, int me) = 0;
   //! Whether collectives finish through their future (Gloo), so that waiting for them needs no blocked call.
   virtual bool collectives_have_futures() const = 0;
+  //! Whether a group that failed can be destroyed without waiting for its peers.
+  virtual bool closes_after_a_failure() const { return false; }
   //! Whether a thread of its own moves the bytes, to and from the memory of the tensors (see handover.h).
   virtual bool has_a_thread() const { return false; }
 };

@@ -139,7 +139,7 @@ Work reduce_scatter_by_exchange(const std::shared_ptr<GroupState>& group, const 
 }  // namespace
 
 GroupState::~GroupState() {
-  if (!backend || !domain->failure.failed()) return;
+  if (!backend || !domain->failure.failed() || transport->closes_after_a_failure()) return;
   // A failed Gloo group cannot be aborted and its destructor waits for its threads: it is left alone for
   // good.
   [[maybe_unused]] auto* abandoned = backend.release();

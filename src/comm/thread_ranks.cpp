@@ -78,6 +78,7 @@ class ThreadTransport : public Transport {
     return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()), std::move(exchange));
   }
   bool collectives_have_futures() const override { return false; }
+  bool closes_after_a_failure() const override { return true; }
 
  private:
   std::shared_ptr<ThreadHub> hub_;

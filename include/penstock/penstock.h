@@ -20,6 +20,7 @@
 #include <penstock/pipe/pipe.h>
 #include <penstock/pipe/wrappers.h>
 #include <penstock/runtime/error.h>
+#include <penstock/runtime/overlap.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/runtime/profile.h>
 #include <penstock/runtime/random.h>

@@ -25,6 +25,9 @@ void let_others_finish_first() {
   pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
 }
 
+// All members are there, and connecting takes milliseconds; after this long somebody cannot be reached.
+constexpr std::chrono::seconds kSlow{10};
+
 // One for all groups of a world: a device is a thread that polls. Made by the first that needs it.
 class Device {
  public:
@@ -82,10 +85,17 @@ class GlooTransport : public Transport {
         result->set_exception(std::current_exception());
       }
     }).detach();
-    const auto limit = std::chrono::steady_clock::now() + join_timeout_;
+    const auto start = std::chrono::steady_clock::now();
+    const auto limit = start + join_timeout_;
+    bool looked = false;
     while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
       domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect " + name});
-      if (std::chrono::steady_clock::now() > limit) {
+      const auto now = std::chrono::steady_clock::now();
+      if (!looked && (now > limit || now - start > kSlow)) {
+        check_members_answer(*store_, domain, prefix_, members);
+        looked = true;
+      }
+      if (now > limit) {
         throw TimeoutError(
             "the ranks of group " + name + " could not connect to each other",
             {.rank = domain.rank, .op = "connect"},
@@ -97,6 +107,7 @@ class GlooTransport : public Transport {
     } catch (const std::exception& e) {
       domain.failure.wait_for_report(std::chrono::milliseconds(2000));
       domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect " + name});
+      check_members_answer(*store_, domain, prefix_, members);
       throw CommError("group " + name + " could not be connected: " + e.what(), {.rank = domain.rank});
     }
   }

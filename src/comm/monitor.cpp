@@ -51,9 +51,13 @@ std::string generation_key(int attempt) {
   return "penstock/" + std::to_string(attempt) + "/generation";
 }
 
+std::string live_key(const std::string& prefix, Rank rank) {
+  return prefix + "live/" + std::to_string(rank.value);
+}
+
 std::string Monitor::live_key(Rank rank) const {
-  return "penstock/" + std::to_string(setup_.attempt) + "/" + std::to_string(setup_.generation) + "/live/" +
-         std::to_string(rank.value);
+  return penstock::live_key(
+      "penstock/" + std::to_string(setup_.attempt) + "/" + std::to_string(setup_.generation) + "/", rank);
 }
 
 Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
@@ -112,10 +116,13 @@ void Monitor::run() {
       setup_.domain->failure.report({setup_.store_host, whose});
     }
   }
-  if (!setup_.domain->failure.failed()) {
-    beat(next_, kGoodbye);
-    beat(previous_, kGoodbye);
+  if (setup_.domain->failure.failed()) {
+    // A rank that computes, and never comes to the operation that the others wait in, has its record read too.
+    setup_.domain->recorder.dump("failure");
+    return;
   }
+  beat(next_, kGoodbye);
+  beat(previous_, kGoodbye);
 }
 
 void Monitor::accept_previous() {
@@ -138,7 +145,8 @@ void Monitor::connect_next() {
   next_.connection = connect_to(endpoint, std::chrono::milliseconds(2000));
   next_.last_sign = Clock::now();
   if (!next_.connection)
-    return lose(next_, "cannot be reached at " + endpoint.host + " port " + std::to_string(endpoint.port));
+    return lose(next_, "cannot be reached by rank " + std::to_string(setup_.domain->rank.value) + " at " +
+                           endpoint.host + " port " + std::to_string(endpoint.port));
   const Greeting greeting{
       .attempt = setup_.attempt, .generation = setup_.generation, .rank = setup_.domain->rank.value};
   send(next_.connection.get(), &greeting, sizeof greeting, MSG_NOSIGNAL);

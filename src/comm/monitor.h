@@ -24,6 +24,8 @@ namespace penstock {
 std::string died_key(int attempt);                   //!< written by the launcher
 std::string failed_key(int attempt, int generation);  //!< written by ranks
 std::string generation_key(int attempt);              //!< of the world that lives; written by ranks
+//! Where a rank's monitor listens; the prefix is that of the attempt and generation.
+std::string live_key(const std::string& prefix, Rank rank);
 
 //! How long a rank may be silent: PENSTOCK_HEARTBEAT seconds, or 15.
 std::chrono::milliseconds heartbeat_limit();

@@ -1,8 +1,12 @@
 // The rendezvous of a group's members.
 #include "comm/rendezvous.h"
 
+#include "comm/monitor.h"
+#include "comm/sockets.h"
+
 #include <penstock/base/text.h>
 
+#include <algorithm>
 #include <thread>
 
 namespace penstock {
@@ -27,6 +31,30 @@ void await_members(c10d::Store& store, Domain& domain, const std::string& key, c
   throw TimeoutError("after " + seconds_text(std::chrono::duration<double>(limit).count()) + " these ranks had not joined: " +
                          join(names, ", "),
                      {.rank = domain.rank, .op = "join"}, "look at the output of those ranks");
+}
+
+void check_members_answer(c10d::Store& store, Domain& domain, const std::string& prefix,
+                          const std::vector<int>& members) {
+  constexpr std::chrono::milliseconds limit{2000};
+  constexpr std::size_t enough = 4;  // each takes its time
+  std::vector<std::string> pairs;
+  for (const int member : members) {
+    if (member == domain.rank.value || pairs.size() == enough) continue;
+    domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect"});
+    const std::string key = live_key(prefix, Rank(member));
+    if (!store.check({key})) continue;
+    const Endpoint endpoint = Endpoint::parse(store.get_to_str(key));
+    if (connect_to(endpoint, limit)) continue;
+    const auto [low, high] = std::minmax({member, domain.rank.value});
+    pairs.push_back("ranks " + std::to_string(low) + " and " + std::to_string(high) +
+                    " cannot talk to each other: rank " + std::to_string(member) + " does not answer at " +
+                    endpoint.host + " port " + std::to_string(endpoint.port));
+  }
+  if (pairs.empty()) return;
+  const CommError error(join(pairs, "; "), {.rank = domain.rank, .op = "connect"},
+                        "look at routes and firewalls between the machines; GLOO_SOCKET_IFNAME chooses the interface");
+  if (domain.publish) domain.publish({domain.rank, error.message()});
+  throw error;
 }
 
 }  // namespace penstock

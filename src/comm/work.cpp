@@ -5,12 +5,26 @@
 #include <penstock/comm/work.h>
 
 #include <algorithm>
+#include <array>
+#include <ctime>
 #include <utility>
 
 namespace penstock {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// The time of day that long ago, as the ranks' logs have it.
+std::string time_text(Clock::duration ago) {
+  using System = std::chrono::system_clock;
+  const std::time_t then =
+      System::to_time_t(System::now() - std::chrono::duration_cast<System::duration>(ago));
+  std::tm parts{};
+  gmtime_r(&then, &parts);
+  std::array<char, 16> text{};
+  std::strftime(text.data(), text.size(), "%H:%M:%S", &parts);
+  return std::string(text.data()) + " UTC";
+}
 
 }  // namespace
 
@@ -84,7 +98,7 @@ void WorkState::raise(const std::string& transport_message) {
                              std::to_string(record.tag) + " on group " + record.group;
     domain->recorder.dump("time-out");
     throw TimeoutError("rank " + std::to_string(domain->rank.value) + " waited " + seconds_text(seconds) +
-                           " for " + peer_text + ": " + what,
+                           ", since " + time_text(waited) + ", for " + peer_text + ": " + what,
                        context(),
                        "raise the time-out (PENSTOCK_TIMEOUT, in seconds), or look why that rank is late");
   }

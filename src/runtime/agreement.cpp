@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -50,8 +51,10 @@ std::string declared(const PipelineOptions& options) {
   return text;
 }
 
+}  // namespace
+
 // In the order in which a difference is best understood.
-std::vector<std::pair<std::string, std::string>> fields(const PipelineSetup& setup) {
+SetupFields fields_of(const PipelineSetup& setup) {
   const PipelineOptions& options = setup.options;
   return {{"Penstock version", version()},
           {"libtorch version", torch_version()},
@@ -68,25 +71,27 @@ std::vector<std::pair<std::string, std::string>> fields(const PipelineSetup& set
           {"seed", std::to_string(options.seed)}};
 }
 
-}  // namespace
-
-void compare_setups(const PipelineSetup& setup) {
-  const auto mine = fields(setup);
+void compare_fields(const Group& group, const SetupFields& mine) {
   c10::impl::GenericList values(c10::AnyType::get());
   for (const auto& [name, value] : mine) values.push_back(c10::IValue(value));
-  const std::vector<c10::IValue> all = setup.group.all_gather_object(c10::IValue(values));
+  const std::vector<c10::IValue> all = group.all_gather_object(c10::IValue(values));
   for (std::size_t field = 0; field < mine.size(); ++field) {
-    const std::string first = all[0].toListRef()[field].toStringRef();
+    const auto firsts = all[0].toListRef();
+    const std::string first = field < firsts.size() ? firsts[field].toStringRef() : "none";
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
-      const std::string other = all[rank].toListRef()[field].toStringRef();
+      const auto theirs = all[rank].toListRef();  // another version may have fewer
+      const std::string other = field < theirs.size() ? theirs[field].toStringRef() : "none";
       if (other == first) continue;
       throw UsageError("the ranks' pipelines differ in the " + mine[field].first + ": " + first +
-                           " on rank " + std::to_string(setup.group.global_rank(0).value) + ", " + other +
-                           " on rank " +
-                           std::to_string(setup.group.global_rank(static_cast<int>(rank)).value),
+                           " on rank " + std::to_string(group.global_rank(0).value) + ", " + other +
+                           " on rank " + std::to_string(group.global_rank(static_cast<int>(rank)).value),
                        {}, "every rank must make its pipeline with the same counts and options");
     }
   }
+}
+
+void compare_setups(const PipelineSetup& setup) {
+  compare_fields(setup.group, fields_of(setup));
 }
 
 void warm_up(const PipelineSetup& setup) {
@@ -111,8 +116,9 @@ void warm_up(const PipelineSetup& setup) {
     } catch (const PeerFailed&) {
       throw;
     } catch (const Error& e) {
-      throw CommError("ranks " + std::to_string(setup.group.global_rank(setup.rank.value).value) + " and " +
-                          std::to_string(setup.group.global_rank(peer).value) +
+      const auto [low, high] =
+          std::minmax({setup.group.global_rank(setup.rank.value).value, setup.group.global_rank(peer).value});
+      throw CommError("ranks " + std::to_string(low) + " and " + std::to_string(high) +
                           " cannot talk to each other: " + e.message(),
                       e.context(), e.hint());
     }

@@ -5,11 +5,19 @@
 #include "runtime/setup.h"
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock {
 
-//! UsageError on every rank if the ranks were set up differently.
+//! What must be the same on every rank: names, and values as text.
+using SetupFields = std::vector<std::pair<std::string, std::string>>;
+SetupFields fields_of(const PipelineSetup& setup);
+
+//! UsageError on every rank of the group if the ranks' values differ; it names the first field that does and
+//! a rank. All must have the same fields.
+void compare_fields(const Group& group, const SetupFields& mine);
 void compare_setups(const PipelineSetup& setup);
 
 //! Exchanges a byte between all ranks that the program lets talk to each other; CommError names the pair that

@@ -109,8 +109,7 @@ void Step::perform(const Action& action) {
 
 void Step::perform_usual(const Action& action) {
   if (action.kind() == ActionKind::Overlap) {
-    perform(action.forward_part());
-    return perform(action.backward_part());
+    return perform_overlap(action.forward_part(), action.backward_part());
   }
   facts_.check(action);
   handle(action);
@@ -124,12 +123,17 @@ void Step::handle(const Action& action) {
   if (data_parallel != nullptr && action.is_compute() && action.kind() != ActionKind::Overlap)
     data_parallel->before_compute(stage);
   switch (action.kind()) {
-    case ActionKind::Forward:
-      return forward(stage, microbatch);
+    case ActionKind::Forward: {
+      ForwardPart part = begin_forward(stage, microbatch);
+      run(part);
+      return end(part);
+    }
     case ActionKind::Backward:
-      return backward(stage, microbatch);
-    case ActionKind::BackwardInput:
-      return backward_input(stage, microbatch);
+    case ActionKind::BackwardInput: {
+      BackwardPart part = begin_backward(action);
+      run(part);
+      return end(part);
+    }
     case ActionKind::BackwardWeight:
       return backward_weight(stage, microbatch);
     case ActionKind::SendForward:

@@ -65,33 +65,31 @@ void Step::before_weight_gradients(StageId stage) {
     data_parallel->before_backward(stage, count == program_.microbatches());
 }
 
-void Step::backward(StageId stage, MicrobatchId microbatch) {
-  Passage& passage = this->passage(stage, microbatch);
-  std::vector<at::Tensor> roots, grads;
-  gather_output_grads(stage, microbatch, passage, roots, grads);
-  before_weight_gradients(stage);
-  std::vector<at::Tensor> input_grads;
-  if (const auto& builder = setup_.stage(stage)->options().weight_work) {
-    InputBackward halves = penstock::backward_input_with(builder, roots, grads, passage.inputs);
-    input_grads = std::move(halves.input_grads);
-    halves.weights.run();
-  } else {
-    input_grads = backward_full(roots, grads, passage.inputs);
-  }
-  deliver_input_grads(stage, microbatch, passage, std::move(input_grads));
-  passage = {};
+Step::BackwardPart Step::begin_backward(const Action& action) {
+  BackwardPart part{action.stage(), action.microbatch(), action.kind() == ActionKind::Backward};
+  gather_output_grads(part.stage, part.microbatch, passage(part.stage, part.microbatch), part.roots,
+                      part.grads);
+  if (part.whole) before_weight_gradients(part.stage);
+  return part;
 }
 
-void Step::backward_input(StageId stage, MicrobatchId microbatch) {
-  Passage& passage = this->passage(stage, microbatch);
-  std::vector<at::Tensor> roots, grads;
-  gather_output_grads(stage, microbatch, passage, roots, grads);
-  const auto& builder = setup_.stage(stage)->options().weight_work;
-  InputBackward halves = builder ? penstock::backward_input_with(builder, roots, grads, passage.inputs)
-                                 : penstock::backward_input(roots, grads, passage.inputs);
-  deliver_input_grads(stage, microbatch, passage, std::move(halves.input_grads));
+void Step::run(BackwardPart& part) {
+  const Passage& passage = this->passage(part.stage, part.microbatch);
+  if (const auto& builder = setup_.stage(part.stage)->options().weight_work) {
+    part.result = penstock::backward_input_with(builder, part.roots, part.grads, passage.inputs);
+    if (part.whole) part.result.weights.run();
+  } else if (part.whole) {
+    part.result.input_grads = backward_full(part.roots, part.grads, passage.inputs);
+  } else {
+    part.result = penstock::backward_input(part.roots, part.grads, passage.inputs);
+  }
+}
+
+void Step::end(BackwardPart& part) {
+  Passage& passage = this->passage(part.stage, part.microbatch);
+  deliver_input_grads(part.stage, part.microbatch, passage, std::move(part.result.input_grads));
   passage = {};
-  passage.weights = std::move(halves.weights);
+  if (!part.whole) passage.weights = std::move(part.result.weights);
 }
 
 void Step::backward_weight(StageId stage, MicrobatchId microbatch) {

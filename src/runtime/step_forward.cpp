@@ -30,20 +30,26 @@ at::Tensor cut_off(const at::Tensor& tensor) {
 
 }  // namespace
 
-void Step::forward(StageId stage_index, MicrobatchId microbatch) {
+Step::ForwardPart Step::begin_forward(StageId stage_index, MicrobatchId microbatch) {
   const PipelineStage& stage = *setup_.stage(stage_index);
-  Passage& passage = this->passage(stage_index, microbatch);
-  Args args;
-  Kwargs kwargs;
-  gather_inputs(stage, microbatch, passage, args, kwargs);
-  if (stage.options().input) validate_tree_metadata(*stage.options().input, as_tree(args), "input");
+  ForwardPart part{stage_index, microbatch};
+  gather_inputs(stage, microbatch, passage(stage_index, microbatch), part.args, part.kwargs);
+  if (stage.options().input) validate_tree_metadata(*stage.options().input, as_tree(part.args), "input");
+  return part;
+}
 
-  const StageResult result = run_module(
-      stage, args, kwargs, {setup_.options.seed, number_, stage_index, microbatch, setup_.options.replica});
-  if (stage.options().output) validate_tree_metadata(*stage.options().output, result.output, "output");
+void Step::run(ForwardPart& part) const {
+  part.result =
+      run_module(*setup_.stage(part.stage), part.args, part.kwargs,
+                 {setup_.options.seed, number_, part.stage, part.microbatch, setup_.options.replica});
+}
 
-  deliver_outputs(stage, microbatch, passage, result);
-  if (stage.is_last()) finish_last(microbatch, passage, result.output);
+void Step::end(const ForwardPart& part) {
+  const PipelineStage& stage = *setup_.stage(part.stage);
+  Passage& passage = this->passage(part.stage, part.microbatch);
+  if (stage.options().output) validate_tree_metadata(*stage.options().output, part.result.output, "output");
+  deliver_outputs(stage, part.microbatch, passage, part.result);
+  if (stage.is_last()) finish_last(part.microbatch, passage, part.result.output);
   if (!program_.has_backward()) passage = {};
 }
 

@@ -61,16 +61,36 @@ class Step {
   void perform(const Action& action);
   void perform_usual(const Action& action);
   void handle(const Action& action);
+  void perform_overlap(const Action& forward, const Action& backward);
 
-  void forward(StageId stage, MicrobatchId microbatch);
+  //! A forward comes in three parts, so that the module may run on another thread: what arrived is taken, the
+  //! module runs, what it gives is put where it is wanted. The same goes for a backward.
+  struct ForwardPart {
+    StageId stage;
+    MicrobatchId microbatch;
+    Args args{};
+    Kwargs kwargs{};
+    StageResult result{};
+  };
+  ForwardPart begin_forward(StageId stage, MicrobatchId microbatch);
+  void run(ForwardPart& part) const;
+  void end(const ForwardPart& part);
   void gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage, Args& args,
                      Kwargs& kwargs);
   void deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage,
                        const StageResult& result);
   void finish_last(MicrobatchId microbatch, Passage& passage, const c10::IValue& output);
 
-  void backward(StageId stage, MicrobatchId microbatch);
-  void backward_input(StageId stage, MicrobatchId microbatch);
+  struct BackwardPart {
+    StageId stage;
+    MicrobatchId microbatch;
+    bool whole;  // B; else I
+    std::vector<at::Tensor> roots{}, grads{};
+    InputBackward result{};
+  };
+  BackwardPart begin_backward(const Action& action);
+  void run(BackwardPart& part);
+  void end(BackwardPart& part);
   void backward_weight(StageId stage, MicrobatchId microbatch);
   void gather_output_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
                            std::vector<at::Tensor>& roots, std::vector<at::Tensor>& grads);

@@ -18,6 +18,7 @@
 namespace penstock::test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC: the same for all processes
 
@@ -258,9 +259,41 @@ const RankFunction late_ranks("late", [] {
 TEST(TimeOut, SaysWhoWaitedForWhomAndForWhat) {
   const RanksOutcome outcome = run_process_ranks("late", 2);
   ASSERT_FALSE(outcome.lines[0].empty()) << outcome.text();
-  EXPECT_THAT(outcome.lines[0][0], HasSubstr("rank 0 waited 1.5"));
+  EXPECT_THAT(outcome.lines[0][0],
+              ContainsRegex("rank 0 waited 1\\.5[0-9]* s, since [0-9]+:[0-9]+:[0-9]+ UTC, for rank 1: recv"));
   EXPECT_THAT(outcome.lines[0][0], HasSubstr("for rank 1: recv of 256 B with tag 42 on group world"));
   ASSERT_TRUE(learned(outcome.lines[1]).has_value()) << outcome.text();
+}
+
+const RankFunction absent_from_collective("absent_from_collective", [] {
+  World world = init();
+  world.group().barrier();
+  if (world.rank() == Rank(1)) {
+    try {
+      for (;;) world.check();
+    } catch (const PeerFailed& e) {
+      return report(e);
+    }
+  }
+  try {
+    world.group().all_reduce(at::ones(16));
+  } catch (const TimeoutError& e) {
+    std::cout << e.what() << std::endl;
+    world.fail(e.message());
+  } catch (const PeerFailed& e) {
+    return report(e);
+  }
+  return 5;
+});
+
+TEST(TimeOut, OfACollectiveIsExplainedByTheRecordsOfAllRanks) {
+  RanksOptions options;
+  options.environment["PENSTOCK_TIMEOUT"] = "2";
+  const RanksOutcome outcome = run_process_ranks("absent_from_collective", 3, options);
+  EXPECT_THAT(outcome.text(),
+              ContainsRegex("rank [02] waited 2\\.[0-9]+ s, since .*, for the other ranks of the "
+                            "group: all_reduce of 64 B"));
+  EXPECT_THAT(outcome.result.report(), HasSubstr("rank 1 did not join all_reduce number"));
 }
 
 const RankFunction stopped_ranks("stopped", [] {

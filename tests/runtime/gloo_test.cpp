@@ -92,5 +92,43 @@ TEST(GlooProcesses, GoOnInANewWorldAfterAFault) {
   for (const auto& lines : outcome.lines) EXPECT_EQ(lines.back(), "rebuilt") << outcome.text();
 }
 
+// Batches that grow and shrink: over Gloo a receive of the wrong size would end the process.
+const RankFunction growing("growing", [] {
+  at::set_num_threads(1);
+  World world = init();
+  const Model model = mlp();
+  const auto make = [&](ShapeMode mode) {
+    PipelineOptions options = options_for(model, world.size());
+    options.shapes = mode;
+    return PipelineSchedule(stages_for(model, world.group(), ScheduleKind::OneFOneB, 1), "1F1B", 4, options);
+  };
+  for (const ShapeMode mode : {ShapeMode::Inferred, ShapeMode::Dynamic}) {
+    PipelineSchedule pipeline = make(mode);
+    for (const int rows : {8, 40, 7, 8, 13}) {
+      const StepResult result = pipeline.step(model.batch(rows));
+      if (world.rank().value == world.size() - 1) CHECK_SAME(result.outputs.toTensor().size(0), rows);
+    }
+  }
+  PipelineSchedule pipeline = make(ShapeMode::Static);
+  pipeline.step(model.batch(8));
+  try {
+    pipeline.step(model.batch(40));
+  } catch (const ShapeError& e) {
+    std::cout << e.message() << std::endl;
+  }
+  return 0;
+});
+
+TEST(GlooProcesses, TakeBatchesThatGrowAndShrinkUnlessShapesAreStatic) {
+  const RanksOutcome outcome = run_process_ranks("growing", 2);
+  ASSERT_TRUE(outcome.result.ok) << outcome.text();
+  for (const auto& lines : outcome.lines) {
+    ASSERT_FALSE(lines.empty()) << outcome.text();
+    EXPECT_NE(lines.back().find("the shapes of the batch changed, and this pipeline's are static"),
+              std::string::npos)
+        << outcome.text();
+  }
+}
+
 }  // namespace
 }  // namespace penstock::test

@@ -6,10 +6,13 @@
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/error.h>
 #include <penstock/runtime/schedules.h>
+#include <penstock/schedule/csv.h>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <sstream>
 
 namespace penstock::test {
 namespace {
@@ -120,6 +123,13 @@ TEST(SetUp, RefusesWhatCannotBe) {
                           PipelineSchedule({stage}, "1F1B", 4, options_for(mlp(), 2));
                         }),
               Each(HasSubstr("places the stage on rank")));
+  // One stage on two ranks, another on none.
+  EXPECT_THAT(errors_of(2,
+                        [](World& world) {
+                          const PipelineStage stage(mlp().make(2)[0], 0, 2, at::kCPU, world.group());
+                          PipelineSchedule({stage}, "1F1B", 4, options_for(mlp(), 2));
+                        }),
+              Each(AllOf(HasSubstr("places the stage on rank 0"), HasSubstr("rank 1, stage 0"))));
   EXPECT_THAT(errors_of(2,
                         [](World& world) {
                           PipelineOptions options = options_for(mlp(), 2);
@@ -130,6 +140,30 @@ TEST(SetUp, RefusesWhatCannotBe) {
   EXPECT_THAT(
       errors_of(1, [](World& world) { PipelineStage(mlp().make(2)[0], 2, 2, at::kCPU, world.group()); }),
       Each(HasSubstr("no stage 2")));
+}
+
+// Tables of a user's own: what a stage may not be asked for is found before anything runs.
+TEST(SetUp, RefusesTablesThatAskForWhatCannotBe) {
+  struct Wrong {
+    const char* rows;  // of rank 0; rank 1's are in order
+    const char* text;
+  };
+  for (const Wrong& wrong :
+       {Wrong{"0F0,0F1,0B0,0B7", "0B7 names microbatch 7, but there are only 2"},
+        Wrong{"0B0,0F0,0F1,0B1", "0B0 needs the output of stage 0 of microbatch 0"},
+        Wrong{"0F0,0F1,0B0,0B1,0B1", "0B1 stands there twice"},
+        Wrong{"0F0,0F1,0F1,0B0,0B1", "0F1 stands there twice"},
+        Wrong{"0F0,0F1,0W0,0I0,0B1", "0W0 needs the input gradient of stage 0 of microbatch 0"},
+        Wrong{"0F0,0F1,0B0", "stage 0 has no B or I of microbatch 1"}}) {
+    EXPECT_THAT(errors_of(2,
+                          [&](World& world) {
+                            std::istringstream text(std::string(wrong.rows) + "\n1F0,1F1,1B0,1B1\n");
+                            const Schedule schedule = read_csv(text, {.microbatches = 2}).schedule();
+                            PipelineSchedule(stages_for(mlp(), world.group(), ScheduleKind::OneFOneB, 1),
+                                             schedule, options_for(mlp(), 2));
+                          }),
+                Each(HasSubstr(wrong.text)));
+  }
 }
 
 TEST(AStep, RefusesWhatIsMissing) {
@@ -149,8 +183,6 @@ TEST(AStep, RefusesWhatIsMissing) {
               Each(HasSubstr("target")));
   EXPECT_THAT(errors_of(2, [](World& world) { make_mlp(world).step({}, mlp().batch(8).target); }),
               Each(HasSubstr("no arguments")));
-  EXPECT_THAT(errors_of(2, [](World& world) { make_mlp(world).step(mlp().batch(3)); }),
-              Each(AllOf(HasSubstr("3"), HasSubstr("4"))));
   EXPECT_THAT(errors_of(2,
                         [](World& world) {
                           StepInput batch = mlp().batch(8);
@@ -194,19 +226,35 @@ TEST(Shapes, ThatAreStaticMayNotAndEveryRankSaysSo) {
               Each(AllOf(HasSubstr("static"), HasSubstr("rank 0"))));
 }
 
+// Rank 1 promises what does not come, of its input or its output.
 TEST(Shapes, GivenByTheUserAreChecked) {
-  EXPECT_THAT(
-      errors_of(2,
-                [](World& world) {
-                  const auto modules = mlp().make(2);
-                  StageOptions stage_options;
-                  if (world.rank().value == 1)
-                    stage_options.input = TreeMeta::of(c10::ivalue::Tuple::create({at::ones({2, 7})}));
-                  const PipelineStage stage(modules[static_cast<std::size_t>(world.rank().value)],
-                                            world.rank().value, 2, at::kCPU, world.group(), stage_options);
-                  Schedule1F1B(stage, 4, options_for(mlp(), 2)).step(mlp().batch(8));
-                }),
-      Each(AllOf(HasSubstr("[2, 7]"), HasSubstr("stage 1"), HasSubstr("1F0"))));
+  const auto promised = TreeMeta::of(at::ones({2, 7}));
+  for (const bool input : {true, false}) {
+    EXPECT_THAT(
+        errors_of(2,
+                  [&](World& world) {
+                    const int rank = world.rank().value;
+                    StageOptions stage_options;
+                    if (rank == 1 && input)
+                      stage_options.input = TreeMeta::of(c10::ivalue::Tuple::create({at::ones({2, 7})}));
+                    if (rank == 1 && !input) stage_options.output = promised;
+                    const PipelineStage stage(mlp().make(2)[static_cast<std::size_t>(rank)], rank, 2,
+                                              at::kCPU, world.group(), stage_options);
+                    try {
+                      Schedule1F1B(stage, 4, options_for(mlp(), 2)).step(mlp().batch(8));
+                    } catch (const ShapeError& e) {
+                      CHECK_SAME(rank, 1);
+                      CHECK_SAME(e.context().stage->value, 1);
+                      throw;
+                    } catch (const PeerFailed&) {
+                      CHECK_SAME(rank, 0);
+                      throw;
+                    }
+                  }),
+        Each(AllOf(HasSubstr(input ? "input[0] has shape [2, 6], expected [2, 7]"
+                                   : "output has shape [2, 6], expected [2, 7]"),
+                   HasSubstr("stage 1"), HasSubstr("microbatch 0"), HasSubstr("1F0"))));
+  }
 }
 
 // Stage 0 gives as many columns as its input's first number says: what the next receives depends on values.

@@ -81,6 +81,16 @@ TEST(MetaModules, AreBuiltOnTheStagesDeviceByTheUsersInitialiser) {
   });
 }
 
+TEST(Modules, AreMovedToTheStagesDevice) {
+  run_thread_ranks(1, [](World& world) {
+    const auto module = std::make_shared<Affine>(at::kCPU);
+    const PipelineStage stage(module, 0, 1, at::kMeta,
+                              world.group());  // the other device that every machine has
+    for (const at::Tensor& tensor : module->parameters()) CHECK_THAT(tensor.is_meta());
+    CHECK_THAT(module->scale.is_meta());
+  });
+}
+
 TEST(MetaModules, NeedAnInitialiser) {
   run_thread_ranks(1, [](World& world) {
     try {

@@ -1,0 +1,198 @@
+// OVERLAP_F_B on two threads: the parts really run at once, and give the bits that they give in turn.
+#include "runtime/against_dense.h"
+#include "runtime/models.h"
+#include "runtime/second_thread.h"
+#include "support/check.h"
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/error.h>
+#include <penstock/runtime/overlap.h>
+#include <penstock/runtime/schedules.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+
+namespace penstock::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kOverlapRanks = 2;
+constexpr int kOverlapMicrobatches = 8;
+constexpr int kOverlapRows = 19;
+constexpr auto kOverlapKind = ScheduleKind::DualPipeV;
+
+int overlaps_of(const PipelineSchedule& pipeline, Rank rank) {
+  int count = 0;
+  for (const Action& action : pipeline.program().of(rank))
+    count += action.kind() == ActionKind::Overlap ? 1 : 0;
+  return count;
+}
+
+PipelineSchedule overlapping(const Model& model, World& world, PipelineOptions options, bool at_once) {
+  if (at_once && !options.custom.contains(ActionKind::Overlap))
+    options.custom[ActionKind::Overlap] = overlap_on_threads();
+  options.seed = 11;
+  return {stages_for(model, world.group(), kOverlapKind, 2), kOverlapKind, kOverlapMicrobatches, options};
+}
+
+TEST(Overlap, GivesTheSameBitsAtOnceAndInTurn) {
+  at::set_num_threads(1);
+  for (const Model& model : all_models()) {
+    SCOPED_TRACE(model.name);
+    ASSERT_NO_THROW(run_thread_ranks(kOverlapRanks, [&](World& world) {
+      const auto run = [&](bool at_once) {
+        PipelineSchedule pipeline = overlapping(model, world, options_for(model, kOverlapRanks * 2), at_once);
+        CHECK_THAT(overlaps_of(pipeline, world.rank()) > 0);
+        std::vector<at::Tensor> results;
+        for (int step = 0; step < 2; ++step) {
+          for (const at::Tensor& loss : pipeline.step(model.batch(kOverlapRows)).losses)
+            results.push_back(loss);
+        }
+        for (const PipelineStage& stage : pipeline.stages()) {
+          for (const NamedTensor& item : snapshot_grads(stage.module()))
+            if (item.tensor.defined()) results.push_back(item.tensor);
+          for (const NamedTensor& item : snapshot(stage.module().buffers())) results.push_back(item.tensor);
+        }
+        return results;
+      };
+      const auto in_turn = run(false), at_once = run(true);
+      CHECK_SAME(at_once.size(), in_turn.size());
+      for (std::size_t i = 0; i < in_turn.size(); ++i) CHECK_TENSORS(at_once[i], in_turn[i]);
+    }));
+  }
+}
+
+// Two parties that wait for each other; false if the other does not come.
+class Meeting {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    here_ = 0;
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+  }
+  bool come() {
+    std::unique_lock lock(mutex_);
+    if (!open_) return true;
+    ++here_;
+    changed_.notify_all();
+    return changed_.wait_for(lock, std::chrono::seconds(30), [this] { return here_ >= 2; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+  int here_ = 0;
+};
+
+// Every forward meets the backward of its overlap: neither would end if they ran in turn.
+TEST(Overlap, PartsRunAtTheSameTime) {
+  const Model model = skip_net();
+  run_thread_ranks(kOverlapRanks, [&](World& world) {
+    const auto meeting = std::make_shared<Meeting>();
+    Model meets = model;
+    meets.make = [&](int stages) {
+      auto modules = model.make(stages);
+      for (auto& module : modules) {
+        module =
+            make_stage_module(nullptr, [meeting, inner = module](const Args& args, const Kwargs& kwargs) {
+              if (!meeting->come()) throw std::logic_error("no backward beside this forward");
+              StageResult result = inner->forward(args, kwargs);
+              result.output.toTensor().register_hook([meeting](const at::Tensor& grad) {
+                if (!meeting->come()) throw std::logic_error("no forward beside this backward");
+                return grad;
+              });
+              return result;
+            });
+      }
+      return modules;
+    };
+    int overlaps = 0;
+    PipelineOptions options = options_for(model, kOverlapRanks * 2);
+    options.custom[ActionKind::Overlap] = [&, at_once = overlap_on_threads()](
+                                              const Action& action, const std::function<void()>& usual,
+                                              const StepView& view) {
+      meeting->open();
+      at_once(action, usual, view);
+      meeting->close();
+      ++overlaps;
+    };
+    PipelineSchedule pipeline = overlapping(meets, world, options, true);
+    pipeline.step(model.batch(kOverlapRows));
+    CHECK_SAME(overlaps, overlaps_of(pipeline, world.rank()));
+    CHECK_THAT(overlaps > 0);
+  });
+}
+
+TEST(Overlap, AThrowInTheForwardReachesEveryRankAndAllGoOn) {
+  at::set_num_threads(1);
+  const Model good = mlp();
+  std::vector<std::string> texts(kOverlapRanks);
+  run_thread_ranks(kOverlapRanks, [&](World& world) {
+    const auto inside = std::make_shared<bool>(false);
+    Model model = good;
+    model.make = [&](int stages) {
+      auto modules = good.make(stages);
+      for (auto& module : modules) {
+        module = make_stage_module(nullptr, [inside, inner = module](const Args& args, const Kwargs& kwargs) {
+          if (*inside) throw std::runtime_error("the roof is on fire");
+          return inner->forward(args, kwargs);
+        });
+      }
+      return modules;
+    };
+    PipelineOptions options = options_for(model, kOverlapRanks * 2);
+    if (world.rank().value == 1) {
+      options.custom[ActionKind::Overlap] = [&, at_once = overlap_on_threads()](
+                                                const Action& action, const std::function<void()>& usual,
+                                                const StepView& view) {
+        *inside = true;
+        at_once(action, usual, view);
+      };
+    }
+    try {
+      PipelineSchedule pipeline = overlapping(model, world, options, true);
+      for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kOverlapRows));
+    } catch (const Error& e) {
+      texts[static_cast<std::size_t>(world.rank().value)] = e.what();
+    }
+    world.rebuild();
+    overlapping(good, world, options_for(good, kOverlapRanks * 2), true).step(good.batch(kOverlapRows));
+  });
+  for (const std::string& text : texts)
+    EXPECT_THAT(text, AllOf(HasSubstr("the roof is on fire"), HasSubstr("OVERLAP_F_B"), HasSubstr("rank 1")));
+}
+
+TEST(SecondThread, EndsBothTasksBeforeItThrows) {
+  SecondThread second;
+  bool ended = false;
+  EXPECT_THROW(second.beside([&] { ended = true; }, [] { throw std::domain_error("here"); }),
+               std::domain_error);
+  EXPECT_TRUE(ended);
+  EXPECT_THROW(second.beside([] { throw std::out_of_range("there"); }, [] {}), std::out_of_range);
+  std::thread::id there;
+  bool gradients = true;
+  const at::NoGradGuard no_grad;
+  second.beside(
+      [&] {
+        there = std::this_thread::get_id();
+        gradients = at::GradMode::is_enabled();
+      },
+      [] {});
+  EXPECT_NE(there, std::this_thread::get_id());
+  EXPECT_FALSE(gradients);  // as on the thread that asked
+}
+
+}  // namespace
+}  // namespace penstock::test

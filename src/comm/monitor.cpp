@@ -82,6 +82,7 @@ Monitor::~Monitor() {
 }
 
 void Monitor::publish(const Failure& failure) {
+  if (failure.rank == setup_.domain->rank) confessed_ = true;
   setup_.store->compareSet(failed_key(setup_.attempt, setup_.generation), std::string(), failure.serialize());
 }
 
@@ -194,7 +195,11 @@ void Monitor::read_store() {
   for (const std::string& key : {failed_key(setup_.attempt, setup_.generation), died_key(setup_.attempt)}) {
     if (!setup_.store->check({key})) continue;
     const Failure failure = Failure::parse(setup_.store->get_to_str(key));
-    if (failure.rank != setup_.domain->rank) setup_.domain->failure.report(failure);
+    if (failure.rank != setup_.domain->rank) {
+      setup_.domain->failure.report(failure);
+    } else if (!confessed_) {
+      setup_.domain->failure.report({std::nullopt, "the other ranks gave this one up: it " + failure.cause});
+    }
     return;
   }
 }

@@ -79,6 +79,7 @@ class Monitor {
   };
   std::optional<Suspicion> suspicion_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> confessed_{false};  // said itself that it failed
   std::thread thread_;
 };
 

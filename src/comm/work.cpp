@@ -14,6 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::milliseconds kOthersWords{1000};
+
 // The time of day that long ago, as the ranks' logs have it.
 std::string time_text(Clock::duration ago) {
   using System = std::chrono::system_clock;
@@ -92,7 +94,10 @@ void WorkState::wait_for_transport() {
 
 void WorkState::raise(const std::string& transport_message) {
   const auto waited = Clock::now() - started;
-  if (!domain->failure.failed() && waited >= domain->timeout) {
+  const bool late = !domain->failure.failed() && waited >= domain->timeout;
+  // Who waits for many cannot say for whom; another's time-out of the same moment may know more.
+  if (late && !peer) domain->failure.wait_for_report(kOthersWords);
+  if (late && !domain->failure.failed()) {
     const double seconds = std::chrono::duration<double>(waited).count();
     const std::string what = std::string(record.op) + " of " + bytes_text(record.bytes) + " with tag " +
                              std::to_string(record.tag) + " on group " + record.group;

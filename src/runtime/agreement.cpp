@@ -123,6 +123,8 @@ void warm_up(const PipelineSetup& setup) {
                       e.context(), e.hint());
     }
   }
+  // So that those whose own pairs talk learn here, too, of one that does not.
+  if (setup.group.size() > 1) setup.group.barrier();
 }
 
 std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& mine) {

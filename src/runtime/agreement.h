@@ -21,7 +21,7 @@ void compare_fields(const Group& group, const SetupFields& mine);
 void compare_setups(const PipelineSetup& setup);
 
 //! Exchanges a byte between all ranks that the program lets talk to each other; CommError names the pair that
-//! cannot.
+//! cannot, on every rank.
 void warm_up(const PipelineSetup& setup);
 
 //! What one rank says of the step it begins.

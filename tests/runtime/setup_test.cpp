@@ -151,7 +151,7 @@ TEST(SetUp, RefusesTablesThatAskForWhatCannotBe) {
   for (const Wrong& wrong :
        {Wrong{"0F0,0F1,0B0,0B7", "0B7 names microbatch 7, but there are only 2"},
         Wrong{"0B0,0F0,0F1,0B1", "0B0 needs the output of stage 0 of microbatch 0"},
-        Wrong{"0F0,0F1,0B0,0B1,0B1", "0B1 stands there twice"},
+        Wrong{"0F0,0F1,0B0,0B1,0B1", "0B1 repeats a backward that an earlier B, I or W has done"},
         Wrong{"0F0,0F1,0F1,0B0,0B1", "0F1 stands there twice"},
         Wrong{"0F0,0F1,0W0,0I0,0B1", "0W0 needs the input gradient of stage 0 of microbatch 0"},
         Wrong{"0F0,0F1,0B0", "stage 0 has no B or I of microbatch 1"}}) {

@@ -1,7 +1,9 @@
 // Our tables against the reference's, byte for byte: golden/*.txt, which golden/make_golden.py wrote.
+#include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
+#include <penstock/schedule/placement.h>
 
 #include <gtest/gtest.h>
 
@@ -90,14 +92,44 @@ TEST(GoldenPlacement, PlacementsAreTheReferences) {
     const PlacementStyle parsed = parse_placement_style(style);
     EXPECT_EQ(generate_stage_to_rank_mapping(ranks, stages, parsed), expected) << line;
     const auto back = generate_rank_to_stage_mapping(ranks, stages, parsed);
-    for (int r = 0; r < ranks; ++r) {
-      for (const StageId stage : back[static_cast<std::size_t>(r)]) {
-        EXPECT_EQ(expected[static_cast<std::size_t>(stage.value)], Rank(r)) << line;
-      }
-    }
+    std::vector<std::vector<StageId>> ascending(static_cast<std::size_t>(ranks));
+    for (int stage = 0; stage < stages; ++stage)
+      ascending[static_cast<std::size_t>(expected[static_cast<std::size_t>(stage)].value)].emplace_back(
+          stage);
+    EXPECT_EQ(back, ascending) << line;
     ++lines;
   }
   EXPECT_EQ(lines, 904 + 211);  // loop: every count from ranks to 64; v: the multiples of the ranks
+}
+
+// What the map of a style cannot be, in words. (The reference gives ranks without a stage; nothing here can
+// use one.)
+TEST(GoldenPlacement, WhatCannotBeMappedIsRefusedClearly) {
+  const auto words = [](auto&& call) -> std::string {
+    try {
+      call();
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(words([] { generate_stage_to_rank_mapping(4, 6, PlacementStyle::V); }),
+            "cannot place 6 stages on 4 ranks in the v style: the stages are no multiple of the ranks\nhint: "
+            "use 4 or 8 "
+            "stages");
+  EXPECT_EQ(words([] { generate_rank_to_stage_mapping(4, 3, PlacementStyle::Loop); }),
+            "cannot place 3 stages on 4 ranks: a rank would have none\nhint: use at least 4 stages");
+  EXPECT_EQ(words([] { generate_stage_to_rank_mapping(0, 3, PlacementStyle::Loop); }),
+            "cannot place 3 stages on 0 ranks\nhint: use at least 1 rank");
+  EXPECT_EQ(words([] { parse_placement_style("spiral"); }),
+            "unknown placement style 'spiral'\nhint: use 'loop' or 'v'");
+  for (int ranks = 1; ranks <= 16; ++ranks) {
+    for (int stages = 0; stages <= 64; ++stages) {
+      const bool mapped =
+          words([&] { generate_stage_to_rank_mapping(ranks, stages, PlacementStyle::V); }) == "accepted";
+      EXPECT_EQ(mapped, stages >= ranks && stages % ranks == 0) << ranks << " " << stages;
+    }
+  }
 }
 
 }  // namespace

@@ -127,9 +127,16 @@ const RankFunction throwing_ranks("throwing", [] {
   World world = init();
   const at::Tensor tensor = at::ones(4);
   world.group().all_reduce(tensor);
-  if (world.rank() == Rank(1)) throw std::runtime_error("the valve is stuck");
+  const at::Tensor token = at::ones(1);
+  if (world.rank() == Rank(1)) {
+    // Once the others are in the operation that it does not join.
+    for (const int other : {0, 2}) world.group().recv(token, other);
+    throw std::runtime_error("the valve is stuck");
+  }
   try {
-    world.group().all_reduce(tensor);
+    Work joined = world.group().iall_reduce(tensor);
+    world.group().isend(token, 1).detach();
+    joined.wait();
   } catch (const PeerFailed& e) {
     return report(e);
   }

@@ -166,11 +166,11 @@ void pipe_split() {
 }
 
 ModuleScope::ModuleScope(const std::string& name) {
-  if (recorder) recorder->scopes.push_back(name);
+  if (recorder) recorder->enter(name);
 }
 
 ModuleScope::~ModuleScope() {
-  if (recorder && !recorder->scopes.empty()) recorder->scopes.pop_back();
+  if (recorder) recorder->leave();
 }
 
 }  // namespace penstock

@@ -1,5 +1,7 @@
-// Where a graph can be cut, and where users ask for it.
+// Where a graph can be cut, where users ask for it, and what stages compute again instead of sending it.
 #include "graph/cuts.h"
+
+#include "graph/module_path.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -16,10 +18,6 @@ namespace {
 
 constexpr std::size_t kNoStage = static_cast<std::size_t>(-1);
 
-bool within(const std::string& path, const std::string& module) {
-  return path == module || (path.starts_with(module) && path[module.size()] == '.');
-}
-
 std::string place_of(const Node& node) {
   return node.name() + (node.module.empty() ? "" : " of module " + node.module);
 }
@@ -32,11 +30,13 @@ struct Bond {
 };
 
 //! Memory that is written: from its birth to the last write in one stage. Tensors that come from outside the
-//! graph must be seen by one stage only once anybody writes them.
+//! graph must be seen by one stage only once anybody writes them; so must weights that overlap, which
+//! training writes.
 std::vector<Bond> memory_bonds(const Graph& graph) {
   struct Use {
     std::size_t birth = kNoStage, first = kNoStage, last = 0, last_write = kNoStage;
-    bool outside = false;
+    bool outside = false, trained = false;
+    std::vector<std::string> slots;
   };
   std::vector<Use> uses(graph.values.size() + 1);
   const auto use_of = [&](ValueId id) -> Use* {
@@ -44,7 +44,11 @@ std::vector<Bond> memory_bonds(const Graph& graph) {
     return storage < 0 ? nullptr : &uses[static_cast<std::size_t>(storage)];
   };
   for (const Slot& slot : graph.slots) {
-    if (Use* use = use_of(slot.value)) use->outside = true;
+    Use* use = use_of(slot.value);
+    if (!use) continue;
+    use->outside = true;
+    use->trained = use->trained || slot.requires_grad;
+    use->slots.push_back(slot.names[0]);
   }
   for (const GraphInput& input : graph.inputs) {
     if (Use* use = use_of(input.value)) use->outside = true;
@@ -64,7 +68,13 @@ std::vector<Bond> memory_bonds(const Graph& graph) {
   }
   std::vector<Bond> bonds;
   for (const Use& use : uses) {
-    if (use.last_write == kNoStage) continue;
+    if (use.last_write == kNoStage) {
+      if (use.trained && use.slots.size() > 1 && use.birth != kNoStage)
+        bonds.push_back(
+            {use.birth, use.last,
+             join(use.slots, " and ") + " share memory, and stages on both sides would train it"});
+      continue;
+    }
     const Node& writer = graph.nodes[use.last_write];
     if (use.outside) {
       bonds.push_back(
@@ -116,10 +126,61 @@ std::vector<Bond> mutation_bonds(const Graph& graph) {
   return bonds;
 }
 
+std::size_t place_in(ValueId id) {
+  return static_cast<std::size_t>(id.value);
+}
+
+std::set<std::int32_t> written_storages(const Graph& graph) {
+  std::set<std::int32_t> written;
+  for (const Node& node : graph.nodes) {
+    for (const ValueId id : written_values(node)) written.insert(graph.value(id).storage);
+  }
+  for (const Mutation& mutation : graph.mutations) written.insert(graph.value(mutation.target).storage);
+  return written;
+}
+
 }  // namespace
 
 bool is_size_query(const Node& node) {
   return node.kind == Node::Kind::Op && node.op->operator_name().name.starts_with("aten::sym_");
+}
+
+std::vector<bool> recomputed_values(const Graph& graph) {
+  const std::set<std::int32_t> written = written_storages(graph);
+  std::vector<bool> weight(graph.values.size(), false), again(graph.values.size(), false);
+  std::set<std::int32_t> weights;
+  for (const Slot& slot : graph.slots) {
+    const std::int32_t storage = graph.value(slot.value).storage;
+    if (written.contains(storage)) continue;
+    weight[place_in(slot.value)] = true;
+    weights.insert(storage);
+  }
+  for (const Node& node : graph.nodes) {
+    if (node.kind != Node::Kind::Op || has_side_effects(node) || is_size_query(node)) continue;
+    bool constant = true, of_weights = true;
+    for_each_read(node, [&](ValueId id) {
+      if (graph.value(id).type != ValueType::Tensor) return;
+      constant = constant && again[place_in(id)] && !weight[place_in(id)];
+      of_weights = of_weights && (again[place_in(id)] || weight[place_in(id)]);
+    });
+    for_each_result(node, [&](ValueId id) {
+      const Value& value = graph.value(id);
+      const bool view = of_weights && weights.contains(value.storage);
+      if (value.type != ValueType::Tensor || written.contains(value.storage) || !(constant || view)) return;
+      again[place_in(id)] = true;
+      weight[place_in(id)] = view;
+    });
+  }
+  return again;
+}
+
+bool is_recomputed(const Node& node, const std::vector<bool>& again) {
+  bool all = node.kind == Node::Kind::Op, any = false;
+  for_each_result(node, [&](ValueId id) {
+    any = true;
+    all = all && again[place_in(id)];
+  });
+  return all && any;
 }
 
 std::vector<std::string> cut_obstacles(const Graph& graph) {
@@ -140,7 +201,10 @@ std::string why_not_cut(const Graph& graph, std::size_t node) {
 
 Cuts legal_cuts(const Graph& graph) {
   const std::vector<std::string> why = cut_obstacles(graph);
-  const auto works = [](const Node& node) { return node.kind == Node::Kind::Op && !is_size_query(node); };
+  const std::vector<bool> again = recomputed_values(graph);
+  const auto works = [&](const Node& node) {
+    return node.kind == Node::Kind::Op && !is_size_query(node) && !is_recomputed(node, again);
+  };
   std::size_t first = 0, last = graph.nodes.size();
   while (first < last && !works(graph.nodes[first])) ++first;
   while (last > first && !works(graph.nodes[last - 1])) --last;
@@ -193,22 +257,32 @@ Graph annotate_split_points(const Graph& graph, const std::map<std::string, Spli
 
 Cuts cuts_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points) {
   std::set<std::size_t> cuts;
-  for (const auto& [module, point] : points) {
-    std::size_t first = kNoStage, last = 0;
+  for (const auto& [name, point] : points) {
+    const auto [module, wanted] = parse_module_call(name);
+    struct Extent {
+      std::size_t first, last;
+    };
+    std::map<int, Extent> calls;
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-      if (!within(graph.nodes[i].module, module)) continue;
-      if (first == kNoStage) first = i;
-      last = i;
+      if (graph.nodes[i].kind == Node::Kind::Split || !within(graph.nodes[i].module, module)) continue;
+      const int call = call_of(graph.nodes[i], module);
+      if (wanted && call != *wanted) continue;
+      calls.try_emplace(call, Extent{i, i}).first->second.last = i;
     }
-    if (first == kNoStage) {
+    if (calls.empty()) {
       const std::string near = nearest(module, module_paths(graph));
-      throw UsageError("no operator ran in a module " + quote(module, 200), {},
+      throw UsageError("no operator ran in a module " + quote(name, 200), {},
                        near.empty() ? "module_paths() lists the paths" : "did you mean " + near + "?");
     }
-    cuts.insert(point == SplitPoint::Beginning ? first : last + 1);
+    for (const auto& [call, extent] : calls)
+      cuts.insert(point == SplitPoint::Beginning ? extent.first : extent.last + 1);
   }
-  cuts.erase(0);
-  cuts.erase(graph.nodes.size());
+  // Nothing is before a first stage or after a last one but marks.
+  const auto is_work = [](const Node& node) { return node.kind != Node::Kind::Split; };
+  std::erase_if(cuts, [&](std::size_t cut) {
+    const auto here = graph.nodes.begin() + static_cast<std::ptrdiff_t>(cut);
+    return std::none_of(graph.nodes.begin(), here, is_work) || std::none_of(here, graph.nodes.end(), is_work);
+  });
   return {cuts.begin(), cuts.end()};
 }
 

@@ -1,4 +1,6 @@
-// Names, sizes and operator handles of the flat graph.
+// Names, sizes, module paths and operator handles of the flat graph.
+#include "graph/module_path.h"
+
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
 #include <penstock/graph/ir.h>
@@ -7,7 +9,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -129,6 +133,67 @@ const c10::OperatorHandle* find_operator(const std::string& name) {
   const c10::OperatorName parts(name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1));
   const auto op = c10::Dispatcher::singleton().findSchema(parts);
   return op ? intern_operator(*op) : nullptr;
+}
+
+bool within(std::string_view path, std::string_view module) {
+  return path == module || (path.starts_with(module) && path[module.size()] == '.');
+}
+
+std::size_t components(std::string_view path) {
+  return path.empty() ? 0 : 1 + static_cast<std::size_t>(std::count(path.begin(), path.end(), '.'));
+}
+
+void set_call(Node& node, std::string_view module, int call) {
+  const std::size_t size = components(module);
+  if (size == 0 || call <= 0 || !within(node.module, module)) return;
+  if (node.calls.size() < size) node.calls.resize(size, 0);
+  node.calls[size - 1] = call;
+}
+
+int call_of(const Node& node, std::string_view module) {
+  const std::size_t size = components(module);
+  return size > 0 && size <= node.calls.size() ? node.calls[size - 1] : 0;
+}
+
+std::string module_text(const Node& node) {
+  std::string text;
+  std::size_t component = 0;
+  const auto finish = [&] {
+    const int call = component < node.calls.size() ? node.calls[component] : 0;
+    if (call > 0) text += "@" + std::to_string(call);
+    ++component;
+  };
+  for (const char c : node.module) {
+    if (c == '.') finish();
+    text += c;
+  }
+  if (!node.module.empty()) finish();
+  return text;
+}
+
+ModuleCall parse_module_call(std::string_view text) {
+  const std::size_t at = text.rfind('@');
+  int call = 0;
+  if (at == std::string_view::npos) return {std::string(text)};
+  const auto [end, error] = std::from_chars(text.data() + at + 1, text.data() + text.size(), call);
+  if (error != std::errc() || end != text.data() + text.size() || call < 0) return {std::string(text)};
+  return {std::string(text.substr(0, at)), call};
+}
+
+void read_module_text(std::string_view text, Node& node) {
+  node.module.clear();
+  node.calls.clear();
+  std::vector<int> calls;
+  bool repeated = false;
+  while (!text.empty()) {
+    const std::size_t dot = text.find('.');
+    const ModuleCall part = parse_module_call(text.substr(0, dot));
+    node.module += (calls.empty() ? "" : ".") + part.module;
+    calls.push_back(part.call.value_or(0));
+    repeated = repeated || calls.back() > 0;
+    text = dot == std::string_view::npos ? std::string_view() : text.substr(dot + 1);
+  }
+  if (repeated) node.calls = std::move(calls);
 }
 
 }  // namespace penstock

@@ -107,6 +107,10 @@ Graph eval_graph(const Graph& graph) {
     const Slot* slot = self ? graph.find_slot(*self) : nullptr;
     return slot && slot->kind == Slot::Kind::Buffer && slot->names[0].ends_with("num_batches_tracked");
   });
+  std::erase_if(result.mutations, [&](const Mutation& mutation) {
+    const Slot* slot = graph.find_slot(mutation.target);
+    return slot && slot->kind == Slot::Kind::Buffer && slot->names[0].ends_with("num_batches_tracked");
+  });
   for (Node& node : result.nodes) {
     if (node.kind != Node::Kind::Op) continue;
     const auto& arguments = node.op->schema().arguments();
@@ -114,6 +118,13 @@ Graph eval_graph(const Graph& graph) {
       const std::string& name = arguments[i].name();
       const c10::IValue* flag = node.args[i].constant();
       if ((name == "train" || name == "training") && flag && flag->isBool())
+        node.args[i] = {c10::IValue(false)};
+      // Attention has no flag: its caller passes no share to drop in eval mode.
+      if (name == "dropout_p" && flag && flag->isDouble()) node.args[i] = {c10::IValue(0.0)};
+      // Instance norm with running statistics takes those.
+      const auto mean = node.op->schema().argumentIndexWithName("running_mean");
+      if (name == "use_input_stats" && flag && flag->isBool() && mean &&
+          node.args[static_cast<std::size_t>(*mean)].value())
         node.args[i] = {c10::IValue(false)};
     }
   }

@@ -6,6 +6,8 @@
 #include <penstock/base/text.h>
 #include <penstock/graph/pt2.h>
 
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
@@ -75,18 +77,8 @@ at::Tensor Pt2Archive::load(const std::string& name) const {
   }
   if (place.strides.size() != sizes.size() || place.offset < 0)
     throw damaged("has strides that do not fit its sizes");
-  // The number of elements from the first to the last.
-  std::int64_t span = 1;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    std::int64_t reach = 0;
-    if (sizes[i] == 0) span = 0;
-    if (place.strides[i] < 0 ||
-        __builtin_mul_overflow(std::max<std::int64_t>(sizes[i] - 1, 0), place.strides[i], &reach) ||
-        __builtin_add_overflow(span, span == 0 ? 0 : reach, &span)) {
-      throw damaged("has strides that do not fit its sizes");
-    }
-    if (sizes[i] == 0) break;
-  }
+  const std::int64_t span = place.span();
+  if (span < 0) throw damaged("has strides that do not fit its sizes");
   const auto element = static_cast<std::int64_t>(c10::elementSize(place.meta.dtype));
   const auto held = static_cast<std::int64_t>(bytes.size()) / element;
   if (place.offset > held || span > held - place.offset) {
@@ -103,7 +95,31 @@ at::Tensor Pt2Archive::load(const std::string& name) const {
 std::vector<at::Tensor> Pt2Archive::load(const std::vector<Slot>& slots) const {
   std::vector<at::Tensor> tensors;
   tensors.reserve(slots.size());
-  for (const Slot& slot : slots) tensors.push_back(load(slot.names[0]).set_requires_grad(slot.requires_grad));
+  std::map<std::string, std::vector<std::size_t>> by_record;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    tensors.push_back(load(slots[i].names[0]));
+    by_record[content_->places.at(slots[i].names[0]).record].push_back(i);
+  }
+  // Tensors that overlap share memory here as they did in Python.
+  for (const auto& [record, indices] : by_record) {
+    at::Tensor whole;
+    for (const std::size_t i : indices) {
+      const WeightPlace& place = content_->places.at(slots[i].names[0]);
+      const bool overlaps = std::any_of(indices.begin(), indices.end(), [&](std::size_t j) {
+        return i != j && place.overlaps(content_->places.at(slots[j].names[0]));
+      });
+      if (!overlaps) continue;
+      if (!whole.defined()) {
+        const auto bytes = content_->zip.read(record);
+        const auto count = static_cast<std::int64_t>(bytes.size() / c10::elementSize(place.meta.dtype));
+        whole = at::empty({count}, at::TensorOptions().dtype(place.meta.dtype));
+        std::memcpy(whole.data_ptr(), bytes.data(), whole.nbytes());
+      }
+      if (whole.scalar_type() == place.meta.dtype)
+        tensors[i] = whole.as_strided(tensors[i].sizes(), tensors[i].strides(), place.offset);
+    }
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) tensors[i].set_requires_grad(slots[i].requires_grad);
   return tensors;
 }
 

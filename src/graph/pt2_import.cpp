@@ -48,6 +48,7 @@ class ProgramReader {
       fail_at(kRecord, error.message());
     }
     assign_storage(graph_);
+    join_overlapping();
     return std::move(graph_);
   }
 
@@ -153,6 +154,23 @@ class ProgramReader {
     }
   }
 
+  //! Weights that are pieces of one tensor have memory in common.
+  void join_overlapping() {
+    std::map<std::string, std::vector<const Slot*>> by_record;
+    for (const Slot& slot : graph_.slots) {
+      const WeightPlace& place = places_.at(slot.names[0]);
+      auto& others = by_record[place.record];
+      for (const Slot* other : others) {
+        if (!place.overlaps(places_.at(other->names[0]))) continue;
+        const std::int32_t from = graph_.value(slot.value).storage, to = graph_.value(other->value).storage;
+        for (Value& value : graph_.values) {
+          if (value.storage == from) value.storage = to;
+        }
+      }
+      others.push_back(&slot);
+    }
+  }
+
   Arg named(const Json& arg) const {
     return nodes_.lookup(scope_, string_at(field(arg, "name", kRecord), kRecord), kRecord);
   }
@@ -203,6 +221,32 @@ class ProgramReader {
 };
 
 }  // namespace
+
+std::int64_t WeightPlace::span() const {
+  if (strides.size() != meta.sizes.size()) return -1;
+  std::int64_t count = 1;
+  for (const Dim& dim : meta.sizes) {
+    if (dim.size == 0) return 0;
+  }
+  for (std::size_t i = 0; i < strides.size(); ++i) {
+    std::int64_t reach = 0;
+    if (meta.sizes[i].size < 0 || strides[i] < 0 ||
+        __builtin_mul_overflow(meta.sizes[i].size - 1, strides[i], &reach) ||
+        __builtin_add_overflow(count, reach, &count)) {
+      return -1;
+    }
+  }
+  return count;
+}
+
+bool WeightPlace::overlaps(const WeightPlace& other) const {
+  const auto end = [](const WeightPlace& place) {
+    std::int64_t sum = 0;
+    return __builtin_add_overflow(place.offset, place.span(), &sum) ? place.offset : sum;
+  };
+  return record == other.record && meta.dtype == other.meta.dtype && offset < end(other) &&
+         other.offset < end(*this);
+}
 
 void read_weight_places(const Json& config, const std::string& folder, const std::string& file,
                         WeightPlaces& places) {

@@ -19,6 +19,10 @@ struct WeightPlace {
   bool requires_grad = false;
   bool pickled = false;
 
+  //! Elements from the first to the last; 0 for an empty tensor, -1 where strides do not fit the sizes.
+  std::int64_t span() const;
+  //! Whether some memory is of both.
+  bool overlaps(const WeightPlace& other) const;
   //! Whether it is the same tensor: a tied weight.
   bool same_tensor(const WeightPlace& other) const {
     return record == other.record && meta == other.meta && strides == other.strides && offset == other.offset;

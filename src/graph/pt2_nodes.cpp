@@ -156,7 +156,8 @@ void Pt2Nodes::read_nodes(Scope& scope, const std::string& where) {
 
 void Pt2Nodes::read_node(Scope& scope, const Json& json, const std::string& where) {
   const std::string target = string_at(field(json, "target", where), where);
-  Node node{.module = pt2_module_path(json, where), .mode = scope.mode};
+  Node node{.mode = scope.mode};
+  pt2_module(json, where, node);
   if (target.ends_with(".higher_order.wrap_with_set_grad_enabled") ||
       target.ends_with(".higher_order.wrap_with_autocast")) {
     read_region(scope, json, target, node.module, where);

@@ -1,6 +1,8 @@
 // Dtypes, sizes, structures and module paths of an archive.
 #include "graph/pt2_parts.h"
 
+#include "graph/module_path.h"
+
 #include <penstock/base/error.h>
 
 #include <c10/core/Layout.h>
@@ -227,19 +229,27 @@ Structure pt2_structure(const std::string& text, const NamedTuples& named, const
   return structure_at(spec[1], named, where, 0);
 }
 
-std::string pt2_module_path(const Json& node, const std::string& where) {
-  const Json* metadata = optional_field(node, "metadata", where);
+void pt2_module(const Json& json, const std::string& where, Node& node) {
+  const Json* metadata = optional_field(json, "metadata", where);
   const Json* stack = metadata ? optional_field(*metadata, "nn_module_stack", where) : nullptr;
-  if (!stack) return {};
+  if (!stack) return;
+  // `key,path,class;key,path,class`, outermost first; the key of a second call ends in `@1`.
   const std::string text = string_at(*stack, where);
-  // `key,path,class;key,path,class`, outermost first.
-  const std::size_t semicolon = text.rfind(';');
-  const std::size_t begin = text.find(',', semicolon == std::string::npos ? 0 : semicolon);
-  const std::size_t end = begin == std::string::npos ? begin : text.find(',', begin + 1);
-  if (end == std::string::npos) return {};
-  const std::string path = text.substr(begin + 1, end - begin - 1);
-  const bool plain = path.find_first_of(" \t\n(){}[]\",=:%") == std::string::npos;
-  return plain && !path.starts_with("_empty_nn_module_stack") ? path : std::string();
+  std::vector<std::pair<std::string, int>> modules;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(';', begin), text.size());
+    const std::size_t comma = text.find(',', begin), second = comma < end ? text.find(',', comma + 1) : end;
+    if (second >= end) return;
+    const std::string path = text.substr(comma + 1, second - comma - 1);
+    const bool plain = path.find_first_of(" \t\n(){}[]\",=:%@") == std::string::npos;
+    const bool known = plain && !path.starts_with("_empty_nn_module_stack");
+    modules.emplace_back(known ? path : "",
+                         parse_module_call(text.substr(begin, comma - begin)).call.value_or(0));
+    begin = end + 1;
+  }
+  if (modules.empty()) return;
+  node.module = modules.back().first;
+  for (const auto& [path, call] : modules) set_call(node, path, call);
 }
 
 }  // namespace penstock

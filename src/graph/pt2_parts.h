@@ -31,7 +31,8 @@ using NamedTuples = std::map<std::string, std::vector<std::string>>;
 //! A tree specification of Python. Dataclasses and named tuples become dicts by field name.
 Structure pt2_structure(const std::string& text, const NamedTuples& named, const std::string& where);
 
-//! The module path of a node: the innermost of `nn_module_stack`; empty if there is none.
-std::string pt2_module_path(const Json& node, const std::string& where);
+//! Gives the node its module, the innermost of the archive's `nn_module_stack`, and which call of it that
+//! was.
+void pt2_module(const Json& json, const std::string& where, Node& node);
 
 }  // namespace penstock

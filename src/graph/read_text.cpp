@@ -1,6 +1,7 @@
 // Reads the text form of graphs.
 #include "graph/enums.h"
 #include "graph/lexer.h"
+#include "graph/module_path.h"
 #include "graph/schema.h"
 
 #include <penstock/base/error.h>
@@ -95,7 +96,7 @@ class GraphReader {
       }
       read_arguments(node);
     }
-    if (in_.accept("@")) node.module = in_.take();
+    if (in_.accept("@")) read_module_text(in_.take(), node);
     read_mode(node.mode);
     graph_.nodes.push_back(std::move(node));
   }

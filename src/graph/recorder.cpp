@@ -3,6 +3,7 @@
 #include "graph/recorder.h"
 
 #include "graph/meta.h"
+#include "graph/module_path.h"
 #include "graph/schema.h"
 
 #include <penstock/base/error.h>
@@ -113,7 +114,14 @@ Recorder::Recorder(const ModelTensors& model)
 
 void Recorder::refuse(const std::string& what, const std::string& hint) const {
   std::string place = current_;
-  if (!scopes.empty()) place += " of module " + join(scopes, ".");
+  const auto& nodes = captured_.graph.nodes;
+  const auto last =
+      std::find_if(nodes.rbegin(), nodes.rend(), [](const Node& node) { return !node.module.empty(); });
+  if (!scopes_.empty()) {
+    place += " of module " + scope();
+  } else if (last != nodes.rend()) {  // no guard says where: at least what came before
+    place += " after module " + last->module;
+  }
   throw UsageError(what, {.op = place}, hint);
 }
 
@@ -154,7 +162,9 @@ ValueId Recorder::add_input(const std::string& name, const IValue& leaf) {
 }
 
 void Recorder::mark_split() {
-  captured_.graph.nodes.push_back({.kind = Node::Kind::Split, .module = join(scopes, ".")});
+  Node mark{.kind = Node::Kind::Split};
+  set_module(mark);
+  captured_.graph.nodes.push_back(std::move(mark));
 }
 
 void Recorder::check_autograd(const Known& known, const at::Tensor& tensor) const {
@@ -284,14 +294,27 @@ NodeMode Recorder::mode() {
   return mode;
 }
 
-std::string Recorder::module_of(const Node& node) const {
-  if (!scopes.empty()) return join(scopes, ".");
-  std::string module;
+void Recorder::enter(const std::string& module) {
+  const std::string path = scopes_.empty() ? module : scope() + "." + module;
+  scopes_.push_back({path, calls_[path]++});
+}
+
+void Recorder::leave() {
+  if (!scopes_.empty()) scopes_.pop_back();
+}
+
+std::string Recorder::scope() const {
+  return scopes_.empty() ? std::string() : scopes_.back().path;
+}
+
+void Recorder::set_module(Node& node) const {
+  node.module = scope();
+  for (const Scope& module : scopes_) set_call(node, module.path, module.call);
+  if (!scopes_.empty()) return;
   for_each_read(node, [&](ValueId id) {
     const auto owner = owners_.find(id.value);
-    if (owner != owners_.end() && module.empty()) module = owner->second;
+    if (owner != owners_.end() && node.module.empty()) node.module = owner->second;
   });
-  return module;
 }
 
 Result Recorder::result(const std::string& name, const IValue& value, bool filled) {
@@ -334,7 +357,7 @@ void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
     node.args.push_back(argument(stack[stack.size() - arguments + i], alias && alias->isWrite()));
   }
-  node.module = module_of(node);
+  set_module(node);
   if (without_memory) {
     call_without_memory(op, stack);
   } else {

@@ -27,7 +27,9 @@ class Recorder {
 
   //! Nothing is computed: operators run on tensors without memory.
   bool without_memory = false;
-  std::vector<std::string> scopes;
+  //! The forward enters a module, once more if it did so before.
+  void enter(const std::string& module);
+  void leave();
 
  private:
   //! What is known of a tensor. The weak pointer keeps its address from being used again, but not its memory.
@@ -60,12 +62,21 @@ class Recorder {
   Arg argument(const c10::IValue& value, bool written);
   Result result(const std::string& name, const c10::IValue& value, bool filled);
   void check_autograd(const Known& known, const at::Tensor& tensor) const;
-  std::string module_of(const Node& node) const;
+  void set_module(Node& node) const;
+  std::string scope() const;
   NodeMode mode();
   std::string fresh_name(const std::string& base);
   [[noreturn]] void refuse(const std::string& what, const std::string& hint) const;
 
+  //! A module that the forward is in.
+  struct Scope {
+    std::string path;
+    int call = 0;
+  };
+
   Captured captured_;
+  std::vector<Scope> scopes_;
+  std::unordered_map<std::string, int> calls_;  //!< of modules, by path
   std::unordered_map<const c10::TensorImpl*, Known> known_;
   std::unordered_map<const c10::StorageImpl*, KnownStorage> storages_;
   std::unordered_map<std::string, int> names_;

@@ -30,28 +30,14 @@ struct Origins {
   };
 
   std::vector<Origin> of;
-  std::vector<bool> free;  //!< depends on constants only, and nobody writes it
+  std::vector<bool> again;  //!< see `recomputed_values`
 
-  explicit Origins(const Graph& graph) : of(graph.values.size()), free(graph.values.size(), false) {
-    std::set<std::int32_t> written;
-    for (const Node& node : graph.nodes) {
-      for (const ValueId id : written_values(node)) written.insert(graph.value(id).storage);
-    }
+  explicit Origins(const Graph& graph) : of(graph.values.size()), again(recomputed_values(graph)) {
     for (std::size_t i = 0; i < graph.inputs.size(); ++i)
       of[index_of(graph.inputs[i].value)] = {Kind::Input, i};
     for (std::size_t i = 0; i < graph.slots.size(); ++i) of[index_of(graph.slots[i].value)] = {Kind::Slot, i};
-    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-      const Node& node = graph.nodes[i];
-      bool constant = node.kind == Node::Kind::Op && !has_side_effects(node);
-      for_each_read(node, [&](ValueId id) {
-        constant = constant && (free[index_of(id)] || graph.value(id).type != ValueType::Tensor);
-      });
-      for_each_result(node, [&](ValueId id) {
-        of[index_of(id)] = {Kind::Node, i};
-        const Value& value = graph.value(id);
-        free[index_of(id)] = constant && value.type == ValueType::Tensor && !written.contains(value.storage);
-      });
-    }
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+      for_each_result(graph.nodes[i], [&](ValueId id) { of[index_of(id)] = {Kind::Node, i}; });
   }
 };
 
@@ -69,10 +55,12 @@ class StageBuilder {
         known_(whole.values.size(), false) {}
 
   void build(std::size_t begin, std::size_t end, bool last) {
-    for (std::size_t i = begin; i < end; ++i)
-      for_each_read(whole_.nodes[i], [&](ValueId id) { note_sizes(id); });
+    const std::vector<bool> kept = nodes_to_keep(begin, end, last);
     for (std::size_t i = begin; i < end; ++i) {
-      if (whole_.nodes[i].kind != Node::Kind::Split) copy_node(whole_.nodes[i]);
+      if (kept[i - begin]) for_each_read(whole_.nodes[i], [&](ValueId id) { note_sizes(id); });
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      if (kept[i - begin] && !known_node(whole_.nodes[i])) copy_node(whole_.nodes[i]);
     }
     for (const Mutation& mutation : whole_.mutations) {
       if (owner(mutation.from) == stage_) {
@@ -98,6 +86,34 @@ class StageBuilder {
  private:
   Graph& graph() { return stages_[static_cast<std::size_t>(stage_)].graph; }
   StageGraph& here() { return stages_[static_cast<std::size_t>(stage_)]; }
+
+  //! Of the nodes between the cuts, those that the stage runs: marks go, and so does what only other stages
+  //! read, which compute it themselves.
+  std::vector<bool> nodes_to_keep(std::size_t begin, std::size_t end, bool last) const {
+    std::vector<bool> read(whole_.values.size(), false), kept(end - begin, false);
+    const auto mark = [&](ValueId id) { read[index_of(id)] = true; };
+    for (const Mutation& mutation : whole_.mutations) mark(mutation.from);
+    if (last) {
+      for (const Arg& output : whole_.outputs) for_each_value(output, mark);
+    }
+    for (std::size_t i = end; i-- > begin;) {
+      const Node& node = whole_.nodes[i];
+      if (node.kind == Node::Kind::Split) continue;
+      bool wanted = !is_recomputed(node, origins_.again);
+      for_each_result(node, [&](ValueId id) { wanted = wanted || read[index_of(id)]; });
+      if (!wanted) continue;
+      kept[i - begin] = true;
+      for_each_read(node, mark);
+    }
+    return kept;
+  }
+
+  //! Whether another node needed it earlier.
+  bool known_node(const Node& node) const {
+    bool known = false;
+    for_each_result(node, [&](ValueId id) { known = known || known_[index_of(id)]; });
+    return known;
+  }
 
   //! The stage whose node makes the value; -1 for inputs and slots.
   int owner(ValueId id) const {
@@ -140,7 +156,7 @@ class StageBuilder {
   void note_sizes(ValueId id) {
     const Value& value = whole_.value(id);
     const int from = owner(id);
-    if (value.type != ValueType::Tensor || !value.meta || from == stage_ || origins_.free[index_of(id)])
+    if (value.type != ValueType::Tensor || !value.meta || from == stage_ || origins_.again[index_of(id)])
       return;
     if (origins_.of[index_of(id)].kind == Origins::Kind::Slot) return;
     for (std::size_t d = 0; d < value.meta->sizes.size(); ++d) {
@@ -181,7 +197,7 @@ class StageBuilder {
     const int from = owner(id);
     const Node& node = whole_.nodes[origin.index];
     if (whole_.value(id).type != ValueType::Tensor) return recompute_scalar(id, node);
-    if (origins_.free[index_of(id)]) {
+    if (origins_.again[index_of(id)]) {
       copy_node(node);
       return names_[index_of(id)];
     }
@@ -326,6 +342,10 @@ SplitGraph split_graph(const Graph& graph, const Cuts& cuts, const MultiUseParam
   }
   for (std::size_t s = 0; s < count; ++s) {
     Graph& stage = split.stages[s].graph;
+    if (stage.nodes.empty() && count > 1) {
+      throw UsageError("stage " + std::to_string(s) + " would have nothing to compute", {},
+                       "move or leave out one of the cuts around it");
+    }
     if (s + 1 < count) stage.output_structure = flat_tuple(stage.outputs.size());
     stage.input_structure = {.kind = Structure::Kind::Tuple,
                              .children = {flat_tuple(stage.inputs.size()), {.kind = Structure::Kind::Dict}}};

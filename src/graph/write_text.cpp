@@ -1,5 +1,6 @@
 // Writes graphs as text; docs/graph.md has the grammar.
 #include "graph/enums.h"
+#include "graph/module_path.h"
 
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
@@ -166,14 +167,15 @@ std::string slot_text(const Graph& graph, const Slot& slot) {
 }  // namespace
 
 std::string to_text(const Graph& graph, const Node& node) {
-  if (node.kind == Node::Kind::Split) return "pipe_split" + (node.module.empty() ? "" : " @ " + node.module);
+  if (node.kind == Node::Kind::Split)
+    return "pipe_split" + (node.module.empty() ? "" : " @ " + module_text(node));
   std::vector<std::string> args;
   for (std::size_t i = 0; i < node.args.size(); ++i) {
     const EnumKind kind = node.op ? enum_kind(node.op->schema().arguments()[i]) : EnumKind::None;
     args.push_back(arg_text(graph, node.args[i], kind));
   }
   return results_text(graph, node.results) + node.name() + "(" + join(args, ", ") + ")" +
-         (node.module.empty() ? "" : " @ " + node.module) + mode_text(node.mode);
+         (node.module.empty() ? "" : " @ " + module_text(node)) + mode_text(node.mode);
 }
 
 std::string to_text(const Graph& graph) {

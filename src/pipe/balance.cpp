@@ -52,18 +52,33 @@ Cuts spread_cuts(const Graph& graph, const std::vector<std::uint64_t>& crossing,
 }  // namespace
 
 std::vector<double> parameter_weights(const Graph& graph) {
+  const std::vector<bool> again = recomputed_values(graph);
   std::vector<double> bytes_of(graph.values.size(), 0);
+  // What a value is a view of: a stage that reads the view holds the parameter.
+  std::vector<std::vector<ValueId>> parameters(graph.values.size());
   for (const Slot& slot : graph.slots) {
     const auto& meta = graph.value(slot.value).meta;
-    if (slot.kind == Slot::Kind::Parameter && meta) {
-      bytes_of[static_cast<std::size_t>(slot.value.value)] = static_cast<double>(meta->nbytes());
-    }
+    if (slot.kind != Slot::Kind::Parameter || !meta) continue;
+    bytes_of[static_cast<std::size_t>(slot.value.value)] = static_cast<double>(meta->nbytes());
+    parameters[static_cast<std::size_t>(slot.value.value)] = {slot.value};
   }
   std::vector<double> weights(graph.nodes.size(), 0);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    std::vector<ValueId> read;
     for_each_read(graph.nodes[i], [&](ValueId id) {
-      weights[i] += std::exchange(bytes_of[static_cast<std::size_t>(id.value)], 0);
+      const auto& under = parameters[static_cast<std::size_t>(id.value)];
+      read.insert(read.end(), under.begin(), under.end());
     });
+    if (read.empty()) continue;
+    bool view = false;
+    for_each_result(graph.nodes[i], [&](ValueId id) {
+      if (!again[static_cast<std::size_t>(id.value)]) return;
+      view = true;
+      parameters[static_cast<std::size_t>(id.value)] = read;
+    });
+    if (view) continue;
+    for (const ValueId id : read)
+      weights[i] += std::exchange(bytes_of[static_cast<std::size_t>(id.value)], 0);
   }
   return weights;
 }
@@ -77,6 +92,7 @@ std::vector<double> flop_weights(const Graph& graph) {
 
 std::vector<std::uint64_t> crossing_bytes(const Graph& graph) {
   const std::size_t count = graph.nodes.size();
+  const std::vector<bool> again = recomputed_values(graph);
   constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
   std::vector<std::size_t> birth(graph.values.size(), nowhere), last(graph.values.size(), 0);
   for (std::size_t i = 0; i < count; ++i) {
@@ -85,7 +101,7 @@ std::vector<std::uint64_t> crossing_bytes(const Graph& graph) {
   }
   std::vector<std::int64_t> change(count + 2, 0);
   for (std::size_t v = 0; v < graph.values.size(); ++v) {
-    if (birth[v] == nowhere || last[v] <= birth[v] || !graph.values[v].meta) continue;
+    if (birth[v] == nowhere || last[v] <= birth[v] || !graph.values[v].meta || again[v]) continue;
     const auto bytes = static_cast<std::int64_t>(graph.values[v].meta->nbytes());
     change[birth[v] + 1] += bytes;
     change[last[v] + 1] -= bytes;
@@ -180,6 +196,7 @@ std::vector<Layer> graph_layers(const Graph& graph, std::span<const double> seco
   if (seconds.size() != graph.nodes.size()) throw UsageError("there must be one time for each node");
   const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
   const std::vector<double> parameters = parameter_weights(graph);
+  const std::vector<bool> again = recomputed_values(graph);
   Cuts bounds = spread_cuts(graph, crossing, seconds, most);
   bounds.insert(bounds.begin(), 0);
   bounds.push_back(graph.nodes.size());
@@ -192,7 +209,12 @@ std::vector<Layer> graph_layers(const Graph& graph, std::span<const double> seco
       layer.costs.forward += seconds[n];
       layer.costs.activation_bytes += node_result_bytes(graph, node);
       layer.costs.parameter_bytes += static_cast<std::uint64_t>(parameters[n]);
-      if (!layer.name.empty() || node.kind != Node::Kind::Op) continue;
+      bool works = false;  // a layer is called by the first operator that makes something of its own
+      for_each_result(node, [&](ValueId id) {
+        works = works ||
+                (graph.value(id).type == ValueType::Tensor && !again[static_cast<std::size_t>(id.value)]);
+      });
+      if (!layer.name.empty() || !works) continue;
       layer.name = (node.module.empty() ? "" : node.module + " ") + node.name();
     }
     layer.costs.input = layer.costs.forward;

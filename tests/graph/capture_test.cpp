@@ -3,6 +3,7 @@
 #include "models.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
+#include "whole.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/capture.h>
@@ -129,6 +130,7 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
     std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
     SCOPED_TRACE("cuts before nodes " + testing::PrintToString(cuts));
     expect_same(run(cuts), eager, false);
+    test::expect_partition(captured.graph, split_graph(captured.graph, cuts));
   }
 }
 
@@ -186,6 +188,63 @@ TEST(Capture, KnowsModulesMarksAndTiedWeights) {
   EXPECT_EQ(split.shared[0].names[0], "token.weight");
   EXPECT_EQ(split.stages[1].sources.size(), 1U);
   pipe_split();  // nothing outside of a capture
+}
+
+TEST(Capture, TellsCallsOfAModuleApart) {
+  torch::nn::Linear block(4, 4);
+  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+    auto x = args[0].toTensor();
+    for (int i = 0; i < 3; ++i) {
+      const ModuleScope outer("tower");
+      const ModuleScope scope("block");
+      x = torch::relu(block(x));
+    }
+    return IValue(x);
+  };
+  const Graph graph = capture(forward, test::tensors_of_module(*block), {torch::randn({2, 4})}).graph;
+  const auto at = [&](const std::string& module, SplitPoint point) {
+    return cuts_at_modules(graph, {{module, point}});
+  };
+  EXPECT_EQ(at("tower.block", SplitPoint::Beginning), (Cuts{2, 4}));
+  EXPECT_EQ(at("tower", SplitPoint::End), (Cuts{2, 4}));
+  EXPECT_EQ(at("tower.block@2", SplitPoint::Beginning), Cuts{4});
+  EXPECT_EQ(at("tower@0", SplitPoint::End), Cuts{2});
+  EXPECT_THAT(to_text(graph), HasSubstr("@ tower@2.block@2"));
+  EXPECT_EQ(split_graph(graph, {2, 4}).shared.size(), 2U);  // weight and bias, in all three
+}
+
+TEST(Capture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
+  at::set_num_threads(1);
+  torch::manual_seed(8);
+  torch::nn::BatchNorm1d norm(3);
+  torch::nn::InstanceNorm1d instance(torch::nn::InstanceNorm1dOptions(3).track_running_stats(true));
+  bool training = true;
+  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+    auto x = instance(norm(args[0].toTensor()));
+    x = torch::scaled_dot_product_attention(x, x, x, {}, training ? 0.5 : 0.0);
+    x = torch::alpha_dropout(torch::rrelu(x, 0.1, 0.9, training), 0.3, training);
+    return IValue(torch::dropout(x, 0.4, training));
+  };
+  const auto x = torch::randn({4, 3, 5});
+  for (const auto* module :
+       {static_cast<torch::nn::Module*>(norm.get()), static_cast<torch::nn::Module*>(instance.get())})
+    for (const auto& buffer : module->named_buffers())
+      if (buffer.value().is_floating_point()) buffer.value().uniform_(0.5, 1.5);
+  ModelTensors model;
+  for (const auto& [name, module] :
+       {std::pair<std::string, torch::nn::Module*>("norm.", norm.get()), {"instance.", instance.get()}}) {
+    const ModelTensors part = test::tensors_of_module(*module);
+    for (const auto& [key, tensor] : part.parameters) model.parameters.emplace_back(name + key, tensor);
+    for (const auto& [key, tensor] : part.buffers) model.buffers.emplace_back(name + key, tensor);
+  }
+  const Captured captured = capture(forward, model, {x});
+  GraphModule module(captured.graph, captured.tensors);
+  module.train(false);
+  const at::Tensor evaluated = module.forward({x}).toTensor();
+  norm->eval(), instance->eval();
+  training = false;
+  EXPECT_TRUE(same_bits(evaluated, forward({x}, {}).toTensor()));
+  EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
 }
 
 TEST(Capture, DrawsFreshNumbersAtEveryReplay) {
@@ -282,19 +341,41 @@ TEST(Capture, RefusesWhatWouldBeAWrongGraph) {
   const auto weight = torch::ones({4}, torch::requires_grad());
   const ModelTensors model{.parameters = {{"w", weight}}, .buffers = {}};
   const ForwardFunction data = [&](const Args& args, const Kwargs&) {
+    const ModuleScope scope("scaled");
     return IValue((args[0].toTensor() * weight).data() * 2);
   };
-  EXPECT_THAT(complaint(data, model), HasSubstr("shares memory"));
+  EXPECT_THAT(complaint(data, model),
+              testing::AllOf(HasSubstr("shares memory"), HasSubstr("aten::mul.Tensor of module scaled"),
+                             HasSubstr("hint: use detach() instead of data()")));
   const ForwardFunction custom = [&](const Args& args, const Kwargs&) {
+    const ModuleScope scope("twice");
     return IValue(Twice::apply(args[0].toTensor() * weight) + 1);
   };
-  EXPECT_THAT(complaint(custom, model), HasSubstr("custom autograd function"));
+  EXPECT_THAT(
+      complaint(custom, model),
+      testing::AllOf(HasSubstr("custom autograd function"), HasSubstr("aten::add.Tensor of module twice"),
+                     HasSubstr("hint: register it as an operator with an autograd kernel")));
   EXPECT_THAT(complaint([&](const Args& args,
                             const Kwargs&) { return IValue(Twice::apply(args[0].toTensor() * weight)); },
                         model),
               HasSubstr("custom autograd function"));
   EXPECT_THAT(complaint([&](const Args& args, const Kwargs&) { return IValue(args[0].toTensor() * weight); }),
               HasSubstr("register_parameter"));
+  const auto other = torch::ones({4});
+  const ForwardFunction replaced = [&](const Args& args, const Kwargs&) {
+    const ModuleScope scope("swap");
+    auto x = args[0].toTensor() + 1;
+    x.set_(other);
+    return IValue(x);
+  };
+  EXPECT_THAT(complaint(replaced),
+              testing::AllOf(HasSubstr("aten::set_"), HasSubstr("of module swap"), HasSubstr("copy_()")));
+  // Where no guard says which module it is, what came before is named.
+  const ForwardFunction unguarded = [&](const Args& args, const Kwargs&) {
+    return IValue((args[0].toTensor() * weight).sum().item<float>() > 0 ? 1 : 2);
+  };
+  const ModelTensors nested{.parameters = {{"head.scale.w", weight}}, .buffers = {}};
+  EXPECT_THAT(complaint(unguarded, nested), HasSubstr("aten::item after module head.scale"));
 }
 
 }  // namespace

@@ -158,5 +158,29 @@ TEST_F(PtFuzz, RefusalsNameOperatorModuleAndVersion) {
             std::string::npos);
 }
 
+TEST_F(PtFuzz, RefusesControlFlowAndPickledWeightsByName) {
+  const auto complaint = [](const std::string& path) {
+    try {
+      Pt2Archive{path};
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const std::string branches = complaint(archive("branches.pt2"));  // torch.cond in the module `gate`
+  for (const char* part : {"torch.ops.higher_order.cond of module gate", "does not branch on tensors"})
+    EXPECT_NE(branches.find(part), std::string::npos) << branches;
+  const std::string whole = read_file(archive("mlp.pt2"));
+  std::string json = with_record(whole, "weights_config.json", "");
+  const std::string plain = "\"use_pickle\": false";
+  const std::size_t at = json.find(plain, json.find("layers.2.weight"));
+  ASSERT_NE(at, std::string::npos);
+  json.replace(at, plain.size(), "\"use_pickle\": true ");
+  std::ofstream(path_, std::ios::binary) << with_record(whole, "weights_config.json", json);
+  const std::string pickled = complaint(path_);
+  for (const char* part : {"layers.2.weight", "pickled", "plain strided tensors"})
+    EXPECT_NE(pickled.find(part), std::string::npos) << pickled;
+}
+
 }  // namespace
 }  // namespace penstock

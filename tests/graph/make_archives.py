@@ -1,10 +1,13 @@
 """Exports the small models of the import tests, with inputs, outputs, gradients and buffers of Python's eager run.
 
-Usage: python3 make_archives.py FOLDER. For each model, NAME.pt2 and NAME.safetensors; the latter holds, for each run
+Usage: python3 make_archives.py FOLDER [NAME…]. For each model, NAME.pt2 and NAME.safetensors; the latter holds, for each run
 `r0`, `r1`, …: `r0.in.LEAF` (inputs in order), `r0.seed.PATH` (gradients of outputs), `r0.out.PATH`, `r0.grad.NAME`,
-and after all runs `buffer.NAME`. Run k is seeded with k, and gradients are not kept from run to run.
+and after all runs `buffer.NAME`. Run k is seeded with k, and gradients are not kept from run to run. `eval.PATH` are
+outputs of run 0 in eval mode, before all runs.
 """
 import collections
+import copy
+import dataclasses
 import json
 import struct
 import sys
@@ -12,7 +15,8 @@ import sys
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.distributed.pipelining import pipe_split
+from torch.distributed.pipelining import SplitPoint, pipe_split
+from torch.distributed.pipelining._IR import annotate_split_points
 from torch.utils import _pytree as pytree
 
 
@@ -121,6 +125,108 @@ class LSTM(nn.Module):
         return self.fc(y), h, c
 
 
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+    hidden: torch.Tensor
+
+
+torch.export.register_dataclass(Answer, serialized_type_name="penstock.Answer")
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv = nn.InstanceNorm1d(3, track_running_stats=True), nn.Linear(8, 24)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        return x + F.scaled_dot_product_attention(q, k, v, dropout_p=0.3 if self.training else 0.0)
+
+
+class Marked(nn.Module):
+    """Marks of annotate_split_points, a module that is called three times, attention that drops, a dataclass."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.block, self.last = nn.Linear(4, 8), Attention(), nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(3):
+            x = self.block(x)
+        return Answer(self.last(x), x)
+
+
+class Overlap(nn.Module):
+    """Weights that are pieces of one tensor, and the transposed view of one of them."""
+
+    def __init__(self):
+        super().__init__()
+        rows = torch.randn(7, 4)
+        self.low, self.high = nn.Parameter(rows[:5]), nn.Parameter(rows[3:])
+        self.register_buffer("middle", rows[2:6])
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x):
+        turned = self.lin.weight.t()
+        x = torch.tanh(F.linear(x, self.high) + x)
+        x = x @ self.low.t()[:, :4] + x @ self.middle
+        return torch.relu(x @ turned)
+
+
+class Gate(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x,))
+
+
+class Branches(nn.Module):
+    """Control flow that no flat graph holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin, self.gate = nn.Linear(3, 3), Gate()
+
+    def forward(self, x):
+        return self.gate(self.lin(x))
+
+
+class Encoder(nn.Module):
+    """A TransformerEncoder, and attention whose weights are an output."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, x, mask):
+        x = self.encoder(x, src_key_padding_mask=mask)
+        return self.attention(x, x, x)
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down1, self.down2 = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
+        self.up, self.last = nn.ConvTranspose2d(8, 4, 2, stride=2), nn.Conv2d(8, 1, 3, padding=1)
+
+    def forward(self, x):
+        a = torch.relu(self.down1(x))
+        b = torch.relu(self.down2(F.max_pool2d(a, 2)))
+        return self.last(torch.cat([self.up(b), a], 1))
+
+
+class GRU(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru, self.fc = nn.GRU(3, 4, num_layers=2, dropout=0.2, bidirectional=True), nn.Linear(8, 2)
+
+    def forward(self, x, start):
+        y, state = self.gru(x, start)
+        return self.fc(y), state
+
+
 def save_tensors(path, tensors):
     names = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.bfloat16: "BF16", torch.bool: "BOOL"}
     header, blobs, at = {}, [], 0
@@ -136,6 +242,8 @@ def save_tensors(path, tensors):
 
 
 def paths_of(tree, here="output"):
+    if dataclasses.is_dataclass(tree):
+        tree = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
     if tree is None or not isinstance(tree, (tuple, list, dict)):
         return [(here, tree)]
     if hasattr(tree, "_fields"):
@@ -144,8 +252,14 @@ def paths_of(tree, here="output"):
     return [leaf for key, item in items for leaf in paths_of(item, f"{here}.{key}")]
 
 
-def make(folder, name, model, runs, dynamic=None):
+def make(folder, name, model, runs, dynamic=None, points=None, evaluate=False):
     args, kwargs = runs[0]
+    tensors = {}
+    if evaluate:
+        for path, output in paths_of(copy.deepcopy(model).eval()(*args, **kwargs)):
+            tensors[f"eval.{path}"] = output
+    if points:
+        annotate_split_points(model, points)
     program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic)
     for module in program.graph_module.modules():
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
@@ -153,7 +267,6 @@ def make(folder, name, model, runs, dynamic=None):
             node.meta.pop("torch_fn", None)
     program.example_inputs = None
     torch.export.save(program, f"{folder}/{name}.pt2")
-    tensors = {}
     for k, (args, kwargs) in enumerate(runs):
         model.zero_grad(set_to_none=True)
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs))]
@@ -180,10 +293,8 @@ def make(folder, name, model, runs, dynamic=None):
     save_tensors(f"{folder}/{name}.safetensors", tensors)
 
 
-def main():
+def first_five(folder):
     torch.manual_seed(1)
-    torch.set_num_threads(1)
-    folder = sys.argv[1]
     batch = torch.export.Dim("batch", min=2, max=64)
     make(folder, "mlp", MLP(), [((torch.randn(n, 6),), {}) for n in (4, 7)], ({0: batch},))
     make(folder, "gpt", GPT(), [((torch.randint(0, 13, (4, 5)),), {})], ({0: batch},))
@@ -191,6 +302,39 @@ def main():
     mixed = [((torch.randn(n, 4), True), {"other": {"u": torch.randn(n, 3)}}) for n in (3, 6)]
     make(folder, "mixed", Mixed(), mixed, {"x": {0: batch}, "flag": None, "other": {"u": {0: batch}}})
     make(folder, "lstm", LSTM(), [((torch.randn(2, 5, 3),), {}) for _ in range(2)])
+
+
+def marked(folder):
+    torch.manual_seed(2)
+    points = {"block": SplitPoint.BEGINNING, "last": SplitPoint.BEGINNING}
+    runs = [((torch.randn(n, 3, 4),), {}) for n in (2, 5)]
+    make(folder, "marked", Marked(), runs, ({0: torch.export.Dim("batch", min=2, max=64)},), points, evaluate=True)
+
+
+def overlap(folder):
+    torch.manual_seed(3)
+    make(folder, "overlap", Overlap(), [((torch.randn(3, 4),), {}) for _ in range(2)])
+
+
+def more(folder):
+    torch.manual_seed(5)
+    mask = torch.zeros(2, 5, dtype=torch.bool)
+    mask[1, 3:] = True
+    make(folder, "encoder", Encoder(), [((torch.randn(2, 5, 8), mask), {})])
+    make(folder, "unet", UNet(), [((torch.randn(2, 1, 8, 8),), {})])
+    make(folder, "gru", GRU(), [((torch.randn(5, 2, 3), torch.randn(4, 2, 4)), {})])
+
+
+def branches(folder):
+    torch.manual_seed(4)
+    torch.export.save(torch.export.export(Branches(), (torch.randn(2, 3),)), f"{folder}/branches.pt2")
+
+
+def main():
+    torch.set_num_threads(1)
+    everything = {"first_five": first_five, "marked": marked, "overlap": overlap, "more": more, "branches": branches}
+    for name in sys.argv[2:] or everything:
+        everything[name](sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 #include <penstock/graph/capture.h>
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -97,6 +98,20 @@ struct ConvNetImpl : nn::Module {
 };
 TORCH_MODULE(ConvNet);
 
+//! An autocast region on the CPU.
+struct LowPrecision {
+  LowPrecision() {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::increment_nesting();
+  }
+  ~LowPrecision() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  LowPrecision(const LowPrecision&) = delete;
+  LowPrecision& operator=(const LowPrecision&) = delete;
+};
+
 //! In-place writes through views, lists, modes, factories, masks, host data, several inputs and outputs.
 struct OddsImpl : nn::Module {
   OddsImpl() {
@@ -123,6 +138,10 @@ struct OddsImpl : nn::Module {
     auto table = torch::tensor({1.0F, 1.0F, 1.0F, 1.0F});
     table.add_(h.detach().mean());
     h = h + filled + torch::rand({4}) + table;
+    {
+      const LowPrecision low;
+      h = h + lin(h).to(torch::kFloat) * 0.125;
+    }
     const auto top = h.topk(2, -1);
     c10::Dict<std::string, at::Tensor> out;
     out.insert("h", h);

@@ -6,6 +6,7 @@
 #include <penstock/graph/module.h>
 #include <penstock/graph/passes.h>
 #include <penstock/graph/pt2.h>
+#include <penstock/graph/split.h>
 #include <penstock/graph/text.h>
 
 #include <ATen/Parallel.h>
@@ -22,9 +23,12 @@ using test::archive;
 using test::inputs_of;
 using test::same_bits;
 using testing::HasSubstr;
+using SplitPoints = std::map<std::string, SplitPoint>;
 
 TEST(Pt2, EqualsPythonBitForBit) {
-  for (const char* name : {"mlp", "gpt", "convnet", "mixed", "lstm"}) test::expect_as_python(archive(name));
+  for (const char* name :
+       {"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap", "encoder", "unet", "gru"})
+    test::expect_as_python(archive(name));
 }
 
 TEST(Pt2, RealArchitecturesEqualPython) {
@@ -33,7 +37,7 @@ TEST(Pt2, RealArchitecturesEqualPython) {
 }
 
 TEST(Pt2, TextFormReadsBackAndRunsTheSame) {
-  for (const char* name : {"mlp", "gpt", "convnet", "mixed", "lstm"}) {
+  for (const char* name : {"mlp", "gpt", "convnet", "mixed", "lstm", "marked"}) {
     SCOPED_TRACE(name);
     const Pt2Archive file(archive(std::string(name) + ".pt2"));
     const std::string text = to_text(file.graph());
@@ -78,6 +82,55 @@ TEST(Pt2, KeepsModulePathsMarksAndOutputNames) {
   EXPECT_EQ(graph.output_paths(), (std::vector<std::string>{"output.logits", "output.hidden.0"}));
 }
 
+TEST(Pt2, KeepsMarksOfAnnotateSplitPointsAndTellsCallsApart) {
+  // Python marked the beginning of `block`, which runs three times, and of `last`.
+  const Pt2Archive file(archive("marked.pt2"));
+  const Graph& graph = file.graph();
+  EXPECT_EQ(graph.output_paths(), (std::vector<std::string>{"output.logits", "output.hidden"}));
+  const Cuts marks = cuts_at_marks(graph);
+  ASSERT_EQ(marks.size(), 4U);
+  const auto at = [&](const SplitPoints& points) { return cuts_at_modules(graph, points); };
+  EXPECT_EQ(at({{"block", SplitPoint::Beginning}, {"last", SplitPoint::Beginning}}), marks);
+  EXPECT_EQ(at({{"block@1", SplitPoint::Beginning}}), Cuts{marks[1]});
+  EXPECT_EQ(at({{"block", SplitPoint::End}}).size(), 3U);
+  EXPECT_EQ(at({{"block.qkv@2", SplitPoint::End}}).size(), 1U);
+  EXPECT_EQ(graph.nodes[at({{"block.qkv@2", SplitPoint::End}})[0] - 1].name(), "aten::linear");
+  EXPECT_THROW(at({{"block@3", SplitPoint::Beginning}}), UsageError);
+  // All calls read the same weights: three stages share them.
+  const SplitGraph split = split_graph(graph, marks);
+  ASSERT_EQ(split.shared.size(), 2U);
+  for (const SharedSlot& slot : split.shared) EXPECT_EQ(slot.stages, (std::vector<int>{1, 2, 3}));
+}
+
+TEST(Pt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
+  const Pt2Archive file(archive("overlap.pt2"));
+  const Graph& graph = file.graph();
+  const std::vector<at::Tensor> tensors = file.load(graph.slots);
+  const auto tensor = [&](const std::string& name) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (graph.slots[i].names[0] == name) return tensors[i];
+    }
+    throw UsageError(name);
+  };
+  const at::NoGradGuard no_grad;
+  tensor("high").fill_(7);  // its rows 0 and 1 are rows 3 and 4 of `low`
+  EXPECT_EQ(tensor("low")[3][0].item<float>(), 7.0F);
+  EXPECT_EQ(tensor("middle")[1][0].item<float>(), 7.0F);
+  EXPECT_NE(tensor("low")[2][0].item<float>(), 7.0F);
+  EXPECT_TRUE(tensor("low").requires_grad() && tensor("low").is_leaf());
+  std::size_t first = graph.nodes.size(), last = 0;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    for_each_read(graph.nodes[i], [&](ValueId id) {
+      const Slot* slot = graph.find_slot(id);
+      if (!slot || slot->names[0].starts_with("lin")) return;
+      first = std::min(first, i);
+      last = std::max(last, i);
+    });
+  }
+  for (const std::size_t cut : legal_cuts(graph)) EXPECT_TRUE(cut <= first || cut > last) << cut;
+  EXPECT_THAT(why_not_cut(graph, last), HasSubstr("share memory"));
+}
+
 TEST(Pt2, SaysWhichSizeDoesNotFit) {
   const Pt2Archive file(archive("convnet.pt2"));
   const GraphModule module(file.graph(), file.load(file.graph().slots));
@@ -93,6 +146,23 @@ TEST(Pt2, SaysWhichSizeDoesNotFit) {
   EXPECT_THROW(mlp.forward({at::zeros({65, 6})}), ShapeError);
   EXPECT_THROW(mlp.forward({at::zeros({4, 6}), at::zeros({1})}), UsageError);
   EXPECT_EQ(mlp.forward({at::zeros({9, 6})}).toTensor().size(0), 9);
+}
+
+TEST(Pt2, EvalModeEqualsPythons) {
+  // Exported in training mode: attention drops, instance norm takes the statistics of its input.
+  const Pt2Archive file(archive("marked.pt2"));
+  const auto expected = test::read_tensors(archive("marked.safetensors"));
+  GraphModule module(file.graph(), file.load(file.graph().slots));
+  const auto outputs = [&] { return module.run(inputs_of(file.graph(), expected, "r0.")); };
+  const auto trained = outputs();
+  module = GraphModule(file.graph(), file.load(file.graph().slots));
+  module.train(false);
+  const auto evaluated = outputs();
+  const auto paths = file.graph().output_paths();
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    EXPECT_TRUE(same_bits(evaluated[i].toTensor(), expected.at("eval." + paths[i]))) << paths[i];
+    EXPECT_FALSE(same_bits(trained[i].toTensor(), expected.at("eval." + paths[i]))) << paths[i];
+  }
 }
 
 TEST(Pt2, EvalModeStopsDropoutAndStatistics) {

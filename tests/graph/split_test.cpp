@@ -34,8 +34,8 @@ TEST(Split, EveryNumberOfCutsEqualsTheWhole) {
   std::mt19937 random(seed);
   // In the real architectures, values that many stages read get their gradients in another order of
   // summation.
-  const std::vector<std::string> exact{"mlp", "gpt", "convnet", "mixed", "lstm"},
-      close{"gpt2", "llama", "bert", "t5", "vit"};
+  const std::vector<std::string> exact{"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap"},
+      close{"gpt2", "llama", "bert", "t5", "vit", "encoder", "unet", "gru"};
   std::vector<std::string> names = exact;
   names.insert(names.end(), close.begin(), close.end());
   for (const std::string& name : names) {
@@ -52,6 +52,68 @@ TEST(Split, EveryNumberOfCutsEqualsTheWhole) {
         expect_partition(whole.file.graph(), split_graph(whole.file.graph(), cuts));
       }
     }
+  }
+}
+
+TEST(Split, EverySingleCutEqualsTheWhole) {
+  for (const std::string name : {"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap", "gpt2",
+                                 "llama", "bert", "t5", "vit", "encoder", "unet", "gru"}) {
+    const Whole whole(archive(name));
+    for (const std::size_t cut : legal_cuts(whole.file.graph())) {
+      SCOPED_TRACE(name + ", cut before node " + std::to_string(cut));
+      expect_equal(whole, {cut}, false);
+      expect_partition(whole.file.graph(), split_graph(whole.file.graph(), {cut}));
+    }
+  }
+}
+
+TEST(Split, NoWeightCrossesACutInDisguise) {
+  const Graph graph = parse_graph(R"(graph {
+  inputs ((%x : float32[2, 3],), {})
+  param %w : float32[3, 3] = "w"
+  param %v : float32[3, 3] = "v"
+  buffer %b : float32[3, 3] = "b"
+  %t : float32[3, 3] = aten::t(%w)
+  %u : float32[3, 3] = aten::t(%v)
+  %f : float32[3, 3] = aten::t(%b)
+  %a : float32[2, 3] = aten::mm(%x, %u)
+  %g : float32[3, 3] = aten::view(%t, [3, 3])
+  %c : float32[2, 3] = aten::relu(%a)
+  %d : float32[2, 3] = aten::mm(%c, %g)
+  %e : float32[2, 3] = aten::mm(%d, %f)
+  %h : float32[2, 3] = aten::mm(%e, %u)
+  return %h
+})");
+  EXPECT_EQ(legal_cuts(graph), (Cuts{5, 6, 7, 8}));  // not before a view: that would be the same place
+  const SplitGraph split = split_graph(graph, {5, 7, 8});
+  std::vector<std::vector<std::string>> held;
+  for (const StageGraph& stage : split.stages) {
+    held.emplace_back();
+    for (const Slot& slot : stage.graph.slots) held.back().push_back(slot.names[0]);
+  }
+  EXPECT_EQ(held, (std::vector<std::vector<std::string>>{{"v"}, {"w"}, {"b"}, {"v"}}));
+  for (std::size_t s = 1; s < 4; ++s) {
+    EXPECT_EQ(split.stages[s].sources, std::vector<InputSource>{(FromStage{static_cast<int>(s) - 1, 0})});
+  }
+  ASSERT_EQ(split.shared.size(), 1U);
+  EXPECT_EQ(split.shared[0].stages, (std::vector<int>{0, 3}));
+  // A view of a buffer that is written is no longer the buffer's old elements.
+  const Graph written = parse_graph(R"(graph {
+  inputs ((%x : float32[3],), {})
+  buffer %b : float32[3] = "b"
+  %a : float32[3] = aten::add.Tensor(%b, %x, 1)
+  %v : float32[3] = aten::view(%b, [3])
+  %c : float32[3] = aten::mul.Tensor(%v, %a)
+  write %b <- %a
+  return %c
+})");
+  const SplitGraph late = split_graph(written, {2});
+  EXPECT_EQ(late.stages[1].sources.size(), 2U);
+  try {
+    split_graph(graph, {1, 2});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("stage 0 would have nothing to compute"));
   }
 }
 
@@ -147,6 +209,8 @@ TEST(Split, RefusesCutsThroughMemoryThatIsWrittenLater) {
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("aten::add_.Tensor of module second"));
     EXPECT_THAT(error.what(), HasSubstr("aten::relu of module first"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("hint: move the cut, or make the model write a copy (clone) instead"));
   }
 }
 

@@ -22,16 +22,22 @@ TEST(Sweep, TransformersEqualPythonWholeAndCut) {
   if (test::run_program({program, "-c", "import transformers, torch; assert torch.__version__ >= '2.13'"})
           .code != 0)
     GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with transformers";
-  const auto folder = std::filesystem::temp_directory_path() / ("penstock_sweep_" + std::to_string(getpid()));
+  const char* kept =
+      std::getenv("PENSTOCK_SWEEP_FOLDER");  // archives of an earlier run, or where to keep them
+  const auto folder = kept != nullptr ? std::filesystem::path(kept)
+                                      : std::filesystem::temp_directory_path() /
+                                            ("penstock_sweep_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   std::vector<std::string> words{program, "-W", "ignore",
                                  PENSTOCK_SOURCE_DIR "/tests/graph/make_transformers.py", folder.string()};
   const char* some = std::getenv("PENSTOCK_SWEEP");  // names of models, to look at them alone
   std::istringstream names(some != nullptr ? some : "");
   for (std::string name; names >> name;) words.push_back(name);
-  const auto made = test::run_program(words);
-  ASSERT_EQ(made.code, 0) << made.err;
-  std::printf("%s", made.out.c_str());
+  if (kept == nullptr || std::filesystem::is_empty(folder)) {
+    const auto made = test::run_program(words);
+    ASSERT_EQ(made.code, 0) << made.err;
+    std::printf("%s", made.out.c_str());
+  }
   std::mt19937 random(3);
   int models = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -39,6 +45,7 @@ TEST(Sweep, TransformersEqualPythonWholeAndCut) {
     const std::string path = (folder / entry.path().stem()).string();
     SCOPED_TRACE(path);
     ++models;
+    const int failed = ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
     test::expect_as_python(path, false);
     const test::Whole whole(path);
     const Cuts legal = legal_cuts(whole.file.graph());
@@ -49,8 +56,11 @@ TEST(Sweep, TransformersEqualPythonWholeAndCut) {
       test::expect_equal(whole, cuts, false);
       test::expect_partition(whole.file.graph(), split_graph(whole.file.graph(), cuts));
     }
+    const bool well =
+        ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() == failed;
+    std::printf("%s %s\n", well ? "equal" : "differs", entry.path().stem().c_str());
   }
-  std::filesystem::remove_all(folder);
+  if (kept == nullptr) std::filesystem::remove_all(folder);
   EXPECT_GE(models, some != nullptr ? 1 : 39);
 }
 

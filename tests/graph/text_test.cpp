@@ -21,7 +21,7 @@ const std::string golden = R"(graph {
   %n : int "s0" = aten::sym_size.int(%y, 0)
   %m : int = scalar::mul(%n, 2)
   [%first, _] = aten::chunk(%y, 2, -1)
-  %z = aten::reshape(%first, [%m, 1]) @ l.view no_grad
+  %z = aten::reshape(%first, [%m, 1]) @ l@2.view@1 no_grad
   %d = aten::full([%n], 0.5, dtype=float64)
   return {"a": %z, 7: ([%m, None], "text", 1.5)}
 }

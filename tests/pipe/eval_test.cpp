@@ -122,6 +122,10 @@ TEST(Eval, SaysWhatIsWrong) {
               HasSubstr("fixed batch of 2"));
   EXPECT_THAT(complaint(eval(PENSTOCK_SOURCE_DIR "/README.md", {{"x", x}}), 1),
               HasSubstr("no zip directory"));
+  const auto nowhere = test::run_program(
+      {PENSTOCK_TOOL, "eval", mlp, "--input", file_of("in.safetensors"), "--output", "/no/y"});
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_THAT(nowhere.err, HasSubstr("there is no directory '/no'"));
   const auto no_tensors = test::run_program({PENSTOCK_TOOL, "eval", mlp, "--input", mlp, "--output", "y"});
   EXPECT_EQ(no_tensors.code, 1) << no_tensors.err;
 }

@@ -3,32 +3,39 @@
 #include "../graph/tensor_file.h"
 
 #include <penstock/base/error.h>
+#include <penstock/base/text.h>
 #include <penstock/graph/text.h>
 #include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/plan/planner.h>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 
 namespace penstock {
 namespace {
 
-//! Bytes of memory that the process holds.
-std::uint64_t resident() {
-  std::ifstream file("/proc/self/statm");
-  std::uint64_t pages = 0, held = 0;
-  file >> pages >> held;
-  return held * static_cast<std::uint64_t>(getpagesize());
+//! Bytes of memory that the process holds (`VmRSS`), or held at most since it was asked to forget (`VmHWM`).
+std::uint64_t memory(const std::string& kind) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    std::uint64_t kibibytes = 0;
+    if (word == kind + ":" && file >> kibibytes) return kibibytes << 10;
+  }
+  return 0;
+}
+
+void forget_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
 }
 
 TEST(NoMemoryCapture, ThirteenBillionParametersInEightStages) {
-  const std::uint64_t before = resident();
-  const auto started = std::chrono::steady_clock::now();
+  forget_peak();
+  const std::uint64_t before = memory("VmRSS");
+  const std::clock_t started = std::clock();
   const auto gpt = [] {
     const NoMemory no_memory;
     return test::Gpt(40, 5120, 40, 50257, 2048);
@@ -48,9 +55,13 @@ TEST(NoMemoryCapture, ThirteenBillionParametersInEightStages) {
   options.memory_cap = 80ULL << 30;
   const PlanResult plan = plan_stages(costs, options);
   EXPECT_EQ(plan.plans.front().verdict, PlanVerdict::Best);
-  EXPECT_LT(resident() - before, 200ULL << 20);
-  std::printf("captured, split and planned in %.2f s\n",
-              std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
+  // Promised: 5 s and 200 MB. Some 0.2 s and 20 MB are usual, so that no load of the machine matters.
+  const double seconds = static_cast<double>(std::clock() - started) / CLOCKS_PER_SEC;
+  const std::uint64_t peak = memory("VmHWM");
+  std::printf("captured, split and planned in %.2f s of CPU time and %s; the process had %s\n", seconds,
+              bytes_text(peak - before).c_str(), bytes_text(before).c_str());
+  EXPECT_LT(seconds, 5);
+  EXPECT_LT(peak - before, 200'000'000U);
   EXPECT_TRUE(torch::ones({1}).is_cpu());
 }
 

@@ -17,6 +17,10 @@ TEST(Inspect, ShowsStagesTheirInputsAndTiedWeights) {
   EXPECT_THAT(shown.out, HasSubstr("stage 1  %add_2 float32[\"s52\"=4, 5, 8]  from stage 0, output 0"));
   EXPECT_THAT(shown.out, HasSubstr("parameter token.weight = head.weight  in stages 0, 1"));
   EXPECT_THAT(shown.out, HasSubstr("outputs  output.logits, output.hidden.0"));
+  EXPECT_THAT(shown.out, HasSubstr("modules: token, place, blocks.0\n"));
+  EXPECT_THAT(shown.out, HasSubstr("operators: linear x4, "));
+  EXPECT_THAT(shown.out, HasSubstr("stage 0  %add_2 float32[\"s52\"=4, 5, 8]  to stage 1\n"));
+  EXPECT_THAT(shown.out, HasSubstr("to the user, output.logits\n"));
   const auto json = test::run_program({PENSTOCK_TOOL, "inspect", model, "--stages", "3", "--json"});
   EXPECT_THAT(json.out, HasSubstr("\"stages_count\":3"));
   EXPECT_THAT(test::run_program({PENSTOCK_TOOL, "inspect", model, "--as", "graphviz"}).out,

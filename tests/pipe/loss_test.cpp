@@ -102,6 +102,29 @@ TEST(PipeWithLoss, TheLossMayBeOneOfSeveralOutputs) {
   }
 }
 
+//! Says itself how model and loss are connected: a penalty comes on top.
+struct Penalised : LossWrapper<test::Mlp, Mse> {
+  using LossWrapper::LossWrapper;
+  std::tuple<at::Tensor, at::Tensor> forward(at::Tensor x, at::Tensor target) {
+    const auto y = module(x);
+    return {y, loss_fn(y, target) + 0.01 * y.abs().mean()};
+  }
+};
+
+TEST(PipeWithLoss, AWrapperMayConnectModelAndLossItsOwnWay) {
+  at::set_num_threads(1);
+  torch::manual_seed(8);
+  const auto model = std::make_shared<Penalised>(test::Mlp(), mse);
+  const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
+  const Args example{torch::randn({2, 6}), torch::randn({2, 6})};
+  const auto expected =
+      test::train_dense(test::whole_of(pipeline(model, example, {}, uncut)), leaf(1), batch);
+  const Pipe pipe = pipeline(model, example, {}, Balanced{3}, {.loss_output = "output.1"});
+  EXPECT_TRUE(pipe.info().has_loss_and_backward);
+  run_thread_ranks(
+      3, [&](World& world) { test::expect_step(pipe, "1F1B", {}, batch, expected, world.group()); });
+}
+
 struct TurnedImpl : torch::nn::Module {
   TurnedImpl() : lin(register_module("lin", torch::nn::Linear(4, 5))) {}
   std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(at::Tensor x) {

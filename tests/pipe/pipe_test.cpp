@@ -57,6 +57,14 @@ TEST(Pipe, StagesShareTheModelsTensorsUnderTheirNames) {
   for (const auto& item : parameters) EXPECT_TRUE(held.at(item.key()).is_same(item.value()));
 }
 
+TEST(Pipe, MovesBakedInDevicesWithTheStage) {
+  test::Gpt gpt;  // positions are made on the CPU inside of its forward
+  const auto tokens = torch::randint(0, 13, {3, 6});
+  const Pipe pipe = pipeline(gpt, {tokens}, {}, Balanced{2});
+  const auto stage = pipe.get_stage_module(0, at::Device(at::kMeta));
+  for (const IValue& output : stage->run({tokens.to(at::kMeta)})) EXPECT_TRUE(output.toTensor().is_meta());
+}
+
 TEST(Pipe, LoadsOnlyTheStageAtHand) {
   const Pipe pipe = load_pt2(archive("gpt.pt2"));
   ASSERT_EQ(pipe.num_stages(), 2);
@@ -108,6 +116,34 @@ TEST(Balance, FindsTheLightestHeaviestStage) {
     }
   }
   EXPECT_THROW(balanced_cuts(graph, 1000, flop_weights(graph)), UsageError);
+}
+
+TEST(Balance, CutsNoWeightFromItsTranspose) {
+  std::vector<at::Tensor> weights;
+  ModelTensors model;
+  for (int i = 0; i < 4; ++i) {
+    weights.push_back(torch::randn({5, 5}, torch::requires_grad()));
+    model.parameters.emplace_back("w" + std::to_string(i), weights.back());
+  }
+  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+    std::vector<at::Tensor> turned;  // all at the beginning, as some models do
+    for (const at::Tensor& weight : weights) turned.push_back(weight.t());
+    at::Tensor x = args[0].toTensor();
+    for (const at::Tensor& weight : turned) x = torch::relu(x.mm(weight));
+    return IValue(x);
+  };
+  const auto x = torch::randn({3, 5});
+  for (const BalanceBy by : {BalanceBy::Parameters, BalanceBy::Flops}) {
+    const Pipe pipe = pipeline_of(forward, model, {x}, {}, Balanced{4, by});
+    EXPECT_TRUE(pipe.split().shared.empty());
+    for (int s = 0; s < 4; ++s) {
+      const auto held = pipe.get_stage_module(s)->named_parameters();
+      ASSERT_EQ(held.size(), 1U) << s;
+      EXPECT_EQ(held[0].first, "w" + std::to_string(s));
+      EXPECT_EQ(pipe.split().stages[static_cast<std::size_t>(s)].sources.size(), 1U);
+    }
+    EXPECT_TRUE(same_bits(pipe.forward({x}).toTensor(), forward({x}, {}).toTensor()));
+  }
 }
 
 TEST(Balance, StageCostsAddUpToTheWhole) {

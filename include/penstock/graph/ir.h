@@ -139,6 +139,8 @@ struct Node {
   std::vector<Arg> args;                    //!< of Op: one for each argument of its schema
   std::vector<Result> results;              //!< of Op: one for each return of its schema
   std::string module;                       //!< path of the module that ran it, `` for the root
+  //! Which call of each module on the path it was, counted from 0; empty where all are first ones.
+  std::vector<int> calls{};
   NodeMode mode;
 
   std::string name() const;  //!< `aten::add.Tensor`, `scalar::mul`, `pipe_split`

@@ -25,7 +25,8 @@ std::vector<std::vector<ValueId>> last_uses(const Graph& graph);
 //! inputs stay. Random operators stay, so that the others draw the same numbers as before.
 Graph remove_dead_nodes(const Graph& graph);
 
-//! The graph in eval mode: every `train` or `training` flag off, statistics not counted.
+//! The graph in eval mode: every `train` or `training` flag off, no dropout in attention, running statistics
+//! used and not counted.
 Graph eval_graph(const Graph& graph);
 
 //! The graph with the size and dtype of every value, for inputs of these sizes (one for each input; without

@@ -59,11 +59,15 @@ struct MultiUseParamSpec {
 //! Where stages begin: node indices, ascending; a stage may not be empty. Stage 0 begins at node 0.
 using Cuts = std::vector<std::size_t>;
 
-//! Outputs of the whole that earlier stages make are sent to the last one. Sizes, and values that depend on
-//! no input, parameter or buffer, are computed again where they are needed rather than sent. Splits before
-//! each of the nodes `cuts`. UsageError names operator and module where a later stage writes memory that an
+//! Outputs of the whole that earlier stages make are sent to the last one. Sizes and
+//! `recomputed_values` are computed again where they are needed rather than sent. Splits before each of the
+//! nodes `cuts`. UsageError names operator and module where a later stage writes memory that an
 //! earlier one made, or that another stage reads.
 SplitGraph split_graph(const Graph& graph, const Cuts& cuts, const MultiUseParamSpec& multi_use = {});
+
+//! For each value, whether the stages that read it compute it again instead of getting it sent: what depends
+//! on constants only (positions, masks), and views of weights, so that no weight crosses a cut in disguise.
+std::vector<bool> recomputed_values(const Graph& graph);
 
 //! Why the graph cannot be cut before this node; empty if it can.
 std::string why_not_cut(const Graph& graph, std::size_t node);
@@ -76,7 +80,9 @@ enum class SplitPoint { Beginning, End };
 //! At the marks of `pipe_split()`; marks with nothing before or after them do not count.
 Cuts cuts_at_marks(const Graph& graph);
 
-//! Before the first or after the last node of each module. UsageError if a path names no module that ran.
+//! Before the first or after the last node of each call of these modules; `block@1` names the second call
+//! only. Calls are known where the model was imported or has `ModuleScope` guards; else a module has one
+//! beginning and one end. UsageError if a path names no module that ran.
 Cuts cuts_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points);
 
 //! The graph with `pipe_split` marks at these points, so that `cuts_at_marks` finds them beside those that it

@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-//! A weight for each node: bytes of the parameters that it is the first to read.
+//! A weight for each node: bytes of the parameters that it is the first to read, itself or by a view.
 std::vector<double> parameter_weights(const Graph& graph);
 
 //! Estimated floating-point operations of each node.

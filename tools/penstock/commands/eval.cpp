@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 
 namespace penstock::tool {
 namespace {
@@ -157,6 +158,9 @@ int eval_command(Arguments& arguments) {
   job.json = arguments.json();
   job.ranks = job.over.pipeline_ranks();
   parse_schedule_kind(job.over.schedule);
+  const std::filesystem::path folder = std::filesystem::path(job.output).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder))
+    throw UsageError("there is no directory " + quote(folder.string(), 200) + " to write to");
   if (is_rank_of("eval")) {
     at::set_num_threads(1);
     be_a_rank(job, init());
@@ -168,14 +172,16 @@ int eval_command(Arguments& arguments) {
   }
   // What is wrong with the files is said once, before ranks start.
   LaunchOptions options = ranks_of("eval", job.ranks, words_of(job, load(job).pipe.cuts()));
-  options.on_line = [](Rank, bool is_error, std::string_view line) {
+  std::string warnings;  // of a run that fails, the report has them
+  options.on_line = [&](Rank, bool is_error, std::string_view line) {
     if (is_error) {
-      std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+      warnings += std::string(line) + "\n";
     } else {
       print(std::string(line) + "\n");
     }
   };
   const LaunchResult result = launch(options);
+  if (result.ok) std::fputs(warnings.c_str(), stderr);
   if (!result.ok) throw Error("the ranks did not all end well: " + result.report());
   return 0;
 }

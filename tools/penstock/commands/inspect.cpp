@@ -15,6 +15,9 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <map>
+
 namespace penstock::tool {
 namespace {
 
@@ -29,6 +32,64 @@ std::size_t count_of(const Graph& graph, Slot::Kind kind) {
   return elements;
 }
 
+//! `linear x4, gelu x2`, the most frequent first.
+std::string operators_of(const Graph& graph) {
+  std::map<std::string, int> counts;
+  for (const Node& node : graph.nodes) {
+    const std::string name = node.name();
+    if (node.kind == Node::Kind::Op) ++counts[name.starts_with("aten::") ? name.substr(6) : name];
+  }
+  std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::vector<std::string> words;
+  for (const auto& [name, count] : sorted)
+    words.push_back(name + (count > 1 ? " x" + std::to_string(count) : ""));
+  return join(words, ", ");
+}
+
+//! The modules of a stage: not those inside of a module that is in this stage only.
+std::vector<std::string> modules_of(const Pipe& pipe, int stage) {
+  std::map<std::string, int> holders;
+  for (int s = 0; s < pipe.num_stages(); ++s) {
+    for (const std::string& path : module_paths(pipe.stage_graph(s))) ++holders[path];
+  }
+  std::vector<std::string> modules;
+  for (const std::string& path : module_paths(pipe.stage_graph(stage))) {
+    const std::size_t dot = path.rfind('.');
+    const bool inside = dot != std::string::npos && holders[path.substr(0, dot)] == 1;
+    if (holders[path] == 1 && !inside) modules.push_back(path);
+    const auto is_child = [&](const auto& item) { return item.first.starts_with(path + "."); };
+    if (holders[path] > 1 && std::none_of(holders.begin(), holders.end(), is_child))
+      modules.push_back(path + " (in part)");
+  }
+  return modules;
+}
+
+//! What a stage gives to which stage, or for the last one to the user.
+std::vector<std::pair<std::string, std::string>> outputs_of(const Pipe& pipe, int stage) {
+  std::vector<std::pair<std::string, std::string>> outputs;
+  const Graph& graph = pipe.stage_graph(stage);
+  const bool last = stage + 1 == pipe.num_stages();
+  const std::vector<std::string> paths = pipe.graph().output_paths();
+  for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
+    const ValueId* id = graph.outputs[i].value();
+    const Value* value = id ? &graph.value(*id) : nullptr;
+    const std::string what =
+        !value ? "a constant" : "%" + value->name + (value->meta ? " " + value->meta->text() : "");
+    std::vector<std::string> takers;
+    for (int s = stage + 1; s < pipe.num_stages(); ++s) {
+      for (const InputSource& source : pipe.split().stages[static_cast<std::size_t>(s)].sources) {
+        const auto* from = std::get_if<FromStage>(&source);
+        if (from && from->stage == stage && from->output == static_cast<int>(i))
+          takers.push_back("stage " + std::to_string(s));
+      }
+    }
+    outputs.emplace_back(what, last ? "the user, " + paths[i] : join(takers, " and "));
+  }
+  return outputs;
+}
+
 std::string summary_of(const Pipe& pipe) {
   std::string text;
   for (int s = 0; s < pipe.num_stages(); ++s) {
@@ -38,10 +99,16 @@ std::string summary_of(const Pipe& pipe) {
             std::to_string(count_of(graph, Slot::Kind::Parameter)) + " parameters (" +
             bytes_text(costs.parameter_bytes) + "), " + std::to_string(count_of(graph, Slot::Kind::Buffer)) +
             " elements in buffers, " + bytes_text(costs.activation_bytes) + " of activations\n";
-    text += "         modules: " + join(module_paths(graph), " ") + "\n";
+    text += "         modules: " + join(modules_of(pipe, s), ", ") + "\n";
+    text += "         operators: " + operators_of(graph) + "\n";
   }
   const std::vector<std::string> outputs = pipe.graph().output_paths();
-  return text + pipe.input_table() + "outputs  " + join(outputs, ", ") + "\n";
+  text += pipe.input_table();
+  for (int s = 0; s < pipe.num_stages(); ++s) {
+    for (const auto& [what, to] : outputs_of(pipe, s))
+      text += "stage " + std::to_string(s) + "  " + what + "  to " + to + "\n";
+  }
+  return text + "outputs  " + join(outputs, ", ") + "\n";
 }
 
 std::string json_of(const Pipe& pipe) {
@@ -67,6 +134,9 @@ std::string json_of(const Pipe& pipe) {
       if (from) json.field("stage", from->stage).field("skips", from->stage + 1 < s);
       json.end_object();
     }
+    json.end_array().key("outputs").begin_array();
+    for (const auto& [what, to] : outputs_of(pipe, s))
+      json.begin_object().field("what", what).field("to", to).end_object();
     json.end_array().end_object();
   }
   json.end_array().key("tied").begin_array();

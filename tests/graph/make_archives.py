@@ -137,10 +137,10 @@ torch.export.register_dataclass(Answer, serialized_type_name="penstock.Answer")
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.qkv = nn.InstanceNorm1d(3, track_running_stats=True), nn.Linear(8, 24)
+        self.qkv = nn.Linear(8, 24)
 
     def forward(self, x):
-        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
         return x + F.scaled_dot_product_attention(q, k, v, dropout_p=0.3 if self.training else 0.0)
 
 
@@ -150,9 +150,10 @@ class Marked(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.block, self.last = nn.Linear(4, 8), Attention(), nn.Linear(8, 2)
+        self.norm = nn.InstanceNorm1d(3, track_running_stats=True)
 
     def forward(self, x):
-        x = self.first(x)
+        x = self.norm(self.first(x))
         for _ in range(3):
             x = self.block(x)
         return Answer(self.last(x), x)

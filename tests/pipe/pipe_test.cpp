@@ -3,13 +3,17 @@
 #include "../graph/tensor_file.h"
 
 #include <penstock/base/error.h>
+#include <penstock/graph/pt2.h>
 #include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <numeric>
 
@@ -81,6 +85,25 @@ TEST(Pipe, LoadsOnlyTheStageAtHand) {
   EXPECT_TRUE(
       load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.logits"}).info().has_loss_and_backward);
   EXPECT_THROW(load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.loss"}), UsageError);
+}
+
+TEST(Pipe, ReadsNoWeightOfAnotherStage) {
+  // One byte of a weight of stage 0 is damaged: stage 1 does not notice.
+  std::ifstream file(archive("gpt.pt2"), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  const at::Tensor weight = Pt2Archive(archive("gpt.pt2")).load("blocks.0.qkv.weight");
+  const std::size_t at =
+      bytes.find(std::string(static_cast<const char*>(weight.data_ptr()), weight.nbytes()));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("penstock_pipe_" + std::to_string(getpid()) + ".pt2"))
+          .string();
+  std::ofstream(path, std::ios::binary) << bytes;
+  const Pipe pipe = load_pt2(path);
+  EXPECT_GT(pipe.get_stage_module(1)->named_parameters().size(), 0U);
+  EXPECT_THROW(pipe.get_stage_module(0), ParseError);
+  std::filesystem::remove(path);
 }
 
 //! The least weight of the heaviest part over all ways to cut at the places, by trying them all.

@@ -205,12 +205,13 @@ TEST(Capture, TellsCallsOfAModuleApart) {
   const auto at = [&](const std::string& module, SplitPoint point) {
     return cuts_at_modules(graph, {{module, point}});
   };
-  EXPECT_EQ(at("tower.block", SplitPoint::Beginning), (Cuts{2, 4}));
-  EXPECT_EQ(at("tower", SplitPoint::End), (Cuts{2, 4}));
-  EXPECT_EQ(at("tower.block@2", SplitPoint::Beginning), Cuts{4});
-  EXPECT_EQ(at("tower@0", SplitPoint::End), Cuts{2});
+  // Three operators each: t, addmm, relu.
+  EXPECT_EQ(at("tower.block", SplitPoint::Beginning), (Cuts{3, 6}));
+  EXPECT_EQ(at("tower", SplitPoint::End), (Cuts{3, 6}));
+  EXPECT_EQ(at("tower.block@2", SplitPoint::Beginning), Cuts{6});
+  EXPECT_EQ(at("tower@0", SplitPoint::End), Cuts{3});
   EXPECT_THAT(to_text(graph), HasSubstr("@ tower@2.block@2"));
-  EXPECT_EQ(split_graph(graph, {2, 4}).shared.size(), 2U);  // weight and bias, in all three
+  EXPECT_EQ(split_graph(graph, {3, 6}).shared.size(), 2U);  // weight and bias, in all three
 }
 
 TEST(Capture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
@@ -345,7 +346,7 @@ TEST(Capture, RefusesWhatWouldBeAWrongGraph) {
     return IValue((args[0].toTensor() * weight).data() * 2);
   };
   EXPECT_THAT(complaint(data, model),
-              testing::AllOf(HasSubstr("shares memory"), HasSubstr("aten::mul.Tensor of module scaled"),
+              testing::AllOf(HasSubstr("shares memory"), HasSubstr("aten::mul.Scalar of module scaled"),
                              HasSubstr("hint: use detach() instead of data()")));
   const ForwardFunction custom = [&](const Args& args, const Kwargs&) {
     const ModuleScope scope("twice");
@@ -353,7 +354,7 @@ TEST(Capture, RefusesWhatWouldBeAWrongGraph) {
   };
   EXPECT_THAT(
       complaint(custom, model),
-      testing::AllOf(HasSubstr("custom autograd function"), HasSubstr("aten::add.Tensor of module twice"),
+      testing::AllOf(HasSubstr("custom autograd function"), HasSubstr("aten::add.Scalar of module twice"),
                      HasSubstr("hint: register it as an operator with an autograd kernel")));
   EXPECT_THAT(complaint([&](const Args& args,
                             const Kwargs&) { return IValue(Twice::apply(args[0].toTensor() * weight)); },

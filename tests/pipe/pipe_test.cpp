@@ -62,11 +62,18 @@ TEST(Pipe, StagesShareTheModelsTensorsUnderTheirNames) {
 }
 
 TEST(Pipe, MovesBakedInDevicesWithTheStage) {
-  test::Gpt gpt;  // positions are made on the CPU inside of its forward
-  const auto tokens = torch::randint(0, 13, {3, 6});
-  const Pipe pipe = pipeline(gpt, {tokens}, {}, Balanced{2});
-  const auto stage = pipe.get_stage_module(0, at::Device(at::kMeta));
-  for (const IValue& output : stage->run({tokens.to(at::kMeta)})) EXPECT_TRUE(output.toTensor().is_meta());
+  torch::nn::Linear linear(4, 4);
+  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+    const at::Tensor places = torch::arange(4, at::device(at::kCPU).dtype(at::kFloat));
+    return IValue(torch::relu(linear(args[0].toTensor() * places)) + torch::zeros({4}));
+  };
+  const Pipe pipe = pipeline_of(forward, model_tensors(*linear), {torch::randn({2, 4})}, {}, Balanced{2});
+  const at::Device device(at::kMeta);
+  std::vector<IValue> values{torch::randn({2, 4}, device)};
+  for (int s = 0; s < 2; ++s) {
+    values = pipe.get_stage_module(s, device)->run(values);
+    for (const IValue& value : values) EXPECT_EQ(value.toTensor().device(), device);
+  }
 }
 
 TEST(Pipe, LoadsOnlyTheStageAtHand) {

@@ -253,6 +253,16 @@ def paths_of(tree, here="output"):
     return [leaf for key, item in items for leaf in paths_of(item, f"{here}.{key}")]
 
 
+def save_program(program, path):
+    """Without what tells of this machine."""
+    for module in program.graph_module.modules():
+        for node in getattr(module, "graph", torch.fx.Graph()).nodes:
+            node.meta.pop("stack_trace", None)
+            node.meta.pop("torch_fn", None)
+    program.example_inputs = None
+    torch.export.save(program, path)
+
+
 def make(folder, name, model, runs, dynamic=None, points=None, evaluate=False):
     args, kwargs = runs[0]
     tensors = {}
@@ -262,12 +272,7 @@ def make(folder, name, model, runs, dynamic=None, points=None, evaluate=False):
     if points:
         annotate_split_points(model, points)
     program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic)
-    for module in program.graph_module.modules():
-        for node in getattr(module, "graph", torch.fx.Graph()).nodes:
-            node.meta.pop("stack_trace", None)
-            node.meta.pop("torch_fn", None)
-    program.example_inputs = None
-    torch.export.save(program, f"{folder}/{name}.pt2")
+    save_program(program, f"{folder}/{name}.pt2")
     for k, (args, kwargs) in enumerate(runs):
         model.zero_grad(set_to_none=True)
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs))]
@@ -328,7 +333,7 @@ def more(folder):
 
 def branches(folder):
     torch.manual_seed(4)
-    torch.export.save(torch.export.export(Branches(), (torch.randn(2, 3),)), f"{folder}/branches.pt2")
+    save_program(torch.export.export(Branches(), (torch.randn(2, 3),)), f"{folder}/branches.pt2")
 
 
 def main():

@@ -65,7 +65,7 @@ TEST(Pipe, MovesBakedInDevicesWithTheStage) {
   torch::nn::Linear linear(4, 4);
   const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
     const at::Tensor places = torch::arange(4, at::device(at::kCPU).dtype(at::kFloat));
-    return IValue(torch::relu(linear(args[0].toTensor() * places)) + torch::zeros({4}));
+    return IValue(torch::tanh(linear(args[0].toTensor() * places)) + torch::zeros({4}));
   };
   const Pipe pipe = pipeline_of(forward, model_tensors(*linear), {torch::randn({2, 4})}, {}, Balanced{2});
   const at::Device device(at::kMeta);

@@ -95,7 +95,8 @@ std::string summary_of(const Pipe& pipe) {
   for (int s = 0; s < pipe.num_stages(); ++s) {
     const Graph& graph = pipe.stage_graph(s);
     const GraphCosts costs = graph_costs(graph);
-    text += "stage " + std::to_string(s) + "  " + std::to_string(graph.nodes.size()) + " operators, " +
+    text += "stage " + std::to_string(s) + "  " + std::to_string(graph.nodes.size()) +
+            (graph.nodes.size() == 1 ? " operator, " : " operators, ") +
             std::to_string(count_of(graph, Slot::Kind::Parameter)) + " parameters (" +
             bytes_text(costs.parameter_bytes) + "), " + std::to_string(count_of(graph, Slot::Kind::Buffer)) +
             " elements in buffers, " + bytes_text(costs.activation_bytes) + " of activations\n";

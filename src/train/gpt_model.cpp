@@ -3,7 +3,9 @@
 
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
+#include <penstock/parallel/loss_parallel.h>
 #include <penstock/plan/partition.h>
+#include <penstock/tensor/dtensor.h>
 #include <penstock/train/model.h>
 
 #include <torch/nn/functional/loss.h>
@@ -37,7 +39,12 @@ std::vector<Layer> layers_of(const GptOptions& options) {
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
-  return torch::nn::functional::cross_entropy(logits.to(at::kFloat).flatten(0, -2), target.flatten());
+  const auto mean = [&] {
+    return torch::nn::functional::cross_entropy(logits.to(at::kFloat).flatten(0, -2), target.flatten());
+  };
+  if (!is_dtensor(logits)) return mean();
+  const LossParallel keep;  // classes stay where they are: a few numbers a token travel, and no logits
+  return full_tensor(mean());
 }
 
 class GptModel : public Model {
@@ -81,7 +88,9 @@ class GptModel : public Model {
     const StageFunction forward = [model = module.ptr()](const Args& args, const Kwargs&) {
       return StageResult(model->forward(args.at(0).toTensor()));
     };
-    return tensor_parallel_stage(module.ptr(), forward, *tensors_);
+    const bool last = parts_.at(static_cast<std::size_t>(stage)).predicts;
+    return tensor_parallel_stage(module.ptr(), forward, *tensors_,
+                                 last ? StageOutput::AsItIs : StageOutput::Whole);
   }
 
   void set_training(bool on) override {

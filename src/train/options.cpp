@@ -51,9 +51,6 @@ void check(const RunOptions& options) {
                      {}, "a larger --batch, or fewer --microbatches");
   if (parallel.sharding == Sharding::Full && parallel.dp == 1)
     throw UsageError("--sharding full shares parameters among replicas, and --dp is 1");
-  if (parallel.sharding == Sharding::Full && parallel.tp > 1)
-    throw UsageError("--sharding full does not go with --tp yet", {},
-                     "--sharding none keeps each part whole on every replica");
 }
 
 }  // namespace penstock::train

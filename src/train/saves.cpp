@@ -33,7 +33,8 @@ std::map<std::string, Share> shares_of(const Assembly& assembly) {
   }
   for (const auto& [index, stage] : assembly.stages)
     for (const ShardedParameter& item : assembly.sharded->sharded(StageId(index)).shards())
-      shares[item.name] = {item.shape, FlatRange{item.begin, item.end}};
+      shares[item.name] = item.form ? Share{item.form->sizes, placed_part(*item.form, item.begin, item.end)}
+                                    : Share{item.shape, FlatRange{item.begin, item.end}};
   return shares;
 }
 

@@ -14,7 +14,8 @@
 namespace penstock::train {
 namespace {
 
-// Megatron's layout: two all-reduces a block and direction.
+// Megatron's layout: two all-reduces a block and direction. The token table is cut by vocabulary, and so is
+// the head, be it that table or one of its own: logits are born cut by classes.
 ParallelPlan plan_for(const torch::nn::Module& module) {
   const std::vector<std::pair<std::string, ParallelStyle>> styles = {
       {"attention.query", ColwiseParallel()}, {"attention.key", ColwiseParallel()},
@@ -26,6 +27,8 @@ ParallelPlan plan_for(const torch::nn::Module& module) {
     for (const auto& [name, style] : styles)
       if (item.key().starts_with("blocks.") && item.key().ends_with("." + name))
         plan.emplace_back(item.key(), style);
+    if (item.key() == "token") plan.emplace_back("token", RowwiseParallel());
+    if (item.key() == "head") plan.emplace_back("head", ColwiseParallel());
   }
   return plan;
 }
@@ -33,9 +36,11 @@ ParallelPlan plan_for(const torch::nn::Module& module) {
 }  // namespace
 
 std::shared_ptr<StageModule> tensor_parallel_stage(const std::shared_ptr<torch::nn::Module>& owner,
-                                                   const StageFunction& forward, const Group& tensors) {
+                                                   const StageFunction& forward, const Group& tensors,
+                                                   StageOutput output) {
   const ParallelPlan plan = plan_for(*owner);
   if (!plan.empty()) parallelize_module(*owner, DeviceMesh(tensors, {tensors.size()}, {"tp"}), plan);
+  if (output == StageOutput::AsItIs) return make_stage_module(owner, forward);
   return make_stage_module(owner, [forward](const Args& args, const Kwargs& kwargs) {
     StageResult result = forward(args, kwargs);
     if (result.output.isTensor() && is_dtensor(result.output.toTensor()))

@@ -11,10 +11,13 @@
 
 namespace penstock::train {
 
-//! A GPT's part as a stage, cut over the group by heads and by the feed-forward's width. What goes in and
-//! comes out is whole.
+enum class StageOutput { Whole, AsItIs };
+
+//! A GPT's part as a stage, cut over the group by heads, by the feed-forward's width and by vocabulary. What
+//! goes in is whole; logits that come out as they are, are cut by classes.
 std::shared_ptr<StageModule> tensor_parallel_stage(const std::shared_ptr<torch::nn::Module>& owner,
-                                                   const StageFunction& forward, const Group& tensors);
+                                                   const StageFunction& forward, const Group& tensors,
+                                                   StageOutput output);
 
 //! A stage of an exported model, cut over the group as the plan of the whole model says. What comes out is
 //! whole. UsageError for a cut parameter that other stages hold too.

@@ -1,6 +1,8 @@
 // Autocast, and what is counted.
 #include "train/watched_stage.h"
 
+#include "train/tensor_parallel.h"
+
 #include <penstock/value/tree.h>
 
 #include <ATen/autocast_mode.h>
@@ -39,7 +41,7 @@ class AutocastScope {
 bool finite(const c10::IValue& tree) {
   for (const c10::IValue& leaf : flatten(tree).leaves) {
     if (!leaf.isTensor()) continue;
-    const at::Tensor tensor = leaf.toTensor();
+    const at::Tensor tensor = local_part(leaf.toTensor());
     if (tensor.defined() && tensor.is_floating_point() && !at::isfinite(tensor.detach()).all().item<bool>())
       return false;
   }
@@ -49,7 +51,7 @@ bool finite(const c10::IValue& tree) {
 std::uint64_t bytes_of(const c10::IValue& tree) {
   std::uint64_t bytes = 0;
   for (const c10::IValue& leaf : flatten(tree).leaves)
-    if (leaf.isTensor() && leaf.toTensor().defined()) bytes += leaf.toTensor().nbytes();
+    if (leaf.isTensor() && leaf.toTensor().defined()) bytes += local_part(leaf.toTensor()).nbytes();
   return bytes;
 }
 

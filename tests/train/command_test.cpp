@@ -89,6 +89,63 @@ TEST(TrainCommand, TwoRunsOfASeedAreBitwiseTheSame) {
   EXPECT_EQ(losses[0], losses[1]);
 }
 
+// The losses of a log.
+std::vector<double> losses_of(const std::string& log) {
+  std::vector<double> losses;
+  for (const std::string& line : lines_of(slurp(log))) losses.push_back(std::stod(field(line, "loss")));
+  return losses;
+}
+
+void expect_near(const std::vector<double>& losses, const std::vector<double>& expected) {
+  ASSERT_EQ(losses.size(), expected.size());
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(losses[i], expected[i], 1e-4 * expected[i]) << "step " << i + 1;
+}
+
+TEST(TrainCommand, OverPipelineTensorAndDataRanksHasTheLossesOfOne) {
+  const TempDir dir;
+  const auto run = [&](const std::string& name, std::vector<std::string> words) {
+    words.insert(words.end(), {"--steps=20", "--sample=0", "--microbatches=2", "--log-json=" + (dir / name)});
+    const Outcome outcome = penstock(small(words));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return losses_of(dir / name);
+  };
+  const auto alone = run("alone", {"--ranks=1"});
+  ASSERT_EQ(alone.size(), 20U);
+  EXPECT_LT(alone.back(), alone.front());
+  expect_near(run("replicated", {"--pp=2", "--tp=2", "--dp=2"}), alone);
+  expect_near(run("sharded", {"--pp=2", "--tp=2", "--dp=2", "--sharding=full", "--schedule=ZBVZeroBubble"}),
+              alone);
+}
+
+TEST(TrainCommand, CutsAnExportedModelAsThePlanSays) {
+  const TempDir dir;
+  const std::string archive = PENSTOCK_SOURCE_DIR "/tests/parallel/archives/transformer";
+  const auto run = [&](const std::string& name, std::vector<std::string> words) {
+    words.insert(words.begin(),
+                 {"train", archive + ".pt2", "--data=" + archive + ".safetensors", "--steps=6", "--batch=8",
+                  "--microbatches=2", "--grad-clip=0.7", "--lr=0.004", "--log-json=" + (dir / name)});
+    const Outcome outcome = penstock(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return losses_of(dir / name);
+  };
+  const auto alone = run("alone", {"--ranks=1"});
+  ASSERT_EQ(alone.size(), 6U);
+  expect_near(run("found", {"--pp=2", "--tp=2"}), alone);
+  expect_near(run("given", {"--tp=2",
+                            "--tp-plan=blocks.*.mlp.gate=colwise,blocks.*.mlp.up=colwise,"
+                            "blocks.*.mlp.down=rowwise,blocks.*.norm?=sequence"}),
+              alone);
+  const Outcome wrong = penstock({"train", archive + ".pt2", "--data=" + archive + ".safetensors", "--tp=2",
+                                  "--tp-plan=blocks.*.mlp.up=columns"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("'blocks.*.mlp.up=columns'"), HasSubstr("colwise")));
+  const Outcome missing = penstock({"train", archive + ".pt2", "--data=" + archive + ".safetensors", "--tp=2",
+                                    "--tp-plan=blocks.*.mpl.up=colwise"});
+  EXPECT_NE(missing.code, 0);
+  EXPECT_THAT(missing.err, HasSubstr("blocks.*.mpl.up"));
+}
+
 TEST(TrainCommand, TakesSettingsFromAFileAndTheCommandLineWins) {
   const TempDir dir;
   std::ofstream(dir / "c.toml")

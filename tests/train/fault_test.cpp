@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -15,13 +16,16 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Every kind at every moment, on one rank or the other: all faults of a moment in one run that starts again
-// after each. Silence is found after 3 s here and not after 15, so that the test does not wait.
-TEST(Faults, OfEveryKindAtEveryMomentCostNothingButTime) {
+std::size_t count_of(const std::string& part, const std::string& text) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// Every kind at every moment on each of the two ranks: all faults of a moment and rank in one run that starts
+// again after each. Silence is found after 5 s here and not after 15.
+TEST(Faults, OfEveryKindAtEveryMomentOnEachRankCostNothingButTime) {
   const TempDir dir;
-  const FaultRun quiet = run_with_faults("", {}, dir / "quiet");
-  ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
-  ASSERT_EQ(quiet.losses.size(), 6U);
   const std::vector<std::string> kinds{"kill", "throw", "stop", "exit", "cut"};
   const std::vector<std::string> moments{"at=start",
                                          "at=setup",
@@ -30,27 +34,40 @@ TEST(Faults, OfEveryKindAtEveryMomentCostNothingButTime) {
                                          "step=5 at=update",
                                          "step=4 at=checkpoint",
                                          "at=end"};
-  for (std::size_t m = 0; m < moments.size(); ++m) {
-    std::string faults;
-    int count = 0;
-    for (std::size_t k = 0; k < kinds.size(); ++k) {
-      if (kinds[k] == "cut" && moments[m] == "at=start") continue;  // there is nothing to cut yet
-      const std::string rank = std::to_string((k + m) % 2);
-      std::string moment = moments[m];
+  const std::vector<std::string> settings{"PENSTOCK_HEARTBEAT=5"};
+  std::vector<FaultCase> cases{{"", {}, dir / "quiet", settings}};
+  std::vector<int> counts{0};
+  for (const std::string& words : moments) {
+    for (const char* const rank : {"0", "1"}) {
+      std::string faults, moment = words;
+      int count = 0;
       if (const auto stage = moment.find('<'); stage != std::string::npos) moment.replace(stage, 1, rank);
-      faults += kinds[k] + " rank=" + rank + " " + moment + " attempt=" + std::to_string(count++) + "; ";
+      for (const std::string& kind : kinds) {
+        if (kind == "cut" && moment == "at=start") continue;  // there is nothing to cut yet
+        faults += kind + " rank=" + rank + " " + moment + " attempt=" + std::to_string(count++) + "; ";
+      }
+      const std::string name = std::to_string(cases.size());
+      cases.push_back({faults, {"--max-restarts=" + std::to_string(count)}, dir / name, settings});
+      counts.push_back(count);
     }
-    SCOPED_TRACE(faults);
-    const std::string restarts = std::to_string(count);
-    const FaultRun run = run_with_faults(faults, {"--max-restarts=" + restarts}, dir / std::to_string(m),
-                                         {"PENSTOCK_HEARTBEAT=3"});
+  }
+  const std::vector<FaultRun> runs = run_with_faults(cases, kAtOnce);
+  const FaultRun& quiet = runs.front();
+  ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
+  ASSERT_EQ(quiet.losses.size(), 6U);
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    SCOPED_TRACE(cases[i].faults);
+    const FaultRun& run = runs[i];
+    const std::string restarts = std::to_string(counts[i]), rank = i % 2 == 1 ? "0" : "1";
     EXPECT_EQ(run.outcome.code, 0) << run.outcome.err;
     EXPECT_EQ(run.losses, quiet.losses);
     EXPECT_EQ(run.left, "");
     EXPECT_THAT(run.outcome.err, HasSubstr("restarting (" + restarts + " of " + restarts + ")"));
-    EXPECT_LT(run.seconds, bound(count, quiet)) << run.outcome.err;
-    std::printf("%s: %d faults in %.1f s\n", moments[m].c_str(), count, run.seconds);
+    EXPECT_EQ(count_of("rank " + rank + " failed first", run.outcome.err), counts[i]) << run.outcome.err;
+    EXPECT_LT(run.seconds, bound(counts[i], quiet)) << run.outcome.err;
+    std::printf("%d faults in %.1f s: %s\n", counts[i], run.seconds, cases[i].faults.c_str());
   }
+  std::printf("a quiet run beside them: %.1f s\n", quiet.seconds);
 }
 
 TEST(Faults, TwentyAtRandomChangeNothing) {
@@ -71,7 +88,8 @@ TEST(Faults, AreNamedWithRankStepStageActionAndCause) {
        {"rank 0 failed first: ", " for 15", "rank 0 was in step 3, stage 0, action 0F1"}},
       // It goes on until it needs the others.
       {"cut rank=1 step=3 action=1F1", {"rank 1 failed first", "rank 1 was in step 3, stage 1, action 1"}},
-      {"stall rank=1 step=3 action=1F1", {"rank 0 waited 4", "rank 1 was in step 3, stage 1, action 1F1"}},
+      {"stall rank=1 step=3 action=1F1", {"rank 0 waited 10", "rank 1 was in step 3, stage 1, action 1F1"}},
+      {"stall rank=1 at=start", {"these ranks had not joined: 1", "rank 1 was in start"}},
       {"kill rank=0 at=start",
        {"rank 0 failed first: it was killed by signal 9 (SIGKILL)", "rank 0 was in start"}},
       {"cut rank=0 at=setup", {"rank 0 failed first", "rank 0 was in setup"}},
@@ -81,18 +99,20 @@ TEST(Faults, AreNamedWithRankStepStageActionAndCause) {
       {"cut rank=1 at=end", {"rank 1 failed first", "rank 1 was in step 6, end"}},
   };
   const TempDir dir;
-  const FaultRun quiet = run_with_faults("", {}, dir / "quiet");
-  int number = 0;
+  std::vector<FaultCase> lines{{"", {}, dir / "quiet"}};
   for (const auto& [fault, texts] : cases) {
+    lines.push_back({fault, {}, dir / std::to_string(lines.size())});
+    if (fault.starts_with("stall")) lines.back().words = {"--timeout=10"};
+  }
+  const std::vector<FaultRun> runs = run_with_faults(lines, kAtOnce);
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    const auto& [fault, texts] = cases[i - 1];
+    const FaultRun& run = runs[i];
     SCOPED_TRACE(fault);
-    const bool stall = fault.starts_with("stall");
-    const FaultRun run =
-        run_with_faults(fault, stall ? std::vector<std::string>{"--timeout=4"} : std::vector<std::string>{},
-                        dir / std::to_string(number++));
     EXPECT_EQ(run.outcome.code, 1);
     for (const std::string& text : texts) EXPECT_THAT(run.outcome.err, HasSubstr(text));
     EXPECT_EQ(run.left, "");
-    EXPECT_LT(run.seconds, bound(1, quiet)) << run.outcome.err;
+    EXPECT_LT(run.seconds, bound(1, runs.front())) << run.outcome.err;
   }
 }
 
@@ -120,25 +140,48 @@ bool read_until(int terminal, const std::string& text, std::string& all) {
   return true;
 }
 
+// What was drawn over the same line: the bars between two ends of lines.
+std::vector<std::string> bars_of(const std::string& shown) {
+  static const std::string begin = "\r\x1b[K";
+  std::vector<std::string> bars;
+  for (auto at = shown.find(begin); at != std::string::npos; at = shown.find(begin, at + 1)) {
+    const auto from = at + begin.size();
+    bars.push_back(shown.substr(from, shown.find_first_of("\r\n", from) - from));
+  }
+  return bars;
+}
+
 TEST(Terminal, ShowsABarAndControlCLeavesNothingBehind) {
   const TempDir dir;
   std::filesystem::create_directories(dir / "tmp");
   int terminal = -1;
-  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  constexpr unsigned short columns = 60;
+  const winsize size{.ws_row = 20, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
   ASSERT_GE(child, 0);
   if (child == 0) {
     setenv("TERM", "xterm", 1);
     setenv("TMPDIR", (dir / "tmp").c_str(), 1);
-    const std::string log = "--log-json=" + (dir / "log");
+    const std::string log = "--log-json=" + (dir / "log"), saved = "--checkpoint=" + (dir / "saved");
     execl(PENSTOCK_TOOL, "penstock", "train", "--steps=100000", "--layers=1", "--width=8", "--heads=1",
-          "--seq=6", log.c_str(), nullptr);
+          "--seq=6", "--checkpoint-every=2", log.c_str(), saved.c_str(), nullptr);
     _exit(127);
   }
   std::string shown;
-  EXPECT_TRUE(read_until(terminal, "step 3/100000", shown)) << shown;
-  EXPECT_THAT(shown, AllOf(HasSubstr("\r\x1b[K[>"), HasSubstr(" left")));
+  EXPECT_TRUE(read_until(terminal, "step 9/100000", shown)) << shown;
+  // One line that is drawn again and again, and never so long that the terminal would break it.
+  std::vector<std::string> bars = bars_of(shown);
+  ASSERT_GE(bars.size(), 9U) << shown;
+  bars.resize(8);
+  for (std::size_t i = 0; i < bars.size(); ++i) {
+    EXPECT_THAT(bars[i], AllOf(testing::StartsWith("[>"), HasSubstr(" left"),
+                               HasSubstr("step " + std::to_string(i + 1) + "/100000")));
+    EXPECT_EQ(bars[i].size(), columns - 1U) << "cut to the terminal's width";
+  }
+  EXPECT_EQ(shown.find('\n', shown.find("step 1/100000")), std::string::npos) << shown;
   ASSERT_EQ(write(terminal, "\x03", 1), 1);
   read_until(terminal, "\x04 never", shown);  // to its end
+  EXPECT_TRUE(shown.ends_with("\r\n")) << "the shell's next words would stand on the bar: " << shown;
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status));

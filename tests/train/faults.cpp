@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <random>
 #include <set>
 #include <sstream>
+#include <thread>
 
 namespace penstock::test {
 namespace fs = std::filesystem;
@@ -30,15 +34,46 @@ std::set<std::string> shared_memory() {
 }
 
 // What must not be there once a run is over.
-std::string left_behind(const std::string& directory, const std::set<std::string>& shared_before, bool well) {
+std::string left_behind(const std::string& directory, bool well) {
   std::string left = processes_with(directory);
   for (const auto& entry : fs::directory_iterator(directory + "/tmp")) left += entry.path().string() + "\n";
-  for (const std::string& name : shared_memory())
-    if (!shared_before.contains(name)) left += "/dev/shm/" + name + "\n";
   if (!well || !fs::exists(directory + "/saved")) return left;
   for (const auto& entry : fs::directory_iterator(directory + "/saved"))
     if (entry.path().extension() == ".incomplete") left += entry.path().string() + "\n";
   return left;
+}
+
+FaultRun run_one(const FaultCase& fault) {
+  const std::string& directory = fault.directory;
+  fs::create_directories(directory + "/tmp");
+  const std::string log = directory + "/log";
+  std::vector<std::string> line{PENSTOCK_TOOL,
+                                "train",
+                                "--steps=6",
+                                "--layers=2",
+                                "--width=8",
+                                "--heads=1",
+                                "--seq=6",
+                                "--batch=4",
+                                "--microbatches=2",
+                                "--sample=0",
+                                "--checkpoint-every=2",
+                                "--checkpoint=" + directory + "/saved",
+                                "--log-json=" + log};
+  for (const std::string& word : fault.words) {  // these win
+    const std::string name = word.substr(0, word.find('=') + 1);
+    std::erase_if(line, [&](const std::string& old) { return old.starts_with(name); });
+    line.push_back(word);
+  }
+  std::vector<std::string> all{"PENSTOCK_FAULT=" + fault.faults, "TMPDIR=" + directory + "/tmp"};
+  all.insert(all.end(), fault.settings.begin(), fault.settings.end());
+  const auto start = std::chrono::steady_clock::now();
+  FaultRun run;
+  run.outcome = run_program(line, all);
+  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  run.losses = losses_of(log);
+  run.left = left_behind(directory, run.outcome.code == 0);
+  return run;
 }
 
 }  // namespace
@@ -65,38 +100,26 @@ std::vector<std::string> losses_of(const std::string& log) {
   return losses;
 }
 
+std::vector<FaultRun> run_with_faults(const std::vector<FaultCase>& cases, std::size_t at_once) {
+  const std::set<std::string> shared_before = shared_memory();
+  std::vector<FaultRun> runs(cases.size());
+  std::atomic<std::size_t> next = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < std::min(at_once, cases.size()); ++i)
+      threads.emplace_back([&] {
+        for (std::size_t mine = next++; mine < cases.size(); mine = next++) runs[mine] = run_one(cases[mine]);
+      });
+  }
+  // Whose it is cannot be told.
+  for (const std::string& name : shared_memory())
+    if (!shared_before.contains(name)) runs.front().left += "/dev/shm/" + name + "\n";
+  return runs;
+}
+
 FaultRun run_with_faults(const std::string& faults, const std::vector<std::string>& words,
                          const std::string& directory, const std::vector<std::string>& settings) {
-  fs::create_directories(directory + "/tmp");
-  const std::string log = directory + "/log";
-  std::vector<std::string> line{PENSTOCK_TOOL,
-                                "train",
-                                "--steps=6",
-                                "--layers=2",
-                                "--width=8",
-                                "--heads=1",
-                                "--seq=6",
-                                "--batch=4",
-                                "--microbatches=2",
-                                "--sample=0",
-                                "--checkpoint-every=2",
-                                "--checkpoint=" + directory + "/saved",
-                                "--log-json=" + log};
-  for (const std::string& word : words) {  // these win
-    const std::string name = word.substr(0, word.find('=') + 1);
-    std::erase_if(line, [&](const std::string& old) { return old.starts_with(name); });
-    line.push_back(word);
-  }
-  std::vector<std::string> all{"PENSTOCK_FAULT=" + faults, "TMPDIR=" + directory + "/tmp"};
-  all.insert(all.end(), settings.begin(), settings.end());
-  const std::set<std::string> shared_before = shared_memory();
-  const auto start = std::chrono::steady_clock::now();
-  FaultRun run;
-  run.outcome = run_program(line, all);
-  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  run.losses = losses_of(log);
-  run.left = left_behind(directory, shared_before, run.outcome.code == 0);
-  return run;
+  return run_with_faults({{faults, words, directory, settings}}, 1).front();
 }
 
 double bound(int faults, const FaultRun& quiet) {
@@ -109,34 +132,47 @@ void soak(unsigned seed, int runs, int each) {
   std::mt19937 random(seed);
   const auto pick = [&](const std::vector<std::string>& list) { return list[random() % list.size()]; };
   const TempDir dir;
-  const std::vector<std::string> more{"--steps=12", "--timeout=5"}, settings{"PENSTOCK_HEARTBEAT=5"};
-  const FaultRun quiet = run_with_faults("", more, dir / "quiet");
-  ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
+  // A rank that stalls is known by --timeout alone, also where it has not joined the others yet.
+  const std::vector<std::string> more{"--steps=12", "--timeout=10", "--max-restarts=" + std::to_string(each)},
+      settings{"PENSTOCK_HEARTBEAT=5"};
+  std::vector<FaultCase> cases{{"", more, dir / "quiet", settings}};
   for (int run = 0; run < runs; ++run) {
-    std::string faults;
-    for (int attempt = 0; attempt < each; ++attempt) {
-      const int rank = static_cast<int>(random() % 2);
+    // In the order of their steps, so that each of them is met: a run does not come back to an earlier one.
+    constexpr int steps = 12, end = steps + 1;
+    std::multimap<int, std::string> faults;
+    for (int i = 0; i < each; ++i) {
+      const int rank = static_cast<int>(random() % 2), step = 2 * (1 + static_cast<int>(random() % 6));
       const std::string stage = std::to_string(rank);
       const std::string place =
           pick({"action=" + stage + "F0", "action=" + stage + "F1", "action=" + stage + "B0",
                 "action=" + stage + "B1", rank == 0 ? "action=0SEND_F1" : "action=1SEND_B1", "at=setup",
                 "at=start", "at=step", "at=update", "at=checkpoint", "at=end"});
-      const bool whole = place == "at=setup" || place == "at=start" || place == "at=end";
-      const std::string step = whole ? "" : " step=" + std::to_string(2 * (1 + random() % 6));
       std::string kind = pick({"kill", "kill", "exit", "throw", "throw", "stop", "stall", "cut"});
       if (kind == "cut" && place == "at=start") kind = "kill";  // there is nothing to cut yet
-      faults += kind + " rank=" + stage + step + " " + place + " attempt=" + std::to_string(attempt) + ";";
+      const bool whole = place == "at=setup" || place == "at=start" || place == "at=end";
+      const std::string fault = kind + " rank=" + stage + " " + place;
+      faults.emplace(place == "at=end" ? end : step, whole ? fault : fault + " step=" + std::to_string(step));
     }
-    SCOPED_TRACE(faults);
-    std::vector<std::string> words = more;
-    words.push_back("--max-restarts=" + std::to_string(each));
-    const FaultRun result = run_with_faults(faults, words, dir / std::to_string(run), settings);
+    std::string text;
+    int attempt = 0;
+    for (const auto& [step, fault] : faults) text += fault + " attempt=" + std::to_string(attempt++) + "; ";
+    cases.push_back({text, more, dir / std::to_string(run), settings});
+  }
+  const std::vector<FaultRun> results = run_with_faults(cases, kAtOnce);
+  const FaultRun& quiet = results.front();
+  ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
+  ASSERT_EQ(quiet.losses.size(), 12U);
+  for (std::size_t run = 1; run < results.size(); ++run) {
+    SCOPED_TRACE(cases[run].faults);
+    const FaultRun& result = results[run];
     EXPECT_EQ(result.outcome.code, 0) << result.outcome.err;
     EXPECT_EQ(result.losses, quiet.losses);
     EXPECT_EQ(result.left, "");
+    const std::string all = std::to_string(each);
+    EXPECT_NE(result.outcome.err.find("restarting (" + all + " of " + all + ")"), std::string::npos)
+        << "not every fault was met: " << result.outcome.err;
     EXPECT_LT(result.seconds, bound(each, quiet)) << result.outcome.err;
-    std::printf("run %d of %d: %d faults in %.0f s\n", run + 1, runs, each, result.seconds);
-    std::fflush(stdout);
+    std::printf("run %zu of %d: %d faults in %.0f s\n", run, runs, each, result.seconds);
   }
 }
 

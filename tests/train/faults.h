@@ -17,15 +17,29 @@ struct FaultRun {
 };
 
 //! `settings` are `NAME=VALUE` of the environment.
+struct FaultCase {
+  std::string faults;
+  std::vector<std::string> words;
+  std::string directory;
+  std::vector<std::string> settings{};
+};
+
 FaultRun run_with_faults(const std::string& faults, const std::vector<std::string>& words,
                          const std::string& directory, const std::vector<std::string>& settings = {});
 
+//! How many runs with faults two cores carry at a time: most of such a run is waiting for silence.
+constexpr std::size_t kAtOnce = 5;
+
+//! Several, so many at a time.
+std::vector<FaultRun> run_with_faults(const std::vector<FaultCase>& cases, std::size_t at_once);
+
 //! A command ends, or has started again, at most 30 s after each fault. Beside that the ranks must start and
 //! compute, which takes what the machine takes at this hour: each attempt gets three times the seconds of a
-//! quiet run that was just measured.
+//! quiet run that was measured beside it.
 double bound(int faults, const FaultRun& quiet);
 
-//! Runs that meet random faults, `each` one after the other, must end with the losses of a quiet run.
+//! Runs that meet random faults, `each` one after the other, must end with the losses of a quiet run. Some
+//! go on at the same time.
 void soak(unsigned seed, int runs, int each);
 
 //! The losses of a log, as text.

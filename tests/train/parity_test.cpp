@@ -41,7 +41,8 @@ TEST(LossCurve, DoesNotDependOnTheTopology) {
         Topology{2, 2, 1, 2, "1F1B"}, Topology{2, 2, 2, 4, "ZBVZeroBubble"},
         Topology{1, 2, 1, 4, "1F1B", Sharding::Full}, Topology{2, 2, 2, 4, "ZBVZeroBubble", Sharding::Full},
         Topology{1, 1, 1, 2, "1F1B", Sharding::None, 2}, Topology{2, 2, 1, 2, "ZB1P", Sharding::None, 2},
-        Topology{2, 1, 1, 4, "auto"}, Topology{2, 1, 2, 4, "auto"}}) {
+        Topology{2, 2, 1, 2, "1F1B", Sharding::Full, 2}, Topology{2, 1, 1, 4, "auto"},
+        Topology{2, 1, 2, 4, "auto"}}) {
     SCOPED_TRACE(std::string(topology.schedule) + " pp " + std::to_string(topology.pp) + " dp " +
                  std::to_string(topology.dp) + " V " + std::to_string(topology.stages_per_rank) + " M " +
                  std::to_string(topology.microbatches));
@@ -79,6 +80,8 @@ TEST(LossCurve, IsThatOfTheWholeBatchWithAccumulationClippingDecayAndRecomputati
   other = with({2, 2, 1, 2, "ZB1P"}, options);
   other.accumulate = 2;
   expect_close(small_run(other).losses, expected);
+  for (const Sharding sharding : {Sharding::None, Sharding::Full})
+    expect_close(small_run(with({2, 2, 1, 2, "1F1B", sharding, 2}, options)).losses, expected);
 }
 
 TEST(LossCurve, InBfloat16StaysNearFloat32AndFalls) {

@@ -12,6 +12,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -91,9 +92,10 @@ train::RunResult train_model(const World& world, const TrainSettings& asked, tra
 
 int be_a_training_rank(const TrainSettings& asked) {
   train::announce_start();
-  const World world =
-      init({.backend = parse_backend(asked.backend),
-            .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(asked.timeout * 1000))});
+  InitOptions how{.backend = parse_backend(asked.backend)};
+  how.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(asked.timeout * 1000));
+  how.join_timeout = std::min(how.join_timeout, how.timeout);  // a rank that does not come does not move
+  const World world = init(how);
   const DisplayForm form = display_form();
   const auto display = make_display(form);
   const bool first = world.rank().value == 0;

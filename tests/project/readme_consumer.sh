@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# The README's "In your own CMake project", to the letter, in an empty home.
+# usage: readme_consumer.sh CHECKOUT BUILD TORCH
+set -euo pipefail
+checkout=$1 build=$2 torch=$3
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+mkdir -p "$dir/home" "$dir/bin" "$dir/checkout/build"
+ln -s "$checkout/examples" "$dir/checkout/examples"
+ln -s "$build" "$dir/checkout/build/release"
+# Which libtorch is the one thing that depends on the machine.
+printf '#!/bin/sh\necho %s\n' "$torch" > "$dir/bin/python3"
+chmod +x "$dir/bin/python3"
+export HOME=$dir/home PATH=$dir/bin:$PATH
+
+section() { sed -n '/^### In your own CMake project$/,/^Without an install/p' "$checkout/README.md"; }
+# Number and language of a block.
+block() { section | awk -v want="$1" -v open="\`\`\`$2" '$0 == "```" && on { on = 0 } on { print } $0 == open && ++count == want { on = 1 }'; }
+cd "$dir/checkout"
+block 1 sh | bash -euo pipefail > "$dir/installed"
+block 1 cmake > ~/mine/CMakeLists.txt
+cat ~/mine/CMakeLists.txt
+block 2 sh | bash -euo pipefail | tee "$dir/said"
+grep -q '^step 60 loss 0\.0' "$dir/said" || { echo "the program did not train"; exit 1; }

@@ -27,7 +27,7 @@ grep -q '^step 201/300 ' said || fail "it did not go on from its checkpoint"
 grep -q ' from step 201$' said || fail "it does not say where it goes on"
 grep -q measured runs/mine.html || fail "there is no timeline"
 # The curve goes on falling, and the weights that come back are the model's, changed.
-loss() { sed -n "s/^step $1  *loss \([0-9.]*\).*/\1/p" said; }
+loss() { sed -n "s|^step $1  *loss \([0-9.]*\).*|\1|p" said; }
 awk -v a="$(loss 1/200)" -v b="$(loss 200/200)" -v c="$(loss 300/300)" 'BEGIN { exit !(b < 0.8 * a && c < b) }' ||
   fail "the loss does not fall: $(loss 1/200), $(loss 200/200), $(loss 300/300)"
 "$python" - <<'TEXT'

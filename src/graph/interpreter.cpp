@@ -133,7 +133,10 @@ class Compiler {
     std::vector<Operand> operands;
     for (std::size_t i = 0; i < node.args.size(); ++i) {
       const c10::Type* type = node.op ? node.op->schema().arguments()[i].type().get() : nullptr;
-      operands.push_back(operand(program, node.args[i], type));
+      const bool device = type && without_optional(*type).kind() == c10::TypeKind::DeviceObjType;
+      // A factory without a device makes its tensor on the default one, which is baked in as well.
+      const bool moved = device && device_ && node.args[i].constant() && reads_no_tensor(node);
+      operands.push_back(operand(program, moved ? Arg{IValue(*device_)} : node.args[i], type));
     }
     for (const ValueId id : last) {
       make_last(program, operands, place(id).index);
@@ -197,6 +200,12 @@ class Compiler {
     }
     if (kinds == "tto") return add(program.affine, Call::Affine, static_cast<AffineFunction*>(nullptr));
     return Call::Boxed;
+  }
+
+  bool reads_no_tensor(const Node& node) const {
+    bool none = true;
+    for_each_read(node, [&](ValueId id) { none = none && graph_.value(id).type != ValueType::Tensor; });
+    return none;
   }
 
   static bool is_tensor(const c10::Type& type) { return type.kind() == c10::TypeKind::TensorType; }

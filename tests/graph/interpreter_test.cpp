@@ -71,6 +71,16 @@ TEST(Interpreter, MovesBakedDevices) {
   return %a
 })");
   EXPECT_TRUE(Interpreter(graph, at::Device(at::kMeta)).run({}, {})[0].toTensor().is_meta());
+  // Where none is given, a factory takes the stage's, and what is made like another tensor takes that one's.
+  const Graph silent = parse_graph(R"(graph {
+  inputs ((%x,), {})
+  %a = aten::zeros([3], None, None, None, None)
+  %b = aten::zeros_like(%x, None, None, None, None, None)
+  return (%a, %b)
+})");
+  const auto made = Interpreter(silent, at::Device(at::kMeta)).run({at::ones({3})}, {});
+  EXPECT_TRUE(made[0].toTensor().is_meta());
+  EXPECT_TRUE(made[1].toTensor().is_cpu());
 }
 
 TEST(Interpreter, WritesBackMutations) {

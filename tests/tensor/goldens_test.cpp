@@ -266,7 +266,7 @@ TEST(Goldens, ResultsPartsAndGradientsEqualTheReferences) {
   SCOPED_TRACE("seed " + seed);
   const Outcome made =
       run_program({python, "-W", "ignore", PENSTOCK_SOURCE_DIR "/tests/tensor/make_goldens.py", file,
-                   "--seed", seed, "--layouts", "8"});
+                   "--seed", seed, "--layouts", "4"});
   ASSERT_EQ(made.code, 0) << made.err;
   compare_with_goldens(file);
 }

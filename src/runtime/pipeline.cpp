@@ -30,13 +30,14 @@ std::string current_cause() {
   }
 }
 
-// Runs `body`; if it throws, the other ranks learn why before it goes on.
+// Runs `body`; if it throws, the other ranks learn why before it goes on, unless they find the same by
+// themselves (`common`): told of it, a slower one would raise PeerFailed instead.
 template <class Body>
-auto telling(const Group& group, Body&& body) {
+auto telling(const Group& group, Body&& body, const bool& common = false) {
   try {
     return body();
   } catch (...) {
-    if (group.size() > 1) group.fail(current_cause());
+    if (group.size() > 1 && !common) group.fail(current_cause());
     throw;
   }
 }
@@ -68,6 +69,7 @@ struct PipelineSchedule::Content {
   BufferPool pool;
   std::uint64_t steps = 0;
   bool failed = false;
+  bool common_fault = false;  // every rank throws the same
 };
 
 const Program& PipelineSchedule::Content::program_for(bool train) {
@@ -90,6 +92,7 @@ StepShapes PipelineSchedule::Content::shapes_of(const std::vector<StepNote>& not
     for (std::size_t rank = 0; rank < notes.size(); ++rank) {
       if (!known_of_rank[rank].contains(notes[rank].signatures[m])) who += " " + std::to_string(rank);
     }
+    common_fault = true;
     throw ShapeError(
         "the shapes of the batch changed, and this pipeline's are static (inputs of rank" + who + ")",
         {.microbatch = MicrobatchId(static_cast<std::int64_t>(m))},
@@ -177,13 +180,14 @@ StepResult PipelineSchedule::step(const StepInput& input) {
                      "rebuild the world and make a new pipeline");
   }
   try {
-    StepResult result = telling(content.setup.group, [&] {
+    const auto run = [&] {
       if (!at::GradMode::is_enabled() && content.setup.program.has_backward()) {
         throw UsageError("step needs gradients, and they are switched off here", {.rank = content.setup.rank},
                          "call eval, or leave the no-grad scope");
       }
       return content.run(input, true);
-    });
+    };
+    StepResult result = telling(content.setup.group, run, content.common_fault);
     ++content.steps;
     return result;
   } catch (...) {
@@ -197,7 +201,8 @@ StepResult PipelineSchedule::step(Args args, c10::IValue target, Kwargs kwargs) 
 }
 
 StepResult PipelineSchedule::eval(const StepInput& input) {
-  return telling(content_->setup.group, [&] { return content_->run(input, false); });
+  return telling(
+      content_->setup.group, [&] { return content_->run(input, false); }, content_->common_fault);
 }
 
 StepResult PipelineSchedule::eval(Args args, c10::IValue target, Kwargs kwargs) {

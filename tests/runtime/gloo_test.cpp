@@ -113,7 +113,7 @@ const RankFunction growing("growing", [] {
   pipeline.step(model.batch(8));
   try {
     pipeline.step(model.batch(40));
-  } catch (const ShapeError& e) {
+  } catch (const Error& e) {
     std::cout << e.message() << std::endl;
   }
   return 0;

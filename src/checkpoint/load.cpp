@@ -142,8 +142,9 @@ LoadReport judge(const Checkpoint& checkpoint, const Findings& found, const Load
   refuse("of another shape", report.reshaped, options.allow_reshaped, "allow_reshaped");
   section(message, "that do not fit", list(found.wrong));
   if (message.empty()) return report;
-  throw CheckpointError(checkpoint.path() + " does not hold what the model asks for:" + message, {},
-                        flags.empty() ? "" : "load with " + flags + " if that is meant");
+  throw CheckpointError(
+      checkpoint.path() + " does not hold what the model asks for:" + message, {},
+      flags.empty() ? "" : "load with " + flags + " (train --resume-partly) if that is meant");
 }
 
 LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Content& content,

@@ -114,6 +114,7 @@ Saves::Saves(const Mesh& mesh, const RunOptions& options) : mesh_(mesh), options
 std::vector<std::string> Saves::remarks() const {
   if (!resume_) return {};
   std::vector<std::string> remarks = resume_->passed_over;
+  remarks.insert(remarks.end(), passed_over_.begin(), passed_over_.end());
   const std::string seed = resume_->checkpoint.note("seed");
   if (!seed.empty() && seed != std::to_string(options_.seed))
     remarks.push_back("the checkpoint is of a run with seed " + seed + ", and this one has " +
@@ -123,7 +124,15 @@ std::vector<std::string> Saves::remarks() const {
 
 void Saves::load(const Assembly& assembly) {
   if (!resume_) return;
-  resume_->checkpoint.load(pieces_of(assembly), mesh_.world);
+  const bool any = options_.checkpoint.partly;
+  const LoadReport report = resume_->checkpoint.load(
+      pieces_of(assembly), mesh_.world, {.allow_missing = any, .allow_extra = any, .allow_reshaped = any});
+  const auto remark = [&](const std::vector<std::string>& titles, const std::string& what) {
+    if (!titles.empty()) passed_over_.push_back(what + ": " + join(titles, ", "));
+  };
+  remark(report.missing, "not in the checkpoint, left as they begin");
+  remark(report.extra, "in the checkpoint, but not in the model");
+  remark(report.reshaped, "of another shape in the checkpoint, left as they begin");
   copy_to_twins(assembly);
   assembly.pipeline->set_steps(static_cast<std::uint64_t>(step() * options_.accumulate));
 }

@@ -46,6 +46,7 @@ class Saves {
   const Mesh& mesh_;
   const RunOptions& options_;
   std::optional<ResumePoint> resume_;
+  std::vector<std::string> passed_over_;  // tensors that were not loaded, where that is allowed
   std::unique_ptr<CheckpointWriter> writer_;
 };
 

@@ -97,6 +97,33 @@ TEST(Eval, ALossIsTheMeanOverAllExamples) {
   EXPECT_EQ(json["outputs"]["output.logits"]["shape"], (std::vector<int>{5, 8, 17}));
 }
 
+TEST(Eval, RunsOverPipelineDataAndTensorRanksAlike) {
+  const std::string model = PENSTOCK_SOURCE_DIR "/examples/exported/gpt.pt2";
+  const Tensors inputs{{"tokens", at::arange(56, at::kLong).view({7, 8}) % 17},
+                       {"targets", at::arange(3, 59, at::kLong).view({7, 8}) % 17}};
+  ASSERT_EQ(eval(model, inputs).code, 0);
+  const Tensors whole = load_safetensors(file_of("out.safetensors"));
+  using Words = std::vector<std::string>;
+  for (const Words& over : {Words{"--dp", "3"}, Words{"--tp", "2"},
+                            Words{"--ranks", "8", "--dp", "2", "--tp", "2", "--microbatches", "2"}}) {
+    SCOPED_TRACE(::testing::PrintToString(over));
+    const auto result = eval(model, inputs, over);
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("7 examples in"));
+    const Tensors cut = load_safetensors(file_of("out.safetensors"));
+    ASSERT_EQ(cut.size(), whole.size());
+    for (const auto& [name, tensor] : whole)
+      EXPECT_TRUE(at::allclose(cut.at(name), tensor, 1e-5, 1e-6)) << name;
+  }
+  // A model of a fixed batch gives each replica whole batches: of 3, 2 and 1.
+  const at::Tensor x = at::arange(90, at::kFloat).view({6, 5, 3}) / 90;
+  ASSERT_EQ(eval(archive("lstm.pt2"), {{"x", x}}).code, 0);
+  const Tensors one = load_safetensors(file_of("out.safetensors"));
+  ASSERT_EQ(eval(archive("lstm.pt2"), {{"x", x}}, {"--dp", "2"}).code, 0);
+  for (const auto& [name, tensor] : load_safetensors(file_of("out.safetensors")))
+    EXPECT_TRUE(at::equal(tensor, one.at(name))) << name;
+}
+
 TEST(Eval, SaysWhatIsWrong) {
   const at::Tensor x = at::zeros({4, 6});
   const std::string mlp = archive("mlp.pt2"), lstm = archive("lstm.pt2");
@@ -115,7 +142,14 @@ TEST(Eval, SaysWhatIsWrong) {
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "2", "--stages", "3"}), 2),
               HasSubstr("3 stages cannot be dealt to 2 ranks"));
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--schedule", "1F2B"}), 2), HasSubstr("1F1B"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--tp", "2"}), 2), HasSubstr("pipeline ranks only"));
+  EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--tp", "2"}), 2),
+              HasSubstr("that 2 tensor-parallel ranks could share"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--dp", "5"}), 2),
+              HasSubstr("4 examples cannot be shared by 5 data-parallel ranks"));
+  EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({6, 5, 3})}}, {"--dp", "4"}), 2),
+              HasSubstr("in batches of 2 cannot be shared by 4"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "3", "--dp", "2"}), 2),
+              HasSubstr("--ranks 3 is not --pp x --dp x --tp, which is 2"));
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "0"}), 2), HasSubstr("--ranks must be 1 or more"));
   EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({3, 5, 3})}}), 2), HasSubstr("fixed batch of 2"));
   EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--microbatches", "4"}), 2),

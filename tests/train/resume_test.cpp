@@ -98,6 +98,26 @@ TEST(Resume, PassesOverADamagedCheckpointAndNamesIt) {
   EXPECT_THAT(notes.all, testing::HasSubstr("step-00000006"));
 }
 
+TEST(Resume, LoadsPartlyOnlyWhereThatIsAsked) {
+  at::set_num_threads(1);
+  const TempDir dir;
+  // SGD keeps no averages, which AdamW then misses.
+  RunOptions options = options_of(kTopologies[1], 2, dir / "c", false);
+  options.optimizer.kind = OptimizerKind::Sgd;
+  small_run(options);
+  options = options_of(kTopologies[1], 4, dir / "c", true);
+  try {
+    small_run(options);
+    ADD_FAILURE() << "states that are not there were passed over in silence";
+  } catch (const Error& error) {
+    EXPECT_THAT(std::string(error.what()) + error.hint(), testing::HasSubstr("--resume-partly"));
+  }
+  options.checkpoint.partly = true;
+  Notes notes;
+  EXPECT_EQ(small_run(options, &notes).losses.size(), 2U);
+  EXPECT_THAT(notes.all, testing::HasSubstr("not in the checkpoint, left as they begin: "));
+}
+
 TEST(Resume, RefusesWhatItCannotGoOnFrom) {
   at::set_num_threads(1);
   const TempDir dir;

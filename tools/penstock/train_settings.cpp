@@ -78,6 +78,8 @@ void TrainSettings::declare(Settings& s) {
                           {{"stop", StoragePolicy::Stop}, {"warn", StoragePolicy::Warn}},
                           "when one cannot be written");
   s.add("--resume", run.checkpoint.resume, "go on from the newest complete checkpoint");
+  s.add("--resume-partly", run.checkpoint.partly,
+        "with --resume: load what fits of a checkpoint whose tensors differ, and say what does not");
   s.add("--max-restarts", max_restarts,
         "start again after a failure, from the last checkpoint, at most so often");
   s.add("--timeout", timeout, "seconds that a rank waits for another that neither fails nor moves");
@@ -148,6 +150,8 @@ void TrainSettings::settle() {
   }
   if (run.checkpoint.resume && run.checkpoint.directory.empty())
     throw UsageError("--resume needs --checkpoint DIR, the directory of the checkpoints");
+  if (run.checkpoint.partly && !run.checkpoint.resume)
+    throw UsageError("--resume-partly is for --resume", {}, "give both");
   if (run.checkpoint.every > 0 && run.checkpoint.directory.empty())
     throw UsageError("--checkpoint-every needs --checkpoint DIR");
   if (max_restarts < 0 || !(timeout > 0))

@@ -59,6 +59,7 @@ struct CheckpointOptions {
   std::int64_t every = 0;  //!< steps; 0: at the end only
   int keep = 3;            //!< complete ones that are kept
   bool resume = false;
+  bool partly = false;  //!< go on although the checkpoint lacks tensors, has others or some of another shape
   StoragePolicy on_error = StoragePolicy::Stop;
 };
 

@@ -1,5 +1,5 @@
 // `penstock eval`: runs an exported model over ranks on the examples of a safetensors file. The command
-// starts itself once for each rank; the rank of the last stage writes the outputs.
+// starts itself once for each rank; the rank of the last stage of the first replica writes the outputs.
 #include "arguments.h"
 #include "commands.h"
 #include "launching.h"
@@ -14,8 +14,11 @@
 #include <penstock/comm/world.h>
 #include <penstock/graph/module.h>
 #include <penstock/graph/pt2.h>
+#include <penstock/parallel/find_plan.h>
+#include <penstock/parallel/tensor_parallel.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/schedule/generate.h>
+#include <penstock/tensor/mesh.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <ATen/Parallel.h>
@@ -24,6 +27,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <numeric>
 
 namespace penstock::tool {
 namespace {
@@ -32,7 +36,7 @@ struct EvalJob {
   std::string model, input, output;
   CutOptions cut;
   RankOptions over;
-  int ranks = 1;
+  RankCounts ranks;
   bool json = false;
 };
 
@@ -41,7 +45,7 @@ SplitSpec spec_of(const EvalJob& job) {
   if (const auto spec = job.cut.spec()) return *spec;
   const int usual = info_of(parse_schedule_kind(job.over.schedule)).default_stages_per_rank;
   const auto each = static_cast<int>(job.over.stages_per_rank.value_or(usual));
-  return Balanced{job.ranks * each, job.cut.by};
+  return Balanced{job.ranks.pp * each, job.cut.by};
 }
 
 std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& outputs, std::int64_t rows,
@@ -49,7 +53,7 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
   if (job.json) {
     JsonWriter json;
     json.begin_object().field("examples", rows).field("microbatches", microbatches);
-    json.field("ranks", job.ranks).field("stages", stages).field("seconds", seconds);
+    json.field("ranks", job.ranks.all()).field("stages", stages).field("seconds", seconds);
     json.key("outputs").begin_object();
     for (const auto& [name, tensor] : outputs) {
       json.key(name)
@@ -62,10 +66,12 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
     }
     return json.end_object().end_object().text() + "\n";
   }
+  const int ranks = job.ranks.all(), replicas = job.ranks.dp;
   std::string text = std::to_string(rows) + " examples in " + std::to_string(microbatches) +
-                     (microbatches == 1 ? " microbatch" : " microbatches") + " through " +
-                     std::to_string(stages) + (stages == 1 ? " stage" : " stages") + " on " +
-                     std::to_string(job.ranks) + (job.ranks == 1 ? " rank" : " ranks") + ": " +
+                     (microbatches == 1 ? " microbatch" : " microbatches") +
+                     (replicas == 1 ? "" : " of each of " + std::to_string(replicas) + " replicas") +
+                     " through " + std::to_string(stages) + (stages == 1 ? " stage" : " stages") + " on " +
+                     std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") + ": " +
                      seconds_text(seconds) + "\n";
   for (const auto& [name, tensor] : outputs) {
     std::vector<std::string> sizes;
@@ -76,39 +82,87 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
 }
 
 struct Loaded {
-  ModelData data;
+  ModelData data;  // of the replica
   int microbatches;
+  std::vector<std::int64_t> rows;  // of each replica
   Pipe pipe;
 };
 
-//! Model and examples, and whether they fit each other and the ranks.
-Loaded load(const EvalJob& job) {
+//! Model and examples of a replica, and whether they fit each other and the ranks.
+Loaded load(const EvalJob& job, int replica) {
   const Graph graph = Pt2Archive(job.model).graph();
-  ModelData data = read_model_data(graph, job.input);
-  const int microbatches = data.microbatches_for(graph, job.over.microbatches, job.ranks);
-  const std::vector<c10::IValue> example = data.example(microbatches);
+  const ModelData all = read_model_data(graph, job.input);
+  std::vector<std::int64_t> rows;
+  std::vector<int> microbatches;
+  for (int other = 0; other < job.ranks.dp; ++other) {
+    const ModelData part = all.part(graph, job.ranks.dp, other);
+    rows.push_back(part.rows);
+    microbatches.push_back(part.microbatches_for(graph, job.over.microbatches, job.ranks.pp));
+  }
+  ModelData data = all.part(graph, job.ranks.dp, replica);
+  const int mine = microbatches[static_cast<std::size_t>(replica)];
+  const std::vector<c10::IValue> example = data.example(mine);
   check_inputs(graph, example);
   Pipe pipe = load_pt2(job.model, spec_of(job), {}, example);
   const int stages = pipe.num_stages();
-  if (stages % job.ranks != 0) {
+  if (stages % job.ranks.pp != 0) {
     throw UsageError(
-        std::to_string(stages) + " stages cannot be dealt to " + std::to_string(job.ranks) + " ranks", {},
+        std::to_string(stages) + " stages cannot be dealt to " + std::to_string(job.ranks.pp) + " ranks", {},
         "every rank holds the same number");
   }
-  return {std::move(data), microbatches, std::move(pipe)};
+  return {std::move(data), mine, std::move(rows), std::move(pipe)};
+}
+
+//! How the model's layers are shared by tensor-parallel ranks; every stage takes its own of it, and gives
+//! whole outputs.
+ParallelPlan tensor_plan(const Graph& graph, int ranks) {
+  FoundPlan found = find_parallel_plan(graph, ranks);
+  if (found.plan.empty()) {
+    throw UsageError("no layers of this model were found that " + std::to_string(ranks) +
+                         " tensor-parallel ranks could share" +
+                         (found.whole.empty() ? "" : " (" + join(found.whole, "; ") + ")"),
+                     {}, "leave --tp at 1");
+  }
+  found.plan.emplace_back("", PrepareModuleOutput{Replicate(), true});
+  return std::move(found.plan);
+}
+
+using Outputs = std::map<std::string, at::Tensor>;
+
+//! Of all replicas, on the first; nothing elsewhere.
+Outputs gather(const Group& replicas, const Outputs& mine, const std::vector<std::int64_t>& rows) {
+  if (replicas.rank() != 0) {
+    c10::Dict<std::string, at::Tensor> named;
+    for (const auto& [name, tensor] : mine) named.insert(name, tensor.contiguous());
+    replicas.send_object(named, 0);
+    return {};
+  }
+  std::vector<Outputs> parts{mine};
+  for (int other = 1; other < replicas.size(); ++other) {
+    Outputs& part = parts.emplace_back();
+    for (const auto& item : replicas.recv_object(other).toGenericDict())
+      part.emplace(item.key().toStringRef(), item.value().toTensor());
+  }
+  return join_outputs(parts, rows);
 }
 
 //! What a rank does.
 void be_a_rank(const EvalJob& job, const World& world) {
   const auto started = std::chrono::steady_clock::now();
-  const auto [data, microbatches, pipe] = load(job);
+  const DeviceMesh mesh(world.group(), {job.ranks.pp, job.ranks.dp, job.ranks.tp}, {"pp", "dp", "tp"});
+  const Group& pipeline_group = mesh.group("pp");
+  const Group& replicas = mesh.group("dp");
+  const auto [data, microbatches, rows, pipe] = load(job, replicas.rank());
+  const ParallelPlan plan = job.ranks.tp > 1 ? tensor_plan(pipe.graph(), job.ranks.tp) : ParallelPlan{};
   const int stages = pipe.num_stages();
-  const ScheduleShape shape{job.ranks, stages / job.ranks, microbatches};
+  const ScheduleShape shape{job.ranks.pp, stages / job.ranks.pp, microbatches};
   const Schedule schedule = make_schedule(parse_schedule_kind(job.over.schedule), shape);
   std::vector<PipelineStage> mine;
-  for (const StageId stage : schedule.placement.stages_of(world.rank())) {
-    pipe.get_stage_module(static_cast<int>(stage.value))->train(false);
-    mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, world.group()));
+  for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
+    const std::shared_ptr<GraphModule> module = pipe.get_stage_module(static_cast<int>(stage.value));
+    module->train(false);
+    if (!plan.empty()) parallelize_module(*module, mesh["tp"], plan, UnknownPath::PassOver);
+    mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, pipeline_group));
   }
   PipelineOptions options;
   options.loss = [](const c10::IValue&, const c10::IValue&, const Kwargs&) { return at::Tensor(); };
@@ -123,11 +177,14 @@ void be_a_rank(const EvalJob& job, const World& world) {
   }
   PipelineSchedule pipeline(mine, schedule, pipe.schedule_options(std::move(options)));
   const StepResult result = pipeline.eval(first ? data.args : Args{}, {}, kwargs);
-  if (!last) return;
-  const auto outputs = named_outputs(pipe.graph(), result.outputs, chunk_sizes(data.rows, microbatches));
+  if (!last || mesh.group("tp").rank() != 0) return;
+  const Outputs outputs = gather(
+      replicas, named_outputs(pipe.graph(), result.outputs, chunk_sizes(data.rows, microbatches)), rows);
+  if (replicas.rank() != 0) return;
   save_safetensors(job.output, outputs);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - started;
-  print(report(job, outputs, data.rows, microbatches, stages, spent.count()));
+  const std::int64_t examples = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  print(report(job, outputs, examples, microbatches, stages, spent.count()));
 }
 
 //! The ranks get the cuts that were found here, once: measured times would differ from rank to rank.
@@ -135,10 +192,11 @@ std::vector<std::string> words_of(const EvalJob& job, const Cuts& cuts) {
   std::vector<std::string> numbers;
   for (const std::size_t cut : cuts) numbers.push_back(std::to_string(cut));
   std::vector<std::string> words{job.model, "--input", job.input, "--output", job.output};
-  words.insert(words.end(), {"--ranks", std::to_string(job.ranks), "--schedule", job.over.schedule});
+  words.insert(words.end(), {"--pp", std::to_string(job.ranks.pp), "--dp", std::to_string(job.ranks.dp)});
+  words.insert(words.end(), {"--tp", std::to_string(job.ranks.tp), "--schedule", job.over.schedule});
   if (job.over.microbatches)
     words.insert(words.end(), {"--microbatches", std::to_string(*job.over.microbatches)});
-  words.insert(words.end(), {"--cuts", join(numbers, ",")});
+  if (!cuts.empty()) words.insert(words.end(), {"--cuts", join(numbers, ",")});
   if (job.json) words.emplace_back("--json");
   return words;
 }
@@ -156,7 +214,7 @@ int eval_command(Arguments& arguments) {
   job.over.declare(arguments, "GPipe");
   arguments.parse();
   job.json = arguments.json();
-  job.ranks = job.over.pipeline_ranks();
+  job.ranks = job.over.counts();
   parse_schedule_kind(job.over.schedule);
   const std::filesystem::path folder = std::filesystem::path(job.output).parent_path();
   if (!folder.empty() && !std::filesystem::is_directory(folder))
@@ -166,12 +224,14 @@ int eval_command(Arguments& arguments) {
     be_a_rank(job, init());
     return 0;
   }
-  if (job.ranks == 1) {
+  if (job.ranks.all() == 1) {
     run_thread_ranks(1, [&](World& world) { be_a_rank(job, world); });
     return 0;
   }
   // What is wrong with the files is said once, before ranks start.
-  LaunchOptions options = ranks_of("eval", job.ranks, words_of(job, load(job).pipe.cuts()));
+  const Loaded checked = load(job, 0);
+  if (job.ranks.tp > 1) tensor_plan(checked.pipe.graph(), job.ranks.tp);
+  LaunchOptions options = ranks_of("eval", job.ranks.all(), words_of(job, checked.pipe.cuts()));
   std::string warnings;  // of a run that fails, the report has them
   options.on_line = [&](Rank, bool is_error, std::string_view line) {
     if (is_error) {

@@ -6,9 +6,12 @@
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/graph/module.h>
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace penstock::tool {
 namespace {
@@ -23,6 +26,18 @@ std::optional<std::int64_t> fixed_batch(const Graph& graph) {
     return meta->sizes[0].expression.empty() ? std::optional(meta->sizes[0].size) : std::nullopt;
   }
   return std::nullopt;
+}
+
+void fill_arguments(ModelData& data, const Graph& graph) {
+  const IValue tree = unflatten(data.leaves, graph.input_structure);
+  data.args = tree.toTupleRef().elements()[0].toTupleRef().elements().vec();
+  for (const auto& entry : tree.toTupleRef().elements()[1].toGenericDict())
+    data.kwargs.insert_or_assign(entry.key().toStringRef(), entry.value());
+}
+
+at::Tensor weighted_mean(const at::Tensor& values, const std::vector<std::int64_t>& rows) {
+  const at::Tensor weights = at::tensor(rows, values.options().dtype(at::kDouble));
+  return ((values.to(at::kDouble) * weights).sum() / weights.sum()).to(values.scalar_type());
 }
 
 bool is_number(const Graph& graph, const Arg& leaf) {
@@ -54,6 +69,28 @@ int ModelData::microbatches_for(const Graph& graph, std::optional<std::int64_t> 
                      {}, "pass a multiple of it, or export the model with a dynamic batch");
   }
   return static_cast<int>(rows / *batch);
+}
+
+ModelData ModelData::part(const Graph& graph, int ranks, int rank) const {
+  if (ranks == 1) return *this;
+  const std::int64_t unit = std::max<std::int64_t>(1, fixed_batch(graph).value_or(1));
+  if (rows / unit < ranks) {
+    throw UsageError(std::to_string(rows) + " examples" +
+                     (unit == 1 ? "" : " in batches of " + std::to_string(unit)) + " cannot be shared by " +
+                     std::to_string(ranks) + " data-parallel ranks");
+  }
+  std::vector<std::int64_t> shares = chunk_sizes(rows / unit, ranks);
+  for (std::int64_t& share : shares) share *= unit;
+  shares.back() += rows % unit;  // too many for the model: microbatches_for says so
+  ModelData mine;
+  mine.rows = shares[static_cast<std::size_t>(rank)];
+  const std::int64_t begin = std::accumulate(shares.begin(), shares.begin() + rank, std::int64_t{0});
+  for (const IValue& leaf : leaves) {
+    const bool has_rows = leaf.isTensor() && leaf.toTensor().dim() > 0;
+    mine.leaves.push_back(has_rows ? IValue(leaf.toTensor().narrow(0, begin, mine.rows)) : leaf);
+  }
+  fill_arguments(mine, graph);
+  return mine;
 }
 
 std::vector<IValue> ModelData::example(int microbatches) const {
@@ -104,10 +141,7 @@ ModelData read_model_data(const Graph& graph, const std::string& path) {
                      "it has " + (there.empty() ? std::string("none") : join(there, ", ")));
   }
   if (data.rows == 0) throw UsageError(quote(path, 200) + " has no examples");
-  const IValue tree = unflatten(data.leaves, graph.input_structure);
-  data.args = tree.toTupleRef().elements()[0].toTupleRef().elements().vec();
-  for (const auto& entry : tree.toTupleRef().elements()[1].toGenericDict())
-    data.kwargs.emplace(entry.key().toStringRef(), entry.value());
+  fill_arguments(data, graph);
   return data;
 }
 
@@ -119,14 +153,23 @@ std::map<std::string, at::Tensor> named_outputs(const Graph& graph, const IValue
   for (std::size_t i = 0; i < leaves.size() && i < paths.size(); ++i) {
     if (!leaves[i].isTensor() || !leaves[i].toTensor().defined()) continue;
     at::Tensor tensor = leaves[i].toTensor();
-    if (is_number(graph, graph.outputs[i]) && tensor.dim() == 1) {
-      const at::Tensor weights = at::tensor(rows, tensor.options().dtype(at::kDouble));
-      tensor = ((tensor.to(at::kDouble) * weights).sum() / weights.sum()).to(tensor.scalar_type());
-    }
+    if (is_number(graph, graph.outputs[i]) && tensor.dim() == 1) tensor = weighted_mean(tensor, rows);
     named.emplace(paths[i], tensor);
   }
   if (named.empty()) throw UsageError("the model gives no tensor");
   return named;
+}
+
+std::map<std::string, at::Tensor> join_outputs(const std::vector<std::map<std::string, at::Tensor>>& parts,
+                                               const std::vector<std::int64_t>& rows) {
+  if (parts.size() == 1) return parts[0];
+  std::map<std::string, at::Tensor> whole;
+  for (const auto& [name, first] : parts[0]) {
+    std::vector<at::Tensor> tensors;
+    for (const auto& part : parts) tensors.push_back(part.at(name));
+    whole[name] = first.dim() == 0 ? weighted_mean(at::stack(tensors), rows) : at::cat(tensors);
+  }
+  return whole;
 }
 
 }  // namespace penstock::tool

@@ -23,6 +23,9 @@ struct ModelData {
   //! As asked for; without, as many as the model's fixed batch needs, or one for each rank. UsageError where
   //! the rows cannot be cut so.
   int microbatches_for(const Graph& graph, std::optional<std::int64_t> asked, int ranks) const;
+  //! Those of a data-parallel rank; whole batches, where the model was exported with a fixed one. UsageError
+  //! where there are fewer than ranks.
+  ModelData part(const Graph& graph, int ranks, int rank) const;
   //! The leaves of the first microbatch.
   std::vector<c10::IValue> example(int microbatches) const;
 };
@@ -34,5 +37,9 @@ ModelData read_model_data(const Graph& graph, const std::string& path);
 //! microbatch become their mean, weighted by rows.
 std::map<std::string, at::Tensor> named_outputs(const Graph& graph, const c10::IValue& outputs,
                                                 const std::vector<std::int64_t>& rows);
+
+//! The same outputs of all data-parallel ranks, which had so many rows, as one.
+std::map<std::string, at::Tensor> join_outputs(const std::vector<std::map<std::string, at::Tensor>>& parts,
+                                               const std::vector<std::int64_t>& rows);
 
 }  // namespace penstock::tool

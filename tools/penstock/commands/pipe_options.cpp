@@ -47,31 +47,33 @@ std::optional<SplitSpec> CutOptions::spec() const {
 
 void RankOptions::declare(Arguments& arguments, const std::string& usual_schedule) {
   schedule = usual_schedule;
-  arguments.option("--ranks", ranks, "how many ranks (processes) hold stages");
-  arguments.option("--pp", pp, "the same");
-  arguments.option("--tp", tp, "tensor-parallel ranks: 1, exported models are not cut that way");
-  arguments.option("--dp", dp, "data-parallel ranks: 1");
+  arguments.option("--ranks", ranks, "how many ranks (processes); alone it means --pp");
+  arguments.option("--pp", pp, "pipeline-parallel ranks, which hold stages");
+  arguments.option("--tp", tp, "tensor-parallel ranks, which share the layers of a stage");
+  arguments.option("--dp", dp, "data-parallel ranks, which share the examples");
   arguments.option("--schedule", schedule, "its name");
   arguments.option("--stages-per-rank", stages_per_rank, "how many stages a rank holds");
   arguments.option("--microbatches", microbatches, "how many parts the examples are cut into");
   arguments.option("--backend", backend, "gloo or auto");
 }
 
-int RankOptions::pipeline_ranks() const {
+RankCounts RankOptions::counts() const {
   const auto at_least_one = [](const std::optional<std::int64_t>& value, const char* name) {
     if (value && (*value < 1 || *value > 4096))
       throw UsageError(std::string(name) + " must be 1 or more, not " + std::to_string(*value));
+    return static_cast<int>(value.value_or(1));
   };
-  at_least_one(ranks, "--ranks");
-  at_least_one(pp, "--pp");
   at_least_one(stages_per_rank, "--stages-per-rank");
   at_least_one(microbatches, "--microbatches");
-  if (tp.value_or(1) != 1 || dp.value_or(1) != 1) {
-    throw UsageError("an exported model runs over pipeline ranks only", {}, "leave --tp and --dp at 1");
+  const int all = at_least_one(ranks, "--ranks");
+  RankCounts counts{at_least_one(pp, "--pp"), at_least_one(dp, "--dp"), at_least_one(tp, "--tp")};
+  if (ranks && !pp) counts.pp = std::max(1, all / (counts.dp * counts.tp));
+  if (ranks && counts.all() != all) {
+    throw UsageError("--ranks " + std::to_string(all) + " is not --pp x --dp x --tp, which is " +
+                     std::to_string(counts.all()));
   }
-  if (ranks && pp && *ranks != *pp) throw UsageError("--ranks and --pp disagree");
   if (backend != "auto" && backend != "gloo") throw UsageError("--backend is gloo or auto");
-  return static_cast<int>(ranks ? *ranks : pp.value_or(1));
+  return counts;
 }
 
 }  // namespace penstock::tool

@@ -24,6 +24,12 @@ struct CutOptions {
   std::optional<SplitSpec> spec() const;
 };
 
+//! How many ranks of each kind.
+struct RankCounts {
+  int pp = 1, dp = 1, tp = 1;
+  int all() const { return pp * dp * tp; }
+};
+
 //! Over what it runs.
 struct RankOptions {
   std::optional<std::int64_t> ranks, pp, tp, dp, stages_per_rank, microbatches;
@@ -31,8 +37,8 @@ struct RankOptions {
   std::string backend = "auto";
 
   void declare(Arguments& arguments, const std::string& usual_schedule);
-  //! How many ranks; UsageError where the options disagree or ask for tensor or data parallelism.
-  int pipeline_ranks() const;
+  //! UsageError where the options disagree.
+  RankCounts counts() const;
 };
 
 }  // namespace penstock::tool

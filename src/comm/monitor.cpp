@@ -118,7 +118,8 @@ void Monitor::run() {
     }
   }
   if (setup_.domain->failure.failed()) {
-    // A rank that computes, and never comes to the operation that the others wait in, has its record read too.
+    // A rank that computes, and never comes to the operation that the others wait in, has its record read
+    // too.
     setup_.domain->recorder.dump("failure");
     return;
   }
@@ -170,6 +171,10 @@ void Monitor::listen_to(Neighbour& neighbour) {
       return;
     }
     neighbour.last_sign = Clock::now();
+    // Where both were held up, by a store that did not answer or a machine that slept, this one may have
+    // looked before the other could speak again.
+    if (suspicion_ && suspicion_->of_silence && suspicion_->failure.rank == neighbour.rank)
+      suspicion_.reset();
     if (std::memchr(signs.data(), kGoodbye, static_cast<std::size_t>(count)) != nullptr)
       neighbour.said_goodbye = true;
   }
@@ -186,7 +191,8 @@ void Monitor::judge(const Neighbour& neighbour) {
     const double limit = std::chrono::duration<double>(setup_.heartbeat_limit).count();
     suspicion_ = Suspicion{
         {neighbour.rank, "gave no sign of life for " + seconds_text(limit) + " (stopped, or cut off)"},
-        Clock::now()};
+        Clock::now(),
+        true};
   }
   if (suspicion_ && Clock::now() - suspicion_->since > kPatience) publish(suspicion_->failure);
 }

@@ -1,7 +1,8 @@
-// Watches the other ranks of a job of processes, on its own thread and with its own client of the store (a blocking call
-// stalls every other call of a client). It learns of failures in three ways:
+// Watches the other ranks of a job of processes, on its own thread and with its own client of the store (a
+// blocking call stalls every other call of a client). It learns of failures in three ways:
 //   - a rank that can still speak, or the launcher that saw it end, writes them into the store;
-//   - each rank keeps a connection to the next one of a ring: it breaks the moment a process ends without a goodbye;
+//   - each rank keeps a connection to the next one of a ring: it breaks the moment a process ends without a
+//   goodbye;
 //   - a second without a sign of life on the ring is normal, a heartbeat limit (15 s) of silence is not.
 // docs/adr/0003 says why each is needed.
 #pragma once
@@ -21,7 +22,7 @@
 namespace penstock {
 
 //! Where failures stand in the store.
-std::string died_key(int attempt);                   //!< written by the launcher
+std::string died_key(int attempt);                    //!< written by the launcher
 std::string failed_key(int attempt, int generation);  //!< written by ranks
 std::string generation_key(int attempt);              //!< of the world that lives; written by ranks
 //! Where a rank's monitor listens; the prefix is that of the attempt and generation.
@@ -38,7 +39,7 @@ class Monitor {
     int attempt = 0;
     int generation = 0;
     int size = 1;
-    std::string address;          //!< of this machine, towards the others
+    std::string address;             //!< of this machine, towards the others
     std::optional<Rank> store_host;  //!< the rank that hosts the store; nothing for the launcher
     std::chrono::milliseconds heartbeat_limit = penstock::heartbeat_limit();
   };
@@ -76,6 +77,7 @@ class Monitor {
   struct Suspicion {
     Failure failure;
     Clock::time_point since;
+    bool of_silence = false;  // withdrawn by the next sign of life
   };
   std::optional<Suspicion> suspicion_;
   std::atomic<bool> stop_{false};

@@ -239,7 +239,10 @@ std::vector<Placements> find_path(c10::IntArrayRef sizes, const MeshState& mesh,
     if (cost > here.cost) continue;
     if (here.at == to) break;
     for (std::size_t axis = 0; axis < from.size(); ++axis) {
-      for (const AxisPlacement& target : {AxisPlacement(Replicate()), to[axis]}) {
+      // A cut that is in neither layout can be the cheapest way past one that hides another.
+      c10::SmallVector<AxisPlacement, 8> targets{Replicate(), to[axis]};
+      for (std::size_t dim = 0; dim < sizes.size(); ++dim) targets.emplace_back(Shard(static_cast<int>(dim)));
+      for (const AxisPlacement& target : targets) {
         if (target == here.at[axis] || !may_step(here.at, axis, target)) continue;
         const double bytes = step_cost(sizes, origin, here.at, axis, target);
         if (bytes < 0) continue;

@@ -16,16 +16,14 @@ struct FaultRun {
   double seconds = 0;
 };
 
-//! `settings` are `NAME=VALUE` of the environment.
 struct FaultCase {
   std::string faults;
   std::vector<std::string> words;
   std::string directory;
-  std::vector<std::string> settings{};
 };
 
 FaultRun run_with_faults(const std::string& faults, const std::vector<std::string>& words,
-                         const std::string& directory, const std::vector<std::string>& settings = {});
+                         const std::string& directory);
 
 //! How many runs with faults two cores carry at a time: most of such a run is waiting for silence.
 constexpr std::size_t kAtOnce = 5;

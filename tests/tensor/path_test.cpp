@@ -1,0 +1,120 @@
+// The way from one layout to another, against the cheapest of all ways, found by relaxing every step between
+// every two layouts.
+#include "tensor/move.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+
+namespace penstock::test {
+namespace {
+
+struct Ways {
+  std::vector<std::int64_t> mesh, sizes;
+
+  //! What the first rank has, elements, with one axis taken for replicated.
+  double elements(const Placements& at, std::size_t without) const {
+    double product = 1;
+    for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+      std::int64_t size = sizes[dim];
+      for (std::size_t axis = 0; axis < mesh.size(); ++axis) {
+        if (axis != without && at[axis].is_shard(static_cast<std::int64_t>(dim)))
+          size = (size + mesh[axis] - 1) / mesh[axis];
+      }
+      product *= static_cast<double>(size);
+    }
+    return product;
+  }
+
+  //! Elements that a rank sends, and one more for each collective; infinite where a step cannot be. (A dim
+  //! that several axes cut is cut by them in their order: an inner cut hides an outer one.)
+  double step(const Placements& at, std::size_t axis, const AxisPlacement& to) const {
+    constexpr double never = std::numeric_limits<double>::infinity();
+    const AxisPlacement& from = at[axis];
+    for (std::size_t inner = axis + 1; inner < mesh.size(); ++inner) {
+      for (const AxisPlacement& cut : {from, to})
+        if (cut.is_shard() && at[inner].is_shard(cut.dim())) return never;
+    }
+    if (from.is_replicate()) return 1e-3;  // a slice, or zeros
+    if (to.is_partial()) return never;
+    const double n = static_cast<double>(mesh[axis]), sent = elements(at, axis) * (n - 1) / n;
+    if (from.is_shard()) return 1 + (to.is_shard() ? sent / n : sent);
+    return 1 + (to.is_shard() ? sent : 2 * sent);
+  }
+
+  std::vector<Placements> layouts(bool partial) const {
+    std::vector<AxisPlacement> kinds{Replicate()};
+    for (std::size_t dim = 0; dim < sizes.size(); ++dim) kinds.emplace_back(Shard(static_cast<int>(dim)));
+    if (partial) kinds.emplace_back(Partial());
+    std::vector<Placements> all{{}};
+    for (std::size_t axis = 0; axis < mesh.size(); ++axis) {
+      std::vector<Placements> longer;
+      for (const Placements& before : all)
+        for (const AxisPlacement& kind : kinds) (longer.emplace_back(before)).push_back(kind);
+      all = std::move(longer);
+    }
+    return all;
+  }
+
+  //! To every layout, from one.
+  std::vector<double> cheapest(const std::vector<Placements>& all, const Placements& from) const {
+    std::vector<double> cost(all.size(), std::numeric_limits<double>::infinity());
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i] == from) cost[i] = 0;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        for (std::size_t j = 0; j < all.size(); ++j) {
+          std::vector<std::size_t> differ;
+          for (std::size_t axis = 0; axis < mesh.size(); ++axis)
+            if (!(all[i][axis] == all[j][axis])) differ.push_back(axis);
+          if (differ.size() != 1) continue;
+          const double through = cost[i] + step(all[i], differ[0], all[j][differ[0]]);
+          if (through < cost[j] - 1e-9) {
+            cost[j] = through;
+            changed = true;
+          }
+        }
+      }
+    }
+    return cost;
+  }
+};
+
+TEST(Redistribution, TakesTheCheapestOfAllWays) {
+  const std::vector<Ways> cases{{{2, 2}, {8, 12}},
+                                {{2, 2}, {8, 4, 6}},
+                                {{2, 3}, {7, 5, 12}},
+                                {{4, 2}, {1, 9, 16}},
+                                {{2, 2, 2}, {16, 8}}};
+  int through_others = 0;
+  for (const Ways& ways : cases) {
+    MeshState mesh;
+    mesh.shape = ways.mesh;
+    mesh.coordinate.assign(ways.mesh.size(), 0);
+    const std::vector<Placements> all = ways.layouts(true);
+    for (const Placements& from : all) {
+      const std::vector<double> cheapest = ways.cheapest(all, from);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const std::vector<Placements> path = find_path(ways.sizes, mesh, from, all[i]);
+        double cost = 0;
+        Placements at = from;
+        for (const Placements& next : path) {
+          for (std::size_t axis = 0; axis < at.size(); ++axis) {
+            if (at[axis] == next[axis]) continue;
+            cost += ways.step(at, axis, next[axis]);
+            if (next[axis].is_shard() && !(next[axis] == all[i][axis])) ++through_others;
+          }
+          at = next;
+        }
+        ASSERT_EQ(at, all[i]);
+        ASSERT_NEAR(cost, cheapest[i], 1e-6) << text(from) << " to " << text(all[i]);
+      }
+    }
+  }
+  EXPECT_GT(through_others, 0);  // some of the cheapest go through a cut that is in neither layout
+}
+
+}  // namespace
+}  // namespace penstock::test

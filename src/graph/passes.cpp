@@ -100,17 +100,17 @@ Graph compact(const Graph& graph) {
 
 Graph eval_graph(const Graph& graph) {
   Graph result = graph;
+  // What batch norm counts in training only.
+  const auto is_count = [&](ValueId id) {
+    const Slot* slot = graph.find_slot(id);
+    return slot && slot->kind == Slot::Kind::Buffer && slot->names[0].ends_with("num_batches_tracked");
+  };
   std::erase_if(result.nodes, [&](const Node& node) {
-    // What batch norm counts in training only.
     if (node.kind != Node::Kind::Op || node.op->operator_name().name != "aten::add_") return false;
     const ValueId* self = node.args[0].value();
-    const Slot* slot = self ? graph.find_slot(*self) : nullptr;
-    return slot && slot->kind == Slot::Kind::Buffer && slot->names[0].ends_with("num_batches_tracked");
+    return self && is_count(*self);
   });
-  std::erase_if(result.mutations, [&](const Mutation& mutation) {
-    const Slot* slot = graph.find_slot(mutation.target);
-    return slot && slot->kind == Slot::Kind::Buffer && slot->names[0].ends_with("num_batches_tracked");
-  });
+  std::erase_if(result.mutations, [&](const Mutation& mutation) { return is_count(mutation.target); });
   for (Node& node : result.nodes) {
     if (node.kind != Node::Kind::Op) continue;
     const auto& arguments = node.op->schema().arguments();
@@ -122,10 +122,9 @@ Graph eval_graph(const Graph& graph) {
       // Attention has no flag: its caller passes no share to drop in eval mode.
       if (name == "dropout_p" && flag && flag->isDouble()) node.args[i] = {c10::IValue(0.0)};
       // Instance norm with running statistics takes those.
+      if (name != "use_input_stats" || !flag || !flag->isBool()) continue;
       const auto mean = node.op->schema().argumentIndexWithName("running_mean");
-      if (name == "use_input_stats" && flag && flag->isBool() && mean &&
-          node.args[static_cast<std::size_t>(*mean)].value())
-        node.args[i] = {c10::IValue(false)};
+      if (mean && node.args[static_cast<std::size_t>(*mean)].value()) node.args[i] = {c10::IValue(false)};
     }
   }
   return result;

@@ -1,6 +1,7 @@
 // From each layer forward through what keeps a cut, to the layers that it ends in.
 #include "parallel/graph_weights.h"
 
+#include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/graph/ir.h>
 #include <penstock/parallel/find_plan.h>
@@ -204,6 +205,15 @@ FoundPlan find_parallel_plan(const Graph& graph, std::int64_t ranks) {
                           (why.empty() ? "the layer that it leads to cannot be cut with it" : why));
   }
   return found;
+}
+
+FoundPlan require_parallel_plan(const Graph& graph, std::int64_t ranks, const std::string& hint) {
+  FoundPlan found = find_parallel_plan(graph, ranks);
+  if (!found.plan.empty()) return found;
+  throw UsageError("no layers of this model were found that " + std::to_string(ranks) +
+                       " tensor-parallel ranks could share" +
+                       (found.whole.empty() ? "" : " (" + join(found.whole, "; ") + ")"),
+                   {}, hint);
 }
 
 }  // namespace penstock

@@ -70,12 +70,8 @@ class ArchivedModel : public Model {
     plan_ = options_.tensor_plan;
     check_paths(pipe_->graph(), plan_);
     if (!plan_.empty()) return;
-    FoundPlan found = find_parallel_plan(pipe_->graph(), tensors.size());
-    if (found.plan.empty())
-      throw UsageError("no layers of this model were found that " + std::to_string(tensors.size()) +
-                           " tensor-parallel ranks could share" +
-                           (found.whole.empty() ? "" : " (" + join(found.whole, "; ") + ")"),
-                       {}, "--tp 1, or say with --tp-plan how layers are cut");
+    FoundPlan found = require_parallel_plan(pipe_->graph(), tensors.size(),
+                                            "--tp 1, or say with --tp-plan how layers are cut");
     for (const std::string& pair : found.pairs) remarks_.push_back("cut over tensor-parallel ranks: " + pair);
     for (const std::string& layer : found.whole) remarks_.push_back("whole on every rank: " + layer);
     plan_ = std::move(found.plan);

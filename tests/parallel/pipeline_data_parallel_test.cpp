@@ -104,15 +104,6 @@ void expect_dense(const Model& model, const Case& test, const DenseRun& dense, c
   }
 }
 
-bool legal(const Case& test, int ranks) {
-  try {
-    check_shape(test.kind, {ranks, test.stages_per_rank, test.microbatches});
-    return true;
-  } catch (const UsageError&) {
-    return false;
-  }
-}
-
 // `world` ranks as `replicas` pipelines, in every schedule.
 int sweep(const Model& model, int world, int replicas, Mode mode) {
   at::set_num_threads(1);

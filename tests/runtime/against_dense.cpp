@@ -3,6 +3,8 @@
 
 #include "support/check.h"
 
+#include <penstock/base/error.h>
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -49,6 +51,15 @@ bool in_dense_order(const Program& program) {
 std::string Case::text() const {
   return std::string(schedule_name(kind)) + ", " + std::to_string(stages_per_rank) + " stages a rank, " +
          std::to_string(microbatches) + " microbatches of " + std::to_string(rows) + " rows";
+}
+
+bool legal(const Case& test, int ranks) {
+  try {
+    check_shape(test.kind, {ranks, test.stages_per_rank, test.microbatches});
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
 }
 
 std::vector<PipelineStage> stages_for(const Model& model, const Group& group, ScheduleKind kind,

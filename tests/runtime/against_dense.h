@@ -16,6 +16,9 @@ struct Case {
   std::string text() const;
 };
 
+//! Whether the schedule has a form of so many stages and microbatches on so many ranks.
+bool legal(const Case& test, int ranks);
+
 //! This rank's stages of the model, placed as the kind says.
 std::vector<PipelineStage> stages_for(const Model& model, const Group& group, ScheduleKind kind,
                                       int stages_per_rank);

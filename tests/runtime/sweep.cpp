@@ -1,24 +1,10 @@
 // The cases of the sweep.
 #include "runtime/sweep.h"
 
-#include <penstock/base/error.h>
-
 #include <map>
 #include <tuple>
 
 namespace penstock::test {
-namespace {
-
-bool legal(const Case& test, int ranks) {
-  try {
-    check_shape(test.kind, {ranks, test.stages_per_rank, test.microbatches});
-    return true;
-  } catch (const UsageError&) {
-    return false;
-  }
-}
-
-}  // namespace
 
 Batches sweep_batches(int ranks) {
   if (ranks <= 2) return {{4, 8}, {6, 13}, {1, 3}};

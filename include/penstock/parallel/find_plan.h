@@ -27,5 +27,7 @@ struct FoundPlan {
 //! are divided otherwise (a fused query-key-value layer), stays whole, and so do tables, norms and what ends
 //! in the model's outputs.
 FoundPlan find_parallel_plan(const Graph& graph, std::int64_t ranks);
+//! The same; UsageError, with this hint, where no layers were found.
+FoundPlan require_parallel_plan(const Graph& graph, std::int64_t ranks, const std::string& hint);
 
 }  // namespace penstock

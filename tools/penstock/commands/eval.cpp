@@ -92,16 +92,18 @@ struct Loaded {
 Loaded load(const EvalJob& job, int replica) {
   const Graph graph = Pt2Archive(job.model).graph();
   const ModelData all = read_model_data(graph, job.input);
+  ModelData data;
+  int microbatches = 0;
   std::vector<std::int64_t> rows;
-  std::vector<int> microbatches;
   for (int other = 0; other < job.ranks.dp; ++other) {
-    const ModelData part = all.part(graph, job.ranks.dp, other);
+    ModelData part = all.part(graph, job.ranks.dp, other);
+    const int needed = part.microbatches_for(graph, job.over.microbatches, job.ranks.pp);
     rows.push_back(part.rows);
-    microbatches.push_back(part.microbatches_for(graph, job.over.microbatches, job.ranks.pp));
+    if (other != replica) continue;
+    data = std::move(part);
+    microbatches = needed;
   }
-  ModelData data = all.part(graph, job.ranks.dp, replica);
-  const int mine = microbatches[static_cast<std::size_t>(replica)];
-  const std::vector<c10::IValue> example = data.example(mine);
+  const std::vector<c10::IValue> example = data.example(microbatches);
   check_inputs(graph, example);
   Pipe pipe = load_pt2(job.model, spec_of(job), {}, example);
   const int stages = pipe.num_stages();
@@ -110,19 +112,13 @@ Loaded load(const EvalJob& job, int replica) {
         std::to_string(stages) + " stages cannot be dealt to " + std::to_string(job.ranks.pp) + " ranks", {},
         "every rank holds the same number");
   }
-  return {std::move(data), mine, std::move(rows), std::move(pipe)};
+  return {std::move(data), microbatches, std::move(rows), std::move(pipe)};
 }
 
 //! How the model's layers are shared by tensor-parallel ranks; every stage takes its own of it, and gives
 //! whole outputs.
 ParallelPlan tensor_plan(const Graph& graph, int ranks) {
-  FoundPlan found = find_parallel_plan(graph, ranks);
-  if (found.plan.empty()) {
-    throw UsageError("no layers of this model were found that " + std::to_string(ranks) +
-                         " tensor-parallel ranks could share" +
-                         (found.whole.empty() ? "" : " (" + join(found.whole, "; ") + ")"),
-                     {}, "leave --tp at 1");
-  }
+  FoundPlan found = require_parallel_plan(graph, ranks, "leave --tp at 1");
   found.plan.emplace_back("", PrepareModuleOutput{Replicate(), true});
   return std::move(found.plan);
 }

@@ -35,6 +35,16 @@ void fill_arguments(ModelData& data, const Graph& graph) {
     data.kwargs.insert_or_assign(entry.key().toStringRef(), entry.value());
 }
 
+//! These rows of every leaf that has rows.
+std::vector<IValue> rows_of(const std::vector<IValue>& leaves, std::int64_t begin, std::int64_t count) {
+  std::vector<IValue> rows;
+  for (const IValue& leaf : leaves) {
+    const bool has_rows = leaf.isTensor() && leaf.toTensor().dim() > 0;
+    rows.push_back(has_rows ? IValue(leaf.toTensor().narrow(0, begin, count)) : leaf);
+  }
+  return rows;
+}
+
 at::Tensor weighted_mean(const at::Tensor& values, const std::vector<std::int64_t>& rows) {
   const at::Tensor weights = at::tensor(rows, values.options().dtype(at::kDouble));
   return ((values.to(at::kDouble) * weights).sum() / weights.sum()).to(values.scalar_type());
@@ -85,22 +95,13 @@ ModelData ModelData::part(const Graph& graph, int ranks, int rank) const {
   ModelData mine;
   mine.rows = shares[static_cast<std::size_t>(rank)];
   const std::int64_t begin = std::accumulate(shares.begin(), shares.begin() + rank, std::int64_t{0});
-  for (const IValue& leaf : leaves) {
-    const bool has_rows = leaf.isTensor() && leaf.toTensor().dim() > 0;
-    mine.leaves.push_back(has_rows ? IValue(leaf.toTensor().narrow(0, begin, mine.rows)) : leaf);
-  }
+  mine.leaves = rows_of(leaves, begin, mine.rows);
   fill_arguments(mine, graph);
   return mine;
 }
 
 std::vector<IValue> ModelData::example(int microbatches) const {
-  const std::int64_t count = chunk_sizes(rows, microbatches).front();
-  std::vector<IValue> first;
-  for (const IValue& leaf : leaves) {
-    first.push_back(leaf.isTensor() && leaf.toTensor().dim() > 0 ? IValue(leaf.toTensor().narrow(0, 0, count))
-                                                                 : leaf);
-  }
-  return first;
+  return rows_of(leaves, 0, chunk_sizes(rows, microbatches).front());
 }
 
 ModelData read_model_data(const Graph& graph, const std::string& path) {

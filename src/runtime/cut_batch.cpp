@@ -6,22 +6,16 @@
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
-#include <algorithm>
-
 namespace penstock {
 namespace {
 
-bool takes(const PipelineStage& stage, const std::string& name) {
-  const auto keywords = stage.module().keywords();
-  return !keywords || keywords->contains(name);
-}
-
 void check_takers(const PipelineSetup& setup, const Kwargs& kwargs) {
   for (const auto& [name, value] : kwargs) {
-    const auto taker = [&name = name](const PipelineStage& stage) { return takes(stage, name); };
-    if (std::any_of(setup.stages.begin(), setup.stages.end(), taker)) continue;
-    throw UsageError("no stage of this rank takes the keyword argument " + quote(name), {.rank = setup.rank},
-                     "a module takes keyword arguments with forward(const Args&, const Kwargs&)");
+    if (setup.takes(name)) continue;
+    throw UsageError(
+        "no stage of this rank takes the keyword argument " + quote(name), {.rank = setup.rank},
+        "a module takes keyword arguments with forward(const Args&, const Kwargs&); of all that a "
+        "model takes, PipelineSchedule::taken picks this rank's");
   }
 }
 
@@ -29,7 +23,7 @@ void add_kwargs(const PipelineStage& stage, const std::vector<Kwargs>& chunks, s
   if (to.empty()) to.resize(chunks.size());
   for (std::size_t m = 0; m < chunks.size(); ++m) {
     for (const auto& [name, value] : chunks[m]) {
-      if (takes(stage, name)) to[m][name] = value;
+      if (stage.takes(name)) to[m][name] = value;
     }
   }
 }
@@ -43,7 +37,7 @@ void cut_kwargs(const PipelineSetup& setup, const StepInput& input, const std::v
     const auto own = input.stage_kwargs.find(stage.index());
     if (own == input.stage_kwargs.end()) continue;
     for (const auto& [name, value] : own->second) {
-      if (!takes(stage, name))
+      if (!stage.takes(name))
         throw UsageError("the stage takes no keyword argument " + quote(name), {.stage = stage.index()});
     }
     add_kwargs(stage, split_args_kwargs_into_chunks({}, own->second, setup.program.microbatches()).kwargs,

@@ -220,6 +220,13 @@ const Program& PipelineSchedule::program() const {
 const std::vector<PipelineStage>& PipelineSchedule::stages() const {
   return content_->setup.stages;
 }
+Kwargs PipelineSchedule::taken(const Kwargs& kwargs) const {
+  Kwargs mine;
+  for (const auto& [name, value] : kwargs) {
+    if (content_->setup.takes(name)) mine.emplace(name, value);
+  }
+  return mine;
+}
 std::uint64_t PipelineSchedule::steps() const {
   return content_->steps;
 }

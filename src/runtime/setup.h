@@ -3,6 +3,7 @@
 
 #include <penstock/runtime/pipeline.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,11 @@ struct PipelineSetup {
   Rank rank_of(StageId index) const { return program.placement().rank_of(index); }
   bool local(StageId index) const { return rank_of(index) == rank; }
   StageId last_stage() const { return StageId(program.stages() - 1); }
+  //! Whether a stage of this rank takes the keyword argument.
+  bool takes(const std::string& keyword) const {
+    return std::any_of(stages.begin(), stages.end(),
+                       [&](const PipelineStage& stage) { return stage.takes(keyword); });
+  }
 };
 
 }  // namespace penstock

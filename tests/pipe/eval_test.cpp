@@ -149,8 +149,9 @@ TEST(Eval, SaysWhatIsWrong) {
   EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({6, 5, 3})}}, {"--dp", "4"}), 2),
               HasSubstr("in batches of 2 cannot be shared by 4"));
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "3", "--dp", "2"}), 2),
-              HasSubstr("--ranks 3 is not --pp x --dp x --tp, which is 2"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "0"}), 2), HasSubstr("--ranks must be 1 or more"));
+              HasSubstr("3 ranks cannot be shared by --dp 2 x --tp 1"));
+  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "0"}), 2),
+              HasSubstr("--ranks must lie between 1 and 65535, not 0"));
   EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({3, 5, 3})}}), 2), HasSubstr("fixed batch of 2"));
   EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--microbatches", "4"}), 2),
               HasSubstr("fixed batch of 2"));

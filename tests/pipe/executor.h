@@ -83,16 +83,10 @@ inline void expect_step(const Pipe& pipe, const std::string& schedule, PipelineO
     pipe.get_stage_module(static_cast<int>(stage.value))->train(false);
     mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, group));
   }
-  Kwargs kwargs;
-  for (const auto& [name, value] : batch.kwargs) {
-    for (const PipelineStage& stage : mine) {
-      if (stage.module().keywords()->contains(name)) kwargs[name] = value;
-    }
-  }
   options.return_outputs = false;
   PipelineSchedule pipeline(mine, schedule, batch.microbatches, pipe.schedule_options(std::move(options)));
   const bool first = mine.front().is_first();
-  const StepResult result = pipeline.step(first ? batch.args : Args{}, {}, kwargs);
+  const StepResult result = pipeline.step(first ? batch.args : Args{}, {}, pipeline.taken(batch.kwargs));
   if (result.loss.defined()) {
     EXPECT_TRUE(at::allclose(result.loss, expected.loss, 1e-5, 1e-7));
   }

@@ -102,6 +102,9 @@ TEST(ArchiveTraining, SplitsWhereItIsTold) {
   const Case test{"language", LossKind::CrossEntropy, OptimizerKind::Sgd, {.pp = 2, .microbatches = 4}};
   const auto losses = losses_of(test, {.split = {{"layers.1", SplitPoint::Beginning}}});
   EXPECT_NEAR(losses[19], python_losses().at("language sgd")[19], 1e-4 * losses[19]);
+  // The first rank has none of the layers that read the keyword argument.
+  const auto without = losses_of(test, {.split = {{"layers.0", SplitPoint::Beginning}}});
+  EXPECT_NEAR(without[19], losses[19], 1e-4 * losses[19]);
   EXPECT_THROW(
       losses_of(test, {.split = {{"layers.1", SplitPoint::Beginning}, {"layers.2", SplitPoint::Beginning}}}),
       UsageError);

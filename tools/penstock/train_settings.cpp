@@ -8,15 +8,6 @@
 #include <filesystem>
 
 namespace penstock::tool {
-namespace {
-
-int small(std::int64_t value, const char* option) {
-  if (value < 1 || value > 65'535)
-    throw UsageError(std::string(option) + " must lie between 1 and 65535, not " + std::to_string(value));
-  return static_cast<int>(value);
-}
-
-}  // namespace
 
 void TrainSettings::declare(Settings& s) {
   using namespace train;
@@ -24,14 +15,14 @@ void TrainSettings::declare(Settings& s) {
                "an archive of torch.export.save; without it, the built-in GPT is trained");
   s.add("--data", data,
         "a text file for the GPT; for a model a .safetensors of tensors named like its inputs, and target");
-  s.add("--ranks", ranks, "processes to start; alone it means --pp [2]");
-  s.add("--pp", pp, "pipeline-parallel ranks");
-  s.add("--tp", tp, "tensor-parallel ranks [1]");
+  s.add("--ranks", asked.ranks, "processes to start; alone it means --pp [2]");
+  s.add("--pp", asked.pp, "pipeline-parallel ranks");
+  s.add("--tp", asked.tp, "tensor-parallel ranks [1]");
   s.add("--tp-plan", tensor_plan,
         "how they cut a model: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) [found in the graph: "
         "layers "
         "that lead, by pointwise operators and attention, to one layer only]");
-  s.add("--dp", dp, "replicas that share the batch [1]");
+  s.add("--dp", asked.dp, "replicas that share the batch [1]");
   s.choice<Sharding>("--sharding", run.parallel.sharding,
                      {{"none", Sharding::None}, {"full", Sharding::Full}},
                      "whether replicas keep whole parameters or share them");
@@ -105,26 +96,16 @@ void TrainSettings::declare(Settings& s) {
 
 void TrainSettings::settle() {
   train::ParallelOptions& parallel = run.parallel;
-  parallel.tp = small(tp.value_or(1), "--tp");
-  parallel.dp = small(dp.value_or(1), "--dp");
-  const int others = parallel.tp * parallel.dp;
-  if (ranks && *ranks < 1) throw UsageError("--ranks must be at least 1, not " + std::to_string(*ranks));
-  if (ranks && !pp && *ranks % others != 0)
-    throw UsageError(std::to_string(*ranks) + " ranks cannot be shared by --tp " +
-                     std::to_string(parallel.tp) + " x --dp " + std::to_string(parallel.dp));
-  const std::int64_t usual = ranks ? *ranks / others : tp || dp ? 1 : 2;
-  parallel.pp = small(pp.value_or(usual), "--pp");
-  if (ranks && *ranks != parallel.ranks())
-    throw UsageError("--ranks " + std::to_string(*ranks) + " is not --pp x --tp x --dp, which is " +
-                     std::to_string(parallel.ranks()));
-  ranks = parallel.ranks();
+  const RankCounts counts = asked.counts(2);
+  parallel.pp = counts.pp, parallel.tp = counts.tp, parallel.dp = counts.dp;
+  asked.ranks = counts.all();
   if (stages && stages_per_rank) throw UsageError("--stages and --stages-per-rank exclude each other");
   if (stages && *stages % parallel.pp != 0)
     throw UsageError(std::to_string(*stages) + " stages cannot be dealt evenly to " +
                      std::to_string(parallel.pp) + " ranks");
   if (stages) stages_per_rank = *stages / parallel.pp, stages.reset();
-  if (stages_per_rank) parallel.stages_per_rank = small(*stages_per_rank, "--stages-per-rank");
-  parallel.microbatches = small(microbatches.value_or(4), "--microbatches");
+  if (stages_per_rank) parallel.stages_per_rank = small_count(*stages_per_rank, "--stages-per-rank");
+  parallel.microbatches = small_count(microbatches.value_or(4), "--microbatches");
   if (to_lower(parallel.schedule) != "auto")
     parallel.schedule = schedule_name(parse_schedule_kind(parallel.schedule));
   if (!built_in() && data.empty())
@@ -139,7 +120,7 @@ void TrainSettings::settle() {
   run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
   run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
   run.seed = static_cast<std::uint64_t>(seed_);
-  run.checkpoint.keep = small(checkpoint_keep_, "--checkpoint-keep");
+  run.checkpoint.keep = small_count(checkpoint_keep_, "--checkpoint-keep");
   gpt.context = sequence.value_or(64);
   gpt.tied = !untied_;
   if (!output.empty()) {

@@ -2,6 +2,7 @@
 // ranks as words.
 #pragma once
 
+#include "rank_counts.h"
 #include "settings.h"
 
 #include <penstock/comm/world.h>
@@ -16,8 +17,8 @@ namespace penstock::tool {
 
 struct TrainSettings {
   std::string model, data;
-  std::optional<std::int64_t> ranks, pp, tp, dp, stages_per_rank, stages, steps, batch, sequence,
-      microbatches, warmup;
+  RankRequest asked;
+  std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, warmup;
   std::optional<double> rate;
   std::vector<std::string> split, tensor_plan;
   std::string backend = "auto", output, loss_output, config;

@@ -165,14 +165,8 @@ void be_a_rank(const EvalJob& job, const World& world) {
   const bool last = std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_last(); });
   const bool first =
       std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_first(); });
-  Kwargs kwargs;
-  for (const auto& [name, value] : data.kwargs) {
-    for (const PipelineStage& stage : mine) {
-      if (stage.module().keywords()->contains(name)) kwargs[name] = value;
-    }
-  }
   PipelineSchedule pipeline(mine, schedule, pipe.schedule_options(std::move(options)));
-  const StepResult result = pipeline.eval(first ? data.args : Args{}, {}, kwargs);
+  const StepResult result = pipeline.eval(first ? data.args : Args{}, {}, pipeline.taken(data.kwargs));
   if (!last || mesh.group("tp").rank() != 0) return;
   const Outputs outputs = gather(
       replicas, named_outputs(pipe.graph(), result.outputs, chunk_sizes(data.rows, microbatches)), rows);

@@ -47,10 +47,10 @@ std::optional<SplitSpec> CutOptions::spec() const {
 
 void RankOptions::declare(Arguments& arguments, const std::string& usual_schedule) {
   schedule = usual_schedule;
-  arguments.option("--ranks", ranks, "how many ranks (processes); alone it means --pp");
-  arguments.option("--pp", pp, "pipeline-parallel ranks, which hold stages");
-  arguments.option("--tp", tp, "tensor-parallel ranks, which share the layers of a stage");
-  arguments.option("--dp", dp, "data-parallel ranks, which share the examples");
+  arguments.option("--ranks", asked.ranks, "how many ranks (processes); alone it means --pp");
+  arguments.option("--pp", asked.pp, "pipeline-parallel ranks, which hold stages");
+  arguments.option("--tp", asked.tp, "tensor-parallel ranks, which share the layers of a stage");
+  arguments.option("--dp", asked.dp, "data-parallel ranks, which share the examples");
   arguments.option("--schedule", schedule, "its name");
   arguments.option("--stages-per-rank", stages_per_rank, "how many stages a rank holds");
   arguments.option("--microbatches", microbatches, "how many parts the examples are cut into");
@@ -58,22 +58,10 @@ void RankOptions::declare(Arguments& arguments, const std::string& usual_schedul
 }
 
 RankCounts RankOptions::counts() const {
-  const auto at_least_one = [](const std::optional<std::int64_t>& value, const char* name) {
-    if (value && (*value < 1 || *value > 4096))
-      throw UsageError(std::string(name) + " must be 1 or more, not " + std::to_string(*value));
-    return static_cast<int>(value.value_or(1));
-  };
-  at_least_one(stages_per_rank, "--stages-per-rank");
-  at_least_one(microbatches, "--microbatches");
-  const int all = at_least_one(ranks, "--ranks");
-  RankCounts counts{at_least_one(pp, "--pp"), at_least_one(dp, "--dp"), at_least_one(tp, "--tp")};
-  if (ranks && !pp) counts.pp = std::max(1, all / (counts.dp * counts.tp));
-  if (ranks && counts.all() != all) {
-    throw UsageError("--ranks " + std::to_string(all) + " is not --pp x --dp x --tp, which is " +
-                     std::to_string(counts.all()));
-  }
+  if (stages_per_rank) small_count(*stages_per_rank, "--stages-per-rank");
+  if (microbatches) small_count(*microbatches, "--microbatches");
   if (backend != "auto" && backend != "gloo") throw UsageError("--backend is gloo or auto");
-  return counts;
+  return asked.counts();
 }
 
 }  // namespace penstock::tool

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "arguments.h"
+#include "rank_counts.h"
 
 #include <penstock/pipe/pipe.h>
 
@@ -24,20 +25,15 @@ struct CutOptions {
   std::optional<SplitSpec> spec() const;
 };
 
-//! How many ranks of each kind.
-struct RankCounts {
-  int pp = 1, dp = 1, tp = 1;
-  int all() const { return pp * dp * tp; }
-};
-
 //! Over what it runs.
 struct RankOptions {
-  std::optional<std::int64_t> ranks, pp, tp, dp, stages_per_rank, microbatches;
+  RankRequest asked;
+  std::optional<std::int64_t> stages_per_rank, microbatches;
   std::string schedule;
   std::string backend = "auto";
 
   void declare(Arguments& arguments, const std::string& usual_schedule);
-  //! UsageError where the options disagree.
+  //! UsageError where the options disagree or cannot be.
   RankCounts counts() const;
 };
 

@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -42,8 +44,20 @@ at::Tensor add_many(at::Tensor x, const at::Tensor& y) {
   return x;
 }
 
+//! Seconds that a forward takes, and those until its result, and with gradients its autograd graph, is freed:
+//! that is a backward's work, and the same for everybody.
+template <class Forward>
+std::pair<double, double> measure(const Forward& forward) {
+  const double start = cpu_seconds();
+  auto out = std::make_optional(forward());
+  const double middle = cpu_seconds();
+  out.reset();
+  return {middle - start, cpu_seconds() - start};
+}
+
 struct Replay {
   double eager_us, replay_us, ratio;
+  double freed_us;  //!< of a replay whose result is freed
 };
 
 Replay measure_replay(bool grad) {
@@ -53,19 +67,17 @@ Replay measure_replay(bool grad) {
   };
   const auto captured = penstock::capture(forward, {}, {x, y});
   const penstock::Interpreter interpreter(captured.graph);
-  std::vector<double> eager, replay, ratio;
+  std::vector<double> eager, replay, ratio, freed;
   for (int i = 0; i < 220; ++i) {
-    const double start = cpu_seconds();
-    { const auto out = add_many(x, y); }
-    const double middle = cpu_seconds();
-    { const auto out = interpreter.run({x, y}, captured.tensors); }
-    const double end = cpu_seconds();
+    const auto plain = measure([&] { return add_many(x, y); });
+    const auto again = measure([&] { return interpreter.run({x, y}, captured.tensors); });
     if (i < 20) continue;
-    eager.push_back(middle - start);
-    replay.push_back(end - middle);
-    ratio.push_back((end - middle) / (middle - start));
+    eager.push_back(plain.first);
+    replay.push_back(again.first);
+    ratio.push_back(again.first / plain.first);
+    freed.push_back(again.second);
   }
-  return {1e6 * median(eager) / adds, 1e6 * median(replay) / adds, median(ratio)};
+  return {1e6 * median(eager) / adds, 1e6 * median(replay) / adds, median(ratio), 1e6 * median(freed) / adds};
 }
 
 struct BlockImpl : nn::Module {
@@ -142,6 +154,7 @@ int main() {
     json.field("eager_us", replay.eager_us)
         .field("replay_us", replay.replay_us)
         .field("ratio", replay.ratio)
+        .field("replay_and_free_us", replay.freed_us)
         .end_object();
   }
   // As torch.export does, on tensors without memory; and with them, which runs the forward once.

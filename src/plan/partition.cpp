@@ -340,8 +340,11 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
       throw UsageError("either all layers recompute their activations or none does");
     }
   }
-  int ranks = 0;
-  for (const Rank rank : options.rank_of_stage) ranks = std::max(ranks, rank.value + 1);
+  int ranks = 1;
+  for (const Rank rank : options.rank_of_stage) {
+    if (rank.value < 0) throw UsageError("there is no rank " + std::to_string(rank.value));
+    ranks = std::max(ranks, rank.value + 1);
+  }
   const Chain chain(layers);
   Search search(chain, options, ranks, chunks_of(options.rank_of_stage, ranks, chain.size()));
   const std::vector<double> bounds = run_times(chain);

@@ -139,9 +139,10 @@ TEST(Partition, BalancesAHundredLayersOverManyRanks) {
   EXPECT_EQ(v_shaped->slowest, 12);
 }
 
-TEST(Partition, RefusesFewerLayersThanStages) {
+TEST(Partition, RefusesFewerLayersThanStagesAndRanksBelowZero) {
   const std::vector<Layer> layers(3);
   EXPECT_THROW(partition_layers(layers, {placement(4, 1, false), {}, {}}), UsageError);
+  EXPECT_THROW(partition_layers(layers, {{Rank(-1), Rank(-1)}, {}, {}}), UsageError);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ void cut_graph_stage(GraphModule& module, const ParallelPlan& plan,
     if (!is_dtensor(tensor)) continue;
     for (const SharedParameter& one : shared) {
       if (std::none_of(one.begin(), one.end(),
-                       [&](const ParameterPlace& place) { return place.name == name; }))
+                       [&name = name](const ParameterPlace& place) { return place.name == name; }))
         continue;
       throw UsageError("parameter " + quote(name) + " is held by several stages and cannot be cut", {},
                        "leave its module out of --tp-plan, or take --pp 1");

@@ -131,7 +131,7 @@ class Run {
     const ParallelOptions& asked = options_.parallel;
     if (to_lower(asked.schedule) != "auto") return schedule_of(asked, asked.schedule);
     if (const std::string stored = saves_.decisions().plan; !stored.empty()) {
-      const Schedule plan = read_plan(stored);
+      Schedule plan = read_plan(stored);
       const int each = plan.stages() / plan.placement.ranks();
       if (plan.placement.ranks() == asked.pp && plan.microbatches == asked.microbatches &&
           each == std::max(asked.stages_per_rank, 1)) {
@@ -139,7 +139,7 @@ class Run {
         return plan;
       }
     }
-    const Schedule plan = plan_schedule(mesh_, model_, data_, options_, progress_);
+    Schedule plan = plan_schedule(mesh_, model_, data_, options_, progress_);
     decisions_.plan = plan_text(plan);
     return plan;
   }

@@ -39,8 +39,8 @@ struct StageResult {
   StageResult() = default;
   template <class T>
   requires(std::is_constructible_v<c10::IValue, T> && !std::is_same_v<std::decay_t<T>, StageResult>)
-      StageResult(T&& value)
-      : output(std::forward<T>(value)) {}  // NOLINT: a plain value is a result
+      StageResult(T&& value)  // NOLINT: a plain value is a result, and a result is not one
+      : output(std::forward<T>(value)) {}
   StageResult(c10::IValue value, Kwargs named) : output(std::move(value)), skips(std::move(named)) {}
 };
 

@@ -54,6 +54,7 @@ class DeafTransport : public Transport {
                                             deaf_to);
   }
   bool collectives_have_futures() const override { return false; }
+  bool closes_after_a_failure() const override { return true; }
 
  private:
   std::shared_ptr<Hub> hub_;

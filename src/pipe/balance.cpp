@@ -30,7 +30,7 @@ Cuts candidates(const Graph& graph, const std::vector<std::uint64_t>& crossing) 
 //! At most `most` - 1 legal cuts, spread evenly over the time: of each stretch, the one where least crosses.
 Cuts spread_cuts(const Graph& graph, const std::vector<std::uint64_t>& crossing,
                  std::span<const double> seconds, std::size_t most) {
-  const Cuts legal = legal_cuts(graph);
+  Cuts legal = legal_cuts(graph);
   if (legal.size() < most) return legal;
   std::vector<double> sums(seconds.size() + 1, 0);
   std::partial_sum(seconds.begin(), seconds.end(), sums.begin() + 1);

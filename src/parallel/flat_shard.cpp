@@ -241,7 +241,7 @@ at::Tensor FlatShard::whole(bool gradients) const {
         mine.narrow(0, entry.shard.storage_offset(), grad.numel()).copy_(grad);
     }
   }
-  const at::Tensor all = at::empty({part_ * gather_.size()}, mine.options());
+  at::Tensor all = at::empty({part_ * gather_.size()}, mine.options());
   if (gather_.size() == 1) return all.copy_(mine);
   gather_.all_gather_into(all, mine);
   return all;

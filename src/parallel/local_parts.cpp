@@ -23,7 +23,7 @@ at::Tensor with_form(const at::Tensor& part, const std::optional<DTensorForm>& f
 }
 
 at::Tensor empty_of(const at::TensorOptions& options, const std::optional<DTensorForm>& form) {
-  const at::Tensor nothing = at::empty({0}, options);
+  at::Tensor nothing = at::empty({0}, options);
   if (!form) return nothing;
   const at::NoGradGuard no_grad;
   return from_local(nothing, form->mesh, Placements(form->placements.size()));

@@ -4,6 +4,7 @@
 
 #include <penstock/base/error.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/full_like.h>
 
 #include <algorithm>

@@ -62,7 +62,7 @@ void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Pa
     args = batch_.args[m];
     for (c10::IValue& arg : args) {
       arg = map_tensors(arg, [&](const at::Tensor& tensor) {
-        const at::Tensor own = tensor.detach();
+        at::Tensor own = tensor.detach();
         if (!setup_.options.input_grads || !tensor.requires_grad() || !program_.has_backward()) return own;
         own.requires_grad_(true);
         passage.inputs.push_back(own);

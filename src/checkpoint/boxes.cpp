@@ -116,7 +116,7 @@ std::string part_problem(const Part& part, std::span<const std::int64_t> shape) 
     }
   }
   if (const auto* cut = std::get_if<BoxRange>(&part)) {
-    const std::string problem = part_problem(cut->box, shape);
+    std::string problem = part_problem(cut->box, shape);
     if (!problem.empty()) return problem;
     if (cut->begin < 0 || cut->end < cut->begin || cut->end > numel_of(cut->box.lengths))
       return "the part " + part_text(part) + " lies outside";

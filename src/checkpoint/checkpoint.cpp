@@ -141,7 +141,7 @@ const StoredTensor* Checkpoint::find(const std::string& name, const std::string&
 at::Tensor Checkpoint::read(const std::string& name, const std::string& state) const {
   const StoredTensor* stored = find(name, state);
   if (stored == nullptr) throw CheckpointError(path() + " has no " + tensor_title(name, state));
-  const at::Tensor tensor = at::empty(stored->shape, at::TensorOptions(stored->dtype));
+  at::Tensor tensor = at::empty(stored->shape, at::TensorOptions(stored->dtype));
   LoadReport report;
   const PieceFile file_of = [&](const auto& piece) -> const SafetensorsFile& {
     return content_->file_of(*stored, piece);

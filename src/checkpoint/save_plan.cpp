@@ -36,7 +36,7 @@ std::string problem_of(const Piece& piece) {
     return "tensors of this kind cannot be stored";
   }
   if (!checked_nbytes(piece.shape, piece.local.scalar_type())) return "no tensor can have its shape";
-  const std::string problem = part_problem(piece.part, piece.shape);
+  std::string problem = part_problem(piece.part, piece.shape);
   if (!problem.empty()) return problem;
   const auto* box = std::get_if<Box>(&piece.part);
   const bool fits =

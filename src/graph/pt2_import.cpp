@@ -191,7 +191,7 @@ class ProgramReader {
       }
     }
     for (const Json& entry : array_at(field(module, "module_call_graph", kRecord), kRecord)) {
-      if (string_at(field(entry, "fqn", kRecord), kRecord) != "") continue;
+      if (!string_at(field(entry, "fqn", kRecord), kRecord).empty()) continue;
       const Json& signature = field(entry, "signature", kRecord);
       graph_.input_structure =
           pt2_structure(string_at(field(signature, "in_spec", kRecord), kRecord), tuples, kRecord);

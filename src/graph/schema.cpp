@@ -239,7 +239,7 @@ void assign_storage(Graph& graph) {
         bool meet = any;
         if (!any) {
           for (const c10::Symbol& set : in->beforeSets()) {
-            meet = meet || out->beforeSets().contains(set) || out->containedTypes().size() > 0;
+            meet = meet || out->beforeSets().contains(set) || !out->containedTypes().empty();
           }
           meet = meet || in->isWildcardBefore() || out->isWildcardBefore() || !in->containedTypes().empty();
         }

@@ -51,7 +51,7 @@ class Shapes {
     if (!meta) return {};
     std::vector<std::int64_t> sizes;
     for (const Dim& dim : meta->sizes) sizes.push_back(dim.size);
-    const IValue made = at::empty(sizes, at::device(at::kMeta).dtype(meta->dtype));
+    IValue made = at::empty(sizes, at::device(at::kMeta).dtype(meta->dtype));
     note(id, made.toTensor());
     return made;
   }

@@ -166,7 +166,7 @@ class StageBuilder {
   }
 
   Arg define(ValueId id) {
-    const Arg made{graph().add_value(whole_.value(id))};
+    Arg made{graph().add_value(whole_.value(id))};
     names_[index_of(id)] = made;
     known_[index_of(id)] = true;
     return made;
@@ -184,7 +184,7 @@ class StageBuilder {
       case Origins::Kind::Slot: {
         if (const int from = holder(origin.index); from >= 0)
           return add_input(id, FromStage{from, output_for(*peers_, from, id)});
-        const Arg made = define(id);
+        Arg made = define(id);
         Slot slot = whole_.slots[origin.index];
         slot.value = *made.value();
         graph().slots.push_back(std::move(slot));
@@ -205,7 +205,7 @@ class StageBuilder {
   }
 
   Arg add_input(ValueId id, InputSource source) {
-    const Arg made = define(id);
+    Arg made = define(id);
     graph().inputs.push_back({*made.value(), std::nullopt});
     here().sources.push_back(source);
     return made;
@@ -218,7 +218,7 @@ class StageBuilder {
       return names_[index_of(id)];
     }
     const Arg tensor = resolve(size->second.first);
-    const Arg made = define(id);
+    Arg made = define(id);
     graph().nodes.push_back({.op = find_operator("aten::sym_size.int"),
                              .args = {tensor, {IValue(size->second.second)}},
                              .results = {{.ids = {*made.value()}}},

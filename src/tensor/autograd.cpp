@@ -6,6 +6,7 @@
 
 #include <penstock/base/error.h>
 
+#include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>

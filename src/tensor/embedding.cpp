@@ -5,6 +5,7 @@
 
 #include <penstock/base/error.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/where.h>

@@ -66,7 +66,7 @@ Part gather(const at::Tensor& local, const Axis& axis, std::int64_t dim, std::in
 }
 
 Part all_reduce(const at::Tensor& local, const Axis& axis, ReduceOp op) {
-  const at::Tensor sum = local.clone(at::MemoryFormat::Contiguous);
+  at::Tensor sum = local.clone(at::MemoryFormat::Contiguous);
   ++traffic().all_reduces;
   traffic().bytes += 2 * (axis.n - 1) * bytes_of(sum) / axis.n;
   auto work = axis.group.iall_reduce(sum, op);

@@ -6,6 +6,7 @@
 
 #include <penstock/base/error.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/full.h>

@@ -4,6 +4,7 @@
 #include "tensor/autograd.h"
 #include "tensor/rules.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
 #include <torch/csrc/autograd/custom_function.h>
 

@@ -2,6 +2,8 @@
 // then partial.
 #include "tensor/rules.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <limits>
 
 namespace penstock {

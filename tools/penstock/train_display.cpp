@@ -22,7 +22,7 @@ constexpr const char* kVariable = "PENSTOCK_TRAIN_DISPLAY";
 
 std::string clock_text(double seconds) {
   char text[40];
-  const auto whole = static_cast<long long>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   if (whole >= 3600) {
     std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
   } else {

@@ -6,6 +6,7 @@
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/graph/module.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>

@@ -49,6 +49,15 @@ std::vector<UserLeaf> user_leaves(const Graph& graph) {
   return leaves;
 }
 
+//! The keyword arguments that the model takes, read or not.
+std::set<std::string> model_keywords(const Graph& graph) {
+  std::set<std::string> names;
+  if (graph.input_structure.children.size() != 2) return names;
+  for (const auto& key : graph.input_structure.children[1].keys)
+    if (const auto* name = std::get_if<std::string>(&key)) names.insert(*name);
+  return names;
+}
+
 std::string skip_name(const FromStage& from) {
   return "skip_" + std::to_string(from.stage) + "_" + std::to_string(from.output);
 }
@@ -173,14 +182,22 @@ ChunkSpec output_spec(const Graph& graph) {
 class PipeStage : public StageModule {
  public:
   PipeStage(std::shared_ptr<GraphModule> module, const StageLinks& links, std::size_t stage,
-            const Structure& args)
+            const Structure& args, std::set<std::string> keywords)
       : module_(std::move(module)),
         feeds_(links.feeds[stage]),
         next_(links.next[stage]),
         sideways_(links.sideways[stage]),
         args_(args),
         first_(stage == 0),
-        last_(stage + 1 == links.feeds.size()) {}
+        last_(stage + 1 == links.feeds.size()) {
+    // The first stage takes all that the model takes, so that it may be given what no stage reads.
+    if (first_) keywords_ = std::move(keywords);
+    for (const Feed& feed : feeds_) {
+      if (const auto* user = std::get_if<UserLeaf>(&feed); user && !user->keyword.empty())
+        keywords_.insert(user->keyword);
+      if (const auto* skip = std::get_if<Skipped>(&feed)) keywords_.insert(skip->name);
+    }
+  }
 
   StageResult forward(const Args& args, const Kwargs& kwargs) override {
     std::vector<IValue> user;
@@ -220,15 +237,7 @@ class PipeStage : public StageModule {
     module_->train(training);
   }
 
-  std::optional<std::set<std::string>> keywords() const override {
-    std::set<std::string> names;
-    for (const Feed& feed : feeds_) {
-      if (const auto* user = std::get_if<UserLeaf>(&feed); user && !user->keyword.empty())
-        names.insert(user->keyword);
-      if (const auto* skip = std::get_if<Skipped>(&feed)) names.insert(skip->name);
-    }
-    return names;
-  }
+  std::optional<std::set<std::string>> keywords() const override { return keywords_; }
 
  private:
   static std::vector<NamedTensor> named(std::vector<std::pair<std::string, at::Tensor>> tensors) {
@@ -260,6 +269,7 @@ class PipeStage : public StageModule {
   std::vector<Passed> next_;
   std::vector<std::pair<std::string, Passed>> sideways_;
   Structure args_;
+  std::set<std::string> keywords_;
   bool first_, last_;
 };
 
@@ -269,7 +279,7 @@ std::shared_ptr<StageModule> Pipe::stage_module(int stage) const {
   const Structure args = graph_.input_structure.children.empty() ? Structure{.kind = Structure::Kind::Tuple}
                                                                  : graph_.input_structure.children[0];
   return std::make_shared<PipeStage>(get_stage_module(stage), StageLinks(graph_, split_),
-                                     static_cast<std::size_t>(stage), args);
+                                     static_cast<std::size_t>(stage), args, model_keywords(graph_));
 }
 
 PipelineStage Pipe::build_stage(int stage, at::Device device, const Group& group,

@@ -94,6 +94,25 @@ void compare_setups(const PipelineSetup& setup) {
   compare_fields(setup.group, fields_of(setup));
 }
 
+std::optional<std::set<std::string>> all_keywords(const PipelineSetup& setup) {
+  bool any = false;
+  c10::impl::GenericList mine(c10::AnyType::get());
+  for (const PipelineStage& stage : setup.stages) {
+    const auto keywords = stage.module().keywords();
+    any = any || !keywords;
+    if (keywords)
+      for (const std::string& name : *keywords) mine.push_back(c10::IValue(name));
+  }
+  std::set<std::string> all;
+  for (const c10::IValue& theirs : setup.group.all_gather_object(any ? c10::IValue() : c10::IValue(mine))) {
+    any = any || theirs.isNone();
+    if (theirs.isNone()) continue;
+    for (const c10::IValue& name : theirs.toListRef()) all.insert(name.toStringRef());
+  }
+  if (any) return std::nullopt;
+  return all;
+}
+
 void warm_up(const PipelineSetup& setup) {
   std::set<int> peers;
   const Wiring& wiring = setup.program.wiring();

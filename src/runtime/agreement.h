@@ -5,6 +5,8 @@
 #include "runtime/setup.h"
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +21,9 @@ SetupFields fields_of(const PipelineSetup& setup);
 //! a rank. All must have the same fields.
 void compare_fields(const Group& group, const SetupFields& mine);
 void compare_setups(const PipelineSetup& setup);
+
+//! What the stages of all ranks take; nothing if one takes whatever it is given.
+std::optional<std::set<std::string>> all_keywords(const PipelineSetup& setup);
 
 //! Exchanges a byte between all ranks that the program lets talk to each other; CommError names the pair that
 //! cannot, on every rank.

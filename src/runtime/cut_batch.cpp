@@ -10,12 +10,11 @@ namespace penstock {
 namespace {
 
 void check_takers(const PipelineSetup& setup, const Kwargs& kwargs) {
+  if (!setup.keywords) return;
   for (const auto& [name, value] : kwargs) {
-    if (setup.takes(name)) continue;
-    throw UsageError(
-        "no stage of this rank takes the keyword argument " + quote(name), {.rank = setup.rank},
-        "a module takes keyword arguments with forward(const Args&, const Kwargs&); of all that a "
-        "model takes, PipelineSchedule::taken picks this rank's");
+    if (setup.keywords->contains(name)) continue;
+    throw UsageError("no stage takes the keyword argument " + quote(name), {.rank = setup.rank},
+                     "a module takes keyword arguments with forward(const Args&, const Kwargs&)");
   }
 }
 

@@ -53,6 +53,7 @@ struct PipelineSchedule::Content {
   // Only pipelines that agree get that far.
   static PipelineSetup own_group(PipelineSetup&& made) {
     compare_setups(made);
+    made.keywords = all_keywords(made);
     if (made.group.size() > 1) made.group = *made.group.split(0, made.group.rank());
     return std::move(made);
   }
@@ -219,13 +220,6 @@ const Program& PipelineSchedule::program() const {
 }
 const std::vector<PipelineStage>& PipelineSchedule::stages() const {
   return content_->setup.stages;
-}
-Kwargs PipelineSchedule::taken(const Kwargs& kwargs) const {
-  Kwargs mine;
-  for (const auto& [name, value] : kwargs) {
-    if (content_->setup.takes(name)) mine.emplace(name, value);
-  }
-  return mine;
 }
 std::uint64_t PipelineSchedule::steps() const {
   return content_->steps;

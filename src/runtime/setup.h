@@ -3,7 +3,8 @@
 
 #include <penstock/runtime/pipeline.h>
 
-#include <algorithm>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,16 +19,13 @@ struct PipelineSetup {
 
   std::vector<const PipelineStage*> by_index{};        //!< of all stages; null for other ranks'
   std::vector<std::vector<std::string>> edge_skips{};  //!< the names that travel along each edge
+  //! The keyword arguments that the stages of all ranks take; nothing if one takes whatever it is given.
+  std::optional<std::set<std::string>> keywords{};
 
   const PipelineStage* stage(StageId index) const { return by_index[static_cast<std::size_t>(index.value)]; }
   Rank rank_of(StageId index) const { return program.placement().rank_of(index); }
   bool local(StageId index) const { return rank_of(index) == rank; }
   StageId last_stage() const { return StageId(program.stages() - 1); }
-  //! Whether a stage of this rank takes the keyword argument.
-  bool takes(const std::string& keyword) const {
-    return std::any_of(stages.begin(), stages.end(),
-                       [&](const PipelineStage& stage) { return stage.takes(keyword); });
-  }
 };
 
 }  // namespace penstock

@@ -9,7 +9,6 @@
 
 #include <penstock/parallel/pipeline_data_parallel.h>
 #include <penstock/runtime/pipeline.h>
-#include <penstock/train/data.h>
 #include <penstock/train/model.h>
 #include <penstock/train/whereabouts.h>
 
@@ -41,10 +40,6 @@ struct Assembly {
   std::unique_ptr<PipelineSchedule> pipeline;
   std::unique_ptr<Optimizer> optimizer;
 
-  //! What this rank gives the pipeline of a batch.
-  StepInput input(const Batch& batch) const {
-    return {batch.args, pipeline->taken(batch.kwargs), batch.target};
-  }
   //! What the planner needs to know of this rank's stages.
   std::map<int, StageBytes> bytes() const;
 };

@@ -37,7 +37,7 @@ Schedule plan_schedule(const Mesh& mesh, Model& model, const DataSource& data, c
   for (int i = 0; i < steps; ++i) {
     trial.watch->measure = i == 0;
     const Batch batch = data.training(1, options.batch, rows_of(options, mesh.dp, 0));
-    const StepResult result = trial.pipeline->step(trial.input(batch));
+    const StepResult result = trial.pipeline->step({batch.args, batch.kwargs, batch.target});
     if (i > 0) timelines.push_back(gather_timeline(mesh.pipeline, result.timeline));
   }
   const int stages = trial.pipeline->program().stages();

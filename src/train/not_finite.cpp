@@ -12,7 +12,7 @@ Error find_not_finite(const Mesh& mesh, const Assembly& assembly, const Batch& b
                       double grad_norm) {
   assembly.watch->finite = true;
   for (const auto& [index, stage] : assembly.stages) stage->forget();
-  assembly.pipeline->eval(assembly.input(batch));
+  assembly.pipeline->eval({batch.args, batch.kwargs, batch.target});
   assembly.watch->finite = false;
   // The order of a forward: microbatches one after the other, each through its stages.
   const std::int64_t none = std::numeric_limits<std::int64_t>::max();

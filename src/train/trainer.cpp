@@ -184,7 +184,7 @@ class Run {
     Report mine;
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
       const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, mesh_.dp, part));
-      const StepResult result = assembly_.pipeline->step(assembly_.input(batch));
+      const StepResult result = assembly_.pipeline->step({batch.args, batch.kwargs, batch.target});
       mine.loss += result.loss.item<double>() / static_cast<double>(options_.accumulate);
       tokens += batch.tokens;
       const Busy busy = busy_of(result.timeline);
@@ -254,7 +254,7 @@ class Run {
     for (std::int64_t i = 0; i < options_.eval_batches; ++i) {
       const Rows rows = rows_of(options_, mesh_.dp, 0);
       const Batch batch = data_.validation(i, options_.batch, rows);
-      sum += assembly_.pipeline->eval(assembly_.input(batch)).loss.item<double>();
+      sum += assembly_.pipeline->eval({batch.args, batch.kwargs, batch.target}).loss.item<double>();
     }
     model_.set_training(true);
     StepRecord all;

@@ -86,7 +86,7 @@ inline void expect_step(const Pipe& pipe, const std::string& schedule, PipelineO
   options.return_outputs = false;
   PipelineSchedule pipeline(mine, schedule, batch.microbatches, pipe.schedule_options(std::move(options)));
   const bool first = mine.front().is_first();
-  const StepResult result = pipeline.step(first ? batch.args : Args{}, {}, pipeline.taken(batch.kwargs));
+  const StepResult result = pipeline.step(first ? batch.args : Args{}, {}, batch.kwargs);
   if (result.loss.defined()) {
     EXPECT_TRUE(at::allclose(result.loss, expected.loss, 1e-5, 1e-7));
   }

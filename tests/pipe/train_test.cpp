@@ -12,6 +12,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
 
 namespace penstock {
@@ -22,8 +23,9 @@ using test::Batch;
 
 const SplitSpec uncut = SplitPolicy([](const Graph&) { return Cuts{}; });
 
-//! A batch of 8 rows for each of the committed archives. Thread ranks draw it at the same time, so from
-//! generators of their own.
+const std::vector<std::string> small_models = {"mlp", "gpt", "convnet", "mixed", "lstm"};
+
+//! A batch of 8 rows for each of them, the same on every rank.
 Batch batch_for(const std::string& name) {
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(4);
   const auto normal = [&](at::IntArrayRef sizes) { return at::randn(sizes, generator); };
@@ -57,8 +59,28 @@ PipelineOptions own_loss() {
   return options;
 }
 
-void expect_archive_trains(const std::string& name, int stages, const std::string& schedule,
-                           const Group& group) {
+//! Over 2, 3 and 4 thread ranks, in every number of stages up to 8 that they can share.
+void expect_trains(const std::string& name, const Graph& whole,
+                   const std::function<Pipe(const SplitSpec&)>& cut, const Batch& batch,
+                   const test::Trained& expected) {
+  const auto most = static_cast<int>(legal_cuts(whole).size()) + 1;
+  for (const int ranks : {2, 3, 4}) {
+    for (int stages = ranks; stages <= std::min(8, most); stages += ranks) {
+      const std::string schedule = stages == ranks       ? "1F1B"
+                                   : stages == 2 * ranks ? "ZBVZeroBubble"
+                                                         : "Interleaved1F1B";
+      SCOPED_TRACE(name + " in " + std::to_string(stages) + " stages, " + schedule + ", " +
+                   std::to_string(ranks) + " ranks");
+      const Pipe pipe = cut(random_cuts(stages, static_cast<unsigned>(ranks)));
+      run_thread_ranks(ranks, [&](World& world) {
+        test::expect_step(pipe, schedule, own_loss(), batch, expected, world.group());
+      });
+    }
+  }
+}
+
+void expect_archive_step(const std::string& name, int stages, const std::string& schedule,
+                         const Group& group) {
   SCOPED_TRACE(name + " in " + std::to_string(stages) + " stages, " + schedule + ", " +
                std::to_string(group.size()) + " ranks");
   const Batch batch = batch_for(name);
@@ -69,22 +91,16 @@ void expect_archive_trains(const std::string& name, int stages, const std::strin
   test::expect_step(pipe, schedule, own_loss(), batch, expected, group);
 }
 
-//! The random state is the process's: thread ranks make their batches one after the other.
 void expect_all_train(const Group& group) {
   const int ranks = group.size();
-  for (const std::string name : {"mlp", "gpt", "convnet", "mixed", "lstm"}) {
+  for (const std::string& name : small_models) {
     const auto most =
         static_cast<int>(legal_cuts(load_pt2(archive(name + ".pt2"), uncut).graph()).size()) + 1;
     for (int stages = ranks; stages <= std::min(8, most); stages += ranks) {
-      expect_archive_trains(name, stages, stages == ranks ? "1F1B" : "Interleaved1F1B", group);
+      expect_archive_step(name, stages, stages == ranks ? "1F1B" : "Interleaved1F1B", group);
     }
   }
-  expect_archive_trains("gpt", 2 * ranks, "ZBVZeroBubble", group);
-}
-
-TEST(PipeTrains, AsTheWholeDoesOverFourRanks) {
-  at::set_num_threads(1);
-  run_thread_ranks(4, [](World& world) { expect_all_train(world.group()); });
+  expect_archive_step("gpt", 2 * ranks, "ZBVZeroBubble", group);
 }
 
 const test::RankFunction train_in_processes("pipe_trains", [] {
@@ -115,42 +131,37 @@ Batch batch_of_archive(const Graph& graph, const std::string& name) {
   return batch;
 }
 
-TEST(PipeTrains, RealArchitecturesAsTheWholeDoes) {
-  at::set_num_threads(1);
-  for (const auto& [name, ranks, stages, schedule] :
-       {std::tuple("gpt2", 2, 4, "Interleaved1F1B"), std::tuple("llama", 3, 3, "1F1B"),
-        std::tuple("bert", 2, 2, "GPipe"), std::tuple("t5", 2, 4, "ZBVZeroBubble"),
-        std::tuple("vit", 4, 8, "Interleaved1F1B"), std::tuple("marked", 2, 2, "1F1B")}) {
-    SCOPED_TRACE(name);
-    const std::string file = archive(std::string(name) + ".pt2");
-    const Pipe whole = load_pt2(file, uncut);
-    const Batch batch = batch_of_archive(whole.graph(), name);
-    const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
-    const Pipe pipe = load_pt2(file, random_cuts(stages, 5));
-    run_thread_ranks(ranks, [&, by = schedule](World& world) {
-      test::expect_step(pipe, by, own_loss(), batch, expected, world.group());
-    });
-  }
+void expect_archive_trains(const std::string& name, const std::function<Batch(const Graph&)>& batch_of) {
+  const std::string file = archive(name + ".pt2");
+  const Pipe whole = load_pt2(file, uncut);
+  const Batch batch = batch_of(whole.graph());
+  const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
+  const auto cut = [&](const SplitSpec& spec) { return load_pt2(file, spec); };
+  expect_trains(name, whole.graph(), cut, batch, expected);
 }
 
-//! A captured model over 2, 3 and 4 ranks in one and two stages each.
+TEST(PipeTrains, ArchivesAsTheWholeDoes) {
+  at::set_num_threads(1);
+  for (const std::string& name : small_models)
+    expect_archive_trains(name, [&](const Graph&) { return batch_for(name); });
+}
+
+TEST(PipeTrains, RealArchitecturesAsTheWholeDoes) {
+  at::set_num_threads(1);
+  for (const std::string name : {"gpt2", "llama", "bert", "t5", "vit", "marked"})
+    expect_archive_trains(name, [&](const Graph& graph) { return batch_of_archive(graph, name); });
+}
+
 template <class Holder>
 void expect_captured_trains(const std::string& name, Holder model, const Batch& batch) {
   const Chunks chunks = split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
   const Pipe whole = pipeline(model, chunks.args[0], {}, uncut);
   const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
-  const auto most = static_cast<int>(legal_cuts(whole.graph()).size()) + 1;
-  for (const int ranks : {2, 3, 4}) {
-    for (int stages = ranks; stages <= std::min(2 * ranks, most); stages += ranks) {
-      SCOPED_TRACE(name + " in " + std::to_string(stages) + " stages on " + std::to_string(ranks) + " ranks");
-      model->zero_grad();
-      const Pipe pipe = pipeline(model, chunks.args[0], {}, random_cuts(stages, 3));
-      run_thread_ranks(ranks, [&](World& world) {
-        test::expect_step(pipe, stages == ranks ? "1F1B" : "Interleaved1F1B", own_loss(), batch, expected,
-                          world.group());
-      });
-    }
-  }
+  const auto cut = [&](const SplitSpec& spec) {
+    model->zero_grad();
+    return pipeline(model, chunks.args[0], {}, spec);
+  };
+  expect_trains(name, whole.graph(), cut, batch, expected);
 }
 
 //! The first of the outputs.
@@ -185,6 +196,7 @@ TEST(PipeTrains, CapturedModelsAsTheWholeDoes) {
   expect_captured_trains("convnet", test::ConvNet(), {{torch::randn({8, 2, 8, 8})}});
   expect_captured_trains("lstm", FirstOfLstm(), {{torch::randn({8, 5, 3})}});
   expect_captured_trains("encoder", Encoder(), {{torch::randn({8, 3, 8})}});
+  expect_captured_trains("unet", test::UNet(), {{torch::randn({4, 1, 8, 8})}});
 }
 
 TEST(PipeTrains, BuffersAreWrittenAsInTheWhole) {
@@ -211,7 +223,27 @@ TEST(PipeTrains, BuffersAreWrittenAsInTheWhole) {
   EXPECT_EQ(got["1.num_batches_tracked"].item<int>(), 4);
 }
 
-TEST(PipeTrains, AtMarksBalancedAndWithCapturedModels) {
+TEST(PipeTrains, RefusesAKeywordArgumentThatNoStageOfAnyRankTakes) {
+  at::set_num_threads(1);
+  Batch batch = batch_for("mixed");
+  batch.kwargs["maks"] = 1;
+  const Pipe pipe = load_pt2(archive("mixed.pt2"), random_cuts(2, 1));
+  run_thread_ranks(2, [&](World& world) {
+    const int rank = world.rank().value;
+    PipelineSchedule pipeline({pipe.build_stage(rank, at::kCPU, world.group())}, "1F1B", batch.microbatches,
+                              pipe.schedule_options(own_loss()));
+    try {
+      pipeline.step(rank == 0 ? batch.args : Args{}, {}, batch.kwargs);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("no stage takes the keyword argument 'maks'"),
+                std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+TEST(PipeTrains, AtMarksAndBalanced) {
   at::set_num_threads(1);
   const Batch tokens = batch_for("gpt");
   const auto expected =
@@ -220,19 +252,6 @@ TEST(PipeTrains, AtMarksBalancedAndWithCapturedModels) {
     const Pipe pipe = load_pt2(archive("gpt.pt2"), spec);
     run_thread_ranks(2, [&](World& world) {
       test::expect_step(pipe, "GPipe", own_loss(), tokens, expected, world.group());
-    });
-  }
-  torch::manual_seed(6);
-  test::UNet unet;
-  const Batch images{{torch::randn({4, 1, 8, 8})}};
-  const Args example{torch::randn({1, 1, 8, 8})};
-  const auto wanted =
-      test::train_dense(test::whole_of(pipeline(unet, example, {}, uncut)), test::any_loss, images);
-  for (const auto& [stages, schedule] : {std::pair(3, "1F1B"), std::pair(6, "Interleaved1F1B")}) {
-    unet->zero_grad();
-    const Pipe pipe = pipeline(unet, example, {}, random_cuts(stages, 2));
-    run_thread_ranks(3, [&](World& world) {
-      test::expect_step(pipe, schedule, own_loss(), images, wanted, world.group());
     });
   }
 }

@@ -149,9 +149,6 @@ class PipelineSchedule {
 
   const Program& program() const;
   const std::vector<PipelineStage>& stages() const;
-  //! Those keyword arguments that a stage of this rank takes. Where a model was cut for the user, every rank
-  //! can be given all that the model takes, through this.
-  Kwargs taken(const Kwargs& kwargs) const;
   //! How many steps have been run; random operations depend on it, so that a resumed run can go on with the
   //! same.
   std::uint64_t steps() const;

@@ -17,7 +17,7 @@ namespace penstock {
 //! last no `target`. Whatever is given is cut into microbatches.
 struct StepInput {
   Args args;             //!< of the first stage
-  Kwargs kwargs;         //!< of every stage of this rank that takes them
+  Kwargs kwargs;         //!< of every stage that takes them; ranks without one pass over them
   c10::IValue target;    //!< of the loss
   Kwargs loss_kwargs{};  //!< further arguments of the loss
   //! Further keyword arguments for one stage, for example a mask or labels.

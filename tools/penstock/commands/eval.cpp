@@ -166,7 +166,7 @@ void be_a_rank(const EvalJob& job, const World& world) {
   const bool first =
       std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_first(); });
   PipelineSchedule pipeline(mine, schedule, pipe.schedule_options(std::move(options)));
-  const StepResult result = pipeline.eval(first ? data.args : Args{}, {}, pipeline.taken(data.kwargs));
+  const StepResult result = pipeline.eval(first ? data.args : Args{}, {}, data.kwargs);
   if (!last || mesh.group("tp").rank() != 0) return;
   const Outputs outputs = gather(
       replicas, named_outputs(pipe.graph(), result.outputs, chunk_sizes(data.rows, microbatches)), rows);

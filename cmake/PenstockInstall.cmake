@@ -17,7 +17,8 @@ if(PENSTOCK_TOOLS)
   install(TARGETS penstock_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   if(PENSTOCK_TORCH_SIDE)
     # libtorch stays where it is; the program remembers that place.
-    set_target_properties(penstock_torch_tool PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+    # Named, since CMake leaves out what lies inside the checkout, as a .venv does.
+    set_target_properties(penstock_torch_tool PROPERTIES INSTALL_RPATH ${PENSTOCK_TORCH}/lib INSTALL_RPATH_USE_LINK_PATH ON)
     install(TARGETS penstock_torch_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
 endif()

@@ -5,7 +5,7 @@
 set -euo pipefail
 readme=$1/README.md build=$2
 python=${PENSTOCK_PYTHON:-python3}
-"$python" -c 'import torch, safetensors' 2>/dev/null || { echo "this Python lacks torch or safetensors; ./dev test gives it both"; exit 77; }
+"$python" -c 'import torch, numpy, safetensors' 2>/dev/null || { echo "this Python lacks torch, numpy or safetensors; ./dev test gives it all"; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"

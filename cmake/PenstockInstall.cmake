@@ -16,9 +16,9 @@ endif()
 if(PENSTOCK_TOOLS)
   install(TARGETS penstock_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   if(PENSTOCK_TORCH_SIDE)
-    # libtorch stays where it is; the program remembers that place.
-    # Named, since CMake leaves out what lies inside the checkout, as a .venv does.
-    set_target_properties(penstock_torch_tool PROPERTIES INSTALL_RPATH ${PENSTOCK_TORCH}/lib INSTALL_RPATH_USE_LINK_PATH ON)
+    # libtorch stays where it is; the program remembers that place. It is named here, since CMake's own search would leave
+    # out what lies inside the checkout, as a .venv does.
+    set_target_properties(penstock_torch_tool PROPERTIES INSTALL_RPATH ${PENSTOCK_TORCH}/lib)
     install(TARGETS penstock_torch_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
 endif()

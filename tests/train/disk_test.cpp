@@ -44,6 +44,11 @@ class Disk : public testing::Test {
         "/verified 2>&1; echo \"exit $?\" >> " + home + "/verified\nls " + disk + "/saved >> " + home +
         "/verified\nexit $(cat " + home + "/code)";
     DiskRun run;
+    run.outcome = run_program({"unshare", "-m", "true"});  // not as a plain user, nor inside a chroot
+    if (run.outcome.code != 0) {
+      run.outcome.code = kNoDisk;
+      return run;
+    }
     run.outcome = run_program({"unshare", "-m", "sh", "-c", script}, {"TMPDIR=" + home});
     run.losses = losses_of(log);
     run.verified = slurp(home + "/verified");

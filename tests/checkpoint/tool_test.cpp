@@ -145,7 +145,8 @@ TEST(CheckpointTool, PythonReadsTheConvertedFileAsTheModelsStateDict) {
   const std::string original = dir / "original.safetensors", converted = dir / "converted.safetensors";
   const auto made = run_program(
       {interpreter, script + "state_dict.py", "make", original, dir / "model.pt2", dir / "data.safetensors"});
-  if (made.code == 77) GTEST_SKIP() << "this Python lacks torch or safetensors; ./dev test gives it both";
+  if (made.code == 77)
+    GTEST_SKIP() << "this Python lacks torch, numpy or safetensors; ./dev test gives it all";
   ASSERT_EQ(made.code, 0) << made.err;
   // The tied weight is one tensor with two names in the checkpoint, and two in the file.
   auto tensors = load_safetensors(original);

@@ -22,6 +22,8 @@ constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::milliseconds kBeat{1000};
 // A broken connection says only that a process ended; its own words or the launcher's may be on their way.
 constexpr std::chrono::milliseconds kPatience{700};
+// One try to reach the next rank: it holds up all else that the monitor does.
+constexpr std::chrono::milliseconds kConnectLimit{1000};
 constexpr char kAlive = '.';
 constexpr char kGoodbye = 'B';
 
@@ -130,25 +132,33 @@ void Monitor::run() {
 void Monitor::accept_previous() {
   Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!connection) return;
-  pollfd waiting{connection.get(), POLLIN, 0};
+  const timeval limit{.tv_sec = 1, .tv_usec = 0};  // for a stranger that says nothing, or half a greeting
+  setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   Greeting greeting;
-  const bool came = poll(&waiting, 1, 1000) == 1 &&
-                    recv(connection.get(), &greeting, sizeof greeting, MSG_WAITALL) == sizeof greeting;
+  const bool came = recv(connection.get(), &greeting, sizeof greeting, MSG_WAITALL) == sizeof greeting;
   const Greeting expected{
       .attempt = setup_.attempt, .generation = setup_.generation, .rank = previous_.rank.value};
   if (!came || std::memcmp(&greeting, &expected, sizeof greeting) != 0) return;  // not one of us
   previous_.connection = std::move(connection);
-  previous_.last_sign = Clock::now();
+  heard_of(previous_);
 }
 
 void Monitor::connect_next() {
   if (!setup_.store->check({live_key(next_.rank)})) return;
   const Endpoint endpoint = Endpoint::parse(setup_.store->get_to_str(live_key(next_.rank)));
-  next_.connection = connect_to(endpoint, std::chrono::milliseconds(2000));
-  next_.last_sign = Clock::now();
-  if (!next_.connection)
-    return lose(next_, "cannot be reached by rank " + std::to_string(setup_.domain->rank.value) + " at " +
-                           endpoint.host + " port " + std::to_string(endpoint.port));
+  if (!next_.last_sign) next_.last_sign = Clock::now();
+  Connecting tried = connect_to(endpoint, kConnectLimit);
+  if (!tried.connection) {
+    next_.trouble = "cannot be reached by rank " + std::to_string(setup_.domain->rank.value) + " at " +
+                    endpoint.host + " port " + std::to_string(endpoint.port) + ": " +
+                    std::strerror(tried.error);
+    // Nobody listens there any more. Anything else may pass, and is silence until then.
+    if (tried.error == ECONNREFUSED) lose(next_, next_.trouble);
+    return;
+  }
+  next_.connection = std::move(tried.connection);
+  next_.trouble.clear();
+  heard_of(next_);
   const Greeting greeting{
       .attempt = setup_.attempt, .generation = setup_.generation, .rank = setup_.domain->rank.value};
   send(next_.connection.get(), &greeting, sizeof greeting, MSG_NOSIGNAL);
@@ -170,14 +180,17 @@ void Monitor::listen_to(Neighbour& neighbour) {
         lose(neighbour, "its process ended without a goodbye (killed, crashed, or its machine is gone)");
       return;
     }
-    neighbour.last_sign = Clock::now();
-    // Where both were held up, by a store that did not answer or a machine that slept, this one may have
-    // looked before the other could speak again.
-    if (suspicion_ && suspicion_->of_silence && suspicion_->failure.rank == neighbour.rank)
-      suspicion_.reset();
+    heard_of(neighbour);
     if (std::memchr(signs.data(), kGoodbye, static_cast<std::size_t>(count)) != nullptr)
       neighbour.said_goodbye = true;
   }
+}
+
+void Monitor::heard_of(Neighbour& neighbour) {
+  neighbour.last_sign = Clock::now();
+  // Where both were held up, by a store that did not answer or a machine that slept, this one may have
+  // looked before the other could speak again.
+  if (suspicion_ && suspicion_->of_silence && suspicion_->failure.rank == neighbour.rank) suspicion_.reset();
 }
 
 void Monitor::lose(Neighbour& neighbour, const std::string& how) {
@@ -186,11 +199,12 @@ void Monitor::lose(Neighbour& neighbour, const std::string& how) {
 }
 
 void Monitor::judge(const Neighbour& neighbour) {
-  if (neighbour.connection && !neighbour.said_goodbye && !suspicion_ &&
-      Clock::now() - neighbour.last_sign > setup_.heartbeat_limit) {
+  if (neighbour.last_sign && !neighbour.said_goodbye && !neighbour.lost && !suspicion_ &&
+      Clock::now() - *neighbour.last_sign > setup_.heartbeat_limit) {
     const double limit = std::chrono::duration<double>(setup_.heartbeat_limit).count();
     suspicion_ = Suspicion{
-        {neighbour.rank, "gave no sign of life for " + seconds_text(limit) + " (stopped, or cut off)"},
+        {neighbour.rank, "gave no sign of life for " + seconds_text(limit) + " (" +
+                             (neighbour.trouble.empty() ? "stopped, or cut off" : neighbour.trouble) + ")"},
         Clock::now(),
         true};
   }

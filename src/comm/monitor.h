@@ -3,7 +3,8 @@
 //   - a rank that can still speak, or the launcher that saw it end, writes them into the store;
 //   - each rank keeps a connection to the next one of a ring: it breaks the moment a process ends without a
 //   goodbye;
-//   - a second without a sign of life on the ring is normal, a heartbeat limit (15 s) of silence is not.
+//   - a second without a sign of life on the ring is normal, a heartbeat limit (15 s) of silence is not,
+//   be it of a neighbour that spoke before or of one that never answered.
 // docs/adr/0003 says why each is needed.
 #pragma once
 
@@ -55,7 +56,8 @@ class Monitor {
   struct Neighbour {
     Rank rank;
     Fd connection;
-    Clock::time_point last_sign;
+    std::optional<Clock::time_point> last_sign;  // or when we first tried to reach it
+    std::string trouble;                         // why it could not be reached so far
     bool said_goodbye = false;
     bool lost = false;
   };
@@ -64,6 +66,7 @@ class Monitor {
   void accept_previous();
   void connect_next();
   void listen_to(Neighbour& neighbour);
+  void heard_of(Neighbour& neighbour);
   void beat(Neighbour& neighbour, char sign);
   void lose(Neighbour& neighbour, const std::string& how);
   void judge(const Neighbour& neighbour);

@@ -44,7 +44,7 @@ void check_members_answer(c10d::Store& store, Domain& domain, const std::string&
     const std::string key = live_key(prefix, Rank(member));
     if (!store.check({key})) continue;
     const Endpoint endpoint = Endpoint::parse(store.get_to_str(key));
-    if (connect_to(endpoint, limit)) continue;
+    if (connect_to(endpoint, limit).connection) continue;
     const auto [low, high] = std::minmax({member, domain.rank.value});
     pairs.push_back("ranks " + std::to_string(low) + " and " + std::to_string(high) +
                     " cannot talk to each other: rank " + std::to_string(member) + " does not answer at " +

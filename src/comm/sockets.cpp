@@ -92,20 +92,20 @@ std::pair<Fd, Endpoint> listen_on(const std::string& address) {
   return {std::move(fd), std::move(endpoint)};
 }
 
-Fd connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit) {
+Connecting connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit) {
   const AddressList addresses = resolve(endpoint.host, endpoint.port, SOCK_STREAM);
   Fd fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return {};
+  if (!fd) return {{}, errno};
   if (connect(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return {};
+    if (errno != EINPROGRESS) return {{}, errno};
     pollfd waiting{fd.get(), POLLOUT, 0};
-    if (poll(&waiting, 1, static_cast<int>(limit.count())) != 1) return {};
+    if (poll(&waiting, 1, static_cast<int>(limit.count())) != 1) return {{}, ETIMEDOUT};
     int error = 0;
     socklen_t length = sizeof error;
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return {};
+    if (error != 0) return {{}, error};
   }
-  return fd;
+  return {std::move(fd)};
 }
 
 void break_when_cut(std::uint16_t peer_port, std::chrono::milliseconds limit) {

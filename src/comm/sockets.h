@@ -46,8 +46,12 @@ std::string address_towards(const std::string& host);
 //! Listens on a free port of `address`; the endpoint says which.
 std::pair<Fd, Endpoint> listen_on(const std::string& address);
 
-//! Connects, or gives up after `limit` (an empty Fd).
-Fd connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit);
+//! A connection, or why there is none: an errno (ETIMEDOUT after `limit`).
+struct Connecting {
+  Fd connection;
+  int error = 0;
+};
+Connecting connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit);
 
 //! How long the connection to a store may be without an answer of the network. Shorter than the heartbeat limit, so that
 //! both sides of a cut know at about the same time.

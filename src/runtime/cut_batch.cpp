@@ -6,23 +6,32 @@
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
+#include <optional>
+#include <set>
+#include <string>
+
 namespace penstock {
 namespace {
 
+using Keywords = std::optional<std::set<std::string>>;  // nothing: all names are taken
+
+bool takes(const Keywords& keywords, const std::string& name) {
+  return !keywords || keywords->contains(name);
+}
+
 void check_takers(const PipelineSetup& setup, const Kwargs& kwargs) {
-  if (!setup.keywords) return;
   for (const auto& [name, value] : kwargs) {
-    if (setup.keywords->contains(name)) continue;
+    if (takes(setup.keywords, name)) continue;
     throw UsageError("no stage takes the keyword argument " + quote(name), {.rank = setup.rank},
                      "a module takes keyword arguments with forward(const Args&, const Kwargs&)");
   }
 }
 
-void add_kwargs(const PipelineStage& stage, const std::vector<Kwargs>& chunks, std::vector<Kwargs>& to) {
+void add_kwargs(const Keywords& taken, const std::vector<Kwargs>& chunks, std::vector<Kwargs>& to) {
   if (to.empty()) to.resize(chunks.size());
   for (std::size_t m = 0; m < chunks.size(); ++m) {
     for (const auto& [name, value] : chunks[m]) {
-      if (stage.takes(name)) to[m][name] = value;
+      if (takes(taken, name)) to[m][name] = value;
     }
   }
 }
@@ -31,15 +40,16 @@ void cut_kwargs(const PipelineSetup& setup, const StepInput& input, const std::v
                 StepBatch& batch) {
   batch.kwargs.resize(static_cast<std::size_t>(setup.program.stages()));
   for (const PipelineStage& stage : setup.stages) {
+    const Keywords taken = stage.module().keywords();
     std::vector<Kwargs>& to = batch.kwargs[static_cast<std::size_t>(stage.index().value)];
-    if (!input.kwargs.empty()) add_kwargs(stage, shared, to);
+    if (!input.kwargs.empty()) add_kwargs(taken, shared, to);
     const auto own = input.stage_kwargs.find(stage.index());
     if (own == input.stage_kwargs.end()) continue;
     for (const auto& [name, value] : own->second) {
-      if (!stage.takes(name))
+      if (!takes(taken, name))
         throw UsageError("the stage takes no keyword argument " + quote(name), {.stage = stage.index()});
     }
-    add_kwargs(stage, split_args_kwargs_into_chunks({}, own->second, setup.program.microbatches()).kwargs,
+    add_kwargs(taken, split_args_kwargs_into_chunks({}, own->second, setup.program.microbatches()).kwargs,
                to);
   }
 }

@@ -57,11 +57,6 @@ PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, int stage_inde
                                                std::move(group), std::move(options), std::move(meshes)});
 }
 
-bool PipelineStage::takes(const std::string& keyword) const {
-  const auto keywords = module().keywords();
-  return !keywords || keywords->contains(keyword);
-}
-
 at::Tensor PipelineStage::parameter(const std::string& name) const {
   std::vector<std::string> names;
   for (const NamedTensor& item : module().parameters()) {

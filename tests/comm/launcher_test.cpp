@@ -257,15 +257,12 @@ TEST(Run, HostsThatCannotReachEachOtherAreNamedAsAPair) {
     for (const auto& node : nodes) {
       const Outcome outcome = node->finish();
       EXPECT_EQ(outcome.code, 1);
-      if (other == 3) {
-        EXPECT_THAT(outcome.out,
-                    ContainsRegex("says .*ranks 1 and 3 cannot talk to each other: rank [13] does not "
-                                  "answer at 10.78.0.[24] port"));
-      } else {
-        EXPECT_THAT(outcome.out,
-                    ContainsRegex("says (rank 2 failed:|the other ranks gave this one up: it) cannot "
-                                  "be reached by rank 1 at 10.78.0.3 port"));
-      }
+      // Neighbours of the ring may have it from the monitor first.
+      const std::string pair = "ranks 1 and " + std::to_string(other) +
+                               " cannot talk to each other: rank [1" + std::to_string(other) +
+                               "] does not answer";
+      EXPECT_THAT(outcome.out, ContainsRegex("says .*(" + pair +
+                                             "|cannot be reached by rank 1) at 10.78.0.[234] port"));
     }
   }
 }

@@ -52,8 +52,6 @@ class PipelineStage {
   at::Device device() const { return content_->device; }
   const Group& group() const { return content_->group; }
   StageModule& module() const { return *content_->module; }
-  //! Whether the module takes a keyword argument of this name.
-  bool takes(const std::string& keyword) const;
   const StageOptions& options() const { return content_->options; }
   //! The meshes that distributed values can arrive on: the options' own, and those of the parameters.
   const std::vector<DeviceMesh>& meshes() const { return content_->meshes; }

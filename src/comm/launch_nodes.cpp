@@ -5,6 +5,7 @@
 #include "comm/sockets.h"
 
 #include <penstock/base/error.h>
+#include <penstock/base/log.h>
 #include <penstock/base/text.h>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -14,8 +15,17 @@
 namespace penstock {
 namespace {
 
-constexpr std::chrono::seconds kSilence{15};
-constexpr const char* kCutOff = "node 0, which hosts the store, cannot be reached";
+// After the ranks' own limit: of ranks that have found each other they know more.
+std::chrono::milliseconds silence_limit() {
+  return heartbeat_limit() + std::chrono::seconds(2);
+}
+
+constexpr const char* kCutOff =
+    "node 0 cannot be reached any more: its launcher is gone, or the network is cut";
+
+std::string silent_node(int node) {
+  return "node " + std::to_string(node) + " gives no sign of life (ended, stopped, or cut off)";
+}
 
 std::string node_key(const char* what, int node) {
   return std::string("launch/") + what + "/" + std::to_string(node);
@@ -42,13 +52,22 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
                     {}, "check --rendezvous; every node names the address of node 0");
   }
   pulses_.resize(static_cast<std::size_t>(nodes_));
-  store_->set(node_key("ranks", node_), std::to_string(options.ranks));
-  const auto deadline = Clock::now() + options.join_timeout;
+  try {
+    store_->set(node_key("ranks", node_), std::to_string(options.ranks));
+    await_all(options.join_timeout);
+  } catch (const c10::Error& e) {
+    throw CommError(kCutOff + std::string(": ") + std::string(e.what()).substr(0, 200));
+  }
+}
+
+// Learns of each node's ranks.
+void LaunchNodes::await_all(std::chrono::milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
   for (int node = 0; node < nodes_; ++node) {
     while (!store_->check({node_key("ranks", node)})) {
       if (Clock::now() > deadline) {
         throw TimeoutError("node " + std::to_string(node) + " did not join within " +
-                           seconds_text(std::chrono::duration<double>(options.join_timeout).count()));
+                           seconds_text(std::chrono::duration<double>(limit).count()));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
@@ -58,31 +77,50 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
   }
 }
 
-void LaunchNodes::publish_death(int attempt, const Failure& failure) {
-  try {
-    store_->compareSet(died_key(attempt), std::string(), failure.serialize());
-  } catch (const std::exception& e) {  // this node is cut off: its own ranks are ended all the same
-    gone_ = kCutOff;
+// The store is node 0's: one that fails to answer is gone, and is not asked again.
+template <class Question>
+auto LaunchNodes::ask(const Question& question) -> decltype(question()) {
+  if (gone_.empty()) {
+    try {
+      return question();
+    } catch (const std::exception& e) {
+      Log(LogLevel::Info) << "launcher: " << e.what();
+      gone_ = kCutOff;
+    }
   }
+  return decltype(question())();
 }
 
-std::optional<Failure> LaunchNodes::published_death(int attempt) {
-  if (!store_->check({died_key(attempt)})) return std::nullopt;
-  return Failure::parse(store_->get_to_str(died_key(attempt)));
+void LaunchNodes::publish_death(int attempt, const Failure& failure) {
+  ask([&] { store_->compareSet(died_key(attempt), std::string(), failure.serialize()); });
 }
 
-std::optional<Failure> LaunchNodes::told_failure(int attempt) {
-  if (!store_->check({generation_key(attempt)})) return std::nullopt;
-  const std::string key = failed_key(attempt, std::stoi(store_->get_to_str(generation_key(attempt))));
+std::optional<Failure> LaunchNodes::failure_at(const std::string& key) {
   if (!store_->check({key})) return std::nullopt;
   return Failure::parse(store_->get_to_str(key));
 }
 
-void LaunchNodes::beat() {
-  if (nodes_ == 1) return;
-  store_->set(node_key("beat", node_), std::to_string(++beats_));
-  if (node_ != 0) return;  // the store is node 0's: to the others its silence is a broken connection
-  for (int node = 1; node < nodes_; ++node) silent(node);
+std::optional<Failure> LaunchNodes::published_death(int attempt) {
+  return ask([&] { return failure_at(died_key(attempt)); });
+}
+
+std::optional<Failure> LaunchNodes::told_failure(int attempt) {
+  return ask([&]() -> std::optional<Failure> {
+    if (!store_->check({generation_key(attempt)})) return std::nullopt;
+    return failure_at(failed_key(attempt, std::stoi(store_->get_to_str(generation_key(attempt)))));
+  });
+}
+
+std::optional<Failure> LaunchNodes::beat() {
+  if (nodes_ == 1) return std::nullopt;
+  const auto silence = ask([&] {
+    std::optional<Failure> found;
+    store_->set(node_key("beat", node_), std::to_string(++beats_));
+    for (int node = 1; node_ == 0 && node < nodes_; ++node)
+      if (silent(node) && !found) found = {std::nullopt, silent_node(node)};
+    return found;
+  });
+  return gone_.empty() ? silence : Failure{std::nullopt, gone_};
 }
 
 // Whether its launcher has not been heard of for too long.
@@ -90,17 +128,11 @@ bool LaunchNodes::silent(int node) {
   Pulse& pulse = pulses_[static_cast<std::size_t>(node)];
   std::string now = store_->check({node_key("beat", node)}) ? store_->get_to_str(node_key("beat", node)) : "";
   if (now != pulse.last) pulse = {std::move(now), Clock::now()};
-  return Clock::now() - pulse.changed > kSilence;
+  return Clock::now() - pulse.changed > silence_limit();
 }
 
 bool LaunchNodes::all_ended_well(int attempt, bool here) {
-  if (nodes_ == 1) return here;
-  try {
-    return gone_.empty() && wait_for_ends(attempt, here);
-  } catch (const std::exception& e) {
-    gone_ = kCutOff;
-    return false;
-  }
+  return nodes_ == 1 ? here : ask([&] { return wait_for_ends(attempt, here); });
 }
 
 bool LaunchNodes::wait_for_ends(int attempt, bool here) {
@@ -112,7 +144,7 @@ bool LaunchNodes::wait_for_ends(int attempt, bool here) {
     while (!store_->check({end_key(node)})) {
       beat();
       if (silent(node)) {
-        gone_ = "node " + std::to_string(node) + " gives no sign of life (ended, stopped, or cut off)";
+        gone_ = silent_node(node);
         return false;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -122,7 +154,7 @@ bool LaunchNodes::wait_for_ends(int attempt, bool here) {
   // Node 0 hosts the store: it leaves last.
   store_->set(node_key("gone", node_) + "/" + std::to_string(attempt), std::string("1"));
   if (node_ == 0) {
-    const auto deadline = Clock::now() + kSilence;
+    const auto deadline = Clock::now() + silence_limit();
     for (int node = 1; node < nodes_; ++node) {
       while (!store_->check({node_key("gone", node) + "/" + std::to_string(attempt)}) &&
              Clock::now() < deadline) {

@@ -34,8 +34,9 @@ class LaunchNodes {
   //! Waits for the other nodes' end of this attempt; whether all ended well. A launcher that falls silent
   //! counts as bad.
   bool all_ended_well(int attempt, bool here);
-  //! Shows that this launcher lives, and looks whether others do; called now and then.
-  void beat();
+  //! Shows that this launcher lives; called now and then. Tells of a node that is gone: to node 0 one whose
+  //! launcher has been silent for too long, to the others node 0, whose store does not answer.
+  std::optional<Failure> beat();
   //! Why no further attempt can begin: a node is gone. Empty if all are there.
   const std::string& gone() const { return gone_; }
 
@@ -46,6 +47,10 @@ class LaunchNodes {
     Clock::time_point changed = Clock::now();
   };
 
+  template <class Question>
+  auto ask(const Question& question) -> decltype(question());
+  std::optional<Failure> failure_at(const std::string& key);
+  void await_all(std::chrono::milliseconds limit);
   bool silent(int node);
   bool wait_for_ends(int attempt, bool here);
 

@@ -11,6 +11,7 @@
 #include <penstock/comm/flight_recorder.h>
 #include <penstock/comm/launcher.h>
 
+#include <c10/util/Logging.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -201,22 +202,22 @@ class Attempt {
     if (child.exit.ok() || first_failure_) return;
     Failure failure{child.exit.rank, "its process " + child.exit.text()};
     if (child.exit.signal == 0) failure = told_or(std::move(failure));
-    first_failure_ = failure.rank;
+    first_failure_ = failure.rank.value_or(Rank(-1));
     nodes_.publish_death(number_, failure);
     stop(options_.grace);
   }
 
   // A rank that gives up because of another is not the one to be named.
   Failure told_or(Failure failure) {
-    try {
-      // Told by a rank, or published by the launcher of another node.
-      for (const auto& known : {nodes_.told_failure(number_), nodes_.published_death(number_)}) {
-        if (!known || !known->rank || known->rank == failure.rank) continue;
-        cause_ = known->cause;
-        return *known;
-      }
-    } catch (const std::exception& e) {  // the store is gone, and with it what was told
-      Log(LogLevel::Info) << "launcher: " << e.what();
+    // Told by a rank, or published by the launcher of another node.
+    for (const auto& known : {nodes_.told_failure(number_), nodes_.published_death(number_)}) {
+      if (!known || known->rank == failure.rank) continue;
+      cause_ = known->cause;
+      return *known;
+    }
+    if (!nodes_.gone().empty()) {
+      cause_ = nodes_.gone();
+      return {std::nullopt, cause_};
     }
     return failure;
   }
@@ -241,20 +242,14 @@ class Attempt {
   void look_at_other_nodes() {
     if (options_.nodes == 1 || Clock::now() - last_look_ < std::chrono::milliseconds(500)) return;
     last_look_ = Clock::now();
-    try {
-      nodes_.beat();
-      if (first_failure_ || !alive()) return;
-      if (const auto failure = nodes_.published_death(number_)) {
-        first_failure_ = failure->rank.value_or(Rank(-1));
-        cause_ = failure->cause;
-        stop(options_.grace);
-      }
-    } catch (const std::exception& e) {
-      Log(LogLevel::Warn) << "the store of node 0 is gone: " << e.what();
-      if (!first_failure_) {
-        first_failure_ = Rank(-1);
-        cause_ = "node 0 cannot be reached any more: its launcher is gone, or the network is cut";
-      }
+    const auto gone = nodes_.beat();
+    if (first_failure_ || !alive()) return;
+    if (gone) nodes_.publish_death(number_, *gone);
+    auto known = nodes_.published_death(number_);
+    if (!known) known = gone;
+    if (known) {
+      first_failure_ = known->rank.value_or(Rank(-1));
+      cause_ = known->cause;
       stop(options_.grace);
     }
   }
@@ -328,6 +323,14 @@ class Attempt {
   Clock::time_point terminate_at_;
 };
 
+// What libtorch warns of on sockets, with stack traces, is in our own messages too; TORCH_CPP_LOG_LEVEL shows
+// it.
+void quiet_libtorch() {
+#ifndef C10_USE_GLOG
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
+#endif
+}
+
 }  // namespace
 
 LaunchResult launch(const LaunchOptions& options) {
@@ -340,6 +343,7 @@ LaunchResult launch(const LaunchOptions& options) {
   }
   if (options.nodes > 1 && options.port == 0) throw UsageError("several nodes need a rendezvous port");
   const auto deadline = options.deadline ? Clock::now() + *options.deadline : Clock::time_point::max();
+  quiet_libtorch();
   SignalCatcher signals(options.pass_signals);
   LaunchNodes nodes(options);
   for (int number = 0;; ++number) {

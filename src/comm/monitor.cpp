@@ -113,10 +113,10 @@ void Monitor::run() {
     } catch (const std::exception& e) {
       Log(LogLevel::Info) << "monitor: " << e.what();
       // Either the store is gone, or a neighbour could not be reached; the ring says the rest.
-      const std::string whose = setup_.store_host ? "rank " + std::to_string(setup_.store_host->value) +
-                                                        ", which hosts the store, is gone"
-                                                  : "the launcher, which hosts the store, is gone";
-      setup_.domain->failure.report({setup_.store_host, whose});
+      const std::string host =
+          setup_.store_host ? "rank " + std::to_string(setup_.store_host->value) : "the launcher";
+      setup_.domain->failure.report(
+          {setup_.store_host, host + ", which hosts the store, is gone or cut off"});
     }
   }
   if (setup_.domain->failure.failed()) {

@@ -11,6 +11,7 @@
 #include <penstock/base/text.h>
 #include <penstock/comm/world.h>
 
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
@@ -229,6 +230,7 @@ static void survive_broken_pipes() {
 }
 
 World init(const InitOptions& options) {
+  c10::initLogging();  // TORCH_CPP_LOG_LEVEL, as Python's libtorch honours it
   auto state = std::make_unique<ProcessWorld>();
   state->options = settled(options);
   if (const auto environment = read_environment([](const char* name) { return std::getenv(name); })) {

@@ -214,6 +214,21 @@ TEST(Run, AFailureOnOneNodeEndsTheOther) {
                                  HasSubstr("rank 1 failed first: it exited with code 9")));
 }
 
+// Whatever the ranks are: these know nothing of each other.
+TEST(Run, ALauncherThatFallsSilentEndsTheOtherNode) {
+  const test::TempDir dir;
+  const std::string at = " --nodes 2 --grace 1 --rendezvous 127.0.0.1:" + free_port() +
+                         " -- sh -c 'if [ $RANK = 1 ]; then echo $PPID > " + (dir / "launcher") +
+                         "; kill -STOP $PPID; fi; exec sleep 100'";
+  const std::string tool =
+      std::string("PENSTOCK_HEARTBEAT=1 timeout 60 ") + PENSTOCK_TOOL + " run --ranks 1 ";
+  const Finished done =
+      shell("( " + tool + "--node-rank 1" + at + "; echo one $? ) & " + tool + "--node-rank 0" + at +
+            "; echo zero $?; kill -CONT $(cat " + (dir / "launcher") + "); wait");
+  EXPECT_THAT(done.output, AllOf(HasSubstr("zero 1"), HasSubstr("node 1 gives no sign of life"),
+                                 HasSubstr("one 1"), HasSubstr("node 0 cannot be reached any more")));
+}
+
 TEST(Run, TwoHostsInNetworkNamespaces) {
   const test::TwoHosts hosts;
   if (!hosts.problem().empty()) GTEST_SKIP() << hosts.problem();
@@ -261,8 +276,8 @@ TEST(Run, HostsThatCannotReachEachOtherAreNamedAsAPair) {
       const std::string pair = "ranks 1 and " + std::to_string(other) +
                                " cannot talk to each other: rank [1" + std::to_string(other) +
                                "] does not answer";
-      EXPECT_THAT(outcome.out, ContainsRegex("says .*(" + pair +
-                                             "|cannot be reached by rank 1) at 10.78.0.[234] port"));
+      EXPECT_THAT(outcome.out,
+                  ContainsRegex("says .*(" + pair + "|cannot be reached by rank 1) at 10.78.0.[234] port"));
     }
   }
 }

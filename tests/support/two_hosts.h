@@ -11,7 +11,11 @@ namespace penstock::test {
 
 class TwoHosts {
  public:
-  TwoHosts() : names_{"psa" + std::to_string(getpid()), "psb" + std::to_string(getpid())} {
+  TwoHosts() {
+    static int made_before = 0;
+    const std::string mine = std::to_string(getpid()) + "-" + std::to_string(made_before++);
+    names_[0] = "psa" + mine;
+    names_[1] = "psb" + mine;
     const std::string &a = names_[0], &b = names_[1];
     const Outcome made =
         shell("ip netns add " + a + " && ip netns add " + b + " && ip link add veth0 netns " + a +

@@ -8,6 +8,11 @@
 
 namespace penstock {
 
+std::string words_of(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
+
 std::string Failure::serialize() const { return (rank ? std::to_string(rank->value) : "-") + ":" + cause; }
 
 Failure Failure::parse(const std::string& text) {
@@ -58,6 +63,12 @@ void FailureState::raise(const ErrorContext& context) const {
   const Failure known = failure().value_or(Failure{std::nullopt, "a rank failed"});
   if (known.rank) throw PeerFailed(*known.rank, known.cause, context);
   throw CommError(known.cause, context);
+}
+
+void FailureState::raise_for(const c10::Error& error, const ErrorContext& context) const {
+  wait_for_report(kVerdictTime);
+  throw_if_failed(context);
+  throw CommError(words_of(error), context);
 }
 
 FailureState::AbortOnFailure::AbortOnFailure(FailureState& state, c10d::Work& work) : state_(state), work_(work) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,9 @@ struct Failure {
   std::string serialize() const;
   static Failure parse(const std::string& text);
 };
+
+//! What an exception says, without libtorch's stack trace.
+std::string words_of(const std::exception& error);
 
 //! How long a broken connection may wait for the monitor to say whose fault it is.
 constexpr std::chrono::milliseconds kVerdictTime{3000};
@@ -47,6 +51,9 @@ class FailureState {
   void throw_if_failed(const ErrorContext& context) const {
     if (failed()) raise(context);
   }
+
+  //! libtorch's store or transport failed: raises what the monitor learns of it soon, else a CommError.
+  [[noreturn]] void raise_for(const c10::Error& error, const ErrorContext& context) const;
 
   //! While it lives, a report aborts `work`, so that a thread blocked in work->wait() wakes.
   class AbortOnFailure {

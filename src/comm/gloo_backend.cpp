@@ -108,7 +108,7 @@ class GlooTransport : public Transport {
       domain.failure.wait_for_report(std::chrono::milliseconds(2000));
       domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect " + name});
       check_members_answer(*store_, domain, prefix_, members);
-      throw CommError("group " + name + " could not be connected: " + e.what(), {.rank = domain.rank});
+      throw CommError("group " + name + " could not be connected: " + words_of(e), {.rank = domain.rank});
     }
   }
 

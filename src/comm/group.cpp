@@ -148,7 +148,11 @@ GroupState::~GroupState() {
 std::shared_ptr<GroupState> make_group(std::string name, std::vector<int> members, int rank,
                                        std::shared_ptr<Transport> transport, std::shared_ptr<Domain> domain) {
   auto state = std::make_shared<GroupState>();
-  state->backend = transport->connect(*domain, name, members, rank);
+  try {
+    state->backend = transport->connect(*domain, name, members, rank);
+  } catch (const c10::Error& e) {
+    domain->failure.raise_for(e, {.rank = domain->rank, .op = "connect " + name});
+  }
   state->name = std::move(name);
   state->rank = rank;
   state->members = std::move(members);

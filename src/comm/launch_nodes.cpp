@@ -10,6 +10,7 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cstdio>
 #include <thread>
 
 namespace penstock {
@@ -23,6 +24,16 @@ std::chrono::milliseconds silence_limit() {
 constexpr const char* kCutOff =
     "node 0 cannot be reached any more: its launcher is gone, or the network is cut";
 
+constexpr std::chrono::milliseconds kSoon{2000};  // after which people want to know what is waited for
+
+std::string limit_text(std::chrono::milliseconds limit) {
+  return seconds_text(std::chrono::duration<double>(limit).count());
+}
+
+void say_waiting(const std::string& whom, std::chrono::milliseconds limit) {
+  std::fprintf(stderr, "waiting for %s, at most %s\n", whom.c_str(), limit_text(limit).c_str());
+}
+
 std::string silent_node(int node) {
   return "node " + std::to_string(node) + " gives no sign of life (ended, stopped, or cut off)";
 }
@@ -35,39 +46,45 @@ std::string node_key(const char* what, int node) {
 
 LaunchNodes::LaunchNodes(const LaunchOptions& options)
     : nodes_(options.nodes), node_(options.node_rank), host_(options.host) {
+  const std::string place = host_ + ":" + std::to_string(options.port);
   c10d::TCPStoreOptions tcp;
   tcp.port = options.port;
   tcp.isServer = node_ == 0;
   tcp.waitWorkers = false;
   tcp.timeout = options.join_timeout;
   try {
+    if (node_ != 0 && !connect_to({host_, options.port}, kSoon).connection)
+      say_waiting("node 0 at " + place, options.join_timeout);
     const auto store = c10::make_intrusive<c10d::TCPStore>(host_, tcp);
     port_ = store->getPort();
     store_ = store;
     break_when_cut(port_, kCutLimit);
   } catch (const std::exception& e) {
-    throw CommError("the store at " + host_ + ":" + std::to_string(options.port) +
-                        (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") +
-                        std::string(e.what()).substr(0, 200),
-                    {}, "check --rendezvous; every node names the address of node 0");
+    throw CommError(
+        "the store at " + place + (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") + words_of(e),
+        {}, "check --rendezvous; every node names the address of node 0");
   }
   pulses_.resize(static_cast<std::size_t>(nodes_));
   try {
     store_->set(node_key("ranks", node_), std::to_string(options.ranks));
     await_all(options.join_timeout);
   } catch (const c10::Error& e) {
-    throw CommError(kCutOff + std::string(": ") + std::string(e.what()).substr(0, 200));
+    throw CommError(kCutOff + std::string(": ") + words_of(e));
   }
 }
 
 // Learns of each node's ranks.
 void LaunchNodes::await_all(std::chrono::milliseconds limit) {
-  const auto deadline = Clock::now() + limit;
+  const auto start = Clock::now();
+  bool said = false;
   for (int node = 0; node < nodes_; ++node) {
+    const std::string name = "node " + std::to_string(node);
     while (!store_->check({node_key("ranks", node)})) {
-      if (Clock::now() > deadline) {
-        throw TimeoutError("node " + std::to_string(node) + " did not join within " +
-                           seconds_text(std::chrono::duration<double>(limit).count()));
+      const auto waited = Clock::now() - start;
+      if (waited > limit) throw TimeoutError(name + " did not join within " + limit_text(limit));
+      if (waited > kSoon && !said) {
+        say_waiting(name, limit);
+        said = true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }

@@ -29,7 +29,7 @@ std::string LaunchResult::report() const {
     text += "rank " + std::to_string(found->rank.value) + " failed first: " +
             (told ? cause : "it " + found->text() + " after " + seconds_text(found->seconds)) + "\n";
     for (const std::string& line : found->last_lines) text += "  | " + line + "\n";
-  } else if (first_failure && first_failure->value >= 0) {
+  } else if (first_failure) {
     text += "rank " + std::to_string(first_failure->value) + " failed first, on another node" +
             (cause.empty() ? "" : ": " + cause) + "\n";
   } else if (!cause.empty()) {

@@ -11,7 +11,6 @@
 #include <penstock/comm/flight_recorder.h>
 #include <penstock/comm/launcher.h>
 
-#include <c10/util/Logging.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,7 +74,7 @@ class Attempt {
     start();
     while (alive() || output_open()) step();
     LaunchResult result;
-    result.ok = !first_failure_ && signal_ == 0 && !timed_out_;
+    result.ok = !failed_ && signal_ == 0 && !timed_out_;
     result.signal = signal_;
     result.timed_out = timed_out_;
     result.first_failure = first_failure_;
@@ -134,7 +133,6 @@ class Attempt {
         {"TORCHELASTIC_RUN_ID", "penstock"},
         {"PENSTOCK_FLIGHT_DIR", flight_.path.string()}};
     if (std::getenv("OMP_NUM_THREADS") == nullptr && nodes_.world_size() > 1) all["OMP_NUM_THREADS"] = "1";
-    if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) all["TORCH_CPP_LOG_LEVEL"] = "ERROR";
     for (const auto& [name, value] : options_.environment) all[name] = value;
     return all;
   }
@@ -199,12 +197,11 @@ class Attempt {
       child.exit.code = WEXITSTATUS(status);
     }
     child.exit.ended_by_launcher = ended_by_us_;
-    if (child.exit.ok() || first_failure_) return;
+    if (child.exit.ok() || failed_) return;
     Failure failure{child.exit.rank, "its process " + child.exit.text()};
     if (child.exit.signal == 0) failure = told_or(std::move(failure));
-    first_failure_ = failure.rank.value_or(Rank(-1));
     nodes_.publish_death(number_, failure);
-    stop(options_.grace);
+    fail(failure.rank);
   }
 
   // A rank that gives up because of another is not the one to be named.
@@ -234,24 +231,21 @@ class Attempt {
     if (!child.stopped || Clock::now() - *child.stopped < silence_limit_) return;
     cause_ = "it was stopped and did not go on for " +
              seconds_text(std::chrono::duration<double>(silence_limit_).count());
-    first_failure_ = child.exit.rank;
     nodes_.publish_death(number_, {child.exit.rank, cause_});
-    stop(options_.grace);
+    fail(child.exit.rank);
   }
 
   void look_at_other_nodes() {
     if (options_.nodes == 1 || Clock::now() - last_look_ < std::chrono::milliseconds(500)) return;
     last_look_ = Clock::now();
     const auto gone = nodes_.beat();
-    if (first_failure_ || !alive()) return;
+    if (failed_ || !alive()) return;
     if (gone) nodes_.publish_death(number_, *gone);
     auto known = nodes_.published_death(number_);
     if (!known) known = gone;
-    if (known) {
-      first_failure_ = known->rank.value_or(Rank(-1));
-      cause_ = known->cause;
-      stop(options_.grace);
-    }
+    if (!known) return;
+    cause_ = known->cause;
+    fail(known->rank);
   }
 
   void pass_on(int number) {
@@ -261,6 +255,12 @@ class Attempt {
     }
     signal_ = number;
     kill_all(number);
+    stop(options_.grace);
+  }
+
+  void fail(std::optional<Rank> first) {
+    failed_ = true;
+    first_failure_ = first;
     stop(options_.grace);
   }
 
@@ -313,6 +313,7 @@ class Attempt {
   Clock::time_point started_ = Clock::now();
   Clock::time_point last_look_ = Clock::now();
   std::optional<Clock::time_point> all_ended_;
+  bool failed_ = false;
   std::optional<Rank> first_failure_;
   std::string cause_;
   int signal_ = 0;
@@ -322,14 +323,6 @@ class Attempt {
   bool ended_by_us_ = false;
   Clock::time_point terminate_at_;
 };
-
-// What libtorch warns of on sockets, with stack traces, is in our own messages too; TORCH_CPP_LOG_LEVEL shows
-// it.
-void quiet_libtorch() {
-#ifndef C10_USE_GLOG
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
-#endif
-}
 
 }  // namespace
 
@@ -343,9 +336,8 @@ LaunchResult launch(const LaunchOptions& options) {
   }
   if (options.nodes > 1 && options.port == 0) throw UsageError("several nodes need a rendezvous port");
   const auto deadline = options.deadline ? Clock::now() + *options.deadline : Clock::time_point::max();
-  quiet_libtorch();
+  LaunchNodes nodes(options);  // while it waits for others, there is nobody to pass signals to
   SignalCatcher signals(options.pass_signals);
-  LaunchNodes nodes(options);
   for (int number = 0;; ++number) {
     LaunchResult result = Attempt(options, nodes, signals, number, deadline).run();
     result.restarts = number;

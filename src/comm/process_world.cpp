@@ -72,7 +72,7 @@ struct ProcessWorld : WorldState {
     } catch (const std::exception& e) {
       const std::string place = environment.master_address + ":" + std::to_string(environment.master_port);
       throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") + place +
-                          ": " + std::string(e.what()).substr(0, 200),
+                          ": " + words_of(e),
                       {.rank = rank},
                       "check MASTER_ADDR and MASTER_PORT, and that rank 0 or the launcher is up");
     }
@@ -95,10 +95,14 @@ struct ProcessWorld : WorldState {
       setup.size = size;
       setup.address = address;
       if (!environment.launcher_hosts_store) setup.store_host = Rank(0);
-      monitor = std::make_unique<Monitor>(std::move(setup));
       std::vector<int> everyone;
       for (int member = 0; member < size; ++member) everyone.push_back(member);
-      await_members(*store, *domain, prefix() + "join", everyone, options.join_timeout);
+      try {
+        monitor = std::make_unique<Monitor>(std::move(setup));
+        await_members(*store, *domain, prefix() + "join", everyone, options.join_timeout);
+      } catch (const c10::Error& e) {
+        domain->failure.raise_for(e, {.rank = rank, .op = "join"});
+      }
     }
     transport = make_transport();
     make_world_group();
@@ -154,10 +158,8 @@ void on_terminate() {
       std::rethrow_exception(current);
     } catch (const PeerFailed& e) {
       cause.clear();  // a consequence, not a cause
-    } catch (const c10::Error& e) {
-      cause = std::string("uncaught exception: ") + e.what_without_backtrace();
     } catch (const std::exception& e) {
-      cause = std::string("uncaught exception: ") + e.what();
+      cause = "uncaught exception: " + words_of(e);
     } catch (...) {
       cause = "uncaught exception of unknown type";
     }

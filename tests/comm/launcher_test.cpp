@@ -20,6 +20,7 @@
 #include <fstream>
 #include <iostream>
 #include <sstream>
+#include <thread>
 
 namespace penstock::test {
 namespace {
@@ -200,6 +201,18 @@ TEST(Run, NodesFindEachOtherAndCountTheirRanks) {
                               hello(tool + "--ranks 2 --node-rank 1" + at) + "; wait )");
   EXPECT_THAT(done.output, AllOf(HasSubstr("[0] sum 6 of 3 local 0\n"), HasSubstr("[1] sum 6 of 3 local 0\n"),
                                  HasSubstr("[2] sum 6 of 3 local 1\n")));
+}
+
+TEST(Run, ALauncherThatWaitsForAnotherSaysSoAndCanBeStopped) {
+  for (const int node : {0, 1}) {
+    test::Program alone({PENSTOCK_TOOL, "run", "--nodes=2", "--node-rank=" + std::to_string(node),
+                         "--rendezvous=127.0.0.1:" + free_port(), "--", "true"});
+    const std::string waits = "waiting for node " + std::to_string(1 - node);
+    while (!alone.ended() && alone.err().find(waits) == std::string::npos) std::this_thread::yield();
+    ASSERT_FALSE(alone.ended()) << alone.err();
+    kill(alone.pid(), SIGINT);
+    EXPECT_EQ(alone.finish().code, 128 + SIGINT);
+  }
 }
 
 TEST(Run, AFailureOnOneNodeEndsTheOther) {

@@ -69,8 +69,9 @@ class Program {
     if (!ended_) ended_ = waitpid(child_, &status_, WNOHANG) == child_;
     return ended_;
   }
-  //! What it has written to standard output until now.
+  //! What it has written until now.
   std::string out() const { return slurp(dir_ / "out"); }
+  std::string err() const { return slurp(dir_ / "err"); }
 
   //! Waits for its end.
   Outcome finish() {
@@ -79,7 +80,7 @@ class Program {
     Outcome outcome;
     outcome.code = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
     outcome.out = out();
-    outcome.err = slurp(dir_ / "err");
+    outcome.err = err();
     return outcome;
   }
 

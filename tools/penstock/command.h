@@ -29,6 +29,9 @@ std::span<const Command> commands();
 //! The code of a command that lives in this executable, or null (plan_handlers.cpp and torch_handlers.cpp).
 Handler handler_of(std::string_view name);
 
+//! Once, before a command of this executable runs (in the same files).
+void prepare();
+
 //! The row of a command, or null.
 const Command* find_command(std::string_view name);
 

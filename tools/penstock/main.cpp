@@ -57,6 +57,7 @@ int run(std::vector<std::string> words) {
   const Command& command = command_named(first);
   const Handler handler = handler_of(command.name);
   if (handler == nullptr) start_torch(command, words);
+  prepare();
   Arguments arguments(command, std::move(words));
   return handler(arguments);
 }
@@ -84,7 +85,9 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     tool::complain(error.message(), error.context().text(), error.hint());
   } catch (const std::exception& error) {
-    tool::complain(error.what(), "", "");
+    const std::string text = error.what();
+    tool::complain(text.substr(0, text.find("\nException raised from ")), "",
+                   "");  // where libtorch's stack begins
   }
   return 1;
 }

@@ -12,4 +12,6 @@ Handler handler_of(std::string_view name) {
   return nullptr;
 }
 
+void prepare() {}
+
 }  // namespace penstock::tool

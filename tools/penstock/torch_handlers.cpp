@@ -2,6 +2,10 @@
 #include "command.h"
 #include "commands/commands.h"
 
+#include <c10/util/Logging.h>
+
+#include <cstdlib>
+
 namespace penstock::tool {
 
 Handler handler_of(std::string_view name) {
@@ -14,6 +18,13 @@ Handler handler_of(std::string_view name) {
   if (name == "train") return train_command;
   if (name == "version") return version_command;
   return nullptr;
+}
+
+// libtorch complains of sockets with stack traces; what it means is in our own messages.
+void prepare() {
+#ifndef C10_USE_GLOG
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+#endif
 }
 
 }  // namespace penstock::tool

@@ -57,12 +57,12 @@ struct RankExit {
 struct LaunchResult {
   bool ok = false;
   int restarts = 0;
-  int signal = 0;               //!< the signal that this launcher was asked to stop by, or 0
-  bool timed_out = false;       //!< the deadline passed
-  std::vector<RankExit> ranks;  //!< of the last attempt, those of this node
-  std::optional<Rank> first_failure;
-  std::string cause;                //!< what the ranks or another node say of it; empty if nothing
-  std::vector<std::string> flight;  //!< what the flight recorders say
+  int signal = 0;                     //!< the signal that this launcher was asked to stop by, or 0
+  bool timed_out = false;             //!< the deadline passed
+  std::vector<RankExit> ranks;        //!< of the last attempt, those of this node
+  std::optional<Rank> first_failure;  //!< nothing if it was a node
+  std::string cause;                  //!< what the ranks or another node say of it; empty if nothing
+  std::vector<std::string> flight;    //!< what the flight recorders say
 
   //! A few lines for people: the first failure, its last lines, what the others waited in.
   std::string report() const;

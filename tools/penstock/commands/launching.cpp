@@ -68,6 +68,7 @@ std::string result_json(const LaunchResult& result) {
   } else {
     json.null();
   }
+  json.field("cause", result.cause);
   json.key("ranks").begin_array();
   for (const RankExit& exit : result.ranks) {
     json.begin_object().field("rank", exit.rank.value).field("code", exit.code).field("signal", exit.signal);

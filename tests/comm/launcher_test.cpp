@@ -99,6 +99,18 @@ TEST(Run, ReportsTheFirstFailureWithItsLastLinesAndEndsTheOthers) {
                     HasSubstr("rank 0 was killed by signal 15 (SIGTERM), ended by the launcher")));
 }
 
+TEST(Run, TellsMachinesTheSameInJson) {
+  const Finished done =
+      run("--json --ranks 2 --grace 0.2 -- sh -c 'if [ $RANK = 1 ]; then echo \"last words\" >&2; exit 3; "
+          "fi; exec "
+          "sleep 100'");
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.output, AllOf(HasSubstr(R"({"rank":1,"stream":"stderr","line":"last words"})"),
+                                 HasSubstr(R"({"ok":false,"restarts":0,"first_failure":1,"cause":"",)"),
+                                 HasSubstr(R"({"rank":0,"code":0,"signal":15,)"),
+                                 HasSubstr(R"({"rank":1,"code":3,"signal":0,)")));
+}
+
 TEST(Run, KillsRanksThatIgnoreSigterm) {
   // Rank 0 fails only once rank 1 ignores the signal, or it would come too early.
   const Scratch scratch;

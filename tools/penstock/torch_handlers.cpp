@@ -22,8 +22,9 @@ Handler handler_of(std::string_view name) {
 
 // libtorch complains of sockets with stack traces; what it means is in our own messages.
 void prepare() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr) return c10::initLogging();  // else nobody reads it
 #ifndef C10_USE_GLOG
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  FLAGS_caffe2_log_level = c10::GLOG_FATAL;
 #endif
 }
 

@@ -145,6 +145,9 @@ TEST(Run, BadUsageIsCode2) {
   EXPECT_EQ(run("").code, 2);
   EXPECT_EQ(run("--ranks 0 -- true").code, 2);
   EXPECT_EQ(run("--ranks x -- true").code, 2);
+  EXPECT_EQ(run("--grace -1 -- true").code, 2);
+  EXPECT_EQ(run("--grace nan -- true").code, 2);
+  EXPECT_EQ(run("--join-timeout 1e300 -- true").code, 2);
   EXPECT_EQ(run("--nodes 2 -- true").code, 2);
   EXPECT_EQ(run("--nodes 2 --node-rank 5 --rendezvous 127.0.0.1:1 -- true").code, 2);
   EXPECT_EQ(run("--rendezvous nowhere -- true").code, 2);
@@ -225,6 +228,16 @@ TEST(Run, ALauncherThatWaitsForAnotherSaysSoAndCanBeStopped) {
     kill(alone.pid(), SIGINT);
     EXPECT_EQ(alone.finish().code, 128 + SIGINT);
   }
+}
+
+TEST(Run, ANodeThatDoesNotComeIsNamedInTime) {
+  const std::string at = "--nodes 2 --join-timeout 0.5 --rendezvous 127.0.0.1:" + free_port() + " -- true";
+  const Finished zero = run("--node-rank 0 " + at), one = run("--node-rank 1 " + at);
+  EXPECT_EQ(zero.code, 1);
+  EXPECT_THAT(zero.output, HasSubstr("node 1 did not join within 500 ms"));
+  EXPECT_EQ(one.code, 1);
+  EXPECT_THAT(one.output, AllOf(HasSubstr("the store at 127.0.0.1:"), HasSubstr("cannot be reached"),
+                                HasSubstr("hint: check --rendezvous")));
 }
 
 TEST(Run, AFailureOnOneNodeEndsTheOther) {

@@ -28,17 +28,24 @@ void set_rendezvous(LaunchOptions& options, const std::string& text) {
   options.port = static_cast<std::uint16_t>(port);
 }
 
+std::chrono::milliseconds time_of(const std::string& option, double seconds) {
+  if (!(seconds >= 0 && seconds <= 1e6))
+    throw UsageError(option + " is a number of seconds, from 0 to 1000000");
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
 }  // namespace
 
 int run_command(Arguments& arguments) {
   LaunchOptions options;
   std::int64_t ranks = 1, nodes = 1, node_rank = 0, restarts = 0;
-  double grace = 10;
+  double grace = 10, join_timeout = 120;
   std::optional<std::string> rendezvous, log_dir;
   arguments.option("--ranks", ranks, "ranks on this node");
   arguments.option("--nodes", nodes, "how many nodes take part; each runs this command");
   arguments.option("--node-rank", node_rank, "which of them this is, from 0");
   arguments.option("--rendezvous", rendezvous, "HOST:PORT of node 0, the same on every node");
+  arguments.option("--join-timeout", join_timeout, "seconds to wait for the other nodes to start");
   arguments.option("--max-restarts", restarts, "start all ranks again after a failure, at most so often");
   arguments.option("--log-dir", log_dir,
                    "write attempt<A>/rank<R>.out and .err there instead of prefixed lines");
@@ -50,13 +57,14 @@ int run_command(Arguments& arguments) {
     throw UsageError("there is no PROGRAM to run", {}, "penstock run --ranks 2 -- ./my_program");
   if (nodes > 1 && !rendezvous)
     throw UsageError("several nodes need --rendezvous HOST:PORT, the address of node 0");
-  if (ranks < 1 || nodes < 1 || restarts < 0 || grace < 0)
+  if (ranks < 1 || nodes < 1 || restarts < 0)
     throw UsageError("--ranks and --nodes must be at least 1, and no number negative");
   options.ranks = static_cast<int>(ranks);
   options.nodes = static_cast<int>(nodes);
   options.node_rank = static_cast<int>(node_rank);
   options.max_restarts = static_cast<int>(restarts);
-  options.grace = std::chrono::milliseconds(static_cast<std::int64_t>(grace * 1000));
+  options.grace = time_of("--grace", grace);
+  options.join_timeout = time_of("--join-timeout", join_timeout);
   if (rendezvous) set_rendezvous(options, *rendezvous);
   if (log_dir) options.log_dir = *log_dir;
   if (arguments.json()) report_as_json(options);

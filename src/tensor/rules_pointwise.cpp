@@ -48,13 +48,17 @@ void shard_options(const OpCall& call, int axis, Options& options) {
   }
 }
 
+bool adds_up(const AxisPlacement& placement) {
+  return placement.is_partial() &&
+         (placement.reduce() == ReduceOp::Sum || placement.reduce() == ReduceOp::Avg);
+}
+
 void partial_options(const OpCall& call, int axis, Options& options) {
   using Linear = OpRule::Linear;
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
     const AxisPlacement here = call.at(i, axis);
     if (!here.is_partial()) continue;
-    const bool sum = here.reduce() == ReduceOp::Sum || here.reduce() == ReduceOp::Avg;
-    if (!sum && call.tensors.size() > 1) continue;
+    if (!adds_up(here) && call.tensors.size() > 1) continue;
     Option option = call.option();
     for (AxisPlacement& placement : option.out) placement = here;
     switch (call.rule.linear) {
@@ -109,14 +113,15 @@ void like_options(const OpCall& call, int axis, Options& options) {
   options.push_back(option);
 }
 
-//! New memory of given sizes is whole: it may be written anywhere. With strides too it is where a gradient is
-//! laid out anew, and cut as the gradient is.
+//! New memory of given sizes is whole: it may be written anywhere. With strides too it is where autograd lays
+//! a gradient out anew, and placed as the gradient is: whether it does depends on the strides of a rank's
+//! part, of which an empty part says nothing, so nothing may be sent for it.
 void new_options(const OpCall& call, int axis, Options& options) {
   Option option = call.option();
   option.in[0] = call.at(0, axis);
   const bool same = call.op.schema().name() == "aten::new_empty_strided" &&
                     c10::IntArrayRef(call.arg(1).toIntVector()) == call.sizes(0);
-  if (same && option.in[0].is_shard()) option.out[0] = option.in[0];
+  if (same && (option.in[0].is_shard() || adds_up(option.in[0]))) option.out[0] = option.in[0];
   options.clear();
   options.push_back(option);
 }

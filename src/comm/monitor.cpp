@@ -112,7 +112,7 @@ void Monitor::run() {
       read_store();
     } catch (const std::exception& e) {
       Log(LogLevel::Info) << "monitor: " << e.what();
-      // Either the store is gone, or a neighbour could not be reached; the ring says the rest.
+      // Only the store throws: a neighbour that cannot be reached is judged by its silence.
       const std::string host =
           setup_.store_host ? "rank " + std::to_string(setup_.store_host->value) : "the launcher";
       setup_.domain->failure.report(

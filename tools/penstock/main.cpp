@@ -86,8 +86,8 @@ int main(int argc, char** argv) {
     tool::complain(error.message(), error.context().text(), error.hint());
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    tool::complain(text.substr(0, text.find("\nException raised from ")), "",
-                   "");  // where libtorch's stack begins
+    const auto stack = text.find("\nException raised from ");  // libtorch's, which nobody can use
+    tool::complain(text.substr(0, stack), "", "");
   }
   return 1;
 }

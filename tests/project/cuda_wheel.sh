@@ -37,3 +37,6 @@ bare ninja -C "$dir/consumer"
 bare ldd "$dir/consumer/consumer" | grep libtorch_cuda.so
 bare "$dir/consumer/consumer"
 echo "a program was linked and run in $SECONDS s"
+SECONDS=0
+bare LD_LIBRARY_PATH="$torch/lib" "$build/bin/penstock" train --ranks 2 --steps 2 --output "$dir/run" | tail -n 4
+echo "two ranks trained on it, without a GPU, in $SECONDS s"

@@ -119,9 +119,23 @@ TEST_F(DevInstallsTorch, ShowsWhyTheCpuBuildCouldNotBeInstalled) {
   EXPECT_THAT(outcome.err, HasSubstr("hint: install it elsewhere and set PENSTOCK_TORCH"));
 }
 
+// The slow tier stands in for other processors by what libtorch's libraries read from the environment.
+TEST_F(Dev, TestsAsOnAnotherProcessor) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  stand_in("cmake", "exit 0");
+  stand_in("ninja", "exit 0");
+  stand_in("ctest", "echo \"$ATEN_CPU_CAPABILITY $ONEDNN_MAX_CPU_ISA $MKL_CBWR: $@\"");
+  std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
+  const std::vector<std::string> settings{"PENSTOCK_TORCH=" + (dir_ / "torch")};
+  EXPECT_THAT(dev({"test", "--cpu", "default", "Gpt"}, settings).out,
+              testing::MatchesRegex("default SSE41 COMPATIBLE: .* -LE slow .*-R Gpt\n"));
+  EXPECT_THAT(dev({"test", "--cpu", "avx2"}, settings).out, testing::StartsWith("avx2 AVX2 AVX2: "));
+}
+
 TEST_F(Dev, BadUsageExitsWithTwo) {
   EXPECT_EQ(dev({"tset"}).code, 2);
   EXPECT_EQ(dev({"sanitize", "everything"}).code, 2);
+  EXPECT_EQ(dev({"test", "--cpu", "abacus"}).code, 2);
   EXPECT_EQ(dev({"help"}).code, 0);
   EXPECT_THAT(dev({"help"}).out, HasSubstr("usage: ./dev COMMAND"));
 }

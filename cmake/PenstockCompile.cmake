@@ -73,7 +73,7 @@ endfunction()
 # Makes such an owner; further arguments are options of the compiler.
 function(penstock_add_pch target header)
   add_library(${target} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/src/pch.cpp)
-  target_link_libraries(${target} PRIVATE torch Threads::Threads)
+  target_link_libraries(${target} PRIVATE penstock::torch Threads::Threads)
   penstock_compile_options(${target})
   target_compile_options(${target} PRIVATE ${ARGN})
   # Found by the include path, so that the generated header names no place of this machine.

@@ -4,19 +4,12 @@ find_package(Threads REQUIRED)
 
 if(PENSTOCK_TORCH_SIDE)
   set(PENSTOCK_TORCH "$ENV{PENSTOCK_TORCH}" CACHE PATH "Directory of the torch wheel or of libtorch")
-  if(PENSTOCK_TORCH)
-    list(PREPEND CMAKE_PREFIX_PATH ${PENSTOCK_TORCH})
+  include(PenstockTorch)
+  penstock_find_torch("" PENSTOCK_TORCH_FOUND problem)
+  if(problem)
+    message(FATAL_ERROR "${problem} ./dev build does so by itself; -DPENSTOCK_TORCH_SIDE=OFF builds the torch-free half alone.")
   endif()
-  if(PROJECT_IS_TOP_LEVEL)
-    # Torch's config warns that the wheel has no libkineto, which nobody links; a name to find ends the warning.
-    set(kineto_LIBRARY torch CACHE INTERNAL "")
-  endif()
-  # GLOBAL: who adds us with add_subdirectory sees the targets as well.
-  find_package(Torch 2.13 QUIET GLOBAL)
-  if(NOT Torch_FOUND)
-    message(FATAL_ERROR "libtorch 2.13 was not found. Run ./dev build, or pass -DPENSTOCK_TORCH=<directory of torch>, "
-                        "or -DPENSTOCK_TORCH_SIDE=OFF for the torch-free half.")
-  endif()
+  penstock_import_torch("${PENSTOCK_TORCH_FOUND}")
   # The wheel holds Gloo's code but not its headers; Debian's libgloo-dev has them. Only the headers are used.
   find_path(PENSTOCK_GLOO_INCLUDE gloo/context.h)
   if(NOT PENSTOCK_GLOO_INCLUDE)

@@ -1,5 +1,5 @@
-# `cmake --install`: headers, libraries, tools, and a package config and .pc files that hold no path of this machine, so
-# that the installed tree may be moved. The two halves are exported apart: a user of penstock::plan needs no libtorch.
+# `cmake --install`: headers, libraries, tools, a package config and .pc files. The only path of this machine that they hold is
+# that of libtorch, which stays where it is; so the installed tree may be moved. The two halves are exported apart: a user of penstock::plan needs no libtorch.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/penstock)
@@ -11,14 +11,15 @@ install(EXPORT penstockPlan NAMESPACE penstock:: DESTINATION ${package_dir})
 if(PENSTOCK_TORCH_SIDE)
   install(TARGETS penstock EXPORT penstockTorch ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT penstockTorch NAMESPACE penstock:: DESTINATION ${package_dir})
+  install(FILES ${CMAKE_CURRENT_LIST_DIR}/PenstockTorch.cmake DESTINATION ${package_dir})
 endif()
 
 if(PENSTOCK_TOOLS)
   install(TARGETS penstock_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   if(PENSTOCK_TORCH_SIDE)
-    # libtorch stays where it is; the program remembers that place. It is named here, since CMake's own search would leave
-    # out what lies inside the checkout, as a .venv does.
-    set_target_properties(penstock_torch_tool PROPERTIES INSTALL_RPATH ${PENSTOCK_TORCH}/lib)
+    # The program remembers where libtorch is. It is named here, since CMake's own search would leave out what lies inside the
+    # checkout, as a .venv does.
+    set_target_properties(penstock_torch_tool PROPERTIES INSTALL_RPATH ${PENSTOCK_TORCH_FOUND}/lib)
     install(TARGETS penstock_torch_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
 endif()

@@ -50,6 +50,7 @@ void train(const ps::World& world, const std::string& folder) {
   }
   if (step == 1) throw std::runtime_error("no losses.txt in " + folder);
   if (!stage.is_last()) return;
+  // Python's losses were written with 6 digits, on another machine.
   if (difference > 1e-5) throw std::runtime_error("the losses differ by " + std::to_string(difference));
   std::printf("%d losses equal Python's\n", step - 1);
 }

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
@@ -133,8 +134,20 @@ int cause_of(const std::vector<std::exception_ptr>& errors, int first) {
   return first;
 }
 
+// Under a launcher each of its processes would run a job of its own, and none would know of the others.
+void refuse_under_launcher(int ranks) {
+  const char* const processes = std::getenv("WORLD_SIZE");
+  if (ranks == 1 || std::getenv("RANK") == nullptr || processes == nullptr || std::string(processes) == "1")
+    return;
+  throw UsageError("this program would start " + std::to_string(ranks) +
+                       " ranks as threads in each of the launcher's " + processes + " processes (WORLD_SIZE)",
+                   {},
+                   "take the launcher's world from init() instead, or start the program without a launcher");
+}
+
 Outcome run_all(int ranks, const std::function<void(World&)>& body, const InitOptions& options) {
   if (ranks < 1) throw UsageError("a job needs at least one rank, not " + std::to_string(ranks));
+  refuse_under_launcher(ranks);
   const auto hub = std::make_shared<ThreadHub>(ranks);
   Outcome outcome{std::vector<std::exception_ptr>(static_cast<std::size_t>(ranks))};
   std::atomic<int> first{-1};

@@ -1,6 +1,9 @@
-// An imported model against Python's eager run: outputs, gradients and buffers, bit for bit.
+// An imported model against Python's run on this machine: outputs, gradients and buffers, bit for bit.
+// Numbers that another machine made would differ in their last bits: kernels sum in the order of the
+// processor's vectors.
 #pragma once
 
+#include "support/program.h"
 #include "tensor_file.h"
 
 #include <penstock/graph/module.h>
@@ -25,22 +28,43 @@ inline std::vector<c10::IValue> inputs_of(const Graph& graph,
   return leaves;
 }
 
-//! `path` without its ending names an archive and the tensors that belong to it. Gradients of large models
-//! are sums whose order export changes: there Python's own exported module differs from eager in the last
-//! bits too.
-inline void expect_as_python(const std::string& path, bool exact = true) {
+//! The folder to which expected.py wrote what Python makes of our archives, once for this program. Empty
+//! where PENSTOCK_PYTHON names no Python with torch 2.13.
+inline const std::string& results_of_python() {
+  static const TempDir folder;
+  static const std::string path = [] {
+    const char* const named = std::getenv("PENSTOCK_PYTHON");
+    const std::string python = named != nullptr ? named : "python3";
+    if (run_program(
+            {python, "-c", "import importlib.metadata as m; assert m.version('torch').startswith('2.13.')"})
+            .code != 0)
+      return std::string();
+    const Outcome made =
+        run_program({python, "-B", "-W", "ignore", PENSTOCK_SOURCE_DIR "/tests/graph/expected.py",
+                     archive(""), folder.path()});
+    if (made.code != 0) throw std::runtime_error("expected.py failed: " + made.err);
+    return folder.path();
+  }();
+  return path;
+}
+
+//! `path` without its ending names an archive and its inputs, `results` the folder with Python's results.
+//! With `exact` also gradients are equal bit for bit; those of large models are sums whose order torch.export
+//! changes, so that its own module differs from the eager run in the last bits too.
+inline void expect_as_python(const std::string& path, const std::string& results, bool exact = true) {
   SCOPED_TRACE(path);
   at::set_num_threads(1);
   const Pt2Archive file(path + ".pt2");
-  const auto expected = read_tensors(path + ".safetensors");
+  const auto given = read_tensors(path + ".safetensors");
+  const auto expected = read_tensors(results + path.substr(path.rfind('/')) + ".safetensors");
   const GraphModule module(file.graph(), file.load(file.graph().slots));
   const Graph& graph = module.graph();
   int runs = 0, gradients = 0;
-  for (; expected.contains("r" + std::to_string(runs) + ".in.0"); ++runs) {
+  for (; given.contains("r" + std::to_string(runs) + ".in.0"); ++runs) {
     const std::string run = "r" + std::to_string(runs) + ".";
     for (const auto& [parameter, tensor] : module.named_parameters()) tensor.mutable_grad() = at::Tensor();
     at::manual_seed(static_cast<std::uint64_t>(runs));
-    std::vector<c10::IValue> leaves = inputs_of(graph, expected, run);
+    std::vector<c10::IValue> leaves = inputs_of(graph, given, run);
     check_inputs(graph, leaves);
     const std::vector<c10::IValue> outputs = module.run(std::move(leaves));
     const std::vector<std::string> paths = graph.output_paths();
@@ -48,9 +72,9 @@ inline void expect_as_python(const std::string& path, bool exact = true) {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].isTensor()) continue;
       EXPECT_TRUE(same_bits(outputs[i].toTensor(), expected.at(run + "out." + paths[i]))) << run << paths[i];
-      const auto seed = expected.find(run + "seed." + paths[i]);
-      EXPECT_EQ(seed != expected.end(), outputs[i].toTensor().requires_grad()) << run << paths[i];
-      if (seed == expected.end()) continue;
+      const auto seed = given.find(run + "seed." + paths[i]);
+      EXPECT_EQ(seed != given.end(), outputs[i].toTensor().requires_grad()) << run << paths[i];
+      if (seed == given.end()) continue;
       roots.push_back(outputs[i].toTensor());
       seeds.push_back(seed->second);
     }

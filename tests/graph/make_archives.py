@@ -1,9 +1,8 @@
-"""Exports the small models of the import tests, with inputs, outputs, gradients and buffers of Python's eager run.
+"""Exports the small models of the import tests and makes inputs for them.
 
 Usage: python3 make_archives.py FOLDER [NAME…]. For each model, NAME.pt2 and NAME.safetensors; the latter holds, for each run
-`r0`, `r1`, …: `r0.in.LEAF` (inputs in order), `r0.seed.PATH` (gradients of outputs), `r0.out.PATH`, `r0.grad.NAME`,
-and after all runs `buffer.NAME`. Run k is seeded with k, and gradients are not kept from run to run. `eval.PATH` are
-outputs of run 0 in eval mode, before all runs.
+`r0`, `r1`, …: `r0.in.LEAF` (inputs in order) and `r0.seed.PATH` (gradients of outputs). What Python computes from them depends on the
+processor, down to the masks of dropout. So expected.py writes it where the test runs.
 """
 import collections
 import copy
@@ -263,40 +262,31 @@ def save_program(program, path):
     torch.export.save(program, path)
 
 
-def make(folder, name, model, runs, dynamic=None, points=None, evaluate=False):
-    args, kwargs = runs[0]
-    tensors = {}
-    if evaluate:
-        for path, output in paths_of(copy.deepcopy(model).eval()(*args, **kwargs)):
-            tensors[f"eval.{path}"] = output
+def tensor_outputs(model, args, kwargs):
+    return [(path, output) for path, output in paths_of(model(*args, **kwargs)) if isinstance(output, torch.Tensor)]
+
+
+def make(folder, name, model, runs, dynamic=None, points=None):
     if points:
         annotate_split_points(model, points)
-    program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic)
+    program = torch.export.export(model, *runs[0], dynamic_shapes=dynamic)
     save_program(program, f"{folder}/{name}.pt2")
+    tensors = {}
     for k, (args, kwargs) in enumerate(runs):
-        model.zero_grad(set_to_none=True)
-        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs))]
-        for i, leaf in enumerate(leaves):
+        for i, leaf in enumerate(pytree.tree_leaves((args, kwargs))):
             if isinstance(leaf, torch.Tensor):
                 tensors[f"r{k}.in.{i}"] = leaf
-        torch.manual_seed(k)
-        outputs = [(p, o) for p, o in paths_of(model(*args, **kwargs)) if isinstance(o, torch.Tensor)]
         generator = torch.Generator().manual_seed(100 + k)
-        roots, seeds = [], []
-        for path, output in outputs:
-            tensors[f"r{k}.out.{path}"] = output
+        torch.manual_seed(k)
+        for path, output in tensor_outputs(copy.deepcopy(model), args, kwargs):
             if output.requires_grad:
-                seed = torch.randn(output.shape, generator=generator).to(output.dtype)
-                tensors[f"r{k}.seed.{path}"] = seed
-                roots.append(output)
-                seeds.append(seed)
-        torch.autograd.backward(roots, seeds)
-        for parameter, value in model.named_parameters():
-            if value.grad is not None:
-                tensors[f"r{k}.grad.{parameter}"] = value.grad
-    for buffer, value in model.named_buffers():
-        tensors[f"buffer.{buffer}"] = value
+                tensors[f"r{k}.seed.{path}"] = torch.randn(output.shape, generator=generator).to(output.dtype)
     save_tensors(f"{folder}/{name}.safetensors", tensors)
+    return tensors
+
+
+MODELS = {"mlp": MLP, "gpt": GPT, "convnet": ConvNet, "mixed": Mixed, "lstm": LSTM, "marked": Marked, "overlap": Overlap,
+          "encoder": Encoder, "unet": UNet, "gru": GRU}
 
 
 def first_five(folder):
@@ -314,7 +304,7 @@ def marked(folder):
     torch.manual_seed(2)
     points = {"block": SplitPoint.BEGINNING, "last": SplitPoint.BEGINNING}
     runs = [((torch.randn(n, 3, 4),), {}) for n in (2, 5)]
-    make(folder, "marked", Marked(), runs, ({0: torch.export.Dim("batch", min=2, max=64)},), points, evaluate=True)
+    make(folder, "marked", Marked(), runs, ({0: torch.export.Dim("batch", min=2, max=64)},), points)
 
 
 def overlap(folder):

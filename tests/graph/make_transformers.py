@@ -1,7 +1,7 @@
 """Exports small random configurations of PyPI's `transformers` models, with what Python's eager run gives.
 
-Usage: python3 make_transformers.py FOLDER [NAME…]. Files as make_archives.py writes them. No weights are downloaded. A
-model that torch.export itself refuses is reported on a line `refused NAME: reason` and left out.
+Usage: python3 make_transformers.py FOLDER [NAME…]. Files as make_archives.py writes them, and in FOLDER/expected what the eager run
+gives, as expected.py writes it. No weights are downloaded. A model that torch.export itself refuses is reported on a line `refused NAME: reason` and left out.
 """
 import os
 import sys
@@ -9,7 +9,8 @@ import sys
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 import torch
 import transformers as tf
-from make_archives import make
+from expected import results
+from make_archives import make, save_tensors
 
 V, W, H, L, F = 19, 8, 2, 2, 16  # vocabulary, width, heads, layers, width inside of a block
 ids = lambda *size: torch.randint(3, V, size)
@@ -85,6 +86,7 @@ NOT_IN_TRAINING = {"opt", "bart", "whisper", "wav2vec2"}
 def main():
     torch.set_num_threads(1)
     folder, wanted = sys.argv[1], sys.argv[2:] or MODELS
+    os.makedirs(f"{folder}/expected", exist_ok=True)
     for name in wanted:
         try:
             torch.manual_seed(1)
@@ -93,7 +95,9 @@ def main():
                 with torch.no_grad():
                     for value in model.parameters():
                         value.mul_(0.2)
-            make(folder, name, model.train(name not in NOT_IN_TRAINING), [((), batch())])
+            runs = [((), batch())]
+            tensors = make(folder, name, model.train(name not in NOT_IN_TRAINING), runs)
+            save_tensors(f"{folder}/expected/{name}.safetensors", results(model, runs, tensors))
             print("made", name, flush=True)
         except Exception as error:  # torch.export's refusal is not ours to judge
             print(f"refused {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300], flush=True)

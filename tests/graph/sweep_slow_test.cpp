@@ -46,7 +46,7 @@ TEST(Sweep, TransformersEqualPythonWholeAndCut) {
     SCOPED_TRACE(path);
     ++models;
     const int failed = ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
-    test::expect_as_python(path, false);
+    test::expect_as_python(path, (folder / "expected").string(), false);
     const test::Whole whole(path);
     const Cuts legal = legal_cuts(whole.file.graph());
     for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {

@@ -1,5 +1,4 @@
-// The expected values of the import tests: a plain reader of the safetensors files that make_archives.py
-// wrote.
+// A plain reader of the safetensors files that make_archives.py and expected.py write.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -74,23 +74,68 @@ TEST_F(Dev, AFailedInstallationShowsWhy) {
   EXPECT_THAT(outcome.err, HasSubstr("dev: error: the installation failed"));
 }
 
-TEST_F(Dev, AVirtualEnvironmentIsMadeWhereNoTorchIsFound) {
-  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
-  // A Python without torch, whose environments have a pip that says what it was asked for and fails.
-  stand_in("python3",
-           "[ \"$1\" = - ] && exit 1\n"
-           "mkdir -p .venv/bin && printf '#!/bin/sh\\necho \"asked: $*\"; exit 1\\n' > .venv/bin/pip && "
-           "chmod +x .venv/bin/pip");
-  const Outcome outcome = dev({"build"}, {"PENSTOCK_TORCH="});
+// A machine without torch, whose virtual environments have a pip that is `script`; its arguments go to
+// pip.log.
+class DevInstallsTorch : public Dev {
+ protected:
+  Outcome build_with_pip(const std::string& script) {
+    stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+    stand_in("pip", "echo \"$@\" >> " + (dir_ / "pip.log") + "\n" + script);
+    stand_in("python3",
+             "[ \"$1\" = - ] && exit 1\nmkdir -p .venv/bin && cp " + (dir_ / "bin/pip") + " .venv/bin/pip");
+    return dev({"build"}, {"PENSTOCK_TORCH="});
+  }
+  std::string asked() const { return slurp(dir_ / "pip.log"); }
+};
+
+TEST_F(DevInstallsTorch, TakesTheCpuBuildWherePipFindsOne) {
+  const Outcome outcome = build_with_pip("exit 0");
+  EXPECT_THAT(outcome.err, HasSubstr("installing torch 2.13.0+cpu into .venv if pip finds it (0.2 GB)"));
+  EXPECT_THAT(asked(), HasSubstr(" torch==2.13.0+cpu\n"));
+  EXPECT_THAT(asked(), Not(HasSubstr("torch==2.13.0\n")));
+  // This pip installed nothing.
+  EXPECT_THAT(outcome.err, HasSubstr("the installed torch is not 2.13.0"));
+}
+
+TEST_F(DevInstallsTorch, SaysHowLargeTheCudaBuildIsBeforeItIsTaken) {
+  const Outcome outcome = build_with_pip(
+      "case \"$*\" in *+cpu) echo 'ERROR: No matching distribution found for torch==2.13.0+cpu' >&2;; esac\n"
+      "exit 1");
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("installing torch 2.13.0 into .venv"));
-  EXPECT_TRUE(std::filesystem::exists(dir_ / ".venv/bin/pip"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("pip finds no CPU build; installing torch 2.13.0, which for Linux is the CUDA build: "
+                        "2.7 GB to fetch"));
+  EXPECT_THAT(outcome.err, HasSubstr("PIP_EXTRA_INDEX_URL"));
+  EXPECT_THAT(asked(), testing::ContainsRegex("torch==2.13.0.cpu\n.* torch==2.13.0\n"));
   EXPECT_THAT(outcome.err, HasSubstr("hint: install it elsewhere and set PENSTOCK_TORCH"));
+}
+
+// A CPU build that is there but cannot be fetched is no reason to fetch the large one.
+TEST_F(DevInstallsTorch, ShowsWhyTheCpuBuildCouldNotBeInstalled) {
+  const Outcome outcome = build_with_pip("echo 'ERROR: No space left on device' >&2; exit 1");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("No space left on device"));
+  EXPECT_THAT(asked(), Not(HasSubstr("torch==2.13.0\n")));
+  EXPECT_THAT(outcome.err, HasSubstr("hint: install it elsewhere and set PENSTOCK_TORCH"));
+}
+
+// The slow tier stands in for other processors by what libtorch's libraries read from the environment.
+TEST_F(Dev, TestsAsOnAnotherProcessor) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  stand_in("cmake", "exit 0");
+  stand_in("ninja", "exit 0");
+  stand_in("ctest", "echo \"$ATEN_CPU_CAPABILITY $ONEDNN_MAX_CPU_ISA $MKL_CBWR: $@\"");
+  std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
+  const std::vector<std::string> settings{"PENSTOCK_TORCH=" + (dir_ / "torch")};
+  EXPECT_THAT(dev({"test", "--cpu", "default", "Gpt"}, settings).out,
+              testing::MatchesRegex("default SSE41 COMPATIBLE: .* -LE slow .*-R Gpt\n"));
+  EXPECT_THAT(dev({"test", "--cpu", "avx2"}, settings).out, testing::StartsWith("avx2 AVX2 AVX2: "));
 }
 
 TEST_F(Dev, BadUsageExitsWithTwo) {
   EXPECT_EQ(dev({"tset"}).code, 2);
   EXPECT_EQ(dev({"sanitize", "everything"}).code, 2);
+  EXPECT_EQ(dev({"test", "--cpu", "abacus"}).code, 2);
   EXPECT_EQ(dev({"help"}).code, 0);
   EXPECT_THAT(dev({"help"}).out, HasSubstr("usage: ./dev COMMAND"));
 }

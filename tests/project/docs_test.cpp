@@ -107,5 +107,27 @@ TEST(Readme, ShowsTheTwoCommandsOnTheFirstScreen) {
   EXPECT_THAT(screen, testing::HasSubstr("\n./dev test"));
 }
 
+// Each line of the README's program is one of the example's, but for comments.
+TEST(Readme, ShowsTheDataParallelExample) {
+  const auto plain = [](const std::string& line) {
+    const std::string code = line.substr(0, line.find("//"));
+    const auto begin = code.find_first_not_of(' '), end = code.find_last_not_of(' ');
+    return begin == std::string::npos ? std::string() : code.substr(begin, end - begin + 1);
+  };
+  std::set<std::string> example;
+  std::istringstream program(source_file("examples/ddp.cpp").text);
+  for (std::string line; std::getline(program, line);) example.insert(plain(line));
+  std::istringstream readme(source_file("README.md").text);
+  std::string line;
+  while (std::getline(readme, line) && line != "### Data parallelism for plain libtorch") {
+  }
+  while (std::getline(readme, line) && line != "```cpp") {
+  }
+  int shown = 0;
+  for (; std::getline(readme, line) && line != "```"; ++shown)
+    EXPECT_TRUE(example.contains(plain(line))) << line;
+  EXPECT_GT(shown, 8);
+}
+
 }  // namespace
 }  // namespace penstock::test

@@ -1,17 +1,15 @@
 #!/usr/bin/env bash
 # The README's "In your own CMake project", to the letter, in an empty home.
-# usage: readme_consumer.sh CHECKOUT BUILD TORCH
+# usage: readme_consumer.sh CHECKOUT BUILD
 set -euo pipefail
-checkout=$1 build=$2 torch=$3
+checkout=$1 build=$2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-mkdir -p "$dir/home" "$dir/bin" "$dir/checkout/build"
+mkdir -p "$dir/home" "$dir/checkout/build"
 ln -s "$checkout/examples" "$dir/checkout/examples"
 ln -s "$build" "$dir/checkout/build/release"
-# Which libtorch is the one thing that depends on the machine.
-printf '#!/bin/sh\necho %s\n' "$torch" > "$dir/bin/python3"
-chmod +x "$dir/bin/python3"
-export HOME=$dir/home PATH=$dir/bin:$PATH
+export HOME=$dir/home
+unset PENSTOCK_TORCH
 
 section() { sed -n '/^### In your own CMake project$/,/^Without an install/p' "$checkout/README.md"; }
 # Number and language of a block.

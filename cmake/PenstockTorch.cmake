@@ -1,0 +1,90 @@
+# Imported targets for libtorch 2.13: penstock::torch to link, which brings penstock::torch_cpu and penstock::c10, and where libtorch was
+# built with CUDA penstock::torch_cuda and penstock::c10_cuda. Works with the `torch` directory of any wheel and with an unpacked libtorch.
+#
+# Torch's own package is not used: that of a CUDA build stops without a CUDA toolkit, which nothing here is compiled with. The names
+# are our own, so that a project may call find_package(Torch) as well. This file is installed, and used by penstockConfig.cmake too.
+
+# Sets `version` to the version of the libtorch in a directory, or to nothing if there is none.
+function(penstock_torch_version directory version)
+  set(${version} "" PARENT_SCOPE)
+  set(file "${directory}/share/cmake/Torch/TorchConfigVersion.cmake")
+  if(EXISTS "${file}" AND EXISTS "${directory}/lib/libtorch_cpu.so" AND EXISTS "${directory}/include/ATen/ATen.h")
+    file(STRINGS "${file}" line REGEX "PACKAGE_VERSION \"" LIMIT_COUNT 1)
+    string(REGEX REPLACE ".*\"(.*)\".*" "\\1" found "${line}")
+    set(${version} "${found}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Sets `directory` to that of libtorch 2.13, or `problem` to what is wrong. PENSTOCK_TORCH (variable, then environment) must be right if it
+# is given; else the first of Torch_DIR, CMAKE_PREFIX_PATH and `remembered` that has a 2.13 is taken.
+function(penstock_find_torch remembered directory problem)
+  set(${directory} "" PARENT_SCOPE)
+  set(${problem} "" PARENT_SCOPE)
+  set(named "${PENSTOCK_TORCH}")
+  if(NOT named)
+    set(named "$ENV{PENSTOCK_TORCH}")
+  endif()
+  if(named)
+    get_filename_component(candidates "${named}" ABSOLUTE)
+    set(what "PENSTOCK_TORCH=${named} is not the directory of a libtorch 2.13")
+  else()
+    if(Torch_DIR)
+      get_filename_component(candidates "${Torch_DIR}/../../.." ABSOLUTE)
+    endif()
+    string(REPLACE ":" ";" prefixes "$ENV{CMAKE_PREFIX_PATH}")
+    list(APPEND candidates ${CMAKE_PREFIX_PATH} ${prefixes} ${remembered})
+    set(what "libtorch 2.13 was not found")
+    if(remembered)
+      string(APPEND what ", neither in CMAKE_PREFIX_PATH nor where it was when penstock was built (${remembered})")
+    endif()
+  endif()
+  foreach(candidate IN LISTS candidates)
+    penstock_torch_version("${candidate}" version)
+    if(version MATCHES "^2\\.13\\.")
+      set(${directory} "${candidate}" PARENT_SCOPE)
+      return()
+    elseif(version)
+      string(APPEND what "; ${candidate} is version ${version}")
+    endif()
+  endforeach()
+  set(${problem} "${what}. Set PENSTOCK_TORCH to the `torch` directory of the Python package, or to an unpacked libtorch." PARENT_SCOPE)
+endfunction()
+
+# What users of a library must define, as libtorch's own build wrote it down: it selects code in libtorch's headers.
+function(penstock_torch_definitions directory library definitions)
+  file(READ "${directory}/share/cmake/Caffe2/Caffe2Targets.cmake" text)
+  set(${definitions} "" PARENT_SCOPE)
+  if(text MATCHES "set_target_properties\\(${library} PROPERTIES\n  INTERFACE_COMPILE_DEFINITIONS \"([^\"]*)\"")
+    set(${definitions} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Makes the targets for the libtorch in `directory`.
+function(penstock_import_torch directory)
+  if(TARGET penstock::torch)
+    return()
+  endif()
+  set(includes "${directory}/include" "${directory}/include/torch/csrc/api/include")
+  set(libraries "")
+  foreach(library c10 torch_cpu c10_cuda torch_cuda)
+    set(file "${directory}/lib/lib${library}.so")
+    if(NOT EXISTS "${file}")
+      continue()
+    endif()
+    penstock_torch_definitions("${directory}" ${library} definitions)
+    add_library(penstock::${library} SHARED IMPORTED GLOBAL)
+    set_target_properties(penstock::${library} PROPERTIES
+      IMPORTED_LOCATION "${file}" IMPORTED_SONAME "lib${library}.so"
+      INTERFACE_INCLUDE_DIRECTORIES "${includes}" INTERFACE_COMPILE_DEFINITIONS "${definitions}")
+    list(PREPEND libraries penstock::${library})
+  endforeach()
+  # Kernels register themselves when their library is loaded, whether or not a symbol of it is used. Code that calls CUDA's parts
+  # of libtorch links penstock::torch_cuda itself, and gets its definitions then.
+  set(cuda ${libraries})
+  list(FILTER cuda INCLUDE REGEX cuda)
+  list(FILTER libraries EXCLUDE REGEX cuda)
+  list(TRANSFORM cuda REPLACE "(.+)" "$<LINK_ONLY:\\1>")
+  add_library(penstock::torch INTERFACE IMPORTED GLOBAL)
+  set_target_properties(penstock::torch PROPERTIES
+    INTERFACE_LINK_LIBRARIES "-Wl,--no-as-needed,\"${directory}/lib/libtorch.so\" -Wl,--as-needed;${libraries};${cuda}")
+endfunction()

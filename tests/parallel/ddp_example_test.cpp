@@ -1,0 +1,46 @@
+// The data parallel example through the launcher, and an example that is not meant for it.
+#include "support/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+
+namespace penstock::test {
+namespace {
+
+const std::string kDdp = PENSTOCK_EXAMPLES "/example_ddp";
+
+//! The losses that the first rank prints.
+std::vector<double> losses_of(const Outcome& outcome) {
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  std::vector<double> losses;
+  const std::regex line("step [0-9]+ loss ([0-9.]+)");
+  for (auto it = std::sregex_iterator(outcome.out.begin(), outcome.out.end(), line);
+       it != std::sregex_iterator(); ++it)
+    losses.push_back(std::stod((*it)[1]));
+  return losses;
+}
+
+// The mean over equal shares is the mean over the batch, but for the order of the sums.
+TEST(DdpExample, HasTheSameLossesForAnyNumberOfRanks) {
+  const std::vector<double> alone = losses_of(run_program({kDdp}));
+  ASSERT_EQ(alone.size(), 3U);
+  EXPECT_LT(alone[2], alone[0] - 0.1);
+  for (const char* ranks : {"2", "4"}) {
+    const std::vector<double> losses = losses_of(penstock({"run", "--ranks", ranks, "--", kDdp}));
+    ASSERT_EQ(losses.size(), 3U);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses[i], alone[i], 1e-3) << ranks << " ranks";
+  }
+}
+
+TEST(DdpExample, ThreadRanksUnderALauncherAreRefused) {
+  const Outcome outcome = penstock({"run", "--ranks", "2", "--", PENSTOCK_EXAMPLES "/example_mlp_pipeline"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err,
+              testing::HasSubstr("would start 4 ranks as threads in each of the launcher's 2 processes"));
+  EXPECT_THAT(outcome.err, testing::HasSubstr("take the launcher's world from init()"));
+}
+
+}  // namespace
+}  // namespace penstock::test

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <set>
 #include <unordered_map>
 
 namespace penstock {
@@ -362,6 +363,9 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   }
   const Chain chain(layers);
   Search search(chain, options, ranks, chunks_of(options.rank_of_stage, ranks, chain.size()));
+  // Where each rank has one stage, the search stage by stage is exact too.
+  const std::set<Rank> used(options.rank_of_stage.begin(), options.rank_of_stage.end());
+  const bool one_each = used.size() == stages;
   const std::vector<double> bounds = run_times(chain);
   const std::uint64_t cap = options.memory_cap.value_or(no_memory - 1);
 
@@ -371,7 +375,7 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   while (low < high) {
     const std::size_t middle = low + (high - low) / 2;
     const bool works = search.best(bounds[middle], cut) <= cap;
-    exact &= !search.exhausted();
+    exact &= one_each || !search.exhausted();
     if (works) {
       high = middle;
     } else {

@@ -14,9 +14,8 @@ namespace {
 
 constexpr std::size_t search_budget = 4'000'000;     //!< actions, about a tenth of a second
 constexpr std::size_t few_cuts_budget = 10'000'000;  //!< for all cuts of a small model
-constexpr std::size_t slow_action =
-    6;                           //!< what one action costs the simulator, in those of the quick evaluation
-constexpr double slack = 1e-12;  //!< a difference that counts is larger, relative to the time
+constexpr std::size_t slow_action = 6;  //!< the simulator's price of an action; 1 is the quick evaluation's
+constexpr double slack = 1e-12;         //!< a difference that counts is larger, relative to the time
 
 //! What one cut is worth.
 struct Score {
@@ -138,9 +137,8 @@ class Search {
 
  private:
   int layers() const { return static_cast<int>(layers_.size()); }
-  int boundaries() const {
-    return program_.stages() - 1;
-  }  // boundary b is where stage b starts: 1..boundaries()
+  //! Boundary b, from 1 on, is where stage b starts.
+  int boundaries() const { return program_.stages() - 1; }
 
   Score score(const std::vector<int>& cut) {
     costs_.stages = cut_stages(layers_, cut);
@@ -170,7 +168,8 @@ class Search {
   //! As many layers in each stage.
   std::vector<int> even_cut() const {
     std::vector<int> cut;
-    for (int s = 0; s <= program_.stages(); ++s) cut.push_back(s * layers() / program_.stages());
+    for (int s = 0; s <= program_.stages(); ++s)
+      cut.push_back(static_cast<int>(std::int64_t{s} * layers() / program_.stages()));
     return cut;
   }
 

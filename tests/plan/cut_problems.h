@@ -58,6 +58,7 @@ inline std::optional<Problem> random_problem(std::mt19937& random, int most_rank
     one.costs.weight_bytes = static_cast<std::uint64_t>(pick(0, 5));
     one.costs.parameter_bytes = static_cast<std::uint64_t>(pick(0, 50));
     one.costs.output_bytes = static_cast<std::uint64_t>(pick(0, 9));
+    if (count % 5 == 0) one.costs.recompute = true, one.costs.input_bytes = 3;
     problem.layers.push_back(one);
   }
   problem.links.link = {static_cast<double>(pick(0, 3)), static_cast<double>(pick(1, 9))};

@@ -236,12 +236,18 @@ def main():
     parser.add_argument("--count", type=int, default=60, help="mutants per module (default: 60)")
     parser.add_argument("--all", action="store_true", help="every mutant")
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")
+    parser.add_argument("--check", action="store_true", help="only check that equivalent.txt names mutants that exist")
     parser.add_argument("--survivors", action="store_true", help="only those that survived the last run")
     arguments = parser.parse_args()
     modules = arguments.modules or list(OWN)
     for module in modules:
         if module not in OWN:
             parser.error(f"unknown module '{module}': {', '.join(OWN)}")
+    if arguments.check:
+        known = {mutant.key() for module in OWN for mutant in find_mutants(module)}
+        stale = [key for key in read_equivalent() if key not in known]
+        print("".join(f"no such mutant: {key}\n" for key in stale), end="")
+        return 1 if stale else 0
     chosen = {}
     for module in modules:
         mutants = find_mutants(module)

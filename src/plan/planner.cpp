@@ -255,23 +255,26 @@ class Planner {
     plan.shares.imbalance = busiest - plan.shares.compute;
     plan.shares.bubble = without_links - busiest;
     plan.shares.communication = result.step_time - without_links;
-    if (plan.verdict != PlanVerdict::Slower || plan.step_time >= best_time_) return;
-    best_time_ = plan.step_time;
+    if (plan.verdict != PlanVerdict::Slower || (best_ && sort_key(plan) >= sort_key(*best_))) return;
+    best_ = plan;
     result_.schedule = compute_only(program.draft());
     result_.schedule->name = program.name();
   }
 
+  //! Among equals the simpler one: a known schedule, no recomputation, fewer stages, less memory.
+  static std::tuple<int, double, bool, bool, int, std::uint64_t> sort_key(const Plan& plan) {
+    const bool too_large = plan.verdict == PlanVerdict::DoesNotFit;
+    return {static_cast<int>(plan.verdict),
+            too_large ? static_cast<double>(plan.peak_memory) : plan.step_time,
+            to_lower(plan.schedule) == "auto",
+            plan.recompute,
+            plan.stages_per_rank,
+            plan.peak_memory};
+  }
+
   void rank() {
-    const auto key = [](const Plan& plan) {
-      const int group = static_cast<int>(plan.verdict);
-      const double value =
-          plan.verdict == PlanVerdict::DoesNotFit ? static_cast<double>(plan.peak_memory) : plan.step_time;
-      // Among equals the simpler one: a known schedule, no recomputation, fewer stages, less memory.
-      const bool automatic = to_lower(plan.schedule) == "auto";
-      return std::tuple(group, value, automatic, plan.recompute, plan.stages_per_rank, plan.peak_memory);
-    };
     std::stable_sort(result_.plans.begin(), result_.plans.end(),
-                     [&](const Plan& a, const Plan& b) { return key(a) < key(b); });
+                     [](const Plan& a, const Plan& b) { return sort_key(a) < sort_key(b); });
     for (Plan& plan : result_.plans) {
       if (plan.verdict == PlanVerdict::DoesNotFit)
         plan.why = "does not fit: needs " + bytes_text(plan.peak_memory);
@@ -315,7 +318,7 @@ class Planner {
   const Costs& costs_;
   const PlanOptions& options_;
   PlanResult result_;
-  double best_time_ = std::numeric_limits<double>::infinity();
+  std::optional<Plan> best_;  //!< so far
 };
 
 }  // namespace

@@ -114,6 +114,7 @@ TEST(Text, UnitsChangeAtTheirBoundaries) {
   EXPECT_EQ(seconds_text(100), "100 s");
   EXPECT_EQ(seconds_text(-2), "-2.00 s");
   EXPECT_EQ(seconds_text(1e-3), "1.00 ms");
+  EXPECT_EQ(seconds_text(5e-4), "500 us");
 }
 
 TEST(Text, UnitsReadWell) {

@@ -3,11 +3,59 @@
 #include <penstock/base/error.h>
 #include <penstock/plan/costs.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace penstock {
+namespace {
+
+constexpr double most_bytes = 9.2e18;  //!< what the simulator's signed counters hold, a little less than 2^63
+
+//! `unit` is "stage" or "layer".
+void check_times(const StageCosts& costs, const char* unit, std::size_t index) {
+  const std::pair<const char*, double> times[] = {
+      {"forward", costs.forward},          {"input", costs.input},     {"weight", costs.weight},
+      {"backward", costs.full_backward()}, {"unshard", costs.unshard}, {"reshard", costs.reshard},
+      {"reduce_grad", costs.reduce_grad}};
+  for (const auto& [what, seconds] : times) {
+    if (seconds >= 0 && std::isfinite(seconds)) continue;
+    throw UsageError(std::string(unit) + " " + std::to_string(index) + ": " + what +
+                     " must be a finite time of 0 or more");
+  }
+}
+
+void check_total(double seconds, double bytes) {
+  if (!std::isfinite(seconds)) {
+    throw UsageError("the times add up to more than a number can hold", {}, "use a larger unit of time");
+  }
+  if (!(bytes <= most_bytes)) throw UsageError("the bytes add up to more than 2^63", {}, "use smaller sizes");
+}
+
+//! At least what a rank spends on, and holds of, so many microbatches.
+double most_seconds(const StageCosts& costs, double microbatches) {
+  const double backward = std::max(costs.input + costs.weight, costs.full_backward());
+  return microbatches * (2 * costs.forward + backward + costs.unshard + costs.reshard + costs.reduce_grad);
+}
+
+double most_held(const StageCosts& costs, double microbatches) {
+  const auto number = [](std::uint64_t bytes) { return static_cast<double>(bytes); };
+  const double resident = number(costs.parameter_bytes) + number(costs.gradient_bytes) +
+                          number(costs.optimizer_bytes) + number(costs.unsharded_bytes);
+  const double in_flight = number(costs.activation_bytes) + number(costs.weight_bytes) +
+                           number(std::max(costs.input_bytes, costs.output_bytes));
+  return resident + microbatches * in_flight;
+}
+
+void check_link(const Link& link) {
+  if (!(link.latency >= 0) || !std::isfinite(link.latency))
+    throw UsageError("a link's latency must be finite and 0 or more");
+  if (!(link.bandwidth > 0)) throw UsageError("a link's bandwidth must be more than 0");
+}
+
+}  // namespace
 
 StageCosts merge_layers(std::span<const Layer> layers) {
+  check_layers(layers);
   StageCosts sum{.forward = 0, .input = 0, .weight = 0, .activation_bytes = 0};
   double backward = 0;
   bool own_backward = false;
@@ -62,39 +110,42 @@ Costs with_recomputation(Costs costs) {
   return costs;
 }
 
-namespace {
-
-void check_time(double seconds, const char* what, std::size_t stage) {
-  if (seconds >= 0 && std::isfinite(seconds)) return;
-  throw UsageError("stage " + std::to_string(stage) + ": " + what + " must be a time of 0 or more");
+void check_layers(std::span<const Layer> layers, int microbatches) {
+  double seconds = 0, bytes = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    check_times(layers[i].costs, "layer", i);
+    seconds += most_seconds(layers[i].costs, microbatches);
+    bytes += most_held(layers[i].costs, microbatches);
+  }
+  check_total(seconds, bytes);
 }
 
-void check_link(const Link& link) {
-  if (!(link.latency >= 0) || !std::isfinite(link.latency))
-    throw UsageError("a link's latency must be 0 or more");
-  if (!(link.bandwidth > 0)) throw UsageError("a link's bandwidth must be more than 0");
-}
-
-}  // namespace
-
-void check_costs(const Costs& costs, int stages) {
+void check_costs(const Costs& costs, int stages, int microbatches) {
   if (costs.stages.size() != static_cast<std::size_t>(stages)) {
     throw UsageError("the costs are for " + std::to_string(costs.stages.size()) +
                      " stages, but the schedule has " + std::to_string(stages));
   }
+  double seconds = 0, bytes = 0;
+  std::uint64_t largest = 0;  // message
   for (std::size_t i = 0; i < costs.stages.size(); ++i) {
-    const StageCosts& stage = costs.stages[i];
-    check_time(stage.forward, "forward", i);
-    check_time(stage.input, "input", i);
-    check_time(stage.weight, "weight", i);
-    check_time(stage.full_backward(), "backward", i);
-    check_time(stage.unshard, "unshard", i);
-    check_time(stage.reshard, "reshard", i);
-    check_time(stage.reduce_grad, "reduce_grad", i);
+    check_times(costs.stages[i], "stage", i);
+    seconds += most_seconds(costs.stages[i], microbatches);
+    bytes += most_held(costs.stages[i], microbatches);
+    largest = std::max(largest, costs.stages[i].output_bytes);
   }
+  for (const auto& [edge, message] : costs.skip_bytes) largest = std::max(largest, message);
   check_link(costs.link);
-  for (const auto& [pair, link] : costs.links) check_link(link);
+  double slowest = costs.link.time(largest);
+  for (const auto& [pair, link] : costs.links) {
+    check_link(link);
+    slowest = std::max(slowest, link.time(largest));
+  }
+  // Each pair of stages exchanges at most one message per microbatch in each direction.
+  const auto count = static_cast<double>(stages);
+  check_total(seconds + microbatches * count * count * slowest, bytes);
   if (!(costs.overlap >= 0 && costs.overlap <= 1)) throw UsageError("overlap must lie between 0 and 1");
+  if (!(costs.overhead >= 0) || !std::isfinite(costs.overhead))
+    throw UsageError("overhead must be a finite time of 0 or more");
 }
 
 }  // namespace penstock

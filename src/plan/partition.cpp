@@ -2,19 +2,22 @@
 // over those times; for each bound a dynamic program over the ranks finds the cut whose fullest rank holds
 // least. A rank's stages lie apart in the chain, so its state is one position for each of them ("chunk"), and
 // where chunks meet is guessed.
+#include "cut_search.h"
+
 #include <penstock/base/error.h>
 #include <penstock/plan/partition.h>
 
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <set>
 #include <unordered_map>
 
 namespace penstock {
 namespace {
 
 constexpr std::uint64_t no_memory = std::numeric_limits<std::uint64_t>::max();
-constexpr std::size_t search_budget = 30'000'000;  //!< transitions, about a second
+constexpr std::size_t search_budget = 10'000'000;  //!< transitions of one call, well under a second
 
 //! Prefix sums over the layers, so that a run's time and bytes are two look-ups.
 class Chain {
@@ -75,7 +78,6 @@ class Search {
     if (chunks_.empty()) {
       exhausted_ = true;
     } else {
-      spent_ = 0;
       guess(starts);
     }
     if (exhausted_) by_stage();
@@ -306,23 +308,31 @@ Partition finish(std::span<const Layer> layers, const Chain& chain, const Partit
                  std::vector<int> cut, int ranks) {
   Partition result;
   result.first_layer = std::move(cut);
+  result.stages = cut_stages(layers, result.first_layer);
   result.rank_memory.assign(static_cast<std::size_t>(ranks), 0);
   for (std::size_t s = 0; s + 1 < result.first_layer.size(); ++s) {
     const int from = result.first_layer[s], to = result.first_layer[s + 1];
-    StageCosts stage =
-        merge_layers(layers.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)));
-    if (s > 0 && stage.input_bytes == 0) stage.input_bytes = result.stages.back().output_bytes;
     result.slowest = std::max(result.slowest, chain.time(from, to));
     const int count = options.in_flight.empty() ? 1 : options.in_flight[s];
     result.rank_memory[static_cast<std::size_t>(options.rank_of_stage[s].value)] +=
         chain.memory(from, to, count);
-    result.stages.push_back(std::move(stage));
   }
   result.fullest = *std::max_element(result.rank_memory.begin(), result.rank_memory.end());
   return result;
 }
 
 }  // namespace
+
+std::vector<StageCosts> cut_stages(std::span<const Layer> layers, const std::vector<int>& first_layer) {
+  std::vector<StageCosts> stages;
+  for (std::size_t s = 0; s + 1 < first_layer.size(); ++s) {
+    const auto from = static_cast<std::size_t>(first_layer[s]),
+               to = static_cast<std::size_t>(first_layer[s + 1]);
+    stages.push_back(merge_layers(layers.subspan(from, to - from)));
+    if (s > 0 && stages.back().input_bytes == 0) stages.back().input_bytes = stages[s - 1].output_bytes;
+  }
+  return stages;
+}
 
 std::optional<Partition> partition_layers(std::span<const Layer> layers, const PartitionOptions& options) {
   const std::size_t stages = options.rank_of_stage.size();
@@ -335,6 +345,12 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   if (!options.in_flight.empty() && options.in_flight.size() != stages) {
     throw UsageError("in_flight must have one number for each stage");
   }
+  int most_in_flight = 1;
+  for (const int count : options.in_flight) {
+    if (count < 0) throw UsageError("in_flight must be 0 or more for each stage");
+    most_in_flight = std::max(most_in_flight, count);
+  }
+  check_layers(layers, most_in_flight);
   for (const Layer& layer : layers) {
     if (layer.costs.recompute != layers.front().costs.recompute) {
       throw UsageError("either all layers recompute their activations or none does");
@@ -347,6 +363,9 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   }
   const Chain chain(layers);
   Search search(chain, options, ranks, chunks_of(options.rank_of_stage, ranks, chain.size()));
+  // Where each rank has one stage, the search stage by stage is exact too.
+  const std::set<Rank> used(options.rank_of_stage.begin(), options.rank_of_stage.end());
+  const bool one_each = used.size() == stages;
   const std::vector<double> bounds = run_times(chain);
   const std::uint64_t cap = options.memory_cap.value_or(no_memory - 1);
 
@@ -356,7 +375,7 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   while (low < high) {
     const std::size_t middle = low + (high - low) / 2;
     const bool works = search.best(bounds[middle], cut) <= cap;
-    exact &= !search.exhausted();
+    exact &= one_each || !search.exhausted();
     if (works) {
       high = middle;
     } else {

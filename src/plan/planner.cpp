@@ -1,5 +1,7 @@
 // Enumerates the cases, cuts the model for each, simulates it twice (with its links, and with free ones, to
 // tell communication from bubble), then sorts and explains.
+#include "cut_search.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/plan/auto_schedule.h>
@@ -21,12 +23,16 @@ namespace {
 constexpr std::size_t most_auto_actions =
     30'000;  //!< beyond this Auto's search takes longer than a planner may
 
+constexpr SimulateOptions brief{.memory_samples = false, .critical_path = false};
+
 //! The same work in another number of microbatches: all that depends on their size shrinks, the overhead does
 //! not.
 StageCosts resize(StageCosts costs, double ratio, double overhead) {
   const auto time = [&](double& t) { t = std::min(t, overhead) + std::max(0.0, t - overhead) * ratio; };
   const auto bytes = [&](std::uint64_t& b) {
-    b = static_cast<std::uint64_t>(std::ceil(static_cast<double>(b) * ratio));
+    const double resized = std::ceil(static_cast<double>(b) * ratio);
+    if (!(resized < 0x1p63)) throw UsageError("the bytes of so large a microbatch do not fit 63 bits");
+    b = static_cast<std::uint64_t>(resized);
   };
   time(costs.forward);
   time(costs.input);
@@ -65,6 +71,11 @@ class Planner {
     for (const int count : options_.microbatches) {
       if (count < 1) throw UsageError("microbatches must be 1 or more");
     }
+    const int most = *std::max_element(options_.microbatches.begin(), options_.microbatches.end());
+    check_layers(layers_, most);
+    Costs shared = costs_;
+    if (!layers_.empty()) shared.stages.clear();
+    check_costs(shared, static_cast<int>(shared.stages.size()), most);
   }
 
   std::vector<std::string> names() const {
@@ -124,15 +135,21 @@ class Planner {
     return result;
   }
 
-  //! The stages' costs for a placement, cut from the layers where the model is one of layers.
+  std::vector<Layer> prepared_layers(const Case& one) const {
+    std::vector<Layer> layers(layers_.begin(), layers_.end());
+    for (Layer& layer : layers) layer.costs = prepared(layer.costs, one);
+    return layers;
+  }
+
+  //! The stages' costs for a placement: of a model in layers, those of the cut with the fastest slowest
+  //! stage.
   Costs cut(const Case& one, const Placement& placement, std::vector<int> in_flight, Plan& plan) const {
     Costs costs = costs_;
     if (layers_.empty()) {
       for (StageCosts& stage : costs.stages) stage = prepared(stage, one);
       return costs;
     }
-    std::vector<Layer> layers(layers_.begin(), layers_.end());
-    for (Layer& layer : layers) layer.costs = prepared(layer.costs, one);
+    const std::vector<Layer> layers = prepared_layers(one);
     PartitionOptions options{placement.stage_to_rank(), std::move(in_flight), options_.memory_cap};
     std::optional<Partition> found = partition_layers(layers, options);
     // The peaks of a rank's stages need not coincide, so what seems too much may still fit.
@@ -141,6 +158,14 @@ class Planner {
     plan.first_layer = found->first_layer;
     costs.stages = std::move(found->stages);
     return costs;
+  }
+
+  //! Moves the cut to where the program takes least time.
+  void refine(const Case& one, const Program& program, Costs& costs, Plan& plan) const {
+    if (layers_.empty()) return;
+    const std::vector<Layer> layers = prepared_layers(one);
+    plan.first_layer = search_cuts(layers, program, costs, options_.memory_cap, plan.first_layer).first_layer;
+    costs.stages = cut_stages(layers, plan.first_layer);
   }
 
   void consider(const Case& one) {
@@ -156,7 +181,8 @@ class Planner {
         std::vector<int> in_flight;
         for (int s = 0; s < shape.stages(); ++s)
           in_flight.push_back(std::max(1, program.peak_in_flight(StageId(s))));
-        const Costs costs = cut(one, program.placement(), in_flight, plan);
+        Costs costs = cut(one, program.placement(), in_flight, plan);
+        refine(one, program, costs, plan);
         judge(plan, program, costs);
         auto& best = best_cut_[{one.stages_per_rank, one.microbatches, one.recompute}];
         if (plan.verdict == PlanVerdict::Slower && plan.step_time < best.step_time) {
@@ -191,13 +217,25 @@ class Planner {
       }
       costs = cut(one, placement, in_flight, plan);
     }
-    const AutoResult automatic = make_auto_schedule(
-        shape.ranks, shape.microbatches, costs, {.memory_cap = options_.memory_cap, .mode = options_.mode});
-    judge(plan, make_program(automatic.schedule, options_.mode), costs);
+    const auto make = [&] {
+      const AutoOptions how{.memory_cap = options_.memory_cap, .mode = options_.mode};
+      return make_program(make_auto_schedule(shape.ranks, shape.microbatches, costs, how).schedule,
+                          options_.mode);
+    };
+    Program program = make();
+    const std::vector<int> before = plan.first_layer;
+    refine(one, program, costs, plan);
+    if (plan.first_layer != before) {  // another cut may want another order
+      Program other = make();
+      if (simulate(other, costs, brief).step_time < simulate(program, costs, brief).step_time) {
+        program = std::move(other);
+        refine(one, program, costs, plan);
+      }
+    }
+    judge(plan, program, costs);
   }
 
   void judge(Plan& plan, const Program& program, const Costs& costs) {
-    const SimulateOptions brief{.memory_samples = false, .critical_path = false};
     const Simulation result = simulate(program, costs, brief);
     plan.step_time = result.step_time;
     plan.bubble = result.bubble;
@@ -217,23 +255,26 @@ class Planner {
     plan.shares.imbalance = busiest - plan.shares.compute;
     plan.shares.bubble = without_links - busiest;
     plan.shares.communication = result.step_time - without_links;
-    if (plan.verdict != PlanVerdict::Slower || plan.step_time >= best_time_) return;
-    best_time_ = plan.step_time;
+    if (plan.verdict != PlanVerdict::Slower || (best_ && sort_key(plan) >= sort_key(*best_))) return;
+    best_ = plan;
     result_.schedule = compute_only(program.draft());
     result_.schedule->name = program.name();
   }
 
+  //! Among equals the simpler one: a known schedule, no recomputation, fewer stages, less memory.
+  static std::tuple<int, double, bool, bool, int, std::uint64_t> sort_key(const Plan& plan) {
+    const bool too_large = plan.verdict == PlanVerdict::DoesNotFit;
+    return {static_cast<int>(plan.verdict),
+            too_large ? static_cast<double>(plan.peak_memory) : plan.step_time,
+            to_lower(plan.schedule) == "auto",
+            plan.recompute,
+            plan.stages_per_rank,
+            plan.peak_memory};
+  }
+
   void rank() {
-    const auto key = [](const Plan& plan) {
-      const int group = static_cast<int>(plan.verdict);
-      const double value =
-          plan.verdict == PlanVerdict::DoesNotFit ? static_cast<double>(plan.peak_memory) : plan.step_time;
-      // Among equals the simpler one: a known schedule, no recomputation, fewer stages, less memory.
-      const bool automatic = to_lower(plan.schedule) == "auto";
-      return std::tuple(group, value, automatic, plan.recompute, plan.stages_per_rank, plan.peak_memory);
-    };
     std::stable_sort(result_.plans.begin(), result_.plans.end(),
-                     [&](const Plan& a, const Plan& b) { return key(a) < key(b); });
+                     [](const Plan& a, const Plan& b) { return sort_key(a) < sort_key(b); });
     for (Plan& plan : result_.plans) {
       if (plan.verdict == PlanVerdict::DoesNotFit)
         plan.why = "does not fit: needs " + bytes_text(plan.peak_memory);
@@ -277,7 +318,7 @@ class Planner {
   const Costs& costs_;
   const PlanOptions& options_;
   PlanResult result_;
-  double best_time_ = std::numeric_limits<double>::infinity();
+  std::optional<Plan> best_;  //!< so far
 };
 
 }  // namespace
@@ -288,7 +329,6 @@ PlanResult plan_layers(std::span<const Layer> layers, const Costs& links, const 
 }
 
 PlanResult plan_stages(const Costs& costs, const PlanOptions& options) {
-  check_costs(costs, static_cast<int>(costs.stages.size()));
   if (costs.stages.empty()) throw UsageError("a plan needs at least one stage");
   return Planner({}, costs, options).run();
 }

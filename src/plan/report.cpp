@@ -40,6 +40,7 @@ std::vector<RankReport> report_ranks(const Timeline& timeline) {
 }
 
 double lower_bound(const Placement& placement, int microbatches, const Costs& costs, bool has_backward) {
+  check_costs(costs, placement.stages(), microbatches);
   const auto stages = static_cast<std::size_t>(placement.stages());
   if (stages == 0) return 0;
   const auto forward = [&](std::size_t s) { return costs.stages[s].forward; };

@@ -394,7 +394,7 @@ double duration_of(const Action& action, const Costs& costs) {
 }
 
 Simulation simulate(const Program& program, const Costs& costs, const SimulateOptions& options) {
-  check_costs(costs, program.stages());
+  check_costs(costs, program.stages(), program.microbatches());
   Engine engine(program, costs);
   engine.run();
 

@@ -5,12 +5,15 @@
 #include <penstock/base/json.h>
 #include <penstock/base/log.h>
 #include <penstock/base/text.h>
+#include <penstock/base/version.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <regex>
 #include <type_traits>
 
 namespace penstock {
@@ -23,8 +26,17 @@ TEST(Ids, DifferentKindsDoNotConvert) {
   EXPECT_EQ(std::hash<Rank>{}(Rank(3)), std::hash<Rank>{}(Rank(3)));
 }
 
+TEST(Version, IsThatOfTheProject) {
+  std::ifstream file(PENSTOCK_SOURCE_DIR "/CMakeLists.txt");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(text, found, std::regex(R"(project\(penstock VERSION (\d+\.\d+\.\d+))")));
+  EXPECT_EQ(version(), found[1].str());
+}
+
 TEST(Error, TextHasMessageContextAndHint) {
-  const ShapeError error("expected 2 rows, got 3", {.rank = Rank(1), .stage = StageId(4), .tensor = "args[0]"}, "pad it");
+  const ShapeError error("expected 2 rows, got 3",
+                         {.rank = Rank(1), .stage = StageId(4), .tensor = "args[0]"}, "pad it");
   EXPECT_STREQ(error.what(), "expected 2 rows, got 3 (rank 1, stage 4, tensor args[0])\nhint: pad it");
   EXPECT_EQ(error.message(), "expected 2 rows, got 3");
 }
@@ -35,12 +47,40 @@ TEST(Error, ContextIsFilledFromOutside) {
   EXPECT_EQ(inner.within(outer).text(), "rank 5, stage 2, action 2F0");
 }
 
+TEST(Error, EveryFieldOfAContextIsShownAndFilled) {
+  const ErrorContext all{.rank = Rank(1),
+                         .stage = StageId(2),
+                         .microbatch = MicrobatchId(3),
+                         .action = "2F3",
+                         .tensor = "x",
+                         .op = "aten::mm"};
+  const std::string text = "rank 1, stage 2, microbatch 3, action 2F3, tensor x, op aten::mm";
+  EXPECT_EQ(all.text(), text);
+  EXPECT_EQ(ErrorContext{}.text(), "");
+  EXPECT_EQ(ErrorContext{}.within(all).text(), text);
+  const ErrorContext other{.rank = Rank(9),
+                           .stage = StageId(9),
+                           .microbatch = MicrobatchId(9),
+                           .action = "9F9",
+                           .tensor = "y",
+                           .op = "aten::add"};
+  EXPECT_EQ(all.within(other).text(), text);
+  const UsageError plain("no rows");
+  EXPECT_STREQ(plain.what(), "no rows");
+  EXPECT_EQ(plain.hint(), "");
+  EXPECT_EQ(ShapeError("a", all, "b").context().text(), text);
+  EXPECT_EQ(ShapeError("a", all, "b").hint(), "b");
+}
+
 TEST(Error, PeerFailedNamesThePeerAndIsACommError) {
   try {
     throw PeerFailed(Rank(2), "killed by signal 9", {.rank = Rank(0)});
   } catch (const CommError& error) {
     EXPECT_STREQ(error.what(), "rank 2 failed: killed by signal 9 (rank 0)");
   }
+  const PeerFailed failed(Rank(2), "lost");
+  EXPECT_EQ(failed.peer(), Rank(2));
+  EXPECT_EQ(failed.cause(), "lost");
 }
 
 TEST(Diagnostic, OnlyErrorsCountAsErrors) {
@@ -49,6 +89,32 @@ TEST(Diagnostic, OnlyErrorsCountAsErrors) {
   found.push_back({Severity::Error, "", "no rows"});
   EXPECT_TRUE(has_errors(found));
   EXPECT_EQ(to_text(found), "warning: row 1, column 2: idle\nerror: no rows\n");
+}
+
+TEST(Diagnostic, NamesEverySeverity) {
+  EXPECT_EQ(severity_name(Severity::Note), "note");
+  EXPECT_EQ(severity_name(Severity::Warning), "warning");
+  EXPECT_EQ(severity_name(Severity::Error), "error");
+  EXPECT_EQ(to_text({}), "");
+  EXPECT_FALSE(has_errors({}));
+}
+
+TEST(Text, UnitsChangeAtTheirBoundaries) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1024), "1.00 KiB");
+  EXPECT_EQ(bytes_text(10 * 1024), "10.0 KiB");
+  EXPECT_EQ(bytes_text(100 * 1024), "100 KiB");
+  EXPECT_EQ(bytes_text(1024 * 1024), "1.00 MiB");
+  EXPECT_EQ(bytes_text(std::uint64_t{1} << 40), "1.00 TiB");
+  EXPECT_EQ(bytes_text(std::uint64_t{1} << 50), "1024 TiB");
+  EXPECT_EQ(seconds_text(0), "0.00 us");
+  EXPECT_EQ(seconds_text(1), "1.00 s");
+  EXPECT_EQ(seconds_text(10), "10.0 s");
+  EXPECT_EQ(seconds_text(100), "100 s");
+  EXPECT_EQ(seconds_text(-2), "-2.00 s");
+  EXPECT_EQ(seconds_text(1e-3), "1.00 ms");
+  EXPECT_EQ(seconds_text(5e-4), "500 us");
 }
 
 TEST(Text, UnitsReadWell) {
@@ -64,6 +130,27 @@ TEST(Text, QuoteEscapesAndCuts) {
   EXPECT_EQ(quote("1F0"), "'1F0'");
   EXPECT_EQ(quote(std::string("a\0b", 3)), "'a\\x00b'");
   EXPECT_EQ(quote("abcdef", 3), "'abc…'");
+  EXPECT_EQ(quote("abc", 3), "'abc'");
+  EXPECT_EQ(quote(" ~\x7f\x1f\n"), "' ~\\x7f\\x1f\\x0a'");
+  EXPECT_EQ(quote(std::string("\xc3\xa9")), "'\\xc3\\xa9'");
+}
+
+TEST(Text, JoinsAndLowers) {
+  EXPECT_EQ(join({}, ", "), "");
+  EXPECT_EQ(join({"a"}, ", "), "a");
+  EXPECT_EQ(join({"a", "b", "c"}, ", "), "a, b, c");
+  EXPECT_EQ(to_lower("AZaz@[`{09"), "azaz@[`{09");
+}
+
+TEST(Text, NearestAllowsAThirdOfTheLettersToDiffer) {
+  EXPECT_EQ(nearest("ab", {"abcd"}), "abcd");  // two insertions are always allowed
+  EXPECT_EQ(nearest("ab", {"abcde"}), "");     // three are not
+  EXPECT_EQ(nearest("abcdefghi", {"abcdefxyz"}), "abcdefxyz");
+  EXPECT_EQ(nearest("abcdefghi", {"abcdewxyz"}), "");
+  EXPECT_EQ(nearest("cat", {"cut", "cart", "cat", "bat"}), "cat");
+  EXPECT_EQ(nearest("xat", {"bat", "cat"}), "bat");  // the first of equals
+  EXPECT_EQ(nearest("kitten", {"sitting"}), "");     // three edits
+  EXPECT_EQ(nearest("sitten", {"sitting"}), "sitting");
 }
 
 TEST(Text, NearestFindsMisspellings) {
@@ -98,6 +185,39 @@ TEST(Json, BytesThatAreNotUtf8AreReplaced) {
   EXPECT_EQ(json_quote("\x01"), "\"\\u0001\"");
 }
 
+TEST(Json, EscapesControlCharactersAndBackslashes) {
+  EXPECT_EQ(json_quote("a\\b\"c\td\ne\x1f "), R"("a\\b\"c\td\ne\u001f ")");
+  EXPECT_EQ(json_quote(""), "\"\"");
+}
+
+// Each boundary of what is a code point, and its neighbour that is none.
+TEST(Json, KeepsExactlyTheSequencesThatAreUtf8) {
+  const std::string replaced = "\xef\xbf\xbd";
+  const auto kept = [](const std::string& text) { return json_quote(text) == "\"" + text + "\""; };
+  const auto bytes_replaced = [&](const std::string& text) {
+    std::string expected = "\"";
+    for (std::size_t i = 0; i < text.size(); ++i) expected += replaced;
+    return json_quote(text) == expected + "\"";
+  };
+  for (const char* good : {"\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+                           "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf", "\xc3\xa9\xe2\x82\xac"})
+    EXPECT_TRUE(kept(good)) << json_quote(good);
+  for (const char* bad :
+       {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xbf\xbf", "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc3", "\xe2\x82", "\xf0\x90\x80"})
+    EXPECT_TRUE(bytes_replaced(bad)) << json_quote(bad);
+  EXPECT_EQ(json_quote("\xc3x"), "\"" + replaced + "x\"");
+  EXPECT_EQ(json_quote("\xc3\xc3\xa9"), "\"" + replaced + "\xc3\xa9\"");
+}
+
+TEST(Json, SeparatesItemsAtEveryDepth) {
+  JsonWriter json;
+  json.begin_array().begin_object().end_object().begin_array().value(1).value(2).end_array().value(false);
+  json.begin_object().field("a", "b").field("c", std::uint64_t{18446744073709551615U}).end_object();
+  json.value(std::int64_t{-3}).end_array();
+  EXPECT_EQ(json.text(), R"([{},[1,2],false,{"a":"b","c":18446744073709551615},-3])");
+}
+
 TEST(Log, WritesOnlyEnabledLevelsWithTheRank) {
   const LogLevel before = log_level();
   set_log_level(LogLevel::Info);
@@ -111,8 +231,42 @@ TEST(Log, WritesOnlyEnabledLevelsWithTheRank) {
   EXPECT_EQ(text, "penstock[7] info: joined 3\n");
 }
 
+TEST(Log, OffIsNeverWrittenAndWithoutARankNoneIsShown) {
+  const LogLevel before = log_level();
+  set_log_level(LogLevel::Trace);
+  testing::internal::CaptureStderr();
+  log_line(LogLevel::Off, "never");
+  log_line(LogLevel::Trace, "fine");
+  log_line(LogLevel::Error, "bad");
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(log_level(), LogLevel::Trace);
+  set_log_level(before);
+  EXPECT_EQ(log_rank(), std::nullopt);
+  EXPECT_EQ(text, "penstock trace: fine\npenstock error: bad\n");
+}
+
+// In a process of its own: the environment is read once.
+TEST(Log, TheEnvironmentTurnsItOn) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto lines = [](const char* value) {
+    setenv("PENSTOCK_LOG", value, 1);
+    log_line(LogLevel::Info, "shown");
+    log_line(LogLevel::Debug, "hidden");
+    std::exit(0);
+  };
+  const testing::ExitedWithCode fine(0);
+  EXPECT_EXIT(lines("info"), fine, "^penstock info: shown\n$");
+  EXPECT_EXIT(lines(""), fine, "^$");
+  EXPECT_EXIT(lines("loud"), fine, "^penstock warn: PENSTOCK_LOG=loud is none of [^\n]*\n$");
+}
+
 TEST(Log, LevelsAreReadStrictly) {
+  EXPECT_EQ(parse_log_level("off"), LogLevel::Off);
+  EXPECT_EQ(parse_log_level("error"), LogLevel::Error);
+  EXPECT_EQ(parse_log_level("warn"), LogLevel::Warn);
+  EXPECT_EQ(parse_log_level("info"), LogLevel::Info);
   EXPECT_EQ(parse_log_level("debug"), LogLevel::Debug);
+  EXPECT_EQ(parse_log_level("trace"), LogLevel::Trace);
   EXPECT_EQ(parse_log_level("verbose"), std::nullopt);
 }
 

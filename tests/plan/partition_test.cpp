@@ -139,6 +139,18 @@ TEST(Partition, BalancesAHundredLayersOverManyRanks) {
   EXPECT_EQ(v_shaped->slowest, 12);
 }
 
+TEST(Partition, IsExactForOneStageARankHoweverManyThereAre) {
+  std::mt19937 random(1);
+  const auto layers = random_layers(random, 300);
+  const auto found = partition_layers(layers, {placement(64, 1, false), {}, {}});
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(found->exact);
+  const auto reversed = partition_layers(layers, {{Rank(2), Rank(0), Rank(1)}, {}, {}});
+  ASSERT_TRUE(reversed);
+  EXPECT_TRUE(reversed->exact);
+  EXPECT_EQ(reversed->slowest, partition_layers(layers, {placement(3, 1, false), {}, {}})->slowest);
+}
+
 TEST(Partition, RefusesFewerLayersThanStagesAndRanksBelowZero) {
   const std::vector<Layer> layers(3);
   EXPECT_THROW(partition_layers(layers, {placement(4, 1, false), {}, {}}), UsageError);

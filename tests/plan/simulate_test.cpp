@@ -145,6 +145,51 @@ TEST(SimulateFormula, ControllableMemorySchedulesHoldTheirShare) {
   }
 }
 
+//! How long an action keeps its rank, from the fields of the costs alone.
+double plain_duration(const Action& action, const Costs& costs) {
+  const StageCosts& stage = costs.stages[static_cast<std::size_t>(action.stage().value)];
+  const double again = stage.recompute ? stage.forward : 0;
+  const double whole = stage.backward ? *stage.backward : stage.input + stage.weight;
+  switch (action.kind()) {
+    case ActionKind::Forward:
+      return stage.forward;
+    case ActionKind::Backward:
+      return again + whole;
+    case ActionKind::BackwardInput:
+      return again + stage.input;
+    case ActionKind::BackwardWeight:
+      return stage.weight;
+    case ActionKind::Overlap: {
+      const double first = plain_duration(action.forward_part(), costs);
+      const double second = plain_duration(action.backward_part(), costs);
+      return first + second - costs.overlap * (first < second ? first : second);
+    }
+    case ActionKind::Unshard:
+      return stage.unshard;
+    case ActionKind::Reshard:
+      return stage.reshard;
+    case ActionKind::ReduceGrad:
+      return stage.reduce_grad;
+    default:
+      return 0;
+  }
+}
+
+//! The link of an ordered pair of ranks, and the bytes of one message between two stages.
+Link plain_link(const Costs& costs, int from, int to) {
+  for (const auto& [pair, link] : costs.links) {
+    if (pair.first.value == from && pair.second.value == to) return link;
+  }
+  return costs.link;
+}
+double plain_bytes(const Costs& costs, int a, int b) {
+  const int from = a < b ? a : b, to = a < b ? b : a;
+  for (const auto& [edge, bytes] : costs.skip_bytes) {
+    if (edge.first.value == from && edge.second.value == to) return static_cast<double>(bytes);
+  }
+  return static_cast<double>(costs.stages[static_cast<std::size_t>(from)].output_bytes);
+}
+
 // The engine's oracle: the same rules written down naively and iterated until nothing moves any more.
 struct Naive {
   const Program& program;
@@ -208,12 +253,13 @@ struct Naive {
           for_each_part(a, [&](const Action& part) {
             start = std::max({start, inputs_at(r, part), unsharded[part.stage().value]});
           });
-          end = clock = start + duration_of(a, costs);
+          end = clock = start + plain_duration(a, costs);
         } else if (a.is_transfer()) {
           const int other = rank_of(a.peer());
           const int from = a.is_send() ? r : other, to = a.is_send() ? other : r;
-          const Link& link = costs.link_between(Rank(from), Rank(to));
-          const double takes = link.time(costs.message_bytes(a.stage(), a.peer()));
+          const Link link = plain_link(costs, from, to);
+          const double takes =
+              link.latency + plain_bytes(costs, a.stage().value, a.peer().value) / link.bandwidth;
           const auto& theirs = program.of(Rank(other));
           const auto step =
               static_cast<std::size_t>(std::find(theirs.begin(), theirs.end(), partner(a)) - theirs.begin());
@@ -240,10 +286,10 @@ struct Naive {
               break;
           }
         } else if (a.kind() == ActionKind::Reshard) {
-          end = clock = start + duration_of(a, costs);
+          end = clock = start + plain_duration(a, costs);
         } else {
           start = std::max(clock, gathered_until);
-          end = gathered_until = start + duration_of(a, costs);
+          end = gathered_until = start + plain_duration(a, costs);
           if (a.kind() == ActionKind::Unshard) unsharded[a.stage().value] = end;
         }
         auto& entry = times[{r, i}];

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -138,6 +139,21 @@ TEST_F(Dev, BadUsageExitsWithTwo) {
   EXPECT_EQ(dev({"test", "--cpu", "abacus"}).code, 2);
   EXPECT_EQ(dev({"help"}).code, 0);
   EXPECT_THAT(dev({"help"}).out, HasSubstr("usage: ./dev COMMAND"));
+}
+
+TEST(Mutate, ChoosesTheSameMutantsForASeedAndKnowsItsEquivalentOnes) {
+  const auto mutate = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"python3", PENSTOCK_SOURCE_DIR "/tests/mutation/mutate.py"});
+    return run_program(words);
+  };
+  const Outcome first = mutate({"base", "--list", "--count", "9", "--seed", "3"});
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(std::count(first.out.begin(), first.out.end(), '\n'), 3 * 9) << first.out;
+  EXPECT_EQ(mutate({"base", "--list", "--count", "9", "--seed", "3"}).out, first.out);
+  EXPECT_NE(mutate({"base", "--list", "--count", "9", "--seed", "4"}).out, first.out);
+  const Outcome check = mutate({"--check"});
+  EXPECT_EQ(check.code, 0) << check.out << check.err;
+  EXPECT_EQ(mutate({"nothing", "--list"}).code, 2);
 }
 
 }  // namespace

@@ -25,6 +25,29 @@ bool legal(ScheduleKind kind, const ScheduleShape& shape) {
   }
 }
 
+TEST(ScheduleInfo, SaysWhatTheTablesHold) {
+  for (const ScheduleInfo& info : schedule_infos()) {
+    const ScheduleShape shape{2, info.only_stages_per_rank.value_or(2), 8};
+    const Schedule schedule = make_schedule(info.kind, shape);
+    bool input = false, backward = false;
+    for (const ActionList& list : schedule.ranks) {
+      for (const Action& action : list) {
+        input |= action.kind() == ActionKind::BackwardInput;
+        backward |= action.kind() == ActionKind::Backward || action.kind() == ActionKind::Overlap || input;
+      }
+    }
+    EXPECT_EQ(info.splits_backward, input) << info.name;
+    EXPECT_EQ(info.has_backward, backward) << info.name;
+    EXPECT_EQ(schedule.placement, Placement::make(2, shape.stages(), info.placement)) << info.name;
+    EXPECT_EQ(schedule.name, info.name);
+    EXPECT_EQ(parse_schedule_kind(info.name), info.kind);
+    EXPECT_EQ(&info_of(info.kind), &info);
+    EXPECT_EQ(info.default_stages_per_rank, info.only_stages_per_rank.value_or(1)) << info.name;
+    for (int rank = 0; rank < 2; ++rank)
+      EXPECT_EQ(make_rank_schedule(info.kind, shape, Rank(rank)), schedule.of(Rank(rank))) << info.name;
+  }
+}
+
 class EveryKind : public testing::TestWithParam<ScheduleKind> {};
 
 TEST_P(EveryKind, IsValidForAllLegalCountsUpTo16RanksBy4StagesBy64Microbatches) {

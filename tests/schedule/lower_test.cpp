@@ -39,6 +39,17 @@ TEST(MergeBackward, MergesOnlyAnInputWithItsOwnWeightRightAfterIt) {
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0I1,0W0,0W1\n"))), "0F0,0F1,0I0,0I1,0W0,0W1\n");
 }
 
+TEST(MergeBackward, LooksNoFurtherThanTheEndOfAList) {
+  EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0W0\n"))), "0F0,0F1,0B0\n");
+  // An I that ends the list stays one, also where its W once stood in the memory behind it.
+  Draft draft = draft_of("0F0,0F1,0I0,0W0\n");
+  draft.ranks[0].pop_back();
+  EXPECT_EQ(to_csv(merge_backward(draft)), "0F0,0F1,0I0\n");
+  Draft moved = draft_of("0F0,0I0,0W0\n");
+  moved.ranks[0].pop_back();
+  EXPECT_EQ(merge_backward(std::move(moved)).ranks[0].size(), 2u);
+}
+
 TEST(MergeBackward, LeavesEveryZeroBubbleScheduleValid) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const Draft draft =

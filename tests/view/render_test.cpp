@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include <map>
+#include <regex>
+#include <set>
 #include <sstream>
 
 namespace penstock {
@@ -119,6 +121,163 @@ TEST(Trace, SlicesOfOneTrackNeverOverlap) {
     EXPECT_GE(event.at("ts").get<double>(), end - 1e-6) << event.dump();
     end = event.at("ts").get<double>() + event.at("dur").get<double>();
   }
+}
+
+TEST(Trace, CountersAreTheMemorySamples) {
+  for (const bool seconds : {false, true}) {
+    const Simulation simulation = run(ScheduleKind::ZB1P, {3, 1, 4});
+    const auto trace = nlohmann::json::parse(to_trace(draw(simulation, seconds)));
+    std::vector<std::vector<std::pair<double, std::uint64_t>>> counters(3);
+    for (const auto& event : trace.at("traceEvents")) {
+      if (event.at("ph") != "C") continue;
+      EXPECT_EQ(event.at("name"), "memory");
+      counters.at(event.at("pid").get<std::size_t>())
+          .emplace_back(event.at("ts").get<double>(), event.at("args").at("bytes").get<std::uint64_t>());
+    }
+    for (std::size_t r = 0; r < 3; ++r) {
+      const auto& samples = simulation.timeline.memory[r];
+      ASSERT_EQ(counters[r].size(), samples.size());
+      for (std::size_t i = 0; i < samples.size(); ++i) {
+        EXPECT_NEAR(counters[r][i].first, samples[i].time * (seconds ? 1e6 : 1e3), 1e-6);  // microseconds
+        EXPECT_EQ(counters[r][i].second, samples[i].bytes);
+      }
+    }
+  }
+}
+
+TEST(Trace, NamesProcessesTracksAndWhatASliceIs) {
+  const Simulation simulation = run(ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
+  Drawing drawing = draw(simulation, false);
+  Timeline measured = simulation.timeline;
+  measured.source = TimelineSource::Measured;
+  add_panel(drawing, measured);
+  const auto trace = nlohmann::json::parse(to_trace(drawing));
+  std::map<int, std::string> processes;
+  std::map<int, int> order;
+  std::map<std::pair<int, int>, std::string> tracks;
+  std::map<std::pair<int, std::string>, std::pair<double, double>> slices;
+  std::set<std::string> ids;
+  std::size_t critical = 0, overlapped = 0;
+  for (const auto& event : trace.at("traceEvents")) {
+    const int pid = event.at("pid"), tid = event.at("tid");
+    if (event.at("name") == "process_name") processes[pid] = event.at("args").at("name");
+    if (event.at("name") == "process_sort_index") order[pid] = event.at("args").at("sort_index");
+    if (event.at("name") == "thread_name") {
+      EXPECT_TRUE((tracks.emplace(std::pair{pid, tid}, event.at("args").at("name")).second));
+    }
+    if (event.at("ph") == "s") {
+      EXPECT_TRUE(ids.insert(event.at("id")).second) << event;
+    }
+    if (event.at("ph") != "X") continue;
+    slices[{pid, event.at("name")}] = {event.at("ts"), event.at("dur")};
+    EXPECT_EQ(event.at("args").at("stage"), parse_action(event.at("name").get<std::string>()).stage().value);
+    critical += event.at("args").contains("critical");
+    overlapped += tid == 99;
+  }
+  EXPECT_EQ(processes, (std::map<int, std::string>{{0, "rank 0 (predicted)"},
+                                                   {1, "rank 1 (predicted)"},
+                                                   {2, "rank 0 (measured)"},
+                                                   {3, "rank 1 (measured)"}}));
+  for (const auto& [pid, index] : order) EXPECT_EQ(pid, index);
+  EXPECT_EQ(order.size(), 4u);
+  for (const auto& [track, name] : tracks) {
+    const auto lane = track.second;
+    EXPECT_EQ(name, lane == 0    ? "compute"
+                    : lane == 99 ? "compute, overlapped"
+                    : lane == 1  ? "communication"
+                                 : "communication " + std::to_string(lane));
+  }
+  EXPECT_GT(critical, 0u);
+  EXPECT_GT(overlapped, 0u);
+  for (std::size_t r = 0; r < 2; ++r) {
+    for (const ActionBox& box : drawing.panels[0].compute[r]) {
+      const auto& [start, length] = slices.at({static_cast<int>(r), to_text(box.action)});
+      EXPECT_NEAR(start, box.start * 1e3, 1e-6);
+      EXPECT_NEAR(length, (box.end - box.start) * 1e3, 1e-6);
+    }
+  }
+}
+
+//! What the page's script reads.
+nlohmann::json page_data(const std::string& page) {
+  const std::string begin = "<script id=\"data\" type=\"application/json\">";
+  const std::size_t from = page.find(begin) + begin.size();
+  return nlohmann::json::parse(page.substr(from, page.find("</script>", from) - from));
+}
+
+TEST(Html, HoldsEveryBoxSampleAndSummary) {
+  const Simulation simulation = run(ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
+  Drawing drawing = draw(simulation, false);
+  add_panel(drawing, simulation.timeline);
+  const auto data = page_data(to_html(drawing));
+  EXPECT_EQ(data.at("ranks"), 2);
+  EXPECT_EQ(data.at("seconds"), false);
+  EXPECT_EQ(data.at("chunks"), nlohmann::json(drawing.chunk_of_stage));
+  EXPECT_EQ(data.at("memoryPeak"), simulation.peak_memory());
+  EXPECT_EQ(data.at("kinds").at(static_cast<std::size_t>(ActionKind::Forward)).at("meaning"), "forward");
+  ASSERT_EQ(data.at("panels").size(), 2u);
+  for (std::size_t p = 0; p < 2; ++p) {
+    const auto& panel = data.at("panels").at(p);
+    const Panel& drawn = drawing.panels[p];
+    EXPECT_EQ(panel.at("name"), drawn.name);
+    EXPECT_NEAR(panel.at("end"), drawn.end, 1e-6);
+    EXPECT_EQ(panel.at("summary"), nlohmann::json(drawn.summary));
+    for (const auto& [key, rows] :
+         {std::pair{"compute", &drawn.compute}, {"communication", &drawn.communication}}) {
+      ASSERT_EQ(panel.at(key).size(), rows->size());
+      for (std::size_t r = 0; r < rows->size(); ++r) {
+        const auto numbers = panel.at(key).at(r).get<std::vector<double>>();
+        ASSERT_EQ(numbers.size(), 6 * (*rows)[r].size());
+        for (std::size_t i = 0; i < (*rows)[r].size(); ++i) {
+          const ActionBox& box = (*rows)[r][i];
+          const bool microbatch = box.action.is_compute() || box.action.is_transfer();
+          const std::vector<double> expected{
+              static_cast<double>(box.action.kind()),
+              static_cast<double>(box.action.stage().value),
+              microbatch ? box.action.microbatch().value : -1.0,
+              box.start,
+              box.end - box.start,
+              static_cast<int>(box.part) + (box.critical ? 4.0 : 0.0) + 8.0 * box.lane};
+          for (std::size_t k = 0; k < 6; ++k) EXPECT_NEAR(numbers[6 * i + k], expected[k], 1e-4);
+        }
+      }
+    }
+    for (std::size_t r = 0; r < 2; ++r) {
+      std::vector<double> samples;
+      for (const MemorySample& sample : drawn.memory[r]) {
+        samples.push_back(sample.time);
+        samples.push_back(static_cast<double>(sample.bytes));
+      }
+      const auto numbers = panel.at("memory").at(r).get<std::vector<double>>();
+      ASSERT_EQ(numbers.size(), samples.size());
+      for (std::size_t i = 0; i < samples.size(); ++i) EXPECT_NEAR(numbers[i], samples[i], 1e-6);
+    }
+  }
+}
+
+TEST(Html, ThinsLongMemoryCurvesWithoutLosingThePeak) {
+  Timeline timeline;
+  timeline.placement = Placement::make(1, 1, PlacementStyle::Loop);
+  timeline.ranks.resize(1);
+  timeline.memory.resize(1);
+  for (int i = 0; i < 50'001; ++i)
+    timeline.memory[0].push_back({static_cast<double>(i), i == 33'333 ? 99u : 1u});
+  const auto data = page_data(to_html(draw(std::span(&timeline, 1), true)));
+  const auto samples = data.at("panels").at(0).at("memory").at(0).get<std::vector<double>>();
+  EXPECT_LE(samples.size(), 2u * 20'000);
+  EXPECT_GE(samples.size(), 2u * 10'000);
+  bool peak = false;
+  for (std::size_t i = 0; i + 1 < samples.size(); i += 2)
+    peak |= samples[i] == 33'333 && samples[i + 1] == 99;
+  EXPECT_TRUE(peak);
+  EXPECT_EQ(data.at("memoryPeak"), 99);
+  EXPECT_EQ(data.at("seconds"), true);
+}
+
+TEST(Html, EscapesTheTitle) {
+  Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 2});
+  simulation.timeline.name = "<a & \"b\">";
+  EXPECT_THAT(to_html(draw(simulation, false)), HasSubstr("<title>&lt;a &amp; &quot;b&quot;&gt;: 2 ranks"));
 }
 
 TEST(Html, HoldsItsDataAndNothingFromElsewhere) {

@@ -57,7 +57,8 @@ struct Layer {
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 
-//! A stage that holds these layers: times and bytes add up; the message out is the last layer's.
+//! A stage that holds these layers: times and bytes add up; the message out is the last layer's. Refuses,
+//! with a UsageError, what check_layers refuses.
 StageCosts merge_layers(std::span<const Layer> layers);
 
 //! A message of n bytes takes latency + n / bandwidth.
@@ -96,8 +97,11 @@ struct Costs {
 //! The same pipeline with every stage recomputing its activations.
 Costs with_recomputation(Costs costs);
 
-//! Refuses, with a UsageError, negative or non-finite times, bandwidth that is not positive, overlap outside
-//! 0..1, or too few stages.
-void check_costs(const Costs& costs, int stages);
+//! Refuses, with a UsageError, times that are negative or not finite, bandwidth that is not positive, overlap
+//! outside 0..1, the wrong number of stages, and times or bytes whose total over all stages and microbatches
+//! does not fit a double or 63 bits.
+void check_costs(const Costs& costs, int stages, int microbatches = 1);
+//! The same for the layers of a model.
+void check_layers(std::span<const Layer> layers, int microbatches = 1);
 
 }  // namespace penstock

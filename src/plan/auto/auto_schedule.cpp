@@ -159,7 +159,7 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
         "Auto cannot deal " + std::to_string(stages) + " stages to " + std::to_string(ranks) + " ranks", {},
         "the stages must be a multiple of the ranks");
   }
-  check_costs(costs, stages);
+  check_costs(costs, stages, microbatches);
   AutoResult result;
   try_named(result, ranks, microbatches, costs, options);
 

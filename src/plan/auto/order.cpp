@@ -87,15 +87,18 @@ std::int64_t Problem::gives(const Action& action) const {
   }
 }
 
-bool fits(const Problem& problem, const ActionList& list, int rank) {
-  const std::int64_t room = problem.room[static_cast<std::size_t>(rank)];
-  std::int64_t held = 0;
+std::int64_t peak_activations(const Problem& problem, const ActionList& list) {
+  std::int64_t held = 0, peak = 0;
   for (const Action& action : list) {
     held += problem.takes(action);
-    if (held > room) return false;
+    peak = std::max(peak, held);
     held -= problem.gives(action);
   }
-  return true;
+  return peak;
+}
+
+bool fits(const Problem& problem, const ActionList& list, int rank) {
+  return peak_activations(problem, list) <= problem.room[static_cast<std::size_t>(rank)];
 }
 
 namespace {

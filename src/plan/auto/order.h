@@ -53,7 +53,9 @@ struct Evaluation {
 
 void evaluate(const Problem& problem, const Order& order, Evaluation& result);
 
-//! Whether the rank's activations stay within its room; depends on the order alone.
+//! The most bytes of activations that a rank with this list holds; depends on the order alone.
+std::int64_t peak_activations(const Problem& problem, const ActionList& list);
+//! Whether the rank's activations stay within its room.
 bool fits(const Problem& problem, const ActionList& list, int rank);
 
 }  // namespace penstock::auto_search

@@ -1,0 +1,129 @@
+// Orders of computations, as Auto searches them: their evaluation, their memory, and their improvement.
+#include "plan/auto/order.h"
+
+#include "plan/auto/improve.h"
+#include "plan/auto/list_schedule.h"
+#include "plan_profiles.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace penstock::auto_search {
+namespace {
+
+const MicrobatchId m0(0), m1(1);
+const StageId s0(0), s1(1);
+
+TEST(Evaluate, AnOrderThatCanNeverFinishTakesForever) {
+  const Placement one = Placement::make(1, 1, PlacementStyle::Loop),
+                  two = Placement::make(2, 2, PlacementStyle::Loop);
+  const Costs costs = Costs::uniform(2), single = Costs::uniform(1);
+  const auto time = [](const Problem& problem, const Order& order) {
+    Evaluation evaluation;
+    evaluate(problem, order, evaluation);
+    return evaluation.makespan;
+  };
+  const Problem alone(one, 1, single, std::nullopt);
+  EXPECT_EQ(time(alone, {{Action::forward(s0, m0), Action::backward(s0, m0)}}), 3);
+  EXPECT_TRUE(std::isinf(time(alone, {{Action::backward(s0, m0), Action::forward(s0, m0)}})));
+  EXPECT_TRUE(std::isinf(time(
+      alone, {{Action::forward(s0, m0), Action::backward_weight(s0, m0), Action::backward_input(s0, m0)}})));
+  // Each rank waits for what the other does next.
+  const Problem pair(two, 2, costs, std::nullopt);
+  const ActionList first{Action::forward(s0, m0), Action::backward(s0, m0), Action::forward(s0, m1),
+                         Action::backward(s0, m1)};
+  const ActionList second{Action::forward(s1, m0), Action::forward(s1, m1), Action::backward(s1, m0),
+                          Action::backward(s1, m1)};
+  EXPECT_TRUE(std::isinf(time(pair, {first, second})));
+  // A stage that nobody feeds.
+  EXPECT_TRUE(std::isinf(time(pair, {{}, second})));
+}
+
+TEST(Evaluate, SaysWhenEachActionRanAndWhatHeldItBack) {
+  const Placement two = Placement::make(2, 2, PlacementStyle::Loop);
+  Costs costs = Costs::uniform(2);
+  costs.link.latency = 0.5;
+  const Problem problem(two, 1, costs, std::nullopt);
+  Evaluation evaluation;
+  evaluate(problem,
+           {{Action::forward(s0, m0), Action::backward_input(s0, m0), Action::backward_weight(s0, m0)},
+            {Action::forward(s1, m0), Action::backward(s1, m0)}},
+           evaluation);
+  EXPECT_EQ(evaluation.start, (std::vector<double>{0, 5, 6, 1.5, 2.5}));
+  EXPECT_EQ(evaluation.end, (std::vector<double>{1, 6, 7, 2.5, 4.5}));
+  EXPECT_EQ(evaluation.bound_by, (std::vector<std::int32_t>{-1, 4, 1, 0, 3}));
+  EXPECT_EQ(evaluation.makespan, 7);
+}
+
+TEST(Memory, PeaksFollowFromTheOrder) {
+  const Placement one = Placement::make(1, 1, PlacementStyle::Loop);
+  Costs costs = Costs::uniform(
+      1, {.activation_bytes = 100, .weight_bytes = 10, .input_bytes = 1, .parameter_bytes = 1000});
+  const Action f0 = Action::forward(s0, m0), f1 = Action::forward(s0, m1);
+  const Action i0 = Action::backward_input(s0, m0), w0 = Action::backward_weight(s0, m0);
+  const Action b0 = Action::backward(s0, m0);
+  const Problem problem(one, 2, costs, 1220);
+  EXPECT_EQ(peak_activations(problem, {f0, f1}), 220);
+  EXPECT_EQ(peak_activations(problem, {f0, i0, f1}), 120);
+  EXPECT_EQ(peak_activations(problem, {f0, i0, w0, f1}), 110);
+  EXPECT_EQ(peak_activations(problem, {f0, b0, f1}), 110);
+  EXPECT_TRUE(fits(problem, {f0, f1}, 0));
+  EXPECT_FALSE(fits(Problem(one, 2, costs, 1219), {f0, f1}, 0));
+  // With recomputation a microbatch keeps its input, and a backward takes all of it again.
+  const Costs again = with_recomputation(costs);
+  const Problem recomputing(one, 2, again, std::nullopt);
+  EXPECT_EQ(peak_activations(recomputing, {f0, f1}), 111);
+  EXPECT_EQ(peak_activations(recomputing, {f0, f1, b0}), 112);
+  EXPECT_EQ(peak_activations(recomputing, {f0, i0, w0, f1}), 111);
+}
+
+TEST(Improve, NeverKeepsAWorseOrder) {
+  int shorter = 0, tried = 0;
+  for (unsigned seed = 0; seed < 80; ++seed) {
+    const Profile profile = random_profile(seed);
+    const Placement placement = Placement::make(profile.ranks, profile.stages(), PlacementStyle::Loop);
+    const Problem problem(placement, profile.microbatches, profile.costs, profile.cap);
+    Rule rule;
+    rule.prefer = static_cast<Preference>(seed % 3);
+    rule.depth = 0.6 + 0.4 * (seed % 4);
+    const std::optional<Order> start = list_schedule(problem, rule);
+    if (!start) continue;
+    Evaluation evaluation;
+    evaluate(problem, *start, evaluation);
+    const double before = evaluation.makespan;
+    for (const int budget : {0, 1, 5, 300}) {
+      Order order = *start;
+      const double claimed = improve(problem, order, budget);
+      evaluate(problem, order, evaluation);
+      EXPECT_EQ(claimed, evaluation.makespan) << "seed " << seed << " budget " << budget;
+      EXPECT_LE(claimed, before) << "seed " << seed << " budget " << budget;
+      EXPECT_TRUE(budget > 0 || order == *start);
+      for (int r = 0; r < problem.ranks; ++r)
+        EXPECT_TRUE(fits(problem, order[static_cast<std::size_t>(r)], r)) << "seed " << seed;
+      shorter += budget == 300 && claimed < before * (1 - 1e-9);
+    }
+    ++tried;
+  }
+  EXPECT_GT(tried, 50);
+  EXPECT_GT(shorter, tried / 4);
+}
+
+TEST(Improve, MovesAWeightGradientOutOfTheWay) {
+  // Rank 1 computes W0 before it sends the gradient of microbatch 1; behind it, the step is shorter.
+  const Placement two = Placement::make(2, 2, PlacementStyle::Loop);
+  const Costs costs = Costs::uniform(2);
+  const Problem problem(two, 2, costs, std::nullopt);
+  Order order{
+      {Action::forward(s0, m0), Action::forward(s0, m1), Action::backward_input(s0, m0),
+       Action::backward_input(s0, m1), Action::backward_weight(s0, m0), Action::backward_weight(s0, m1)},
+      {Action::forward(s1, m0), Action::backward_input(s1, m0), Action::backward_weight(s1, m0),
+       Action::forward(s1, m1), Action::backward_input(s1, m1), Action::backward_weight(s1, m1)}};
+  Evaluation evaluation;
+  evaluate(problem, order, evaluation);
+  EXPECT_EQ(evaluation.makespan, 9);
+  EXPECT_EQ(improve(problem, order, 200), 7);  // a chain of 5 before stage 0's last two computations
+}
+
+}  // namespace
+}  // namespace penstock::auto_search

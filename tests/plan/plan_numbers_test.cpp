@@ -1,0 +1,166 @@
+// The planner's numbers and words, worked out by hand.
+#include <penstock/base/error.h>
+#include <penstock/plan/planner.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+using testing::HasSubstr;
+
+const Plan& find(const PlanResult& result, const std::string& schedule, int microbatches,
+                 bool recompute = false) {
+  for (const Plan& plan : result.plans) {
+    if (plan.schedule == schedule && plan.microbatches == microbatches && plan.recompute == recompute)
+      return plan;
+  }
+  throw std::runtime_error("no such plan");
+}
+
+TEST(PlanNumbers, SmallerMicrobatchesShrinkAllButTheOverhead) {
+  // One rank, two layers of F = I = 2 and W = 0.25, measured with 4 microbatches.
+  const StageCosts each{.forward = 2,
+                        .input = 2,
+                        .weight = 0.25,
+                        .activation_bytes = 3,
+                        .weight_bytes = 1,
+                        .parameter_bytes = 100};
+  const std::vector<Layer> layers{{"a", each}, {"b", each}};
+  Costs links;
+  links.overhead = 0.5;
+  const PlanResult result = plan_layers(layers, links,
+                                        {.ranks = 1,
+                                         .microbatches = {4, 8, 2},
+                                         .stages_per_rank = {1},
+                                         .schedules = {"1F1B"},
+                                         .recomputation = false});
+  EXPECT_DOUBLE_EQ(find(result, "1F1B", 4).step_time, 4 * 2 * (2 + 2 + 0.25));
+  EXPECT_DOUBLE_EQ(find(result, "1F1B", 8).step_time, 8 * 2 * (1.25 + 1.25 + 0.25));  // 0.5 + 1.5 / 2
+  EXPECT_DOUBLE_EQ(find(result, "1F1B", 2).step_time, 2 * 2 * (3.5 + 3.5 + 0.25));    // 0.5 + 1.5 * 2
+  EXPECT_EQ(find(result, "1F1B", 4).peak_memory, 2u * (100 + 4));
+  EXPECT_EQ(find(result, "1F1B", 8).peak_memory, 2u * (100 + 2 + 1));  // halves, rounded up
+  EXPECT_EQ(find(result, "1F1B", 2).peak_memory, 2u * (100 + 8));
+}
+
+TEST(PlanNumbers, ABackwardOfItsOwnShrinksToo) {
+  Costs costs = Costs::uniform(1, {.forward = 2, .input = 2, .weight = 2, .backward = 3});
+  const PlanOptions options{.ranks = 1,
+                            .microbatches = {8},
+                            .measured_microbatches = 4,
+                            .schedules = {"1F1B"},
+                            .recomputation = false};
+  EXPECT_DOUBLE_EQ(plan_stages(costs, options).plans.front().step_time, 8 * (1 + 1.5));
+}
+
+TEST(PlanNumbers, TheSharesOfATinyPipeline) {
+  Costs costs = Costs::uniform(2);
+  costs.stages[1] = {.forward = 2, .input = 2, .weight = 2};
+  costs.link.latency = 0.5;
+  const PlanResult result =
+      plan_stages(costs, {.ranks = 2, .microbatches = {2}, .schedules = {"1F1B"}, .recomputation = false});
+  const Plan& plan = result.plans.front();
+  // Rank 1: F0 1.5 to 3.5, B0 to 7.5, F1 to 9.5, B1 to 13.5; rank 0: B1 14 to 16. With free links it ends
+  // at 15.
+  EXPECT_DOUBLE_EQ(plan.step_time, 16);
+  EXPECT_DOUBLE_EQ(plan.shares.compute, 9);  // mean of 6 and 12
+  EXPECT_DOUBLE_EQ(plan.shares.imbalance, 3);
+  EXPECT_DOUBLE_EQ(plan.shares.bubble, 3);
+  EXPECT_DOUBLE_EQ(plan.shares.communication, 1);
+  EXPECT_DOUBLE_EQ(plan.bubble, 1 - 9.0 / 16);
+  EXPECT_EQ(plan.peak_memory, 2u);
+  EXPECT_EQ(plan.verdict, PlanVerdict::Best);
+  EXPECT_EQ(plan.why, "");
+  EXPECT_TRUE(plan.first_layer.empty());
+}
+
+TEST(PlanNumbers, AmongEqualsTheSimplerComesFirst) {
+  // On one rank all take the same time; GPipe holds every microbatch, 1F1B one.
+  const PlanResult result = plan_stages(
+      Costs::uniform(1), {.ranks = 1, .microbatches = {4}, .schedules = {"Auto", "GPipe", "1F1B"}});
+  EXPECT_EQ(result.plans[0].schedule, "1F1B");
+  EXPECT_EQ(result.plans[1].schedule, "GPipe");
+  EXPECT_EQ(result.plans[2].schedule, "Auto");
+  EXPECT_EQ(result.plans[1].why, "as fast");
+  EXPECT_EQ(result.plans[2].why, "as fast");
+  // Recomputation costs a third more.
+  EXPECT_EQ(result.plans[3].recompute, true);
+  EXPECT_EQ(result.plans[3].why, "recomputation: +33.3% of the best's time");
+  ASSERT_TRUE(result.schedule);
+  EXPECT_EQ(result.schedule->name, "1F1B");
+}
+
+TEST(PlanNumbers, WhatDoesNotFitIsSortedByMemoryAndSaysHowMuchItNeeds) {
+  const PlanResult result = plan_stages(Costs::uniform(2, {.activation_bytes = 100}),
+                                        {.ranks = 2,
+                                         .microbatches = {6},
+                                         .schedules = {"GPipe", "1F1B", "ZBVZeroBubble", "1F1B"},
+                                         .memory_cap = 150,
+                                         .recomputation = false});
+  ASSERT_EQ(result.plans.size(), 3u);  // ZBV has two stages per rank only
+  EXPECT_EQ(result.plans[0].schedule, "1F1B");
+  EXPECT_EQ(result.plans[0].why, "does not fit: needs 200 B");
+  EXPECT_EQ(result.plans[2].schedule, "GPipe");
+  EXPECT_EQ(result.plans[2].why, "does not fit: needs 600 B");
+  EXPECT_FALSE(result.schedule);
+  const PlanResult exactly = plan_stages(
+      Costs::uniform(2, {.activation_bytes = 100}),
+      {.ranks = 2, .microbatches = {6}, .schedules = {"1F1B"}, .memory_cap = 200, .recomputation = false});
+  EXPECT_EQ(exactly.plans[0].verdict, PlanVerdict::Best);
+}
+
+TEST(PlanNumbers, ReasonsNameThePartInWhichAPlanLoses) {
+  // DualPipeV overlaps; Interleaved1F1B with the same stages computes longer.
+  Costs overlapping = Costs::uniform(4);
+  overlapping.overlap = 1;
+  const PlanResult result = plan_stages(overlapping, {.ranks = 2,
+                                                      .microbatches = {16},
+                                                      .schedules = {"DualPipeV", "Interleaved1F1B"},
+                                                      .recomputation = false});
+  EXPECT_EQ(result.plans[0].schedule, "DualPipeV");
+  EXPECT_THAT(result.plans[1].why, testing::StartsWith("less overlap: +"));
+}
+
+TEST(PlanNumbers, AScheduleThatCannotHaveTheShapeIsImpossible) {
+  const PlanResult result =
+      plan_stages(Costs::uniform(4),
+                  {.ranks = 2, .microbatches = {1, 4}, .schedules = {"ZBVZeroBubble", "1F1B", "LoopedBFS"}});
+  for (const Plan& plan : result.plans) {
+    EXPECT_NE(plan.schedule, "1F1B") << "it has one stage per rank only";
+    if (plan.verdict == PlanVerdict::Impossible) {
+      EXPECT_FALSE(plan.why.empty());
+      EXPECT_EQ(plan.step_time, 0);
+    }
+  }
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.message();
+  }
+  return "accepted";
+}
+
+TEST(PlanNumbers, RefusalsSayWhatIsWrong) {
+  const std::vector<Layer> layers(6);
+  const auto plan = [&](PlanOptions options) { return refusal([&] { plan_layers(layers, {}, options); }); };
+  EXPECT_EQ(plan({.ranks = 0, .microbatches = {4}}), "a plan needs at least one rank");
+  EXPECT_EQ(plan({.ranks = 2, .microbatches = {}}), "a plan needs a number of microbatches");
+  EXPECT_EQ(plan({.ranks = 2, .microbatches = {4, 0}}), "microbatches must be 1 or more");
+  EXPECT_EQ(plan({.ranks = 7, .microbatches = {4}}), "6 layers cannot fill 7 ranks");
+  EXPECT_EQ(plan({.ranks = 6, .microbatches = {6}, .schedules = {"1F1B"}}), "accepted");
+  EXPECT_THAT(plan({.ranks = 2, .microbatches = {4}, .stages_per_rank = {1}, .schedules = {"ZBVZeroBubble"}}),
+              HasSubstr("none of these schedules"));
+  EXPECT_EQ(refusal([] { plan_layers({}, {}, {.ranks = 1, .microbatches = {1}}); }),
+            "a plan needs at least one layer");
+  EXPECT_EQ(refusal([] { plan_stages({}, {.ranks = 1, .microbatches = {1}}); }),
+            "a plan needs at least one stage");
+  EXPECT_EQ(refusal([] { plan_stages(Costs::uniform(6), {.ranks = 4, .microbatches = {4}}); }),
+            "6 stages cannot be dealt to 4 ranks evenly");
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,109 @@
+// Measures of timelines and the lower bound, by values that are worked out by hand.
+#include <penstock/plan/simulate.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+TEST(Report, BubblesOfATinyPipeline) {
+  // 1F1B, F = 1, B = 2.     0   1   2   3   4   5   6   7   8   9
+  //                 rank 0: F0  F1  .   .   B0--    .   B1--
+  //                 rank 1: .   F0  B0--    F1  B1--
+  const Program program = make_program(make_schedule("1F1B", {2, 1, 2}), SendMode::Buffered);
+  const Simulation result = simulate(program, Costs::uniform(2));
+  ASSERT_EQ(result.ranks.size(), 2u);
+  const RankReport &first = result.ranks[0], &second = result.ranks[1];
+  EXPECT_EQ(result.step_time, 9);
+  EXPECT_EQ(first.busy, 6);
+  EXPECT_EQ(first.first, 0);
+  EXPECT_EQ(first.last, 9);
+  EXPECT_DOUBLE_EQ(first.bubble, 3.0 / 9);
+  EXPECT_DOUBLE_EQ(first.own_bubble, 3.0 / 9);
+  EXPECT_EQ(second.busy, 6);
+  EXPECT_EQ(second.first, 1);
+  EXPECT_EQ(second.last, 7);
+  EXPECT_DOUBLE_EQ(second.bubble, 3.0 / 9);
+  EXPECT_DOUBLE_EQ(second.own_bubble, 0);
+  EXPECT_DOUBLE_EQ(result.bubble, 3.0 / 9);
+  EXPECT_DOUBLE_EQ(result.own_bubble, 1.5 / 9);
+}
+
+TEST(Report, AMeasuredTimelineCountsComputationsAndMemoryOnly) {
+  const StageId stage(0);
+  Timeline timeline;
+  timeline.placement = Placement::make(2, 2, PlacementStyle::Loop);
+  timeline.microbatches = 1;
+  timeline.ranks = {{{Action::unshard(stage), 0, 1},
+                     {Action::forward(stage, MicrobatchId(0)), 2, 5},
+                     {Action::backward(stage, MicrobatchId(0)), 6, 10},
+                     {Action::reduce_grad(stage), 10, 20}},
+                    {}};
+  timeline.memory = {{{0, 5}, {2, 9}, {3, 9}, {6, 4}}, {}};
+  const std::vector<RankReport> reports = report_ranks(timeline);
+  EXPECT_EQ(reports[0].busy, 7);
+  EXPECT_EQ(reports[0].first, 2);
+  EXPECT_EQ(reports[0].last, 10);
+  EXPECT_DOUBLE_EQ(reports[0].bubble, 13.0 / 20);
+  EXPECT_DOUBLE_EQ(reports[0].own_bubble, 1.0 / 8);
+  EXPECT_EQ(reports[0].peak_memory, 9u);
+  EXPECT_EQ(reports[0].peak_at, 2);  // when it is first reached
+  EXPECT_EQ(reports[1].busy, 0);
+  EXPECT_EQ(reports[1].bubble, 1);
+  EXPECT_EQ(reports[1].own_bubble, 0);
+}
+
+double bound(int ranks, int stages, int microbatches, const Costs& costs, bool has_backward = true,
+             PlacementStyle style = PlacementStyle::Loop) {
+  return lower_bound(Placement::make(ranks, stages, style), microbatches, costs, has_backward);
+}
+
+TEST(LowerBound, IsTheOptimumWhereOneIsKnown) {
+  for (int p = 1; p <= 8; ++p) {
+    for (int m = 2 * p; m <= 3 * p; ++m) {
+      // At equal costs no step is shorter than its fill and its work, and ZB2P and ZBV reach that.
+      EXPECT_DOUBLE_EQ(bound(p, p, m, Costs::uniform(p)), 3.0 * m + p - 1);
+      EXPECT_DOUBLE_EQ(bound(p, 2 * p, m, Costs::uniform(2 * p), true, PlacementStyle::V), 6.0 * m + p - 1);
+    }
+    // One microbatch passes through all stages and back; stage 0's W comes last.
+    EXPECT_DOUBLE_EQ(bound(p, p, 1, Costs::uniform(p)), 2.0 * p + 1);
+    // Forwards alone: the last rank's work after the fill.
+    for (const int m : {1, 7}) EXPECT_DOUBLE_EQ(bound(p, p, m, Costs::uniform(p), false), m + p - 1.0);
+  }
+}
+
+TEST(LowerBound, OfUnevenStagesAndLinksByHand) {
+  Costs costs;
+  costs.stages = {{.forward = 1, .input = 3, .weight = 5}, {.forward = 2, .input = 4, .weight = 6}};
+  costs.stages[0].output_bytes = 2;
+  costs.link = {.latency = 0.25, .bandwidth = 8};
+  // F0, a hop of 0.5, F1, I1, a hop back, I0, W0.
+  EXPECT_DOUBLE_EQ(bound(2, 2, 1, costs), 1 + 0.5 + 2 + 4 + 0.5 + 3 + 5);
+  // Rank 1 waits for F0 and a hop, then works 12 for each microbatch.
+  EXPECT_DOUBLE_EQ(bound(2, 2, 3, costs), 1.5 + 3 * 12);
+  // Rank 1's F's and I's, then the way of the last gradient: the W's of rank 1 do not count.
+  costs.stages[1].weight = 0;
+  costs.stages[0].weight = 0.5;
+  EXPECT_DOUBLE_EQ(bound(2, 2, 3, costs), 1.5 + 3 * 6 + 0.5 + 3 + 0.5);
+  // The links of each direction are their own.
+  costs.links[{Rank(1), Rank(0)}] = {.latency = 10};
+  EXPECT_DOUBLE_EQ(bound(2, 2, 3, costs), 1.5 + 3 * 6 + 10 + 3 + 0.5);
+  // Within a rank nothing is sent.
+  EXPECT_DOUBLE_EQ(bound(1, 2, 3, costs), 3 * (1 + 3 + 0.5 + 2 + 4));
+}
+
+TEST(LowerBound, CountsTheShorterBackwardRecomputationAndWhatOverlapHides) {
+  Costs costs = Costs::uniform(1, {.forward = 2, .input = 3, .weight = 4, .backward = 5});
+  EXPECT_DOUBLE_EQ(bound(1, 1, 3, costs), 3 * (2 + 5));
+  costs.stages[0].backward = 9;  // then I and W are better
+  EXPECT_DOUBLE_EQ(bound(1, 1, 3, costs), 3 * (2 + 7));
+  costs.stages[0].recompute = true;
+  EXPECT_DOUBLE_EQ(bound(1, 1, 3, costs), 3 * (2 + 2 + 7));
+  costs.overlap = 0.5;
+  EXPECT_DOUBLE_EQ(bound(1, 1, 3, costs), 3 * (2 + 2 + 7 - 1));
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,283 @@
+// The figure's geometry: boxes stand at their times on their rank's row, and the legend names what is drawn.
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+#include <penstock/view/render.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+#include <set>
+
+namespace penstock {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Rect {
+  std::string classes, title;
+  double x = 0, y = 0, width = 0, height = 0;
+};
+
+struct Label {
+  std::string classes, text;
+  double x = 0, y = 0;
+};
+
+struct Svg {
+  explicit Svg(const Drawing& drawing) : source(to_svg(drawing)) {
+    static const std::regex rect(
+        R"re(<rect class="([^"]*)" x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"(?:/>|><title>([^<]*)</title></rect>))re");
+    for (std::sregex_iterator at(source.begin(), source.end(), rect), end; at != end; ++at) {
+      const auto& m = *at;
+      rects.push_back({m[1], m[6], std::stod(m[2]), std::stod(m[3]), std::stod(m[4]), std::stod(m[5])});
+    }
+    static const std::regex text(R"re(<text class="([^"]*)" x="([^"]*)" y="([^"]*)">([^<]*)</text>)re");
+    for (std::sregex_iterator at(source.begin(), source.end(), text), end; at != end; ++at)
+      labels.push_back({(*at)[1], (*at)[4], std::stod((*at)[2]), std::stod((*at)[3])});
+    static const std::regex tick(
+        R"re(<line class="tick" x1="([^"]*)" x2="([^"]*)" y1="([^"]*)" y2="([^"]*)")re");
+    for (std::sregex_iterator at(source.begin(), source.end(), tick), end; at != end; ++at) {
+      EXPECT_EQ((*at)[1], (*at)[2]);
+      ticks.push_back({"", "", std::stod((*at)[1]), std::stod((*at)[3]), 0, std::stod((*at)[4])});
+    }
+  }
+
+  std::vector<Rect> with_class(const std::string& name) const {
+    std::vector<Rect> found;
+    for (const Rect& rect : rects) {
+      if (rect.classes == name) found.push_back(rect);
+    }
+    return found;
+  }
+  std::vector<std::string> texts(const std::string& classes) const {
+    std::vector<std::string> found;
+    for (const Label& label : labels) {
+      if (label.classes == classes) found.push_back(label.text);
+    }
+    return found;
+  }
+  //! The legend's entries: the labels after the last box.
+  std::vector<std::string> legend() const { return texts("l"); }
+
+  std::string source;
+  std::vector<Rect> rects, ticks;
+  std::vector<Label> labels;
+};
+
+Simulation run(ScheduleKind kind, ScheduleShape shape, double latency = 0) {
+  Costs costs = Costs::uniform(shape.stages());
+  costs.link.latency = latency;
+  return simulate(make_program(make_schedule(kind, shape), SendMode::Buffered), costs);
+}
+
+TEST(SvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::OneFOneB, ScheduleKind::ZBVZeroBubble, ScheduleKind::DualPipeV}) {
+    const Simulation simulation = run(kind, {3, info_of(kind).default_stages_per_rank, 6}, 0.2);
+    const Drawing drawing = draw(simulation, false);
+    const Svg svg(drawing);
+    const std::vector<Rect> lanes = svg.with_class("lane");
+    ASSERT_EQ(lanes.size(), 3u);
+    const double scale = lanes[0].width / simulation.step_time;
+    for (std::size_t r = 0; r < 3; ++r) {
+      EXPECT_EQ(lanes[r].x, lanes[0].x);
+      EXPECT_EQ(lanes[r].width, lanes[0].width);
+      EXPECT_TRUE(r == 0 || lanes[r].y > lanes[r - 1].y + lanes[r - 1].height);
+    }
+    for (std::size_t r = 0; r < 3; ++r) {
+      const double next_row = r + 1 < 3 ? lanes[r + 1].y : 1e9;
+      for (const auto* row : {&drawing.panels[0].compute[r], &drawing.panels[0].communication[r]}) {
+        for (const ActionBox& box : *row) {
+          const bool compute = row == &drawing.panels[0].compute[r];
+          const std::string title = to_text(box.action);
+          const auto found = std::find_if(svg.rects.begin(), svg.rects.end(), [&](const Rect& rect) {
+            return rect.title == title && rect.y >= lanes[r].y && rect.y < next_row;
+          });
+          ASSERT_NE(found, svg.rects.end()) << title << " on rank " << r;
+          EXPECT_NEAR(found->x, lanes[0].x + box.start * scale, 0.01) << title;
+          const double width = (box.end - box.start) * scale;
+          if (compute) {
+            EXPECT_NEAR(found->width, width - 1, 0.01) << title;  // a gap of one to the next box
+            const double half = lanes[r].height / 2;
+            EXPECT_NEAR(found->height, box.part == BoxPart::Whole ? 2 * half : half - 0.5, 0.01);
+            EXPECT_NEAR(found->y, lanes[r].y + (box.part == BoxPart::BottomHalf ? half + 0.5 : 0), 0.01);
+          } else {
+            EXPECT_NEAR(found->width, std::max(width, 0.3), 0.01) << title;
+            EXPECT_GE(found->y, lanes[r].y + lanes[r].height);
+            EXPECT_LE(found->y + found->height, next_row);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SvgFigure, LanesOfCommunicationDoNotOverlap) {
+  const Drawing drawing = draw(run(ScheduleKind::DualPipeV, {4, 2, 10}, 0.7), false);
+  const Svg svg(drawing);
+  const std::vector<Rect> transfers = svg.with_class("c");
+  std::set<double> rows;
+  for (const Rect& rect : transfers) {
+    if (rect.title.empty()) continue;  // the legend's
+    rows.insert(rect.y);
+  }
+  const std::size_t ranks = 4;
+  EXPECT_GT(rows.size(), ranks);  // several lanes on some rank
+  for (const double one : rows) {
+    for (const double other : rows) {
+      EXPECT_TRUE(one >= other || other - one > 5.99) << one << " and " << other;
+    }
+  }
+}
+
+TEST(SvgFigure, ABoxHasItsMicrobatchInItsMiddleWhereItFits) {
+  const Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 3});
+  const Svg svg(draw(simulation, false));
+  std::size_t numbers = 0;
+  for (const Label& label : svg.labels) {
+    if (label.classes != "n") continue;
+    ++numbers;
+    const auto around = std::find_if(svg.rects.begin(), svg.rects.end(), [&](const Rect& rect) {
+      return !rect.title.empty() && label.x > rect.x && label.x < rect.x + rect.width && label.y > rect.y &&
+             label.y < rect.y + rect.height;
+    });
+    ASSERT_NE(around, svg.rects.end());
+    EXPECT_EQ(around->title.substr(2), label.text);  // 0F2: stage, kind, microbatch
+    EXPECT_NEAR(label.x, around->x + around->width / 2, 0.01);
+    EXPECT_NEAR(label.y, around->y + around->height / 2 + 4, 0.01);
+  }
+  EXPECT_EQ(numbers, 2u * 3 * 2);
+  // A long step leaves no room for numbers.
+  const Svg narrow(draw(run(ScheduleKind::OneFOneB, {2, 1, 200}), false));
+  EXPECT_TRUE(narrow.texts("n").size() < 2 * 2 * 200) << narrow.texts("n").size();
+}
+
+TEST(SvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
+  EXPECT_THAT(Svg(draw(run(ScheduleKind::OneFOneB, {2, 1, 4}), false)).legend(),
+              ElementsAre("forward", "backward"));
+  EXPECT_THAT(Svg(draw(run(ScheduleKind::OneFOneB, {2, 1, 4}, 0.1), false)).legend(),
+              ElementsAre("forward", "backward", "transfer"));
+  EXPECT_THAT(Svg(draw(run(ScheduleKind::ZB1P, {2, 1, 4}), false)).legend(),
+              ElementsAre("forward", "backward: inputs", "backward: weights"));
+  // From left to right, without overlap, each after a box of its colour.
+  const Svg svg(draw(run(ScheduleKind::ZB1P, {2, 1, 4}), false));
+  double last = 0;
+  for (const Label& label : svg.labels) {
+    if (label.classes != "l") continue;
+    EXPECT_GT(label.x, last);
+    last = label.x + 6 * static_cast<double>(label.text.size());
+    const auto box = std::find_if(svg.rects.begin(), svg.rects.end(), [&](const Rect& rect) {
+      return rect.title.empty() && rect.x < label.x && rect.x > label.x - 25 && rect.y < label.y &&
+             rect.y + rect.height > label.y - 5 && rect.height < 20;
+    });
+    ASSERT_NE(box, svg.rects.end()) << label.text;
+    EXPECT_EQ(box->classes, label.text == "forward" ? "f" : label.text == "backward: inputs" ? "i" : "w");
+  }
+}
+
+TEST(SvgFigure, PanelsAreNamedWhereThereAreSeveral) {
+  const Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 2});
+  const Svg one(draw(simulation, false));
+  EXPECT_THAT(one.texts("h"), ElementsAre("1F1B: 2 ranks, 2 stages, 2 microbatches"));
+  Timeline measured = simulation.timeline;
+  measured.source = TimelineSource::Measured;
+  Drawing both = draw(simulation, false);
+  add_panel(both, measured);
+  const Svg two(both);
+  EXPECT_THAT(two.texts("h"),
+              ElementsAre("1F1B: 2 ranks, 2 stages, 2 microbatches", "predicted", "measured"));
+  EXPECT_EQ(two.texts("l r"), (std::vector<std::string>{"rank 0", "rank 1", "rank 0", "rank 1"}));
+  const std::vector<Rect> lanes = two.with_class("lane");
+  ASSERT_EQ(lanes.size(), 4u);
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_GT(lanes[i].y, lanes[i - 1].y + lanes[i - 1].height);
+  // Every name stands above its own rows and below those before it.
+  std::vector<double> names;
+  for (const Label& label : two.labels) {
+    if (label.classes == "h" && label.text != both.title) names.push_back(label.y);
+  }
+  EXPECT_LT(names[0], lanes[0].y);
+  EXPECT_GT(names[1], lanes[1].y + lanes[1].height);
+  EXPECT_LT(names[1], lanes[2].y);
+}
+
+TEST(SvgFigure, TheAxisHasRoundTimesAtTheirPlaces) {
+  const Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 8});  // 27 units
+  const Svg svg(draw(simulation, false));
+  const Rect lane = svg.with_class("lane")[0];
+  const double scale = lane.width / 27;
+  const std::vector<std::string> texts = svg.texts("l m");
+  ASSERT_EQ(texts.size(), svg.ticks.size());
+  ASSERT_GE(texts.size(), 4u);
+  EXPECT_EQ(texts[0], "0");
+  const double step = std::stod(texts[1]);
+  EXPECT_THAT((std::set<double>{1, 2, 5, 10}), testing::Contains(step));
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_NEAR(std::stod(texts[i]), step * static_cast<double>(i), 1e-9);
+    EXPECT_NEAR(svg.ticks[i].x, lane.x + step * static_cast<double>(i) * scale, 0.01);
+    EXPECT_LT(svg.ticks[i].y, lane.y);
+    EXPECT_GT(svg.ticks[i].height, lane.y + lane.height);  // down to the last row
+  }
+  EXPECT_LE(step * static_cast<double>(texts.size() - 1), 27);
+  EXPECT_GT(step * static_cast<double>(texts.size()), 27);
+  EXPECT_GE(step * scale, 45);  // not crowded
+  Simulation seconds = run(ScheduleKind::OneFOneB, {2, 1, 8});
+  EXPECT_THAT(Svg(draw(seconds, true)).texts("l m"), testing::Contains("5.00 s"));
+}
+
+TEST(SvgFigure, EverythingIsInsideThePicture) {
+  for (const int microbatches : {1, 4, 60}) {
+    const Svg svg(draw(run(ScheduleKind::ZBVZeroBubble, {4, 2, microbatches}, 0.3), false));
+    std::smatch size;
+    ASSERT_TRUE(std::regex_search(
+        svg.source, size,
+        std::regex(R"re(viewBox="0 0 ([^ ]*) ([^"]*)" width="([^"]*)" height="([^"]*)")re")));
+    EXPECT_EQ(size[1], size[3]);
+    EXPECT_EQ(size[2], size[4]);
+    const double width = std::stod(size[1]), height = std::stod(size[2]);
+    for (const Rect& rect : svg.rects) {
+      EXPECT_GE(rect.x, 0);
+      EXPECT_GT(rect.y, 0);
+      EXPECT_LE(rect.x + rect.width, width);
+      EXPECT_LE(rect.y + rect.height, height);
+    }
+    for (const Label& label : svg.labels)
+      EXPECT_TRUE(label.x > 0 && label.x < width && label.y > 0 && label.y < height);
+    EXPECT_LE(width, 1600);
+    EXPECT_GE(width, 640);
+  }
+}
+
+TEST(SvgFigure, LaterStagesOfARankAreLighterAndTheirNumbersDark) {
+  const Svg svg(draw(run(ScheduleKind::Interleaved1F1B, {2, 5, 4}), false));
+  std::map<std::string, std::string> classes;
+  for (const Rect& rect : svg.rects) {
+    if (!rect.title.empty()) classes[rect.title] = rect.classes;
+  }
+  EXPECT_EQ(classes.at("0F0"), "f");
+  EXPECT_EQ(classes.at("2F0"), "f c1");
+  EXPECT_EQ(classes.at("4F0"), "f c2");
+  EXPECT_EQ(classes.at("6F0"), "f c3");
+  EXPECT_EQ(classes.at("8F0"), "f c3");
+  EXPECT_EQ(classes.at("9B0"), "b c3");
+  for (const char* name : {"c1", "c2", "c3"})
+    EXPECT_THAT(svg.source, HasSubstr(std::string(".") + name + "{"));
+  EXPECT_THAT(svg.source, Not(HasSubstr(".c4")));
+}
+
+TEST(SvgFigure, AnEmptyTimelineIsStillAPicture) {
+  Timeline empty;
+  empty.name = "nothing";
+  empty.placement = Placement::make(2, 2, PlacementStyle::Loop);
+  empty.ranks.resize(2);
+  const Svg svg(draw(std::span(&empty, 1), false));
+  EXPECT_EQ(svg.with_class("lane").size(), 2u);
+  EXPECT_THAT(svg.source, Not(HasSubstr("nan")));
+  EXPECT_THAT(svg.source, Not(HasSubstr("inf")));
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,4 +1,6 @@
 // Runs a graph as a module would run, and says what does not fit before it does.
+#include "graph/node_observer.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/graph/module.h>
@@ -57,7 +59,17 @@ IValue GraphModule::forward(const Args& args, const Kwargs& kwargs) const {
   return unflatten(run(std::move(leaves)), graph_.output_structure);
 }
 
+std::function<void(const Node&)>& node_observer() {
+  thread_local std::function<void(const Node&)> observer;
+  return observer;
+}
+
 std::vector<IValue> GraphModule::run(std::vector<IValue> leaves) const {
+  if (const auto& observer = node_observer()) {
+    const Graph ran = training_ ? graph_ : eval_graph(graph_);
+    return interpreter().run(std::move(leaves), tensors_,
+                             [&](std::size_t node) { observer(ran.nodes[node]); });
+  }
   return interpreter().run(std::move(leaves), tensors_);
 }
 

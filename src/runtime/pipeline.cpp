@@ -110,8 +110,12 @@ StepResult PipelineSchedule::Content::run(const StepInput& input, bool train) {
   std::vector<double> shares;
   const bool own_loss =
       !setup.options.loss_needs_target && setup.options.loss && setup.local(setup.last_stage());
-  if (!cut.batch.targets.empty() || own_loss) shares = setup.options.reduction.seeds(rows, cut.batch.targets);
-  cut.batch.seeds = setup.options.scale_grads ? shares : std::vector<double>(shares.size(), 1.0);
+  if (!cut.batch.targets.empty() || own_loss)
+    shares = setup.options.reduction.seeds(rows, cut.batch.targets, input.loss_denominator);
+  cut.batch.seeds = shares;
+  if (!setup.options.scale_grads) {
+    for (double& seed : cut.batch.seeds) seed = seed == 0 ? 0 : 1;
+  }
 
   const Program& program = program_for(train);
   Step step(setup, program, std::move(cut.batch), shapes, known, pool, steps);

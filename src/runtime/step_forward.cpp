@@ -7,6 +7,9 @@
 #include <penstock/base/text.h>
 #include <penstock/tensor/flatten.h>
 
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/autograd.h>
+
 namespace penstock {
 namespace {
 
@@ -26,6 +29,25 @@ at::Tensor cut_off(const at::Tensor& tensor) {
   at::Tensor detached = tensor.detach();
   if (tensor.requires_grad()) detached.requires_grad_(true);
   return detached;
+}
+
+// A loss of weight 0: the gradient of everything that the loss depends on is 0, also where the loss is NaN.
+at::Tensor without_weight(const at::Tensor& loss, const c10::IValue& output) {
+  std::vector<at::Tensor> outputs;
+  for (const at::Tensor& tensor : tensors_of(output)) {
+    if (tensor.requires_grad()) outputs.push_back(tensor);
+  }
+  if (!loss.requires_grad() || outputs.empty()) return loss;
+  const std::vector<at::Tensor> grads =
+      torch::autograd::grad({loss}, outputs, {}, /*retain_graph=*/true, /*create_graph=*/false,
+                            /*allow_unused=*/true);
+  at::Tensor none = loss.detach();
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!grads[i].defined()) continue;
+    const at::Tensor zero = (outputs[i] * 0).sum();
+    none = none + (is_dtensor(zero) ? full_tensor(zero) : zero);
+  }
+  return none;
 }
 
 }  // namespace
@@ -136,6 +158,7 @@ void Step::finish_last(MicrobatchId microbatch, Passage& passage, const c10::IVa
                        "reduce it over the rows, and tell LossReduction how");
     }
     losses[m] = passage.loss.detach();
+    if (batch_.seeds[m] == 0) passage.loss = without_weight(passage.loss, output);
   }
   if (setup_.options.return_outputs)
     outputs[m] = map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); });

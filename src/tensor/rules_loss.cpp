@@ -208,7 +208,9 @@ void nll_backward_of_parts(const OpCall& call, const OpPlan& plan) {
     const at::Tensor safe = at::where(kept, target, at::zeros_like(target));
     each = each * call.arg(3).toTensor().index_select(0, safe.reshape({-1})).reshape(safe.sizes());
   }
-  if (reduction == kMean) each = each / call.arg(6).toTensor();
+  // Without a valid label the total weight is 0: the loss is NaN, but not its gradient.
+  if (reduction == kMean)
+    each = at::where(inside, each / call.arg(6).toTensor(), at::zeros({}, each.options()));
   const at::Tensor result = at::zeros_like(x, at::MemoryFormat::Contiguous);
   if (x.size(here) > 0) result.scatter_(here, local.unsqueeze(here), each.unsqueeze(here));
   finish(call, result);

@@ -129,6 +129,11 @@ class ArchivedModel : public Model {
     };
   }
 
+  LossReduction reduction() const override {
+    return options_.loss == LossKind::CrossEntropy ? LossReduction::mean_over_valid_labels()
+                                                   : LossReduction::mean();
+  }
+
   std::string describe() const override {
     std::int64_t count = 0;
     for (const Slot& slot : pipe_->graph().slots) {

@@ -2,6 +2,7 @@
 #include "train/assembly.h"
 
 #include "train/tensor_parallel.h"
+#include "train/validation.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/generate.h>
@@ -93,7 +94,8 @@ Assembly assemble(const Mesh& mesh, Model& model, const Schedule& schedule, cons
                         StageOptions{.recompute = options.parallel.recompute});
   }
   PipelineOptions pipeline;
-  pipeline.loss = model.loss();
+  pipeline.loss = over_rows_that_count(watched_loss(model.loss(), model.reduction(), made.watch));
+  pipeline.reduction = model.reduction();
   pipeline.skips = model.skips();
   pipeline.shared = model.shared();
   pipeline.return_outputs = false;

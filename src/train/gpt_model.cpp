@@ -103,6 +103,7 @@ class GptModel : public Model {
     return {{{StageId(0), "token.weight"}, {last, "token.weight"}}};
   }
   LossFunction loss() const override { return tensor_loss(cross_entropy); }
+  LossReduction reduction() const override { return LossReduction::mean_over_valid_labels(); }
   std::string describe() const override {
     const auto count = static_cast<double>(models::parameter_count(*Gpt(options_)));
     char text[160];

@@ -5,13 +5,14 @@
 
 #include <penstock/base/error.h>
 #include <penstock/train/data.h>
+#include <penstock/train/trainer.h>
 
 namespace penstock::train {
 
-//! Runs the batch forward again with every stage watched, and makes the error that names the microbatch and
-//! stage whose output was the first that is not finite, or says that the backward made it. Every rank must
-//! call it; all get the same error.
-Error find_not_finite(const Mesh& mesh, const Assembly& assembly, const Batch& batch, double loss,
-                      double grad_norm);
+//! Runs the step's batch forward again with every stage watched, and makes the error that names the first
+//! value that is not finite: a tensor of the data, a parameter, an output or the loss, with its microbatch,
+//! stage and operator; or says that the backward made it. Every rank must call it; all get the same error.
+Error find_not_finite(const Mesh& mesh, const Assembly& assembly, const DataSource& data,
+                      const RunOptions& options, const StepRecord& record);
 
 }  // namespace penstock::train

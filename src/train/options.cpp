@@ -33,6 +33,7 @@ void check(const RunOptions& options) {
   at_least(options.checkpoint.every, 0, "--checkpoint-every");
   at_least(options.checkpoint.keep, 1, "--checkpoint-keep");
   at_least(options.eval_every, 0, "--eval-every");
+  at_least(options.eval_batches, 0, "--eval-batches");
   at_least(options.rate.warmup, 0, "--warmup");
   not_negative(options.rate.rate, "--lr");
   not_negative(options.grad_clip, "--grad-clip");

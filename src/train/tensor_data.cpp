@@ -41,23 +41,30 @@ class TensorData : public DataSource {
   }
 
   Batch training(std::int64_t step, std::int64_t batch, Rows rows) const override {
-    return take((step - 1) * batch, rows, 0, training_);
+    return take(indices((step - 1) * batch, rows));
   }
-  Batch validation(std::int64_t index, std::int64_t batch, Rows rows) const override {
-    return take(index * batch, rows, training_, count_ - training_);
+  c10::IValue training_target(std::int64_t step, std::int64_t batch) const override {
+    return pick(kTarget, indices((step - 1) * batch, {0, batch}));
   }
-  bool has_validation() const override { return training_ < count_; }
+  std::int64_t validation_rows() const override { return count_ - training_; }
+  Batch validation(Rows rows) const override {
+    return take(at::arange(training_ + rows.begin, training_ + rows.end, at::kLong));
+  }
 
  private:
-  Batch take(std::int64_t from, Rows rows, std::int64_t first, std::int64_t count) const {
-    const at::Tensor index =
-        at::arange(from + rows.begin, from + rows.end, at::kLong).remainder(count).add(first);
-    const auto pick = [&](const std::string& name) { return at::index_select(tensors_.at(name), 0, index); };
+  at::Tensor indices(std::int64_t from, Rows rows) const {
+    return at::arange(from + rows.begin, from + rows.end, at::kLong).remainder(training_);
+  }
+  at::Tensor pick(const std::string& name, const at::Tensor& index) const {
+    return at::index_select(tensors_.at(name), 0, index);
+  }
+  Batch take(const at::Tensor& index) const {
     Batch batch;
-    for (const std::string& name : options_.positional) batch.args.emplace_back(pick(name));
-    for (const std::string& name : options_.keywords) batch.kwargs.emplace(name, pick(name));
-    batch.target = pick(kTarget);
-    batch.examples = rows.end - rows.begin;
+    for (const std::string& name : options_.positional) batch.args.emplace_back(pick(name, index));
+    for (const std::string& name : options_.keywords) batch.kwargs.emplace(name, pick(name, index));
+    batch.target = pick(kTarget, index);
+    batch.names = options_.positional;
+    batch.examples = index.size(0);
     return batch;
   }
 

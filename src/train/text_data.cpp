@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/randperm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
@@ -39,29 +40,38 @@ class TextData : public DataSource {
     if (training_.size(0) <= options.length)
       throw UsageError("a text of " + std::to_string(all.size(0)) +
                        " characters is too short for sequences of " + std::to_string(options.length));
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(mixed(options.seed, 1, 0));
+    order_ = at::randperm(std::max<std::int64_t>(kept - 1, 0) / options.length, generator, at::kLong);
   }
 
   Batch training(std::int64_t step, std::int64_t batch, Rows rows) const override {
-    return cut(training_, mixed(options_.seed, 0, static_cast<std::uint64_t>(step)), batch, rows);
+    return take(training_, training_places(step, batch), rows);
   }
-  Batch validation(std::int64_t index, std::int64_t batch, Rows rows) const override {
-    return cut(validation_, mixed(options_.seed, 1, static_cast<std::uint64_t>(index)), batch, rows);
+  c10::IValue training_target(std::int64_t step, std::int64_t batch) const override {
+    return sequences(training_, training_places(step, batch), {0, batch}, 1);
   }
-  bool has_validation() const override { return validation_.size(0) > options_.length; }
+  std::int64_t validation_rows() const override { return order_.size(0); }
+  Batch validation(Rows rows) const override { return take(validation_, order_ * options_.length, rows); }
 
  private:
-  Batch cut(const at::Tensor& tokens, std::uint64_t key, std::int64_t batch, Rows rows) const {
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(key);
-    const at::Tensor places = at::randint(0, tokens.size(0) - options_.length, {batch}, generator, at::kLong);
-    std::vector<at::Tensor> inputs, targets;
-    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-      const auto place = places[row].item<std::int64_t>();
-      inputs.push_back(tokens.narrow(0, place, options_.length));
-      targets.push_back(tokens.narrow(0, place + 1, options_.length));
-    }
+  at::Tensor training_places(std::int64_t step, std::int64_t batch) const {
+    auto generator =
+        at::make_generator<at::CPUGeneratorImpl>(mixed(options_.seed, 0, static_cast<std::uint64_t>(step)));
+    return at::randint(0, training_.size(0) - options_.length, {batch}, generator, at::kLong);
+  }
+
+  at::Tensor sequences(const at::Tensor& tokens, const at::Tensor& places, Rows rows,
+                       std::int64_t offset) const {
+    std::vector<at::Tensor> all;
+    for (std::int64_t row = rows.begin; row < rows.end; ++row)
+      all.push_back(tokens.narrow(0, places[row].item<std::int64_t>() + offset, options_.length));
+    return at::stack(all);
+  }
+
+  Batch take(const at::Tensor& tokens, const at::Tensor& places, Rows rows) const {
     Batch result;
-    result.args = {at::stack(inputs)};
-    result.target = at::stack(targets);
+    result.args = {sequences(tokens, places, rows, 0)};
+    result.target = sequences(tokens, places, rows, 1);
     result.examples = rows.end - rows.begin;
     result.tokens = result.examples * options_.length;
     return result;
@@ -69,6 +79,7 @@ class TextData : public DataSource {
 
   TextOptions options_;
   at::Tensor training_, validation_;
+  at::Tensor order_;  // of the validation sequences
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "train/measure.h"
 #include "train/not_finite.h"
 #include "train/saves.h"
+#include "train/validation.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -58,6 +59,7 @@ class Run {
         options_(options),
         extras_(extras),
         mesh_(checked_mesh(world, options)),
+        reduction_(model.reduction()),
         progress_(world.rank().value),
         saves_(mesh_, options_),
         reports_(world.rank().value == 0) {}
@@ -182,9 +184,13 @@ class Run {
     StepRecord record{.step = progress_.step};
     std::int64_t tokens = 0;
     Report mine;
+    std::optional<double> denominator;
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
       const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, mesh_.dp, part));
-      const StepResult result = assembly_.pipeline->step({batch.args, batch.kwargs, batch.target});
+      if (part == 0) denominator = loss_denominator(batch);
+      StepInput input{batch.args, batch.kwargs, batch.target};
+      input.loss_denominator = denominator;
+      const StepResult result = assembly_.pipeline->step(input);
       mine.loss += result.loss.item<double>() / static_cast<double>(options_.accumulate);
       tokens += batch.tokens;
       const Busy busy = busy_of(result.timeline);
@@ -208,6 +214,18 @@ class Run {
     if (tokens > 0)
       record.tokens_per_second = static_cast<double>(tokens * options_.parallel.dp) / record.seconds;
     return record;
+  }
+
+  // StepInput::loss_denominator of every part of this step's batch; nothing where losses weigh by rows, which
+  // all parts have alike. Every rank can read all labels, so counting them takes no communication.
+  std::optional<double> loss_denominator(const Batch& first_part) const {
+    const std::int64_t parts = options_.parallel.dp * options_.accumulate;
+    const std::optional<double> weight = reduction_.weight_of(
+        parts == 1 ? first_part.target : data_.training_target(progress_.step, options_.batch));
+    if (weight == 0.0 && observer())
+      observer()->noted("step " + std::to_string(progress_.step) +
+                        ": every label of the batch is ignored; its loss and gradients are 0");
+    return weight ? std::optional(*weight / static_cast<double>(parts)) : std::nullopt;
   }
 
   // One record from all ranks' reports, the same everywhere.
@@ -235,10 +253,8 @@ class Run {
         if (observer())
           observer()->noted("step " + std::to_string(record.step) + " is not finite and was left out");
         return;
-      case NanPolicy::Stop: {
-        const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, mesh_.dp, 0));
-        throw find_not_finite(mesh_, assembly_, batch, record.loss, record.grad_norm);
-      }
+      case NanPolicy::Stop:
+        throw find_not_finite(mesh_, assembly_, data_, options_, record);
     }
   }
 
@@ -248,19 +264,17 @@ class Run {
   }
 
   void evaluate() {
-    if (!data_.has_validation()) return;
+    if (data_.validation_rows() == 0) return;
     model_.set_training(false);
-    double sum = 0;
-    for (std::int64_t i = 0; i < options_.eval_batches; ++i) {
-      const Rows rows = rows_of(options_, mesh_.dp, 0);
-      const Batch batch = data_.validation(i, options_.batch, rows);
-      sum += assembly_.pipeline->eval({batch.args, batch.kwargs, batch.target}).loss.item<double>();
-    }
+    result_.validation = validation_loss(mesh_, assembly_, model_, data_, options_);
     model_.set_training(true);
-    StepRecord all;
-    fill(all, exchange(mesh_.world, {.loss = sum / static_cast<double>(options_.eval_batches)}));
-    result_.validation = all.loss;
-    if (observer()) observer()->evaluated(progress_.step, all.loss);
+    if (!observer()) return;
+    if (result_.validation) {
+      observer()->evaluated(progress_.step, *result_.validation);
+    } else {
+      observer()->noted("step " + std::to_string(progress_.step) +
+                        ": every label of the validation rows is ignored; there is no validation loss");
+    }
   }
 
   // The last steps, for the pictures and the planner; the first pays for memory and connections.
@@ -301,6 +315,7 @@ class Run {
   RunOptions options_;
   RunExtras extras_;
   Mesh mesh_;
+  LossReduction reduction_;
   Progress progress_;
   Saves saves_;
   bool reports_;

@@ -1,6 +1,7 @@
-// Autocast, and what is counted.
+// Autocast, what is counted, and what is not finite.
 #include "train/watched_stage.h"
 
+#include "train/operator_watch.h"
 #include "train/tensor_parallel.h"
 
 #include <penstock/value/tree.h>
@@ -10,6 +11,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace penstock::train {
 namespace {
@@ -38,14 +40,33 @@ class AutocastScope {
   at::ScalarType dtype_ = at::kBFloat16;
 };
 
-bool finite(const c10::IValue& tree) {
-  for (const c10::IValue& leaf : flatten(tree).leaves) {
-    if (!leaf.isTensor()) continue;
-    const at::Tensor tensor = local_part(leaf.toTensor());
-    if (tensor.defined() && tensor.is_floating_point() && !at::isfinite(tensor.detach()).all().item<bool>())
-      return false;
+// Of the first tensor of a tree that is not finite: what it holds and where.
+struct BadTensor {
+  at::Tensor tensor;
+  std::string value;
+  std::int64_t row = 0;
+};
+
+std::optional<BadTensor> bad_tensor(const c10::IValue& tree) {
+  for (const at::Tensor& whole : tensors_of(tree)) {
+    const at::Tensor tensor = local_part(whole).detach();
+    if (!tensor.is_floating_point()) continue;
+    const at::Tensor places = at::isfinite(tensor).logical_not().flatten().nonzero();
+    if (places.size(0) == 0) continue;
+    const auto place = places[0].item<std::int64_t>();
+    const auto value = tensor.flatten()[place].item<double>();
+    const std::int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 1;
+    return BadTensor{whole,
+                     std::isnan(value) ? "nan"
+                     : value > 0       ? "inf"
+                                       : "-inf",
+                     place / (tensor.numel() / rows)};
   }
-  return true;
+  return std::nullopt;
+}
+
+std::vector<at::Tensor> suspects(const std::optional<BadTensor>& bad) {
+  return bad ? std::vector{bad->tensor} : std::vector<at::Tensor>();
 }
 
 std::uint64_t bytes_of(const c10::IValue& tree) {
@@ -65,16 +86,68 @@ std::uint64_t allocated() {
 StageResult WatchedStage::forward(const Args& args, const Kwargs& kwargs) {
   const AutocastScope autocast(watch_->precision);
   const std::uint64_t before = watch_->measure ? allocated() : 0;
-  StageResult result = inner_->forward(args, kwargs);
-  const int number = forwards_++;
+  StageResult result =
+      watch_->finite && !first_bad_ ? searched_forward(args, kwargs) : inner_->forward(args, kwargs);
+  ++forwards_;
   if (watch_->measure) {
     const std::uint64_t after = allocated();
     output_bytes_ = std::max(output_bytes_, bytes_of(result.output));
     kept_bytes_ = std::max(kept_bytes_, after > before ? after - before : 0);
   }
-  if (watch_->finite && !first_bad_ && !finite(result.output) && finite(c10::ivalue::Tuple::create(args)))
-    first_bad_ = number;
   return result;
+}
+
+// A parameter that is not finite explains everything; else an input does.
+StageResult WatchedStage::searched_forward(const Args& args, const Kwargs& kwargs) {
+  NotFinite found{.microbatch = forwards_};
+  std::optional<BadTensor> bad;
+  const auto look = [&](NotFinite::Kind kind, const std::string& name, const c10::IValue& value) {
+    if (bad || !(bad = bad_tensor(value))) return;
+    found.kind = kind;
+    found.name = name;
+  };
+  for (const NamedTensor& item : parameters()) look(NotFinite::Kind::Parameter, item.name, item.tensor);
+  for (std::size_t i = 0; i < args.size(); ++i) look(NotFinite::Kind::Argument, std::to_string(i), args[i]);
+  for (const auto& [name, value] : kwargs) look(NotFinite::Kind::Keyword, name, value);
+  StageResult result;
+  {
+    const OperatorWatch operators(suspects(bad));
+    result = inner_->forward(args, kwargs);
+    found.op = operators.first();
+  }
+  std::optional<BadTensor> given = bad_tensor(result.output);
+  for (const auto& [name, value] : result.skips)
+    if (!given) given = bad_tensor(value);
+  if (!bad && !given) return result;
+  found.value = (bad ? bad : given)->value;
+  found.row = (bad ? bad : given)->row;
+  found.hidden = !given;
+  if (given) first_bad_ = found;
+  if (!given && !hidden_bad_) hidden_bad_ = found;
+  return result;
+}
+
+LossFunction watched_loss(LossFunction loss, LossReduction reduction, std::shared_ptr<Watch> watch) {
+  return [loss = std::move(loss), reduction = std::move(reduction), watch = std::move(watch)](
+             const c10::IValue& output, const c10::IValue& target, const Kwargs& more) {
+    if (!watch->finite || watch->loss) return loss(output, target, more);
+    const std::optional<BadTensor> bad = bad_tensor(target);
+    NotFinite found{.kind = bad ? NotFinite::Kind::Target : NotFinite::Kind::Loss,
+                    .microbatch = watch->losses++};
+    at::Tensor value;
+    {
+      const OperatorWatch operators(suspects(bad));
+      value = loss(output, target, more);
+      found.op = operators.first();
+    }
+    if (reduction.weight_of(target) == 0.0) return value;
+    if (const std::optional<BadTensor> given = bad_tensor(value)) {
+      found.value = (bad ? bad : given)->value;
+      found.row = bad ? bad->row : 0;
+      watch->loss = found;
+    }
+    return value;
+  };
 }
 
 void WatchedStage::to(at::Device device) {
@@ -85,6 +158,7 @@ void WatchedStage::to(at::Device device) {
 void WatchedStage::forget() {
   forwards_ = 0;
   first_bad_.reset();
+  hidden_bad_.reset();
 }
 
 }  // namespace penstock::train

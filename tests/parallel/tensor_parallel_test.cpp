@@ -213,6 +213,20 @@ TEST(LossParallel, KeepsTheClassesCut) {
   });
 }
 
+TEST(LossParallel, HasTheGradientOfADenseLossWithIgnoredLabels) {
+  on_mesh({4}, [](const DeviceMesh& mesh) {
+    for (const at::Tensor& targets :
+         {at::tensor({3, -100, 12, -100}, at::kLong), at::full({4}, -100, at::kLong)}) {
+      const at::Tensor dense = numbers({4, kVocabulary}, 1).set_requires_grad(true);
+      at::cross_entropy_loss(dense, targets).backward();
+      const at::Tensor cut = distribute_tensor(dense, mesh, {Shard(1)}, false);
+      const LossParallel kept;
+      at::cross_entropy_loss(cut, targets).backward();
+      EXPECT_LT(difference(full_tensor(cut.grad()), dense.grad()), 1e-6) << targets;
+    }
+  });
+}
+
 TEST(InputReshard, KeepsSlicesAndGivesTheSameGradients) {
   on_mesh({2}, [](const DeviceMesh& mesh) {
     const auto run = [&](bool reshard) {

@@ -153,16 +153,25 @@ TEST(Values, NestedTreesTravelForwardAndTheirGradientsBack) {
   }
 }
 
+constexpr std::int64_t ignored = -100;
+
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& t) {
+  return at::cross_entropy_loss(logits, t, {}, at::Reduction::Mean, ignored);
+}
+
+// The same as users write it: without a valid label not only the loss but also its gradient is NaN.
+at::Tensor masked_mean(const at::Tensor& logits, const at::Tensor& t) {
+  const at::Tensor valid = t.ne(ignored), picked = at::where(valid, t, at::zeros_like(t));
+  const at::Tensor each = -at::log_softmax(logits, 1).gather(1, picked.unsqueeze(1)).squeeze(1);
+  return (each * valid).sum() / valid.sum();
+}
+
 // The mean over the tokens that count: microbatches hold different numbers of them. What is reported stays
 // the user's.
 TEST(Losses, AreWeighedByTheTokensThatAreNotIgnored) {
-  constexpr std::int64_t ignored = -100;
   const at::Tensor x = at::randn({10, 6});
   at::Tensor target = at::arange(10).remainder(6);
   for (const std::int64_t row : {1, 2, 4, 8}) target[row] = ignored;
-  const auto cross_entropy = [](const at::Tensor& logits, const at::Tensor& t) {
-    return at::cross_entropy_loss(logits, t, {}, at::Reduction::Mean, ignored);
-  };
   const Model model = skip_net();
   const auto modules = model.make(2);
   const StageResult hidden = modules[0]->forward({x}, {});
@@ -173,8 +182,7 @@ TEST(Losses, AreWeighedByTheTokensThatAreNotIgnored) {
   run_thread_ranks(2, [&](World& world) {
     PipelineOptions options = options_for(model, 2);
     options.loss = tensor_loss(cross_entropy);
-    options.reduction = LossReduction::weighted(
-        [](const c10::IValue& t) { return (t.toTensor() != ignored).sum().item<double>(); });
+    options.reduction = LossReduction::mean_over_valid_labels();
     PipelineSchedule pipeline(stages_for(model, world.group(), ScheduleKind::OneFOneB, 1), "1F1B", kParts,
                               options);
     const StepResult result = pipeline.step({x}, target);
@@ -188,6 +196,128 @@ TEST(Losses, AreWeighedByTheTokensThatAreNotIgnored) {
     for (std::size_t m = 0; m < kParts; ++m)
       CHECK_THAT(at::allclose(result.losses[m], cross_entropy(rows[m], labels[m])));
   });
+}
+
+// One step and three accumulated ones, of which one has no valid label; with and without scaled gradients.
+TEST(Losses, OfMicrobatchesWithoutValidLabelsAddNothing) {
+  const at::Tensor x = at::randn({12, 6});
+  at::Tensor target = at::arange(12).remainder(6);
+  for (const std::int64_t row : {0, 1, 2, 5, 8, 9, 10, 11})
+    target[row] = ignored;  // 4 valid, all above row 2
+  for (const auto& loss : {cross_entropy, masked_mean}) {
+    for (const ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::InterleavedZeroBubble}) {
+      const Model model = skip_net();
+      const auto modules = model.make(2);
+      const StageResult hidden = modules[0]->forward({x}, {});
+      const at::Tensor whole =
+          loss(modules[1]->forward({hidden.output}, hidden.skips).output.toTensor(), target);
+      whole.backward();
+      const auto expect_whole = [&](const PipelineSchedule& pipeline, std::size_t rank, double factor) {
+        const auto grads = snapshot_grads(pipeline.stages().front().module()),
+                   expected = snapshot_grads(*modules[rank]);
+        for (std::size_t i = 0; i < grads.size(); ++i)
+          CHECK_THAT(at::allclose(grads[i].tensor * factor, expected[i].tensor, 1e-5, 1e-6));
+      };
+      run_thread_ranks(2, [&](World& world) {
+        const auto rank = static_cast<std::size_t>(world.rank().value);
+        PipelineOptions options = options_for(model, 2);
+        options.loss = tensor_loss(loss);
+        options.reduction = LossReduction::mean_over_valid_labels();
+        const auto make = [&] {
+          return PipelineSchedule(stages_for(model, world.group(), kind, 1), kind, kParts, options);
+        };
+        PipelineSchedule at_once = make();
+        const StepResult result = at_once.step({x}, target);
+        if (rank == 1) CHECK_THAT(at::allclose(result.loss, whole.detach()));
+        if (rank == 1) CHECK_THAT(result.losses[0].isnan().item<bool>());  // the user's own
+        expect_whole(at_once, rank, 1);
+
+        PipelineSchedule parts = make();
+        at::Tensor sum = at::zeros({});
+        for (const std::int64_t begin : {0, 4, 8}) {
+          StepInput part{{x.narrow(0, begin, 4)}, {}, target.narrow(0, begin, 4)};
+          part.loss_denominator = 4.0 / 3;
+          const StepResult one = parts.step(part);
+          if (rank == 1) sum = sum + one.loss / 3;
+          if (rank == 1 && begin == 8) CHECK_SAME(one.loss.item<double>(), 0.0);
+        }
+        if (rank == 1) CHECK_THAT(at::allclose(sum, whole.detach()));
+        expect_whole(parts, rank, 1.0 / 3);
+
+        // Nothing valid at all: no loss, gradients of zero, as many as ever.
+        PipelineSchedule nothing = make();
+        const StepResult empty = nothing.step({x}, at::full_like(target, ignored));
+        if (rank == 1) CHECK_SAME(empty.loss.item<double>(), 0.0);
+        for (const NamedTensor& grad : snapshot_grads(nothing.stages().front().module()))
+          CHECK_TENSORS(grad.tensor, at::zeros_like(grad.tensor));
+
+        // The plain sum of the microbatches that count: rows 3 and 4 in one, 6 and 7 in another.
+        options.scale_grads = false;
+        PipelineSchedule plain = make();
+        plain.step({x}, target);
+        expect_whole(plain, rank, 0.5);
+      });
+    }
+  }
+}
+
+// One tensor that goes to three stages, twice by name: its gradient is the sum of all three.
+TEST(Values, OfSeveralLaterStagesGetTheGradientOfEach) {
+  constexpr int stages = 4;
+  const at::Tensor x = at::randn({10, 6}), target = at::randn({10, 6});
+  const auto weight = [](int stage) {
+    return at::arange(36, at::kFloat).view({6, 6}).sin().mul(0.3 + 0.1 * stage);
+  };
+  const auto value_of = [](int stage, const at::Tensor& y, const at::Tensor& shared) {
+    return stage == 2 ? y * shared.cos() : stage == 3 ? y + 3 * shared.sin() : y;
+  };
+  std::vector<at::Tensor> dense;
+  at::Tensor y = x, shared;
+  for (int stage = 0; stage < stages; ++stage) {
+    dense.push_back(weight(stage).requires_grad_(true));
+    y = value_of(stage, y.matmul(dense.back()).tanh(), shared);
+    if (stage == 0) shared = y;
+  }
+  (y - target).square().mean().backward();
+
+  PipelineOptions options;
+  options.loss = squares();
+  for (const int user : {2, 3}) options.skips.push_back({"shared", StageId(0), StageId(user)});
+  for (const auto& [kind, ranks] : {std::pair{ScheduleKind::GPipe, 4},
+                                    {ScheduleKind::OneFOneB, 4},
+                                    {ScheduleKind::InterleavedZeroBubble, 4},
+                                    {ScheduleKind::Interleaved1F1B, 2},
+                                    {ScheduleKind::ZBVZeroBubble, 2}}) {
+    run_thread_ranks(ranks, [&, kind = kind](World& world) {
+      std::vector<torch::nn::Linear> owners;
+      std::vector<PipelineStage> own;
+      const Placement placement =
+          make_schedule(kind, {world.size(), stages / world.size(), kParts}).placement;
+      for (const StageId id : placement.stages_of(Rank(world.rank().value))) {
+        torch::nn::Linear owner(torch::nn::LinearOptions(6, 6).bias(false));
+        {
+          const at::NoGradGuard no_grad;
+          owner->weight.copy_(weight(id.value));
+        }
+        const StageFunction forward = [&value_of, owner, id](const Args& args,
+                                                             const Kwargs& kwargs) -> StageResult {
+          const auto it = kwargs.find("shared");
+          const at::Tensor out = value_of(id.value, args[0].toTensor().matmul(owner->weight).tanh(),
+                                          it == kwargs.end() ? at::Tensor() : it->second.toTensor());
+          if (id.value == 0) return {out, {{"shared", out}}};
+          return out;
+        };
+        owners.push_back(owner);
+        own.emplace_back(make_stage_module(owner.ptr(), forward), id.value, stages, at::kCPU, world.group());
+      }
+      PipelineSchedule pipeline(own, kind, kParts, options);
+      for (int step = 0; step < 2; ++step) pipeline.step({x}, target);
+      for (std::size_t i = 0; i < own.size(); ++i)
+        CHECK_THAT(at::allclose(owners[i]->weight.grad(),
+                                2 * dense[static_cast<std::size_t>(own[i].index().value)].grad(), 1e-4,
+                                1e-6));
+    });
+  }
 }
 
 }  // namespace

@@ -199,6 +199,40 @@ TEST(Clipping, UsesTheNormOverAllStages) {
   }
 }
 
+// Both ends of the tied weight on one rank, in the other's presence and alone.
+TEST(Clipping, CountsATiedWeightOnceWhereOneRankHasBothEnds) {
+  const Model model = tied_transformer();
+  for (const int ranks : {1, 2}) {
+    const auto kind =
+        ranks == 1 ? ScheduleKind::Interleaved1F1B : ScheduleKind::ZBVZeroBubble;  // V: stages 0 and 3
+    const int each = 2, stages = each * ranks;
+    const DenseRun dense = run_dense(model, stages, kMicrobatches, kRows, 1, 0);
+    std::vector<at::Tensor> all;
+    std::map<std::string, at::Tensor> clipped;
+    for (std::size_t stage = 0; stage < dense.gradients.size(); ++stage) {
+      for (const NamedTensor& item : dense.gradients[stage]) {
+        const at::Tensor parameter = at::zeros_like(item.tensor).requires_grad_(true);
+        parameter.mutable_grad() = item.tensor.clone();
+        if (item.name != "head.weight") all.push_back(parameter);
+        clipped[std::to_string(stage) + item.name] = parameter;
+      }
+    }
+    const double norm = torch::nn::utils::clip_grad_norm_(all, 0.01);
+    clipped.at(std::to_string(stages - 1) + "head.weight") = clipped.at("0embed.table.weight");
+    run_thread_ranks(ranks, [&](World& world) {
+      PipelineSchedule pipeline(stages_for(model, world.group(), kind, each), kind, kMicrobatches,
+                                options_for(model, stages));
+      pipeline.step(model.batch(kRows));
+      CHECK_THAT(std::abs(pipeline.clip_grad_norm(0.01) - norm) < 1e-5 * norm);
+      for (const PipelineStage& stage : pipeline.stages()) {
+        for (const NamedTensor& item : stage.module().parameters())
+          expect_close(item.tensor.grad() * 100,
+                       clipped.at(std::to_string(stage.index().value) + item.name).grad() * 100);
+      }
+    });
+  }
+}
+
 TEST(Evaluation, GivesOutputsAndNoGradients) {
   const StepInput batch = plain().batch(kRows);
   WholeBatch dense;

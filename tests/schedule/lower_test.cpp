@@ -84,6 +84,26 @@ TEST(SendRecv, ValuesThatSkipStagesGoStraightToTheirUser) {
             "2RECV_F0<0,2RECV_F0,2F0,2B0,2SEND_B0,2SEND_B0>0\n");
 }
 
+TEST(SendRecv, AValueOfTwoLaterStagesGoesToBothAndBothGradientsComeBack) {
+  const Draft draft = add_send_recv(
+      draft_of("0F0,0B0\n1F0,1B0\n2F0,2B0\n3F0,3B0\n", {{StageId(0), StageId(2)}, {StageId(0), StageId(3)}}));
+  EXPECT_EQ(to_csv(draft),
+            "0F0,0SEND_F0,0SEND_F0>2,0SEND_F0>3,0RECV_B0<3,0RECV_B0<2,0RECV_B0,0B0\n"
+            "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0\n"
+            "2RECV_F0<0,2RECV_F0,2F0,2SEND_F0,2RECV_B0,2B0,2SEND_B0,2SEND_B0>0\n"
+            "3RECV_F0<0,3RECV_F0,3F0,3B0,3SEND_B0,3SEND_B0>0\n");
+  const MicrobatchId batch(0);
+  for (const int user : {1, 2, 3}) {
+    Draft without = draft;  // both ends of one gradient's transfer
+    std::erase(without.ranks[0], Action::recv_backward(StageId(0), batch, StageId(user)));
+    std::erase(without.ranks[static_cast<std::size_t>(user)],
+               Action::send_backward(StageId(user), batch, StageId(0)));
+    ASSERT_EQ(without.ranks[0].size() + 1, draft.ranks[0].size());
+    for (const SendMode mode : {SendMode::Buffered, SendMode::Ordered, SendMode::Blocking})
+      EXPECT_FALSE(validate(without).safe(mode)) << "the gradient from stage " << user;
+  }
+}
+
 TEST(SendRecv, SkipEdgesWithinARankNeedNoTransfer) {
   // Two ranks, stages 0 and 2 on rank 0.
   const Schedule schedule = make_schedule(ScheduleKind::LoopedBFS, {2, 2, 2});

@@ -131,7 +131,8 @@ TEST(Run, StopsAtALossThatIsNotFiniteAndNamesStageAndMicrobatch) {
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("step 3"), testing::HasSubstr("stage 1"),
-                                             testing::HasSubstr("microbatch 0"), testing::HasSubstr("nan")));
+                                             testing::HasSubstr("microbatch 0"), testing::HasSubstr("nan"),
+                                             testing::HasSubstr("parameter 'token.weight' holds nan")));
   }
   unsetenv("PENSTOCK_FAULT");
   RunOptions options = with({2, 1, 1, 4, "1F1B"});

@@ -96,7 +96,7 @@ TEST(TextData, GivesSequencesWithTheNextCharactersAsTargets) {
     const Batch part = data->training(step, 6, {2, 4});
     EXPECT_TRUE(torch::equal(part.args[0].toTensor(), inputs.narrow(0, 2, 2)));
     EXPECT_FALSE(torch::equal(data->training(step + 1, 6, {0, 6}).args[0].toTensor(), inputs));
-    const Batch held = data->validation(step, 2, {0, 2});
+    const Batch held = data->validation({2 * step, 2 * step + 2});
     EXPECT_NE(kept.find(row(held.args[0].toTensor(), 1)), std::string::npos);
   }
   EXPECT_THROW(text_data("too short", Vocabulary("too short"), {.length = 20}), UsageError);
@@ -111,7 +111,12 @@ TEST(TensorData, TakesExamplesInOrderAndWraps) {
   EXPECT_TRUE(torch::equal(batch.target.toTensor(), torch::tensor({40, 0, 10})));
   EXPECT_TRUE(torch::equal(batch.kwargs.at("mask").toTensor(), torch::tensor({4, 0, 1})));
   EXPECT_TRUE(torch::equal(batch.args[0].toTensor()[0], x[4]));
-  EXPECT_FALSE(data->has_validation());
+  EXPECT_EQ(data->validation_rows(), 0);
+  EXPECT_TRUE(torch::equal(data->training_target(3, 4).toTensor(), torch::tensor({30, 40, 0, 10})));
+  const auto kept = tensor_data({{"x", x}, {"mask", mask}, {"target", y}},
+                                {.positional = {"x"}, .keywords = {"mask"}, .validation = 0.5});
+  EXPECT_EQ(kept->validation_rows(), 2);
+  EXPECT_TRUE(torch::equal(kept->validation({0, 2}).target.toTensor(), torch::tensor({30, 40})));
   try {
     tensor_data({{"x", x}, {"target", y}}, {.positional = {"tokens"}});
     ADD_FAILURE() << "nothing was thrown";

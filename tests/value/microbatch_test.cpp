@@ -234,11 +234,53 @@ TEST(LossReduction, refuses_weights_that_mean_nothing) {
     return LossReduction::weighted([weight](const IValue&) { return weight; });
   };
   EXPECT_THROW(with(-1).seeds({1}, {IValue()}), UsageError);
-  EXPECT_THROW(with(0).seeds({1, 1}, {IValue(), IValue()}), UsageError);
   EXPECT_THROW(with(std::numeric_limits<double>::quiet_NaN()).seeds({1}, {IValue()}), UsageError);
   EXPECT_THROW(with(1).seeds({1, 1}, {IValue()}), UsageError);
   EXPECT_THROW(LossReduction::mean().seeds({}, {}), UsageError);
   EXPECT_THROW(LossReduction::reduce({}, {}), UsageError);
+  for (const double denominator : {-1.0, 0.0, std::numeric_limits<double>::infinity()})
+    EXPECT_THROW(with(1).seeds({1}, {IValue()}, denominator), UsageError) << denominator;
+  EXPECT_THROW(LossReduction::mean_over_valid_labels().seeds({1}, {tuple({})}), UsageError);
+}
+
+TEST(LossReduction, leaves_out_what_has_no_weight) {
+  const LossReduction reduction = LossReduction::weighted([](const IValue& t) { return t.toDouble(); });
+  const at::Tensor nan = torch::scalar_tensor(std::numeric_limits<double>::quiet_NaN()),
+                   three = torch::scalar_tensor(3.0), five = torch::scalar_tensor(5.0);
+  const auto seeds = reduction.seeds({4, 4}, {0.0, 2.0});
+  EXPECT_THAT(seeds, testing::ElementsAre(0.0, 1.0));
+  EXPECT_EQ(LossReduction::reduce({nan, three}, seeds).item<double>(), 3.0);
+  EXPECT_EQ(LossReduction::reduce({three, five, nan}, reduction.seeds({}, {1.0, 3.0, 0.0})).item<double>(),
+            3.0 / 4 + 5.0 * 3 / 4);
+  // No weight at all: nothing to learn from, and no NaN.
+  const auto none = reduction.seeds({4, 4}, {0.0, 0.0});
+  EXPECT_THAT(none, testing::ElementsAre(0.0, 0.0));
+  EXPECT_EQ(LossReduction::reduce({nan, nan}, none).item<double>(), 0.0);
+  // What has weight is not hidden.
+  EXPECT_TRUE(std::isnan(LossReduction::reduce({nan, three}, {0.5, 0.5}).item<double>()));
+}
+
+TEST(LossReduction, sums_with_and_without_targets) {
+  EXPECT_THAT(LossReduction::sum().seeds({3, 3, 2}, {}), testing::ElementsAre(1.0, 1.0, 1.0));
+  EXPECT_THAT(LossReduction::sum().seeds({}, {IValue(), IValue()}), testing::ElementsAre(1.0, 1.0));
+  EXPECT_EQ(LossReduction::sum().weight_of(torch::ones({3})), std::nullopt);
+  EXPECT_EQ(LossReduction::mean().weight_of(torch::ones({3})), std::nullopt);
+}
+
+TEST(LossReduction, divides_by_the_denominator_of_the_whole_batch) {
+  // Two parts of a batch, 1 and 5 valid labels: each is divided by 6 / 2, and their mean is the whole
+  // batch's.
+  const LossReduction reduction = LossReduction::mean_over_valid_labels();
+  const at::Tensor few = torch::tensor({7, -100, -100, -100}),
+                   many = torch::tensor({{1, 2, 3}, {-100, 4, 5}});
+  EXPECT_EQ(reduction.weight_of(few), 1.0);
+  EXPECT_EQ(reduction.weight_of(many), 5.0);
+  EXPECT_EQ(LossReduction::mean_over_valid_labels(7).weight_of(few), 3.0);
+  EXPECT_THAT(reduction.seeds({2, 2}, {few.slice(0, 0, 2), few.slice(0, 2)}, 3.0),
+              testing::ElementsAre(1.0 / 3, 0.0));
+  EXPECT_THAT(reduction.seeds({1, 1}, {many[0], many[1]}, 3.0), testing::ElementsAre(1.0, 2.0 / 3));
+  EXPECT_THAT(LossReduction::mean().seeds({3, 2}, {}, 10.0), testing::ElementsAre(0.3, 0.2));
+  EXPECT_THAT(reduction.seeds({2}, {few.slice(0, 2)}, 0.0), testing::ElementsAre(0.0));
 }
 
 }  // namespace

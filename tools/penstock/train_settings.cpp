@@ -58,7 +58,7 @@ void TrainSettings::declare(Settings& s) {
   s.add("--seed", seed_, "of first values, data order and random numbers");
   s.add("--validation", validation, "the share of the data that is kept for validation");
   s.add("--eval-every", run.eval_every, "steps between validations; 0: none");
-  s.add("--eval-batches", run.eval_batches, "batches of a validation");
+  s.add("--eval-batches", eval_batches, "batches of a validation at most; 0: all its rows [4; of a model 0]");
   s.choice<NanPolicy>("--on-nan", run.on_nan,
                       {{"stop", NanPolicy::Stop}, {"skip", NanPolicy::Skip}, {"ignore", NanPolicy::Ignore}},
                       "when a loss or gradient is not finite");
@@ -117,6 +117,7 @@ void TrainSettings::settle() {
       throw UsageError("there is no file " + quote(file, 200));
   run.steps = steps.value_or(built_in() ? 500 : 100);
   run.batch = batch.value_or(16);
+  run.eval_batches = eval_batches.value_or(built_in() ? 4 : 0);
   run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
   run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
   run.seed = static_cast<std::uint64_t>(seed_);

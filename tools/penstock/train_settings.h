@@ -18,7 +18,8 @@ namespace penstock::tool {
 struct TrainSettings {
   std::string model, data;
   RankRequest asked;
-  std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, warmup;
+  std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, warmup,
+      eval_batches;
   std::optional<double> rate;
   std::vector<std::string> split, tensor_plan;
   std::string backend = "auto", output, loss_output, config;

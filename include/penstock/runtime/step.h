@@ -9,6 +9,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <map>
+#include <optional>
 #include <vector>
 
 namespace penstock {
@@ -22,6 +23,12 @@ struct StepInput {
   Kwargs loss_kwargs{};  //!< further arguments of the loss
   //! Further keyword arguments for one stage, for example a mask or labels.
   std::map<StageId, Kwargs> stage_kwargs{};
+  //! What the weights of the microbatches' losses (PipelineOptions::reduction) are divided by, on the rank of
+  //! the last stage; without it, by their sum. For a batch of which this step is one of several parts, over
+  //! which gradients are averaged (replicas, accumulated steps): the sum over the whole batch divided by the
+  //! number of parts. Then the mean of the parts' losses and gradients is that of the whole batch, however
+  //! the weights are distributed.
+  std::optional<double> loss_denominator{};
 };
 
 struct StepResult {

@@ -19,6 +19,7 @@ struct Batch {
   Args args;
   Kwargs kwargs;
   c10::IValue target;
+  std::vector<std::string> names{};  //!< of `args`, for messages; may be empty
   std::int64_t examples = 0;
   std::int64_t tokens = 0;  //!< 0 where examples are no sequences
 };
@@ -34,9 +35,13 @@ class DataSource {
   virtual ~DataSource() = default;
   //! Of the batch of this step (from 1), which has `batch` rows.
   virtual Batch training(std::int64_t step, std::int64_t batch, Rows rows) const = 0;
-  //! Of batch number `index` (from 0) of the examples that are kept for validation.
-  virtual Batch validation(std::int64_t index, std::int64_t batch, Rows rows) const = 0;
-  virtual bool has_validation() const = 0;
+  //! The target of all its rows: what losses weigh is counted over the whole batch on every rank.
+  virtual c10::IValue training_target(std::int64_t step, std::int64_t batch) const {
+    return training(step, batch, {0, batch}).target;
+  }
+  //! How many rows are kept for validation, and some of them. Which row has which number is always the same.
+  virtual std::int64_t validation_rows() const = 0;
+  virtual Batch validation(Rows rows) const = 0;
 };
 
 //! The characters (bytes) of a text as numbers, by order of their codes.
@@ -60,7 +65,8 @@ struct TextOptions {
   std::uint64_t seed = 1;     //!< of the places that sequences begin at
 };
 
-//! Sequences from random places of a text; the target of each token is the next.
+//! Sequences from random places of a text; the target of each token is the next. Validation rows are the
+//! sequences that the kept share divides into, in an order that follows from the seed.
 std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary& vocabulary,
                                       const TextOptions& options);
 

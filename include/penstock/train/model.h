@@ -52,6 +52,9 @@ class Model {
   //! For the stages that it is cut into now.
   virtual ModelState state() const { return {}; }
   virtual LossFunction loss() const = 0;
+  //! What the loss is a mean of; the run's losses and gradients are that mean over the whole batch, over all
+  //! microbatches, accumulated parts and replicas. A sum is not supported.
+  virtual LossReduction reduction() const { return LossReduction::mean(); }
   //! One line: `GPT, 4 layers of width 128, 0.8 M parameters`.
   virtual std::string describe() const = 0;
   //! Whether microbatches of so many rows can be run; UsageError says which can.

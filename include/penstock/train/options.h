@@ -74,8 +74,8 @@ struct RunOptions {
   double grad_clip = 0;         //!< 0: none
   Precision precision = Precision::Float32;
   std::uint64_t seed = 1;
-  std::int64_t eval_every = 0;  //!< 0: never
-  std::int64_t eval_batches = 4;
+  std::int64_t eval_every = 0;    //!< 0: never
+  std::int64_t eval_batches = 0;  //!< of `batch` rows, at most; 0: all validation rows
   NanPolicy on_nan = NanPolicy::Stop;
   std::string log_json;  //!< a file; empty: none
   std::string timeline;  //!< an HTML page

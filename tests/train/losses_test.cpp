@@ -1,0 +1,354 @@
+// Losses of whole batches: labels that are ignored, validation rows, and values that are not finite, in every
+// topology against a dense computation of the formula.
+#include "support/program.h"
+
+#include <penstock/base/error.h>
+#include <penstock/checkpoint/safetensors.h>
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/train/trainer.h>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace penstock::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Tensors = std::map<std::string, at::Tensor>;
+
+constexpr std::int64_t kIgnored = -100;
+
+std::string archive(const std::string& name) {
+  return PENSTOCK_SOURCE_DIR "/tests/train/archives/" + name;
+}
+
+// The mean of the negative log-likelihoods of the valid labels; 0 where there are none.
+at::Tensor mean_over_valid(const at::Tensor& logits, const at::Tensor& target) {
+  const at::Tensor labels = target.flatten(), valid = labels.ne(kIgnored);
+  const at::Tensor each = -at::log_softmax(logits.flatten(0, -2), 1)
+                               .gather(1, at::where(valid, labels, at::zeros_like(labels)).unsqueeze(1))
+                               .squeeze(1);
+  return (each * valid).sum() / std::max<std::int64_t>(valid.sum().item<std::int64_t>(), 1);
+}
+
+// The whole model in one piece.
+class Dense {
+ public:
+  explicit Dense(const std::string& model)
+      : pipe_(load_pt2(archive(model + ".pt2"), SplitPolicy([](const Graph&) { return Cuts{}; }))),
+        module_(pipe_.stage_module(0)),
+        language_(model != "mlp") {}
+
+  at::Tensor loss(const Tensors& data, const at::Tensor& rows) const {
+    const auto of = [&](const char* name) { return data.at(name).index_select(0, rows); };
+    if (!language_)
+      return (module_->forward({of("input")}, {}).output.toTensor() - of("target")).square().mean();
+    const StageResult result = module_->forward({of("tokens")}, {{"weight", of("weight")}});
+    return mean_over_valid(result.output.toGenericDict().at("logits").toTensor(), of("target"));
+  }
+
+  struct Curve {
+    std::vector<double> losses, norms;
+  };
+  // SGD over batches in order.
+  Curve train(const Tensors& data, std::int64_t count, std::int64_t batch, std::int64_t steps, double rate) {
+    Curve curve;
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const at::Tensor value = loss(data, at::arange(step * batch, (step + 1) * batch).remainder(count));
+      value.backward();
+      double squares = 0;
+      const at::NoGradGuard no_grad;
+      for (const NamedTensor& item : module_->parameters()) {
+        at::Tensor parameter = item.tensor;
+        squares += parameter.grad().square().sum().item<double>();
+        parameter.sub_(parameter.grad(), rate);
+        parameter.mutable_grad() = at::Tensor();
+      }
+      curve.losses.push_back(value.item<double>());
+      curve.norms.push_back(std::sqrt(squares));
+    }
+    return curve;
+  }
+
+ private:
+  Pipe pipe_;
+  std::shared_ptr<StageModule> module_;
+  bool language_;
+};
+
+class Watcher : public Observer {
+ public:
+  void stepped(const StepRecord& record) override { records.push_back(record); }
+  void noted(const std::string& text) override { notes.push_back(text); }
+  std::vector<StepRecord> records;
+  std::vector<std::string> notes;
+};
+
+RunResult run_archive(const std::string& model, const Tensors& tensors, const RunOptions& options,
+                      Observer* observer = nullptr, double validation = 0) {
+  RunResult result;
+  run_thread_ranks(options.parallel.ranks(), [&](World& world) {
+    const ArchiveModel loaded = archive_model(
+        {.file = archive(model + ".pt2"), .loss = model == "mlp" ? LossKind::Mse : LossKind::CrossEntropy});
+    const auto data = tensor_data(tensors, {loaded.positional, loaded.keywords, validation});
+    RunResult mine = run(world, *loaded.model, *data, options, {.observer = observer});
+    if (world.rank().value == 0) result = std::move(mine);
+  });
+  return result;
+}
+
+RunOptions sgd(const ParallelOptions& parallel, std::int64_t batch, std::int64_t accumulate = 1) {
+  RunOptions options;
+  options.parallel = parallel;
+  options.batch = batch;
+  options.accumulate = accumulate;
+  options.steps = 3;
+  options.optimizer.kind = OptimizerKind::Sgd;
+  options.rate.rate = 0.5;
+  return options;
+}
+
+struct Topology {
+  ParallelOptions parallel;
+  std::int64_t accumulate = 1;
+};
+
+std::string text_of(const Topology& t) {
+  const ParallelOptions& p = t.parallel;
+  return "pp " + std::to_string(p.pp) + " tp " + std::to_string(p.tp) + " dp " + std::to_string(p.dp) +
+         (p.sharding == Sharding::Full ? " sharded " : " ") + p.schedule + " M " +
+         std::to_string(p.microbatches) + " A " + std::to_string(t.accumulate);
+}
+
+// A batch of 20: down to 5 rows in 2 microbatches for each part of each replica.
+const std::vector<Topology>& topologies() {
+  static const std::vector<Topology> all = {
+      {{.pp = 1, .schedule = "GPipe", .microbatches = 1}},
+      {{.pp = 1, .schedule = "GPipe", .microbatches = 3}},
+      {{.pp = 2, .schedule = "1F1B", .microbatches = 6}},
+      {{.pp = 2, .schedule = "ZBVZeroBubble", .microbatches = 4}, 2},
+      {{.pp = 3, .schedule = "ZB1P", .microbatches = 3}},
+      {{.pp = 1, .schedule = "GPipe", .microbatches = 2}, 5},
+      {{.pp = 1, .dp = 2, .schedule = "GPipe", .microbatches = 3}},
+      {{.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}, 2},
+      {{.pp = 2, .dp = 2, .sharding = Sharding::Full, .schedule = "ZB1P", .microbatches = 2}, 2},
+      {{.pp = 1, .tp = 2, .schedule = "GPipe", .microbatches = 3}, 2},
+      {{.pp = 2, .tp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}, 2}};
+  return all;
+}
+
+Tensors with_ignored(std::uint64_t seed, double share) {
+  Tensors data = load_safetensors(archive("language.safetensors"));
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  at::Tensor target = data.at("target").clone();
+  target.masked_fill_(at::rand(target.sizes(), generator).lt(share), kIgnored);
+  // Rows 10 to 14 are whole microbatches and a whole part of a replica.
+  if (seed % 2 == 1) target.narrow(0, 10, 5).fill_(kIgnored);
+  data["target"] = target;
+  return data;
+}
+
+TEST(IgnoredLabels, LossesAndGradientsAreThoseOfTheWholeBatchInEveryTopology) {
+  at::set_num_threads(1);
+  for (const auto& [seed, share] : {std::pair{1U, 0.1}, {2U, 0.5}, {3U, 0.9}}) {
+    const Tensors data = with_ignored(seed, share);
+    const auto expected = Dense("language").train(data, 20, 20, 3, 0.5);
+    for (const Topology& topology : topologies()) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", " + text_of(topology));
+      Watcher watcher;
+      run_archive("language", data, sgd(topology.parallel, 20, topology.accumulate), &watcher);
+      ASSERT_EQ(watcher.records.size(), 3U);
+      for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_NEAR(watcher.records[i].loss, expected.losses[i], 1e-5);
+        EXPECT_NEAR(watcher.records[i].grad_norm, expected.norms[i], 1e-5);
+      }
+    }
+  }
+}
+
+// The built-in model computes its loss on logits that stay cut over tensor-parallel ranks.
+class MaskedText : public DataSource {
+ public:
+  Batch training(std::int64_t step, std::int64_t batch, Rows rows) const override {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(step));
+    const at::Tensor tokens = at::randint(11, {batch, 8}, generator, at::kLong);
+    at::Tensor target = tokens.roll(1, 1).masked_fill(at::rand({batch, 8}, generator).lt(0.4), kIgnored);
+    target.narrow(0, 2, 3).fill_(kIgnored);
+    const std::int64_t count = rows.end - rows.begin;
+    return {
+        {tokens.narrow(0, rows.begin, count)}, {}, target.narrow(0, rows.begin, count), {}, count, 8 * count};
+  }
+  std::int64_t validation_rows() const override { return 0; }
+  Batch validation(Rows) const override { return {}; }
+};
+
+TEST(IgnoredLabels, CountForTheBuiltInModelAlike) {
+  at::set_num_threads(1);
+  const auto losses = [](const ParallelOptions& parallel, std::int64_t accumulate) {
+    RunResult result;
+    run_thread_ranks(parallel.ranks(), [&](World& world) {
+      const auto model = gpt_model({.vocabulary = 11, .context = 8, .layers = 2, .heads = 2, .width = 16}, 1);
+      RunResult mine = run(world, *model, MaskedText(), sgd(parallel, 8, accumulate));
+      if (world.rank().value == 0) result = std::move(mine);
+    });
+    return result.losses;
+  };
+  const auto whole = losses({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 1);
+  for (const auto& topology :
+       {Topology{{.pp = 1, .schedule = "GPipe", .microbatches = 8}},
+        Topology{{.pp = 1, .tp = 2, .schedule = "GPipe", .microbatches = 8}},
+        Topology{{.pp = 2, .tp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}, 2}}) {
+    const auto parts = losses(topology.parallel, topology.accumulate);
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-5) << text_of(topology);
+  }
+}
+
+TEST(IgnoredLabels, ABatchWithoutAnyOtherChangesNothingAndIsNoted) {
+  at::set_num_threads(1);
+  Tensors data = with_ignored(2, 0.5);
+  data.at("target").narrow(0, 4, 4).fill_(kIgnored);  // step 2 of batches of 4
+  const auto expected = Dense("language").train(data, 20, 4, 3, 0.5);
+  EXPECT_EQ(expected.norms[1], 0);
+  for (const Topology& topology :
+       {Topology{{.pp = 1, .schedule = "GPipe", .microbatches = 2}},
+        Topology{{.pp = 2, .dp = 2, .schedule = "ZB1P", .microbatches = 1}},
+        Topology{{.pp = 1, .dp = 2, .sharding = Sharding::Full, .schedule = "GPipe", .microbatches = 1}}}) {
+    SCOPED_TRACE(text_of(topology));
+    Watcher watcher;
+    run_archive("language", data, sgd(topology.parallel, 4), &watcher);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(watcher.records.at(i).loss, expected.losses[i], 1e-5);
+      EXPECT_NEAR(watcher.records[i].grad_norm, expected.norms[i], 1e-5);
+    }
+    EXPECT_EQ(watcher.records[1].loss, 0);
+    EXPECT_THAT(watcher.notes, testing::Contains(HasSubstr("step 2: every label of the batch is ignored")));
+  }
+}
+
+// 20 rows, of which some are kept; batches that they fill, fill in part, or do not even fill once.
+TEST(Validation, IsExactOverItsRowsWhateverTheBatchSizeAndTopology) {
+  at::set_num_threads(1);
+  const Tensors language = with_ignored(4, 0.3), mlp = load_safetensors(archive("mlp.safetensors"));
+  for (const auto& [kept, batch] : {std::pair{7, 4}, {7, 8}, {5, 12}, {8, 8}, {2, 8}}) {
+    for (const std::string model : {"language", "fixed", "mlp"}) {
+      const Tensors& data = model == "mlp" ? mlp : language;
+      for (const Topology& topology :
+           {Topology{{.pp = 1, .schedule = "GPipe", .microbatches = 1}},
+            Topology{{.pp = 2, .schedule = "1F1B", .microbatches = 2}},
+            Topology{{.pp = 1, .dp = 2, .schedule = "GPipe", .microbatches = 1}},
+            Topology{{.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 1}, 2}}) {
+        const std::int64_t rows = batch / topology.parallel.dp / topology.accumulate;
+        const bool fits = model == "fixed" ? rows == 4 * topology.parallel.microbatches
+                                           : rows >= 2 * topology.parallel.microbatches;
+        if (!fits) continue;
+        SCOPED_TRACE(model + ", " + std::to_string(kept) + " rows in batches of " + std::to_string(batch) +
+                     ", " + text_of(topology));
+        RunOptions options = sgd(topology.parallel, batch, topology.accumulate);
+        options.steps = options.eval_every = 1;
+        options.rate.rate = 0;
+        const RunResult result = run_archive(model, data, options, nullptr, (kept + 0.5) / 20);
+        const double expected =
+            Dense(model == "fixed" ? "language" : model).loss(data, at::arange(20 - kept, 20)).item<double>();
+        ASSERT_TRUE(result.validation);
+        EXPECT_NEAR(*result.validation, expected, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(Validation, TakesAsManyBatchesAsAskedForAndNotesLabelsThatAreAllIgnored) {
+  at::set_num_threads(1);
+  Tensors data = with_ignored(6, 0.3);
+  RunOptions options = sgd({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 4);
+  options.steps = options.eval_every = 1;
+  options.rate.rate = 0;
+  options.eval_batches = 2;
+  const RunResult limited = run_archive("language", data, options, nullptr, 0.5);
+  EXPECT_NEAR(limited.validation.value(), Dense("language").loss(data, at::arange(10, 18)).item<double>(),
+              1e-5);
+  data.at("target").narrow(0, 10, 10).fill_(kIgnored);
+  Watcher watcher;
+  EXPECT_FALSE(run_archive("language", data, options, &watcher, 0.5).validation);
+  EXPECT_THAT(watcher.notes, testing::Contains(HasSubstr("there is no validation loss")));
+}
+
+// Rows of a text have fixed numbers, and each sequence of the kept share is one.
+TEST(Validation, OfATextCoversItsKeptShareOnce) {
+  const std::string text = generated_text(3000);
+  const Vocabulary vocabulary(text);
+  const auto data = text_data(text, vocabulary, {.length = 7, .validation = 0.2, .seed = 3});
+  const std::size_t kept = text.size() / 5, begin = text.size() - kept;
+  const auto rows = static_cast<std::int64_t>((kept - 1) / 7);
+  ASSERT_EQ(data->validation_rows(), rows);
+  const at::Tensor all = data->validation({0, rows}).args[0].toTensor();
+  std::multiset<std::string> seen, expected;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const at::Tensor alone = data->validation({row, row + 1}).args[0].toTensor()[0];
+    EXPECT_TRUE(at::equal(alone, all[row]));
+    seen.insert(
+        vocabulary.decode({alone.const_data_ptr<std::int64_t>(), alone.const_data_ptr<std::int64_t>() + 7}));
+    expected.insert(text.substr(begin + 7 * static_cast<std::size_t>(row), 7));
+  }
+  EXPECT_EQ(seen, expected);
+}
+
+std::string error_of(const std::string& model, const Tensors& data, const RunOptions& options) {
+  try {
+    run_archive(model, data, options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(NotFinite, NamesTheDataItsMicrobatchStageAndFirstOperator) {
+  at::set_num_threads(1);
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const Tensors clean = load_safetensors(archive("mlp.safetensors"));
+  Tensors data = clean;
+  data["input"] = clean.at("input").clone();
+  data["input"][5][2] = nan;
+  // Rows 4 and 5 of 8 are the third of four microbatches.
+  const RunOptions options = sgd({.pp = 2, .schedule = "1F1B", .microbatches = 4}, 8);
+  EXPECT_THAT(
+      error_of("mlp", data, options),
+      AllOf(HasSubstr("step 1"), HasSubstr("the data's 'input' holds nan in row 5 of the batch"),
+            HasSubstr("stage 0, microbatch 2, tensor input, op aten::linear"), HasSubstr("of module 0")));
+  // In the second part of the second replica: rows 6 and 7.
+  data["input"] = clean.at("input").clone();
+  data["input"][7][0] = inf;
+  EXPECT_THAT(
+      error_of("mlp", data, sgd({.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 1}, 8, 2)),
+      AllOf(HasSubstr("every forward and its loss are finite, but the data's 'input' holds inf in row 7"),
+            HasSubstr("part 1 of the batch, replica 1"), HasSubstr("stage 0, microbatch 0")));
+  data = clean;
+  data["target"] = clean.at("target").clone();
+  data["target"][2][1] = nan;
+  EXPECT_THAT(error_of("mlp", data, options),
+              AllOf(HasSubstr("the data's 'target' holds nan in row 2 of the batch"),
+                    HasSubstr("stage 1, microbatch 1, tensor target, op aten::mse_loss")));
+}
+
+TEST(NotFinite, NamesAKeywordInTheStageThatReadsIt) {
+  at::set_num_threads(1);
+  Tensors data = with_ignored(1, 0.1);  // rows 10 to 14 have no valid label, and a loss that is NaN
+  data["weight"] = data.at("weight").clone();
+  data["weight"][6] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(error_of("language", data, sgd({.pp = 2, .schedule = "1F1B", .microbatches = 10}, 20)),
+              AllOf(HasSubstr("the data's 'weight' holds nan in row 6 of the batch"),
+                    HasSubstr("stage 0, microbatch 3, tensor weight, op aten::unsqueeze")));
+  // Without the NaN, the microbatches that do not count are no reason to stop.
+  data["weight"][6] = 1.0F;
+  EXPECT_EQ(error_of("language", data, sgd({.pp = 2, .schedule = "1F1B", .microbatches = 10}, 20)),
+            "nothing was thrown");
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,9 +1,12 @@
 // Limits of file descriptors.
 #include "comm/descriptors.h"
 
+#include "comm/sockets.h"
+
 #include <penstock/base/error.h>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -30,6 +33,14 @@ void raise_descriptor_limit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough) return;
   limit.rlim_cur = std::min(limit.rlim_max, enough);
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+bool out_of_descriptors() {
+  constexpr rlim_t ample = 4096;  // beyond, only strangers use them up, and a job that runs needs no more
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= ample) return false;
+  const Fd one(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return !one && errno == EMFILE;
 }
 
 void require_descriptors(int count, const std::string& purpose) {

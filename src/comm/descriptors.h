@@ -10,6 +10,9 @@ namespace penstock {
 //! to a listening port each cost a descriptor. Child processes inherit it.
 void raise_descriptor_limit();
 
+//! Whether the limit is so low that a job may reach it by itself, and it is reached.
+bool out_of_descriptors();
+
 //! CommError, with the limit and the number in use, unless `count` more can be opened for `purpose`.
 void require_descriptors(int count, const std::string& purpose);
 

@@ -205,6 +205,7 @@ class Attempt {
     for (Child& child : children_) look_whether_stopped(child);
     if (!alive() && !all_ended_) all_ended_ = Clock::now();
     look_at_other_nodes();
+    look_at_descriptors();
     if (!stopping_ && Clock::now() > deadline_) {
       timed_out_ = true;
       stop(std::chrono::milliseconds(0));
@@ -300,6 +301,16 @@ class Attempt {
     if (!known) return;
     cause_ = known->cause;
     fail(known->rank);
+  }
+
+  // Without any, ranks cannot connect to the store here, and would try for minutes.
+  void look_at_descriptors() {
+    if (stopping_ || !out_of_descriptors()) return;
+    cause_ =
+        "the launcher has too few file descriptors for the ranks' connections to its store; raise the limit, "
+        "for example with `ulimit -n 4096`";
+    nodes_.publish_death(number_, {std::nullopt, cause_});
+    fail(std::nullopt);
   }
 
   void pass_on(int number) {

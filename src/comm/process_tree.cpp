@@ -30,7 +30,7 @@ std::string environment_of(pid_t pid) {
   const Fd file(open(("/proc/" + std::to_string(pid) + "/environ").c_str(), O_RDONLY | O_CLOEXEC));
   std::string all;
   std::array<char, 8192> buffer{};
-  for (ssize_t got = 0; file && (got = read(file.get(), buffer.data(), buffer.size())) > 0;)
+  for (ssize_t got = 0; file && (got = ::read(file.get(), buffer.data(), buffer.size())) > 0;)
     all.append(buffer.data(), static_cast<std::size_t>(got));
   return all;
 }
@@ -98,7 +98,7 @@ Told listen_until_end(int pipe) {
   std::string line;
   std::array<char, 512> buffer{};
   for (;;) {
-    const ssize_t got = read(pipe, buffer.data(), buffer.size());
+    const ssize_t got = ::read(pipe, buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return told;
     for (const char c : std::string_view(buffer.data(), static_cast<std::size_t>(got))) {
@@ -171,7 +171,7 @@ Guardian::~Guardian() {
 
 void Guardian::tell(char what, const std::string& text) {
   const std::string line = what + text + "\n";
-  [[maybe_unused]] const auto written = write(pipe_, line.data(), line.size());
+  [[maybe_unused]] const auto written = ::write(pipe_, line.data(), line.size());
 }
 
 }  // namespace penstock

@@ -18,10 +18,15 @@ extern char** environ;
 namespace penstock {
 namespace {
 
+std::string reason_of(int error) {
+  return std::string(std::strerror(error)) +
+         (error == EMFILE || error == ENFILE ? "; raise the limit, for example with `ulimit -n 4096`" : "");
+}
+
 std::pair<Fd, Fd> make_pipe() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw CommError(std::string("cannot make a pipe: ") + std::strerror(errno));
+    throw CommError("cannot make a pipe for a rank: " + reason_of(errno));
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
@@ -50,24 +55,6 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 }  // namespace
 
-bool LineReader::read(int fd, const std::function<void(std::string_view)>& on_line) {
-  std::array<char, 65536> buffer{};
-  const auto count = ::read(fd, buffer.data(), buffer.size());
-  if (count < 0) return errno == EINTR || errno == EAGAIN;
-  if (count == 0) {
-    if (!partial_.empty()) on_line(partial_);
-    partial_.clear();
-    return false;
-  }
-  partial_.append(buffer.data(), static_cast<std::size_t>(count));
-  std::size_t begin = 0;
-  for (std::size_t end = 0; (end = partial_.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    on_line(std::string_view(partial_).substr(begin, end - begin));
-  }
-  partial_.erase(0, begin);
-  return true;
-}
-
 ChildProcess start_child(const std::vector<std::string>& command,
                          const std::map<std::string, std::string>& environment, const std::string& out_path,
                          const std::string& err_path) {
@@ -77,6 +64,11 @@ ChildProcess start_child(const std::vector<std::string>& command,
   if (!out_path.empty()) out_write = open_output(out_path);
   if (!err_path.empty()) err_write = open_output(err_path);
   const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null) throw CommError("cannot open /dev/null for a rank: " + reason_of(errno));
+  for (const Fd* const pipe : {&out_read, &err_read}) {
+    if (fcntl(pipe->get(), F_SETFL, O_NONBLOCK) != 0)
+      throw CommError("cannot set up the output of a rank: " + reason_of(errno));
+  }
 
   // All memory is made before the fork: the child of a threaded process may only make system calls.
   std::vector<std::string> arguments = command;
@@ -85,7 +77,7 @@ ChildProcess start_child(const std::vector<std::string>& command,
   const std::vector<char*> envp = pointers(variables);
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0) throw CommError(std::string("cannot fork: ") + std::strerror(errno));
+  if (pid < 0) throw CommError("cannot start the process of a rank: " + reason_of(errno));
   if (pid == 0) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -94,10 +86,9 @@ ChildProcess start_child(const std::vector<std::string>& command,
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) signal(number, SIG_DFL);
-    dup2(null.get(), STDIN_FILENO);
-    dup2(out_write.get(), STDOUT_FILENO);
-    dup2(err_write.get(), STDERR_FILENO);
-    execvpe(argv[0], argv.data(), envp.data());
+    if (dup2(null.get(), STDIN_FILENO) >= 0 && dup2(out_write.get(), STDOUT_FILENO) >= 0 &&
+        dup2(err_write.get(), STDERR_FILENO) >= 0)
+      execvpe(argv[0], argv.data(), envp.data());
     const int error = errno;
     [[maybe_unused]] const auto written = write(failure_write.get(), &error, sizeof error);
     _exit(127);

@@ -2,32 +2,21 @@
 // parent.
 #pragma once
 
+#include "comm/line_reader.h"
 #include "comm/sockets.h"
 
 #include <sys/types.h>
 
-#include <functional>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace penstock {
 
-//! Splits a stream of bytes into lines.
-class LineReader {
- public:
-  //! Reads what is there; false at the end of the stream (a last line without newline is given too).
-  bool read(int fd, const std::function<void(std::string_view)>& on_line);
-
- private:
-  std::string partial_;
-};
-
 struct ChildProcess {
   pid_t pid = -1;
-  Fd pidfd;  //!< readable once the process has ended
-  Fd out, err;
+  Fd pidfd;     //!< readable once the process has ended; none where the system refuses one
+  Fd out, err;  //!< non-blocking
   LineReader out_lines, err_lines;
 };
 

@@ -47,6 +47,7 @@ std::optional<RankEnvironment> read_environment(const EnvironmentLookup& lookup)
     found.attempt = static_cast<int>(parse_number("TORCHELASTIC_RESTART_COUNT", attempt, most));
   }
   if (const char* agent = lookup("TORCHELASTIC_USE_AGENT_STORE")) found.launcher_hosts_store = agent == std::string("True");
+  if (const char* secret = lookup(kSecretVariable)) found.secret = JobSecret::parse(secret);
   if (found.world_size == 1 && lookup("MASTER_PORT") == nullptr) return found;
   found.master_address = required(lookup, "MASTER_ADDR");
   found.master_port = static_cast<std::uint16_t>(parse_number("MASTER_PORT", required(lookup, "MASTER_PORT"), 65535));

@@ -1,6 +1,8 @@
 // The environment that torchrun and `penstock run` give a rank, read strictly.
 #pragma once
 
+#include "comm/job_secret.h"
+
 #include <penstock/base/ids.h>
 
 #include <cstdint>
@@ -18,6 +20,7 @@ struct RankEnvironment {
   std::uint16_t master_port = 0;
   bool launcher_hosts_store = false;  //!< else rank 0 does
   int attempt = 0;                    //!< how often the launcher has restarted the job
+  JobSecret secret;                   //!< none where the launcher gives none (torchrun, mpirun)
 };
 
 //! Looks a variable up; null where it is unset.

@@ -1,5 +1,6 @@
 // The only file that sees Gloo's headers. Debian's are older than the Gloo inside libtorch, so no Gloo type
 // is used by value here, and a test checks that this object defines none of Gloo's classes.
+#include "comm/descriptors.h"
 #include "comm/gloo_transport.h"
 #include "comm/rendezvous.h"
 
@@ -64,6 +65,9 @@ class GlooTransport : public Transport {
   c10::intrusive_ptr<c10d::Backend> connect(Domain& domain, const std::string& name,
                                             const std::vector<int>& members, int me) override {
     const std::string key = prefix_ + "group/" + name;
+    // Two connections for each member, a store's, and what the device and libtorch open for a moment. Gloo says
+    // nothing of descriptors that it does not get, and the others wait.
+    require_descriptors(10 + 2 * static_cast<int>(members.size()), "group " + name);
     await_members(*store_, domain, key, members, join_timeout_);
 
     // Connecting blocks until every member is there, and cannot be ended: it runs on a thread that can be

@@ -3,12 +3,11 @@
 
 #include "comm/monitor.h"
 #include "comm/sockets.h"
+#include "comm/store_client.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/log.h>
 #include <penstock/base/text.h>
-
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cstdio>
 #include <thread>
@@ -20,6 +19,10 @@ namespace {
 std::chrono::milliseconds silence_limit() {
   return heartbeat_limit() + std::chrono::seconds(2);
 }
+
+// Where node 0 publishes the secret, for all to read, or a proof of it.
+constexpr const char* kSecretKey = "penstock/secret";
+constexpr std::size_t kSecretDigits = 32;
 
 constexpr const char* kCutOff =
     "node 0 cannot be reached any more: its launcher is gone, or the network is cut";
@@ -47,25 +50,28 @@ std::string node_key(const char* what, int node) {
 LaunchNodes::LaunchNodes(const LaunchOptions& options)
     : nodes_(options.nodes), node_(options.node_rank), host_(options.host) {
   const std::string place = host_ + ":" + std::to_string(options.port);
-  c10d::TCPStoreOptions tcp;
-  tcp.port = options.port;
-  tcp.isServer = node_ == 0;
-  tcp.waitWorkers = false;
-  tcp.timeout = options.join_timeout;
+  StoreOptions store_options{.host = host_, .port = options.port, .hosts = node_ == 0};
+  store_options.only_here = nodes_ == 1 || is_loopback(host_);
+  store_options.timeout = options.join_timeout;
+  c10::intrusive_ptr<c10d::TCPStore> store;
   try {
     if (node_ != 0 && !connect_to({host_, options.port}, kSoon).connection)
       say_waiting("node 0 at " + place, options.join_timeout);
-    const auto store = c10::make_intrusive<c10d::TCPStore>(host_, tcp);
+    store = open_store(store_options);
     port_ = store->getPort();
-    store_ = store;
-    break_when_cut(port_, kCutLimit);
   } catch (const std::exception& e) {
-    throw CommError(
-        "the store at " + place + (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") + words_of(e),
-        {}, "check --rendezvous; every node names the address of node 0");
+    const auto* ours = dynamic_cast<const Error*>(&e);
+    throw CommError("the store at " + place + (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") +
+                        (ours != nullptr ? ours->message() : words_of(e)),
+                    {},
+                    ours != nullptr && !ours->hint().empty()
+                        ? ours->hint()
+                        : "check --rendezvous; every node names the address of node 0");
   }
   pulses_.resize(static_cast<std::size_t>(nodes_));
   try {
+    secret_ = agree_on_secret(*store, options);
+    store_ = secret_.protect(store);
     store_->set(node_key("ranks", node_), std::to_string(options.ranks));
     await_all(options.join_timeout);
   } catch (const c10::Error& e) {
@@ -73,21 +79,49 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
   }
 }
 
+// Node 0 makes it, unless all have it from a file: then only a signature is published, to tell a wrong file.
+JobSecret LaunchNodes::agree_on_secret(c10d::Store& store, const LaunchOptions& options) {
+  const bool from_file = !options.token_file.empty();
+  JobSecret secret;
+  if (from_file) {
+    secret = JobSecret::from_file(options.token_file);
+  } else if (node_ == 0) {
+    secret = JobSecret::random();
+  }
+  if (nodes_ == 1) return secret;
+  const std::string proof = secret.sign("penstock token file");
+  if (node_ == 0) {
+    store.set(kSecretKey, from_file ? proof : secret.text());
+    return secret;
+  }
+  await_key(store, kSecretKey, 0, options.join_timeout);
+  const std::string published = store.get_to_str(kSecretKey);
+  if (from_file && published == proof) return secret;
+  if (!from_file && published.size() == kSecretDigits) return JobSecret::parse(published);
+  throw UsageError(from_file ? "this node's token file is not that of node 0"
+                             : "node 0 has a token file, and this node has none",
+                   {}, "give every node the same token file, or none of them one");
+}
+
+// Waits for what that node writes.
+void LaunchNodes::await_key(c10d::Store& store, const std::string& key, int node,
+                            std::chrono::milliseconds limit) {
+  const std::string name = "node " + std::to_string(node);
+  while (!store.check({key})) {
+    const auto waited = Clock::now() - started_;
+    if (waited > limit) throw TimeoutError(name + " did not join within " + limit_text(limit));
+    if (waited > kSoon && !said_waiting_) {
+      say_waiting(name, limit);
+      said_waiting_ = true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 // Learns of each node's ranks.
 void LaunchNodes::await_all(std::chrono::milliseconds limit) {
-  const auto start = Clock::now();
-  bool said = false;
   for (int node = 0; node < nodes_; ++node) {
-    const std::string name = "node " + std::to_string(node);
-    while (!store_->check({node_key("ranks", node)})) {
-      const auto waited = Clock::now() - start;
-      if (waited > limit) throw TimeoutError(name + " did not join within " + limit_text(limit));
-      if (waited > kSoon && !said) {
-        say_waiting(name, limit);
-        said = true;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
+    await_key(*store_, node_key("ranks", node), node, limit);
     const int ranks = std::stoi(store_->get_to_str(node_key("ranks", node)));
     if (node < node_) first_rank_ += ranks;
     world_size_ += ranks;

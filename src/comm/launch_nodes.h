@@ -3,6 +3,7 @@
 #pragma once
 
 #include "comm/failure.h"
+#include "comm/job_secret.h"
 
 #include <penstock/comm/launcher.h>
 
@@ -23,6 +24,8 @@ class LaunchNodes {
   int world_size() const { return world_size_; }
   const std::string& host() const { return host_; }
   std::uint16_t port() const { return port_; }
+  //! The same on every node.
+  const JobSecret& secret() const { return secret_; }
 
   //! Tells ranks and launchers that a rank of this node has ended badly; the first one stays.
   void publish_death(int attempt, const Failure& failure);
@@ -50,6 +53,8 @@ class LaunchNodes {
   template <class Question>
   auto ask(const Question& question) -> decltype(question());
   std::optional<Failure> failure_at(const std::string& key);
+  JobSecret agree_on_secret(c10d::Store& store, const LaunchOptions& options);
+  void await_key(c10d::Store& store, const std::string& key, int node, std::chrono::milliseconds limit);
   void await_all(std::chrono::milliseconds limit);
   bool silent(int node);
   bool wait_for_ends(int attempt, bool here);
@@ -61,6 +66,9 @@ class LaunchNodes {
   int world_size_ = 0;
   c10::intrusive_ptr<c10d::Store> store_;
   std::uint16_t port_ = 0;
+  JobSecret secret_;
+  Clock::time_point started_ = Clock::now();
+  bool said_waiting_ = false;
   std::int64_t beats_ = 0;
   std::vector<Pulse> pulses_;
   std::string gone_;

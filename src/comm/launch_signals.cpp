@@ -19,7 +19,22 @@ void on_signal(int number) {
   [[maybe_unused]] const auto written = write(signal_pipe.load(), &byte, 1);
 }
 
+// Whether it was so and now is not.
+bool change_disposition(int number, void (*from)(int), void (*to)(int)) {
+  struct sigaction now {};
+  if (sigaction(number, nullptr, &now) != 0 || now.sa_handler != from) return false;
+  return std::signal(number, to) != SIG_ERR;
+}
+
 }  // namespace
+
+QuietSignals::QuietSignals()
+    : pipe_(change_disposition(SIGPIPE, SIG_DFL, SIG_IGN)), child_(change_disposition(SIGCHLD, SIG_IGN, SIG_DFL)) {}
+
+QuietSignals::~QuietSignals() {
+  if (pipe_) std::signal(SIGPIPE, SIG_DFL);
+  if (child_) std::signal(SIGCHLD, SIG_IGN);
+}
 
 SignalCatcher::SignalCatcher(bool on) : on_(on) {
   std::array<int, 2> ends{};

@@ -1,4 +1,4 @@
-// While it lives, SIGINT, SIGTERM and SIGHUP do not end this process but can be read from a descriptor.
+// The launcher's signals.
 #pragma once
 
 #include "comm/sockets.h"
@@ -8,6 +8,20 @@
 
 namespace penstock {
 
+//! While it lives, a write to a connection or pipe whose other end is gone is an error and does not end this
+//! process, and the end of a child can be waited for. Handlers of the user's are left alone.
+class QuietSignals {
+ public:
+  QuietSignals();
+  ~QuietSignals();
+  QuietSignals(const QuietSignals&) = delete;
+  QuietSignals& operator=(const QuietSignals&) = delete;
+
+ private:
+  bool pipe_ = false, child_ = false;
+};
+
+//! While it lives, SIGINT, SIGTERM and SIGHUP do not end this process but can be read from a descriptor.
 class SignalCatcher {
  public:
   explicit SignalCatcher(bool on);

@@ -1,9 +1,11 @@
 // The launcher's loop: start the ranks, carry their output, notice the first that fails, end the rest in
 // order.
 #include "comm/child_process.h"
+#include "comm/descriptors.h"
 #include "comm/launch_nodes.h"
 #include "comm/launch_signals.h"
 #include "comm/monitor.h"
+#include "comm/process_tree.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/log.h>
@@ -15,10 +17,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace penstock {
 namespace {
@@ -29,6 +34,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kLastLines = 12;
 constexpr std::chrono::milliseconds kTermTime{3000};  // between SIGTERM and SIGKILL
 constexpr std::chrono::milliseconds kLauncherTick{100};
+constexpr int kUnknownCode = 255;  // of a child that something else in this process has waited for
 
 // A directory for flight recordings that goes away with the launch.
 struct TemporaryDirectory {
@@ -50,24 +56,44 @@ struct TemporaryDirectory {
 void print_line(Rank rank, bool is_error, std::string_view line) {
   std::string text = "[" + std::to_string(rank.value) + "] ";
   text += line;
-  text += '\n';
+  if (!line.ends_with('\r')) text += '\n';  // a progress bar writes over its line
   std::FILE* const stream = is_error ? stderr : stdout;
   std::fwrite(text.data(), 1, text.size(), stream);
   std::fflush(stream);
 }
 
+// Whether something was written to stdout that nobody reads any more: `penstock run ... | head`.
+bool output_is_gone() {
+  if (std::ferror(stdout) == 0) return false;
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
 // One attempt: all ranks of this node, from start to end.
 class Attempt {
  public:
-  Attempt(const LaunchOptions& options, LaunchNodes& nodes, SignalCatcher& signals, int number,
-          Clock::time_point deadline)
-      : options_(options), nodes_(nodes), signals_(signals), number_(number), deadline_(deadline) {}
+  Attempt(const LaunchOptions& options, LaunchNodes& nodes, SignalCatcher& signals, const JobMark& mark,
+          Guardian& guardian, int number, Clock::time_point deadline)
+      : options_(options),
+        nodes_(nodes),
+        signals_(signals),
+        mark_(mark),
+        guardian_(guardian),
+        number_(number),
+        deadline_(deadline) {
+    guardian_.add_directory(flight_.path);
+  }
 
+  // A rank that has ended is kept as a zombie until here: so its id, which is that of its process group,
+  // cannot become another's before the group is ended.
   ~Attempt() {
-    for (Child& child : children_) {
-      kill(-child.process.pid, SIGKILL);  // its own children too
-      if (!child.ended) waitpid(child.process.pid, nullptr, 0);
+    kill_groups(SIGKILL);
+    for (const Child& child : children_) {
+      while (waitpid(child.process.pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
     }
+    guardian_.forget_groups();
+    mark_.end_processes();  // those that left their group
   }
 
   LaunchResult run() {
@@ -89,7 +115,9 @@ class Attempt {
     ChildProcess process;
     RankExit exit;
     bool ended = false;
+    bool reaped = false;                       // by something else: its id may be another's by now
     std::optional<Clock::time_point> stopped;  // SIGSTOP and the like, until it goes on
+    bool bar = false;                          // its last line is one of a progress bar
   };
 
   void start() {
@@ -106,6 +134,7 @@ class Attempt {
                                   base.empty() ? "" : base + ".out", base.empty() ? "" : base + ".err");
       child.exit.rank = Rank(rank);
       child.exit.pid = child.process.pid;
+      guardian_.add_group(child.process.pid);
       children_.push_back(std::move(child));
     }
     if (!options_.on_start) return;
@@ -131,7 +160,9 @@ class Attempt {
         {"TORCHELASTIC_RESTART_COUNT", std::to_string(number_)},
         {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
         {"TORCHELASTIC_RUN_ID", "penstock"},
-        {"PENSTOCK_FLIGHT_DIR", flight_.path.string()}};
+        {"PENSTOCK_FLIGHT_DIR", flight_.path.string()},
+        {kSecretVariable, nodes_.secret().text()},
+        mark_.variable()};
     if (std::getenv("OMP_NUM_THREADS") == nullptr && nodes_.world_size() > 1) all["OMP_NUM_THREADS"] = "1";
     for (const auto& [name, value] : options_.environment) all[name] = value;
     return all;
@@ -154,17 +185,27 @@ class Attempt {
       waiting.push_back({child.process.out.get(), POLLIN, 0});
       waiting.push_back({child.process.err.get(), POLLIN, 0});
     }
-    poll(waiting.data(), waiting.size(), static_cast<int>(kLauncherTick.count()));
+    if (poll(waiting.data(), waiting.size(), static_cast<int>(kLauncherTick.count())) < 0) {
+      // Then all are tried; none of them blocks.
+      for (pollfd& one : waiting) one.revents = POLLIN;
+      if (errno != EINTR) std::this_thread::sleep_for(kLauncherTick);
+    }
     while (const int number = signals_.next()) pass_on(number);
     for (std::size_t i = 0; i < children_.size(); ++i) {
       Child& child = children_[i];
       if (waiting[i * 3 + 2].revents != 0) carry(child, child.process.out, child.process.out_lines, false);
       if (waiting[i * 3 + 3].revents != 0) carry(child, child.process.err, child.process.err_lines, true);
-      if (waiting[i * 3 + 1].revents != 0) reap(child);
+      if (!child.ended) look_whether_ended(child);  // whether or not there is a pidfd that says so
+    }
+    if (signal_ == 0 && options_.pass_signals && output_is_gone()) {
+      signal_ = SIGPIPE;
+      kill_groups(SIGTERM);
+      stop(options_.grace);
     }
     for (Child& child : children_) look_whether_stopped(child);
     if (!alive() && !all_ended_) all_ended_ = Clock::now();
     look_at_other_nodes();
+    look_at_descriptors();
     if (!stopping_ && Clock::now() > deadline_) {
       timed_out_ = true;
       stop(std::chrono::milliseconds(0));
@@ -173,10 +214,9 @@ class Attempt {
   }
 
   void carry(Child& child, Fd& fd, LineReader& reader, bool is_error) {
+    if (!fd) return;
     const bool more = reader.read(fd.get(), [&](std::string_view line) {
-      std::vector<std::string>& last = child.exit.last_lines;
-      last.emplace_back(line.substr(0, 2000));
-      if (last.size() > kLastLines) last.erase(last.begin());
+      keep(child, line);
       if (options_.on_line) {
         options_.on_line(child.exit.rank, is_error, line);
       } else {
@@ -186,15 +226,30 @@ class Attempt {
     if (!more) fd.reset();
   }
 
-  void reap(Child& child) {
-    int status = 0;
-    if (waitpid(child.process.pid, &status, WNOHANG) != child.process.pid) return;
+  // The last lines, in which a progress bar takes one.
+  static void keep(Child& child, std::string_view line) {
+    std::vector<std::string>& last = child.exit.last_lines;
+    if (child.bar && !last.empty()) last.pop_back();
+    child.bar = line.ends_with('\r');
+    if (child.bar) line.remove_suffix(1);
+    last.emplace_back(line.substr(0, 2000));
+    if (last.size() > kLastLines) last.erase(last.begin());
+  }
+
+  void look_whether_ended(Child& child) {
+    siginfo_t info{};
+    const int found = waitid(P_PID, static_cast<id_t>(child.process.pid), &info, WEXITED | WNOHANG | WNOWAIT);
+    if (found != 0 && errno != ECHILD) return;
+    if (found == 0 && info.si_pid == 0) return;
     child.ended = true;
     child.exit.seconds = std::chrono::duration<double>(Clock::now() - started_).count();
-    if (WIFSIGNALED(status)) {
-      child.exit.signal = WTERMSIG(status);
+    if (found != 0) {
+      child.reaped = true;
+      child.exit.code = kUnknownCode;
+    } else if (info.si_code == CLD_EXITED) {
+      child.exit.code = info.si_status;
     } else {
-      child.exit.code = WEXITSTATUS(status);
+      child.exit.signal = info.si_status;
     }
     child.exit.ended_by_launcher = ended_by_us_;
     if (child.exit.ok() || failed_) return;
@@ -248,13 +303,23 @@ class Attempt {
     fail(known->rank);
   }
 
+  // Without any, ranks cannot connect to the store here, and would try for minutes.
+  void look_at_descriptors() {
+    if (stopping_ || !out_of_descriptors()) return;
+    cause_ =
+        "the launcher has too few file descriptors for the ranks' connections to its store; raise the limit, "
+        "for example with `ulimit -n 4096`";
+    nodes_.publish_death(number_, {std::nullopt, cause_});
+    fail(std::nullopt);
+  }
+
   void pass_on(int number) {
     if (signal_ != 0) {  // asked twice: at once
-      kill_all(SIGKILL);
+      kill_groups(SIGKILL);
       return;
     }
     signal_ = number;
-    kill_all(number);
+    kill_groups(number);
     stop(options_.grace);
   }
 
@@ -275,14 +340,15 @@ class Attempt {
     const auto now = Clock::now();
     if (now >= terminate_at_ && !termed_) {
       termed_ = ended_by_us_ = true;
-      kill_all(SIGTERM);
+      kill_groups(SIGTERM);
     }
-    if (termed_ && now >= terminate_at_ + kTermTime) kill_all(SIGKILL);
+    if (termed_ && now >= terminate_at_ + kTermTime) kill_groups(SIGKILL);
   }
 
-  void kill_all(int number) {
+  // The ranks and what they have started, also where the rank itself has ended.
+  void kill_groups(int number) {
     for (const Child& child : children_) {
-      if (!child.ended) kill(-child.process.pid, number);
+      if (!child.reaped) kill(-child.process.pid, number);
     }
   }
 
@@ -305,6 +371,8 @@ class Attempt {
   const LaunchOptions& options_;
   LaunchNodes& nodes_;
   SignalCatcher& signals_;
+  const JobMark& mark_;
+  Guardian& guardian_;
   int number_;
   Clock::time_point deadline_;
   TemporaryDirectory flight_;
@@ -336,10 +404,17 @@ LaunchResult launch(const LaunchOptions& options) {
   }
   if (options.nodes > 1 && options.port == 0) throw UsageError("several nodes need a rendezvous port");
   const auto deadline = options.deadline ? Clock::now() + *options.deadline : Clock::time_point::max();
+  raise_descriptor_limit();
+  // For each rank its output and its end, and its connections to the store; the store itself; and a pipe's
+  // few moments.
+  require_descriptors(24 + 6 * options.ranks, "a launcher of " + std::to_string(options.ranks) + " ranks");
+  const QuietSignals quiet;
+  const JobMark mark("job-" + JobSecret::random().text());
+  Guardian guardian(mark);
   LaunchNodes nodes(options);  // while it waits for others, there is nobody to pass signals to
   SignalCatcher signals(options.pass_signals);
   for (int number = 0;; ++number) {
-    LaunchResult result = Attempt(options, nodes, signals, number, deadline).run();
+    LaunchResult result = Attempt(options, nodes, signals, mark, guardian, number, deadline).run();
     result.restarts = number;
     const bool well = nodes.all_ended_well(number, result.ok);
     if (result.ok && !well) {

@@ -6,10 +6,12 @@
 #include <penstock/base/log.h>
 #include <penstock/base/text.h>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -27,13 +29,19 @@ constexpr std::chrono::milliseconds kConnectLimit{1000};
 constexpr char kAlive = '.';
 constexpr char kGoodbye = 'B';
 
-// What a connection begins with: that it is ours, of this job, and whose it is.
-struct Greeting {
-  std::array<char, 4> magic{'P', 'S', 'L', '1'};
-  std::int32_t attempt = 0;
-  std::int32_t generation = 0;
-  std::int32_t rank = 0;
-};
+// Connections that have not greeted yet: how many are kept, and for how long. The oldest goes first.
+constexpr std::size_t kMostStrangers = 256;
+constexpr std::chrono::milliseconds kStrangerLimit{2000};
+// After a connection could not be accepted, for want of descriptors: the listener stays readable.
+constexpr std::chrono::milliseconds kAcceptPause{1000};
+
+// Takes as long for any difference.
+bool same_secret(const std::string& a, const std::string& b) {
+  unsigned differences = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    differences |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  return differences == 0;
+}
 
 }  // namespace
 
@@ -64,7 +72,8 @@ std::string Monitor::live_key(Rank rank) const {
 
 Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
   std::array<int, 2> ends{};
-  if (pipe(ends.data()) != 0) throw CommError("cannot make a pipe: " + std::string(std::strerror(errno)));
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw CommError("cannot make a pipe: " + std::string(std::strerror(errno)));
   wake_read_ = Fd(ends[0]);
   wake_write_ = Fd(ends[1]);
   const Rank rank = setup_.domain->rank;
@@ -92,14 +101,16 @@ void Monitor::run() {
   set_log_rank(setup_.domain->rank);
   Clock::time_point last_beat = Clock::now();
   while (!stop_) {
-    std::array<pollfd, 4> waiting{pollfd{wake_read_.get(), POLLIN, 0}, pollfd{listener_.get(), POLLIN, 0},
+    const int listener = Clock::now() < accept_again_ ? -1 : listener_.get();
+    std::array<pollfd, 4> waiting{pollfd{wake_read_.get(), POLLIN, 0}, pollfd{listener, POLLIN, 0},
                                   pollfd{next_.connection.get(), POLLIN, 0},
                                   pollfd{previous_.connection.get(), POLLIN, 0}};
     poll(waiting.data(), waiting.size(), static_cast<int>(kTick.count()));
     if (stop_ || setup_.domain->failure.failed()) break;
     try {
       if (!next_.connection && !next_.lost && !next_.said_goodbye) connect_next();
-      if (!previous_.connection && !previous_.lost) accept_previous();
+      accept_strangers();
+      hear_strangers();
       listen_to(next_);
       listen_to(previous_);
       if (Clock::now() - last_beat >= kBeat) {
@@ -129,18 +140,53 @@ void Monitor::run() {
   beat(previous_, kGoodbye);
 }
 
-void Monitor::accept_previous() {
-  Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!connection) return;
-  const timeval limit{.tv_sec = 1, .tv_usec = 0};  // for a stranger that says nothing, or half a greeting
-  setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  Greeting greeting;
-  const bool came = recv(connection.get(), &greeting, sizeof greeting, MSG_WAITALL) == sizeof greeting;
-  const Greeting expected{
-      .attempt = setup_.attempt, .generation = setup_.generation, .rank = previous_.rank.value};
-  if (!came || std::memcmp(&greeting, &expected, sizeof greeting) != 0) return;  // not one of us
-  previous_.connection = std::move(connection);
-  heard_of(previous_);
+// What a connection begins with: that it is one of this job's monitors, and whose.
+std::string Monitor::greeting_of(Rank rank) const {
+  std::string text = "penstock monitor " + std::to_string(setup_.attempt) + "/" +
+                     std::to_string(setup_.generation) + "/" + std::to_string(rank.value) + "\n";
+  return text + setup_.secret.sign(text) + "\n";
+}
+
+// Everyone who knocks is let in, also where nobody is expected: a connection that is left in the queue would
+// wake this thread for ever.
+void Monitor::accept_strangers() {
+  if (Clock::now() < accept_again_) return;
+  for (std::size_t i = 0; i < kMostStrangers; ++i) {
+    Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!connection) {
+      const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED;
+      if (!later) accept_again_ = Clock::now() + kAcceptPause;
+      return;
+    }
+    if (strangers_.size() == kMostStrangers) strangers_.erase(strangers_.begin());
+    strangers_.push_back({.connection = std::move(connection), .said = {}});
+  }
+}
+
+// Never waits: a stranger that says nothing, or half a greeting, must not hold up the heartbeats.
+void Monitor::hear_strangers() {
+  const std::string expected = greeting_of(previous_.rank);
+  const auto is_done = [&](Stranger& stranger) {
+    std::array<char, 128> bytes{};
+    const std::size_t missing = std::min(expected.size() - stranger.said.size(), bytes.size());
+    const auto count = recv(stranger.connection.get(), bytes.data(), missing, MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+      return Clock::now() - stranger.since > kStrangerLimit;
+    if (count <= 0) return true;
+    stranger.said.append(bytes.data(), static_cast<std::size_t>(count));
+    // Garbage is not waited for. The signature is compared as a whole: each byte's answer would help to guess
+    // it.
+    const std::size_t open_part = std::min(stranger.said.size(), expected.find('\n'));
+    if (!expected.starts_with(stranger.said.substr(0, open_part))) return true;
+    if (stranger.said.size() < expected.size()) return false;
+    if (same_secret(stranger.said, expected) && !previous_.connection && !previous_.lost) {
+      previous_.connection = std::move(stranger.connection);
+      beat(previous_, kAlive);  // tells it that it was let in
+      heard_of(previous_);
+    }
+    return true;
+  };
+  std::erase_if(strangers_, is_done);
 }
 
 void Monitor::connect_next() {
@@ -158,10 +204,8 @@ void Monitor::connect_next() {
   }
   next_.connection = std::move(tried.connection);
   next_.trouble.clear();
-  heard_of(next_);
-  const Greeting greeting{
-      .attempt = setup_.attempt, .generation = setup_.generation, .rank = setup_.domain->rank.value};
-  send(next_.connection.get(), &greeting, sizeof greeting, MSG_NOSIGNAL);
+  const std::string greeting = greeting_of(setup_.domain->rank);
+  send(next_.connection.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
 }
 
 void Monitor::beat(Neighbour& neighbour, char sign) {
@@ -176,10 +220,13 @@ void Monitor::listen_to(Neighbour& neighbour) {
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (count <= 0) {
       neighbour.connection.reset();
+      // Closed before it was let in, for instance because strangers crowd the door: try again.
+      if (!neighbour.spoke && &neighbour == &next_) return;
       if (!neighbour.said_goodbye)
         lose(neighbour, "its process ended without a goodbye (killed, crashed, or its machine is gone)");
       return;
     }
+    neighbour.spoke = true;
     heard_of(neighbour);
     if (std::memchr(signs.data(), kGoodbye, static_cast<std::size_t>(count)) != nullptr)
       neighbour.said_goodbye = true;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "comm/domain.h"
+#include "comm/job_secret.h"
 #include "comm/sockets.h"
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -19,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace penstock {
 
@@ -41,6 +43,7 @@ class Monitor {
     int generation = 0;
     int size = 1;
     std::string address;             //!< of this machine, towards the others
+    JobSecret secret;                //!< signs the greetings
     std::optional<Rank> store_host;  //!< the rank that hosts the store; nothing for the launcher
     std::chrono::milliseconds heartbeat_limit = penstock::heartbeat_limit();
   };
@@ -56,14 +59,24 @@ class Monitor {
   struct Neighbour {
     Rank rank;
     Fd connection;
+    bool spoke = false;                          // it has sent something over a connection
     std::optional<Clock::time_point> last_sign;  // or when we first tried to reach it
     std::string trouble;                         // why it could not be reached so far
     bool said_goodbye = false;
     bool lost = false;
   };
 
+  //! A connection that has not said yet who it is.
+  struct Stranger {
+    Fd connection;
+    std::string said;
+    Clock::time_point since = Clock::now();
+  };
+
   void run();
-  void accept_previous();
+  void accept_strangers();
+  void hear_strangers();
+  std::string greeting_of(Rank rank) const;
   void connect_next();
   void listen_to(Neighbour& neighbour);
   void heard_of(Neighbour& neighbour);
@@ -76,6 +89,8 @@ class Monitor {
   Setup setup_;
   Fd listener_;
   Fd wake_read_, wake_write_;
+  Clock::time_point accept_again_ = Clock::now();
+  std::vector<Stranger> strangers_;
   Neighbour next_, previous_;
   struct Suspicion {
     Failure failure;

@@ -1,9 +1,12 @@
 // `init()`: the world of processes, from the environment; a world of one without it.
+#include "comm/descriptors.h"
 #include "comm/environment.h"
 #include "comm/gloo_transport.h"
 #include "comm/monitor.h"
 #include "comm/other_backends.h"
 #include "comm/rendezvous.h"
+#include "comm/sockets.h"
+#include "comm/store_client.h"
 #include "comm/thread_backend.h"
 #include "comm/world_state.h"
 
@@ -12,14 +15,16 @@
 #include <penstock/comm/world.h>
 
 #include <c10/util/Logging.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <future>
+#include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 namespace penstock {
@@ -55,20 +60,19 @@ class SelfTransport : public Transport {
 struct ProcessWorld : WorldState {
   RankEnvironment environment;
   std::string address;
-  c10::intrusive_ptr<c10d::TCPStore> store;
+  c10::intrusive_ptr<c10d::Store> store;
   std::unique_ptr<Monitor> monitor;
 
-  c10::intrusive_ptr<c10d::TCPStore> open_store(bool host) const {
-    c10d::TCPStoreOptions tcp;
-    tcp.port = environment.master_port;
-    tcp.isServer = host;
-    tcp.waitWorkers = false;
-    tcp.multiTenant = true;
-    tcp.timeout = options.join_timeout;
+  c10::intrusive_ptr<c10d::Store> open_store(bool host) const {
+    StoreOptions store_options{.host = environment.master_address, .port = environment.master_port};
+    store_options.hosts = host;
+    store_options.only_here = is_loopback(environment.master_address);
+    store_options.shared = true;
+    store_options.timeout = options.join_timeout;
     try {
-      auto opened = c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp);
-      break_when_cut(environment.master_port, kCutLimit);
-      return opened;
+      return environment.secret.protect(penstock::open_store(store_options));
+    } catch (const CommError&) {
+      throw;
     } catch (const std::exception& e) {
       const std::string place = environment.master_address + ":" + std::to_string(environment.master_port);
       throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") + place +
@@ -94,6 +98,7 @@ struct ProcessWorld : WorldState {
       setup.generation = generation;
       setup.size = size;
       setup.address = address;
+      setup.secret = environment.secret;
       if (!environment.launcher_hosts_store) setup.store_host = Rank(0);
       std::vector<int> everyone;
       for (int member = 0; member < size; ++member) everyone.push_back(member);
@@ -151,6 +156,28 @@ struct ProcessWorld : WorldState {
   }
 };
 
+// Tells what ended this process. The locks that this takes may be held for good by the thread that terminates: another
+// thread takes them, and is not waited for long.
+void tell_other_ranks(const std::string& cause) noexcept {
+  try {
+    auto told = std::make_shared<std::promise<void>>();
+    const std::future<void> done = told->get_future();
+    std::thread([cause, told] {
+      const std::lock_guard lock(registry().mutex);
+      for (ProcessWorld* world : registry().worlds) {
+        try {
+          world->domain->recorder.dump("failure");
+          world->publish({world->rank, cause});
+        } catch (...) {  // the store may be gone; nothing more can be done
+        }
+      }
+      told->set_value();
+    }).detach();
+    done.wait_for(kVerdictTime);
+  } catch (...) {  // no thread: the ring of monitors still tells of the process's end
+  }
+}
+
 void on_terminate() {
   std::string cause = "terminated";
   if (const std::exception_ptr current = std::current_exception()) {
@@ -164,16 +191,7 @@ void on_terminate() {
       cause = "uncaught exception of unknown type";
     }
   }
-  if (!cause.empty()) {
-    const std::lock_guard lock(registry().mutex);
-    for (ProcessWorld* world : registry().worlds) {
-      try {
-        world->domain->recorder.dump("failure");
-        world->publish({world->rank, cause});
-      } catch (...) {  // the store may be gone; nothing more can be done
-      }
-    }
-  }
+  if (!cause.empty()) tell_other_ranks(cause);
   if (registry().before != nullptr) registry().before();
   std::abort();
 }

@@ -17,6 +17,8 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 namespace penstock {
 namespace {
@@ -38,7 +40,10 @@ Endpoint endpoint_of(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET6) {
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
     inet_ntop(AF_INET6, &v6->sin6_addr, text.data(), text.size());
-    return {text.data(), ntohs(v6->sin6_port)};
+    constexpr std::string_view kMapped = "::ffff:";  // an IPv4 address on an IPv6 socket
+    const std::string_view host(text.data());
+    const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) && host.starts_with(kMapped);
+    return {std::string(mapped ? host.substr(kMapped.size()) : host), ntohs(v6->sin6_port)};
   }
   const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
   inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
@@ -52,11 +57,12 @@ Endpoint local_endpoint(int fd) {
   return endpoint_of(address);
 }
 
-bool connected_to_port(int fd, std::uint16_t port) {
+std::optional<Endpoint> peer_of(int fd) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return false;
-  return (address.ss_family == AF_INET || address.ss_family == AF_INET6) && endpoint_of(address).port == port;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return std::nullopt;
+  if (address.ss_family != AF_INET && address.ss_family != AF_INET6) return std::nullopt;
+  return endpoint_of(address);
 }
 
 }  // namespace
@@ -82,11 +88,16 @@ std::string address_towards(const std::string& host) {
   throw CommError("there is no route to " + host);
 }
 
-std::pair<Fd, Endpoint> listen_on(const std::string& address) {
-  const AddressList addresses = resolve(address, 0, SOCK_STREAM);
+std::pair<Fd, Endpoint> listen_on(const std::string& address, std::uint16_t port) {
+  constexpr int kBacklog = 1024;  // room for real peers behind a crowd of strangers
+  const AddressList addresses = resolve(address, port, SOCK_STREAM);
   Fd fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd || bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), 16) != 0) {
-    throw CommError("cannot listen on " + address + ": " + std::strerror(errno));
+  const int on = 1;
+  if (fd && port != 0) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (!fd || bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    throw CommError("cannot listen on " + address + (port != 0 ? " port " + std::to_string(port) : "") + ": " +
+                    std::strerror(errno));
   }
   Endpoint endpoint = local_endpoint(fd.get());
   return {std::move(fd), std::move(endpoint)};
@@ -108,11 +119,27 @@ Connecting connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit)
   return {std::move(fd)};
 }
 
-void break_when_cut(std::uint16_t peer_port, std::chrono::milliseconds limit) {
-  const auto set = [](int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); };
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+std::set<int> connections_to(const Endpoint& endpoint) {
+  std::set<std::string> hosts;
+  const AddressList addresses = resolve(endpoint.host, endpoint.port, SOCK_STREAM);
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    sockaddr_storage storage{};
+    std::memcpy(&storage, address->ai_addr, address->ai_addrlen);
+    hosts.insert(endpoint_of(storage).host);
+  }
+  std::set<int> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
     const int fd = std::atoi(entry.path().filename().c_str());
-    if (!connected_to_port(fd, peer_port)) continue;
+    const auto peer = peer_of(fd);
+    if (peer && peer->port == endpoint.port && hosts.contains(peer->host)) found.insert(fd);
+  }
+  return found;
+}
+
+void break_when_cut(const std::set<int>& sockets, std::chrono::milliseconds limit) {
+  const auto set = [](int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); };
+  for (const int fd : sockets) {
     set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
     // Probes, for a wait in which nothing is left to be acknowledged.
     set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);

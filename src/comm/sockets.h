@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -26,6 +27,8 @@ class Fd {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
+  //! Gives the descriptor up without closing it.
+  int release() { return std::exchange(fd_, -1); }
   void reset();
 
  private:
@@ -43,8 +46,8 @@ struct Endpoint {
 //! The address of this machine that packets to `host` leave from; CommError if the name does not resolve.
 std::string address_towards(const std::string& host);
 
-//! Listens on a free port of `address`; the endpoint says which.
-std::pair<Fd, Endpoint> listen_on(const std::string& address);
+//! Listens on that port of `address`, 0 for any free one; the endpoint says which.
+std::pair<Fd, Endpoint> listen_on(const std::string& address, std::uint16_t port = 0);
 
 //! A connection, or why there is none: an errno (ETIMEDOUT after `limit`).
 struct Connecting {
@@ -57,8 +60,11 @@ Connecting connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit)
 //! both sides of a cut know at about the same time.
 constexpr std::chrono::milliseconds kCutLimit{12000};
 
-//! Connections of this process to that port break when what was sent has not been acknowledged for `limit`: without it a
-//! wait for an answer over a network that is cut lasts a quarter of an hour. For sockets that others have made and keep.
-void break_when_cut(std::uint16_t peer_port, std::chrono::milliseconds limit);
+//! The sockets of this process that are connected to one of the endpoint's addresses.
+std::set<int> connections_to(const Endpoint& endpoint);
+
+//! These connections break when what was sent has not been acknowledged for `limit`: without it a wait for an answer
+//! over a network that is cut lasts a quarter of an hour.
+void break_when_cut(const std::set<int>& sockets, std::chrono::milliseconds limit);
 
 }  // namespace penstock

@@ -45,7 +45,9 @@ void WorkState::wait() {
       domain->failure.throw_if_failed(context());
     }
   }
-  if (status.load(std::memory_order_acquire) == Status::Failed) std::rethrow_exception(error);
+  const Status end = status.load(std::memory_order_acquire);
+  if (end == Status::Failed) std::rethrow_exception(error);
+  if (end == Status::Pending) raise("another thread waits for it and does not end");
 }
 
 void WorkState::run_to_end() noexcept {

@@ -31,6 +31,7 @@ class MonitorOfTwo : public testing::Test {
     setup.size = 2;
     setup.address = "127.0.0.1";
     setup.heartbeat_limit = heartbeat_limit;
+    setup.secret = secret_;
     monitor_.emplace(std::move(setup));
   }
   void publish_endpoint() { store_->set(live_key("penstock/0/0/", Rank(1)), endpoint_.text()); }
@@ -43,6 +44,19 @@ class MonitorOfTwo : public testing::Test {
   Fd accept_one() {
     return readable(listener_.get()) ? Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)) : Fd();
   }
+  Endpoint own_endpoint() const {
+    return Endpoint::parse(store_->get_to_str(live_key("penstock/0/0/", Rank(0))));
+  }
+  //! A connection to rank 0's monitor that says this.
+  Fd knock(const std::string& words) const {
+    Fd connection = connect_to(own_endpoint(), kSoon).connection;
+    send(connection.get(), words.data(), words.size(), MSG_NOSIGNAL);
+    return connection;
+  }
+  std::string greeting(const JobSecret& secret) const {
+    const std::string text = "penstock monitor 0/0/1\n";
+    return text + secret.sign(text) + "\n";
+  }
   std::string cause(seconds within = kSoon) const {
     const auto failure = domain_->failure.wait_for_report(within);
     return failure ? "rank " + std::to_string(failure->rank->value) + " " + failure->cause : "none";
@@ -52,8 +66,15 @@ class MonitorOfTwo : public testing::Test {
   c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
   Fd listener_, filler_;
   Endpoint endpoint_;
+  JobSecret secret_ = JobSecret::random();
   std::optional<Monitor> monitor_;
 };
+
+//! What comes first: a sign of life, or the end of the connection (0).
+char answer(const Fd& connection) {
+  char sign = 0;
+  return readable(connection.get()) && recv(connection.get(), &sign, 1, 0) == 1 ? sign : '\0';
+}
 
 TEST_F(MonitorOfTwo, CallsANeighbourThatNeverAnsweredSilent) {
   stop_answering();
@@ -73,6 +94,7 @@ TEST_F(MonitorOfTwo, TriesUntilTheNeighbourAnswers) {
   EXPECT_TRUE(accept_one());             // the filler: now there is room
   Fd connection = accept_one();
   ASSERT_TRUE(connection);
+  ASSERT_EQ(send(connection.get(), ".", 1, MSG_NOSIGNAL), 1);
   connection.reset();
   EXPECT_THAT(cause(), HasSubstr("ended without a goodbye"));
 }
@@ -86,14 +108,35 @@ TEST_F(MonitorOfTwo, KnowsAtOnceThatNobodyListensAnyMore) {
 
 TEST_F(MonitorOfTwo, IsNotHeldUpByAStrangerWithHalfAGreeting) {
   watch(seconds(60));
-  const auto own = Endpoint::parse(store_->get_to_str(live_key("penstock/0/0/", Rank(0))));
-  const Fd stranger = connect_to(own, kSoon).connection;
-  ASSERT_EQ(send(stranger.get(), "PS", 2, MSG_NOSIGNAL), 2);
-  char none = 0;
-  ASSERT_TRUE(readable(stranger.get()));
-  EXPECT_EQ(recv(stranger.get(), &none, 1, 0), 0);  // shown the door
+  const Fd stranger = knock("pen");
+  EXPECT_EQ(answer(stranger), '\0');  // shown the door
   monitor_->publish({Rank(1), "was killed"});
   EXPECT_EQ(cause(), "rank 1 was killed");
+}
+
+TEST_F(MonitorOfTwo, HearsItsNeighbourBehindACrowdOfStrangers) {
+  watch(seconds(60));
+  std::vector<Fd> crowd;
+  for (int i = 0; i < 40; ++i) crowd.push_back(knock("penstock monitor"));
+  EXPECT_EQ(answer(knock(greeting(secret_))), '.');  // not after a second for each of them
+}
+
+TEST_F(MonitorOfTwo, KnowsItsNeighbourByTheSecret) {
+  watch(seconds(60));
+  EXPECT_EQ(answer(knock(greeting(JobSecret::random()))), '\0');
+  EXPECT_EQ(answer(knock(greeting(JobSecret()))), '\0');
+  EXPECT_EQ(answer(knock(greeting(secret_))), '.');
+}
+
+// One that is left in the listener's queue would keep the thread busy.
+TEST_F(MonitorOfTwo, SendsStrangersAwayAlsoWhenItHasItsNeighbour) {
+  watch(seconds(60));
+  const Fd neighbour = knock(greeting(secret_));
+  EXPECT_EQ(answer(neighbour), '.');
+  EXPECT_EQ(answer(knock("GET / HTTP/1.1\r\n")), '\0');
+  EXPECT_EQ(answer(knock("")), '\0');
+  EXPECT_EQ(answer(knock(greeting(secret_))), '\0');  // there is one already
+  EXPECT_EQ(answer(neighbour), '.');
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ TorchOutput output_of_torch(const std::string& command, const std::vector<std::s
       (std::filesystem::read_symlink("/proc/self/exe").parent_path() / kTorchTool).string();
   if (access(program.c_str(), X_OK) != 0) cannot_start(command, program, errno);
   int ends[2];
-  if (pipe(ends) != 0) throw Error(std::string("no pipe: ") + std::strerror(errno));
+  if (pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("no pipe: ") + std::strerror(errno));
   const pid_t child = fork();
   if (child < 0) throw Error(std::string("no process: ") + std::strerror(errno));
   if (child == 0) {

@@ -25,6 +25,9 @@ struct LaunchOptions {
   int node_rank = 0;
   std::string host = "127.0.0.1";  //!< where node 0's launcher hosts the store
   std::uint16_t port = 0;          //!< 0: any free port (one node only)
+  //! What the launchers of several nodes have in common: a file with the same 16 bytes or more on every node, from
+  //! which the job's secret is derived. Empty: node 0 makes a secret and hands it out through its store.
+  std::filesystem::path token_file;
   int max_restarts = 0;
   std::map<std::string, std::string> environment;  //!< on top of this process's
   std::filesystem::path log_dir;           //!< if set: `attempt<A>/rank<R>.out` and `.err` instead of lines
@@ -33,7 +36,8 @@ struct LaunchOptions {
   std::chrono::milliseconds join_timeout{120000};  //!< for the launchers of several nodes to find each other
   bool pass_signals = true;                        //!< SIGINT, SIGTERM and SIGHUP go to the ranks
 
-  //! Gets every line of output; without it they go to this process's stdout and stderr as `[rank] line`.
+  //! Gets every line of output; without it they go to this process's stdout and stderr as `[rank] line`. A line of a
+  //! progress bar has its carriage return at the end; a line of more than 1 MiB comes in several.
   std::function<void(Rank rank, bool is_error, std::string_view line)> on_line;
   //! Called when the ranks of an attempt have been started.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
@@ -71,7 +75,9 @@ struct LaunchResult {
   int exit_code() const;
 };
 
-//! Runs the job to its end. UsageError for a command that cannot be started.
+//! Runs the job to its end, and ends every process that the ranks have started and left behind. UsageError for a
+//! command that cannot be started. While it runs, this process ignores SIGPIPE and has a child process more, which
+//! cleans up if this one is killed; the soft limit of file descriptors is raised to the hard one.
 LaunchResult launch(const LaunchOptions& options);
 
 }  // namespace penstock

@@ -40,11 +40,13 @@ int run_command(Arguments& arguments) {
   LaunchOptions options;
   std::int64_t ranks = 1, nodes = 1, node_rank = 0, restarts = 0;
   double grace = 10, join_timeout = 120;
-  std::optional<std::string> rendezvous, log_dir;
+  std::optional<std::string> rendezvous, log_dir, token_file;
   arguments.option("--ranks", ranks, "ranks on this node");
   arguments.option("--nodes", nodes, "how many nodes take part; each runs this command");
   arguments.option("--node-rank", node_rank, "which of them this is, from 0");
   arguments.option("--rendezvous", rendezvous, "HOST:PORT of node 0, the same on every node");
+  arguments.option("--token-file", token_file,
+                   "a file with the same secret on every node; without it node 0 hands one out (docs/security.md)");
   arguments.option("--join-timeout", join_timeout, "seconds to wait for the other nodes to start");
   arguments.option("--max-restarts", restarts, "start all ranks again after a failure, at most so often");
   arguments.option("--log-dir", log_dir,
@@ -67,6 +69,7 @@ int run_command(Arguments& arguments) {
   options.join_timeout = time_of("--join-timeout", join_timeout);
   if (rendezvous) set_rendezvous(options, *rendezvous);
   if (log_dir) options.log_dir = *log_dir;
+  if (token_file) options.token_file = *token_file;
   if (arguments.json()) report_as_json(options);
   // Lines are by rank of the whole job, whose size is known only later; what nobody writes to takes no
   // memory.

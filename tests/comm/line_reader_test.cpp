@@ -1,0 +1,75 @@
+// Output in lines, whatever the pieces in which it arrives.
+#include "comm/line_reader.h"
+
+#include "comm/sockets.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <random>
+#include <vector>
+
+namespace penstock {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+//! The lines of a stream that is written in these pieces, each read on its own.
+Lines lines_of(const std::vector<std::string>& pieces) {
+  std::array<int, 2> ends{};
+  if (pipe(ends.data()) != 0) return {"no pipe"};
+  const Fd out(ends[0]);
+  Fd in(ends[1]);
+  LineReader reader;
+  Lines lines;
+  const auto on_line = [&](std::string_view line) { lines.emplace_back(line); };
+  for (const std::string& piece : pieces) {
+    if (piece.empty()) continue;
+    if (write(in.get(), piece.data(), piece.size()) != static_cast<ssize_t>(piece.size()))
+      return {"short write"};
+    EXPECT_TRUE(reader.read(out.get(), on_line));
+  }
+  in.reset();
+  EXPECT_FALSE(reader.read(out.get(), on_line));
+  return lines;
+}
+
+TEST(LineReader, EndsLinesAtNewlines) {
+  EXPECT_EQ(lines_of({"a\n\nb", "c\nd"}), (Lines{"a", "", "bc", "d"}));
+  EXPECT_EQ(lines_of({"a\r\nb\r\n"}), (Lines{"a", "b"}));
+}
+
+TEST(LineReader, GivesAProgressBarsStatesAtOnce) {
+  EXPECT_EQ(lines_of({"1%\r2%\r", "3%\r", "\ndone\n"}), (Lines{"1%\r", "2%\r", "3%\r", "", "done"}));
+  EXPECT_EQ(lines_of({"\r1%", "\r2%\n"}), (Lines{"\r", "1%\r", "2%"}));
+}
+
+TEST(LineReader, LosesNoByte) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    std::string all;
+    std::vector<std::string> pieces(1 + random() % 8);
+    for (std::string& piece : pieces) {
+      for (unsigned i = random() % 12; i > 0; --i) piece += "ab\n\r"[random() % 4];
+      all += piece;
+    }
+    std::string given;
+    for (const std::string& line : lines_of(pieces)) given += line;
+    std::erase(all, '\n');
+    std::erase(all, '\r');
+    std::erase(given, '\r');
+    EXPECT_EQ(given, all);
+  }
+}
+
+// 64 MiB without an end take as long for each byte as one does, and never more memory than a piece.
+TEST(LineReader, BoundsALineWithoutEnd) {
+  const std::vector<std::string> pieces(1024, std::string(65536, 'x'));
+  const Lines lines = lines_of(pieces);
+  EXPECT_EQ(lines.size(), 64U);
+  for (const std::string& line : lines) EXPECT_EQ(line.size(), LineReader::kLongest);
+}
+
+}  // namespace
+}  // namespace penstock

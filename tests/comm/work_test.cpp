@@ -1,0 +1,38 @@
+// An operation that two threads wait for.
+#include "comm/work_state.h"
+
+#include <penstock/base/error.h>
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+std::shared_ptr<WorkState> pending(const std::shared_ptr<Domain>& domain) {
+  auto state = std::make_shared<WorkState>();
+  state->domain = domain;
+  state->record.op = "recv";
+  state->peer_text = "rank 1";
+  state->peer = Rank(1);
+  EXPECT_TRUE(state->claim());  // another thread waits for the transport
+  return state;
+}
+
+// It took this for success: the caller would have read a buffer that nothing has arrived in.
+TEST(SecondWaiter, OfAnOperationThatDoesNotEndTimesOut) {
+  const auto domain = std::make_shared<Domain>(Rank(0), std::chrono::milliseconds(10));
+  EXPECT_THROW(pending(domain)->wait(), TimeoutError);
+}
+
+TEST(SecondWaiter, LearnsOfAFailureAndOfTheEnd) {
+  const auto domain = std::make_shared<Domain>(Rank(0), std::chrono::seconds(60));
+  const auto ended = pending(domain);
+  ended->status = WorkState::Status::Done;
+  EXPECT_NO_THROW(ended->wait());
+  const auto state = pending(domain);
+  domain->failure.report({Rank(1), "was killed"});
+  EXPECT_THROW(state->wait(), PeerFailed);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -37,8 +37,8 @@ void check_member(const GroupState& group, int member, const char* op) {
 }
 
 void check_contiguous(const GroupState& group, const at::Tensor& tensor, const char* op) {
-  if (tensor.defined() && tensor.is_contiguous()) return;
-  throw UsageError(std::string(op) + " needs a contiguous tensor", {.rank = group.domain->rank, .op = op},
+  if (tensor.defined() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return;
+  throw UsageError(std::string(op) + " needs a contiguous tensor that is no lazy conjugate or negative", {.rank = group.domain->rank, .op = op},
                    "call .contiguous() before, or pass a fresh buffer");
 }
 
@@ -220,7 +220,7 @@ std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
 
 Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
   check_member(*state_, to, "send");
-  const at::Tensor whole = tensor.contiguous();
+  const at::Tensor whole = tensor.resolve_conj().resolve_neg().contiguous();  // memory is what travels
   Work work = issue(state_, "send", whole, to, tag, false, [&](c10d::Backend& backend) {
     std::vector<at::Tensor> tensors{whole};
     return backend.send(tensors, to, tag);
@@ -266,7 +266,7 @@ Work Group::iall_reduce(const at::Tensor& tensor, ReduceOp op) const {
 }
 
 std::vector<at::Tensor> Group::all_gather(const at::Tensor& tensor) const {
-  const at::Tensor input = tensor.contiguous();
+  const at::Tensor input = tensor.resolve_conj().resolve_neg().contiguous();
   std::vector<std::int64_t> shape{size()};
   shape.insert(shape.end(), input.sizes().begin(), input.sizes().end());
   const at::Tensor output = at::empty(shape, input.options());

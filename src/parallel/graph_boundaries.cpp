@@ -60,9 +60,13 @@ class Call {
       for_each_result(graph_.nodes[i], [&](ValueId id) { made_.insert(id); });
   }
 
-  void leave(const Function& function) {
+  void leave(const Boundary& boundary) {
     std::vector<Node> nodes;
-    for (const ValueId id : read_later()) {
+    const std::vector<ValueId> leaving = read_later();
+    if (boundary.check_leaving) boundary.check_leaving(leaving.size());
+    for (std::size_t k = 0; k < leaving.size(); ++k) {
+      const ValueId id = leaving[k];
+      const Function function = [leave = boundary.leave, k](const at::Tensor& t) { return leave(t, k); };
       nodes.push_back(call_node(graph_, id, "_left", module_, function));
       const ValueId now = nodes.back().results[0].ids[0];
       for (std::size_t i = end_; i < graph_.nodes.size(); ++i)
@@ -75,7 +79,8 @@ class Call {
   void enter(const Boundary& boundary) {
     std::vector<Node> nodes;
     const std::vector<ValueId> entering = read_from_outside();
-    for (std::size_t k = 0; k < std::min(entering.size(), boundary.entering); ++k) {
+    if (boundary.check_entering) boundary.check_entering(entering.size());
+    for (std::size_t k = 0; k < std::min(entering.size(), boundary.entering.value_or(entering.size())); ++k) {
       const ValueId id = entering[k];
       refuse_writes(id);
       const Function function = [enter = boundary.enter, k](const at::Tensor& t) { return enter(t, k); };
@@ -148,7 +153,7 @@ Graph with_boundary(Graph graph, const std::string& module, const Boundary& boun
     std::size_t begin = end - 1;
     while (begin > 0 && is_inside(graph.nodes[begin - 1].module, module)) --begin;
     Call call(graph, module, begin, end);
-    if (boundary.leave) call.leave(boundary.leave);
+    if (boundary.leave) call.leave(boundary);
     if (boundary.enter) call.enter(boundary);
     found = true;
     end = begin;

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace penstock {
@@ -15,9 +16,13 @@ struct Boundary {
   //! count in the order in which they are first read; parameters, buffers and constants are left out.
   std::function<at::Tensor(const at::Tensor& tensor, std::size_t index)> enter;
   //! What others read in place of a tensor that the module made.
-  std::function<at::Tensor(const at::Tensor& tensor)> leave;
-  //! How many tensors `enter` is for.
-  std::size_t entering = 0;
+  //! They count in the order in which others first read them.
+  std::function<at::Tensor(const at::Tensor& tensor, std::size_t index)> leave;
+  //! How many tensors `enter` is for; all, if it does not say.
+  std::optional<std::size_t> entering{};
+  //! Told how many tensors enter and leave a call; may throw.
+  std::function<void(std::size_t entering)> check_entering{};
+  std::function<void(std::size_t leaving)> check_leaving{};
 };
 
 //! The graph with an operator at each boundary of the module. A stretch of neighbouring operators of the

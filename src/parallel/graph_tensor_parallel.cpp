@@ -57,7 +57,7 @@ class GraphPlan {
       cut(slot, Replicate());
       impl_of(tensors_[slot])->wish = wish;
     }
-    if (mine.empty()) on(PrepareModuleInput{{Shard(style.dim)}});
+    if (mine.empty()) enter({{Shard(style.dim)}}, false);
   }
 
   void on(const DistributeParameters& style) {
@@ -74,9 +74,13 @@ class GraphPlan {
     }
   }
 
-  void on(const PrepareModuleInput& style) {
+  void on(const PrepareModuleInput& style) { enter(style, true); }
+
+  //! `all`: the style must have an entry for each tensor that enters.
+  void enter(const PrepareModuleInput& style, bool all) {
     Boundary boundary;
     boundary.entering = style.wanted.size();
+    if (all) boundary.check_entering = [&](std::size_t count) { check_arguments(style, count, path_); };
     boundary.enter = [style, mesh = mesh_](const at::Tensor& tensor, std::size_t index) {
       return prepared_argument(tensor, index, mesh, style);
     };
@@ -85,7 +89,10 @@ class GraphPlan {
 
   void on(const PrepareModuleOutput& style) {
     Boundary boundary;
-    boundary.leave = [style](const at::Tensor& tensor) { return prepared_result(tensor, style); };
+    boundary.check_leaving = [&](std::size_t count) { check_results(style, count, path_); };
+    boundary.leave = [style, mesh = mesh_](const at::Tensor& tensor, std::size_t index) {
+      return prepared_result(tensor, index, mesh, style);
+    };
     graph_ = with_boundary(std::move(graph_), path_, boundary);
   }
 

@@ -1,4 +1,5 @@
 // Stages and their data parallelism.
+#include "parallel/cast.h"
 #include "parallel/sharded_units.h"
 
 #include <penstock/base/error.h>
@@ -20,7 +21,15 @@ class ShardedStageModule final : public StageModule {
       : inner_(std::move(inner)), units_(std::move(units)), device_(device) {}
 
   StageResult forward(const Args& args, const Kwargs& kwargs) override {
-    return inner_->forward(args, kwargs);
+    const auto input = units_->input_type(), output = units_->output_type();
+    if (!input && !output) return inner_->forward(args, kwargs);
+    const auto cast = [](const auto& values, const std::optional<at::ScalarType>& to) {
+      auto copy = values;
+      detail::map_tensors(copy, [&](const at::Tensor& tensor) { return cast_floating(tensor, to); });
+      return copy;
+    };
+    StageResult result = inner_->forward(cast(args, input), cast(kwargs, input));
+    return {cast(result.output, output), cast(result.skips, output)};
   }
   std::vector<NamedTensor> parameters() const override {
     std::vector<NamedTensor> all;

@@ -17,10 +17,41 @@ at::Tensor prepared_argument(const at::Tensor& tensor, std::size_t index, const 
   return redistribute(here, {*style.wanted[index]});
 }
 
-at::Tensor prepared_result(const at::Tensor& tensor, const PrepareModuleOutput& style) {
-  if (!is_dtensor(tensor)) return tensor;
-  const at::Tensor moved = redistribute(tensor, {style.wanted});
+at::Tensor prepared_result(const at::Tensor& tensor, std::size_t index, const DeviceMesh& mesh,
+                           const PrepareModuleOutput& style) {
+  const std::optional<AxisPlacement> wanted = style.wanted.of(index);
+  if (!tensor.defined() || !wanted) return tensor;
+  at::Tensor here = tensor;
+  if (!is_dtensor(here)) {
+    const AxisPlacement given = style.given.of(index).value_or(Replicate());
+    if (style.use_local_output && given == *wanted) return tensor;
+    here = from_local(here, mesh, {given});
+  }
+  const at::Tensor moved = redistribute(here, {*wanted});
   return style.use_local_output ? to_local(moved) : moved;
+}
+
+void check_arguments(const PrepareModuleInput& style, std::size_t count, const std::string& module) {
+  const auto refuse = [&](const char* list, std::size_t size) {
+    throw UsageError("PrepareModuleInput of module " + quote(module) + " has " + std::to_string(size) +
+                         " entries in `" + list + "`, and the call has " + std::to_string(count) +
+                         " arguments",
+                     {}, "give an entry for each argument, std::nullopt for those that stay as they are");
+  };
+  if (style.wanted.size() != count) refuse("wanted", style.wanted.size());
+  if (!style.given.empty() && style.given.size() != count) refuse("given", style.given.size());
+}
+
+void check_results(const PrepareModuleOutput& style, std::size_t count, const std::string& module) {
+  const auto check = [&](const char* list, const ResultPlacements& placements) {
+    if (!placements.count() || *placements.count() == count) return;
+    throw UsageError("PrepareModuleOutput of module " + quote(module) + " has " +
+                         std::to_string(*placements.count()) + " entries in `" + list +
+                         "`, and the result has " + std::to_string(count) + " tensors",
+                     {}, "give an entry for each tensor, std::nullopt for those that stay as they are");
+  };
+  check("wanted", style.wanted);
+  check("given", style.given);
 }
 
 void check_one_axis(const DeviceMesh& mesh) {

@@ -12,8 +12,14 @@ namespace penstock {
 at::Tensor prepared_argument(const at::Tensor& tensor, std::size_t index, const DeviceMesh& mesh,
                              const PrepareModuleInput& style);
 
-//! A plain result is given as it is.
-at::Tensor prepared_result(const at::Tensor& tensor, const PrepareModuleOutput& style);
+//! The `index`-th tensor of a result.
+at::Tensor prepared_result(const at::Tensor& tensor, std::size_t index, const DeviceMesh& mesh,
+                           const PrepareModuleOutput& style);
+
+//! UsageError where a style's lists are for another number of arguments, or of tensors of the result.
+//! `module` is its path.
+void check_arguments(const PrepareModuleInput& style, std::size_t count, const std::string& module);
+void check_results(const PrepareModuleOutput& style, std::size_t count, const std::string& module);
 
 void check_one_axis(const DeviceMesh& mesh);
 

@@ -1,6 +1,8 @@
 // When units are whole, and when they are reduced.
 #include "parallel/sharded_units.h"
 
+#include "parallel/cast.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/tensor/grad_norm.h>
@@ -22,6 +24,14 @@ class ShardedUnits::Hooks final : public CallHooks {
   void after(const std::vector<at::Tensor>& outputs) override {
     if (const auto units = units_.lock()) units->after_forward(unit_, outputs);
   }
+  at::Tensor argument(const at::Tensor& tensor, std::size_t /*index*/) override {
+    const auto units = units_.lock();
+    return units ? cast_floating(tensor, units->input_type()) : tensor;
+  }
+  at::Tensor result(const at::Tensor& tensor, std::size_t /*index*/) override {
+    const auto units = units_.lock();
+    return units && units->is_root(unit_) ? cast_floating(tensor, units->output_type()) : tensor;
+  }
   bool alone() const override { return true; }
 
  private:
@@ -31,10 +41,14 @@ class ShardedUnits::Hooks final : public CallHooks {
 
 ShardedUnits::ShardedUnits(const std::vector<UnitSpec>& units, std::vector<std::string> order,
                            const Group& group, const ShardOptions& options)
-    : gather_(group),
-      reduce_(group.size() > 1 ? *group.split(0, group.rank()) : group),
-      options_(options),
-      order_(std::move(order)) {
+    : gather_(group), reduce_(group), options_(options), order_(std::move(order)) {
+  if (options.replicate && options.replicas) {
+    throw UsageError(
+        "ShardOptions::replicate keeps everything on every rank of the group, and there are "
+        "replicas besides",
+        {}, "give the group of all replicas, or shard over a group");
+  }
+  use_groups(group, options.replicas);
   for (std::size_t u = 0; u < units.size(); ++u) {
     Unit& unit = units_.emplace_back();
     std::map<std::tuple<std::string, at::ScalarType, bool>, std::vector<NamedTensor>> kinds;
@@ -61,6 +75,13 @@ ShardedUnits::ShardedUnits(const std::vector<UnitSpec>& units, std::vector<std::
   };
   for (std::size_t u = units_.size() - 1; u-- > 0;) add_turns(u);
   add_turns(units_.size() - 1);
+}
+
+void ShardedUnits::use_groups(const Group& group, const std::optional<Group>& replicas) {
+  // Replicated: this rank alone has all the shards, and the whole group the same ones.
+  gather_ = options_.replicate ? *group.split(group.rank()) : group;
+  reduce_ = gather_.size() > 1 ? *gather_.split(0, gather_.rank()) : gather_;
+  options_.replicas = options_.replicate ? group : replicas;
 }
 
 void ShardedUnits::attach(const std::vector<UnitSpec>& units) {
@@ -270,15 +291,14 @@ void ShardedUnits::abandon() noexcept {
 }
 
 void ShardedUnits::recover(const Group& group, const std::optional<Group>& replicas) {
-  if (group.size() != gather_.size() || group.rank() != gather_.rank())
+  const Group& before = options_.replicate ? *options_.replicas : gather_;
+  if (group.size() != before.size() || group.rank() != before.rank())
     throw UsageError("a sharded model can only go on with as many ranks in the same order", {},
                      "load a checkpoint to change their number");
   abandon();
-  gather_ = group;
-  reduce_ = group.size() > 1 ? *group.split(0, group.rank()) : group;
-  options_.replicas = replicas;
+  use_groups(group, replicas);
   for (Unit& unit : units_) {
-    for (FlatShard& flat : unit.flats) flat.set_groups(gather_, reduce_, replicas);
+    for (FlatShard& flat : unit.flats) flat.set_groups(gather_, reduce_, options_.replicas);
   }
 }
 

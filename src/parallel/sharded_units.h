@@ -48,6 +48,11 @@ class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
   std::vector<NamedTensor> gather(bool gradients) const;
   double clip_grad_norm(double max_norm, double norm_type) const;
   double combine_norm(double part, bool largest) const;
+  //! What the model's or a unit's arguments are converted to, and the model's result.
+  std::optional<at::ScalarType> input_type() const {
+    return options_.cast_inputs ? options_.compute_as : std::nullopt;
+  }
+  std::optional<at::ScalarType> output_type() const { return options_.output_as; }
   const Group& group() const { return gather_; }
 
  private:
@@ -85,6 +90,7 @@ class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
   void finish_reductions();
   std::vector<bool> used_anywhere();
   void abandon() noexcept;
+  void use_groups(const Group& group, const std::optional<Group>& replicas);
 
   Group gather_, reduce_;  //!< two groups, so that the order of one kind does not depend on the other's
   ShardOptions options_;

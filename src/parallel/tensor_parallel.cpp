@@ -14,6 +14,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <algorithm>
+#include <exception>
 #include <map>
 
 namespace penstock {
@@ -34,13 +36,14 @@ struct Table : Module {
                    {}, hint);
 }
 
-//! Sets the member that a stock module computes with; false for a module of another type.
-bool set_member(Module& module, const std::string& name, const at::Tensor& tensor) {
+//! Sets the member that a stock module computes with, or has an own module set its. False for a module of
+//! another type; without a tensor it only says whether it could.
+bool set_member(Module& module, const std::string& name, const at::Tensor* tensor) {
   const auto set = [&](auto* stock) {
-    if (!stock) return false;
-    if (name == "weight") stock->weight = tensor;
+    if (!stock || !tensor) return stock != nullptr;
+    if (name == "weight") stock->weight = *tensor;
     if constexpr (requires { stock->bias; }) {
-      if (name == "bias") stock->bias = tensor;
+      if (name == "bias") stock->bias = *tensor;
     }
     return true;
   };
@@ -50,17 +53,95 @@ bool set_member(Module& module, const std::string& name, const at::Tensor& tenso
     return true;
   }
   auto* own = dynamic_cast<ExchangeableParameters*>(&module);
-  if (own) own->exchange_parameter(name, tensor);
+  if (own && tensor) own->exchange_parameter(name, *tensor);
   return own != nullptr;
 }
 
-//! The plain parameters that were exchanged, so that tied ones stay tied.
-using Exchanged = std::map<const c10::TensorImpl*, std::pair<at::Tensor, at::Tensor>>;
+struct Exchange {
+  Module* module;
+  std::string name;
+  at::Tensor plain, distributed;
+};
+
+//! What a plan does, worked out before anything changes.
+struct Changes {
+  std::vector<Exchange> exchanges;
+  std::map<const c10::TensorImpl*, at::Tensor> distributed;  //!< by plain parameter: tied ones stay tied
+  struct Hook {
+    std::shared_ptr<Module> module;
+    std::shared_ptr<CallHooks> hooks;
+  };
+  std::vector<Hook> hooks;
+
+  const Exchange* find(const Module& module, const std::string& name) const {
+    const auto same = [&](const Exchange& e) { return e.module == &module && e.name == name; };
+    const auto found = std::find_if(exchanges.begin(), exchanges.end(), same);
+    return found == exchanges.end() ? nullptr : &*found;
+  }
+};
+
+void set_parameter(const Exchange& exchange, const at::Tensor& tensor) {
+  set_member(*exchange.module, exchange.name, &tensor);
+  Table::of(*exchange.module)[exchange.name] = tensor;
+}
+
+//! All of it or, where an own module throws, nothing.
+void apply(const Changes& changes) {
+  std::size_t done = 0;
+  try {
+    for (; done < changes.exchanges.size(); ++done)
+      set_parameter(changes.exchanges[done], changes.exchanges[done].distributed);
+  } catch (...) {
+    const std::exception_ptr cause = std::current_exception();
+    for (std::size_t i = done + 1; i-- > 0;) {
+      try {
+        set_parameter(changes.exchanges[i], changes.exchanges[i].plain);
+      } catch (...) {  // the module that threw; the cause says why
+      }
+    }
+    std::rethrow_exception(cause);
+  }
+  for (const Changes::Hook& hook : changes.hooks)
+    hook_module(dynamic_cast<const void*>(hook.module.get()), hook.module, hook.hooks);
+}
+
+//! Prepares the tensors of calls.
+class Preparing : public CallHooks {
+ public:
+  Preparing(DeviceMesh mesh, std::string path, std::optional<PrepareModuleInput> input,
+            std::optional<PrepareModuleOutput> output)
+      : mesh_(std::move(mesh)),
+        path_(std::move(path)),
+        input_(std::move(input)),
+        output_(std::move(output)) {}
+
+  void before() override {}
+  void after(const std::vector<at::Tensor>& /*outputs*/) override {}
+
+  void expect_arguments(std::size_t count) override {
+    if (input_) check_arguments(*input_, count, path_);
+  }
+  void expect_results(std::size_t count) override {
+    if (output_) check_results(*output_, count, path_);
+  }
+  at::Tensor argument(const at::Tensor& tensor, std::size_t index) override {
+    return input_ ? prepared_argument(tensor, index, mesh_, *input_) : tensor;
+  }
+  at::Tensor result(const at::Tensor& tensor, std::size_t index) override {
+    return output_ ? prepared_result(tensor, index, mesh_, *output_) : tensor;
+  }
+
+ private:
+  DeviceMesh mesh_;
+  std::string path_;
+  std::optional<PrepareModuleInput> input_;
+  std::optional<PrepareModuleOutput> output_;
+};
 
 class Applying {
  public:
-  Applying(const DeviceMesh& mesh, Exchanged& done, const std::string& path, Module& module)
-      : mesh_(mesh), done_(done), path_(path), module_(module) {}
+  Applying(const DeviceMesh& mesh, Changes& changes, const std::string& path, Module& module)
+      : mesh_(mesh), changes_(changes), path_(path), module_(module) {}
 
   void operator()(const ColwiseParallel&) const {
     if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module_)) return cut("weight", Shard(1));
@@ -90,7 +171,7 @@ class Applying {
     }
     for (const std::string& name : names) {
       cut(name, Replicate());
-      impl_of(Table::of(module_)[name])->wish = wish;
+      impl_of(changes_.find(module_, name)->distributed)->wish = wish;
     }
   }
 
@@ -103,10 +184,9 @@ class Applying {
     }
   }
 
-  // What calls do is attached elsewhere.
-  void operator()(const PrepareModuleInput&) const {}
-  void operator()(const PrepareModuleOutput&) const {}
-  void operator()(const PrepareModuleInputOutput&) const {}
+  void operator()(const PrepareModuleInput& style) const { hook(style, std::nullopt); }
+  void operator()(const PrepareModuleOutput& style) const { hook(std::nullopt, style); }
+  void operator()(const PrepareModuleInputOutput& style) const { hook(style.input, style.output); }
 
  private:
   static std::string stock_hint() {
@@ -114,87 +194,49 @@ class Applying {
            "DistributeParameters";
   }
 
+  void hook(std::optional<PrepareModuleInput> input, std::optional<PrepareModuleOutput> output) const {
+    std::shared_ptr<Module> owner = module_.weak_from_this().lock();
+    if (!owner) {
+      throw UsageError("module " + quote(path_) + " belongs to no shared_ptr, so its calls cannot be hooked",
+                       {}, "make it with std::make_shared or as a holder of TORCH_MODULE");
+    }
+    changes_.hooks.push_back(
+        {std::move(owner), std::make_shared<Preparing>(mesh_, path_, std::move(input), std::move(output))});
+  }
+
   void cut(const std::string& name, const AxisPlacement& placement) const {
     auto& table = Table::of(module_);
     if (!table.contains(name) || !table[name].defined()) return;
     const at::Tensor plain = table[name];
-    if (is_dtensor(plain)) {
+    if (is_dtensor(plain) || changes_.find(module_, name)) {
       throw UsageError("parameter " + quote(path_ + "." + name) + " is distributed already", {},
                        "name each module in one entry of the plan");
     }
-    auto& [kept, cut] = done_[plain.unsafeGetTensorImpl()];
+    if (!set_member(module_, name, nullptr)) {
+      throw UsageError("module " + quote(path_) + " (" + module_.name() +
+                           ") holds handles to its parameters that cannot be exchanged",
+                       {}, "derive it from ps::ExchangeableParameters");
+    }
+    at::Tensor& cut = changes_.distributed[plain.unsafeGetTensorImpl()];
     if (!cut.defined()) {
-      kept = plain;  // so that its address is not given to another
       cut = distribute_parameter(plain, mesh_, {placement});
     } else if (!(placements_of(cut)[0] == placement)) {
       throw UsageError("parameter " + quote(path_ + "." + name) +
                        " is tied to one that is cut differently: " + placement.text() + " and " +
                        text(placements_of(cut)));
     }
-    if (!set_member(module_, name, cut)) {
-      throw UsageError("module " + quote(path_) + " (" + module_.name() +
-                           ") holds handles to its parameters that cannot be exchanged",
-                       {}, "derive it from ps::ExchangeableParameters");
-    }
-    table[name] = cut;
+    changes_.exchanges.push_back({&module_, name, plain, cut});
   }
 
   const DeviceMesh& mesh_;
-  Exchanged& done_;
+  Changes& changes_;
   const std::string& path_;
   Module& module_;
 };
 
-//! Prepares the tensors of calls.
-class Preparing : public CallHooks {
- public:
-  Preparing(DeviceMesh mesh, std::optional<PrepareModuleInput> input,
-            std::optional<PrepareModuleOutput> output)
-      : mesh_(std::move(mesh)), input_(std::move(input)), output_(output) {}
-
-  void before() override {}
-  void after(const std::vector<at::Tensor>& /*outputs*/) override {}
-
-  at::Tensor argument(const at::Tensor& tensor, std::size_t index) override {
-    return input_ ? prepared_argument(tensor, index, mesh_, *input_) : tensor;
-  }
-
-  at::Tensor result(const at::Tensor& tensor) override {
-    return output_ ? prepared_result(tensor, *output_) : tensor;
-  }
-
- private:
-  DeviceMesh mesh_;
-  std::optional<PrepareModuleInput> input_;
-  std::optional<PrepareModuleOutput> output_;
-};
-
-struct Attaching {
-  const DeviceMesh& mesh;
-  const void* module;
-  std::vector<HookedModule>& hooks;
-
-  void attach(std::optional<PrepareModuleInput> input, std::optional<PrepareModuleOutput> output) const {
-    hooks.emplace_back(module, std::make_shared<Preparing>(mesh, std::move(input), output));
-  }
-  void operator()(const PrepareModuleInput& style) const { attach(style, std::nullopt); }
-  void operator()(const PrepareModuleOutput& style) const { attach(std::nullopt, style); }
-  void operator()(const PrepareModuleInputOutput& style) const { attach(style.input, style.output); }
-  template <class Other>
-  void operator()(const Other& /*style*/) const {}
-};
-
 }  // namespace
 
-Parallelized::Parallelized() = default;
-Parallelized::Parallelized(Parallelized&&) noexcept = default;
-Parallelized& Parallelized::operator=(Parallelized&& other) noexcept {
-  hooks.swap(other.hooks);
-  return *this;
-}
-Parallelized::~Parallelized() = default;
-
-Parallelized parallelize_module(Module& module, const DeviceMesh& mesh, const ParallelPlan& plan) {
+void parallelize_module(Module& module, const DeviceMesh& mesh, const ParallelPlan& plan) {
   check_one_axis(mesh);
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> modules;
   std::vector<std::string> paths;
@@ -202,23 +244,21 @@ Parallelized parallelize_module(Module& module, const DeviceMesh& mesh, const Pa
     modules.emplace_back(item.key(), item.value());
     paths.push_back(item.key());
   }
-  Parallelized result;
-  Exchanged done;
-  const auto apply = [&](const std::string& path, Module& found, const ParallelStyle& style) {
-    std::visit(Applying(mesh, done, path, found), style);
-    std::visit(Attaching{mesh, dynamic_cast<const void*>(&found), result.hooks}, style);
+  Changes changes;
+  const auto plan_for = [&](const std::string& path, Module& found, const ParallelStyle& style) {
+    std::visit(Applying(mesh, changes, path, found), style);
   };
   for (const auto& [pattern, style] : plan) {
     bool fits = pattern.empty();
-    if (fits) apply(pattern, module, style);
+    if (fits) plan_for(pattern, module, style);
     for (const auto& [path, found] : modules) {
       if (!path_fits(pattern, path)) continue;
-      apply(path, *found, style);
+      plan_for(path, *found, style);
       fits = true;
     }
     if (!fits) refuse_path(pattern, paths);
   }
-  return result;
+  apply(changes);
 }
 
 }  // namespace penstock

@@ -1,6 +1,8 @@
 // Signatures of value trees.
 #include "runtime/signature.h"
 
+#include <penstock/tensor/dtensor.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <bit>
@@ -27,7 +29,7 @@ Signature& Signature::add(const c10::IValue& tree) {
     add(tensor.requires_grad() ? std::uint64_t{1} : std::uint64_t{0})
         .add(static_cast<std::uint64_t>(tensor.dim()));
     for (const std::int64_t size : tensor.sizes()) add(static_cast<std::uint64_t>(size));
-    return *this;
+    return is_dtensor(tensor) ? add(std::string_view(text(placements_of(tensor)))) : *this;
   }
   if (tree.isTuple()) {
     add(std::uint64_t{3}).add(tree.toTupleRef().elements().size());

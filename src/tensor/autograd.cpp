@@ -79,6 +79,14 @@ Placements gradient_placements(const Placements& placements) {
   return result;
 }
 
+at::Tensor with_gradient_placed(const at::Tensor& result, const at::Tensor& source) {
+  const DTensorImpl* const impl = impl_of(source);
+  auto node = c10::make_intrusive<RedistributeBackward>();
+  node->to = gradient_placements(impl->placements());
+  node->mesh = impl->mesh_ptr();
+  return with_history(result, source, node);
+}
+
 at::Tensor redistributed(const at::Tensor& tensor, const Placements& to, bool remember) {
   DTensorImpl* const impl = impl_of(tensor);
   if (impl->placements() == to) return tensor;
@@ -94,14 +102,9 @@ at::Tensor redistributed(const at::Tensor& tensor, const Placements& to, bool re
     const c10::AutoGradMode off(false);
     Part part = move(Part{impl->local(), nullptr}, tensor.sizes(), impl->mesh_ptr(), impl->placements(), to);
     result = wrap(std::move(part), impl->mesh_ptr(), to, tensor.scalar_type(), tensor.device(),
-                  tensor.sizes(), dense_strides(tensor.sizes(), {}));
+                  tensor.sizes(), tensor.strides());
   }
-  if (grad) {
-    auto node = c10::make_intrusive<RedistributeBackward>();
-    node->to = gradient_placements(impl->placements());
-    node->mesh = impl->mesh_ptr();
-    result = with_history(result, tensor, node);
-  }
+  if (grad) result = with_gradient_placed(result, tensor);
   if (remember) {
     impl->memo = std::make_unique<DTensorImpl::Memo>(
         DTensorImpl::Memo{to, result, static_cast<std::uint32_t>(tensor._version())});

@@ -29,6 +29,9 @@ bool needs_gradient(const at::Tensor& source);
 at::Tensor with_history(at::Tensor result, const at::Tensor& source,
                         const c10::intrusive_ptr<torch::autograd::Node>& node);
 
+//! `result`, the values of `source`, with a node that brings the gradient to the placements of `source`.
+at::Tensor with_gradient_placed(const at::Tensor& result, const at::Tensor& source);
+
 //! Where the gradient of a tensor with these placements is brought: partial sums are needed whole.
 Placements gradient_placements(const Placements& placements);
 

@@ -54,7 +54,7 @@ at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Pl
   }
   const Placements to = checked(std::move(placements), whole.dim(), *state);
   const c10::AutoGradMode off(false);
-  at::Tensor source = whole.detach().contiguous();
+  at::Tensor source = whole.detach().resolve_conj().resolve_neg().contiguous();
   if (broadcast && !source.is_meta()) {  // what has no elements has none to send
     source = source.clone();
     for (std::size_t axis = 0; axis < state->groups.size(); ++axis) {
@@ -110,7 +110,10 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
 
 at::Tensor redistribute(const at::Tensor& tensor, Placements placements) {
   const DTensorImpl& impl = required(tensor, "redistribute");
-  return redistributed(tensor, checked(std::move(placements), tensor.dim(), impl.mesh()), false);
+  const Placements to = checked(std::move(placements), tensor.dim(), impl.mesh());
+  // Nothing moves forward; a gradient that is still a partial sum is to be reduced all the same.
+  if (to == impl.placements() && needs_gradient(tensor)) return with_gradient_placed(tensor.detach(), tensor);
+  return redistributed(tensor, to, false);
 }
 
 bool is_dtensor(const at::Tensor& tensor) {

@@ -1,4 +1,5 @@
-// Distributed tensors as libtorch sees them: copies that share the part, no storage.
+// Distributed tensors as libtorch sees them: copies that share the part, and a storage whose memory cannot be
+// read.
 #include "tensor/impl.h"
 
 #include <penstock/base/error.h>
@@ -7,6 +8,19 @@ namespace penstock {
 namespace {
 
 constexpr c10::DispatchKeySet kKeys{kBackendKey, kBeforeKey, c10::DispatchKey::AutocastCPU};
+
+//! Shared by all distributed tensors: without a storage, libtorch's error would say nothing of them.
+const c10::Storage& no_memory() {
+  static const c10::Storage storage = [] {
+    c10::Storage made(c10::Storage::use_byte_size_t(), 0, at::DataPtr(nullptr, at::kCPU), nullptr, false);
+    made.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+        std::string(kNoMemory) +
+        ": its elements lie on the ranks of a mesh. Print it with penstock::describe, save it with a "
+        "checkpoint, or take full_tensor() or to_local() of it.");
+    return made;
+  }();
+  return storage;
+}
 
 }  // namespace
 
@@ -26,7 +40,7 @@ DTensorImpl::DTensorImpl(Part part, MeshPtr mesh, const Placements& placements, 
       part_(std::move(part)),
       mesh_(std::move(mesh)),
       placements_(placements) {
-  set_storage_access_should_throw();
+  storage_ = no_memory();
   set_sizes_and_strides(sizes, strides);
 }
 
@@ -34,7 +48,7 @@ DTensorImpl::DTensorImpl(at::Tensor local, const DTensorImpl& like)
     : c10::TensorImpl(kKeys, local.dtype(), local.device()),
       mesh_(like.mesh_),
       placements_(like.placements_) {
-  set_storage_access_should_throw();
+  storage_ = no_memory();
   sizes_and_strides_ = like.sizes_and_strides_;
   numel_ = like.numel_;
   refresh_contiguous();
@@ -81,8 +95,9 @@ at::Tensor wrap(Part part, const MeshPtr& mesh, const Placements& placements, at
 
 at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements,
                 c10::IntArrayRef sizes) {
+  const bool ordered = !local.is_contiguous() && is_even(sizes, placements, *mesh);
   return wrap(Part{local, nullptr}, mesh, placements, local.scalar_type(), local.device(), sizes,
-              dense_strides(sizes, local.strides()));
+              dense_strides(sizes, ordered ? local.strides() : c10::IntArrayRef()));
 }
 
 }  // namespace penstock

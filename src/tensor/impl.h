@@ -21,6 +21,10 @@ constexpr auto kBackendKey = c10::DispatchKey::PrivateUse3;
 //! A key that libtorch keeps for tensor types of other libraries; nothing of its own uses it.
 constexpr auto kBeforeKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
+//! In what libtorch says where it looks for the memory of a distributed tensor (printing, torch::save,
+//! data_ptr).
+constexpr const char* kNoMemory = "a distributed tensor has no memory of its own";
+
 //! A part that is still on its way: waited for by the first who uses it.
 class PendingLocal {
  public:
@@ -108,7 +112,8 @@ inline DTensorImpl* impl_of(const at::Tensor& tensor) {
   return impl->key_set().has(kBeforeKey) ? static_cast<DTensorImpl*>(impl) : nullptr;
 }
 
-//! A distributed tensor without history.
+//! A distributed tensor without history. Without strides it is laid out as its shard is, where every rank's
+//! shard has the same sizes, and contiguous otherwise.
 at::Tensor wrap(Part part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype,
                 at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements,

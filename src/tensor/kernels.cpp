@@ -5,23 +5,22 @@
 #include "tensor/kernels.h"
 
 #include "tensor/autograd.h"
+#include "tensor/replicas.h"
+#include "tensor/result_layout.h"
 #include "tensor/rules.h"
+#include "tensor/split_tensor.h"
+#include "tensor/unknown_ops.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
-#include <penstock/tensor/dtensor.h>
 
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
-#include <mutex>
-
 namespace penstock {
 namespace {
-
-thread_local bool replicate_unknown = false;
 
 void put(const OpCall& call, const TensorArg& where, const at::Tensor& tensor) {
   if (where.item < 0) {
@@ -60,6 +59,7 @@ bool align(OpCall& call, const OpPlan& plan) {
     if (!arg.impl) {
       const Placements whole(want.size());
       if (want == whole && arg.tensor.dim() == 0 && !arg.tensor.requires_grad()) continue;
+      if (call.rule.loads) check_loaded(call, arg.tensor);
       arg.tensor = local_to_distributed(arg.tensor, call.mesh, whole, arg.tensor.sizes());
     }
     arg.tensor = redistributed(arg.tensor, want, true);
@@ -114,15 +114,49 @@ Sizes global_sizes(const OpCall& call, const OpPlan& plan, c10::IntArrayRef loca
   return sizes;
 }
 
+std::shared_ptr<const MovedFrom> copy_of(const DTensorImpl& from) {
+  return std::make_shared<MovedFrom>(
+      MovedFrom{c10::weak_intrusive_ptr<c10::StorageImpl>(from.local().storage().getWeakStorageImpl()),
+                from.moved_from});
+}
+
 //! A view of a tensor that had to be moved is one of the copy. Gradients are nobody's views: autograd adds to
 //! them.
 void note_moved(const OpCall& call, const at::Tensor& asked) {
   DTensorImpl* const copy = call.tensors[0].impl;
   DTensorImpl* const from = impl_of(asked);
   if (!from || !copy || copy == from || torch::autograd::get_current_graph_task_id() >= 0) return;
-  copy->moved_from = std::make_shared<MovedFrom>(
-      MovedFrom{c10::weak_intrusive_ptr<c10::StorageImpl>(from->local().storage().getWeakStorageImpl()),
-                from->moved_from});
+  copy->moved_from = copy_of(*from);
+}
+
+//! What a view takes over from the tensor it is of. A shard may have been copied where the dense tensor would
+//! be viewed.
+void note_source(const DTensorImpl& source, const at::Tensor& result) {
+  DTensorImpl* const view = result.defined() ? impl_of(result) : nullptr;
+  if (!view) return;
+  view->moved_from = source.moved_from;
+  if (!view->local().is_alias_of(source.local()) && torch::autograd::get_current_graph_task_id() < 0)
+    view->moved_from = copy_of(source);
+}
+
+//! Strides of the results, where they do not follow from a shard's; empty if they do.
+std::vector<GlobalLayout> result_layouts(const OpCall& call) {
+  const c10::IValue* const args = &call.arg(0);
+  if (call.rule.writes_first) return {};
+  if (call.rule.is_view) return dense_layouts(call.op, args, call.count());
+  if (call.rule.copies) {
+    const c10::IValue& format = call.arg(call.count() - 1);
+    const at::Tensor& source = call.tensors[0].tensor;
+    return {
+        {Sizes(source.sizes().begin(), source.sizes().end()),
+         copied_strides(source, format.isNone() ? std::nullopt : std::optional(format.toMemoryFormat()))}};
+  }
+  if (call.rule.kind == OpRule::Kind::Pointwise) {
+    const Sizes sizes = broadcast_sizes(call);
+    const GlobalLayout one{sizes, pointwise_strides(call.op, args, call.count(), sizes)};
+    return std::vector<GlobalLayout>(call.results(), one);
+  }
+  return {};
 }
 
 void refuse_lost_write(const c10::OperatorHandle& op, const c10::IValue& target) {
@@ -142,6 +176,7 @@ void refuse_lost_write(const c10::OperatorHandle& op, const c10::IValue& target)
 
 //! Runs the call, whose tensors are where the plan wants them, on the parts, and leaves distributed results.
 void compute(OpCall& call, const OpPlan& plan) {
+  const std::vector<GlobalLayout> layouts = result_layouts(call);
   for (const TensorArg& arg : call.tensors) {
     if (arg.impl) put(call, arg, arg.impl->local());
   }
@@ -160,10 +195,18 @@ void compute(OpCall& call, const OpPlan& plan) {
   std::optional<c10::InferenceMode> normal;
   if (call.rule.is_view && !call.tensors[0].tensor.is_inference() && c10::InferenceMode::is_enabled())
     normal.emplace(false);
+  const DTensorImpl* const source = call.rule.is_view ? call.tensors[0].impl : nullptr;
+  std::size_t next = 0;
   const auto wrapped = [&](const at::Tensor& local, std::size_t result) {
+    const std::size_t index = next++;
     if (!local.defined()) return local;
     const Placements& placements = plan.out[result];
-    return wrap(local, call.mesh, placements, global_sizes(call, plan, local.sizes(), placements));
+    if (index >= layouts.size())
+      return wrap(local, call.mesh, placements, global_sizes(call, plan, local.sizes(), placements));
+    const at::Tensor tensor = wrap(Part{local, nullptr}, call.mesh, placements, local.scalar_type(),
+                                   local.device(), layouts[index].sizes, layouts[index].strides);
+    if (source) note_source(*source, tensor);
+    return tensor;
   };
   const std::size_t base = stack.size() - call.results();
   for (std::size_t i = 0; i < call.results(); ++i) {
@@ -176,18 +219,10 @@ void compute(OpCall& call, const OpPlan& plan) {
       value = std::move(list);
     }
   }
-  const DTensorImpl* const source = call.rule.is_view ? call.tensors[0].impl : nullptr;
   if (source && (source->pinned || source->wish) && stack[base].isTensor()) {
     DTensorImpl* const view = impl_of(stack[base].toTensor());
     view->pinned = source->pinned;
     view->wish = source->wish;
-  }
-  if (source && source->moved_from) {
-    for (std::size_t i = base; i < stack.size(); ++i) {
-      if (stack[i].isTensor()) impl_of(stack[i].toTensor())->moved_from = source->moved_from;
-      if (!stack[i].isTensorList()) continue;
-      for (const at::Tensor& view : stack[i].toTensorVector()) impl_of(view)->moved_from = source->moved_from;
-    }
   }
 }
 
@@ -220,8 +255,28 @@ DTensorImpl* same_everywhere(const c10::IValue* args, std::size_t count) {
   return first;
 }
 
-void run_same(const c10::OperatorHandle& op, Stack* stack, std::size_t count, const DTensorImpl& first) {
+//! The strides of the result where they are not those of `first`.
+std::optional<Sizes> other_strides(const c10::OperatorHandle& op, const OpRule& rule, const c10::IValue* args,
+                                   std::size_t count, const DTensorImpl& first) {
+  bool contiguous = true;
+  for (std::size_t i = 0; i < count && contiguous; ++i) {
+    if (!args[i].isTensor()) continue;
+    const DTensorImpl* const impl = impl_of(args[i].toTensor());
+    contiguous = !impl || impl->is_contiguous();
+  }
+  if (!rule.copies)
+    return contiguous ? std::nullopt : std::optional(pointwise_strides(op, args, count, first.sizes()));
+  const c10::IValue& last = args[count - 1];
+  const auto format = last.isNone() ? at::MemoryFormat::Preserve : last.toMemoryFormat();
+  if (contiguous && (format == at::MemoryFormat::Preserve || format == at::MemoryFormat::Contiguous))
+    return std::nullopt;
+  return copied_strides(args[0].toTensor(), format);
+}
+
+void run_same(const c10::OperatorHandle& op, const OpRule& rule, Stack* stack, std::size_t count,
+              const DTensorImpl& first) {
   c10::IValue* const args = stack->data() + (stack->size() - count);
+  const std::optional<Sizes> strides = other_strides(op, rule, args, count, first);
   // Keeps `first` alive while its place on the stack has the part.
   const auto keep = c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(
       const_cast<DTensorImpl*>(&first));  // NOLINT: reference counting only
@@ -232,8 +287,11 @@ void run_same(const c10::OperatorHandle& op, Stack* stack, std::size_t count, co
   op.callBoxed(stack);
   const std::size_t results = op.schema().returns().size();
   for (std::size_t i = stack->size() - results; i < stack->size(); ++i) {
-    c10::IValue& value = (*stack)[i];
-    value = at::detail::make_tensor<DTensorImpl>(std::move(value).toTensor(), first);
+    at::Tensor local = std::move((*stack)[i]).toTensor();
+    if (!local.defined()) continue;
+    at::Tensor result = at::detail::make_tensor<DTensorImpl>(std::move(local), first);
+    if (strides) result.unsafeGetTensorImpl()->set_sizes_and_strides(first.sizes(), *strides);
+    (*stack)[i] = std::move(result);
   }
 }
 
@@ -294,7 +352,7 @@ struct BeforeAutograd : c10::OperatorKernel {
     if (rule.kind == OpRule::Kind::Pointwise) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
         if (recorded) return op.redispatchBoxed(below, stack);
-        return run_same(op, stack, count, *same);
+        return run_same(op, rule, stack, count, *same);
       }
     }
     if (rule.kind == OpRule::Kind::Identity && recorded) return op.redispatchBoxed(below, stack);
@@ -330,35 +388,13 @@ struct OnParts : c10::OperatorKernel {
     }
     if (rule.kind == OpRule::Kind::Pointwise && !rule.writes_first) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
-        return run_same(op, stack, count, *same);
+        return run_same(op, rule, stack, count, *same);
       }
     }
     OpCall call(op, rule, stack);
-    own_lists(call);
-    if (writes_plain(call)) return;
-    const OpPlan plan = make_plan(call);
-    align(call, plan);
-    compute(call, plan);
+    run_on_shards(call);
   }
 };
-
-void unknown(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
-  const c10::FunctionSchema& schema = op.schema();
-  OpRule rule;
-  const bool writes = !schema.arguments().empty() && schema.arguments()[0].alias_info() &&
-                      schema.arguments()[0].alias_info()->isWrite();
-  OpCall call(op, rule, stack);
-  if (!replicate_unknown || writes || !call.mesh) {
-    throw UsageError(
-        "there is no sharding rule for " + call.text(), {.op = schema.name()},
-        writes ? "use the operator that returns a new tensor, or work on local_of() the tensor"
-               : "take full_tensor() of its arguments, or hold a ReplicateUnknownOps around the call");
-  }
-  own_lists(call);
-  const OpPlan plan = make_plan(call);
-  align(call, plan);
-  compute(call, plan);
-}
 
 class Registration {
  public:
@@ -368,7 +404,7 @@ class Registration {
         before_(torch::Library::IMPL, "aten", kBeforeKey, __FILE__, __LINE__),
         parts_(torch::Library::IMPL, "aten", kBackendKey, __FILE__, __LINE__) {
     others_.fallback(torch::CppFunction::makeFallthrough());
-    fallback_.fallback(torch::CppFunction::makeFromBoxedFunction<&unknown>());
+    fallback_.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_or_replicate>());
     RuleTable table;
     add_pointwise_rules(table);
     add_matmul_rules(table);
@@ -390,6 +426,8 @@ class Registration {
         rule.writes_first = alias && alias->isWrite();
         rule.is_view = alias && !alias->isWrite();
       }
+      rule.copies =
+          !op->schema().arguments().empty() && op->schema().arguments().back().name() == "memory_format";
       rule.autocasts = op->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
       before_.impl(name.c_str(),
                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BeforeAutograd>(rule)));
@@ -398,19 +436,8 @@ class Registration {
     }
     for (const char* name : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"})
       before_.impl(name, torch::CppFunction::makeFromBoxedFunction<&step_parts>());
-    // Operators that libtorch would make of their `out` form: into plain memory, past the fallback.
-    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-      if (!name.name.starts_with("aten::")) continue;
-      const std::string text =
-          name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
-      const auto op = dispatcher.findOp(name);
-      if (table.contains(text) || !op) continue;
-      if (!op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
-          op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
-        continue;
-      }
-      parts_.impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&unknown>());
-    }
+    refuse_the_rest(parts_, table);
+    register_tensor_values();
   }
 
  private:
@@ -419,15 +446,16 @@ class Registration {
 
 }  // namespace
 
-void register_kernels() {
-  static const Registration once;
+void run_on_shards(OpCall& call) {
+  own_lists(call);
+  if (writes_plain(call)) return;
+  const OpPlan plan = make_plan(call);
+  align(call, plan);
+  compute(call, plan);
 }
 
-ReplicateUnknownOps::ReplicateUnknownOps() : outer_(replicate_unknown) {
-  replicate_unknown = true;
-}
-ReplicateUnknownOps::~ReplicateUnknownOps() {
-  replicate_unknown = outer_;
+void register_kernels() {
+  static const Registration once;
 }
 
 }  // namespace penstock

@@ -157,7 +157,8 @@ Part step(Part part, c10::IntArrayRef sizes, const MeshState& mesh, const Placem
   const auto size_here = [&](std::int64_t dim) {
     return interval_of(sizes[static_cast<std::size_t>(dim)], dim, at, mesh, static_cast<int>(index)).size;
   };
-  const at::Tensor& local = part.get();
+  // Transports copy memory, which a lazy conjugate or negative does not show.
+  const at::Tensor local = part.get().resolve_conj().resolve_neg();
   switch (from.kind()) {
     case AxisPlacement::Kind::Replicate:
       if (to.is_shard()) return {slice(local, axis, to.dim()), nullptr};

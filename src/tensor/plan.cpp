@@ -6,6 +6,8 @@
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
+#include <c10/core/WrapDimMinimal.h>
+
 #include <limits>
 #include <sstream>
 
@@ -92,8 +94,7 @@ int OpCall::tensor_at(std::size_t arg) const {
 }
 
 std::int64_t OpCall::dim_arg(std::size_t i, std::int64_t dims) const {
-  const std::int64_t dim = arg(i).toInt();
-  return dim < 0 ? dim + dims : dim;
+  return c10::maybe_wrap_dim(arg(i).toInt(), dims);
 }
 
 std::int64_t OpCall::parts_with(std::size_t tensor, std::int64_t dim, int axis) const {

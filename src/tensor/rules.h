@@ -54,7 +54,7 @@ class OpCall {
     const DTensorImpl* impl = tensors[tensor].impl;
     return impl ? impl->placements()[static_cast<std::size_t>(axis)] : AxisPlacement();
   }
-  //! An `int` argument that names a dim of a tensor, made positive.
+  //! An `int` argument that names a dim of a tensor, made positive. Throws what libtorch throws.
   std::int64_t dim_arg(std::size_t arg, std::int64_t dims) const;
   std::size_t results() const { return op.schema().returns().size(); }
   std::int64_t ranks(int axis) const { return mesh->shape[static_cast<std::size_t>(axis)]; }
@@ -99,6 +99,8 @@ struct OpRule {
   bool composite = false;    //!< has no kernel of its own below autograd
   bool grants_wish = false;  //!< its input goes where its parameter's style wants it
   bool autocasts = false;    //!< autocast converts its arguments
+  bool copies = false;       //!< takes a memory format, as its last argument
+  bool loads = false;        //!< a plain tensor that it writes must be the same on every rank
 };
 
 using RuleTable = std::unordered_map<std::string, OpRule>;
@@ -152,6 +154,14 @@ void finish(const OpCall& call, Results&&... results) {
   torch::jit::drop(*call.stack, call.count());
   torch::jit::push(*call.stack, std::forward<Results>(results)...);
 }
+
+//! The sizes of a pointwise operator's result. ShapeError where the tensors' sizes do not broadcast: shards
+//! of such tensors might.
+Sizes broadcast_sizes(const OpCall& call);
+
+//! Whether converting the contributions to a partial value and reducing them afterwards gives the same as
+//! reducing first: 0.6 + 0.6 is 1 as an integer, and each of them 0.
+bool converts_partial(at::ScalarType from, at::ScalarType to, ReduceOp reduce);
 
 //! The cheapest legal plan; throws UsageError where an operator in place has none.
 OpPlan make_plan(const OpCall& call);

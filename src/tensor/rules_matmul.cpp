@@ -4,6 +4,8 @@
 #include "tensor/autograd.h"
 #include "tensor/rules.h"
 
+#include <penstock/base/error.h>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -27,8 +29,29 @@ void add_option(const OpCall& call, Options& options, const AxisPlacement& a, co
   options.push_back(option);
 }
 
+[[noreturn]] void refuse_sizes(const OpCall& call) {
+  throw ShapeError("matrices of these sizes cannot be multiplied: " + call.text(),
+                   {.op = call.op.schema().name()});
+}
+
+//! Shards may fit each other on some ranks where the matrices do not.
+void check_sizes(const OpCall& call, std::size_t first) {
+  const auto a = call.sizes(first), b = call.sizes(first + 1);
+  if (a.size() < 2 || b.size() < 2 || a.back() != b[b.size() - 2]) refuse_sizes(call);
+  if (first == 0) return;
+  // The summand broadcasts to [.., m, n].
+  Sizes out(a.begin(), a.end());
+  out.back() = b.back();
+  const auto summand = call.sizes(0);
+  if (summand.size() > out.size()) refuse_sizes(call);
+  for (std::size_t d = 0; d < summand.size(); ++d) {
+    if (summand[d] != 1 && summand[d] != out[out.size() - summand.size() + d]) refuse_sizes(call);
+  }
+}
+
 //! Of a [.., m, k] and b [.., k, n] with the same number of batch dims, or b without any.
 void product_options(const OpCall& call, int axis, Options& options, std::size_t first) {
+  check_sizes(call, first);
   const std::int64_t da = call.dims(first), db = call.dims(first + 1);
   const std::int64_t dims = std::max(da, db);
   if (da == db) {
@@ -160,6 +183,7 @@ at::Tensor dist_fold(const at::Tensor& x, const at::Tensor& y) {
 
 //! As torch.matmul: vectors become matrices, batch dims broadcast.
 at::Tensor dist_matmul(const at::Tensor& a, const at::Tensor& b) {
+  if (a.dim() == 1 && b.dim() == 1) return dist_matmul(a.unsqueeze(0), b.unsqueeze(1)).squeeze(1).squeeze(0);
   if (a.dim() == 1) return dist_matmul(a.unsqueeze(0), b).squeeze(-2);
   if (b.dim() == 1) return dist_matmul(a, b.unsqueeze(-1)).squeeze(-1);
   if (b.dim() == 2) return dist_product(a, b);
@@ -180,6 +204,7 @@ at::Tensor dist_matmul(const at::Tensor& a, const at::Tensor& b) {
 
 bool whole_matmul(const OpCall& call) {
   const at::Tensor a = call.arg(0).toTensor(), b = call.arg(1).toTensor();
+  if (a.dim() == 0 || b.dim() == 0) refuse_sizes(call);
   finish(call, dist_matmul(a, b));
   return true;
 }
@@ -205,7 +230,8 @@ void as_they_are(const OpCall& call, int axis, Options& options) {
 void add_matmul_rules(RuleTable& table) {
   table["mm"] = table["bmm"] = {.options = product};
   table["addmm"] = table["baddbmm"] = {.options = product_and_sum};
-  table["matmul"] = {.options = as_they_are, .whole = whole_matmul, .composite = true};
+  table["matmul"] = table["dot"] =
+      table["mv"] = {.options = as_they_are, .whole = whole_matmul, .composite = true};
   table["linear"] = {.options = as_they_are, .whole = whole_linear, .composite = true};
 }
 

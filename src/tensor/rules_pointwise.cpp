@@ -2,13 +2,14 @@
 // partial sum passes where the operator is linear in it.
 #include "tensor/rules.h"
 
+#include <penstock/base/error.h>
+
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
 #include <string_view>
 
 namespace penstock {
-namespace {
 
 Sizes broadcast_sizes(const OpCall& call) {
   std::size_t dims = 0;
@@ -18,11 +19,19 @@ Sizes broadcast_sizes(const OpCall& call) {
     const auto own = call.sizes(i);
     for (std::size_t d = 0; d < own.size(); ++d) {
       std::int64_t& size = sizes[dims - own.size() + d];
+      if (size != own[d] && size != 1 && own[d] != 1)
+        throw ShapeError("the sizes do not broadcast: " + call.text(), {.op = call.op.schema().name()});
       if (size == 1) size = own[d];
     }
   }
+  if (call.rule.writes_first && c10::IntArrayRef(sizes) != call.sizes(0)) {
+    throw ShapeError("a tensor that is written cannot be broadcast: " + call.text(),
+                     {.op = call.op.schema().name()});
+  }
   return sizes;
 }
+
+namespace {
 
 void shard_options(const OpCall& call, int axis, Options& options) {
   const Sizes sizes = broadcast_sizes(call);
@@ -53,12 +62,18 @@ bool adds_up(const AxisPlacement& placement) {
          (placement.reduce() == ReduceOp::Sum || placement.reduce() == ReduceOp::Avg);
 }
 
+//! Whether the operator gives back the elements that it takes: minima, maxima and products pass too.
+bool keeps_elements(const OpCall& call) {
+  const std::string& name = call.op.schema().name();
+  return name == "aten::clone" || name == "aten::positive" || name == "aten::_to_copy";
+}
+
 void partial_options(const OpCall& call, int axis, Options& options) {
   using Linear = OpRule::Linear;
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
     const AxisPlacement here = call.at(i, axis);
     if (!here.is_partial()) continue;
-    if (!adds_up(here) && call.tensors.size() > 1) continue;
+    if (!adds_up(here) && !keeps_elements(call)) continue;
     Option option = call.option();
     for (AxisPlacement& placement : option.out) placement = here;
     switch (call.rule.linear) {
@@ -83,6 +98,24 @@ void partial_options(const OpCall& call, int axis, Options& options) {
 void pointwise(const OpCall& call, int axis, Options& options) {
   shard_options(call, axis, options);
   if (call.rule.linear != OpRule::Linear::No) partial_options(call, axis, options);
+}
+
+//! to(dtype): a partial sum is converted as it is where that gives the sum's own conversion.
+void cast_options(const OpCall& call, int axis, Options& options) {
+  shard_options(call, axis, options);
+  const at::ScalarType from = call.tensors[0].tensor.scalar_type();
+  const at::ScalarType to = call.arg(1).isNone() ? from : call.arg(1).toScalarType();
+  const AxisPlacement here = call.at(0, axis);
+  if (here.is_partial() && converts_partial(from, to, here.reduce())) partial_options(call, axis, options);
+}
+
+//! copy_(self, source): as a conversion of the source.
+void copy_options(const OpCall& call, int axis, Options& options) {
+  shard_options(call, axis, options);
+  const at::ScalarType to = call.tensors[0].tensor.scalar_type();
+  const bool legal = call.tensors.size() < 2 || !call.at(1, axis).is_partial() ||
+                     converts_partial(call.tensors[1].tensor.scalar_type(), to, call.at(1, axis).reduce());
+  if (legal) partial_options(call, axis, options);
 }
 
 //! A condition and two values.
@@ -155,6 +188,15 @@ bool is_pointwise(const c10::OperatorHandle& op, const c10::OperatorName& name) 
 
 }  // namespace
 
+bool converts_partial(at::ScalarType from, at::ScalarType to, ReduceOp reduce) {
+  if (from == to) return true;
+  if (from == at::kBool || to == at::kBool) return false;
+  const auto whole = [](at::ScalarType type) { return at::isIntegralType(type, false); };
+  if (!whole(from) && !whole(to)) return true;
+  // Integers wrap, which adds up; an average of them is rounded by whoever takes it.
+  return whole(from) && reduce != ReduceOp::Avg;
+}
+
 void add_pointwise_rules(RuleTable& table) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
@@ -186,6 +228,9 @@ void add_pointwise_rules(RuleTable& table) {
   }
   const OpRule linear{.options = pointwise, .kind = OpRule::Kind::Pointwise, .linear = OpRule::Linear::All};
   for (const char* name : {"copy_", "_to_copy", "zero_"}) table[name] = linear;
+  table["_to_copy"].options = cast_options;
+  table["copy_"].options = copy_options;
+  table["copy_"].loads = true;
   const OpRule plain{.options = pointwise, .kind = OpRule::Kind::Pointwise};
   for (const char* name : {"fill_.Scalar", "fill_.Tensor"}) table[name] = plain;
   for (const char* name : {"where.self"}) table[name].options = where_options;

@@ -79,6 +79,15 @@ void summed(const OpCall& call, int axis, Options& options) {
   static const AxisPlacement sum = Partial();
   const AxisPlacement here = call.at(0, axis);
   if (here.is_partial() && here.reduce() != ReduceOp::Sum && here.reduce() != ReduceOp::Avg) return;
+  if (here.is_partial()) {
+    // sum(…, dtype) and mean(…, dtype) convert first.
+    const at::ScalarType from = call.tensors[0].tensor.scalar_type();
+    const c10::IValue& type = call.arg(call.count() - 1);
+    const at::ScalarType to = !type.isNone()                   ? type.toScalarType()
+                              : at::isIntegralType(from, true) ? at::kLong
+                                                               : from;
+    if (!converts_partial(from, to, here.reduce())) return;
+  }
   over_parts(call, axis, options, true, &sum);
 }
 void greatest(const OpCall& call, int axis, Options& options) {
@@ -103,11 +112,12 @@ void mean_of_parts(const OpCall& call, const OpPlan& /*plan*/) {
     dims.push_back(d);
     count *= call.sizes(0)[static_cast<std::size_t>(d)];
   }
-  const c10::IValue& type = call.arg(call.count() - 1);
+  const c10::IValue& given = call.arg(call.count() - 1);
   const at::Tensor local = call.arg(0).toTensor();
-  const at::Tensor sum =
-      at::sum(local, dims, reduced.keep, type.isNone() ? std::nullopt : std::optional(type.toScalarType()));
-  finish(call, sum.div(count));
+  const at::ScalarType type = given.isNone() ? local.scalar_type() : given.toScalarType();
+  // The sum of many halves has no half, the mean has.
+  const at::ScalarType wide = at::isReducedFloatingType(type) ? at::kFloat : type;
+  finish(call, at::sum(local, dims, reduced.keep, wide).div(count).to(type));
 }
 
 //! Keeps its dims but needs one whole: softmax, cumsum, sort, …; `dim` by name.

@@ -2,6 +2,11 @@
 // input.
 #include "tensor/rules.h"
 
+#include <penstock/base/error.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/WrapDimMinimal.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -29,7 +34,7 @@ void permuted(const OpCall& call, int axis, Options& options) {
   const auto order = call.arg(1).toIntVector();
   map_dims(call, axis, options, true, [&](std::int64_t d) {
     for (std::size_t i = 0; i < order.size(); ++i) {
-      if ((order[i] + call.dims(0)) % call.dims(0) == d) return static_cast<std::int64_t>(i);
+      if (c10::maybe_wrap_dim(order[i], call.dims(0)) == d) return static_cast<std::int64_t>(i);
     }
     return std::int64_t{-1};
   });
@@ -40,25 +45,57 @@ void unsqueezed(const OpCall& call, int axis, Options& options) {
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d < at ? d : d + 1; });
 }
 
-void squeezed(const OpCall& call, int axis, Options& options) {
-  std::vector<std::int64_t> dims;
+//! The dims of global size 1 that squeeze takes away: a shard of one row has such a dim too, and keeps it.
+std::vector<std::int64_t> squeezed_dims(const OpCall& call) {
+  const std::int64_t dims = call.dims(0);
+  std::vector<std::int64_t> asked;
   if (call.count() == 1) {
-    for (std::int64_t d = 0; d < call.dims(0); ++d) dims.push_back(d);
+    asked.resize(static_cast<std::size_t>(dims));
+    std::iota(asked.begin(), asked.end(), 0);
   } else if (call.arg(1).isInt()) {
-    dims = {call.dim_arg(1, call.dims(0))};
+    asked = {call.dim_arg(1, dims)};
   } else {
-    for (const std::int64_t d : call.arg(1).toIntVector()) dims.push_back((d + call.dims(0)) % call.dims(0));
+    for (const std::int64_t d : call.arg(1).toIntVector()) asked.push_back(c10::maybe_wrap_dim(d, dims));
   }
-  const auto gone = [&](std::int64_t d) {
-    return call.sizes(0)[static_cast<std::size_t>(d)] == 1 &&
-           std::find(dims.begin(), dims.end(), d) != dims.end();
-  };
+  std::erase_if(asked,
+                [&](std::int64_t d) { return d >= dims || call.sizes(0)[static_cast<std::size_t>(d)] != 1; });
+  std::sort(asked.begin(), asked.end());
+  asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
+  return asked;
+}
+
+void squeezed(const OpCall& call, int axis, Options& options) {
+  const std::vector<std::int64_t> gone = squeezed_dims(call);
   map_dims(call, axis, options, true, [&](std::int64_t d) {
-    if (gone(d)) return std::int64_t{-1};
-    std::int64_t to = d;
-    for (std::int64_t before = 0; before < d; ++before) to -= gone(before) ? 1 : 0;
-    return to;
+    if (std::binary_search(gone.begin(), gone.end(), d)) return std::int64_t{-1};
+    return d - (std::lower_bound(gone.begin(), gone.end(), d) - gone.begin());
   });
+}
+
+void squeeze_parts(const OpCall& call, const OpPlan& /*plan*/) {
+  const std::vector<std::int64_t> gone = squeezed_dims(call);
+  const at::Tensor local = call.arg(0).toTensor();
+  finish(call, local.squeeze(gone));
+}
+
+// --- complex numbers and signs: the shard is the lazy conjugate, the distributed tensor has no such bit
+
+void each_element(const OpCall& call, int axis, Options& options) {
+  const AxisPlacement here = call.at(0, axis);
+  const bool adds = here.is_partial() && (here.reduce() == ReduceOp::Sum || here.reduce() == ReduceOp::Avg);
+  map_dims(call, axis, options, adds, [](std::int64_t d) { return d; });
+}
+
+//! view_as_complex takes the last dim away.
+void to_complex(const OpCall& call, int axis, Options& options) {
+  const std::int64_t last = call.dims(0) - 1;
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d == last ? -1 : d; });
+}
+
+//! A lazy conjugate has no view as real numbers.
+void as_real_parts(const OpCall& call, const OpPlan& /*plan*/) {
+  call.arg(0) = call.arg(0).toTensor().resolve_conj();
+  call.op.callBoxed(call.stack);
 }
 
 //! The dim of the last argument is needed whole and stays.
@@ -166,6 +203,7 @@ void view_parts(const OpCall& call, const OpPlan& plan) {
 void expanded(const OpCall& call, int axis, Options& options) {
   const auto sizes = call.arg(1).toIntVector();
   const std::int64_t more = static_cast<std::int64_t>(sizes.size()) - call.dims(0);
+  if (more < 0) return;  // libtorch says what is wrong
   map_dims(call, axis, options, true, [&](std::int64_t d) {
     const std::int64_t own = call.sizes(0)[static_cast<std::size_t>(d)],
                        wide = sizes[static_cast<std::size_t>(d + more)];
@@ -186,6 +224,7 @@ void local_expand(const OpCall& call, const OpPlan& plan) {
 void repeated(const OpCall& call, int axis, Options& options) {
   const auto times = call.arg(1).toIntVector();
   const std::int64_t more = static_cast<std::int64_t>(times.size()) - call.dims(0);
+  if (more < 0) return;  // libtorch says what is wrong
   map_dims(call, axis, options, true,
            [&](std::int64_t d) { return times[static_cast<std::size_t>(d + more)] == 1 ? d + more : -1; });
 }
@@ -200,9 +239,31 @@ void padded(const OpCall& call, int axis, Options& options) {
 
 // --- several tensors
 
+//! The dim that cat and stack join along. Shards may fit each other on some ranks where the tensors do not:
+//! ShapeError for these.
+std::int64_t joined_dim(const OpCall& call, bool stack) {
+  // cat passes over empty vectors.
+  const auto skipped = [&](std::size_t i) { return !stack && call.sizes(i) == c10::IntArrayRef{0}; };
+  std::size_t first = 0;
+  while (first + 1 < call.tensors.size() && skipped(first)) ++first;
+  const auto want = call.sizes(first);
+  const std::int64_t dim = call.dim_arg(1, call.dims(first) + (stack ? 1 : 0));
+  for (std::size_t i = first + 1; i < call.tensors.size(); ++i) {
+    if (skipped(i)) continue;
+    bool fits = call.sizes(i).size() == want.size();
+    for (std::size_t d = 0; fits && d < want.size(); ++d)
+      fits = call.sizes(i)[d] == want[d] || (!stack && static_cast<std::int64_t>(d) == dim);
+    if (!fits)
+      throw ShapeError(
+          "tensors of these sizes cannot be joined along dim " + std::to_string(dim) + ": " + call.text(),
+          {.op = call.op.schema().name()});
+  }
+  return dim;
+}
+
 void joined(const OpCall& call, int axis, Options& options) {
   const bool stack = call.op.schema().name() == "aten::stack";
-  const std::int64_t dim = call.dim_arg(1, call.dims(0) + (stack ? 1 : 0));
+  const std::int64_t dim = joined_dim(call, stack);
   c10::SmallVector<AxisPlacement, 4> done;
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
     const AxisPlacement here = call.at(i, axis);
@@ -227,7 +288,11 @@ void add_view_rules(RuleTable& table) {
   table["t"] = table["transpose.int"] = {.options = transposed};
   table["permute"] = {.options = permuted};
   table["unsqueeze"] = {.options = unsqueezed};
-  table["squeeze"] = table["squeeze.dim"] = table["squeeze.dims"] = {.options = squeezed};
+  table["squeeze"] = table["squeeze.dim"] =
+      table["squeeze.dims"] = {.options = squeezed, .execute = squeeze_parts};
+  table["_conj"] = table["_neg_view"] = {.options = each_element};
+  table["view_as_real"] = {.options = each_element, .execute = as_real_parts};
+  table["view_as_complex"] = {.options = to_complex};
   table["slice.Tensor"] = {.options = sliced};
   table["select.int"] = table["unbind.int"] = {.options = dropping_dim};
   table["split.Tensor"] = table["split_with_sizes"] = {.options = keeping_dim};

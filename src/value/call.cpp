@@ -26,10 +26,16 @@ class Chain final : public CallHooks {
     for (const auto& part : parts_) value = part->argument(value, index);
     return value;
   }
-  at::Tensor result(const at::Tensor& tensor) override {
+  at::Tensor result(const at::Tensor& tensor, std::size_t index) override {
     at::Tensor value = tensor;
-    for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) value = (*part)->result(value);
+    for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) value = (*part)->result(value, index);
     return value;
+  }
+  void expect_arguments(std::size_t count) override {
+    for (const auto& part : parts_) part->expect_arguments(count);
+  }
+  void expect_results(std::size_t count) override {
+    for (const auto& part : parts_) part->expect_results(count);
   }
 
  private:
@@ -39,6 +45,10 @@ class Chain final : public CallHooks {
 struct Hooked {
   std::vector<std::shared_ptr<CallHooks>> parts;
   std::shared_ptr<CallHooks> all;  // the only part, or a chain of them
+  // Of hooks that stay: the module. Another one may get its address.
+  std::optional<std::weak_ptr<const void>> owner;
+
+  bool gone() const { return owner && owner->expired(); }
 
   void link() { all = parts.size() == 1 ? parts.front() : std::make_shared<Chain>(parts); }
 };
@@ -54,26 +64,39 @@ Hooks& all_hooks() {
   return all;
 }
 
+void add(const void* module, std::shared_ptr<CallHooks> hooks,
+         std::optional<std::weak_ptr<const void>> owner) {
+  Hooks& all = all_hooks();
+  const std::unique_lock lock(all.mutex);
+  std::erase_if(all.hooks, [](const auto& item) { return item.second.gone(); });
+  Hooked& hooked = all.hooks[module];
+  const auto alone = [](const std::shared_ptr<CallHooks>& part) { return part->alone(); };
+  if (hooks->alone() && std::any_of(hooked.parts.begin(), hooked.parts.end(), alone))
+    throw UsageError("the module's calls are hooked already", {}, "is it a unit of two sharded models?");
+  hooked.parts.push_back(std::move(hooks));
+  if (owner) hooked.owner = std::move(owner);
+  hooked.link();
+  all.count.store(all.hooks.size(), std::memory_order_release);
+}
+
 }  // namespace
 
 HookedModule::HookedModule(const void* module, std::shared_ptr<CallHooks> hooks)
     : module_(module), hooks_(std::move(hooks)) {
-  Hooks& all = all_hooks();
-  const std::unique_lock lock(all.mutex);
-  Hooked& hooked = all.hooks[module];
-  const auto alone = [](const std::shared_ptr<CallHooks>& part) { return part->alone(); };
-  if (hooks_->alone() && std::any_of(hooked.parts.begin(), hooked.parts.end(), alone))
-    throw UsageError("the module's calls are hooked already", {}, "is it a unit of two sharded models?");
-  hooked.parts.push_back(hooks_);
-  hooked.link();
-  all.count.store(all.hooks.size(), std::memory_order_release);
+  add(module, hooks_, std::nullopt);
+}
+
+void hook_module(const void* module, std::weak_ptr<const void> owner, std::shared_ptr<CallHooks> hooks) {
+  add(module, std::move(hooks), std::move(owner));
 }
 
 HookedModule::~HookedModule() {
   if (module_ == nullptr) return;
   Hooks& all = all_hooks();
   const std::unique_lock lock(all.mutex);
-  Hooked& hooked = all.hooks.at(module_);
+  const auto found = all.hooks.find(module_);
+  if (found == all.hooks.end()) return;  // they went with their module
+  Hooked& hooked = found->second;
   std::erase(hooked.parts, hooks_);
   if (hooked.parts.empty()) {
     all.hooks.erase(module_);
@@ -88,7 +111,16 @@ std::shared_ptr<CallHooks> hooks_of(const void* module) {
   if (all.count.load(std::memory_order_acquire) == 0) return nullptr;
   const std::shared_lock lock(all.mutex);
   const auto found = all.hooks.find(module);
-  return found == all.hooks.end() ? nullptr : found->second.all;
+  return found == all.hooks.end() || found->second.gone() ? nullptr : found->second.all;
+}
+
+c10::IValue detail::map_tree(const c10::IValue& tree,
+                             const std::function<at::Tensor(const at::Tensor&)>& map) {
+  FlatTree flat = flatten(tree);
+  for (c10::IValue& leaf : flat.leaves) {
+    if (leaf.isTensor() && leaf.toTensor().defined()) leaf = map(leaf.toTensor());
+  }
+  return unflatten(flat.leaves, flat.structure);
 }
 
 }  // namespace penstock

@@ -1,5 +1,6 @@
 // Merges the values of chunks into one.
 #include "value/chunk_rules.h"
+#include "value/distributed_values.h"
 
 #include <penstock/base/error.h>
 #include <penstock/value/microbatch.h>
@@ -51,6 +52,10 @@ IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const Er
     throw ShapeError("tensors of " + std::to_string(tensors[0].dim()) + " dims cannot be joined along dim " +
                          std::to_string(dim),
                      context);
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (const DistributedValues* distributed = distributed_values(tensor))
+      return distributed->merge(tensors, dim, context);
   }
   return at::cat(tensors, dim);
 }

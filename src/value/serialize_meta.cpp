@@ -112,6 +112,10 @@ Structure read_structure(ByteReader& in) {
 }
 
 void write(ByteWriter& out, const TensorMeta& meta) {
+  if (meta.distributed) {
+    throw UsageError("the metadata of a distributed tensor (" + meta.text() + ") cannot travel in a message",
+                     {}, "send that of local_of() the tensor");
+  }
   write_dtype(out, meta.dtype);
   out.unsigned_int(static_cast<std::uint64_t>(meta.device));
   out.u8(meta.requires_grad ? 1 : 0);

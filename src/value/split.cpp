@@ -1,6 +1,7 @@
 // Cuts trees into chunks: first every leaf is measured, so that one error can name all that do not fit, then
 // cut.
 #include "value/chunk_rules.h"
+#include "value/distributed_values.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -57,9 +58,20 @@ std::vector<IValue> cut_leaf(const IValue& leaf, const Cut& cut, int chunks) {
                      std::to_string(chunks));
   }
   std::vector<IValue> parts;
-  for (at::Tensor& part : at::tensor_split(leaf.toTensor(), chunks, cut.dim))
+  const DistributedValues* const distributed = distributed_values(leaf.toTensor());
+  for (at::Tensor& part : distributed ? distributed->split(leaf.toTensor(), chunks, cut.dim)
+                                      : at::tensor_split(leaf.toTensor(), chunks, cut.dim))
     parts.emplace_back(std::move(part));
   return parts;
+}
+
+//! How many rows each chunk of a leaf has. Shards of a distributed tensor are split each for itself.
+std::vector<std::int64_t> rows_of_chunks(const IValue& leaf, const Cut& cut, int chunks,
+                                         const std::string& path) {
+  const DistributedValues* const distributed =
+      leaf.isTensor() ? distributed_values(leaf.toTensor()) : nullptr;
+  if (!distributed) return chunk_sizes(*cut.rows, chunks);
+  return distributed->chunk_rows(leaf.toTensor(), chunks, cut.dim, {.tensor = path});
 }
 
 // All leaves of a call together, so that they can be compared with each other.
@@ -102,9 +114,7 @@ class Splitting {
     return trees;
   }
 
-  std::vector<std::int64_t> rows() const {
-    return rows_ ? chunk_sizes(*rows_, chunks_) : std::vector<std::int64_t>{};
-  }
+  const std::vector<std::int64_t>& rows() const { return chunk_rows_; }
 
  private:
   struct Tree {
@@ -121,12 +131,15 @@ class Splitting {
       faults_.push_back(path + " has only " + measure_text(leaf, cut));
     } else if (*cut.rows != *rows_) {
       faults_.push_back(path + " has " + measure_text(leaf, cut) + ", which disagrees with " + first_);
+    } else if (chunk_rows_.empty()) {
+      chunk_rows_ = rows_of_chunks(leaf, cut, chunks_, path);
     }
   }
 
   int chunks_;
   std::vector<Tree> trees_;
   std::optional<std::int64_t> rows_;
+  std::vector<std::int64_t> chunk_rows_;  // of the first leaf that is cut
   std::string first_;
   std::vector<std::string> faults_;
 };

@@ -1,4 +1,6 @@
 // Tensor metadata and its validation.
+#include "value/distributed_values.h"
+
 #include <penstock/base/text.h>
 #include <penstock/value/tensor_meta.h>
 
@@ -80,11 +82,17 @@ TensorMeta TensorMeta::of(const at::Tensor& tensor) {
     throw UsageError("a tensor that is not strided has no metadata here", {},
                      "make it dense with to_dense()");
   }
-  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device().type(),
-          tensor.requires_grad()};
+  TensorMeta meta{tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device().type(),
+                  tensor.requires_grad()};
+  if (const DistributedValues* values = distributed_values(tensor)) meta.distributed = values->meta(tensor);
+  return meta;
 }
 
 at::Tensor TensorMeta::empty(std::optional<at::Device> on) const {
+  if (distributed) {
+    throw UsageError("a distributed tensor of " + text() + " cannot be made from its metadata alone", {},
+                     "make it on its mesh: distributed_zeros, distributed_full or from_local");
+  }
   at::Tensor tensor =
       at::empty_strided(shape, stride, at::TensorOptions(on.value_or(at::Device(device))).dtype(dtype));
   if (requires_grad && (tensor.is_floating_point() || tensor.is_complex())) tensor.set_requires_grad(true);
@@ -114,7 +122,15 @@ std::size_t TensorMeta::nbytes() const {
 std::string TensorMeta::text() const {
   std::string text = dtype_text(dtype) + sizes_text(shape);
   if (!same_layout(shape, stride, contiguous_stride(shape))) text += " stride " + sizes_text(stride);
+  if (distributed) text += " on " + distributed->text();
   return text;
+}
+
+std::string DistributedMeta::text() const {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < mesh.size(); ++i)
+    parts.push_back((i < axes.size() && !axes[i].empty() ? axes[i] + "=" : "") + std::to_string(mesh[i]));
+  return "DeviceMesh(" + join(parts, ", ") + ") [" + join(placements, ", ") + "]";
 }
 
 std::vector<std::string> differences(const TensorMeta& expected, const TensorMeta& actual) {
@@ -129,6 +145,10 @@ std::vector<std::string> differences(const TensorMeta& expected, const TensorMet
                                ? same_layout(expected.shape, expected.stride, actual.stride)
                                : actual.stride == expected.stride;
   if (comparable && !same_stride) add("stride", sizes_text(actual.stride), sizes_text(expected.stride));
+  const auto placed = [](const TensorMeta& meta) {
+    return meta.distributed ? meta.distributed->text() : std::string("none (a plain tensor)");
+  };
+  if (placed(actual) != placed(expected)) add("placements", placed(actual), placed(expected));
   return found;
 }
 

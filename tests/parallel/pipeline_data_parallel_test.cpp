@@ -160,6 +160,36 @@ const RankFunction gloo_ranks("pipeline_data_parallel", [] {
   return 0;
 });
 
+// Floating-point arguments by position and by name, whatever tree they are in; integers stay.
+TEST(PipelineDataParallel, ShardedStagesCastInputsAndOutputs) {
+  run_thread_ranks(2, [](World& world) {
+    for (const bool cast : {true, false}) {
+      const torch::nn::Linear layer(3, 3);
+      const at::ScalarType want = cast ? at::kBFloat16 : at::kFloat;
+      const StageFunction forward = [&](const Args& args, const Kwargs& kwargs) -> StageResult {
+        CHECK_THAT(layer->weight.scalar_type() == at::kBFloat16);
+        CHECK_THAT(args[0].toTensor().scalar_type() == want);
+        CHECK_THAT(args[1].toTuple()->elements()[0].toTensor().scalar_type() == want);
+        CHECK_THAT(args[1].toTuple()->elements()[1].toTensor().scalar_type() == at::kLong);
+        CHECK_THAT(kwargs.at("scale").toTensor().scalar_type() == want);
+        return {layer->forward(args[0].toTensor().to(at::kBFloat16)), {{"skip", args[0]}}};
+      };
+      ShardOptions options;
+      options.compute_as = at::kBFloat16;
+      options.cast_inputs = cast;
+      options.output_as = at::kDouble;
+      ShardedStages stages(world.group(), options);
+      const auto module = stages.add(0, make_stage_module(layer.ptr(), forward));
+      stages.before_compute(StageId(0));
+      const at::Tensor x = at::ones({2, 3});
+      const StageResult result =
+          module->forward({x, c10::ivalue::Tuple::create({x, at::arange(3)})}, {{"scale", at::ones({1})}});
+      CHECK_THAT(result.output.toTensor().scalar_type() == at::kDouble);
+      CHECK_THAT(result.skips.at("skip").toTensor().scalar_type() == at::kDouble);
+    }
+  });
+}
+
 TEST(PipelineTimesData, EqualsADenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("pipeline_data_parallel", 4);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();

@@ -220,6 +220,68 @@ TEST(ShardedModel, ComputesInBfloat16AndKeepsFullShards) {
   });
 }
 
+// As FSDP2's MixedPrecisionPolicy(param_dtype, output_dtype, cast_forward_inputs): against the layer itself
+// in bfloat16.
+TEST(ShardedModel, CastsInputsAndOutputs) {
+  torch::manual_seed(3);
+  const torch::nn::Linear first(5, 3);
+  const at::Tensor x = torch::randn({4, 5}), ids = torch::arange(4);
+  const at::Tensor weight = first->weight.detach().to(at::kBFloat16).set_requires_grad(true),
+                   bias = first->bias.detach().to(at::kBFloat16).set_requires_grad(true);
+  const at::Tensor want = at::linear(x.to(at::kBFloat16), weight, bias);
+  want.to(at::kFloat).sum().backward();
+  run_thread_ranks(2, [&](World& world) {
+    for (const bool output : {false, true}) {
+      const torch::nn::Linear layer(std::dynamic_pointer_cast<torch::nn::LinearImpl>(first->clone()));
+      ShardOptions options;
+      options.compute_as = at::kBFloat16;
+      if (output) options.output_as = at::kFloat;
+      const Sharded sharded = fully_shard(layer, world.group(), options);
+      const at::Tensor y = call(layer, x);
+      CHECK_THAT(y.scalar_type() == (output ? at::kFloat : at::kBFloat16));
+      CHECK_THAT(at::equal(y.to(at::kBFloat16), want));
+      y.to(at::kFloat).sum().backward();
+      for (const NamedTensor& item : sharded.gather_gradients())
+        CHECK_THAT(at::equal(item.tensor, (item.name == "weight" ? weight : bias).grad().to(at::kFloat)));
+    }
+    const torch::nn::Linear layer(std::dynamic_pointer_cast<torch::nn::LinearImpl>(first->clone()));
+    ShardOptions options;
+    options.compute_as = at::kBFloat16;
+    options.cast_inputs = false;
+    const Sharded sharded = fully_shard(layer, world.group(), options);
+    EXPECT_THROW(call(layer, x), c10::Error);
+    CHECK_THAT(call(layer, x.to(at::kBFloat16)).scalar_type() == at::kBFloat16);
+  });
+}
+
+TEST(ShardedModel, KeepsEverythingOnEveryRankIfAskedTo) {
+  const DenseGpt dense = run_dense_gpt(Variant::Tied);
+  run_thread_ranks(2, [&](World& world) {
+    ShardOptions options;
+    options.replicate = true;
+    expect_dense(world, world.group(), options, Variant::Tied, dense, 1);
+    // In another type, with what the optimizer sees in the model's own.
+    SmallGpt model(Variant::Tied, 2, world.rank().value == 0 ? 1 : 99);
+    options.compute_as = at::kBFloat16;
+    options.reduce_as = at::kFloat;
+    const Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+    const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+    const at::Tensor logits = call(model, own.inputs);
+    CHECK_THAT(logits.scalar_type() == at::kBFloat16);
+    const at::Tensor loss = loss_of(logits.to(at::kFloat), own.targets);
+    loss.backward();
+    expect_near("loss", mean_of(world, loss), dense.losses[0], 2e-2);
+    expect_near("gradient of", sharded.gather_gradients(), dense.gradients, 2e-2);
+    for (const ShardedParameter& item : sharded.shards()) {
+      CHECK_THAT(item.shard.scalar_type() == at::kFloat);
+      CHECK_SAME(item.end - item.begin, item.shard.numel());
+    }
+    options.replicas = world.group();
+    SmallGpt another(Variant::Plain);
+    EXPECT_THROW(fully_shard(another, world.group(), options), UsageError);
+  });
+}
+
 TEST(ShardedModel, ClipsByTheNormOfTheWhole) {
   SmallGpt dense;
   const Tokens all = tokens_of(kGptRows, 0);

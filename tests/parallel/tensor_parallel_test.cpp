@@ -119,7 +119,7 @@ TEST(TensorParallel, TrainsAsOneProcess) {
     for (const bool sequence : {false, true}) {
       on_mesh({ranks}, [&](const DeviceMesh& mesh) {
         Gpt gpt;
-        const Parallelized kept = parallelize_module(*gpt, mesh, gpt_plan(sequence));
+        parallelize_module(*gpt, mesh, gpt_plan(sequence));
         EXPECT_LT(distance(train(gpt), alone), 1e-5) << ranks << (sequence ? " sequence" : "");
       });
     }
@@ -132,7 +132,7 @@ const test::RankFunction kOverGloo("tensor_parallel", [] {
   const Trained alone = train(Gpt());
   for (const bool sequence : {false, true}) {
     Gpt gpt;
-    const Parallelized kept = parallelize_module(*gpt, mesh, gpt_plan(sequence));
+    parallelize_module(*gpt, mesh, gpt_plan(sequence));
     const double far = distance(train(gpt), alone);
     if (!(far < 1e-5)) throw std::runtime_error("differs by " + std::to_string(far));
   }
@@ -149,7 +149,7 @@ TEST(TensorParallel, ABlockCostsTwoAllReducesEachWay) {
     on_mesh({ranks}, [&](const DeviceMesh& mesh) {
       const std::int64_t bytes = kRows * kLength * kWidth * 4;
       Block block;
-      const Parallelized kept = parallelize_module(*block, mesh, block_plan("", false));
+      parallelize_module(*block, mesh, block_plan("", false));
       const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {Replicate()})
                                .set_requires_grad(true);
       traffic() = {};
@@ -172,7 +172,7 @@ TEST(TensorParallel, SequenceParallelSendsTheSameBytes) {
     on_mesh({ranks}, [&](const DeviceMesh& mesh) {
       const std::int64_t bytes = kRows * kLength * kWidth * 4;
       Block block;
-      const Parallelized kept = parallelize_module(*block, mesh, block_plan("", true));
+      parallelize_module(*block, mesh, block_plan("", true));
       const at::Tensor x =
           distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {Shard(1)}).set_requires_grad(true);
       traffic() = {};
@@ -235,7 +235,7 @@ TEST(InputReshard, KeepsSlicesAndGivesTheSameGradients) {
       unsigned seed = 0;
       for (at::Tensor& parameter : block->parameters())
         parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.3);
-      const Parallelized kept = parallelize_module(*block, mesh, block_plan("", false));
+      parallelize_module(*block, mesh, block_plan("", false));
       const at::AutoGradMode grad(true);
       const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {Replicate()});
       std::unique_ptr<InputReshard> scope;
@@ -278,15 +278,111 @@ TEST(TensorParallel, PreparesCalls) {
     ParallelPlan plan = gpt_plan(false);
     plan.push_back({"blocks.0", PrepareModuleInput{{Shard(1)}}});
     plan.push_back({"blocks.1", PrepareModuleInputOutput{{{Replicate()}}, {Shard(1), true}}});
-    {
-      const Parallelized kept = parallelize_module(*gpt, mesh, plan);
-      const at::Tensor x = call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2));
-      EXPECT_EQ(placements_of(x), Placements{Shard(1)});
-      const at::Tensor y = call(gpt->blocks->ptr<BlockImpl>(1), x);
-      EXPECT_FALSE(is_dtensor(y));
-      EXPECT_EQ(y.size(1), kLength / 2);
+    parallelize_module(*gpt, mesh, plan);
+    const at::Tensor x = call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2));
+    EXPECT_EQ(placements_of(x), Placements{Shard(1)});
+    const at::Tensor y = call(gpt->blocks->ptr<BlockImpl>(1), x);
+    EXPECT_FALSE(is_dtensor(y));
+    EXPECT_EQ(y.size(1), kLength / 2);
+  });
+}
+
+//! Gives what it gets, in several forms, and counts nothing.
+struct EchoImpl : torch::nn::Module {
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& a, const at::Tensor& b) { return {a, b}; }
+};
+TORCH_MODULE(Echo);
+
+struct ListImpl : torch::nn::Module {
+  std::vector<at::Tensor> forward(const at::Tensor& a) { return {a, a * 2}; }
+};
+TORCH_MODULE(List);
+
+TEST(TensorParallel, PreparesPlainResultsAndTuples) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor a = numbers({4, 6}, 1), b = numbers({4, 6}, 2);
+    Echo echo;
+    parallelize_module(*echo, mesh, {{"", PrepareModuleOutput{{Shard(0), Shard(1)}}}});
+    const auto [x, y] = call(echo, a, b);
+    ASSERT_TRUE(is_dtensor(x) && is_dtensor(y));
+    EXPECT_EQ(placements_of(x), Placements{Shard(0)});
+    EXPECT_EQ(placements_of(y), Placements{Shard(1)});
+    EXPECT_EQ(difference(full_tensor(y), b), 0);
+
+    // What is plain is read as `given`: here as this rank's contribution to a sum.
+    Echo sums;
+    parallelize_module(*sums, mesh, {{"", PrepareModuleOutput{Replicate(), true, Partial()}}});
+    const auto [u, v] = call(sums, a, b);
+    EXPECT_FALSE(is_dtensor(u));
+    EXPECT_LT(difference(u, a * 2), 1e-6);
+    EXPECT_LT(difference(v, b * 2), 1e-6);
+
+    List list;
+    parallelize_module(*list, mesh, {{"", PrepareModuleOutput{Shard(0)}}});
+    const std::vector<at::Tensor> both = call(list, a);
+    ASSERT_TRUE(is_dtensor(both[0]) && is_dtensor(both[1]));
+    EXPECT_LT(difference(full_tensor(both[1]), a * 2), 1e-6);
+  });
+}
+
+TEST(TensorParallel, RefusesListsOfTheWrongLength) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor a = numbers({4, 6}, 1);
+    const std::vector<ParallelStyle> wrong{
+        PrepareModuleInput{{Shard(0)}}, PrepareModuleInput{{Shard(0), Shard(0), Shard(0)}},
+        PrepareModuleInput{{Shard(0), Shard(0)}, {Replicate()}}, PrepareModuleOutput{{Shard(0)}},
+        PrepareModuleOutput{{Shard(0), Shard(0), Shard(0)}}};
+    for (const ParallelStyle& style : wrong) {
+      Echo echo;
+      parallelize_module(*echo, mesh, {{"", style}});
+      EXPECT_THROW(call(echo, a, a), UsageError);
     }
-    EXPECT_TRUE(is_dtensor(call(gpt->blocks->ptr<BlockImpl>(1), numbers({kRows, kLength, kWidth}, 2))));
+    Echo fits;
+    parallelize_module(*fits, mesh, {{"", PrepareModuleInput{{Shard(0), std::nullopt}}}});
+    const auto [x, y] = call(fits, a, a);
+    EXPECT_TRUE(is_dtensor(x) && !is_dtensor(y));
+  });
+}
+
+//! Takes a distributed parameter, but not the one called `second`.
+struct FussyImpl : torch::nn::Module, ExchangeableParameters {
+  FussyImpl()
+      : first(register_parameter("first", at::ones({4}))),
+        second(register_parameter("second", at::ones({4}))) {}
+  void exchange_parameter(const std::string& name, const at::Tensor& distributed) override {
+    if (name == "second" && is_dtensor(distributed)) throw std::runtime_error("not this one");
+    (name == "first" ? first : second) = distributed;
+  }
+  at::Tensor first, second;
+};
+TORCH_MODULE(Fussy);
+
+TEST(TensorParallel, APlanThatFailsChangesNothing) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const auto unchanged = [](const torch::nn::Module& module) {
+      for (const auto& item : module.named_parameters()) {
+        EXPECT_FALSE(is_dtensor(item.value())) << item.key();
+      }
+    };
+    Gpt gpt;
+    // A later path that fits no module, a style that does not fit, and a module that is named twice.
+    for (const ParallelPlan& plan :
+         {ParallelPlan{{"blocks.0", PrepareModuleOutput{Shard(1)}},
+                       {"blocks.*.up", ColwiseParallel()},
+                       {"blocks.9", ColwiseParallel()}},
+          ParallelPlan{{"blocks.*.up", ColwiseParallel()}, {"norm", RowwiseParallel()}},
+          ParallelPlan{{"blocks.*.up", ColwiseParallel()}, {"blocks.0.up", RowwiseParallel()}}}) {
+      EXPECT_THROW(parallelize_module(*gpt, mesh, plan), UsageError);
+      unchanged(*gpt);
+      EXPECT_FALSE(is_dtensor(gpt->blocks->ptr<BlockImpl>(0)->up->weight));
+      EXPECT_FALSE(is_dtensor(call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2))));
+    }
+    Fussy fussy;
+    EXPECT_THROW(parallelize_module(
+                     *fussy, mesh, {{"", DistributeParameters{{{"first", Shard(0)}, {"second", Shard(0)}}}}}),
+                 std::runtime_error);
+    unchanged(*fussy);
+    EXPECT_FALSE(is_dtensor(fussy->first) || is_dtensor(fussy->second));
   });
 }
 

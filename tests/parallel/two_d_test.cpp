@@ -57,8 +57,8 @@ struct TwoD {
                                   : std::vector<std::int64_t>{world.size() / 2, 2},
              data == Data::Hybrid ? std::vector<std::string>{"replicas", "dp", "tp"}
                                   : std::vector<std::string>{"dp", "tp"}),
-        model(variant),
-        cut(parallelize_module(*model, mesh["tp"], plan_of(sequence))) {
+        model(variant) {
+    parallelize_module(*model, mesh["tp"], plan_of(sequence));
     const Group& group = mesh.group("dp");
     rank = group.rank();
     ranks = group.size();
@@ -115,7 +115,6 @@ struct TwoD {
 
   DeviceMesh mesh;
   SmallGpt model;
-  Parallelized cut;
   int rank = 0, ranks = 1;
   std::optional<Replica> replica;
   std::optional<Sharded> sharded;
@@ -288,7 +287,7 @@ TEST(TwoDimensions, ParametersWithoutMemoryAreCutShardedAndFilled) {
       const NoMemory none;
       model = SmallGpt();
     }
-    const Parallelized cut = parallelize_module(*model, mesh["tp"], plan_of(false));
+    parallelize_module(*model, mesh["tp"], plan_of(false));
     CHECK_THAT(model->token->weight.is_meta() && is_dtensor(model->token->weight));
     std::vector<std::shared_ptr<torch::nn::Module>> units;
     for (const auto& block : *model->blocks) units.push_back(block);
@@ -316,7 +315,7 @@ TEST(TwoDimensions, UnitsMayHavePreparedCalls) {
     SmallGpt model(Variant::Plain);
     ParallelPlan plan = plan_of(false);
     plan.emplace_back("blocks.*", PrepareModuleInputOutput{{{AxisPlacement(Shard(1))}}, {Replicate()}});
-    const Parallelized cut = parallelize_module(*model, mesh["tp"], plan);
+    parallelize_module(*model, mesh["tp"], plan);
     std::vector<std::shared_ptr<torch::nn::Module>> units;
     for (const auto& block : *model->blocks) units.push_back(block);
     const Sharded sharded = fully_shard(model, mesh.group("dp"), {}, units);

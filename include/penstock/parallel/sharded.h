@@ -28,11 +28,19 @@ struct ShardOptions {
   //! Gather and compute in this type (bfloat16 or half); the shards, which the optimizer sees, keep their
   //! own.
   std::optional<at::ScalarType> compute_as{};
+  //! Whether the floating-point tensors among the arguments of a call (of the model, a unit, a stage) are
+  //! converted to `compute_as`.
+  bool cast_inputs = true;
+  //! Convert the floating-point tensors of the model's or stage's result to this type.
+  std::optional<at::ScalarType> output_as{};
   //! Add up and reduce gradients in this type; else in the one that they are computed in.
   std::optional<at::ScalarType> reduce_as{};
   //! Hybrid: the ranks of other sharding groups that hold the same shards. Gradients are averaged over them
   //! too.
   std::optional<Group> replicas{};
+  //! Replicated data parallelism with a compute type: every rank of the group keeps all parameters in their
+  //! own type, which the optimizer sees, and computes with a copy in `compute_as`. Nothing is gathered.
+  bool replicate = false;
   //! Whether parameters that no rank used keep an undefined gradient (one more small message a step); else it
   //! is 0.
   bool find_unused = false;

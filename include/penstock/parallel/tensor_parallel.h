@@ -4,7 +4,7 @@
 
 #include <penstock/tensor/dtensor.h>
 
-#include <memory>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,16 +40,45 @@ struct DistributeParameters {
 };
 
 //! What a call of the module, `ps::call(module, …)`, does with its tensors. A plain argument is read as being
-//! placed as `given` says (replicated where it says nothing), and each is moved to where `wanted` says.
+//! placed as `given` says (replicated where it says nothing), and each is moved to where `wanted` says. The
+//! lists have an entry for each argument, nothing for one that stays as it is and for one that is no tensor;
+//! UsageError where the call has another number of arguments. `given` may be empty.
 struct PrepareModuleInput {
   std::vector<std::optional<AxisPlacement>> wanted;
   std::vector<std::optional<AxisPlacement>> given{};
 };
 
-//! The result of a call of the module is moved, and given as this rank's plain part if asked for.
+//! Where the tensors of a result are: one placement for all of them, or one for each (nothing: it stays as it
+//! is).
+class ResultPlacements {
+ public:
+  ResultPlacements() = default;
+  ResultPlacements(AxisPlacement all) : all_(all) {}  // NOLINT: written in place
+  ResultPlacements(Replicate all) : all_(all) {}      // NOLINT
+  ResultPlacements(Shard all) : all_(all) {}          // NOLINT
+  ResultPlacements(Partial all) : all_(all) {}        // NOLINT
+  ResultPlacements(std::vector<std::optional<AxisPlacement>> each) : each_(std::move(each)) {}  // NOLINT
+  ResultPlacements(std::initializer_list<std::optional<AxisPlacement>> each) : each_(each) {}
+
+  bool empty() const { return !all_ && !each_; }
+  //! The number of tensors that it is for, if it says so.
+  std::optional<std::size_t> count() const { return each_ ? std::optional(each_->size()) : std::nullopt; }
+  std::optional<AxisPlacement> of(std::size_t index) const {
+    return each_ && index < each_->size() ? (*each_)[index] : all_;
+  }
+
+ private:
+  std::optional<AxisPlacement> all_;
+  std::optional<std::vector<std::optional<AxisPlacement>>> each_;
+};
+
+//! The tensors of a call's result are moved, and given as this rank's plain part if asked for. A plain tensor
+//! is read as being placed as `given` says, replicated where it says nothing. Results may be tuples, lists or
+//! trees; UsageError where a list of placements is for another number of tensors.
 struct PrepareModuleOutput {
-  AxisPlacement wanted;
+  ResultPlacements wanted;
   bool use_local_output = false;
+  ResultPlacements given{};
 };
 
 struct PrepareModuleInputOutput {
@@ -72,24 +101,12 @@ class ExchangeableParameters {
   virtual void exchange_parameter(const std::string& name, const at::Tensor& distributed) = 0;
 };
 
-class HookedModule;
-
-//! Keeps what the Prepare styles attached to calls of modules; without them it may be dropped.
-class Parallelized {
- public:
-  Parallelized();
-  Parallelized(Parallelized&&) noexcept;
-  Parallelized& operator=(Parallelized&&) noexcept;
-  ~Parallelized();
-
-  std::vector<HookedModule> hooks;
-};
-
-//! Cuts the module's parameters over a mesh of one axis. Values are those of the mesh's first rank. What no
+//! Shards the module's parameters over a mesh of one axis. Values are those of the mesh's first rank. What no
 //! path names stays as it is: a plain parameter counts as replicated, and its gradient is whole on every
-//! rank. UsageError for paths that fit no module, styles that do not fit theirs, and tied parameters that are
-//! cut twice differently.
-Parallelized parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan);
+//! rank. Prepare styles stay on their modules as long as these live. UsageError for paths that fit no module,
+//! styles that do not fit theirs, and tied parameters that are sharded twice differently: the module is then
+//! as it was.
+void parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan);
 
 //! What a path is that fits no module: a mistake, or one of another stage of the model that the plan is for.
 enum class UnknownPath { Refuse, PassOver };
@@ -98,7 +115,7 @@ enum class UnknownPath { Refuse, PassOver };
 //! parameters. What a weight is follows from the operators that read it, so that layers which are no
 //! torch::nn::Linear are cut too. Prepare styles act where tensors enter and leave the operators of a module
 //! (an empty path: where they enter and leave the graph); arguments count in the order in which they are
-//! first read, without parameters and buffers.
+//! first read, without parameters and buffers, and results in the order in which others first read them.
 void parallelize_module(GraphModule& module, const DeviceMesh& mesh, const ParallelPlan& plan,
                         UnknownPath unknown = UnknownPath::Refuse);
 

@@ -30,7 +30,8 @@ at::Tensor to_local(const at::Tensor& tensor, std::optional<Placements> grad_pla
 //! The whole, on every rank.
 at::Tensor full_tensor(const at::Tensor& tensor);
 
-//! The same values in other places, by the cheapest way in bytes. The gradient comes back to the old places.
+//! Redistributes the tensor with the least traffic. The gradient returns in the original placements, reduced
+//! where it is a partial sum, also if nothing is moved.
 at::Tensor redistribute(const at::Tensor& tensor, Placements placements);
 
 bool is_dtensor(const at::Tensor& tensor);
@@ -39,6 +40,12 @@ DeviceMesh mesh_of(const at::Tensor& tensor);
 const Placements& placements_of(const at::Tensor& tensor);
 //! This rank's part without its gradient; it shares memory with the tensor.
 const at::Tensor& local_of(const at::Tensor& tensor);
+
+//! UsageError on every rank if ranks that replicate a tensor hold different values, as a draw from each
+//! rank's own generator makes them. Compares checksums: a small message per axis of the mesh. Collective.
+void check_replicas(const at::Tensor& tensor);
+//! The same for a plain tensor, which counts as replicated where it meets distributed ones.
+void check_replicas(const at::Tensor& plain, const DeviceMesh& mesh);
 
 //! A parameter: its gradients are brought to its placements as they come, and operators move other tensors
 //! rather than it.

@@ -8,7 +8,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -22,13 +26,19 @@ class CallHooks {
   virtual void before() = 0;
   //! `outputs`: the tensors that the call gave.
   virtual void after(const std::vector<at::Tensor>& outputs) = 0;
-  //! What the module gets in place of an argument that is a tensor, and the caller in place of a result that
-  //! is.
+  //! What the module gets in place of a tensor in its `index`-th argument, and the caller in place of the
+  //! `index`-th tensor of the result (a tensor, or a tuple, list or tree of them).
   virtual at::Tensor argument(const at::Tensor& tensor, std::size_t /*index*/) { return tensor; }
-  virtual at::Tensor result(const at::Tensor& tensor) { return tensor; }
+  virtual at::Tensor result(const at::Tensor& tensor, std::size_t /*index*/) { return tensor; }
+  //! How many arguments, and tensors of the result, there are; told before they are asked for.
+  virtual void expect_arguments(std::size_t /*count*/) {}
+  virtual void expect_results(std::size_t /*count*/) {}
   //! Whether no other hooks that say so may be on the same module.
   virtual bool alone() const { return false; }
 };
+
+//! Hooks of a module that stay as long as the module does. `owner` shares ownership of it.
+void hook_module(const void* module, std::weak_ptr<const void> owner, std::shared_ptr<CallHooks> hooks);
 
 //! Hooks of one module, for as long as this lives. A module may have several: those that came first see a
 //! call first and its results last. UsageError for two that must be alone.
@@ -50,10 +60,53 @@ std::shared_ptr<CallHooks> hooks_of(const void* module);
 
 namespace detail {
 
+//! The tree with its tensors exchanged.
+c10::IValue map_tree(const c10::IValue& tree, const std::function<at::Tensor(const at::Tensor&)>& map);
+
+template <class T>
+struct HoldsTensors : std::false_type {};
+template <>
+struct HoldsTensors<at::Tensor> : std::true_type {};
+template <>
+struct HoldsTensors<c10::IValue> : std::true_type {};
+template <class T>
+struct HoldsTensors<std::optional<T>> : HoldsTensors<T> {};
+template <class T>
+struct HoldsTensors<std::vector<T>> : HoldsTensors<T> {};
+template <class K, class T>
+struct HoldsTensors<std::map<K, T>> : HoldsTensors<T> {};
+template <class... T>
+struct HoldsTensors<std::tuple<T...>> : std::disjunction<HoldsTensors<T>...> {};
+template <class A, class B>
+struct HoldsTensors<std::pair<A, B>> : std::disjunction<HoldsTensors<A>, HoldsTensors<B>> {};
+
+//! Exchanges every tensor in a value by map(tensor).
+template <class Value, class Map>
+void map_tensors(Value& value, const Map& map) {
+  if constexpr (!HoldsTensors<Value>::value) {
+    return;
+  } else if constexpr (std::is_same_v<Value, at::Tensor>) {
+    if (value.defined()) value = map(value);
+  } else if constexpr (std::is_same_v<Value, c10::IValue>) {
+    value = map_tree(value, map);
+  } else if constexpr (requires { std::tuple_size<Value>::value; }) {
+    std::apply([&](auto&... items) { (map_tensors(items, map), ...); }, value);
+  } else if constexpr (requires { value.has_value(); }) {
+    if (value) map_tensors(*value, map);
+  } else if constexpr (requires { typename Value::mapped_type; }) {
+    for (auto& [key, item] : value) map_tensors(item, map);
+  } else {
+    for (auto& item : value) map_tensors(item, map);
+  }
+}
+
 template <class Arg>
 decltype(auto) hooked_argument(CallHooks& hooks, std::size_t index, Arg&& arg) {
-  if constexpr (std::is_same_v<std::decay_t<Arg>, at::Tensor>) {
-    return hooks.argument(arg, index);
+  using Value = std::decay_t<Arg>;
+  if constexpr (HoldsTensors<Value>::value) {
+    Value value = std::forward<Arg>(arg);
+    map_tensors(value, [&](const at::Tensor& tensor) { return hooks.argument(tensor, index); });
+    return value;
   } else {
     return std::forward<Arg>(arg);
   }
@@ -61,8 +114,13 @@ decltype(auto) hooked_argument(CallHooks& hooks, std::size_t index, Arg&& arg) {
 
 template <class Module, class... Args, std::size_t... I>
 auto hooked_forward(CallHooks& hooks, Module& module, std::index_sequence<I...> /*indices*/, Args&&... args) {
+  hooks.expect_arguments(sizeof...(Args));
   auto output = module.forward(hooked_argument(hooks, I, std::forward<Args>(args))...);
-  if constexpr (std::is_same_v<decltype(output), at::Tensor>) output = hooks.result(output);
+  std::size_t count = 0;
+  map_tensors(output, [&](const at::Tensor& tensor) { return ++count, tensor; });
+  hooks.expect_results(count);
+  std::size_t index = 0;
+  map_tensors(output, [&](const at::Tensor& tensor) { return hooks.result(tensor, index++); });
   return output;
 }
 

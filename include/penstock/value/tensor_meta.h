@@ -13,17 +13,32 @@
 
 namespace penstock {
 
+//! How a distributed tensor lies on the ranks of its mesh.
+struct DistributedMeta {
+  std::vector<std::string> axes;          //!< names of the mesh's axes
+  std::vector<std::int64_t> mesh;         //!< ranks on each
+  std::vector<std::string> placements;    //!< on each: `Shard(0)`, `Replicate`, `Partial(sum)`
+  std::vector<std::int64_t> local_shape;  //!< of this rank's shard
+
+  //! `DeviceMesh(tp=2) [Shard(0)]`.
+  std::string text() const;
+
+  friend bool operator==(const DistributedMeta&, const DistributedMeta&) = default;
+};
+
 struct TensorMeta {
-  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> shape;  //!< global, as the strides are
   std::vector<std::int64_t> stride;
   at::ScalarType dtype = at::kFloat;
   at::DeviceType device = at::kCPU;
   bool requires_grad = false;
+  std::optional<DistributedMeta> distributed{};  //!< nothing for a plain tensor
 
   //! The metadata of a defined, strided tensor (UsageError otherwise).
   static TensorMeta of(const at::Tensor& tensor);
 
   //! An uninitialised tensor with exactly this metadata, strides included, on `on` or on this kind of device.
+  //! UsageError for a distributed tensor, which needs its mesh.
   at::Tensor empty(std::optional<at::Device> on = std::nullopt) const;
 
   //! The same with strides that can be received into: unchanged where no two elements share memory and none
@@ -42,9 +57,10 @@ struct TensorMeta {
   friend bool operator==(const TensorMeta&, const TensorMeta&) = default;
 };
 
-//! Every difference that matters for the elements: shape, dtype, stride, each as `shape [2, 3], expected [2,
-//! 4]`. Strides of dims with at most one element mean nothing and are not compared, nor is `requires_grad`,
-//! which depends on the mode of the run, nor the device, where a message may arrive elsewhere.
+//! Every difference that matters for the elements: shape, dtype, stride, mesh and placements, each as `shape
+//! [2, 3], expected [2, 4]`. Strides of dims with at most one element mean nothing and are not compared, nor
+//! is `requires_grad`, which depends on the mode of the run, nor the device, where a message may arrive
+//! elsewhere.
 std::vector<std::string> differences(const TensorMeta& expected, const TensorMeta& actual);
 
 //! ShapeError with every difference of the tensor at `where`.

@@ -1,0 +1,255 @@
+// Answers that were wrong without a word: partial values through conversions, gradients that were not
+// reduced, replicas that differ, sizes that do not fit, and what has no answer.
+#include "ranks.h"
+
+#include <penstock/base/error.h>
+#include <penstock/value/microbatch.h>
+#include <penstock/value/tensor_meta.h>
+
+#include <torch/torch.h>
+
+#include <sstream>
+
+namespace penstock::test {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+//! This rank's contribution of a partial value.
+at::Tensor contribution(const DeviceMesh& mesh, const std::vector<double>& of_ranks) {
+  return at::full({2}, of_ranks[static_cast<std::size_t>(mesh.coordinate(0))], at::kDouble);
+}
+
+TEST(Partial, IsReducedBeforeItIsRounded) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor sum = from_local(contribution(mesh, {0.6, 0.6}), mesh, {Partial()});
+    EXPECT_EQ(full_tensor(sum.to(at::kLong))[0].item<std::int64_t>(), 1);
+    EXPECT_EQ(full_tensor(sum.to(at::kInt) + 1)[0].item<int>(), 2);
+    EXPECT_EQ(full_tensor(sum.sum(at::kLong)).item<std::int64_t>(), 2);
+    // What adds up stays a partial sum.
+    EXPECT_TRUE(placements_of(sum.to(at::kFloat))[0].is_partial());
+    const at::Tensor zero = from_local(contribution(mesh, {1, -1}), mesh, {Partial()});
+    EXPECT_FALSE(full_tensor(zero.to(at::kBool))[0].item<bool>());
+    const at::Tensor whole_numbers = from_local(contribution(mesh, {3, 4}).to(at::kInt), mesh, {Partial()});
+    EXPECT_TRUE(placements_of(whole_numbers.to(at::kDouble))[0].is_partial());
+    EXPECT_EQ(full_tensor(whole_numbers.to(at::kDouble))[0].item<double>(), 7);
+    at::Tensor target = distributed_zeros({2}, mesh, {Replicate()}, at::kLong);
+    target.copy_(sum);
+    EXPECT_EQ(full_tensor(target)[0].item<std::int64_t>(), 1);
+  });
+}
+
+TEST(Partial, MaximaAndMinimaPassOnlyWhatKeepsThem) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor max = from_local(contribution(mesh, {1, 5}), mesh, {Partial(ReduceOp::Max)});
+    EXPECT_EQ(full_tensor(-max)[0].item<double>(), -5);
+    EXPECT_EQ(full_tensor(max * -2)[0].item<double>(), -10);
+    EXPECT_EQ(full_tensor(max / -1)[0].item<double>(), -5);
+    EXPECT_EQ(full_tensor(max + 1)[0].item<double>(), 6);
+    EXPECT_TRUE(placements_of(max.clone())[0].is_partial());
+    EXPECT_EQ(full_tensor(max.to(at::kInt))[0].item<int>(), 5);
+  });
+}
+
+TEST(Mean, OfHalvesDoesNotOverflow) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor ones = distributed_ones({200000}, mesh, {Shard(0)}, at::kHalf);
+    EXPECT_EQ(full_tensor(ones.mean()).item<float>(), 1);
+    EXPECT_EQ(ones.mean().scalar_type(), at::kHalf);
+  });
+}
+
+TEST(Redistribute, ReducesAPartialGradientThoughNothingMoves) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor x = distributed_ones({4}, mesh, {Replicate()}).set_requires_grad(true);
+    const at::Tensor same = redistribute(x, {Replicate()});
+    // A gradient that is the sum of 1 and 2.
+    const at::Tensor grad = from_local(at::full({4}, 1.0 + mesh.coordinate(0)), mesh, {Partial()});
+    same.backward(grad);
+    EXPECT_EQ(placements_of(x.grad()), Placements{Replicate()});
+    EXPECT_EQ(local_of(x.grad())[0].item<double>(), 3);
+  });
+}
+
+TEST(Replicas, ThatDifferAreFound) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor mine = numbers({4, 4}, static_cast<unsigned>(mesh.coordinate(0)));
+    at::Tensor d = distributed_zeros({4, 4}, mesh, {Replicate()});
+    EXPECT_NO_THROW(check_replicas(d));
+    EXPECT_THROW(d.copy_(mine), UsageError);
+    EXPECT_THROW(check_replicas(mine, mesh), UsageError);
+    const at::Tensor different = from_local(mine, mesh, {Replicate()});
+    EXPECT_THROW(check_replicas(different), UsageError);
+    EXPECT_NO_THROW(check_replicas(from_local(mine, mesh, {Shard(0)})));
+    EXPECT_NO_THROW(d.copy_(numbers({4, 4}, 7)));
+    // A draw that each rank makes for itself, from a generator of its own.
+    at::Tensor weight = distribute_parameter(at::zeros({4, 4}), mesh, {Shard(0)});
+    const at::NoGradGuard no_grad;
+    EXPECT_THROW(weight.copy_(mine), UsageError);
+  });
+}
+
+TEST(Sizes, ThatDoNotFitAreRefusedOnEveryRank) {
+  on_mesh({4}, [](const DeviceMesh& mesh) {
+    const auto d = [&](Shape sizes, std::int64_t dim) {
+      return distribute_tensor(numbers(sizes, 1), mesh, {Shard(dim)}, false);
+    };
+    // On most ranks the shards fit.
+    EXPECT_THROW(d({4}, 0) + d({3}, 0), ShapeError);
+    EXPECT_THROW(d({1, 4}, 1).add_(d({4, 4}, 1)), ShapeError);
+    EXPECT_THROW(d({2, 6}, 1).mm(d({5, 2}, 0)), ShapeError);
+    EXPECT_THROW(d({2, 6}, 1).matmul(d({5, 2}, 0)), ShapeError);
+    EXPECT_THROW(at::cat({d({2, 6}, 1), d({2, 5}, 1)}, 0), ShapeError);
+    EXPECT_ANY_THROW(d({4, 4}, 0).transpose(0, 5));
+    EXPECT_ANY_THROW(d({4, 4}, 0).expand({4}));
+    EXPECT_ANY_THROW(d({4, 4}, 0).repeat({2}));
+  });
+}
+
+TEST(Products, OfVectors) {
+  on_mesh({3}, [](const DeviceMesh& mesh) {
+    const at::Tensor a = numbers({5}, 1), b = numbers({5}, 2), m = numbers({5, 5}, 3);
+    for (const AxisPlacement& placement : {AxisPlacement(Shard(0)), AxisPlacement(Replicate())}) {
+      const at::Tensor x = distribute_tensor(a.clone().set_requires_grad(true), mesh, {placement}, false);
+      const at::Tensor y = distribute_tensor(b, mesh, {Shard(0)}, false),
+                       w = distribute_tensor(m, mesh, {placement}, false);
+      EXPECT_LT(difference(whole(x.matmul(y)), a.matmul(b)), 1e-5);
+      EXPECT_LT(difference(whole(x.dot(y)), a.dot(b)), 1e-5);
+      EXPECT_LT(difference(whole(w.mv(x)), m.mv(a)), 1e-5);
+      EXPECT_LT(difference(whole(x.matmul(w)), a.matmul(m)), 1e-5);
+      x.matmul(y).backward();
+      EXPECT_LT(difference(whole(x.grad()), b), 1e-5);
+    }
+  });
+}
+
+//! The message of what `body` throws.
+template <class Body>
+std::string message_of(const Body& body) {
+  try {
+    body();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Memory, OfADistributedTensorIsExplained) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor d = distributed_ones({4, 4}, mesh, {Shard(0)});
+    const std::vector<std::string> messages{
+        message_of([&] {
+          std::ostringstream out;
+          out << d;
+        }),
+        message_of([&] {
+          std::ostringstream out;
+          out << d.to(at::kDouble).sum();
+        }),
+        message_of([&] {
+          std::ostringstream out;
+          torch::save(d, out);
+        }),
+        message_of([&] { d.data_ptr(); }),
+        message_of([&] { d.const_data_ptr<float>(); }),
+    };
+    for (const std::string& message : messages) {
+      EXPECT_NE(message.find("distributed tensor"), std::string::npos) << message;
+      EXPECT_NE(message.find("describe"), std::string::npos) << message;
+      EXPECT_NE(message.find("full_tensor"), std::string::npos) << message;
+    }
+  });
+}
+
+TEST(Microbatches, OfAShardedBatchAreItsShardsInChunks) {
+  for (const Shape& shape : {Shape{2}, Shape{4}, Shape{2, 2}}) {
+    on_mesh(shape, [&](const DeviceMesh& mesh) {
+      for (const std::int64_t rows : {8, 16, 17, 11}) {
+        for (const int chunks : {1, 2, 3}) {
+          const Placements layout(shape.size(), Shard(0));
+          const at::Tensor dense = numbers({rows, 3}, 1).set_requires_grad(true);
+          const at::Tensor batch = distribute_tensor(dense, mesh, layout, false);
+          const bool enough = (rows + mesh.size() - 1) / mesh.size() >= chunks;
+          traffic() = {};
+          if (!enough) {
+            EXPECT_THROW(split_tree(batch, chunks, "batch"), ShapeError);
+            continue;
+          }
+          const Chunks split = split_args_kwargs_into_chunks({batch}, {}, chunks);
+          EXPECT_EQ(traffic().calls(), 0);
+          const auto local = at::tensor_split(local_of(batch), chunks, 0);
+          std::vector<c10::IValue> outputs;
+          std::int64_t sum = 0;
+          for (int i = 0; i < chunks; ++i) {
+            const auto index = static_cast<std::size_t>(i);
+            const at::Tensor part = split.args[index][0].toTensor();
+            EXPECT_EQ(placements_of(part), layout);
+            EXPECT_TRUE(at::equal(local_of(part), local[index]));
+            EXPECT_EQ(part.size(0), split.rows[index]);
+            sum += part.size(0);
+            outputs.emplace_back(part * 2);
+          }
+          EXPECT_EQ(sum, rows);
+          const at::Tensor merged = merge_chunks(outputs).toTensor();
+          EXPECT_EQ(traffic().calls(), 0);
+          EXPECT_EQ(placements_of(merged), layout);
+          EXPECT_EQ(merged.sizes(), dense.sizes());
+          EXPECT_TRUE(at::equal(full_tensor(merged).detach(), dense.detach() * 2));
+          merged.sum().backward();
+          EXPECT_TRUE(at::equal(whole(batch.grad()), at::full({rows, 3}, 2.0F)));
+        }
+      }
+    });
+  }
+}
+
+TEST(Microbatches, OtherPlacementsAreKeptToo) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor dense = numbers({6, 4}, 1);
+    for (const AxisPlacement& placement :
+         {AxisPlacement(Shard(1)), AxisPlacement(Replicate()), AxisPlacement(Partial())}) {
+      const auto parts = split_tree(distribute_tensor(dense, mesh, {placement}, false), 4, "batch");
+      const auto want = at::tensor_split(dense, 4, 0);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        EXPECT_EQ(placements_of(parts[i].toTensor()), Placements{placement});
+        EXPECT_LT(difference(full_tensor(parts[i].toTensor()), want[i]), 1e-6);
+      }
+      EXPECT_LT(difference(full_tensor(merge_chunks(parts).toTensor()), dense), 1e-6);
+    }
+  });
+}
+
+TEST(Microbatches, OfMixedPlacementsAreNotMerged) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor dense = numbers({4, 4}, 1);
+    const auto d = [&](const AxisPlacement& p) {
+      return c10::IValue(distribute_tensor(dense, mesh, {p}, false));
+    };
+    EXPECT_THROW(merge_chunks({d(Shard(0)), d(Replicate())}), UsageError);
+    EXPECT_THROW(merge_chunks({d(Shard(0)), c10::IValue(dense)}), UsageError);
+    EXPECT_THROW(merge_chunks({c10::IValue(dense), d(Shard(0))}), UsageError);
+    EXPECT_NO_THROW(merge_chunks({d(Shard(0)), d(Shard(0))}));
+  });
+}
+
+TEST(Metadata, KnowsDistributedTensors) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor dense = numbers({6, 4}, 1);
+    const at::Tensor d = distribute_tensor(dense, mesh, {Shard(0)}, false);
+    const TensorMeta meta = TensorMeta::of(d);
+    ASSERT_TRUE(meta.distributed);
+    EXPECT_EQ(meta.shape, (Shape{6, 4}));
+    EXPECT_EQ(meta.distributed->local_shape, (Shape{3, 4}));
+    EXPECT_EQ(meta.distributed->placements, std::vector<std::string>{"Shard(0)"});
+    EXPECT_EQ(meta.text(), "float32[6, 4] on DeviceMesh(x=2) [Shard(0)]");
+    EXPECT_FALSE(TensorMeta::of(dense).distributed);
+    EXPECT_TRUE(differences(meta, TensorMeta::of(d * 2)).empty());
+    EXPECT_EQ(differences(meta, TensorMeta::of(redistribute(d, {Replicate()}))).size(), 1U);
+    EXPECT_EQ(differences(meta, TensorMeta::of(dense)).size(), 1U);
+    EXPECT_THROW(validate_tensor_metadata(meta, dense, "x"), ShapeError);
+    EXPECT_THROW(meta.empty(), UsageError);
+  });
+}
+
+}  // namespace
+}  // namespace penstock::test

@@ -1,0 +1,181 @@
+// Every operator of libtorch, called with distributed tensors as far as arguments can be made up: it computes
+// what it computes for dense tensors, or our error names it.
+#include "ranks.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <torch/torch.h>
+
+#include <set>
+
+namespace penstock::test {
+namespace {
+
+using torch::jit::Stack;
+
+//! Operators that are not functions of their arguments, that start something, or that libtorch itself crashes
+//! in with arguments like ours.
+bool left_out(const c10::OperatorHandle& op) {
+  static const std::set<std::string> names{
+      "from_file", "pin_memory",     "record_stream", "set_data",
+      "data",      "requires_grad_", "empty",         "retain_grad",
+      "is_pinned", "equal",          "rename",        "rename_",
+      "align_to",  "refine_names",   "warn",          "quantize_per_tensor"};
+  const std::string& name = op.schema().name();
+  const std::string base = name.substr(name.find("::") + 2);
+  if (names.contains(base) || base.starts_with("_")) return true;
+  for (const char* part : {"empty", "cudnn", "miopen", "quantize", "sparse", "fbgemm", "mkldnn", "nested",
+                           "cuda", "names", "fake_quant", "rand", "rnn", "lstm", "gru", "to_padded"}) {
+    if (base.find(part) != std::string::npos) return true;
+  }
+  return op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
+at::Tensor made_up(std::int64_t seed) {
+  return numbers({4, 4}, static_cast<unsigned>(seed)).sigmoid();
+}
+
+//! Nothing where no value can be made up.
+std::optional<c10::IValue> argument(const c10::Argument& argument,
+                                    const std::function<at::Tensor()>& tensor) {
+  const c10::TypePtr type = argument.type();
+  if (type->kind() == c10::TypeKind::TensorType) return tensor();
+  if (type->isSubtypeOf(*c10::ListType::ofTensors())) return std::vector<at::Tensor>{tensor(), tensor()};
+  if (argument.default_value()) return *argument.default_value();
+  switch (type->kind()) {
+    case c10::TypeKind::OptionalType:
+      return c10::IValue();
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return std::int64_t{1};
+    case c10::TypeKind::FloatType:
+      return 0.5;
+    case c10::TypeKind::BoolType:
+      return false;
+    case c10::TypeKind::NumberType:
+      return c10::IValue(at::Scalar(0.5));
+    case c10::TypeKind::ListType: {
+      const c10::TypeKind item = type->castRaw<c10::ListType>()->getElementType()->kind();
+      if (item == c10::TypeKind::IntType || item == c10::TypeKind::SymIntType)
+        return std::vector<std::int64_t>{0, 1};
+      return std::nullopt;
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<Stack> arguments(const c10::FunctionSchema& schema, const std::function<at::Tensor()>& tensor) {
+  Stack stack;
+  for (const c10::Argument& a : schema.arguments()) {
+    if (a.is_out()) return std::nullopt;
+    std::optional<c10::IValue> value = argument(a, tensor);
+    if (!value) return std::nullopt;
+    stack.push_back(*value);
+  }
+  return stack;
+}
+
+std::vector<at::Tensor> tensors(const Stack& stack) {
+  std::vector<at::Tensor> all;
+  for (const c10::IValue& value : stack) {
+    if (value.isTensor()) all.push_back(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& t : value.toTensorVector()) all.push_back(t);
+  }
+  return all;
+}
+
+//! What is wrong with the operator on distributed tensors; empty if nothing is.
+std::string fault(const c10::OperatorHandle& op, const DeviceMesh& mesh, bool grad) {
+  unsigned seed = 0;
+  const auto dense_input = [&] { return made_up(seed++).set_requires_grad(grad); };
+  std::optional<Stack> dense = arguments(op.schema(), dense_input);
+  if (!dense || tensors(*dense).empty()) return {};
+  try {
+    op.callBoxed(&*dense);
+  } catch (const std::exception&) {
+    return {};
+  }
+  seed = 0;
+  Stack stack =
+      *arguments(op.schema(), [&] { return distribute_tensor(dense_input(), mesh, {Shard(0)}, false); });
+  try {
+    op.callBoxed(&stack);
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    return text.find("aten::") != std::string::npos ? "" : text;
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  const std::vector<at::Tensor> want = tensors(*dense), got = tensors(stack);
+  if (want.size() != got.size()) return "another number of results";
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (!want[i].defined() && !got[i].defined()) continue;
+    if (want[i].sizes() != got[i].sizes()) return "sizes " + c10::str(got[i].sizes());
+    const at::Tensor all = whole(got[i]).resolve_conj();
+    if (!at::allclose(all.to(at::kDouble), want[i].detach().to(at::kDouble), 1e-4, 1e-4, true))
+      return "other values";
+  }
+  return {};
+}
+
+TEST(UnknownOps, ComputeTheSameOrNameThemselves) {
+  std::vector<std::string> faults;
+  int called = 0;
+  on_mesh({2}, [&](const DeviceMesh& mesh) {
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      if (!name.name.starts_with("aten::")) continue;
+      const auto op = c10::Dispatcher::singleton().findSchema(name);
+      if (!op || left_out(*op)) continue;
+      const bool writes = op->schema().is_mutable();
+      for (const bool grad : {false, true}) {
+        if (grad && writes) continue;
+        const std::string found = fault(*op, mesh, grad);
+        if (mesh.coordinate(0) != 0) continue;
+        ++called;
+        if (!found.empty())
+          faults.push_back(c10::toString(name) + (grad ? " with gradient: " : ": ") + found.substr(0, 300));
+      }
+    }
+  });
+  EXPECT_GT(called, 500);
+  for (const std::string& one : faults) ADD_FAILURE() << one;
+}
+
+TEST(UnknownOps, NameWhatTheUserCalled) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor image = distribute_tensor(numbers({2, 3, 8, 8}, 1), mesh, {Shard(0)}, false);
+    const at::Tensor kernel = distribute_tensor(numbers({4, 3, 3, 3}, 2), mesh, {Replicate()}, false);
+    const auto expect = [&](const char* op, const std::function<void()>& call) {
+      try {
+        call();
+        ADD_FAILURE() << op;
+      } catch (const UsageError& e) {
+        const std::string text = e.what();
+        EXPECT_NE(text.find(op), std::string::npos) << text;
+        EXPECT_NE(text.find("Replicate"), std::string::npos) << text;
+      }
+    };
+    expect("convolution", [&] { at::conv2d(image, kernel); });
+    expect("convolution_backward", [&] {
+      at::convolution_backward(image, image, kernel, std::nullopt, {1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1,
+                               {true, true, false});
+    });
+    expect("diagonal", [&] { image.diagonal(0, 2, 3); });
+    expect("unfold", [&] { image.unfold(2, 2, 2); });
+    EXPECT_THROW(image.transpose_(0, 1), UsageError);
+    EXPECT_THROW(image.squeeze_(), UsageError);
+    EXPECT_THROW(image.as_strided({2}, {1}), UsageError);
+    EXPECT_EQ(image.sizes(), (std::vector<std::int64_t>{2, 3, 8, 8}));
+    const ReplicateUnknownOps allowed;
+    EXPECT_LT(difference(full_tensor(at::conv2d(image, kernel)),
+                         at::conv2d(full_tensor(image), full_tensor(kernel))),
+              1e-4);
+  });
+}
+
+}  // namespace
+}  // namespace penstock::test

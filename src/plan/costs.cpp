@@ -64,15 +64,28 @@ Costs with_recomputation(Costs costs) {
 
 namespace {
 
-void check_time(double seconds, const char* what, std::size_t stage) {
-  if (seconds >= 0 && std::isfinite(seconds)) return;
-  throw UsageError("stage " + std::to_string(stage) + ": " + what + " must be a time of 0 or more");
+bool is_time(double time) {
+  return time >= 0 && time <= largest_time;
+}
+
+void check_time(double time, const char* what, std::size_t stage) {
+  if (is_time(time)) return;
+  throw UsageError("stage " + std::to_string(stage) + ": " + what + " must be a time of 0 to 1e18");
+}
+
+void check_bytes(const StageCosts& stage, std::size_t index) {
+  for (const std::uint64_t bytes :
+       {stage.activation_bytes, stage.weight_bytes, stage.output_bytes, stage.input_bytes,
+        stage.parameter_bytes, stage.gradient_bytes, stage.optimizer_bytes, stage.unsharded_bytes}) {
+    if (bytes > largest_bytes)
+      throw UsageError("stage " + std::to_string(index) + ": " + std::to_string(bytes) +
+                       " bytes are more than a stage can have (1e14)");
+  }
 }
 
 void check_link(const Link& link) {
-  if (!(link.latency >= 0) || !std::isfinite(link.latency))
-    throw UsageError("a link's latency must be 0 or more");
-  if (!(link.bandwidth > 0)) throw UsageError("a link's bandwidth must be more than 0");
+  if (!is_time(link.latency)) throw UsageError("a link's latency must be a time of 0 to 1e18");
+  if (!(link.bandwidth >= smallest_bandwidth)) throw UsageError("a link's bandwidth must be at least 1e-6");
 }
 
 }  // namespace
@@ -91,9 +104,13 @@ void check_costs(const Costs& costs, int stages) {
     check_time(stage.unshard, "unshard", i);
     check_time(stage.reshard, "reshard", i);
     check_time(stage.reduce_grad, "reduce_grad", i);
+    check_bytes(stage, i);
   }
   check_link(costs.link);
   for (const auto& [pair, link] : costs.links) check_link(link);
+  for (const auto& [edge, bytes] : costs.skip_bytes)
+    if (bytes > largest_bytes) throw UsageError("a message of more than 1e14 bytes");
+  if (!is_time(costs.overhead)) throw UsageError("overhead must be a time of 0 to 1e18");
   if (!(costs.overlap >= 0 && costs.overlap <= 1)) throw UsageError("overlap must lie between 0 and 1");
 }
 

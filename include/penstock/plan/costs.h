@@ -96,8 +96,12 @@ struct Costs {
 //! The same pipeline with every stage recomputing its activations.
 Costs with_recomputation(Costs costs);
 
-//! Refuses, with a UsageError, negative or non-finite times, bandwidth that is not positive, overlap outside
-//! 0..1, or too few stages.
+//! Bounds of costs, far from any machine's: sums of costs within them do not overflow.
+inline constexpr double largest_time = 1e18, smallest_bandwidth = 1e-6;
+inline constexpr std::uint64_t largest_bytes = 100'000'000'000'000;
+
+//! Refuses, with a UsageError, negative or non-finite times, costs out of bounds, overlap outside 0..1, or
+//! too few stages.
 void check_costs(const Costs& costs, int stages);
 
 }  // namespace penstock

@@ -55,15 +55,14 @@ std::optional<Box> intersection(const Box& a, const Box& b) {
   return both;
 }
 
-void subtract(const Box& from, const Box& cut, std::vector<Box>& rest) {
-  const std::optional<Box> both = intersection(from, cut);
+void subtract(Box left, const Box& cut, std::vector<Box>& rest) {
+  const std::optional<Box> both = intersection(left, cut);
   if (!both) {
-    rest.push_back(from);
+    rest.push_back(std::move(left));
     return;
   }
   // Slices before and after the cut along each dim; what is left is between them in that dim.
-  Box left = from;
-  for (std::size_t d = 0; d < from.offsets.size(); ++d) {
+  for (std::size_t d = 0; d < left.offsets.size(); ++d) {
     const std::int64_t before = both->offsets[d] - left.offsets[d];
     const std::int64_t after = left.offsets[d] + left.lengths[d] - both->offsets[d] - both->lengths[d];
     if (before > 0) {
@@ -152,15 +151,27 @@ std::string part_text(const Part& part) {
   return text + "]";
 }
 
-std::int64_t uncovered(std::span<const std::int64_t> shape, const std::vector<Part>& parts) {
+std::vector<PartChunk> sorted_chunks(const std::vector<Part>& parts, std::span<const std::int64_t> shape) {
+  std::vector<PartChunk> chunks;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    for (Chunk& chunk : chunks_of(parts[i], shape)) chunks.push_back({std::move(chunk), i});
+  std::stable_sort(chunks.begin(), chunks.end(), [](const PartChunk& a, const PartChunk& b) {
+    return a.chunk.box.offsets < b.chunk.box.offsets;
+  });
+  return chunks;
+}
+
+std::optional<std::int64_t> uncovered(std::span<const std::int64_t> shape, const std::vector<Part>& parts) {
+  constexpr std::size_t work_limit = 4'000'000;  // about a second; thousands of ranks need a hundredth of it
+  std::size_t work = 0;
   std::vector<Box> missing;
   if (numel_of(shape) > 0) missing.push_back(whole_box(shape));
-  for (const Part& part : parts) {
-    for (const Chunk& chunk : chunks_of(part, shape)) {
-      std::vector<Box> rest;
-      for (const Box& box : missing) subtract(box, chunk.box, rest);
-      missing = std::move(rest);
-    }
+  for (const PartChunk& part : sorted_chunks(parts, shape)) {
+    work += missing.size();
+    if (work > work_limit) return std::nullopt;
+    std::vector<Box> rest;
+    for (Box& box : missing) subtract(std::move(box), part.chunk.box, rest);
+    missing = std::move(rest);
   }
   std::int64_t count = 0;
   for (const Box& box : missing) count += numel_of(box.lengths);

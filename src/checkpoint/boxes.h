@@ -15,7 +15,7 @@ std::int64_t numel_of(std::span<const std::int64_t> lengths);
 std::optional<Box> intersection(const Box& a, const Box& b);
 
 //! Appends what `from` holds and `cut` does not, as boxes that share nothing.
-void subtract(const Box& from, const Box& cut, std::vector<Box>& rest);
+void subtract(Box from, const Box& cut, std::vector<Box>& rest);
 
 //! A box whose elements lie one after the other, row by row, from element `offset` of a part's memory on.
 struct Chunk {
@@ -38,7 +38,17 @@ std::int64_t numel_of(const Part& part, std::span<const std::int64_t> shape);
 //! `[0:4, 2:8]`, `[flat 3:17]`, or one behind the other for a range of a box.
 std::string part_text(const Part& part);
 
-//! The elements of a tensor of this shape that none of the parts holds.
-std::int64_t uncovered(std::span<const std::int64_t> shape, const std::vector<Part>& parts);
+struct PartChunk {
+  Chunk chunk;
+  std::size_t part = 0;  //!< its index among the parts
+};
+
+//! The chunks of all parts by their first element. Taken away in this order from the whole tensor, parts that
+//! do not overlap leave few boxes at any time, however many they are.
+std::vector<PartChunk> sorted_chunks(const std::vector<Part>& parts, std::span<const std::int64_t> shape);
+
+//! The elements of a tensor of this shape that none of the parts holds; nothing if so many parts overlap that
+//! it would take seconds to count them.
+std::optional<std::int64_t> uncovered(std::span<const std::int64_t> shape, const std::vector<Part>& parts);
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 // The steps of writing a checkpoint.
 #include "checkpoint/commit.h"
 
+#include "checkpoint/boxes.h"
 #include "checkpoint/safetensors_write.h"
 #include "value/crc32.h"
 
@@ -40,6 +41,12 @@ class SummedFile : public OutputFile {
   std::uint64_t size_ = 0;
 };
 
+//! In files a piece has the sizes of its part; a range that is no box is one row.
+std::vector<std::int64_t> stored_shape(const Part& part, std::span<const std::int64_t> shape) {
+  if (const auto* box = std::get_if<Box>(&part)) return box->lengths;
+  return {numel_of(part, shape)};
+}
+
 }  // namespace
 
 CommitPaths::CommitPaths(const std::string& directory, std::int64_t step)
@@ -47,34 +54,40 @@ CommitPaths::CommitPaths(const std::string& directory, std::int64_t step)
   incomplete = complete + incomplete_suffix;
 }
 
-void prepare(Files& files, const CommitPaths& paths) {
+void make_root(Files& files, const std::string& root) {
   // New directories last only when those that they lie in are flushed.
   std::vector<std::string> parents;
-  for (std::filesystem::path at = std::filesystem::absolute(paths.root).lexically_normal();
+  for (std::filesystem::path at = std::filesystem::absolute(root).lexically_normal();
        !std::filesystem::exists(at) && at.has_relative_path(); at = at.parent_path()) {
     parents.push_back(at.parent_path().string());
   }
-  files.make_directory(paths.root);
+  files.make_directory(root);
   for (const std::string& parent : parents) files.sync_directory(parent);
+}
+
+void prepare(Files& files, const CommitPaths& paths) {
+  make_root(files, paths.root);
   files.remove(paths.incomplete);
   files.make_directory(paths.incomplete);
 }
 
 WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& plan,
-                         const std::vector<SavePlan::Job>& jobs, const std::vector<at::Tensor>& locals) {
+                         const std::vector<SavePlan::Job>& jobs,
+                         const std::function<at::Tensor(std::size_t job)>& local_of) {
   WrittenShard written;
   written.pieces.resize(jobs.size());
   std::map<std::string, std::size_t> places;
   std::vector<SafetensorsEntry> entries;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const StoredTensor& tensor = plan.tensors[jobs[i].tensor];
-    const std::string& key = tensor.pieces[jobs[i].place].key;
-    places.emplace(key, i);
-    entries.push_back({.name = key, .dtype = tensor.dtype, .shape = locals[i].sizes().vec()});
+    const StoredTensor::StoredPiece& piece = tensor.pieces[jobs[i].place];
+    places.emplace(piece.key, i);
+    entries.push_back(
+        {.name = piece.key, .dtype = tensor.dtype, .shape = stored_shape(piece.part, tensor.shape)});
   }
   SummedFile file(files.create(path));
   write_safetensors(
-      file, std::move(entries), [&](const std::string& key) { return locals[places.at(key)]; }, {},
+      file, std::move(entries), [&](const std::string& key) { return local_of(places.at(key)); }, {},
       [&](const SafetensorsEntry& entry, std::span<const std::uint8_t> bytes) {
         written.pieces[places.at(entry.name)] = crc32c(bytes);
       });

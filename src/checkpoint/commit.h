@@ -4,6 +4,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/save_plan.h"
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -17,6 +18,9 @@ struct CommitPaths {
   std::string complete;    //!< DIR/step-N
 };
 
+//! The directory with its parents, such that a crash does not undo it.
+void make_root(Files& files, const std::string& root);
+
 //! First, on one rank: an empty place to write to.
 void prepare(Files& files, const CommitPaths& paths);
 
@@ -27,9 +31,11 @@ struct WrittenShard {
   std::vector<std::uint32_t> pieces;  //!< checksums in the order of its jobs
 };
 
-//! Then, on every rank that has jobs: its file, flushed. `locals` are the tensors of the jobs.
+//! Then, on every rank that has jobs: its file, flushed. `local_of` gives the tensor of a job, by its index;
+//! one is asked for at a time.
 WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& plan,
-                         const std::vector<SavePlan::Job>& jobs, const std::vector<at::Tensor>& locals);
+                         const std::vector<SavePlan::Job>& jobs,
+                         const std::function<at::Tensor(std::size_t job)>& local_of);
 
 //! Last, on one rank, when all are done: the manifest, and the new name. Only now is there a checkpoint.
 void commit(Files& files, const CommitPaths& paths, const Manifest& manifest);

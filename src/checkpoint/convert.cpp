@@ -1,5 +1,6 @@
 // Conversion to one file and back.
 #include "checkpoint/commit.h"
+#include "checkpoint/directory_lock.h"
 #include "checkpoint/files.h"
 #include "checkpoint/safetensors_write.h"
 #include "checkpoint/save_plan.h"
@@ -8,6 +9,7 @@
 #include <penstock/checkpoint/convert.h>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <charconv>
 #include <filesystem>
@@ -69,7 +71,7 @@ void export_safetensors(const Checkpoint& checkpoint, const std::string& file, E
   replace_safetensors(file, std::move(entries), tensor_of, metadata);
 }
 
-std::string import_safetensors(const std::string& file, const std::string& directory) {
+std::string import_safetensors(const std::string& file, const std::string& directory, bool overwrite) {
   const SafetensorsFile source(file);
   std::int64_t step = 0;
   Notes notes;
@@ -81,25 +83,31 @@ std::string import_safetensors(const std::string& file, const std::string& direc
       throw ParseError(file + ": " + step_key + " is " + quote(text) + ", which is no step");
     }
   }
+  // Tensors without memory describe the pieces; the elements are read one tensor at a time.
   std::vector<Piece> pieces;
-  for (const SafetensorsEntry& entry : source.entries())
-    pieces.push_back(piece_of(entry.name, source.view(entry.name)));
+  for (const SafetensorsEntry& entry : source.entries()) {
+    const auto options = at::TensorOptions(entry.dtype).device(at::kMeta);
+    pieces.push_back(piece_of(entry.name, at::empty(entry.shape, options)));
+  }
   const SavePlan plan = plan_save({describe_pieces(pieces)});
-  std::vector<at::Tensor> locals;
-  for (const SavePlan::Job& job : plan.jobs[0]) locals.push_back(pieces[job.piece].local);
+  const std::vector<SavePlan::Job>& jobs = plan.jobs[0];
 
   const CommitPaths paths(directory, step);
+  make_root(disk(), paths.root);
+  DirectoryLock lock(directory);
+  lock.hold();
+  if (!overwrite && std::filesystem::exists(paths.complete))
+    throw UsageError(paths.complete + " exists", {}, "allow it to be overwritten, or give another directory");
   prepare(disk(), paths);
   Manifest manifest{step, notes, plan.files, plan.tensors};
-  if (!locals.empty()) {
+  if (!jobs.empty()) {
     const WrittenShard written =
-        write_shard(disk(), paths.incomplete + "/" + plan.files[0].name, plan, plan.jobs[0], locals);
+        write_shard(disk(), paths.incomplete + "/" + plan.files[0].name, plan, jobs,
+                    [&](std::size_t job) { return source.load(source.entries()[jobs[job].piece].name); });
     manifest.files[0].bytes = written.bytes;
     manifest.files[0].crc32c = written.crc32c;
-    for (std::size_t i = 0; i < plan.jobs[0].size(); ++i) {
-      const SavePlan::Job& job = plan.jobs[0][i];
-      manifest.tensors[job.tensor].pieces[job.place].crc32c = written.pieces[i];
-    }
+    for (std::size_t i = 0; i < jobs.size(); ++i)
+      manifest.tensors[jobs[i].tensor].pieces[jobs[i].place].crc32c = written.pieces[i];
   }
   commit(disk(), paths, manifest);
   return paths.complete;

@@ -1,10 +1,11 @@
 // The operations on disk.
 #include "checkpoint/files.h"
 
+#include "base/regular_file.h"
+
 #include <penstock/checkpoint/error.h>
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -102,6 +103,8 @@ std::string hint_for(int code) {
       return "write to a place that this user may write to";
     case ENOENT:
       return "the file or its directory does not exist, or was removed meanwhile";
+    case EBUSY:
+      return "wait for the other run to end, stop it, or write to another directory";
     default:
       return {};
   }
@@ -137,17 +140,11 @@ std::vector<std::string> list_directory(const std::string& path) {
   return names;
 }
 
-InputFile::InputFile(const std::string& path)
-    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (file_ < 0) fail("open", path, errno);
-  struct stat status {};
-  const int code = ::fstat(file_, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
-  if (code == 0 && S_ISREG(status.st_mode)) {
-    size_ = static_cast<std::uint64_t>(status.st_size);
-    return;
-  }
-  ::close(file_);
-  fail("read", path, code == 0 ? EINVAL : code);
+InputFile::InputFile(const std::string& path) : path_(path) {
+  const RegularFile opened = open_regular_file(path);
+  if (opened.error != 0) throw StorageError("cannot open " + path + ": " + opened.problem, opened.error);
+  file_ = opened.descriptor;
+  size_ = opened.size;
 }
 
 InputFile::~InputFile() {
@@ -160,7 +157,9 @@ void InputFile::read(std::uint64_t offset, std::span<std::uint8_t> target) const
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("read", path_, errno);
     if (got == 0)
-      throw StorageError("cannot read " + path_ + ": it ends at byte " + std::to_string(offset), EIO);
+      throw StorageError("cannot read " + path_ + ": it ends at byte " + std::to_string(offset) +
+                             ", and had " + std::to_string(size_) + " bytes when it was opened",
+                         EIO);
     offset += static_cast<std::uint64_t>(got);
     target = target.subspan(static_cast<std::size_t>(got));
   }

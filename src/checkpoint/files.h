@@ -48,9 +48,11 @@ std::string parent_directory(const std::string& path);
 //! Names in a directory, sorted. StorageError if it cannot be read.
 std::vector<std::string> list_directory(const std::string& path);
 
-//! A file that is read by position, whole pieces only.
+//! A regular file that is read by position, never mapped: one that becomes shorter meanwhile is an error, not
+//! a SIGBUS.
 class InputFile {
  public:
+  //! StorageError for what cannot be opened or is a FIFO, a device, a socket or a directory.
   explicit InputFile(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -58,7 +60,6 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }
-  int descriptor() const { return file_; }
   //! StorageError if the file has become shorter or cannot be read.
   void read(std::uint64_t offset, std::span<std::uint8_t> target) const;
 

@@ -132,9 +132,9 @@ StoredTensor read_tensor(const Json& value, std::size_t files, const std::string
     tensor.pieces.push_back(read_piece(piece, tensor, files, here));
     parts.push_back(tensor.pieces.back().part);
   }
-  if (const std::int64_t count = uncovered(tensor.shape, parts); count > 0) {
-    fail_at(here, std::to_string(count) + " of its elements are in no file");
-  }
+  const std::optional<std::int64_t> count = uncovered(tensor.shape, parts);
+  if (!count) fail_at(here, std::to_string(parts.size()) + " pieces overlap in too many ways");
+  if (*count > 0) fail_at(here, std::to_string(*count) + " of its elements are in no file");
   return tensor;
 }
 

@@ -95,43 +95,45 @@ at::Tensor region_of(const at::Tensor& local, const Part& local_part, const Chun
   return region;
 }
 
+//! Fills `region`, the elements of `box`, from a piece that holds them in `held`.
+void read_box(const StoredTensor& stored, const StoredTensor::StoredPiece& piece, const SafetensorsFile& file,
+              const Chunk& held, const Box& box, const at::Tensor& region, LoadReport& report) {
+  const bool direct = region.is_contiguous() && region.is_cpu() && region.scalar_type() == stored.dtype;
+  const at::Tensor staging = direct ? region : at::empty(box.lengths, at::TensorOptions(stored.dtype));
+  auto* bytes = static_cast<std::uint8_t*>(staging.mutable_data_ptr());
+  const SafetensorsEntry& entry = file.entry(piece.key);
+  read_runs(file, entry, runs_of(held.box, box), held.offset, c10::elementSize(stored.dtype), bytes, report);
+  if (staging.nbytes() == entry.nbytes() && crc32c({bytes, staging.nbytes()}) != piece.crc32c) {
+    throw CheckpointError(file.path() + ": " + piece.key + " is damaged: its checksum differs", {},
+                          "`penstock checkpoint verify` lists all that is damaged; take an older checkpoint");
+  }
+  check_bools(stored.dtype, {bytes, staging.nbytes()}, file.path() + ": tensor " + piece.key);
+  if (!direct) region.copy_(staging);
+  report.bytes_used += staging.nbytes();
+}
+
 }  // namespace
 
 void read_part(const StoredTensor& stored, const PieceFile& file_of, const Part& part,
                const at::Tensor& local, LoadReport& report) {
   const at::NoGradGuard no_grad;
-  const std::uint64_t element = c10::elementSize(stored.dtype);
+  std::vector<Part> parts;
+  for (const auto& piece : stored.pieces) parts.push_back(piece.part);
+  const std::vector<PartChunk> held = sorted_chunks(parts, stored.shape);
   for (const Chunk& wanted : chunks_of(part, stored.shape)) {
     std::vector<Box> missing = {wanted.box};
-    for (const auto& piece : stored.pieces) {
+    for (const PartChunk& chunk : held) {
       if (missing.empty()) break;
-      for (const Chunk& held : chunks_of(piece.part, stored.shape)) {
-        std::vector<Box> rest;
-        for (const Box& box : missing) {
-          const std::optional<Box> both = intersection(box, held.box);
-          subtract(box, held.box, rest);
-          if (!both) continue;
-          const SafetensorsFile& file = file_of(piece);
-          const at::Tensor region = region_of(local.detach(), part, wanted, *both);
-          const bool direct =
-              region.is_contiguous() && region.is_cpu() && region.scalar_type() == stored.dtype;
-          const at::Tensor staging =
-              direct ? region : at::empty(both->lengths, at::TensorOptions(stored.dtype));
-          auto* bytes = static_cast<std::uint8_t*>(staging.mutable_data_ptr());
-          read_runs(file, file.entry(piece.key), runs_of(held.box, *both), held.offset, element, bytes,
-                    report);
-          if (staging.nbytes() == file.entry(piece.key).nbytes() &&
-              crc32c({bytes, staging.nbytes()}) != piece.crc32c) {
-            throw CheckpointError(
-                file.path() + ": " + piece.key + " is damaged: its checksum differs", {},
-                "`penstock checkpoint verify` lists all that is damaged; take an older checkpoint");
-          }
-          check_bools(stored.dtype, {bytes, staging.nbytes()}, file.path() + ": tensor " + piece.key);
-          if (!direct) region.copy_(staging);
-          report.bytes_used += staging.nbytes();
-        }
-        missing = std::move(rest);
+      std::vector<Box> rest;
+      for (Box& box : missing) {
+        const std::optional<Box> both = intersection(box, chunk.chunk.box);
+        subtract(std::move(box), chunk.chunk.box, rest);
+        if (!both) continue;
+        const auto& piece = stored.pieces[chunk.part];
+        read_box(stored, piece, file_of(piece), chunk.chunk, *both,
+                 region_of(local.detach(), part, wanted, *both), report);
       }
+      missing = std::move(rest);
     }
   }
 }

@@ -1,4 +1,4 @@
-// The reader of files: the header at once, elements by position or through a mapping.
+// The reader of files: the header at once, elements by position.
 #include "checkpoint/files.h"
 #include "checkpoint/safetensors_header.h"
 
@@ -6,43 +6,18 @@
 #include <penstock/checkpoint/error.h>
 
 #include <ATen/ATen.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <mutex>
 
 namespace penstock {
 
 struct SafetensorsFile::Content {
   explicit Content(const std::string& path) : file(path) {}
-  ~Content() {
-    if (mapped != nullptr) ::munmap(mapped, file.size());
-  }
-  Content(const Content&) = delete;
-  Content& operator=(const Content&) = delete;
-
-  //! Maps the file at the first call. Private and writable: what a user does to a view stays in memory.
-  std::uint8_t* map() {
-    const std::lock_guard lock(mutex);
-    if (mapped == nullptr) {
-      void* pages = ::mmap(nullptr, file.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                           file.descriptor(), 0);
-      if (pages == MAP_FAILED) {
-        throw StorageError("cannot map " + file.path() + ": " + std::strerror(errno), errno);
-      }
-      mapped = static_cast<std::uint8_t*>(pages);
-    }
-    return mapped;
-  }
 
   InputFile file;
   std::uint64_t data = 0;  //!< where the elements begin
   SafetensorsHeader header;
   std::map<std::string, std::size_t> places;  //!< by name, in `header.entries`
-  std::mutex mutex;
-  std::uint8_t* mapped = nullptr;
 };
 
 namespace {
@@ -118,16 +93,6 @@ at::Tensor SafetensorsFile::load(const std::string& name) const {
   read(entry, 0, {bytes, entry.nbytes()});
   check_bools(entry.dtype, {bytes, entry.nbytes()}, path() + ": tensor " + quote(entry.name, 200));
   return tensor;
-}
-
-at::Tensor SafetensorsFile::view(const std::string& name) const {
-  const SafetensorsEntry& entry = this->entry(name);
-  const std::uint64_t place = content_->data + entry.begin;
-  if (entry.nbytes() == 0 || place % c10::elementSize(entry.dtype) != 0) return load(name);
-  std::uint8_t* bytes = content_->map() + place;
-  check_bools(entry.dtype, {bytes, entry.nbytes()}, path() + ": tensor " + quote(entry.name, 200));
-  return at::from_blob(
-      bytes, entry.shape, [keep = content_](void*) {}, at::TensorOptions(entry.dtype));
 }
 
 std::map<std::string, at::Tensor> load_safetensors(const std::string& path) {

@@ -185,8 +185,12 @@ SavePlan plan_save(const std::vector<std::string>& descriptions) {
       tensor.pieces.push_back({rank, key_of(what, part), part, 0});  // the file's number comes below
       parts.push_back(part);
     }
-    if (const std::int64_t count = uncovered(what.shape, parts); count > 0) {
-      problems.push_back(tensor_title(what.name, what.state) + ": no rank has " + std::to_string(count) +
+    const std::optional<std::int64_t> count = uncovered(what.shape, parts);
+    if (!count) {
+      problems.push_back(tensor_title(what.name, what.state) + ": " + std::to_string(parts.size()) +
+                         " pieces overlap in too many ways");
+    } else if (*count > 0) {
+      problems.push_back(tensor_title(what.name, what.state) + ": no rank has " + std::to_string(*count) +
                          " of its " + std::to_string(numel_of(what.shape)) + " elements");
     }
     plan.tensors.push_back(std::move(tensor));

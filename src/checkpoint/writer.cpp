@@ -2,6 +2,7 @@
 // write. In the background, over a group of its own: the files, and when all ranks have theirs, the manifest
 // and the name.
 #include "checkpoint/commit.h"
+#include "checkpoint/directory_lock.h"
 #include "checkpoint/files.h"
 #include "checkpoint/local_pieces.h"
 #include "checkpoint/save_plan.h"
@@ -97,6 +98,7 @@ struct CheckpointWriter::Content {
   std::shared_ptr<const SavePlan> plan;
   std::future<void> writing;
   std::atomic<std::int64_t> last{-1};
+  DirectoryLock lock;  //!< of the first rank
 
   bool is_first() const { return group.rank() == 0; }
 
@@ -141,11 +143,27 @@ struct CheckpointWriter::Content {
     throw StorageError("the directory " + directory + " was removed, with the checkpoints in it", ENOENT);
   }
 
+  void lock_directory() {
+    make_root(files, directory);
+    lock.hold();
+  }
+
+  //! Before anything is trained that could not be saved; an error of the first rank is one of every rank.
+  void try_directory() {
+    const Outcome mine = outcome_of([&](Outcome&) {
+      if (is_first()) lock_directory();
+    });
+    const Outcome first = Outcome::unpacked(gather(group, mine.packed()).front());
+    if (!first.error.empty()) throw StorageError(first.error, first.code);
+  }
+
   void write(const Save& save) {
     const CommitPaths paths(directory, save.step);
     agree(outcome_of([&](Outcome&) {
-            if (is_first()) expect_directory();
-            if (is_first()) prepare(files, paths);
+            if (!is_first()) return;
+            expect_directory();
+            lock_directory();
+            prepare(files, paths);
           }),
           paths);
     const auto rank = static_cast<std::size_t>(group.rank());
@@ -156,8 +174,8 @@ struct CheckpointWriter::Content {
                 const auto& writers = save.plan->writers;
                 const auto place = std::find(writers.begin(), writers.end(), group.rank());
                 const auto& file = save.plan->files[static_cast<std::size_t>(place - writers.begin())];
-                outcome.shard =
-                    write_shard(files, paths.incomplete + "/" + file.name, *save.plan, jobs, save.locals);
+                outcome.shard = write_shard(files, paths.incomplete + "/" + file.name, *save.plan, jobs,
+                                            [&](std::size_t job) { return save.locals[job]; });
               }),
               paths);
     agree(outcome_of([&](Outcome&) {
@@ -187,13 +205,20 @@ struct CheckpointWriter::Content {
   }
 };
 
-CheckpointWriter::CheckpointWriter(std::string directory, const Group& group, WriterOptions options)
-    : content_(new Content{.directory = std::move(directory),
+CheckpointWriter::CheckpointWriter(const std::string& directory, const Group& group, WriterOptions options)
+    : content_(new Content{.directory = directory,
                            .group = group,
                            .background = group.size() == 1 ? group : group.split(0).value(),
                            .options = options,
-                           .files = options.files != nullptr ? *options.files : disk()}) {
-  if (content_->directory.empty()) throw UsageError("a checkpoint needs a directory");
+                           .files = options.files != nullptr ? *options.files : disk(),
+                           .lock = DirectoryLock(directory)}) {
+  if (directory.empty()) throw UsageError("a checkpoint needs a directory");
+  content_->try_directory();
+}
+
+void try_checkpoint_directory(const std::string& directory) {
+  make_root(disk(), directory);
+  DirectoryLock(directory).hold();
 }
 
 CheckpointWriter::~CheckpointWriter() {

@@ -2,6 +2,7 @@
 #include "comm/sockets.h"
 
 #include <penstock/base/error.h>
+#include <penstock/base/text.h>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -74,8 +76,13 @@ void Fd::reset() {
 
 Endpoint Endpoint::parse(const std::string& text) {
   const auto bar = text.rfind('|');
-  if (bar == std::string::npos) throw CommError("a rank published no endpoint but '" + text + "'");
-  return {text.substr(0, bar), static_cast<std::uint16_t>(std::stoi(text.substr(bar + 1)))};
+  Endpoint endpoint{text.substr(0, bar)};
+  const char* const last = text.data() + text.size();
+  const auto [end, error] =
+      std::from_chars(text.data() + (bar == std::string::npos ? text.size() : bar + 1), last, endpoint.port);
+  if (error != std::errc{} || end != last)
+    throw CommError("a rank published no endpoint but " + quote(text, 200));
+  return endpoint;
 }
 
 std::string address_towards(const std::string& host) {

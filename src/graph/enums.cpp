@@ -70,6 +70,21 @@ std::string enum_text(EnumKind kind, std::int64_t value) {
   return {};
 }
 
+bool is_enum_value(EnumKind kind, std::int64_t value) {
+  const auto below = [&](auto count) { return value >= 0 && value < static_cast<std::int64_t>(count); };
+  switch (kind) {
+    case EnumKind::None:
+      return true;
+    case EnumKind::Dtype:
+      return below(at::ScalarType::Undefined);
+    case EnumKind::Layout:
+      return below(c10::Layout::NumOptions);
+    case EnumKind::MemoryFormat:
+      return below(c10::MemoryFormat::NumOptions);
+  }
+  return false;
+}
+
 std::optional<at::ScalarType> parse_dtype(std::string_view name) {
   for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
     const auto dtype = static_cast<at::ScalarType>(i);

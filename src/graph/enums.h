@@ -19,6 +19,8 @@ EnumKind enum_kind(const c10::Argument& argument);
 
 std::string enum_text(EnumKind kind, std::int64_t value);
 std::optional<std::int64_t> parse_enum(EnumKind kind, std::string_view text);
+//! Whether an integer is one of the enum's values; true for EnumKind::None.
+bool is_enum_value(EnumKind kind, std::int64_t value);
 
 std::optional<at::ScalarType> parse_dtype(std::string_view name);
 

@@ -15,6 +15,28 @@
 
 namespace penstock {
 
+namespace {
+
+//! What libtorch throws at data that no check of ours has stopped is an error of the file.
+template <class Read>
+auto guarded(const std::string& what, const Read& read) {
+  try {
+    return read();
+  } catch (const c10::Error& error) {
+    throw ParseError(what + ": " + error.what_without_backtrace(), {}, "the archive is damaged");
+  }
+}
+
+void read_index(const ZipFile& zip, WeightPlaces& places) {
+  for (const std::string folder : {"data/weights/", "data/constants/"}) {
+    const std::string index =
+        folder + (folder == "data/weights/" ? "model_weights_config.json" : "model_constants_config.json");
+    if (zip.has(index)) read_weight_places(parse_json(zip.read(index), index), folder, index, places);
+  }
+}
+
+}  // namespace
+
 struct Pt2Archive::Content {
   explicit Content(const std::string& file) : zip(file) {}
 
@@ -36,14 +58,11 @@ Pt2Archive::Pt2Archive(const std::string& file) : content_(std::make_unique<Cont
     throw ParseError(file + " holds no models/model.json", {},
                      "write it with torch.export.save of torch 2.13");
   }
-  for (const std::string folder : {"data/weights/", "data/constants/"}) {
-    const std::string index =
-        folder + (folder == "data/weights/" ? "model_weights_config.json" : "model_constants_config.json");
-    if (zip.has(index))
-      read_weight_places(parse_json(zip.read(index), index), folder, index, content_->places);
-  }
-  content_->graph =
-      import_program(parse_json(zip.read("models/model.json"), "models/model.json"), content_->places);
+  guarded(file, [&] {
+    read_index(zip, content_->places);
+    content_->graph =
+        import_program(parse_json(zip.read("models/model.json"), "models/model.json"), content_->places);
+  });
 }
 
 Pt2Archive::~Pt2Archive() = default;
@@ -66,7 +85,6 @@ at::Tensor Pt2Archive::load(const std::string& name) const {
   const WeightPlace& place = it->second;
   if (place.pickled)
     throw UsageError("the tensor " + quote(name, 200) + " is pickled, which only Python can read");
-  const auto bytes = content_->zip.read(place.record);
   const auto damaged = [&](const std::string& what) {
     return ParseError("the tensor " + quote(name, 200) + " in record " + place.record + " " + what);
   };
@@ -80,15 +98,26 @@ at::Tensor Pt2Archive::load(const std::string& name) const {
   const std::int64_t span = place.span();
   if (span < 0) throw damaged("has strides that do not fit its sizes");
   const auto element = static_cast<std::int64_t>(c10::elementSize(place.meta.dtype));
-  const auto held = static_cast<std::int64_t>(bytes.size()) / element;
+  const std::uint64_t record_size = content_->zip.size(place.record);
+  const auto held = static_cast<std::int64_t>(record_size) / element;
   if (place.offset > held || span > held - place.offset) {
     throw damaged("needs " + std::to_string(span) + " elements after " + std::to_string(place.offset) +
                   ", but the record has " + std::to_string(held));
   }
-  at::Tensor tensor = at::empty_strided(sizes, place.strides, at::TensorOptions().dtype(place.meta.dtype));
-  if (span > 0)
-    std::memcpy(tensor.data_ptr(), bytes.data() + place.offset * element,
-                static_cast<std::size_t>(span * element));
+  at::Tensor tensor = guarded("the tensor " + quote(name, 200), [&] {
+    return at::empty_strided(sizes, place.strides, at::TensorOptions().dtype(place.meta.dtype));
+  });
+  const std::span<std::uint8_t> target(static_cast<std::uint8_t*>(tensor.data_ptr()),
+                                       static_cast<std::size_t>(span * element));
+  if (target.size() == record_size) {  // mostly a record is one tensor, and needs no copy
+    content_->zip.read(place.record, target);
+  } else {
+    const std::vector<std::uint8_t> bytes = content_->zip.read(place.record);
+    std::copy_n(bytes.begin() + place.offset * element, target.size(), target.begin());
+  }
+  if (place.meta.dtype == at::kBool &&
+      std::any_of(target.begin(), target.end(), [](auto b) { return b > 1; }))
+    throw damaged("holds bools that are neither 0 nor 1");
   return tensor;
 }
 
@@ -110,10 +139,10 @@ std::vector<at::Tensor> Pt2Archive::load(const std::vector<Slot>& slots) const {
       });
       if (!overlaps) continue;
       if (!whole.defined()) {
-        const auto bytes = content_->zip.read(record);
+        const std::vector<std::uint8_t> bytes = content_->zip.read(record);
         const auto count = static_cast<std::int64_t>(bytes.size() / c10::elementSize(place.meta.dtype));
         whole = at::empty({count}, at::TensorOptions().dtype(place.meta.dtype));
-        std::memcpy(whole.data_ptr(), bytes.data(), whole.nbytes());
+        if (count > 0) std::memcpy(whole.data_ptr(), bytes.data(), whole.nbytes());
       }
       if (whole.scalar_type() == place.meta.dtype)
         tensors[i] = whole.as_strided(tensors[i].sizes(), tensors[i].strides(), place.offset);

@@ -1,6 +1,7 @@
 // Nodes of an archive, one kind after the other: operators, arithmetic on sizes, marks, regions.
 #include "graph/pt2_nodes.h"
 
+#include "graph/enums.h"
 #include "graph/pt2_parts.h"
 #include "graph/scalars.h"
 #include "graph/schema.h"
@@ -304,7 +305,8 @@ void Pt2Nodes::read_region(Scope& scope, const Json& json, const std::string& ta
     };
     const IValue device = constant(0), dtype = constant(1), enabled = constant(2), cache = constant(3);
     if (!device.isString() || !(dtype.isInt() || dtype.isNone()) || !enabled.isBool() ||
-        !(cache.isBool() || cache.isNone())) {
+        !(cache.isBool() || cache.isNone()) ||
+        (dtype.isInt() && !is_enum_value(EnumKind::Dtype, dtype.toInt()))) {
       fail_at(where, "an autocast region with unknown arguments");
     }
     try {

@@ -62,8 +62,13 @@ Structure structure_at(const Json& spec, const NamedTuples& named, const std::st
   }
   Json context;
   if (const Json* text = optional_field(spec, "context", where)) {
-    context = text->is_string() ? Json::parse(text->get<std::string>(), nullptr, false) : *text;
-    if (context.is_discarded()) context = *text;
+    context = *text;
+    if (text->is_string()) {
+      try {
+        context = parse_json(text->get<std::string>(), where);
+      } catch (const ParseError&) {  // a plain name
+      }
+    }
   }
   structure.kind = Structure::Kind::Tuple;
   if (name == "builtins.tuple") return structure;
@@ -224,7 +229,7 @@ ValueMeta pt2_meta(const Json& value, const std::string& where) {
 }
 
 Structure pt2_structure(const std::string& text, const NamedTuples& named, const std::string& where) {
-  const Json spec = Json::parse(text, nullptr, false);
+  const Json spec = parse_json(text, where);
   if (!spec.is_array() || spec.size() != 2 || spec[0] != 1) fail_at(where, "unknown tree specification");
   return structure_at(spec[1], named, where, 0);
 }

@@ -1,6 +1,8 @@
 // Schemas against nodes, and the aliasing that schemas do not tell.
 #include "graph/schema.h"
 
+#include "graph/enums.h"
+
 #include <penstock/base/error.h>
 #include <penstock/graph/passes.h>
 
@@ -175,6 +177,9 @@ void check_arguments(const Graph& graph, const Node& node) {
     if (!arg_fits(graph, node.args[i], *argument.type())) {
       fail("argument " + argument.name() + " is no " + argument.type()->str());
     }
+    const IValue* constant = node.args[i].constant();
+    if (constant && constant->isInt() && !is_enum_value(enum_kind(argument), constant->toInt()))
+      fail("argument " + argument.name() + " is no " + argument.real_type()->str());
   }
   for (std::size_t i = 0; i < node.results.size(); ++i) {
     const bool list = schema.returns()[i].type()->kind() == TypeKind::ListType;

@@ -1,14 +1,12 @@
 // The zip directory, with the 64-bit extensions; every offset is checked before it is followed.
 #include "graph/zip.h"
 
+#include "base/regular_file.h"
 #include "value/crc32.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,33 +33,39 @@ Number number_at(std::span<const std::uint8_t> bytes, std::size_t at) {
 }  // namespace
 
 ZipFile::ZipFile(const std::string& path) : path_(path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) throw UsageError("cannot open " + path + ": " + std::strerror(errno));
-  struct stat status {};
-  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(file);
-    throw UsageError(path + " is no regular file");
-  }
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (size > 0) {
-    void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
-    if (data == MAP_FAILED) {
-      ::close(file);
-      throw UsageError("cannot map " + path + ": " + std::strerror(errno));
-    }
-    bytes_ = {static_cast<const std::uint8_t*>(data), size};
-  }
-  ::close(file);
+  const RegularFile opened = open_regular_file(path);
+  if (opened.error != 0) throw UsageError("cannot open " + path + ": " + opened.problem);
+  file_ = opened.descriptor;
+  size_ = opened.size;
   try {
     read_directory(find_directory());
   } catch (...) {
-    if (!bytes_.empty()) ::munmap(const_cast<std::uint8_t*>(bytes_.data()), bytes_.size());
+    ::close(file_);
     throw;
   }
 }
 
 ZipFile::~ZipFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::uint8_t*>(bytes_.data()), bytes_.size());
+  ::close(file_);
+}
+
+void ZipFile::read_at(std::uint64_t offset, std::span<std::uint8_t> target) const {
+  while (!target.empty()) {
+    const ssize_t got = ::pread(file_, target.data(), target.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(std::string("cannot be read: ") + std::strerror(errno));
+    if (got == 0)
+      fail("it ends at byte " + std::to_string(offset) + ", and had " + std::to_string(size_) +
+           " bytes when it was opened");
+    offset += static_cast<std::uint64_t>(got);
+    target = target.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+std::vector<std::uint8_t> ZipFile::bytes_at(std::uint64_t offset, std::uint64_t size) const {
+  std::vector<std::uint8_t> bytes(size);
+  read_at(offset, bytes);
+  return bytes;
 }
 
 void ZipFile::fail(const std::string& message) const {
@@ -70,34 +74,37 @@ void ZipFile::fail(const std::string& message) const {
 }
 
 ZipFile::Directory ZipFile::find_directory() const {
-  if (bytes_.size() < end_size) fail("too short for a zip file");
-  const std::size_t last = bytes_.size() - end_size;
-  std::size_t at = last + 1;
-  do {
-    --at;
-    if (number_at<std::uint32_t>(bytes_, at) == end_mark &&
-        at + end_size + number_at<std::uint16_t>(bytes_, at + 20) == bytes_.size()) {
-      Directory found{number_at<std::uint32_t>(bytes_, at + 16), number_at<std::uint32_t>(bytes_, at + 12),
-                      number_at<std::uint16_t>(bytes_, at + 10)};
-      if (at < locator_size || number_at<std::uint32_t>(bytes_, at - locator_size) != locator64_mark)
-        return found;
-      const auto end64 = number_at<std::uint64_t>(bytes_, at - locator_size + 8);
-      if (end64 > bytes_.size() || bytes_.size() - end64 < end64_size ||
-          number_at<std::uint32_t>(bytes_, end64) != end64_mark) {
-        fail("the 64-bit directory is not where it should be");
-      }
-      return {number_at<std::uint64_t>(bytes_, end64 + 48), number_at<std::uint64_t>(bytes_, end64 + 40),
-              number_at<std::uint64_t>(bytes_, end64 + 32)};
+  if (size_ < end_size) fail("too short for a zip file");
+  // The end record has a comment of at most 64 KiB behind it, and perhaps a locator before it.
+  const std::uint64_t length = std::min<std::uint64_t>(size_, locator_size + end_size + 0xffff);
+  const std::vector<std::uint8_t> tail = bytes_at(size_ - length, length);
+  const std::span<const std::uint8_t> bytes(tail);
+  for (std::size_t at = bytes.size() - end_size + 1; at-- > 0;) {
+    if (number_at<std::uint32_t>(bytes, at) != end_mark ||
+        at + end_size + number_at<std::uint16_t>(bytes, at + 20) != bytes.size()) {
+      continue;
     }
-  } while (at > 0 && last - at < 0xffff);
+    if (at < locator_size || number_at<std::uint32_t>(bytes, at - locator_size) != locator64_mark) {
+      return {number_at<std::uint32_t>(bytes, at + 16), number_at<std::uint32_t>(bytes, at + 12),
+              number_at<std::uint16_t>(bytes, at + 10)};
+    }
+    const auto place = number_at<std::uint64_t>(bytes, at - locator_size + 8);
+    if (place > size_ || size_ - place < end64_size) fail("the 64-bit directory is not where it should be");
+    const std::vector<std::uint8_t> end64 = bytes_at(place, end64_size);
+    if (number_at<std::uint32_t>(end64, 0) != end64_mark)
+      fail("the 64-bit directory is not where it should be");
+    return {number_at<std::uint64_t>(end64, 48), number_at<std::uint64_t>(end64, 40),
+            number_at<std::uint64_t>(end64, 32)};
+  }
   fail("no zip directory at its end");
 }
 
 void ZipFile::read_directory(const Directory& directory) {
-  if (directory.offset > bytes_.size() || directory.size > bytes_.size() - directory.offset) {
+  if (directory.offset > size_ || directory.size > size_ - directory.offset) {
     fail("the directory reaches beyond the end of the file");
   }
-  const auto table = bytes_.subspan(directory.offset, directory.size);
+  const std::vector<std::uint8_t> content = bytes_at(directory.offset, directory.size);
+  const std::span<const std::uint8_t> table(content);
   std::size_t at = 0;
   for (std::uint64_t i = 0; i < directory.count; ++i) {
     if (table.size() - at < entry_size || number_at<std::uint32_t>(table, at) != entry_mark) {
@@ -150,26 +157,34 @@ const ZipFile::Record& ZipFile::find(const std::string& name) const {
 }
 
 std::uint64_t ZipFile::size(const std::string& name) const {
-  return find(name).size;
+  const Record& record = find(name);
+  if (record.size > size_) fail("record " + quote(name, 200) + " is cut short");
+  return record.size;
 }
 
-std::span<const std::uint8_t> ZipFile::read(const std::string& name) const {
+std::vector<std::uint8_t> ZipFile::read(const std::string& name) const {
+  std::vector<std::uint8_t> bytes(size(name));
+  read(name, bytes);
+  return bytes;
+}
+
+void ZipFile::read(const std::string& name, std::span<std::uint8_t> target) const {
   const Record& record = find(name);
   if (record.method != 0 || record.stored != record.size) {
     throw ParseError(path_ + ": record " + quote(name, 200) + " is compressed", {},
                      "write the archive with torch.export.save, which does not compress");
   }
-  if (record.offset > bytes_.size() || bytes_.size() - record.offset < local_size ||
-      number_at<std::uint32_t>(bytes_, record.offset) != local_mark) {
-    fail("record " + quote(name, 200) + " is not where the directory says");
-  }
-  const std::uint64_t skip = local_size + number_at<std::uint16_t>(bytes_, record.offset + 26) +
-                             number_at<std::uint16_t>(bytes_, record.offset + 28);
-  const std::uint64_t room = bytes_.size() - record.offset;
+  const auto misplaced = [&] { fail("record " + quote(name, 200) + " is not where the directory says"); };
+  if (record.offset > size_ || size_ - record.offset < local_size) misplaced();
+  const std::vector<std::uint8_t> local = bytes_at(record.offset, local_size);
+  if (number_at<std::uint32_t>(local, 0) != local_mark) misplaced();
+  const std::uint64_t skip =
+      local_size + number_at<std::uint16_t>(local, 26) + number_at<std::uint16_t>(local, 28);
+  const std::uint64_t room = size_ - record.offset;
   if (room < skip || room - skip < record.size) fail("record " + quote(name, 200) + " is cut short");
-  const auto content = bytes_.subspan(record.offset + skip, record.size);
-  if (crc32(content) != record.crc) fail("record " + quote(name, 200) + " is damaged: its checksum differs");
-  return content;
+  if (target.size() != record.size) throw UsageError("record " + quote(name, 200) + " has another size");
+  read_at(record.offset + skip, target);
+  if (crc32(target) != record.crc) fail("record " + quote(name, 200) + " is damaged: its checksum differs");
 }
 
 }  // namespace penstock

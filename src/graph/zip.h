@@ -1,6 +1,6 @@
-// Reads the records of an uncompressed zip file, which is what libtorch writes. The file is mapped, so that
-// only the records that are asked for are read. (libtorch's own reader is built without the check of
-// checksums.)
+// Reads the records of an uncompressed zip file, which is what libtorch writes. Only the directory and the
+// records that are asked for are read, by position: a mapped file that becomes shorter would end the process.
+// (libtorch's own reader is built without the check of checksums.)
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace penstock {
 
 class ZipFile {
  public:
-  //! ParseError if it is no zip file or its directory is damaged.
+  //! UsageError if it cannot be opened or is no regular file, ParseError if it is no zip file or its
+  //! directory is damaged.
   explicit ZipFile(const std::string& path);
   ~ZipFile();
   ZipFile(const ZipFile&) = delete;
@@ -23,9 +24,12 @@ class ZipFile {
   bool has(const std::string& name) const { return records_.contains(name); }
   std::vector<std::string> names() const;
 
-  //! The bytes of a record, valid as long as this object. ParseError if it is missing, compressed, reaches
-  //! beyond the file, or does not have its checksum.
-  std::span<const std::uint8_t> read(const std::string& name) const;
+  //! The bytes of a record. ParseError if it is missing, compressed, reaches beyond the file, or does not
+  //! have its checksum.
+  std::vector<std::uint8_t> read(const std::string& name) const;
+  //! The same into memory of the caller's, of the size of the record.
+  void read(const std::string& name, std::span<std::uint8_t> target) const;
+  //! In bytes; ParseError if it is missing, or is larger than the file.
   std::uint64_t size(const std::string& name) const;
 
  private:
@@ -44,10 +48,13 @@ class ZipFile {
   const Record& find(const std::string& name) const;
   Directory find_directory() const;
   void read_directory(const Directory& directory);
+  std::vector<std::uint8_t> bytes_at(std::uint64_t offset, std::uint64_t size) const;
+  void read_at(std::uint64_t offset, std::span<std::uint8_t> target) const;
   [[noreturn]] void fail(const std::string& message) const;
 
   std::string path_;
-  std::span<const std::uint8_t> bytes_;
+  int file_ = -1;
+  std::uint64_t size_ = 0;
   std::map<std::string, Record> records_;  //!< without the folder that all names begin with
 };
 

@@ -2,7 +2,10 @@
 // Follows what each action takes and gives back, and turns it into samples over time.
 #include "memory_model.h"
 
+#include <penstock/base/error.h>
+
 #include <algorithm>
+#include <cmath>
 
 namespace penstock {
 namespace {
@@ -30,6 +33,7 @@ class Ledger {
     std::vector<Change> all(compute_.size() + chores_.size());
     std::merge(compute_.begin(), compute_.end(), chores_.begin(), chores_.end(), all.begin(),
                [](const Change& a, const Change& b) { return a.time < b.time; });
+    check_sum(resident, all);
     std::vector<MemorySample> result{{0, resident}};
     std::int64_t held = signed_bytes(resident);
     for (const Change& change : all) {
@@ -46,6 +50,13 @@ class Ledger {
   }
 
  private:
+  //! Each cost is bounded, but there may be many microbatches.
+  static void check_sum(std::uint64_t resident, const std::vector<Change>& changes) {
+    auto sum = static_cast<double>(resident);
+    for (const Change& change : changes) sum += std::abs(static_cast<double>(change.bytes));
+    if (sum > 9e18) throw UsageError("the bytes of a rank's microbatches are too many to add up");
+  }
+
   const StageCosts& of(const Action& action) const {
     return costs_.stages[static_cast<std::size_t>(action.stage().value)];
   }

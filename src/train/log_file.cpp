@@ -20,6 +20,8 @@ std::int64_t step_of(const std::string& line) {
 }
 
 std::string lines_before(const std::string& path, std::int64_t first) {
+  // What is no regular file (a FIFO, /dev/stdout) is only written to.
+  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return {};
   std::ifstream file(path);
   std::string kept;
   for (std::string line; first > 1 && std::getline(file, line);) {
@@ -47,9 +49,6 @@ std::string StepRecord::json() const {
 LogFile::LogFile(const std::string& path, std::int64_t first) : path_(path) {
   if (path.empty()) return;
   const std::string kept = lines_before(path, first);
-  std::error_code ignored;  // opening the file tells
-  if (const auto parent = std::filesystem::path(path).parent_path(); !parent.empty())
-    std::filesystem::create_directories(parent, ignored);
   file_.open(path, std::ios::trunc);
   file_ << kept << std::flush;
   if (!file_) throw UsageError("cannot write " + quote(path, 200) + ": " + std::strerror(errno));

@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -144,9 +143,6 @@ std::uint64_t peak_resident_bytes() {
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  std::error_code ignored;
-  const auto parent = std::filesystem::path(path).parent_path();
-  if (!parent.empty()) std::filesystem::create_directories(parent, ignored);
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();

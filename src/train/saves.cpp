@@ -153,6 +153,10 @@ void Saves::wait() {
   if (writer_) writer_->wait();
 }
 
+std::optional<std::int64_t> Saves::last_complete() const {
+  return writer_ ? writer_->last_complete() : std::nullopt;
+}
+
 std::string Saves::newest() const {
   if (!writer_) return {};
   if (const auto step = writer_->last_complete())

@@ -40,6 +40,8 @@ class Saves {
   void save(std::int64_t step, const Assembly& assembly, const Decisions& decisions);
   //! Until the last one is on disk.
   void wait();
+  //! The newest step whose checkpoint this run has completed; it may be under way for some steps.
+  std::optional<std::int64_t> last_complete() const;
   std::string newest() const;
 
  private:

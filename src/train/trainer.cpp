@@ -80,6 +80,7 @@ class Run {
         if (observer()) observer()->stepped(record);
         if (options_.eval_every > 0 && progress_.step % options_.eval_every == 0) evaluate();
         if (save_is_due()) save(progress_.step);
+        tell_of_saved();
       } catch (const UsageError&) {
         throw;
       } catch (const Error& error) {
@@ -148,8 +149,17 @@ class Run {
 
   void save(std::int64_t step) {
     progress_.at("checkpoint");
+    guard_storage([&] { saves_.wait(); });
+    tell_of_saved();
     guard_storage([&] { saves_.save(step, assembly_, decisions_); });
-    if (observer()) observer()->saved(step, options_.checkpoint.directory + "/" + checkpoint_name(step));
+  }
+
+  // A checkpoint is written in the background, and told of when it is complete.
+  void tell_of_saved() {
+    const std::optional<std::int64_t> step = saves_.last_complete();
+    if (!step || step == told_) return;
+    told_ = step;
+    if (observer()) observer()->saved(*step, options_.checkpoint.directory + "/" + checkpoint_name(*step));
   }
 
   // Training goes on without a checkpoint if that was asked for.
@@ -289,6 +299,7 @@ class Run {
     if (!options_.timeline.empty() || !options_.trace.empty() || !options_.profile.empty()) write_measures();
     if (extras_.gather_parameters) result_.parameters = gather_parameters(mesh_, assembly_);
     guard_storage([&] { saves_.wait(); });
+    tell_of_saved();
     result_.checkpoint = saves_.newest();
     progress_.at("end");
     mesh_.world.barrier();
@@ -322,6 +333,7 @@ class Run {
   Assembly assembly_;
   Decisions decisions_;
   std::int64_t first_step_ = 1;
+  std::optional<std::int64_t> told_;  // the last checkpoint that the observer knows of
   std::vector<Timeline> timelines_;
   RunResult result_;
 };

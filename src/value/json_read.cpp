@@ -3,6 +3,7 @@
 
 #include <penstock/base/error.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -12,12 +13,50 @@ void fail_at(const std::string& where, const std::string& message) {
   throw ParseError(where + ": " + message);
 }
 
-Json parse_json(std::span<const std::uint8_t> bytes, const std::string& where) {
-  try {
-    return Json::parse(bytes.begin(), bytes.end());
-  } catch (const Json::exception& error) {
-    fail_at(where, error.what());
+namespace {
+
+//! Counts brackets outside of strings; what is no JSON may give any number.
+int nesting_of(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    switch (text[i]) {
+      case '"':
+        in_string = !in_string;
+        break;
+      case '\\':
+        if (in_string) ++i;
+        break;
+      case '[':
+      case '{':
+        if (!in_string) deepest = std::max(deepest, ++depth);
+        break;
+      case ']':
+      case '}':
+        if (!in_string) --depth;
+        break;
+      default:
+        break;
+    }
   }
+  return deepest;
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where) {
+  if (nesting_of(text) > deepest_json)
+    fail_at(where, "lists and objects are nested deeper than " + std::to_string(deepest_json));
+  try {
+    return Json::parse(text.begin(), text.end());
+  } catch (const Json::exception& error) {
+    // It quotes the token at which it stopped, which may be of any length.
+    fail_at(where, std::string(error.what()).substr(0, 300));
+  }
+}
+
+Json parse_json(std::span<const std::uint8_t> bytes, const std::string& where) {
+  return parse_json(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), where);
 }
 
 const Json* optional_field(const Json& object, const char* name, const std::string& where) {

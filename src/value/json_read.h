@@ -12,8 +12,11 @@ namespace penstock {
 
 using Json = nlohmann::json;
 
-//! Parses a whole record.
+//! Parses a whole record. ParseError for what is no JSON and for lists and objects that are nested deeper
+//! than `deepest_json`: copying, printing and comparing a value recurse, and would run out of stack.
 Json parse_json(std::span<const std::uint8_t> bytes, const std::string& where);
+Json parse_json(std::string_view text, const std::string& where);
+inline constexpr int deepest_json = 500;
 
 [[noreturn]] void fail_at(const std::string& where, const std::string& message);
 

@@ -41,8 +41,9 @@ bool holds_step(const Checkpoint& checkpoint) {
 bool save_with(Files& files, const std::string& directory, std::int64_t step, int keep) {
   bool done = true;
   run_thread_ranks(1, [&](World& world) {
-    CheckpointWriter writer(directory, world.group(), {.keep = keep, .asynchronous = false, .files = &files});
     try {
+      CheckpointWriter writer(directory, world.group(),
+                              {.keep = keep, .asynchronous = false, .files = &files});
       writer.save(step, crash_model(step));
     } catch (const StorageError&) {
       done = false;

@@ -110,13 +110,60 @@ TEST(CheckpointTool, ConvertsToOneFileAndBack) {
     EXPECT_TRUE(same_bits(found.checkpoint.read(name), tensor)) << name;
 
   // Everything: states, notes and all come back.
-  EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", dir / "a", file, "--everything"}).code, 0);
+  EXPECT_EQ(
+      penstock::test::penstock({"checkpoint", "convert", dir / "a", file, "--everything", "--force"}).code,
+      0);
   EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", file, dir / "c"}).code, 0);
   const Checkpoint all = open_checkpoint(dir / "c");
   EXPECT_EQ(all.note("config"), "layers = 2\n");
   EXPECT_EQ(all.tensors().size(), 2 * model.size());
   EXPECT_TRUE(same_bits(all.read("a.weight", "exp_avg"), model.at("a.weight")));
   EXPECT_EQ(penstock::test::penstock({"checkpoint", "verify", dir / "c"}).code, 0);
+}
+
+TEST(CheckpointTool, ConvertOverwritesOnlyIfForced) {
+  const TempDir dir;
+  save_cut(small_model(), dir / "a", 9);
+  const std::string file = dir / "data.safetensors";
+  save_safetensors(file, {{"precious", at::ones({3})}});
+  const std::string before = slurp(file);
+  const auto convert = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"checkpoint", "convert"});
+    return penstock::test::penstock(words);
+  };
+  const auto refused = convert({dir / "a", file});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr(file + " exists"));
+  EXPECT_THAT(refused.err, HasSubstr("--force"));
+  EXPECT_EQ(slurp(file), before);
+  EXPECT_EQ(convert({dir / "a", file, "--force"}).code, 0);
+  EXPECT_EQ(load_safetensors(file).size(), small_model().size());
+
+  // Back, into a directory that has a checkpoint of that step: it is another model.
+  save_safetensors(dir / "other.safetensors", {{"w", at::ones({3})}}, {{"penstock.step", "9"}});
+  const auto kept = convert({dir / "other.safetensors", dir / "a"});
+  EXPECT_EQ(kept.code, 2);
+  EXPECT_THAT(kept.err, HasSubstr("step-00000009 exists"));
+  EXPECT_THAT(kept.err, HasSubstr("--force"));
+  EXPECT_NE(open_checkpoint(dir / "a").find("a.weight"), nullptr);
+  EXPECT_EQ(convert({dir / "other.safetensors", dir / "a", "--force"}).code, 0);
+  EXPECT_NE(open_checkpoint(dir / "a").find("w"), nullptr);
+}
+
+TEST(CheckpointTool, ConvertWritesSafetensorsUnderThatNameOnly) {
+  const TempDir dir;
+  save_cut(small_model(), dir / "a", 9);
+  for (const char* name : {"model.pt2", "model"}) {
+    const auto refused = penstock::test::penstock({"checkpoint", "convert", dir / "a", dir / name});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("FILE.safetensors"));
+    EXPECT_FALSE(std::filesystem::exists(dir / name));
+  }
+  const auto nowhere =
+      penstock::test::penstock({"checkpoint", "convert", dir / "a", dir / "no/such/a.safetensors"});
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_THAT(nowhere.err, HasSubstr("there is no directory"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "no"));
 }
 
 TEST(CheckpointTool, SaysWhatIsWrong) {

@@ -205,8 +205,8 @@ const test::RankFunction full_disk("full_disk", [] {
   } catch (const StorageError& error) {
     full = error.code();
   }
-  const bool intact =
-      find_resume_point(directory).checkpoint.step() == 1 && list_directory(directory).size() == 1;
+  const bool intact = find_resume_point(directory).checkpoint.step() == 1 &&
+                      list_directory(directory).size() == 2;  // and run.lock
   writer.save(3, model_at(3));
   mount("none", directory.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "size=64k");
   try {
@@ -342,7 +342,7 @@ TEST(Resume, TakesTheNewestWholeOneAndNamesThoseItPassesOver) {
     writer.wait();
     CHECK_SAME(find_resume_point(dir.path()).checkpoint.step(), 4);
   });
-  EXPECT_THAT(list_directory(dir.path()), ElementsAre("step-00000004", "step-banana"));
+  EXPECT_THAT(list_directory(dir.path()), ElementsAre("run.lock", "step-00000004", "step-banana"));
 }
 
 TEST(Resume, WithoutACompleteOneIsAnErrorThatSaysSo) {

@@ -173,10 +173,20 @@ TEST(Eval, SaysWhatIsWrong) {
   EXPECT_THAT(complaint(eval(PENSTOCK_SOURCE_DIR "/README.md", {{"x", x}}), 1),
               HasSubstr("no zip directory"));
   const auto nowhere = test::run_program(
-      {PENSTOCK_TOOL, "eval", mlp, "--input", file_of("in.safetensors"), "--output", "/no/y"});
+      {PENSTOCK_TOOL, "eval", mlp, "--input", file_of("in.safetensors"), "--output", "/no/y.safetensors"});
   EXPECT_EQ(nowhere.code, 2);
   EXPECT_THAT(nowhere.err, HasSubstr("there is no directory '/no'"));
-  const auto no_tensors = test::run_program({PENSTOCK_TOOL, "eval", mlp, "--input", mlp, "--output", "y"});
+  const auto other_name = test::run_program(
+      {PENSTOCK_TOOL, "eval", mlp, "--input", file_of("in.safetensors"), "--output", file_of("y.pt2")});
+  EXPECT_EQ(other_name.code, 2);
+  EXPECT_NE(other_name.err.find("FILE.safetensors"), std::string::npos) << other_name.err;
+  const auto onto_itself =
+      test::run_program({PENSTOCK_TOOL, "eval", mlp, "--input", file_of("in.safetensors"), "--output",
+                         file_of("in.safetensors")});
+  EXPECT_EQ(onto_itself.code, 2);
+  EXPECT_NE(onto_itself.err.find("is the file that is read"), std::string::npos) << onto_itself.err;
+  const auto no_tensors =
+      test::run_program({PENSTOCK_TOOL, "eval", mlp, "--input", mlp, "--output", "y.safetensors"});
   EXPECT_EQ(no_tensors.code, 1) << no_tensors.err;
 }
 

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -235,6 +236,55 @@ TEST(SimulateCommand, SaysWhereACostFileIsWrong) {
       penstock({"simulate", "1F1B", "--ranks", "2", "--microbatches", "4", "--costs", dir / "nowhere.toml"})
           .code,
       2);
+}
+
+TEST(SimulateCommand, RefusesCostsThatAreTooDeepTooManyOrTooLarge) {
+  const test::TempDir dir;
+  const auto refusal = [&](const std::string& text) {
+    const Outcome outcome = penstock(
+        {"simulate", "1F1B", "--ranks", "2", "--microbatches", "4", "--costs", write(dir, "c.toml", text)});
+    EXPECT_EQ(outcome.code, 2) << text.substr(0, 100);
+    return outcome.err;
+  };
+  EXPECT_THAT(refusal("a = " + std::string(200'000, '[')), HasSubstr("nested value depth"));
+  std::string key = "a", spaced = "\"a\"";
+  for (int i = 0; i < 200'000; ++i) key += ".a", spaced += " . \"a\"";
+  EXPECT_THAT(refusal(key + " = 1\n"), HasSubstr("line 1: a key of more than 16 parts"));
+  EXPECT_THAT(refusal("[each]\n[" + key + "]\n"), HasSubstr("line 2: a key of more than 16 parts"));
+  EXPECT_THAT(refusal("[" + spaced + "]\n"), HasSubstr("a key of more than 16 parts"));
+  std::string stages;
+  for (int i = 0; i < 60; ++i) stages += "[[stages]]\ncount = 1000000\n";
+  EXPECT_THAT(refusal(stages), HasSubstr("at most 65535"));
+  EXPECT_THAT(refusal("[each]\nforward = 1e308\n"), HasSubstr("forward must be at most 1e18"));
+  EXPECT_THAT(refusal("[each]\nactivation_bytes = 1e15\n"), HasSubstr("must be at most 1e14 bytes"));
+  EXPECT_THAT(refusal("[each]\nactivation_bytes = \"1000000000TiB\"\n"), HasSubstr("no number of bytes"));
+  EXPECT_THAT(refusal("[each]\noutput_bytes = 1e14\n[link]\nbandwidth = 1e-300\n"),
+              HasSubstr("at least 1e-6"));
+  EXPECT_THAT(refusal("overhead = 1e308\n"), HasSubstr("at most 1e18"));
+}
+
+TEST(SimulateCommand, LargestCostsGiveFiniteTimes) {
+  const test::TempDir dir;
+  const json result =
+      parsed({"simulate", "1F1B", "--ranks", "2", "--microbatches", "4", "--costs",
+              write(dir, "c.toml", "[each]\nforward = 1e18\nbackward = 1e18\nactivation_bytes = 1e14\n")});
+  EXPECT_DOUBLE_EQ(result.at("step_time").get<double>(), 1e19);
+}
+
+TEST(Inputs, ThatAreNoRegularFilesAreRefused) {
+  const test::TempDir dir;
+  ASSERT_EQ(::mkfifo((dir / "fifo.csv").c_str(), 0600), 0);
+  for (const auto& [path, kind] : {std::pair<std::string, std::string>{dir / "fifo.csv", "a FIFO"},
+                                   {"/dev/zero", "a device"},
+                                   {dir.path(), "a directory"}}) {
+    const Outcome costs =
+        penstock({"simulate", "1F1B", "--ranks", "2", "--microbatches", "4", "--costs", path});
+    EXPECT_EQ(costs.code, 2);
+    EXPECT_THAT(costs.err, HasSubstr("it is " + kind + ", not a regular file"));
+    const Outcome schedule = penstock({"validate", path});
+    EXPECT_EQ(schedule.code, 2);
+    EXPECT_THAT(schedule.err, HasSubstr("it is " + kind + ", not a regular file"));
+  }
 }
 
 TEST(PlanCommand, RanksPlansForTheExampleFile) {

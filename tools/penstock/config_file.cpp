@@ -1,19 +1,12 @@
 // A TOML file of settings as a plain list.
-#define TOML_ENABLE_FORMATTERS 0
-#define TOML_ENABLE_UNRELEASED_FEATURES 0
 #include "settings.h"
+#include "toml_text.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
-#include <toml++/toml.h>
-
 namespace penstock::tool {
 namespace {
-
-std::string place(const toml::source_position& at) {
-  return "line " + std::to_string(at.line) + ", column " + std::to_string(at.column);
-}
 
 SettingValue value_of(const toml::node& node) {
   if (const auto truth = node.value_exact<bool>()) return *truth;
@@ -24,12 +17,12 @@ SettingValue value_of(const toml::node& node) {
     std::vector<std::string> texts;
     for (const toml::node& item : *items) {
       const auto text = item.value_exact<std::string>();
-      if (!text) throw ParseError(place(item.source().begin) + ": a list must hold texts");
+      if (!text) throw ParseError(place_text(item.source().begin) + ": a list must hold texts");
       texts.push_back(*text);
     }
     return texts;
   }
-  throw ParseError(place(node.source().begin) + ": a setting is a text, a number, true or false");
+  throw ParseError(place_text(node.source().begin) + ": a setting is a text, a number, true or false");
 }
 
 void add_all(const toml::table& table, std::vector<ConfigValue>& values) {
@@ -37,7 +30,7 @@ void add_all(const toml::table& table, std::vector<ConfigValue>& values) {
     if (const toml::table* inner = node.as_table()) {
       add_all(*inner, values);
     } else {
-      values.push_back({std::string(key.str()), value_of(node), place(node.source().begin)});
+      values.push_back({std::string(key.str()), value_of(node), place_text(node.source().begin)});
     }
   }
 }
@@ -45,12 +38,15 @@ void add_all(const toml::table& table, std::vector<ConfigValue>& values) {
 }  // namespace
 
 std::vector<ConfigValue> read_config_file(const std::string& path) {
-  const std::string text = read_input(path);
+  return read_config_text(read_input(path), path);
+}
+
+std::vector<ConfigValue> read_config_text(const std::string& text, const std::string& path) {
   std::vector<ConfigValue> values;
   try {
-    add_all(toml::parse(text, path), values);
+    add_all(parse_toml(text), values);
   } catch (const toml::parse_error& error) {
-    throw UsageError(quote(path, 200) + ", " + place(error.source().begin) + ": " +
+    throw UsageError(quote(path, 200) + ", " + place_text(error.source().begin) + ": " +
                      std::string(error.description()));
   } catch (const ParseError& error) {
     throw UsageError(quote(path, 200) + ", " + error.message());

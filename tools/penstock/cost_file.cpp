@@ -1,16 +1,14 @@
 // Costs as TOML.
-#define TOML_ENABLE_FORMATTERS 0
-#define TOML_ENABLE_UNRELEASED_FEATURES 0
 #include "cost_file.h"
 
 #include "arguments.h"
+#include "toml_text.h"
 #include "units.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/plan/partition.h>
-
-#include <toml++/toml.h>
+#include <penstock/schedule/action.h>
 
 #include <cmath>
 #include <set>
@@ -19,9 +17,7 @@ namespace penstock::tool {
 namespace {
 
 [[noreturn]] void refuse(const toml::node& node, const std::string& what, const std::string& hint = {}) {
-  const toml::source_position at = node.source().begin;
-  throw ParseError("line " + std::to_string(at.line) + ", column " + std::to_string(at.column) + ": " + what,
-                   {}, hint);
+  throw ParseError(place_text(node.source().begin) + ": " + what, {}, hint);
 }
 
 //! Reads a table's keys and, at the end, refuses the ones that nobody asked for.
@@ -39,6 +35,7 @@ class Keys {
     const auto value = node->value<double>();
     if (!value || !(*value >= 0) || !std::isfinite(*value))
       refuse(*node, key + " must be a number of 0 or more");
+    if (*value > largest_time) refuse(*node, key + " must be at most 1e18");
     target = *value;
   }
   void number(const std::string& key, std::optional<double>& target) {
@@ -49,6 +46,8 @@ class Keys {
   void bytes(const std::string& key, std::uint64_t& target) {
     double value = -1;
     bytes(key, value);
+    if (value > static_cast<double>(largest_bytes))
+      refuse(*table_.get(key), key + " must be at most 1e14 bytes");
     if (value >= 0) target = static_cast<std::uint64_t>(std::llround(value));
   }
   void bytes(const std::string& key, double& target) {
@@ -144,8 +143,15 @@ void one_table(Keys& keys, const std::string& name, const Use& use) {
   inner.done();
 }
 
-std::int64_t repeats(Keys& keys, const toml::table& table) {
-  return table.contains("count") ? keys.index("count") : 1;
+//! Layers are cut in time that grows with the square of their number.
+constexpr std::size_t most_layers = 16'384;
+
+//! How often an entry stands, where `held` stand already.
+std::size_t repeats(Keys& keys, const toml::table& table, std::size_t held, std::size_t most) {
+  const auto count = static_cast<std::size_t>(table.contains("count") ? keys.index("count") : 1);
+  keys.find("count");
+  if (held + count > most) refuse(table, "there can be at most " + std::to_string(most) + " of these");
+  return count;
 }
 
 CostFile read_root(const toml::table& root) {
@@ -169,18 +175,16 @@ CostFile read_root(const toml::table& root) {
   });
   each_table(keys, "stages", [&](Keys& inner, const toml::table& table) {
     StageCosts stage = file.each;
-    const std::int64_t count = repeats(inner, table);
-    inner.find("count");
+    const std::size_t count = repeats(inner, table, file.stages.size(), max_stages);
     read_stage(inner, stage);
-    file.stages.insert(file.stages.end(), static_cast<std::size_t>(count), stage);
+    file.stages.insert(file.stages.end(), count, stage);
   });
   each_table(keys, "layers", [&](Keys& inner, const toml::table& table) {
     Layer layer{"layer", file.each};
-    const std::int64_t count = repeats(inner, table);
-    inner.find("count");
+    const std::size_t count = repeats(inner, table, file.layers.size(), most_layers);
     if (const toml::node* name = inner.find("name")) layer.name = name->value_or(layer.name);
     read_stage(inner, layer.costs);
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       file.layers.push_back(layer);
       if (count > 1) file.layers.back().name += "." + std::to_string(i);
     }
@@ -201,11 +205,10 @@ CostFile read_cost_file(const std::string& path) {
 
 CostFile read_cost_text(const std::string& text, const std::string& path) {
   try {
-    return read_root(toml::parse(text));
+    return read_root(parse_toml(text));
   } catch (const toml::parse_error& error) {
-    const toml::source_position at = error.source().begin;
-    throw UsageError(quote(path, 200) + ", line " + std::to_string(at.line) + ", column " +
-                     std::to_string(at.column) + ": " + std::string(error.description()));
+    throw UsageError(quote(path, 200) + ", " + place_text(error.source().begin) + ": " +
+                     std::string(error.description()));
   } catch (const ParseError& error) {
     throw UsageError(quote(path, 200) + ", " + error.message(), {}, error.hint());
   }

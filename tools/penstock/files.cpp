@@ -1,5 +1,6 @@
 // Reading and writing whole files and the standard streams.
 #include "arguments.h"
+#include "base/regular_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -25,6 +26,14 @@ File open_file(const std::string& path, std::FILE* standard, const char* mode) {
   return file;
 }
 
+File open_regular(const std::string& path) {
+  const RegularFile opened = open_regular_file(path);
+  if (opened.error != 0) throw UsageError("cannot open " + quote(path, 200) + ": " + opened.problem);
+  File file(fdopen(opened.descriptor, "rb"), std::fclose);
+  if (!file) throw UsageError("cannot open " + quote(path, 200) + ": " + std::strerror(errno));
+  return file;
+}
+
 }  // namespace
 
 void write_output(const std::string& path, const std::string& text) {
@@ -41,7 +50,10 @@ void print(const std::string& text) {
 }
 
 std::string read_input(const std::string& path) {
-  const File file = open_file(path, stdin, "rb");
+  // Standard input and pipes that the shell has opened (`<(command)`) have a writer; anything else must be a
+  // file.
+  const bool is_open = path.empty() || path == "-" || path == "/dev/stdin" || path.starts_with("/dev/fd/");
+  const File file = is_open ? open_file(path, stdin, "rb") : open_regular(path);
   std::string text;
   char buffer[1 << 14];
   for (std::size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, file.get())) > 0;) text.append(buffer, n);

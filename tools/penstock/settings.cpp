@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 namespace penstock::tool {
 namespace {
@@ -29,7 +30,7 @@ std::string number_text(double number) {
   }
   for (int digits = 1; digits <= 17; ++digits) {
     std::snprintf(text, sizeof text, "%.*g", digits, number);
-    if (std::stod(text) == number) return text;
+    if (std::strtod(text, nullptr) == number) return text;  // also of numbers below the smallest normal one
   }
   return "0";
 }

@@ -22,9 +22,11 @@ struct ConfigValue {
   std::string where;  //!< `line 3, column 1`
 };
 
-//! The keys of a file, in its order; a table's keys are those of its entries. ParseError with line and
+//! The keys of a file, in its order; a table's keys are those of its entries. UsageError with line and
 //! column.
 std::vector<ConfigValue> read_config_file(const std::string& path);
+//! The same of its text; `path` names it in errors.
+std::vector<ConfigValue> read_config_text(const std::string& text, const std::string& path);
 
 class Settings {
  public:

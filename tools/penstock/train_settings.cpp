@@ -1,11 +1,15 @@
 // What `penstock train` can be asked for.
 #include "train_settings.h"
 
+#include "output_paths.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
+#include <penstock/checkpoint/writer.h>
 #include <penstock/schedule/generate.h>
 
 #include <filesystem>
+#include <utility>
 
 namespace penstock::tool {
 
@@ -128,7 +132,7 @@ void TrainSettings::settle() {
     if (run.checkpoint.directory.empty()) run.checkpoint.directory = output + "/checkpoint";
     if (run.timeline.empty()) run.timeline = output + "/timeline.html";
     if (run.log_json.empty()) run.log_json = output + "/log.jsonl";
-    output.clear();
+    output_directory = std::exchange(output, {});
   }
   if (run.checkpoint.resume && run.checkpoint.directory.empty())
     throw UsageError("--resume needs --checkpoint DIR, the directory of the checkpoints");
@@ -143,6 +147,29 @@ void TrainSettings::settle() {
   read_tensor_plan(tensor_plan);
   parse_backend(backend);
   train::check(run);
+}
+
+std::vector<std::string> TrainSettings::prepare_outputs() const {
+  std::vector<std::string> made;
+  const auto make = [&](const std::string& path, const char* option) {
+    const std::string text = path.empty() ? "" : make_output_directory(path, option);
+    if (!text.empty()) made.push_back(text);
+  };
+  make(output_directory, "--output");
+  // What is to be resumed must be there, and the ranks say what is not.
+  const std::string& directory = run.checkpoint.directory;
+  const bool saves = !directory.empty() && (!run.checkpoint.resume || std::filesystem::exists(directory));
+  if (saves) make(directory, "--checkpoint");
+  check_output_file(run.log_json, "--log-json");
+  check_output_file(run.timeline, "--timeline");
+  check_output_file(run.trace, "--trace");
+  check_output_file(run.profile, "--profile");
+  try {
+    if (saves) try_checkpoint_directory(directory);
+  } catch (const StorageError& error) {
+    throw UsageError("--checkpoint: " + error.message(), error.context(), error.hint());
+  }
+  return made;
 }
 
 std::vector<std::string> TrainSettings::idle() const {

@@ -30,10 +30,15 @@ struct TrainSettings {
   train::LossKind loss = train::LossKind::CrossEntropy;
   models::GptOptions gpt;
   train::RunOptions run;
+  std::string output_directory;  //!< `output`, once the paths in it are settled
 
   void declare(Settings& settings);
   //! Fills in what follows from the rest; UsageError for what does not fit.
   void settle();
+  //! Once, before ranks start: makes the directories that are asked for and tries whether they can be written
+  //! to. Returns a line for each that was made. UsageError for what cannot be written, and for a directory of
+  //! checkpoints that another run is using.
+  std::vector<std::string> prepare_outputs() const;
 
   bool built_in() const { return model.empty(); }
   //! Options that this run does not look at: those of the GPT for a model, and the other way round.

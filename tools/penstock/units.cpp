@@ -31,7 +31,7 @@ double parse_bytes(const std::string& text) {
     std::string unit = to_lower(std::string_view(end, static_cast<std::size_t>(last - end)));
     if (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
     for (const auto& [name, factor] : units) {
-      if (unit == name) return number * factor;
+      if (unit == name && number * factor <= 9e18) return number * factor;  // what a signed integer holds
     }
   }
   throw UsageError(quote(text) + " is no number of bytes", {}, "write for example 16GiB, 640MB or 4096");

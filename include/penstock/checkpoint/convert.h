@@ -15,13 +15,14 @@ enum class ExportContent {
                //!< (metadata)
 };
 
-//! Writes one file, a tensor at a time.
+//! Writes one file, a tensor at a time. A file of that name is replaced.
 void export_safetensors(const Checkpoint& checkpoint, const std::string& file,
                         ExportContent content = ExportContent::Model);
 
 //! Makes a checkpoint of a file, as DIRECTORY/step-N, with the step that `export_safetensors` noted, else 0.
-//! Names that Everything gave are read back as what they were. Returns its path.
-std::string import_safetensors(const std::string& file, const std::string& directory);
+//! Names that Everything gave are read back as what they were. Returns its path. UsageError if there is a
+//! checkpoint of that step, unless `overwrite`; StorageError if a run is writing into the directory.
+std::string import_safetensors(const std::string& file, const std::string& directory, bool overwrite = false);
 
 //! The checkpoint that a path means: that of one step, or the newest complete one of a directory of them.
 Checkpoint open_checkpoint(const std::string& path);

@@ -56,11 +56,6 @@ class SafetensorsFile {
   //! A tensor with its own memory.
   at::Tensor load(const std::string& name) const;
 
-  //! A tensor on the mapped file, which stays mapped as long as a view lives. Writing to it changes memory,
-  //! never the file; elements that are not aligned in the file are copied. The file must not be cut short
-  //! meanwhile: reading a page that is gone ends the process (SIGBUS). `load` has no such risk.
-  at::Tensor view(const std::string& name) const;
-
   //! Bytes of one tensor, from `offset` on, into `target`: reads these and no others.
   void read(const SafetensorsEntry& entry, std::uint64_t offset, std::span<std::uint8_t> target) const;
 

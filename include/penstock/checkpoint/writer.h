@@ -24,11 +24,14 @@ struct WriterOptions {
 };
 
 //! Writes into DIR/step-N.incomplete, flushes files and directories to disk, and renames: whatever happens
-//! meanwhile, the checkpoints that were complete before stay so. All ranks must see the same directory.
+//! meanwhile, the checkpoints that were complete before stay so. All ranks must see the same directory. The
+//! group's first rank holds a lock on DIR/run.lock as long as the writer lives; the system releases it when
+//! the process ends, however it ends.
 class CheckpointWriter {
  public:
-  //! Every rank of the group calls it. The directory is made at the first save.
-  CheckpointWriter(std::string directory, const Group& group, WriterOptions options = {});
+  //! Every rank of the group calls it. Makes the directory and locks it: a StorageError on every rank if
+  //! nothing can be written there or, after some seconds, if another run has the lock.
+  CheckpointWriter(const std::string& directory, const Group& group, WriterOptions options = {});
   //! Waits for a write that is under way; its error, if nobody asked for it, is logged.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -51,5 +54,9 @@ class CheckpointWriter {
   struct Content;
   std::unique_ptr<Content> content_;
 };
+
+//! Makes the directory, and throws what a CheckpointWriter for it would throw: for a launcher that wants to
+//! know before it starts ranks.
+void try_checkpoint_directory(const std::string& directory);
 
 }  // namespace penstock

@@ -77,7 +77,7 @@ struct RunOptions {
   std::int64_t eval_every = 0;    //!< 0: never
   std::int64_t eval_batches = 0;  //!< of `batch` rows, at most; 0: all validation rows
   NanPolicy on_nan = NanPolicy::Stop;
-  std::string log_json;  //!< a file; empty: none
+  std::string log_json;  //!< a file, whose directory must exist, as for those below; empty: none
   std::string timeline;  //!< an HTML page
   std::string trace;
   std::string profile;  //!< a cost file for `penstock plan`

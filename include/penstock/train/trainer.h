@@ -46,6 +46,7 @@ class Observer {
   virtual void began(const RunInfo&) {}
   virtual void stepped(const StepRecord&) {}
   virtual void evaluated(std::int64_t /*step*/, double /*loss*/) {}
+  //! A checkpoint is complete on disk.
   virtual void saved(std::int64_t /*step*/, const std::string& /*path*/) {}
   virtual void noted(const std::string& /*text*/) {}
 };

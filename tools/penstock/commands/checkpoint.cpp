@@ -2,6 +2,7 @@
 // was written, and one plain safetensors file of it or the way back.
 #include "arguments.h"
 #include "commands.h"
+#include "output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -170,18 +171,37 @@ int verify(const std::string& path, bool as_json) {
   return good ? 0 : 1;
 }
 
-int convert(const std::string& from, const std::string& to, bool everything, bool as_json) {
-  std::string made = to;
-  if (fs::is_directory(from)) {
-    if (fs::is_directory(to))
-      throw UsageError(to + " is a directory", {}, "convert DIR FILE.safetensors, or FILE.safetensors DIR");
-    export_safetensors(open_checkpoint(from), to,
-                       everything ? ExportContent::Everything : ExportContent::Model);
-  } else {
-    if (fs::is_regular_file(to))
-      throw UsageError(to + " is a file", {}, "convert FILE.safetensors DIR makes a directory");
-    made = import_safetensors(from, to);
+//! What `convert` is asked to do.
+struct Conversion {
+  std::string from, to;
+  bool everything = false, force = false;
+};
+
+std::string to_file(const Conversion& asked) {
+  if (fs::is_directory(asked.to))
+    throw UsageError(asked.to + " is a directory", {},
+                     "convert DIR FILE.safetensors, or FILE.safetensors DIR");
+  check_safetensors_output(asked.to, "TARGET", {});
+  if (fs::exists(asked.to) && !asked.force)
+    throw UsageError(asked.to + " exists", {}, "--force overwrites it; else give another name");
+  export_safetensors(open_checkpoint(asked.from), asked.to,
+                     asked.everything ? ExportContent::Everything : ExportContent::Model);
+  return asked.to;
+}
+
+std::string to_directory(const Conversion& asked) {
+  if (fs::exists(asked.to) && !fs::is_directory(asked.to))
+    throw UsageError(asked.to + " is a file", {}, "convert FILE.safetensors DIR makes a directory");
+  try {
+    return import_safetensors(asked.from, asked.to, asked.force);
+  } catch (const UsageError& error) {
+    if (!error.message().ends_with(" exists")) throw;
+    throw UsageError(error.message(), error.context(), "--force overwrites it; else give another directory");
   }
+}
+
+int convert(const Conversion& asked, bool as_json) {
+  const std::string made = fs::is_directory(asked.from) ? to_file(asked) : to_directory(asked);
   JsonWriter json;
   json.begin_object().field("made", made).end_object();
   print(as_json ? json.text() + "\n" : "made " + made + "\n");
@@ -192,7 +212,7 @@ int convert(const std::string& from, const std::string& to, bool everything, boo
 
 int checkpoint_command(Arguments& arguments) {
   std::string action, path, target;
-  bool everything = false;
+  bool everything = false, force = false;
   arguments.positional("ACTION", action, "inspect, verify or convert");
   arguments.positional("PATH", path,
                        "a checkpoint, or a directory of them (inspect and convert take the newest)");
@@ -201,6 +221,7 @@ int checkpoint_command(Arguments& arguments) {
                        Arguments::Need::Optional);
   arguments.flag("--everything", everything,
                  "of convert: optimizer states and notes too, not the model alone");
+  arguments.flag("--force", force, "of convert: overwrite a file or checkpoint that exists");
   arguments.parse();
   if (action != "convert" && !target.empty()) throw UsageError("checkpoint " + action + " takes one path");
   if (action == "inspect") return inspect(path, arguments.json());
@@ -209,7 +230,7 @@ int checkpoint_command(Arguments& arguments) {
     if (target.empty())
       throw UsageError("checkpoint convert needs a target", {},
                        "convert DIR FILE.safetensors, or FILE.safetensors DIR");
-    return convert(path, target, everything, arguments.json());
+    return convert({path, target, everything, force}, arguments.json());
   }
   const std::string near = nearest(action, {"inspect", "verify", "convert"});
   throw UsageError("there is no checkpoint " + quote(action), {},

@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "launching.h"
 #include "model_data.h"
+#include "output_paths.h"
 #include "pipe_options.h"
 
 #include <penstock/base/error.h>
@@ -26,7 +27,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <numeric>
 
 namespace penstock::tool {
@@ -206,9 +206,7 @@ int eval_command(Arguments& arguments) {
   job.json = arguments.json();
   job.ranks = job.over.counts();
   parse_schedule_kind(job.over.schedule);
-  const std::filesystem::path folder = std::filesystem::path(job.output).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder))
-    throw UsageError("there is no directory " + quote(folder.string(), 200) + " to write to");
+  check_safetensors_output(job.output, "--output", {job.model, job.input});
   if (is_rank_of("eval")) {
     at::set_num_threads(1);
     be_a_rank(job, init());

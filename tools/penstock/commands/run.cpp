@@ -2,6 +2,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "launching.h"
+#include "output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -68,7 +69,11 @@ int run_command(Arguments& arguments) {
   options.grace = time_of("--grace", grace);
   options.join_timeout = time_of("--join-timeout", join_timeout);
   if (rendezvous) set_rendezvous(options, *rendezvous);
-  if (log_dir) options.log_dir = *log_dir;
+  if (log_dir) {
+    options.log_dir = *log_dir;
+    const std::string made = make_output_directory(*log_dir, "--log-dir");
+    if (!made.empty() && !arguments.json()) print(made + "\n");
+  }
   if (token_file) options.token_file = *token_file;
   if (arguments.json()) report_as_json(options);
   // Lines are by rank of the whole job, whose size is known only later; what nobody writes to takes no

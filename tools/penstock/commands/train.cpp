@@ -41,13 +41,21 @@ int train_command(Arguments& arguments) {
   asked.settle();
   settings.leave_out(asked.idle());
   asked.run.config = settings.toml();
-  if (is_rank_of("train") || started_by_another_launcher()) return be_a_training_rank(asked);
+  if (is_rank_of("train")) return be_a_training_rank(asked);
+  if (started_by_another_launcher()) {
+    if (std::string(std::getenv("RANK")) == "0")
+      for (const std::string& line : asked.prepare_outputs()) print(line + "\n");
+    return be_a_training_rank(asked);
+  }
 
   const int ranks = asked.run.parallel.ranks();
   const DisplayForm form = arguments.json() ? DisplayForm::Json
                            : on_terminal()  ? DisplayForm::Terminal
                                             : DisplayForm::Plain;
+  const std::vector<std::string> made = asked.prepare_outputs();
   if (form != DisplayForm::Json) print("# settled configuration\n" + asked.run.config + "\n");
+  for (const std::string& line : made)
+    if (form != DisplayForm::Json) print(line + "\n");
   LaunchOptions launch_options = ranks_of("train", ranks, settings.words());
   set_display(launch_options, form);
   launch_options.max_restarts = static_cast<int>(asked.max_restarts);

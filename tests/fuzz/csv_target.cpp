@@ -1,6 +1,6 @@
 // The promises: reading never throws, printing is the inverse of reading, a table that is valid lowers to
 // lists that are safe in every mode, and a program that the validator lets pass is a program.
-#include "schedule/fuzz/target.h"
+#include "fuzz/targets.h"
 
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/lower.h>
@@ -10,7 +10,7 @@
 
 namespace penstock::fuzz {
 
-const char* try_csv(std::string_view bytes) {
+const char* check_csv(std::string_view bytes) {
   std::istringstream in{std::string(bytes)};
   Diagnostics problems;
   const ScheduleFile file = read_csv(in, problems);

@@ -1,0 +1,81 @@
+// Manifests of very many pieces.
+#include "checkpoint/manifest.h"
+
+#include <penstock/base/error.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string text_of(std::vector<std::int64_t> shape, const std::vector<Part>& parts) {
+  Manifest manifest{.step = 1, .files = {{"shard-0.safetensors", 8, 0}}};
+  manifest.tensors.push_back({.name = "w", .shape = std::move(shape)});
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    manifest.tensors.back().pieces.push_back({0, "w" + std::to_string(i), parts[i], 0});
+  return manifest_text(manifest);
+}
+
+//! What the reader says, and within how many seconds of this process's time.
+std::pair<std::string, double> judged(const std::string& text) {
+  const std::clock_t start = std::clock();
+  std::string said = "accepted";
+  try {
+    parse_manifest(text, "here");
+  } catch (const ParseError& error) {
+    said = error.message();
+  }
+  return {said, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC};
+}
+
+// About a second is promised; a machine that is four times slower has it too.
+constexpr double kLimit = 4;
+
+TEST(Manifest, OfManyPiecesIsReadAtOnce) {
+  std::vector<Part> elements, cells;
+  for (std::int64_t i = 0; i < 45'000; ++i) elements.emplace_back(FlatRange{i, i + 1});
+  for (std::int64_t i = 0; i < 200; ++i)
+    for (std::int64_t j = 0; j < 225; ++j) cells.emplace_back(Box{{i, j}, {1, 1}});
+  std::mt19937 random(3);
+  for (auto* parts : {&elements, &cells}) {
+    const std::vector<std::int64_t> shape =
+        parts == &cells ? std::vector<std::int64_t>{200, 225} : std::vector<std::int64_t>{45'000};
+    std::shuffle(parts->begin(), parts->end(), random);
+    const auto [said, seconds] = judged(text_of(shape, *parts));
+    EXPECT_EQ(said, "accepted");
+    EXPECT_LT(seconds, kLimit);
+    parts->pop_back();
+    EXPECT_THAT(judged(text_of(shape, *parts)).first, HasSubstr("1 of its elements are in no file"));
+  }
+}
+
+TEST(Manifest, OfPiecesThatOverlapInTooManyWaysIsRefused) {
+  // Crosses of long and thin boxes in three dims leave a number of rests that grows with the square of
+  // theirs.
+  constexpr std::int64_t size = 4000;
+  std::mt19937 random(3);
+  std::vector<Part> parts;
+  for (int i = 0; i < 15'000; ++i) {
+    Box box{{0, 0, 0}, {size, size, size}};
+    const std::size_t axis = random() % 3;
+    for (std::size_t d = 0; d < 3; ++d) {
+      if (d == axis) continue;
+      box.offsets[d] = static_cast<std::int64_t>(random() % (size - 1));
+      box.lengths[d] = 1;
+    }
+    parts.emplace_back(std::move(box));
+  }
+  const auto [said, seconds] = judged(text_of({size, size, size}, parts));
+  EXPECT_THAT(said, HasSubstr("15000 pieces overlap in too many ways"));
+  EXPECT_LT(seconds, kLimit);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,274 @@
+// Targets of the half on libtorch: files, archives, graphs, and messages between ranks.
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors_header.h"
+#include "comm/failure.h"
+#include "comm/sockets.h"
+#include "fuzz/targets.h"
+#include "graph/pt2_import.h"
+#include "graph/zip.h"
+#include "value/crc32.h"
+#include "value/json_read.h"
+
+#include <penstock/base/error.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/graph/text.h>
+#include <penstock/value/serialize.h>
+
+#include <ATen/ATen.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace penstock::fuzz {
+namespace {
+
+std::span<const std::uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+//! A file in memory, for readers that want a path.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::string_view bytes) : file_(::memfd_create("fuzz", MFD_CLOEXEC)) {
+    if (::write(file_, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) std::abort();
+  }
+  ~MemoryFile() { ::close(file_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  std::string path() const { return "/proc/self/fd/" + std::to_string(file_); }
+
+ private:
+  int file_;
+};
+
+const char* check_json(std::string_view bytes) {
+  try {
+    const Json json = parse_json(bytes, "fuzz");
+    const Json copy = json;
+    if (parse_json(std::string_view(copy.dump()), "fuzz") != json)
+      return "JSON that is printed reads as another value";
+    const Choice choice = choice_at(json, "fuzz");
+    integer_at(field(*choice.value, "as_int", "fuzz"), "fuzz");
+    real_at(field(*choice.value, "as_float", "fuzz"), "fuzz");
+  } catch (const Error&) {
+  }
+  return nullptr;
+}
+
+const char* check_safetensors(std::string_view bytes) {
+  try {
+    const std::uint64_t length =
+        safetensors_header_length(bytes_of(bytes.substr(0, 8)), bytes.size(), "fuzz");
+    const std::uint64_t size = bytes.size() - 8 - length;
+    std::uint64_t next = 0;
+    for (const auto& entry : parse_safetensors_header(bytes.substr(8, length), size, "fuzz").entries) {
+      if (entry.begin != next || checked_nbytes(entry.shape, entry.dtype) != entry.nbytes())
+        return "tensors that leave holes, overlap or do not fill their place";
+      next = entry.end;
+    }
+    if (next != size) return "tensors that do not fill the file";
+    const MemoryFile file(bytes);
+    load_safetensors(file.path());
+  } catch (const Error&) {
+  }
+  return nullptr;
+}
+
+// The input is the content; the checksum around it is made to fit, or nothing would be looked at.
+const char* check_manifest(std::string_view bytes) {
+  const std::string text =
+      "{\"crc32c\":\"" + crc_text(crc32c(bytes_of(bytes))) + "\",\"content\":" + std::string(bytes) + "}\n";
+  try {
+    const std::string printed = manifest_text(parse_manifest(text, "fuzz"));
+    if (manifest_text(parse_manifest(printed, "fuzz")) != printed)
+      return "a manifest that is printed reads as another";
+  } catch (const Error&) {
+  }
+  return nullptr;
+}
+
+const char* check_round_trip(const Graph& graph) {
+  const std::string text = to_text(graph);
+  try {
+    return to_text(parse_graph(text)) == text ? nullptr : "a graph that is printed reads as another";
+  } catch (const Error&) {
+    return "a graph that is printed cannot be read";
+  }
+}
+
+const char* check_graph_text(std::string_view bytes) {
+  Graph graph;
+  try {
+    graph = parse_graph(bytes);
+  } catch (const Error&) {
+    return nullptr;
+  }
+  return check_round_trip(graph);
+}
+
+// The weights' index, a zero byte, and the program.
+const char* check_program(std::string_view bytes) {
+  const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
+  Graph graph;
+  try {
+    WeightPlaces places;
+    read_weight_places(parse_json(bytes.substr(0, zero), "weights"), "data/weights/", "weights", places);
+    for (const auto& [name, place] : places) place.span();
+    graph = import_program(parse_json(bytes.substr(std::min(zero + 1, bytes.size())), "program"), places);
+  } catch (const Error&) {
+    return nullptr;
+  }
+  return check_round_trip(graph);
+}
+
+const char* check_archive(std::string_view bytes) {
+  const MemoryFile file(bytes);
+  try {
+    const ZipFile zip(file.path());
+    for (const std::string& name : zip.names()) {
+      try {
+        zip.read(name);
+      } catch (const ParseError&) {
+      }
+    }
+    const Pt2Archive archive(file.path());
+    archive.load(archive.graph().slots);
+  } catch (const Error&) {
+  }
+  return nullptr;
+}
+
+const char* check_message(std::string_view bytes) {
+  if (bytes.empty()) return nullptr;
+  const auto message = bytes_of(bytes.substr(1));
+  try {
+    if (bytes[0] % 2 == 0) {
+      const auto printed = serialize(deserialize(message));
+      if (serialize(deserialize(printed)) != printed) return "a message that is written reads as another";
+    } else {
+      const TreeMeta meta = deserialize_meta(message);
+      if (deserialize_meta(serialize_meta(meta)) != meta) return "metadata that is written reads as another";
+    }
+  } catch (const Error&) {
+  }
+  return nullptr;
+}
+
+// What a rank believes of the store: endpoints of monitors, and failures.
+const char* check_monitor(std::string_view bytes) {
+  const std::string text(bytes);
+  const Failure failure = Failure::parse(text);
+  const Failure again = Failure::parse(failure.serialize());
+  if (failure.rank != again.rank || failure.cause != again.cause)
+    return "a failure that is written reads as another";
+  try {
+    const Endpoint endpoint = Endpoint::parse(text);
+    const Endpoint same = Endpoint::parse(endpoint.text());
+    if (same.host != endpoint.host || same.port != endpoint.port)
+      return "an endpoint that is written reads as another";
+  } catch (const Error&) {
+  }
+  return nullptr;
+}
+
+std::string tests(const std::string& path) {
+  return std::string(PENSTOCK_SOURCE_DIR) + "/tests/" + path;
+}
+
+constexpr std::array small_archives = {"graph/archives/mlp.pt2", "graph/archives/mixed.pt2",
+                                       "graph/archives/gru.pt2", "graph/archives/overlap.pt2",
+                                       "graph/archives/marked.pt2"};
+
+std::vector<std::string> archive_seeds() {
+  std::vector<std::string> seeds;
+  for (const char* name : small_archives) seeds.push_back(file_content(tests(name)));
+  return seeds;
+}
+
+std::vector<std::string> program_seeds() {
+  std::vector<std::string> seeds;
+  for (const char* name : small_archives) {
+    const ZipFile zip(tests(name));
+    const auto index = zip.read("data/weights/model_weights_config.json"),
+               program = zip.read("models/model.json");
+    seeds.emplace_back(index.begin(), index.end());
+    seeds.back() += '\0';
+    seeds.back().append(program.begin(), program.end());
+  }
+  return seeds;
+}
+
+std::vector<std::string> graph_seeds() {
+  std::vector<std::string> seeds;
+  for (const char* name : small_archives) seeds.push_back(to_text(Pt2Archive(tests(name)).graph()));
+  return seeds;
+}
+
+std::vector<std::string> safetensors_seeds() {
+  return {file_content(tests("checkpoint/files/all_dtypes.safetensors")),
+          file_content(tests("checkpoint/files/shapes.safetensors")),
+          file_content(tests("checkpoint/files/none.safetensors"))};
+}
+
+std::vector<std::string> manifest_seeds() {
+  Manifest manifest{.step = 12, .notes = {{"config", "lr = 1\n"}}};
+  manifest.files = {{"shard-0.safetensors", 96, 1}, {"shard-1.safetensors", 64, 2}};
+  manifest.tensors.push_back({.name = "a", .shape = {4, 6}, .aliases = {"b"}});
+  manifest.tensors.back().pieces = {{0, "a[0:2]", Box{{0, 0}, {2, 6}}, 3},
+                                    {1, "a[flat 12:24]", FlatRange{12, 24}, 4}};
+  manifest.tensors.push_back(
+      {.name = "a", .state = "step", .kind = PieceKind::Optimizer, .dtype = at::kDouble});
+  manifest.tensors.back().pieces = {{1, "step", Box{}, 5}};
+  const std::string text = manifest_text(manifest);
+  const std::size_t begin = text.find("\"content\":") + 10;
+  return {text.substr(begin, text.size() - begin - 2)};
+}
+
+std::vector<std::string> message_seeds() {
+  const at::Tensor tensor = at::arange(6, at::kFloat).view({2, 3}).requires_grad_();
+  const auto tuple =
+      c10::ivalue::Tuple::create({tensor, at::ones({0, 2}, at::kBool), 3, 2.5, true, "text", c10::IValue(),
+                                  c10::complex<double>(1, 2), std::vector<std::int64_t>{1, 2}});
+  std::vector<std::string> seeds;
+  const auto values = serialize(tuple), meta = serialize_meta(TreeMeta::of(tuple));
+  seeds.emplace_back(1, '\0');
+  seeds.back().append(values.begin(), values.end());
+  seeds.emplace_back(1, '\1');
+  seeds.back().append(meta.begin(), meta.end());
+  return seeds;
+}
+
+std::vector<std::string> monitor_seeds() {
+  return {"127.0.0.1|4711",   "fe80::1|65535", "-:gone", "3:it threw: x", "12", "|",
+          "host|99999999999", "host|-1"};
+}
+
+constexpr const char* json_words =
+    "{ } [ ] : , \" \\u0000 null true -1 1e308 18446744073709551615 9223372036854775807 as_int as_expr "
+    "as_name as_tensor "
+    "as_none as_ints as_graph shape lengths offsets flat name kind dtype F32 pieces [[[[[[[[ {\"a\":";
+constexpr std::array list = {
+    Target{"json", check_json, manifest_seeds, json_words},
+    Target{"safetensors", check_safetensors, safetensors_seeds, json_words},
+    Target{"manifest", check_manifest, manifest_seeds, json_words},
+    Target{"program", check_program, program_seeds, json_words},
+    Target{"archive", check_archive, archive_seeds,
+           "PK\x03\x04 PK\x01\x02 PK\x05\x06 PK\x06\x06 PK\x06\x07 \xff\xff\xff\xff / data/weights/"},
+    Target{"graph", check_graph_text, graph_seeds,
+           "( ) [ ] { } , : = % @ \" None True device complex float32 aten::add.Tensor scalar::add return "
+           "inputs symbol "
+           "write <- no_grad autocast pipe_split _ -1 9223372036854775807 1e308 \\u0000"},
+    Target{"message", check_message, message_seeds,
+           "\xa1 \x01 \x02 \x03 \x04 \xff\xff\xff\xff\x0f \x80 \x7f"},
+    Target{"monitor", check_monitor, monitor_seeds, "| : - 0 65536 99999999999 :: \xff"},
+};
+
+}  // namespace
+
+std::span<const Target> targets() {
+  return list;
+}
+
+}  // namespace penstock::fuzz

@@ -1,0 +1,111 @@
+// Archives that are made to hurt: deep nesting, values of enums that do not exist, files that change or are
+// none.
+#include "graph/pt2_import.h"
+#include "graph/pt2_parts.h"
+#include "graph/zip.h"
+#include "support/program.h"
+#include "tensor_file.h"
+
+#include <penstock/base/error.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/graph/text.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <filesystem>
+
+namespace penstock {
+namespace {
+
+using test::archive;
+using test::TempDir;
+using ::testing::HasSubstr;
+
+//! The message of the Error that it throws; any other exception fails the test.
+template <class Body>
+std::string refusal(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(HostileArchive, DeepTreeSpecificationsAreErrors) {
+  const std::string deep(200'000, '[');
+  EXPECT_THAT(refusal([&] { pt2_structure(deep, {}, "spec"); }),
+              HasSubstr("spec: lists and objects are nested deeper"));
+  // In the context of a node, which is JSON in a string.
+  std::string context = "[[[[[[[[[[";
+  for (int i = 0; i < 4; ++i) context += context + context + context;
+  const std::string spec = R"([1, {"type": "x", "context": ")" + context + R"(", "children_spec": []}])";
+  EXPECT_EQ(refusal([&] { pt2_structure(spec, {}, "spec"); }), "accepted");
+  // Nodes in nodes.
+  std::string nodes = R"({"type": null, "context": null, "children_spec": []})";
+  for (int i = 0; i < 100; ++i)
+    nodes = R"({"type": "builtins.tuple", "context": "null", "children_spec": [)" + nodes + "]}";
+  EXPECT_THAT(refusal([&] { pt2_structure("[1, " + nodes + "]", {}, "spec"); }), HasSubstr("too deep"));
+}
+
+//! The program of an archive with one text in place of another.
+std::string import_changed(const std::string& name, const std::string& from, const std::string& to) {
+  const ZipFile zip(archive(name));
+  const auto bytes = zip.read("models/model.json");
+  std::string program(bytes.begin(), bytes.end());
+  const std::size_t at = program.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  program.replace(at, from.size(), to);
+  return refusal([&] {
+    WeightPlaces places;
+    const std::string index = "data/weights/model_weights_config.json";
+    read_weight_places(parse_json(zip.read(index), index), "data/weights/", index, places);
+    to_text(import_program(parse_json(std::string_view(program), "program"), places));
+  });
+}
+
+TEST(HostileArchive, ADeepProgramIsAnError) {
+  EXPECT_THAT(
+      import_changed("mlp.pt2", "\"nodes\":", "\"extra\": " + std::string(200'000, '[') + ", \"nodes\":"),
+      HasSubstr("nested deeper"));
+}
+
+TEST(HostileArchive, ValuesOfEnumsThatDoNotExistAreErrors) {
+  ASSERT_EQ(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": 6"), "accepted");
+  EXPECT_THAT(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": 1000"),
+              HasSubstr("ScalarType"));
+  EXPECT_THAT(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": -1"),
+              HasSubstr("ScalarType"));
+}
+
+TEST(HostileArchive, AFileThatShrinksIsAnError) {
+  const TempDir dir;
+  std::filesystem::copy_file(archive("mlp.pt2"), dir / "a.pt2");
+  const Pt2Archive open(dir / "a.pt2");
+  std::filesystem::resize_file(dir / "a.pt2", 100);
+  EXPECT_THAT(refusal([&] { open.load(open.graph().slots); }), HasSubstr("bytes when it was opened"));
+}
+
+TEST(HostileArchive, OnlyRegularFilesAreOpened) {
+  const TempDir dir;
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{.sun_family = AF_UNIX};
+  const std::string path = dir / "s";
+  ASSERT_LT(path.size(), sizeof address.sun_path);
+  path.copy(address.sun_path, path.size());
+  ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const auto opened = [&](const std::string& file) { return refusal([&] { Pt2Archive{file}; }); };
+  EXPECT_THAT(opened(dir / "fifo"), HasSubstr("it is a FIFO, not a regular file"));
+  EXPECT_THAT(opened(path), HasSubstr("it is a socket, not a regular file"));
+  EXPECT_THAT(opened("/dev/zero"), HasSubstr("it is a device, not a regular file"));
+  EXPECT_THAT(opened(dir.path()), HasSubstr("it is a directory, not a regular file"));
+  ::close(socket);
+}
+
+}  // namespace
+}  // namespace penstock

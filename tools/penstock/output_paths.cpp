@@ -1,0 +1,51 @@
+// Checks of paths to write to.
+#include "output_paths.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <filesystem>
+
+namespace penstock::tool {
+
+namespace fs = std::filesystem;
+
+std::string make_output_directory(const std::string& path, const std::string& option) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return {};
+  if (fs::exists(path, error))
+    throw UsageError(option + " " + quote(path, 200) + " is not a directory", {},
+                     "give the name of a directory");
+  fs::create_directories(path, error);
+  if (error)
+    throw UsageError(option + ": cannot make the directory " + quote(path, 200) + ": " + error.message());
+  return "made the directory " + path;
+}
+
+void check_output_file(const std::string& path, const std::string& option) {
+  if (path.empty() || path == "-") return;
+  std::error_code error;
+  if (fs::is_directory(path, error))
+    throw UsageError(option + " " + quote(path, 200) + " is a directory", {}, "give the name of a file");
+  const fs::path folder = fs::path(path).parent_path();
+  if (!folder.empty() && !fs::is_directory(folder, error))
+    throw UsageError(option + ": there is no directory " + quote(folder.string(), 200) + " to write to", {},
+                     "make it, or write elsewhere");
+}
+
+void check_safetensors_output(const std::string& path, const std::string& option,
+                              const std::vector<std::string>& inputs) {
+  check_output_file(path, option);
+  if (!to_lower(path).ends_with(".safetensors"))
+    throw UsageError(
+        option + " " + quote(path, 200) + " is not called .safetensors, which is what is written", {},
+        "give FILE.safetensors");
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    if (fs::equivalent(path, input, error))
+      throw UsageError(option + " " + quote(path, 200) + " is the file that is read", {},
+                       "write to another file");
+  }
+}
+
+}  // namespace penstock::tool

@@ -38,7 +38,8 @@ class TextData : public DataSource {
     validation_ = all.narrow(0, all.size(0) - kept, kept);
     if (training_.size(0) <= options.length)
       throw UsageError("a text of " + std::to_string(all.size(0)) +
-                       " characters is too short for sequences of " + std::to_string(options.length));
+                           " characters is too short for sequences of " + std::to_string(options.length),
+                       {}, "use a longer text, or shorter sequences");
   }
 
   Batch training(std::int64_t step, std::int64_t batch, Rows rows) const override {

@@ -1,5 +1,6 @@
 // Reading and writing whole files and the standard streams.
 #include "arguments.h"
+#include "paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -41,6 +42,7 @@ void print(const std::string& text) {
 }
 
 std::string read_input(const std::string& path) {
+  if (!path.empty() && path != "-") check_input_file(path);
   const File file = open_file(path, stdin, "rb");
   std::string text;
   char buffer[1 << 14];

@@ -50,10 +50,12 @@ std::vector<ConfigValue> read_config_file(const std::string& path) {
   try {
     add_all(toml::parse(text, path), values);
   } catch (const toml::parse_error& error) {
-    throw UsageError(quote(path, 200) + ", " + place(error.source().begin) + ": " +
-                     std::string(error.description()));
+    throw UsageError(
+        quote(path, 200) + ", " + place(error.source().begin) + ": " + std::string(error.description()), {},
+        "write KEY = VALUE on each line, with texts in quotes");
   } catch (const ParseError& error) {
-    throw UsageError(quote(path, 200) + ", " + error.message());
+    throw UsageError(quote(path, 200) + ", " + error.message(), {},
+                     "write KEY = VALUE on each line, with texts in quotes");
   }
   return values;
 }

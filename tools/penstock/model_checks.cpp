@@ -94,21 +94,16 @@ void check_classes(const at::Tensor& target, std::int64_t classes) {
 
 void throw_as_usage(const std::exception& error, const std::string& hint) {
   if (const auto* ours = dynamic_cast<const Error*>(&error))
-    throw UsageError(on_one_line(ours->message()), ours->context(),
-                     ours->hint().empty() ? hint : ours->hint());
+    throw UsageError(on_one_line(ours->message()), ours->context(), hint.empty() ? ours->hint() : hint);
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   throw UsageError(on_one_line(torch ? torch->what_without_backtrace() : error.what()), {}, hint);
 }
 
 Pt2Archive open_archive(const std::string& model) {
   check_input_file(model, ".pt2");
-  try {
-    return Pt2Archive(model);
-  } catch (const std::exception& error) {
-    throw_as_usage(error,
-                   quote(model, 200) +
-                       " must be an archive of torch.export.save(torch.export.export(model, args), path)");
-  }
+  return as_usage(
+      [&] { return Pt2Archive(model); },
+      quote(model, 200) + " must be an archive of torch.export.save(torch.export.export(model, args), path)");
 }
 
 at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType wanted, const std::string& name) {
@@ -195,6 +190,8 @@ std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& 
         quote(path, 200) + " has no tensor " + join(missing, ", ") + "; it has " +
             (there.empty() ? "none" : join(there, ", ")),
         {}, "name the tensors like the model's inputs, and the labels 'target': " + join(wanted, ", "));
+  const bool has_double = std::any_of(model.dtypes.begin(), model.dtypes.end(),
+                                      [](const auto& item) { return item.second == at::kDouble; });
   std::map<std::string, at::Tensor> tensors;
   for (const std::string& name : wanted) {
     at::Tensor tensor = as_usage([&] { return file.load(name); });
@@ -212,7 +209,7 @@ std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& 
                        "store at least one row in every tensor");
     const auto dtype = model.dtypes.find(name);
     if (name != kTarget && dtype != model.dtypes.end()) tensor = with_dtype(tensor, dtype->second, name);
-    if (name == kTarget && loss == train::LossKind::Mse) tensor = tensor.to(at::kFloat);
+    if (name == kTarget && loss == train::LossKind::Mse && !has_double) tensor = tensor.to(at::kFloat);
     if (name == kTarget && loss == train::LossKind::CrossEntropy && is_integer(tensor.scalar_type()))
       tensor = tensor.to(at::kLong);
     tensors.emplace(name, tensor);

@@ -34,6 +34,8 @@ struct TrainSettings {
   //! Fills in what follows from the rest; UsageError for what does not fit.
   void settle();
 
+  bool failure_log_given = false;
+
   bool built_in() const { return model.empty(); }
   //! Options that this run does not look at: those of the GPT for a model, and the other way round.
   std::vector<std::string> idle() const;

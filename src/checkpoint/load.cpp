@@ -76,7 +76,8 @@ std::string local_problem(const Piece& piece) {
                                                         : "has a tensor that is not of the sizes of its part";
 }
 
-Findings compare(const Checkpoint& checkpoint, const std::vector<Piece>& pieces, const LoadOptions& options) {
+Findings compare_pieces(const Checkpoint& checkpoint, const std::vector<Piece>& pieces,
+                        const LoadOptions& options) {
   Findings found;
   for (const Piece& piece : pieces) {
     const std::string title = tensor_title(piece.name, piece.state);
@@ -142,15 +143,14 @@ LoadReport judge(const Checkpoint& checkpoint, const Findings& found, const Load
   refuse("of another shape", report.reshaped, options.allow_reshaped, "allow_reshaped");
   section(message, "that do not fit", list(found.wrong));
   if (message.empty()) return report;
-  throw CheckpointError(
-      checkpoint.path() + " does not hold what the model asks for:" + message, {},
-      flags.empty() ? "" : "load with " + flags + " (train --resume-partly) if that is meant");
+  throw CheckpointError(checkpoint.path() + " does not hold what the model asks for:" + message, {},
+                        flags.empty() ? "" : "load with " + flags + " if that is meant");
 }
 
 LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Content& content,
                        const std::vector<Piece>& pieces, const LoadOptions& options,
                        const std::function<void(Findings&)>& gather) {
-  Findings found = compare(checkpoint, pieces, options);
+  Findings found = compare_pieces(checkpoint, pieces, options);
   gather(found);
   LoadReport report = judge(checkpoint, found, options);
   for (const Piece& piece : pieces) {
@@ -165,6 +165,10 @@ LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Content& 
 }
 
 }  // namespace
+
+LoadReport Checkpoint::compare(const std::vector<Piece>& pieces, const LoadOptions& options) const {
+  return judge(*this, compare_pieces(*this, local_pieces(pieces), options), options);
+}
 
 LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const LoadOptions& options) const {
   return load_pieces(*this, *content_, local_pieces(pieces), options, [](Findings&) {});

@@ -431,6 +431,10 @@ LaunchResult launch(const LaunchOptions& options) {
       std::fprintf(stderr, "no restart: %s\n", nodes.gone().c_str());
       return result;
     }
+    if (options.on_restart) {
+      options.on_restart(result);
+      continue;
+    }
     const std::string report = result.report();
     std::fprintf(stderr, "%srestarting (%d of %d)\n", report.c_str(), number + 1, options.max_restarts);
   }

@@ -270,9 +270,15 @@ Cuts cuts_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>
       calls.try_emplace(call, Extent{i, i}).first->second.last = i;
     }
     if (calls.empty()) {
-      const std::string near = nearest(module, module_paths(graph));
+      std::vector<std::string> paths = module_paths(graph);
+      const std::string near = nearest(module, paths);
+      constexpr std::size_t shown = 8;
+      if (paths.size() > shown) {
+        paths.resize(shown);
+        paths.emplace_back("…");
+      }
       throw UsageError("no operator ran in a module " + quote(name, 200), {},
-                       near.empty() ? "module_paths() lists the paths" : "did you mean " + near + "?");
+                       near.empty() ? "the modules are " + join(paths, ", ") : "did you mean " + near + "?");
     }
     for (const auto& [call, extent] : calls)
       cuts.insert(point == SplitPoint::Beginning ? extent.first : extent.last + 1);

@@ -116,7 +116,7 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves) {
   std::vector<std::string> faults;
   std::map<std::string, std::pair<std::int64_t, std::string>> symbols;
   const std::vector<std::string> paths = graph.input_paths();
-  bool sizes_differ = false;
+  bool sizes_differ = false, out_of_range = false;
   for (std::size_t i = 0; i < graph.inputs.size() && i < leaves.size(); ++i) {
     const GraphInput& input = graph.inputs[i];
     const Value& value = graph.value(input.value);
@@ -159,7 +159,10 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves) {
       }
       const SymbolRange* range = range_of(graph, dim.expression);
       if (range && ((range->min && size < *range->min) || (range->max && size > *range->max))) {
-        faults.push_back(place + ", outside the range that the model was exported for");
+        faults.push_back(place + ", and the model was exported for " +
+                         (range->min ? std::to_string(*range->min) : "0") +
+                         (range->max ? " to " + std::to_string(*range->max) : " or more"));
+        out_of_range = true;
       }
     }
   }
@@ -168,7 +171,8 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves) {
                    sizes_differ
                        ? "the model was made for these sizes: pass microbatches of exactly that size, or "
                          "export it with a dynamic batch"
-                       : "");
+                   : out_of_range ? "pass microbatches of a size in that range, or export it with a wider one"
+                                  : "");
 }
 
 }  // namespace penstock

@@ -23,15 +23,17 @@ nn::LayerNorm layer_norm(const GptOptions& options) {
 void check(const GptOptions& options, const GptPart& part) {
   if (options.vocabulary < 1 || options.context < 1 || options.layers < 0 || options.heads < 1 ||
       options.width < 1 || options.hidden < 0)
-    throw UsageError("a GPT's sizes must be positive");
+    throw UsageError("a GPT's sizes must be positive", {}, "use 1 or more layers, heads, width and context");
   if (options.width % options.heads != 0)
     throw UsageError("a width of " + std::to_string(options.width) + " cannot be shared by " +
-                     std::to_string(options.heads) + " heads");
+                         std::to_string(options.heads) + " heads",
+                     {}, "make the width a multiple of the number of heads");
   if (options.positions == PositionKind::Rotary && options.head_width() % 2 != 0)
-    throw UsageError("rotary positions need an even width of a head, not " +
-                     std::to_string(options.head_width()));
+    throw UsageError(
+        "rotary positions need an even width of a head, not " + std::to_string(options.head_width()), {},
+        "use fewer heads, or learned positions");
   if (!(options.dropout >= 0 && options.dropout < 1))
-    throw UsageError("dropout must be at least 0 and below 1");
+    throw UsageError("dropout must be at least 0 and below 1", {}, "use a share, such as 0.1");
   if (part.first_block < 0 || part.first_block > part.end_block || part.end_block > options.layers)
     throw UsageError("a GPT of " + std::to_string(options.layers) + " layers has no blocks " +
                      std::to_string(part.first_block) + " to " + std::to_string(part.end_block));

@@ -210,6 +210,11 @@ FoundPlan find_parallel_plan(const Graph& graph, std::int64_t ranks) {
 FoundPlan require_parallel_plan(const Graph& graph, std::int64_t ranks, const std::string& hint) {
   FoundPlan found = find_parallel_plan(graph, ranks);
   if (!found.plan.empty()) return found;
+  constexpr std::size_t shown = 3;  // the others have the same few reasons
+  if (found.whole.size() > shown) {
+    found.whole.resize(shown);
+    found.whole.emplace_back("…");
+  }
   throw UsageError("no layers of this model were found that " + std::to_string(ranks) +
                        " tensor-parallel ranks could share" +
                        (found.whole.empty() ? "" : " (" + join(found.whole, "; ") + ")"),

@@ -4,6 +4,8 @@
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
+#include <algorithm>
+
 namespace penstock {
 
 at::Tensor prepared_argument(const at::Tensor& tensor, std::size_t index, const DeviceMesh& mesh,
@@ -62,8 +64,12 @@ void check_one_axis(const DeviceMesh& mesh) {
 
 void refuse_path(const std::string& pattern, const std::vector<std::string>& paths) {
   const std::string near = nearest(pattern, paths);
-  throw UsageError("no module has the path " + quote(pattern), {},
-                   near.empty() ? "" : "did you mean " + quote(near) + "?");
+  constexpr std::size_t shown = 8;
+  std::vector<std::string> first(paths.begin(), paths.begin() + std::min(shown, paths.size()));
+  if (paths.size() > shown) first.emplace_back("…");
+  throw UsageError(
+      "no module has the path " + quote(pattern), {},
+      near.empty() ? "the modules are " + join(first, ", ") : "did you mean " + quote(near) + "?");
 }
 
 }  // namespace penstock

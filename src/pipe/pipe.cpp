@@ -67,6 +67,17 @@ const Graph& Pipe::stage_graph(int stage) const {
   return split_.stages[static_cast<std::size_t>(stage)].graph;
 }
 
+std::vector<std::string> Pipe::stage_modules(int stage) const {
+  const auto s = static_cast<std::size_t>(stage);
+  stage_graph(stage);  // throws where there is no such stage
+  const auto at = [this](std::size_t node) {
+    return graph_.nodes.begin() + static_cast<std::ptrdiff_t>(node);
+  };
+  Graph own;
+  own.nodes.assign(at(s == 0 ? 0 : cuts_[s - 1]), at(s < cuts_.size() ? cuts_[s] : graph_.nodes.size()));
+  return module_paths(own);
+}
+
 std::shared_ptr<GraphModule> Pipe::get_stage_module(int stage, std::optional<c10::Device> device) const {
   const Graph& graph = stage_graph(stage);
   auto& module = modules_[static_cast<std::size_t>(stage)];

@@ -130,7 +130,7 @@ class Picture {
   void draw_stage(int stage) {
     const Graph& graph = pipe_.stage_graph(stage);
     const GraphCosts costs = graph_costs(graph);
-    const std::vector<std::string> modules = module_paths(graph);
+    const std::vector<std::string> modules = pipe_.stage_modules(stage);
     rect("box", left(stage), box);
     const int x = left(stage) + 12;
     words("h", x, top_ + 22, "stage " + std::to_string(stage));

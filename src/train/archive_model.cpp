@@ -8,6 +8,7 @@
 #include <penstock/train/model.h>
 #include <penstock/value/tree.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mse_loss.h>
 #include <torch/nn/functional/loss.h>
 
@@ -57,21 +58,29 @@ class ArchivedModel : public Model {
 
   void cut(int stages) override {
     if (!options_.split.empty() && pipe_->num_stages() != stages)
-      throw UsageError("--split makes " + std::to_string(pipe_->num_stages()) +
+      throw UsageError("the split points make " + std::to_string(pipe_->num_stages()) +
                            " stages, and the schedule needs " + std::to_string(stages),
-                       {}, "name one module for each further stage");
+                       {},
+                       "give " + std::to_string(stages - 1) +
+                           (stages == 2 ? " split point" : " split points") +
+                           ", or none: the stages are then balanced");
     if (options_.split.empty()) load(stages);
     given_.clear();
   }
 
+  void check_tensor_ranks(int ranks) const override {
+    check_paths(pipe_->graph(), options_.tensor_plan);
+    const ParallelPlan plan = options_.tensor_plan.empty() ? found_plan(ranks).plan : options_.tensor_plan;
+    check_not_shared(pipe_->graph(), plan, shared());
+  }
+
   void spread(const Group& tensors) override {
+    check_tensor_ranks(tensors.size());
     tensors_ = tensors;
     remarks_.clear();
     plan_ = options_.tensor_plan;
-    check_paths(pipe_->graph(), plan_);
     if (!plan_.empty()) return;
-    FoundPlan found = require_parallel_plan(pipe_->graph(), tensors.size(),
-                                            "--tp 1, or say with --tp-plan how layers are cut");
+    FoundPlan found = found_plan(tensors.size());
     for (const std::string& pair : found.pairs) remarks_.push_back("cut over tensor-parallel ranks: " + pair);
     for (const std::string& layer : found.whole) remarks_.push_back("whole on every rank: " + layer);
     plan_ = std::move(found.plan);
@@ -112,6 +121,24 @@ class ArchivedModel : public Model {
                                        parameter ? PieceKind::Parameter : PieceKind::Buffer));
     }
     return state;
+  }
+
+  std::vector<Piece> whole_state() const override {
+    std::vector<Piece> pieces;
+    for (const Slot& slot : pipe_->graph().slots) {
+      if (slot.kind == Slot::Kind::Constant || (slot.kind == Slot::Kind::Buffer && !slot.persistent))
+        continue;
+      const auto& meta = pipe_->graph().value(slot.value).meta;
+      if (!meta) return {};
+      std::vector<std::int64_t> sizes;
+      for (const Dim& dim : meta->sizes) sizes.push_back(dim.size);
+      const bool parameter = slot.kind == Slot::Kind::Parameter;
+      const at::Tensor tensor = at::empty(sizes, at::TensorOptions(meta->dtype).device(at::kMeta));
+      pieces.push_back(whole_piece(slot.names[0], tensor.set_requires_grad(parameter && slot.requires_grad),
+                                   parameter ? PieceKind::Parameter : PieceKind::Buffer));
+      pieces.back().aliases = {slot.names.begin() + 1, slot.names.end()};
+    }
+    return pieces;
   }
 
   LossFunction loss() const override {
@@ -157,8 +184,8 @@ class ArchivedModel : public Model {
                              " (input " + quote(value.name) + "), and microbatches of " +
                              std::to_string(count) + " do not fit",
                          {},
-                         "choose --batch and --microbatches so that each has exactly " +
-                             std::to_string(fixed) + ", or export with a dynamic batch dim");
+                         "choose batch and microbatches so that each microbatch has exactly " +
+                             std::to_string(fixed) + " examples, or export with a dynamic batch dim");
       }
     }
   }
@@ -166,6 +193,11 @@ class ArchivedModel : public Model {
   const Graph& graph() const { return pipe_->graph(); }
 
  private:
+  FoundPlan found_plan(int ranks) const {
+    return require_parallel_plan(pipe_->graph(), ranks,
+                                 "use 1 tensor-parallel rank, or give a plan of how layers are sharded");
+  }
+
   void load(int stages) {
     // Measured times differ from rank to rank: without cuts that all have agreed on, operations are
     // estimated.
@@ -215,8 +247,10 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
   }
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const std::string& name = graph.value(graph.inputs[i].value).name;
+    if (const auto& meta = graph.value(graph.inputs[i].value).meta) result.dtypes[name] = meta->dtype;
     (i < positional ? result.positional : result.keywords).push_back(name);
   }
+  result.loss_output = graph.output_paths()[loss_leaf(graph, options.loss_output)];
   result.model = std::move(model);
   return result;
 }

@@ -56,12 +56,20 @@ std::map<int, StageBytes> Assembly::bytes() const {
   return all;
 }
 
-Schedule schedule_of(const ParallelOptions& options, const std::string& name) {
+ScheduleShape checked_shape(const ParallelOptions& options, const std::string& name) {
   const ScheduleKind kind = parse_schedule_kind(name);
   const ScheduleInfo& info = info_of(kind);
-  if (!info.has_backward) throw UsageError(std::string(info.name) + " has no backward and cannot train");
+  if (!info.has_backward)
+    throw UsageError(std::string(info.name) + " has no backward and cannot train", {},
+                     "use 1F1B, or another schedule that has one");
   const int each = options.stages_per_rank > 0 ? options.stages_per_rank : info.default_stages_per_rank;
-  return make_schedule(kind, {options.pp, each, options.microbatches});
+  const ScheduleShape shape{options.pp, each, options.microbatches};
+  check_shape(kind, shape);
+  return shape;
+}
+
+Schedule schedule_of(const ParallelOptions& options, const std::string& name) {
+  return make_schedule(parse_schedule_kind(name), checked_shape(options, name));
 }
 
 namespace {

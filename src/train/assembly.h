@@ -9,6 +9,7 @@
 
 #include <penstock/parallel/pipeline_data_parallel.h>
 #include <penstock/runtime/pipeline.h>
+#include <penstock/schedule/generate.h>
 #include <penstock/train/model.h>
 #include <penstock/train/whereabouts.h>
 
@@ -44,6 +45,8 @@ struct Assembly {
   std::map<int, StageBytes> bytes() const;
 };
 
+//! The counts of a schedule that trains; UsageError where it is not defined for them.
+ScheduleShape checked_shape(const ParallelOptions& options, const std::string& name);
 //! The schedule of a name, with the counts that the options ask for.
 Schedule schedule_of(const ParallelOptions& options, const std::string& name);
 

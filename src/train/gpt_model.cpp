@@ -56,7 +56,7 @@ class GptModel : public Model {
     if (stages > static_cast<int>(layers.size()))
       throw UsageError("a GPT of " + std::to_string(options_.layers) + " layers can be cut into at most " +
                            std::to_string(layers.size()) + " stages, not " + std::to_string(stages),
-                       {}, "more --layers, or fewer --ranks or --stages-per-rank");
+                       {}, "use more layers, or fewer pipeline ranks or stages per rank");
     PartitionOptions place;
     for (int s = 0; s < stages; ++s) place.rank_of_stage.emplace_back(s);
     const std::vector<int> first = partition_layers(layers, place)->first_layer;
@@ -70,13 +70,18 @@ class GptModel : public Model {
     modules_.clear();
   }
 
-  void spread(const Group& tensors) override {
-    if (options_.heads % tensors.size() != 0)
+  void check_tensor_ranks(int ranks) const override {
+    if (options_.heads % ranks != 0)
       throw UsageError(std::to_string(options_.heads) + " heads cannot be shared by " +
-                       std::to_string(tensors.size()) + " tensor-parallel ranks");
+                           std::to_string(ranks) + " tensor-parallel ranks",
+                       {}, "use a number of tensor-parallel ranks that divides the number of heads");
     if (options_.dropout > 0)
-      throw UsageError("there is no rule yet for the dropout of attention that is cut by heads", {},
-                       "--dropout 0, or --tp 1");
+      throw UsageError("there is no rule yet for the dropout of attention that is sharded by heads", {},
+                       "set dropout to 0, or use 1 tensor-parallel rank");
+  }
+
+  void spread(const Group& tensors) override {
+    check_tensor_ranks(tensors.size());
     tensors_ = tensors;
   }
 
@@ -102,6 +107,15 @@ class GptModel : public Model {
     const StageId last(static_cast<std::int64_t>(parts_.size()) - 1);
     return {{{StageId(0), "token.weight"}, {last, "token.weight"}}};
   }
+  std::vector<Piece> whole_state() const override {
+    std::vector<Piece> pieces;
+    const Gpt whole(options_);
+    for (const auto& item : whole->named_parameters())
+      pieces.push_back(whole_piece(item.key(), item.value().to(at::kMeta).detach().set_requires_grad(true)));
+    for (const auto& item : whole->named_buffers())
+      pieces.push_back(whole_piece(item.key(), item.value().to(at::kMeta), PieceKind::Buffer));
+    return pieces;
+  }
   LossFunction loss() const override { return tensor_loss(cross_entropy); }
   LossReduction reduction() const override { return LossReduction::mean_over_valid_labels(); }
   std::string describe() const override {
@@ -124,8 +138,13 @@ class GptModel : public Model {
 
 }  // namespace
 
-void Model::spread(const Group&) {
-  throw UsageError("this model has no plan for tensor parallelism", {}, "--tp 1, with more --pp or --dp");
+void Model::check_tensor_ranks(int) const {
+  throw UsageError("this model has no plan for tensor parallelism", {},
+                   "use 1 tensor-parallel rank, with more pipeline ranks or replicas");
+}
+
+void Model::spread(const Group& tensors) {
+  check_tensor_ranks(tensors.size());
 }
 
 std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed) {

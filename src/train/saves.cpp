@@ -105,7 +105,7 @@ Saves::Saves(const Mesh& mesh, const RunOptions& options) : mesh_(mesh), options
   const bool exist = mesh.world.broadcast_object(c10::IValue(has_complete(asked.directory)), 0).toBool();
   if (exist && !restarted && !asked.resume)
     throw UsageError(quote(asked.directory, 200) + " holds checkpoints of an earlier run", {},
-                     "--resume goes on from the newest; else give another directory");
+                     "resume from the newest of them, or use another directory");
   if (asked.resume || (restarted && exist)) resume_.emplace(find_resume_point(asked.directory, mesh.world));
   writer_ =
       std::make_unique<CheckpointWriter>(asked.directory, mesh.world, WriterOptions{.keep = asked.keep});

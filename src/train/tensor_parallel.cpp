@@ -1,6 +1,8 @@
 // Cut parameters behind the trainer's interfaces.
 #include "train/tensor_parallel.h"
 
+#include "parallel/module_paths.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/graph/module.h>
@@ -33,6 +35,18 @@ ParallelPlan plan_for(const torch::nn::Module& module) {
   return plan;
 }
 
+bool is_shared(const std::string& name, const std::vector<SharedParameter>& shared) {
+  return std::any_of(shared.begin(), shared.end(), [&](const SharedParameter& one) {
+    return std::any_of(one.begin(), one.end(),
+                       [&](const ParameterPlace& place) { return place.name == name; });
+  });
+}
+
+[[noreturn]] void refuse_shared(const std::string& name) {
+  throw UsageError("parameter " + quote(name) + " is held by several stages and cannot be sharded", {},
+                   "leave its module out of the tensor-parallel plan, or use 1 pipeline rank");
+}
+
 }  // namespace
 
 std::shared_ptr<StageModule> tensor_parallel_stage(const std::shared_ptr<torch::nn::Module>& owner,
@@ -54,14 +68,18 @@ void cut_graph_stage(GraphModule& module, const ParallelPlan& plan,
   ParallelPlan all = plan;
   all.emplace_back("", PrepareModuleOutput{Replicate(), true});
   parallelize_module(module, DeviceMesh(tensors, {tensors.size()}, {"tp"}), all, UnknownPath::PassOver);
-  for (const auto& [name, tensor] : module.named_parameters()) {
-    if (!is_dtensor(tensor)) continue;
-    for (const SharedParameter& one : shared) {
-      if (std::none_of(one.begin(), one.end(),
-                       [&name = name](const ParameterPlace& place) { return place.name == name; }))
-        continue;
-      throw UsageError("parameter " + quote(name) + " is held by several stages and cannot be cut", {},
-                       "leave its module out of --tp-plan, or take --pp 1");
+  for (const auto& [name, tensor] : module.named_parameters())
+    if (is_dtensor(tensor) && is_shared(name, shared)) refuse_shared(name);
+}
+
+void check_not_shared(const Graph& graph, const ParallelPlan& plan,
+                      const std::vector<SharedParameter>& shared) {
+  for (const Slot& slot : graph.slots) {
+    if (slot.kind != Slot::Kind::Parameter || !is_shared(slot.names[0], shared)) continue;
+    for (const std::string& name : slot.names) {
+      const std::string module = name.substr(0, name.rfind('.'));
+      for (const auto& [pattern, style] : plan)
+        if (path_fits(pattern, module)) refuse_shared(name);
     }
   }
 }

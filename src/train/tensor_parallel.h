@@ -24,6 +24,11 @@ std::shared_ptr<StageModule> tensor_parallel_stage(const std::shared_ptr<torch::
 void cut_graph_stage(GraphModule& module, const ParallelPlan& plan,
                      const std::vector<SharedParameter>& shared, const Group& tensors);
 
+//! The same before stages are made: UsageError for a parameter of a module of the plan that several stages
+//! hold.
+void check_not_shared(const Graph& graph, const ParallelPlan& plan,
+                      const std::vector<SharedParameter>& shared);
+
 //! This rank's elements of a parameter or of its gradient; the tensor itself where it is not cut.
 at::Tensor local_part(const at::Tensor& tensor);
 //! The whole, on every rank of the tensor's mesh.

@@ -39,7 +39,8 @@ class TextData : public DataSource {
     validation_ = all.narrow(0, all.size(0) - kept, kept);
     if (training_.size(0) <= options.length)
       throw UsageError("a text of " + std::to_string(all.size(0)) +
-                       " characters is too short for sequences of " + std::to_string(options.length));
+                           " characters is too short for sequences of " + std::to_string(options.length),
+                       {}, "use a longer text, or shorter sequences");
     auto generator = at::make_generator<at::CPUGeneratorImpl>(mixed(options.seed, 1, 0));
     order_ = at::randperm(std::max<std::int64_t>(kept - 1, 0) / options.length, generator, at::kLong);
   }

@@ -49,8 +49,12 @@ TEST(Inspect, SaysWhatIsWrong) {
   EXPECT_EQ(misspelt.code, 2);
   EXPECT_THAT(misspelt.err, HasSubstr("did you mean blocks.1?"));
   const auto no_archive = test::run_program({PENSTOCK_TOOL, "inspect", PENSTOCK_SOURCE_DIR "/README.md"});
-  EXPECT_EQ(no_archive.code, 1);
-  EXPECT_THAT(no_archive.err, HasSubstr("no zip directory"));
+  EXPECT_EQ(no_archive.code, 2);
+  EXPECT_THAT(no_archive.err, testing::AllOf(HasSubstr("no zip directory"), HasSubstr("torch.export.save")));
+  const auto folder =
+      test::run_program({PENSTOCK_TOOL, "inspect", PENSTOCK_SOURCE_DIR "/tests/train/archives"});
+  EXPECT_EQ(folder.code, 2);
+  EXPECT_THAT(folder.err, testing::AllOf(HasSubstr("is a directory"), HasSubstr("ends in .pt2")));
 }
 
 }  // namespace

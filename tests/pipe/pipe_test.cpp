@@ -4,6 +4,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/graph/pt2.h>
+#include <penstock/graph/text.h>
 #include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 
@@ -24,6 +25,25 @@ using c10::IValue;
 using test::archive;
 using test::same_bits;
 using testing::HasSubstr;
+
+// A size that a later stage computes again is no work of its own.
+TEST(Pipe, KnowsTheModulesOfAStageWithoutWhatItComputesAgain) {
+  const Graph graph = parse_graph(R"(graph {
+  inputs ((%x : float32["n"=2, 3]), {})
+  %a : float32["n"=2, 3] = aten::relu(%x) @ layers.0
+  %n : int "n" = aten::sym_size.int(%a, 0) @ layers.0
+  %m : int = scalar::mul(%n, 3) @ layers.0.self_attn
+  %b : float32["n"=2, 3] = aten::relu(%a) @ layers.1
+  %c = aten::view(%b, [%m]) @ layers.1.view
+  return %c
+})");
+  const SplitPolicy before_layer_1 = [](const Graph&) { return Cuts{3}; };
+  const Pipe pipe(
+      graph, [](const std::vector<Slot>&) { return std::vector<at::Tensor>{}; }, before_layer_1);
+  EXPECT_THAT(module_paths(pipe.stage_graph(1)), testing::Contains("layers.0.self_attn"));
+  EXPECT_THAT(pipe.stage_modules(0), testing::ElementsAre("layers", "layers.0", "layers.0.self_attn"));
+  EXPECT_THAT(pipe.stage_modules(1), testing::ElementsAre("layers", "layers.1", "layers.1.view"));
+}
 
 TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
   at::set_num_threads(1);

@@ -110,6 +110,14 @@ TEST(Faults, AreNamedWithRankStepStageActionAndCause) {
     SCOPED_TRACE(fault);
     EXPECT_EQ(run.outcome.code, 1);
     for (const std::string& text : texts) EXPECT_THAT(run.outcome.err, HasSubstr(text));
+    // One cause, where the ranks were, one hint; the rest is in a file.
+    EXPECT_LE(count_of("\n", run.outcome.err), 3U) << run.outcome.err;
+    EXPECT_THAT(run.outcome.err, AllOf(testing::StartsWith("penstock: error: "), HasSubstr("\nhint: "),
+                                       testing::Not(HasSubstr("the schedule there"))));
+    const std::string details = lines[i].directory + "/saved/failure.log";
+    if (std::filesystem::exists(details)) {
+      EXPECT_THAT(slurp(details), AllOf(HasSubstr("\nrank 0 "), HasSubstr("\nrank 1 ")));
+    }
     EXPECT_EQ(run.left, "");
     EXPECT_LT(run.seconds, bound(1, runs.front())) << run.outcome.err;
   }
@@ -120,7 +128,7 @@ TEST(Faults, NoPlaceForCheckpointsStopsOrWarnsAsAsked) {
   [[maybe_unused]] const int made = std::system(("touch " + (dir / "file")).c_str());
   const std::string bad = "--checkpoint=" + (dir / "file") + "/saved";
   const FaultRun stops = run_with_faults("", {bad}, dir / "a");
-  EXPECT_EQ(stops.outcome.code, 1);
+  EXPECT_EQ(stops.outcome.code, 2);
   EXPECT_THAT(stops.outcome.err, HasSubstr("file/saved"));
   const FaultRun warns = run_with_faults("", {bad, "--on-storage-error=warn"}, dir / "b");
   EXPECT_EQ(warns.outcome.code, 0) << warns.outcome.err;

@@ -110,7 +110,7 @@ TEST(Resume, LoadsPartlyOnlyWhereThatIsAsked) {
     small_run(options);
     ADD_FAILURE() << "states that are not there were passed over in silence";
   } catch (const Error& error) {
-    EXPECT_THAT(std::string(error.what()) + error.hint(), testing::HasSubstr("--resume-partly"));
+    EXPECT_THAT(std::string(error.what()) + error.hint(), testing::HasSubstr("allow_missing"));
   }
   options.checkpoint.partly = true;
   Notes notes;

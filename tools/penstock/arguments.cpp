@@ -1,11 +1,18 @@
 // The command line of one command, on CLI11.
 #include "arguments.h"
 
+#include "paths.h"
+
 #include <penstock/base/error.h>
+#include <penstock/base/json.h>
 #include <penstock/base/text.h>
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <type_traits>
 #include <utility>
 
 namespace penstock::tool {
@@ -17,6 +24,37 @@ struct Arguments::Parser {
     if (need == Need::Required) option->required();
     return option;
   }
+
+  template <class T>
+  CLI::Option* number(const std::string& names, T& target, const std::string& help) {
+    CLI::Option* option = app.add_option(names, target, help);
+    numbers.emplace_back(option, std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>);
+    return option;
+  }
+
+  //! After an error of CLI11: throws where an option was given twice or has a value that is not a number.
+  void refuse_values() const {
+    for (const CLI::Option* option : app.get_options()) {
+      const std::vector<std::string>& values = option->results();
+      if (option->get_items_expected_max() <= 1 && values.size() > 1)
+        throw UsageError(option->get_name() + " was given " + std::to_string(values.size()) +
+                             " times: " + join(values, ", "),
+                         {}, "give it once");
+    }
+    for (const auto& [option, real] : numbers) {
+      for (const std::string& value : option->results()) {
+        double number = 0;
+        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+        const bool whole = error == std::errc() && number == std::floor(number) && std::abs(number) < 9e18;
+        if (error == std::errc() && end == value.data() + value.size() && (real || whole)) continue;
+        throw UsageError(
+            option->get_name() + " must be a " + (real ? "" : "whole ") + "number, not " + quote(value), {},
+            "for example " + option->get_name() + (real ? " 0.001" : " 4"));
+      }
+    }
+  }
+
+  std::vector<std::pair<const CLI::Option*, bool>> numbers;  // whether fractions are allowed
 };
 
 Arguments::Arguments(const Command& command, std::vector<std::string> words)
@@ -48,18 +86,19 @@ void Arguments::rest(const std::string& name, std::vector<std::string>& target, 
 
 void Arguments::option(const std::string& names, std::string& target, const std::string& help, Need need) {
   CLI::Option* option = parser_->app.add_option(names, target, help);
-  if (need == Need::Optional && !target.empty()) option->capture_default_str();
+  const bool plain = std::none_of(target.begin(), target.end(), [](unsigned char c) { return c < ' '; });
+  if (need == Need::Optional && !target.empty()) option->default_str(plain ? target : json_quote(target));
   parser_->finish(option, need);
 }
 
 void Arguments::option(const std::string& names, std::int64_t& target, const std::string& help, Need need) {
-  CLI::Option* option = parser_->app.add_option(names, target, help);
+  CLI::Option* option = parser_->number(names, target, help);
   if (need == Need::Optional) option->capture_default_str();
   parser_->finish(option, need);
 }
 
 void Arguments::option(const std::string& names, double& target, const std::string& help, Need need) {
-  CLI::Option* option = parser_->app.add_option(names, target, help);
+  CLI::Option* option = parser_->number(names, target, help);
   if (need == Need::Optional) option->capture_default_str();
   parser_->finish(option, need);
 }
@@ -71,11 +110,11 @@ void Arguments::option(const std::string& names, std::optional<std::string>& tar
 
 void Arguments::option(const std::string& names, std::optional<std::int64_t>& target,
                        const std::string& help) {
-  parser_->app.add_option(names, target, help);
+  parser_->number(names, target, help);
 }
 
 void Arguments::option(const std::string& names, std::optional<double>& target, const std::string& help) {
-  parser_->app.add_option(names, target, help);
+  parser_->number(names, target, help);
 }
 
 void Arguments::option(const std::string& names, std::vector<std::string>& target, const std::string& help) {
@@ -93,9 +132,8 @@ void Arguments::choice_of_words(const std::string& names, const std::vector<std:
     for (std::size_t i = 0; i < words.size(); ++i) {
       if (words[i] == word) return take(i);
     }
-    const std::string near = nearest(word, words);
     throw UsageError(names + " cannot be " + quote(word), {},
-                     near.empty() ? "one of " + join(words, ", ") : "did you mean " + near + "?");
+                     did_you_mean(word, words, "use one of " + join(words, ", ")));
   };
   CLI::Option* option = parser_->app.add_option_function<std::string>(names, read, help);
   option->type_name(join(words, "|"));
@@ -118,11 +156,11 @@ void Arguments::parse() {
     }
     const std::vector<std::string> left = app.remaining();
     const std::string word = left.empty() ? "" : left.front().substr(0, left.front().find('='));
-    const std::string near = word.starts_with("--") ? nearest(word, known) : "";
+    const std::string help = "see penstock " + std::string(command_.name) + " --help";
     throw UsageError(std::string(command_.name) + " does not take " + quote(word), {},
-                     near.empty() ? "see penstock " + std::string(command_.name) + " --help"
-                                  : "did you mean " + near + "?");
+                     word.starts_with("--") ? did_you_mean(word, known, help) : help);
   } catch (const CLI::ParseError& error) {
+    parser_->refuse_values();
     throw UsageError(std::string(command_.name) + ": " + error.what(), {},
                      "see penstock " + std::string(command_.name) + " --help");
   }

@@ -20,6 +20,9 @@ namespace {
   throw ParseError(place_text(node.source().begin) + ": " + what, {}, hint);
 }
 
+// Bounds far from any machine's, within which sums of costs do not overflow.
+constexpr double largest_time = 1e18, largest_bytes = 1e14;
+
 //! Reads a table's keys and, at the end, refuses the ones that nobody asked for.
 class Keys {
  public:
@@ -46,7 +49,7 @@ class Keys {
   void bytes(const std::string& key, std::uint64_t& target) {
     double value = -1;
     bytes(key, value);
-    if (value > static_cast<double>(largest_bytes))
+    if (value > largest_bytes)
       refuse(*table_.get(key), key + " must be at most 1e14 bytes");
     if (value >= 0) target = static_cast<std::uint64_t>(std::llround(value));
   }

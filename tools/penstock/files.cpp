@@ -1,6 +1,7 @@
 // Reading and writing whole files and the standard streams.
 #include "arguments.h"
 #include "base/regular_file.h"
+#include "paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -53,6 +54,7 @@ std::string read_input(const std::string& path) {
   // Standard input and pipes that the shell has opened (`<(command)`) have a writer; anything else must be a
   // file.
   const bool is_open = path.empty() || path == "-" || path == "/dev/stdin" || path.starts_with("/dev/fd/");
+  if (!is_open) check_input_file(path);
   const File file = is_open ? open_file(path, stdin, "rb") : open_regular(path);
   std::string text;
   char buffer[1 << 14];

@@ -2,6 +2,7 @@
 // and turns errors into text and exit codes (0 fine, 1 the answer is no, 2 bad usage) in this one place.
 #include "arguments.h"
 #include "command.h"
+#include "rank_error.h"
 #include "start_torch.h"
 
 #include <penstock/base/error.h>
@@ -62,12 +63,11 @@ int run(std::vector<std::string> words) {
   return handler(arguments);
 }
 
-void complain(const std::string& what, const std::string& where, const std::string& hint) {
-  std::string text = "penstock: error: " + what;
-  if (!where.empty()) text += " (" + where + ")";
-  text += "\n";
-  if (!hint.empty()) text += "hint: " + hint + "\n";
+//! Prints the error; a rank hands it to the command that started it, which prints one for all ranks.
+int complain(const ToolError& error) {
+  const std::string text = errors_are_taken() ? to_line(error) + "\n" : error.text();
   std::fputs(text.c_str(), stderr);
+  return error.code;
 }
 
 }  // namespace
@@ -80,14 +80,12 @@ int main(int argc, char** argv) {
   } catch (const tool::Answered&) {
     return 0;
   } catch (const UsageError& error) {
-    tool::complain(error.message(), error.context().text(), error.hint());
-    return 2;
+    return tool::complain({error.message(), error.context().text(), error.hint(), 2});
   } catch (const Error& error) {
-    tool::complain(error.message(), error.context().text(), error.hint());
+    return tool::complain({error.message(), error.context().text(), error.hint(), 1});
   } catch (const std::exception& error) {
     const std::string text = error.what();
     const auto stack = text.find("\nException raised from ");  // libtorch's, which nobody can use
-    tool::complain(text.substr(0, stack), "", "");
+    return tool::complain({text.substr(0, stack), "", "", 1});
   }
-  return 1;
 }

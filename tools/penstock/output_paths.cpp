@@ -22,7 +22,7 @@ std::string make_output_directory(const std::string& path, const std::string& op
   return "made the directory " + path;
 }
 
-void check_output_file(const std::string& path, const std::string& option) {
+void require_output_directory(const std::string& path, const std::string& option) {
   if (path.empty() || path == "-") return;
   std::error_code error;
   if (fs::is_directory(path, error))
@@ -35,7 +35,7 @@ void check_output_file(const std::string& path, const std::string& option) {
 
 void check_safetensors_output(const std::string& path, const std::string& option,
                               const std::vector<std::string>& inputs) {
-  check_output_file(path, option);
+  require_output_directory(path, option);
   if (!to_lower(path).ends_with(".safetensors"))
     throw UsageError(
         option + " " + quote(path, 200) + " is not called .safetensors, which is what is written", {},

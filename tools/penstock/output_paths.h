@@ -13,7 +13,7 @@ std::string make_output_directory(const std::string& path, const std::string& op
 
 //! UsageError unless the file can be written: its directory exists, and it is not a directory itself. An
 //! empty path or `-` is fine.
-void check_output_file(const std::string& path, const std::string& option);
+void require_output_directory(const std::string& path, const std::string& option);
 
 //! The same for a safetensors file, which must be called so, and must not be one of the command's inputs.
 void check_safetensors_output(const std::string& path, const std::string& option,

@@ -1,6 +1,8 @@
 // Settings from two sources, and back to text.
 #include "settings.h"
 
+#include "paths.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
@@ -14,7 +16,7 @@ namespace penstock::tool {
 namespace {
 
 [[noreturn]] void refuse(const std::string& name, const char* what) {
-  throw UsageError(name.substr(2) + " must be " + what);
+  throw UsageError(name.substr(2) + " must be " + what, {}, std::string("write ") + what);
 }
 
 std::string key_of(const std::string& name) {
@@ -55,14 +57,15 @@ std::string word_of(const SettingValue& value) {
   return toml_text(value);
 }
 
-}  // namespace
+// What a command line need not say.
+bool is_empty(const SettingValue& value) {
+  if (const auto* truth = std::get_if<bool>(&value)) return !*truth;
+  if (const auto* text = std::get_if<std::string>(&value)) return text->empty();
+  const auto* list = std::get_if<std::vector<std::string>>(&value);
+  return list != nullptr && list->empty();
+}
 
-std::optional<SettingValue> Settings::value_of(const std::string& target) {
-  return target.empty() ? std::nullopt : std::optional<SettingValue>(target);
-}
-std::optional<SettingValue> Settings::value_of(const std::vector<std::string>& target) {
-  return target.empty() ? std::nullopt : std::optional<SettingValue>(target);
-}
+}  // namespace
 
 void Settings::take(const std::string& name, bool& target, const SettingValue& value) {
   if (!std::holds_alternative<bool>(value)) refuse(name, "true or false");
@@ -99,7 +102,9 @@ std::size_t Settings::place_of(const std::string& name, const std::vector<std::s
                                const SettingValue& value) {
   const auto* word = std::get_if<std::string>(&value);
   const auto found = word == nullptr ? words.end() : std::find(words.begin(), words.end(), *word);
-  if (found == words.end()) throw UsageError(key_of(name) + " must be one of " + join(words, ", "));
+  if (found == words.end())
+    throw UsageError(key_of(name) + " must be one of " + join(words, ", "), {},
+                     did_you_mean(word == nullptr ? "" : *word, words, "use one of these words"));
   return static_cast<std::size_t>(found - words.begin());
 }
 
@@ -114,18 +119,22 @@ void Settings::read(const std::string& path) {
     if (entry == entries_.end()) {
       std::vector<std::string> known;
       for (const Entry& e : entries_) known.push_back(key_of(e.name));
-      const std::string near = nearest(key_of(name), known);
       throw UsageError(place + "there is no setting " + quote(item.key), where,
-                       near.empty() ? "" : "did you mean " + near + "?");
+                       did_you_mean(key_of(name), known, "the keys are the options of --help, without --"));
     }
     const bool is_positional = positional_ != nullptr && entry->name == "--model";
     if (is_positional ? !positional_->empty() : arguments_.given(name)) continue;
+    from_file_.insert(name);
     try {
       entry->set(item.value);
     } catch (const UsageError& error) {
       throw UsageError(place + error.message(), where, error.hint());
     }
   }
+}
+
+bool Settings::given(const std::string& name) const {
+  return arguments_.given(name) || from_file_.contains(name);
 }
 
 void Settings::leave_out(const std::vector<std::string>& names) {
@@ -145,7 +154,7 @@ std::vector<std::string> Settings::words() const {
   std::vector<std::string> words;
   for (const Entry& entry : entries_) {
     const auto value = entry.get();
-    if (!value) continue;
+    if (!value || is_empty(*value)) continue;
     if (positional_ != nullptr && entry.name == "--model") {
       words.insert(words.begin(), *positional_);
     } else if (std::holds_alternative<bool>(*value)) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -68,11 +69,13 @@ class Settings {
 
   //! After `Arguments::parse`: takes from the file what the command line did not give.
   void read(const std::string& path);
+  //! Whether an option was given, on the command line or in the file.
+  bool given(const std::string& name) const;
   //! Leaves settings out of what follows: those that have no meaning in this run.
   void leave_out(const std::vector<std::string>& names);
-  //! All settings that have a value, one a line.
+  //! All settings, one per line; those without a value as "", [] or false.
   std::string toml() const;
-  //! The same as words of a command line.
+  //! Those that have a value, as words of a command line.
   std::vector<std::string> words() const;
 
  private:
@@ -88,13 +91,11 @@ class Settings {
                         [&target, name](const SettingValue& value) { take(name, target, value); }});
   }
 
-  static std::optional<SettingValue> value_of(bool target) {
-    return target ? std::optional<SettingValue>(true) : std::nullopt;
-  }
+  static std::optional<SettingValue> value_of(bool target) { return target; }
   static std::optional<SettingValue> value_of(std::int64_t target) { return target; }
   static std::optional<SettingValue> value_of(double target) { return target; }
-  static std::optional<SettingValue> value_of(const std::string& target);
-  static std::optional<SettingValue> value_of(const std::vector<std::string>& target);
+  static std::optional<SettingValue> value_of(const std::string& target) { return target; }
+  static std::optional<SettingValue> value_of(const std::vector<std::string>& target) { return target; }
   template <class T>
   static std::optional<SettingValue> value_of(const std::optional<T>& target) {
     return target ? std::optional<SettingValue>(*target) : std::nullopt;
@@ -117,6 +118,7 @@ class Settings {
   Arguments& arguments_;
   std::vector<Entry> entries_;
   const std::string* positional_ = nullptr;
+  std::set<std::string> from_file_;
 };
 
 }  // namespace penstock::tool

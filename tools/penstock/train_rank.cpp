@@ -1,12 +1,12 @@
 // A rank: model and data from the settings, the run, and what is shown at its end.
 #include "train_rank.h"
 
+#include "train_checks.h"
 #include "train_display.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
-#include <penstock/checkpoint/safetensors.h>
 #include <penstock/models/gpt.h>
 #include <penstock/train/trainer.h>
 
@@ -14,27 +14,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 namespace penstock::tool {
 namespace {
-
-constexpr std::size_t kGeneratedBytes = 400'000;
-
-// The text that `./dev train` fetches lies beside the build; without one, a language is made up.
-struct Text {
-  std::string content, origin;
-};
-
-Text text_of(const std::string& path) {
-  if (!path.empty()) return {read_input(path), path};
-  const std::filesystem::path bin = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  const std::filesystem::path fetched = bin.parent_path().parent_path() / "data" / "shakespeare.txt";
-  if (std::filesystem::exists(fetched))
-    return {read_input(fetched.string()), "Shakespeare's plays, " + fetched.string()};
-  return {train::generated_text(kGeneratedBytes),
-          "sentences of a made-up grammar (no text at hand; --data FILE.txt gives one)"};
-}
 
 // The whole model from its gathered parameters.
 std::string sample_of(const TrainSettings& asked, const train::Vocabulary& vocabulary,
@@ -79,12 +61,8 @@ std::string summary_json(const TrainSettings& asked, const train::RunResult& res
 }
 
 train::RunResult train_model(const World& world, const TrainSettings& asked, train::Observer& display) {
-  const train::ArchiveModel archive =
-      train::archive_model({asked.model, read_split_points(asked.split), asked.balance, asked.loss,
-                            asked.loss_output, read_tensor_plan(asked.tensor_plan)});
-  const bool validates = asked.run.eval_every > 0;
-  const auto data = train::tensor_data(load_safetensors(asked.data), {archive.positional, archive.keywords,
-                                                                      validates ? asked.validation : 0.0});
+  const train::ArchiveModel archive = train::archive_model(asked.archive());
+  const auto data = archive_data(asked, archive);
   return train::run(world, *archive.model, *data, asked.run, {.observer = &display});
 }
 
@@ -102,7 +80,7 @@ int be_a_training_rank(const TrainSettings& asked) {
   train::RunResult result;
   std::string sample;
   if (asked.built_in()) {
-    const Text text = text_of(asked.data);
+    const TrainingText text = training_text(asked.data);
     const train::Vocabulary vocabulary(text.content);
     TrainSettings sized = asked;
     sized.gpt.vocabulary = vocabulary.size();

@@ -8,8 +8,8 @@
 #include <penstock/checkpoint/writer.h>
 #include <penstock/schedule/generate.h>
 
+#include <cstdlib>
 #include <filesystem>
-#include <utility>
 
 namespace penstock::tool {
 
@@ -18,84 +18,89 @@ void TrainSettings::declare(Settings& s) {
   s.positional("MODEL.pt2", "model", model,
                "an archive of torch.export.save; without it, the built-in GPT is trained");
   s.add("--data", data,
-        "a text file for the GPT; for a model a .safetensors of tensors named like its inputs, and target");
+        "a .safetensors with tensors named like the model's inputs, and target; a text file for the GPT");
   s.add("--ranks", asked.ranks, "processes to start; alone it means --pp [2]");
   s.add("--pp", asked.pp, "pipeline-parallel ranks");
   s.add("--tp", asked.tp, "tensor-parallel ranks [1]");
   s.add("--tp-plan", tensor_plan,
-        "how they cut a model: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) [found in the graph: "
-        "layers "
-        "that lead, by pointwise operators and attention, to one layer only]");
-  s.add("--dp", asked.dp, "replicas that share the batch [1]");
+        "how the layers of a model are sharded: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) "
+        "[found in the graph]");
+  s.add("--dp", asked.dp, "data-parallel ranks: replicas that share the batch [1]");
   s.choice<Sharding>("--sharding", run.parallel.sharding,
                      {{"none", Sharding::None}, {"full", Sharding::Full}},
-                     "whether replicas keep whole parameters or share them");
+                     "full: replicas shard parameters instead of holding copies");
   s.add("--schedule", run.parallel.schedule,
         "a name of penstock schedule --list, or auto: made for measured costs");
   s.add("--stages-per-rank", stages_per_rank, "stages of each rank [2 for the V-shaped schedules, else 1]");
-  s.add("--stages", stages, "stages of the whole pipeline");
-  s.add("--microbatches", microbatches, "parts of a batch in the pipeline [4]");
-  s.add("--split", split, "where stages begin or end: layers.2=beginning,layers.4=end");
-  s.choice<BalanceKind>(
-      "--balance", balance, {{"params", BalanceKind::Parameters}, {"time", BalanceKind::Time}},
-      "what stages of a model have alike where --split does not say: bytes, or time as measured");
-  s.add("--backend", backend, "gloo or auto");
-  s.add("--steps", steps, "updates, those of a resumed run included [500; of a model 100]");
-  s.add("--batch", batch, "examples of a step, over all replicas [16]");
-  s.add("--seq", sequence, "characters of an example [64]");
-  s.add("--accumulate", run.accumulate, "parts of a batch that go through the pipeline one after the other");
+  s.add("--stages", stages, "stages of the whole pipeline, in place of --stages-per-rank");
+  s.add("--microbatches", microbatches, "microbatches that each replica's batch is split into [4]");
+  s.add("--split", split, "where stages begin or end: layers.2=beginning,layers.4=end [balanced]");
+  s.choice<BalanceKind>("--balance", balance,
+                        {{"params", BalanceKind::Parameters}, {"time", BalanceKind::Time}},
+                        "balance stages by parameter bytes or by measured time (ignored with --split)");
+  s.add("--backend", backend, "communication backend: gloo, or auto for the best at hand");
+  s.add("--steps", steps, "updates in total, those before a resume included [500; of a model 100]");
+  s.add("--batch", batch, "examples per step, over all replicas [16]");
+  s.add("--seq", sequence, "characters per example of the GPT [64]");
+  s.add("--accumulate", run.accumulate, "split each batch into this many passes and accumulate gradients");
   s.choice<OptimizerKind>("--optimizer", run.optimizer.kind,
-                          {{"adamw", OptimizerKind::AdamW}, {"sgd", OptimizerKind::Sgd}}, "which optimizer");
+                          {{"adamw", OptimizerKind::AdamW}, {"sgd", OptimizerKind::Sgd}}, "the optimizer");
   s.add("--lr", rate, "learning rate [0.003; of a model 0.001]");
   s.choice<RateKind>("--lr-schedule", run.rate.kind,
-                     {{"constant", RateKind::Constant}, {"cosine", RateKind::Cosine}}, "how it goes on");
-  s.add("--warmup", warmup, "steps of a straight rise at the beginning [20; of a model 0]");
-  s.add("--weight-decay", run.optimizer.weight_decay, "decay of all parameters");
-  s.add("--momentum", run.optimizer.momentum, "of sgd");
-  s.add("--grad-clip", run.grad_clip, "the largest norm of all gradients; 0: any");
+                     {{"constant", RateKind::Constant}, {"cosine", RateKind::Cosine}},
+                     "learning rate after the warmup");
+  s.add("--warmup", warmup, "steps over which the learning rate rises from 0 [20; of a model 0]");
+  s.add("--weight-decay", run.optimizer.weight_decay, "weight decay of all parameters");
+  s.add("--momentum", run.optimizer.momentum, "momentum of sgd");
+  s.add("--grad-clip", run.grad_clip, "clip the norm of all gradients to this; 0: no clipping");
   s.choice<LossKind>("--loss", loss, {{"cross_entropy", LossKind::CrossEntropy}, {"mse", LossKind::Mse}},
-                     "of a model");
-  s.add("--loss-output", loss_output, "the model's output that the loss is of [logits, else the first]");
+                     "loss of an exported model");
+  s.add("--loss-output", loss_output,
+        "the model's output that the loss is computed on [logits, else the first]");
   s.choice<Precision>("--precision", run.precision,
-                      {{"float32", Precision::Float32}, {"bf16", Precision::Bfloat16}}, "bf16: autocast");
-  s.add("--recompute", run.parallel.recompute, "keep only inputs of stages and compute activations again");
-  s.add("--seed", seed_, "of first values, data order and random numbers");
-  s.add("--validation", validation, "the share of the data that is kept for validation");
+                      {{"float32", Precision::Float32}, {"bf16", Precision::Bfloat16}},
+                      "bf16: autocast to bfloat16");
+  s.add("--recompute", run.parallel.recompute, "store only the inputs of stages and recompute activations");
+  s.add("--seed", seed_, "seed of initial values, data order and random numbers");
+  s.add("--validation", validation, "share of the data that is kept for validation");
   s.add("--eval-every", run.eval_every, "steps between validations; 0: none");
-  s.add("--eval-batches", eval_batches, "batches of a validation at most; 0: all its rows [4; of a model 0]");
+  s.add("--eval-batches", eval_batches, "batches per validation; 0: all its rows [4; of a model 0]");
   s.choice<NanPolicy>("--on-nan", run.on_nan,
                       {{"stop", NanPolicy::Stop}, {"skip", NanPolicy::Skip}, {"ignore", NanPolicy::Ignore}},
-                      "when a loss or gradient is not finite");
+                      "what to do when a loss or gradient is not finite");
   s.add("--checkpoint", run.checkpoint.directory, "a directory for checkpoints");
-  s.add("--checkpoint-every", run.checkpoint.every, "steps between them; 0: at the end only");
-  s.add("--checkpoint-keep", checkpoint_keep_, "how many are kept");
+  s.add("--checkpoint-every", run.checkpoint.every, "steps between checkpoints; 0: only at the end");
+  s.add("--checkpoint-keep", checkpoint_keep_, "how many checkpoints are kept");
   s.choice<StoragePolicy>("--on-storage-error", run.checkpoint.on_error,
                           {{"stop", StoragePolicy::Stop}, {"warn", StoragePolicy::Warn}},
-                          "when one cannot be written");
-  s.add("--resume", run.checkpoint.resume, "go on from the newest complete checkpoint");
+                          "what to do when a checkpoint cannot be written");
+  s.add("--resume", run.checkpoint.resume, "continue from the newest complete checkpoint");
   s.add("--resume-partly", run.checkpoint.partly,
         "with --resume: load what fits of a checkpoint whose tensors differ, and say what does not");
-  s.add("--max-restarts", max_restarts,
-        "start again after a failure, from the last checkpoint, at most so often");
-  s.add("--timeout", timeout, "seconds that a rank waits for another that neither fails nor moves");
-  s.add("--log-json", run.log_json, "one JSON object a step");
-  s.add("--timeline", run.timeline, "an HTML page of a measured step beside its prediction");
-  s.add("--trace", run.trace, "the same for Chrome and Perfetto");
+  s.add("--max-restarts", max_restarts, "restarts from the last checkpoint after failures, at most");
+  s.add("--timeout", timeout, "seconds to wait for a rank that is alive but makes no progress");
+  s.add("--log-json", run.log_json, "a file with one JSON object per step");
+  s.add("--failure-log", failure_log,
+        "a file for all that is known of failed attempts [failure.log in --output or --checkpoint]");
+  s.add("--timeline", run.timeline, "an HTML page of a measured step next to its prediction");
+  s.add("--trace", run.trace, "the measured step for Chrome and Perfetto");
   s.add("--profile", run.profile, "measured costs as TOML, for penstock plan --costs");
-  s.add("--output", output, "a directory for checkpoints, timeline and log that are not named");
-  s.add("--layers", gpt.layers, "of the GPT");
-  s.add("--width", gpt.width, "of the GPT");
-  s.add("--heads", gpt.heads, "of the GPT");
-  s.add("--dropout", gpt.dropout, "of the GPT");
-  s.add("--untied", untied_, "give the GPT a head of its own");
+  s.add("--output", output, "a directory for checkpoints, timeline and logs that are not named");
+  s.add("--layers", gpt.layers, "layers of the GPT");
+  s.add("--width", gpt.width, "width of the GPT");
+  s.add("--heads", gpt.heads, "attention heads of the GPT");
+  s.add("--dropout", gpt.dropout, "dropout of the GPT");
+  s.add("--untied", untied_, "give the GPT a head of its own instead of its token table");
   s.choice<models::FeedForwardKind>(
       "--feed-forward", gpt.feed_forward,
-      {{"gelu", models::FeedForwardKind::Gelu}, {"swiglu", models::FeedForwardKind::SwiGlu}}, "of the GPT");
+      {{"gelu", models::FeedForwardKind::Gelu}, {"swiglu", models::FeedForwardKind::SwiGlu}},
+      "feed-forward of the GPT");
   s.choice<models::PositionKind>(
       "--positions", gpt.positions,
-      {{"rotary", models::PositionKind::Rotary}, {"learned", models::PositionKind::Learned}}, "of the GPT");
-  s.add("--sample", sample, "characters of text at the end; 0: none");
-  s.add("--prompt", prompt, "what the text begins with");
+      {{"rotary", models::PositionKind::Rotary}, {"learned", models::PositionKind::Learned}},
+      "positions of the GPT");
+  s.add("--sample", sample, "characters of text that the GPT writes at the end; 0: none");
+  s.add("--prompt", prompt, "text that this sample continues");
 }
 
 void TrainSettings::settle() {
@@ -103,50 +108,83 @@ void TrainSettings::settle() {
   const RankCounts counts = asked.counts(2);
   parallel.pp = counts.pp, parallel.tp = counts.tp, parallel.dp = counts.dp;
   asked.ranks = counts.all();
-  if (stages && stages_per_rank) throw UsageError("--stages and --stages-per-rank exclude each other");
-  if (stages && *stages % parallel.pp != 0)
-    throw UsageError(std::to_string(*stages) + " stages cannot be dealt evenly to " +
-                     std::to_string(parallel.pp) + " ranks");
-  if (stages) stages_per_rank = *stages / parallel.pp, stages.reset();
-  if (stages_per_rank) parallel.stages_per_rank = small_count(*stages_per_rank, "--stages-per-rank");
+  asked.pp = counts.pp, asked.tp = counts.tp, asked.dp = counts.dp;
+  settle_stages();
   parallel.microbatches = small_count(microbatches.value_or(4), "--microbatches");
-  if (to_lower(parallel.schedule) != "auto")
-    parallel.schedule = schedule_name(parse_schedule_kind(parallel.schedule));
+  microbatches = parallel.microbatches;
   if (!built_in() && data.empty())
     throw UsageError("a model needs data", {},
                      "--data FILE.safetensors with tensors named like the model's inputs, and target");
-  // Here once, and not by every rank.
-  for (const std::string& file : {model, data})
-    if (!file.empty() && (!std::filesystem::exists(file) || std::filesystem::is_directory(file)))
-      throw UsageError("there is no file " + quote(file, 200));
-  run.steps = steps.value_or(built_in() ? 500 : 100);
-  run.batch = batch.value_or(16);
-  run.eval_batches = eval_batches.value_or(built_in() ? 4 : 0);
-  run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
-  run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
+  if (built_in() && data.empty()) data = fetched_text();
+  steps = run.steps = steps.value_or(built_in() ? 500 : 100);
+  batch = run.batch = batch.value_or(16);
+  eval_batches = run.eval_batches = eval_batches.value_or(built_in() ? 4 : 0);
+  rate = run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
+  warmup = run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
+  sequence = gpt.context = sequence.value_or(64);
   run.seed = static_cast<std::uint64_t>(seed_);
   run.checkpoint.keep = small_count(checkpoint_keep_, "--checkpoint-keep");
-  gpt.context = sequence.value_or(64);
   gpt.tied = !untied_;
+  settle_outputs();
+  if (max_restarts < 0) throw UsageError("--max-restarts must not be negative", {}, "use 0 for no restarts");
+  if (!(timeout > 0))
+    throw UsageError("--timeout must be above 0", {}, "give a number of seconds, such as 300");
+  if (!(validation >= 0 && validation < 1))
+    throw UsageError("--validation must be at least 0 and below 1", {},
+                     "give a share of the data, such as 0.1");
+  if (run.eval_every > 0 && validation == 0)
+    throw UsageError("--eval-every needs data to validate on, and --validation is 0", {},
+                     "give a share of the data, such as --validation 0.1");
+  if (!tensor_plan.empty() && parallel.tp == 1)
+    throw UsageError("--tp-plan is for several tensor-parallel ranks, and --tp is 1", {},
+                     "give --tp 2 or more");
+  read_tensor_plan(tensor_plan);
+  read_split_points(split);
+  check_backend(backend);
+  if (to_lower(backend) == "auto") {
+    const char* const from_environment = std::getenv("PENSTOCK_BACKEND");
+    if (from_environment != nullptr) check_backend(backend = from_environment);
+    if (from_environment == nullptr && !backend_available(BackendKind::Nccl)) backend = "gloo";
+  }
+  train::check(run);
+}
+
+void TrainSettings::settle_stages() {
+  train::ParallelOptions& parallel = run.parallel;
+  const bool planned = to_lower(parallel.schedule) == "auto";
+  const ScheduleKind kind = planned ? ScheduleKind::OneFOneB : parse_schedule_kind(parallel.schedule);
+  parallel.schedule = planned ? "auto" : std::string(schedule_name(kind));
+  if (stages && *stages % parallel.pp != 0)
+    throw UsageError(std::to_string(*stages) + " stages cannot be dealt evenly to " +
+                         std::to_string(parallel.pp) + " pipeline ranks",
+                     {}, "make --stages a multiple of " + std::to_string(parallel.pp));
+  if (stages && stages_per_rank && *stages != *stages_per_rank * parallel.pp)
+    throw UsageError("--stages " + std::to_string(*stages) + " is not --stages-per-rank " +
+                         std::to_string(*stages_per_rank) + " x " + std::to_string(parallel.pp) +
+                         " pipeline ranks",
+                     {}, "give one of the two");
+  if (stages) stages_per_rank = *stages / parallel.pp;
+  if (!stages_per_rank) stages_per_rank = info_of(kind).default_stages_per_rank;
+  parallel.stages_per_rank = small_count(*stages_per_rank, "--stages-per-rank");
+  stages = *stages_per_rank * parallel.pp;
+}
+
+void TrainSettings::settle_outputs() {
   if (!output.empty()) {
     if (run.checkpoint.directory.empty()) run.checkpoint.directory = output + "/checkpoint";
     if (run.timeline.empty()) run.timeline = output + "/timeline.html";
     if (run.log_json.empty()) run.log_json = output + "/log.jsonl";
-    output_directory = std::exchange(output, {});
   }
-  if (run.checkpoint.resume && run.checkpoint.directory.empty())
-    throw UsageError("--resume needs --checkpoint DIR, the directory of the checkpoints");
   if (run.checkpoint.partly && !run.checkpoint.resume)
     throw UsageError("--resume-partly is for --resume", {}, "give both");
-  if (run.checkpoint.every > 0 && run.checkpoint.directory.empty())
-    throw UsageError("--checkpoint-every needs --checkpoint DIR");
-  if (max_restarts < 0 || !(timeout > 0))
-    throw UsageError("--max-restarts must not be negative, and --timeout positive");
-  if (!tensor_plan.empty() && (built_in() || parallel.tp == 1))
-    throw UsageError("--tp-plan is for exported models with --tp above 1");
-  read_tensor_plan(tensor_plan);
-  parse_backend(backend);
-  train::check(run);
+  const std::string& directory = run.checkpoint.directory;
+  if (failure_log.empty() && !(output + directory).empty())
+    failure_log = (output.empty() ? directory : output) + "/failure.log";
+  if (!directory.empty()) return;
+  if (run.checkpoint.resume)
+    throw UsageError("--resume needs the directory of the checkpoints", {}, "give it with --checkpoint DIR");
+  if (run.checkpoint.every > 0)
+    throw UsageError("--checkpoint-every needs a directory", {}, "give it with --checkpoint DIR");
 }
 
 std::vector<std::string> TrainSettings::prepare_outputs() const {
@@ -155,15 +193,15 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
     const std::string text = path.empty() ? "" : make_output_directory(path, option);
     if (!text.empty()) made.push_back(text);
   };
-  make(output_directory, "--output");
+  make(output, "--output");
   // What is to be resumed must be there, and the ranks say what is not.
   const std::string& directory = run.checkpoint.directory;
   const bool saves = !directory.empty() && (!run.checkpoint.resume || std::filesystem::exists(directory));
   if (saves) make(directory, "--checkpoint");
-  check_output_file(run.log_json, "--log-json");
-  check_output_file(run.timeline, "--timeline");
-  check_output_file(run.trace, "--trace");
-  check_output_file(run.profile, "--profile");
+  require_output_directory(run.log_json, "--log-json");
+  require_output_directory(run.timeline, "--timeline");
+  require_output_directory(run.trace, "--trace");
+  require_output_directory(run.profile, "--profile");
   try {
     if (saves) try_checkpoint_directory(directory);
   } catch (const StorageError& error) {
@@ -176,6 +214,32 @@ std::vector<std::string> TrainSettings::idle() const {
   if (built_in()) return {"--split", "--tp-plan", "--balance", "--loss", "--loss-output"};
   return {"--seq",    "--layers",       "--width",     "--heads",  "--dropout",
           "--untied", "--feed-forward", "--positions", "--sample", "--prompt"};
+}
+
+void TrainSettings::refuse_idle(const Settings& settings) const {
+  for (const std::string& name : idle()) {
+    if (!settings.given(name)) continue;
+    throw built_in() ? UsageError(name + " is for an exported model, and none is given", {},
+                                  "name the model first: penstock train MODEL.pt2 --data …")
+                     : UsageError(name + " is for the built-in GPT, and " + quote(model, 200) + " is given",
+                                  {}, "leave it out: an exported model brings its own sizes");
+  }
+}
+
+train::ArchiveOptions TrainSettings::archive() const {
+  return {model, read_split_points(split), balance, loss, loss_output, read_tensor_plan(tensor_plan)};
+}
+
+std::string fetched_text() {
+  const std::filesystem::path bin = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::filesystem::path text = bin.parent_path().parent_path() / "data" / "shakespeare.txt";
+  return std::filesystem::exists(text) ? text.string() : "";
+}
+
+void check_backend(const std::string& name) {
+  const BackendKind kind = parse_backend(name);
+  if (!backend_available(kind))
+    throw UsageError("this libtorch has no backend " + name, {}, "use --backend gloo, or auto");
 }
 
 ParallelPlan read_tensor_plan(const std::vector<std::string>& words) {

@@ -22,7 +22,7 @@ struct TrainSettings {
       eval_batches;
   std::optional<double> rate;
   std::vector<std::string> split, tensor_plan;
-  std::string backend = "auto", output, loss_output, config;
+  std::string backend = "auto", output, loss_output, config, failure_log;
   double timeout = 300, validation = 0.1;
   std::int64_t max_restarts = 0, sample = 300;
   std::string prompt = "\n";
@@ -30,7 +30,6 @@ struct TrainSettings {
   train::LossKind loss = train::LossKind::CrossEntropy;
   models::GptOptions gpt;
   train::RunOptions run;
-  std::string output_directory;  //!< `output`, once the paths in it are settled
 
   void declare(Settings& settings);
   //! Fills in what follows from the rest; UsageError for what does not fit.
@@ -43,12 +42,25 @@ struct TrainSettings {
   bool built_in() const { return model.empty(); }
   //! Options that this run does not look at: those of the GPT for a model, and the other way round.
   std::vector<std::string> idle() const;
+  //! UsageError where one of those was given.
+  void refuse_idle(const Settings& settings) const;
+  //! What the model is asked for, of a run with one.
+  train::ArchiveOptions archive() const;
 
  private:
+  void settle_stages();
+  void settle_outputs();
+
   // Whole numbers and flags that the options hold in other types, or the other way round.
   std::int64_t checkpoint_keep_ = 3, seed_ = 1;
   bool untied_ = false;
 };
+
+//! The text that `./dev train` fetches, next to the build; empty where there is none.
+std::string fetched_text();
+
+//! UsageError for a backend that is unknown or that this libtorch lacks.
+void check_backend(const std::string& name);
 
 //! `layers.2=beginning,layers.4=end`
 SplitPoints read_split_points(const std::vector<std::string>& words);

@@ -91,6 +91,8 @@ class Checkpoint {
   //! asked for is not too much, and what any rank misses is an error on all.
   LoadReport load(const std::vector<Piece>& pieces, const Group& group,
                   const LoadOptions& options = {}) const;
+  //! Only the comparison that `load` begins with: reads no elements and changes nothing.
+  LoadReport compare(const std::vector<Piece>& pieces, const LoadOptions& options = {}) const;
 
   //! Reads every byte and says everything that is wrong; none of it is a whole checkpoint's.
   Diagnostics verify() const;

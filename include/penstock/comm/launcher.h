@@ -41,6 +41,8 @@ struct LaunchOptions {
   std::function<void(Rank rank, bool is_error, std::string_view line)> on_line;
   //! Called when the ranks of an attempt have been started.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
+  //! Called with a failed attempt that another one follows; without it the report goes to stderr.
+  std::function<void(const struct LaunchResult& result)> on_restart;
 };
 
 //! How one rank ended.

@@ -63,6 +63,10 @@ class Pipe {
   int num_stages() const { return static_cast<int>(split_.stages.size()); }
   const Graph& graph() const { return graph_; }
   const Graph& stage_graph(int stage) const;
+  //! The paths of the modules that ran the stage's operators, in order of first appearance, parents included.
+  //! Sizes and constants that it computes again, because the stages that made them do not send them, do not
+  //! count.
+  std::vector<std::string> stage_modules(int stage) const;
   const SplitGraph& split() const { return split_; }
   const PipeOptions& options() const { return options_; }
   //! The nodes before which the graph was cut.

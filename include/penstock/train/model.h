@@ -38,6 +38,9 @@ class Model {
   virtual void use_cuts(const std::string& /*cuts*/) {}
   //! Decides where the stages begin; UsageError names the most there can be.
   virtual void cut(int stages) = 0;
+  //! After `cut`: whether the parameters can be sharded over so many tensor-parallel ranks. UsageError says
+  //! why not.
+  virtual void check_tensor_ranks(int ranks) const;
   //! Before stages are asked for: their parameters are to be cut over these ranks. UsageError where that
   //! cannot be.
   virtual void spread(const Group& tensors);
@@ -51,6 +54,9 @@ class Model {
   virtual std::vector<std::string> remarks() const { return {}; }
   //! For the stages that it is cut into now.
   virtual ModelState state() const { return {}; }
+  //! Parameters and buffers of the whole model as tensors without memory, to compare with a checkpoint before
+  //! ranks start; empty where that cannot be known.
+  virtual std::vector<Piece> whole_state() const { return {}; }
   virtual LossFunction loss() const = 0;
   //! What the loss is a mean of; the run's losses and gradients are that mean over the whole batch, over all
   //! microbatches, accumulated parts and replicas. A sum is not supported.
@@ -77,6 +83,8 @@ struct ArchiveModel {
   std::unique_ptr<Model> model;
   std::vector<std::string> positional;
   std::vector<std::string> keywords;
+  std::map<std::string, at::ScalarType> dtypes;  //!< of the inputs, by name
+  std::string loss_output;                       //!< the output that the loss is of: `output.logits`
 };
 ArchiveModel archive_model(const ArchiveOptions& options);
 

@@ -2,6 +2,7 @@
 // also what `penstock plan --model` starts, since that program has no libtorch.
 #include "arguments.h"
 #include "commands.h"
+#include "model_checks.h"
 #include "model_data.h"
 
 #include <penstock/base/error.h>
@@ -78,7 +79,7 @@ int costs_command(Arguments& arguments) {
   arguments.parse();
   if (!(flops > 0)) throw UsageError("--flops must be more than 0");
   if (layers < 1) throw UsageError("--layers must be 1 or more");
-  const Pt2Archive archive(model);
+  const Pt2Archive archive = open_archive(model);
   const Graph& graph = archive.graph();
   std::vector<double> seconds;
   if (input.empty()) {

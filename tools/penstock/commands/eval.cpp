@@ -2,9 +2,12 @@
 // starts itself once for each rank; the rank of the last stage of the first replica writes the outputs.
 #include "arguments.h"
 #include "commands.h"
+#include "failure_report.h"
 #include "launching.h"
+#include "model_checks.h"
 #include "model_data.h"
 #include "output_paths.h"
+#include "paths.h"
 #include "pipe_options.h"
 
 #include <penstock/base/error.h>
@@ -14,7 +17,6 @@
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
 #include <penstock/graph/module.h>
-#include <penstock/graph/pt2.h>
 #include <penstock/parallel/find_plan.h>
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/pipe/pipe.h>
@@ -90,8 +92,9 @@ struct Loaded {
 
 //! Model and examples of a replica, and whether they fit each other and the ranks.
 Loaded load(const EvalJob& job, int replica) {
-  const Graph graph = Pt2Archive(job.model).graph();
+  const Graph graph = open_archive(job.model).graph();
   const ModelData all = read_model_data(graph, job.input);
+  check_tokens(graph, all.leaves);
   ModelData data;
   int microbatches = 0;
   std::vector<std::int64_t> rows;
@@ -103,15 +106,17 @@ Loaded load(const EvalJob& job, int replica) {
     data = std::move(part);
     microbatches = needed;
   }
+  for (const std::int64_t count : chunk_sizes(data.rows, microbatches))
+    check_inputs(graph, rows_of(data.leaves, 0, count));
   const std::vector<c10::IValue> example = data.example(microbatches);
-  check_inputs(graph, example);
   Pipe pipe = load_pt2(job.model, spec_of(job), {}, example);
   const int stages = pipe.num_stages();
   if (stages % job.ranks.pp != 0) {
     throw UsageError(
         std::to_string(stages) + " stages cannot be dealt to " + std::to_string(job.ranks.pp) + " ranks", {},
-        "every rank holds the same number");
+        "make the number of stages a multiple of the pipeline ranks");
   }
+  check_shape(parse_schedule_kind(job.over.schedule), {job.ranks.pp, stages / job.ranks.pp, microbatches});
   return {std::move(data), microbatches, std::move(rows), std::move(pipe)};
 }
 
@@ -186,9 +191,19 @@ std::vector<std::string> words_of(const EvalJob& job, const Cuts& cuts) {
   words.insert(words.end(), {"--tp", std::to_string(job.ranks.tp), "--schedule", job.over.schedule});
   if (job.over.microbatches)
     words.insert(words.end(), {"--microbatches", std::to_string(*job.over.microbatches)});
+  words.insert(words.end(), {"--backend", job.over.backend});
   if (!cuts.empty()) words.insert(words.end(), {"--cuts", join(numbers, ",")});
   if (job.json) words.emplace_back("--json");
   return words;
+}
+
+//! What is wrong with files and options is said once, before ranks start. Returns where the stages begin.
+Cuts check(const EvalJob& job) {
+  check_safetensors_output(job.output, "--output", {job.model, job.input});
+  check_output_file("--output", job.output, {job.model, job.input});
+  const Loaded checked = load(job, 0);
+  if (job.ranks.tp > 1) tensor_plan(checked.pipe.graph(), job.ranks.tp);
+  return checked.pipe.cuts();
 }
 
 }  // namespace
@@ -206,22 +221,22 @@ int eval_command(Arguments& arguments) {
   job.json = arguments.json();
   job.ranks = job.over.counts();
   parse_schedule_kind(job.over.schedule);
-  check_safetensors_output(job.output, "--output", {job.model, job.input});
   if (is_rank_of("eval")) {
     at::set_num_threads(1);
-    be_a_rank(job, init());
+    be_a_rank(job, init({.backend = parse_backend(job.over.backend)}));
     return 0;
   }
+  const Cuts cuts = as_usage([&] { return check(job); });
   if (job.ranks.all() == 1) {
     run_thread_ranks(1, [&](World& world) { be_a_rank(job, world); });
     return 0;
   }
-  // What is wrong with the files is said once, before ranks start.
-  const Loaded checked = load(job, 0);
-  if (job.ranks.tp > 1) tensor_plan(checked.pipe.graph(), job.ranks.tp);
-  LaunchOptions options = ranks_of("eval", job.ranks.all(), words_of(job, checked.pipe.cuts()));
-  std::string warnings;  // of a run that fails, the report has them
-  options.on_line = [&](Rank, bool is_error, std::string_view line) {
+  LaunchOptions options = ranks_of("eval", job.ranks.all(), words_of(job, cuts));
+  FailureReport failures({.ranks = job.ranks.all()});
+  failures.attach(options);
+  std::string warnings;  // of a run that fails, the report says enough
+  options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
+    if (failures.take(rank, is_error, line)) return;
     if (is_error) {
       warnings += std::string(line) + "\n";
     } else {
@@ -230,8 +245,7 @@ int eval_command(Arguments& arguments) {
   };
   const LaunchResult result = launch(options);
   if (result.ok) std::fputs(warnings.c_str(), stderr);
-  if (!result.ok) throw Error("the ranks did not all end well: " + result.report());
-  return 0;
+  return failures.finish(result);
 }
 
 }  // namespace penstock::tool

@@ -1,6 +1,7 @@
 // `penstock inspect`: what an exported model is made of, and what its stages would be.
 #include "arguments.h"
 #include "commands.h"
+#include "model_checks.h"
 #include "model_data.h"
 #include "pipe_options.h"
 
@@ -52,10 +53,10 @@ std::string operators_of(const Graph& graph) {
 std::vector<std::string> modules_of(const Pipe& pipe, int stage) {
   std::map<std::string, int> holders;
   for (int s = 0; s < pipe.num_stages(); ++s) {
-    for (const std::string& path : module_paths(pipe.stage_graph(s))) ++holders[path];
+    for (const std::string& path : pipe.stage_modules(s)) ++holders[path];
   }
   std::vector<std::string> modules;
-  for (const std::string& path : module_paths(pipe.stage_graph(stage))) {
+  for (const std::string& path : pipe.stage_modules(stage)) {
     const std::size_t dot = path.rfind('.');
     const bool inside = dot != std::string::npos && holders[path.substr(0, dot)] == 1;
     if (holders[path] == 1 && !inside) modules.push_back(path);
@@ -120,6 +121,8 @@ std::string json_of(const Pipe& pipe) {
     const GraphCosts costs = graph_costs(graph);
     json.begin_object().field("stage", s).key("operators").begin_array();
     for (const Node& node : graph.nodes) json.value(node.name());
+    json.end_array().key("modules").begin_array();
+    for (const std::string& module : modules_of(pipe, s)) json.value(module);
     json.end_array().field("flops", costs.flops).field("parameter_bytes", costs.parameter_bytes);
     json.field("activation_bytes", costs.activation_bytes).key("parameters").begin_array();
     for (const Slot& slot : graph.slots) {
@@ -159,9 +162,8 @@ std::vector<c10::IValue> example_of(const Graph& graph, const std::string& input
   return data.example(data.microbatches_for(graph, std::nullopt, 1));
 }
 
-std::string profile_of(const std::string& file, const std::string& input) {
+std::string profile_of(const Pt2Archive& archive, const std::string& input) {
   at::set_num_threads(1);
-  const Pt2Archive archive(file);
   const Graph& graph = archive.graph();
   const GraphModule module(graph, archive.load(graph.slots));
   return profile_text(graph, profile_nodes(module, example_of(graph, input)));
@@ -189,12 +191,13 @@ int inspect_command(Arguments& arguments) {
   arguments.parse();
   const bool measures = cut.by == BalanceBy::MeasuredTime || form == Form::Profile;
   if (measures && input.empty()) throw UsageError("measuring needs examples", {}, "give them with --input");
+  const Pt2Archive archive = open_archive(file);
   if (form == Form::Profile) {
-    write_output(output, profile_of(file, input));
+    write_output(output, profile_of(archive, input));
     return 0;
   }
   std::vector<c10::IValue> example;
-  if (measures) example = example_of(Pt2Archive(file).graph(), input);
+  if (measures) example = example_of(archive.graph(), input);
   const Pipe pipe = load_pt2(file, cut.spec().value_or(AtMarks{}), {}, example);
   if (arguments.json()) {
     write_output(output, json_of(pipe));

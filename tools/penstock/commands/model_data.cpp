@@ -1,6 +1,9 @@
 // Files of examples in, outputs by name out.
 #include "model_data.h"
 
+#include "model_checks.h"
+#include "paths.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/checkpoint/safetensors.h>
@@ -36,16 +39,6 @@ void fill_arguments(ModelData& data, const Graph& graph) {
     data.kwargs.insert_or_assign(entry.key().toStringRef(), entry.value());
 }
 
-//! These rows of every leaf that has rows.
-std::vector<IValue> rows_of(const std::vector<IValue>& leaves, std::int64_t begin, std::int64_t count) {
-  std::vector<IValue> rows;
-  for (const IValue& leaf : leaves) {
-    const bool has_rows = leaf.isTensor() && leaf.toTensor().dim() > 0;
-    rows.push_back(has_rows ? IValue(leaf.toTensor().narrow(0, begin, count)) : leaf);
-  }
-  return rows;
-}
-
 at::Tensor weighted_mean(const at::Tensor& values, const std::vector<std::int64_t>& rows) {
   const at::Tensor weights = at::tensor(rows, values.options().dtype(at::kDouble));
   return ((values.to(at::kDouble) * weights).sum() / weights.sum()).to(values.scalar_type());
@@ -58,12 +51,22 @@ bool is_number(const Graph& graph, const Arg& leaf) {
 
 }  // namespace
 
+std::vector<IValue> rows_of(const std::vector<IValue>& leaves, std::int64_t begin, std::int64_t count) {
+  std::vector<IValue> rows;
+  for (const IValue& leaf : leaves) {
+    const bool has_rows = leaf.isTensor() && leaf.toTensor().dim() > 0;
+    rows.push_back(has_rows ? IValue(leaf.toTensor().narrow(0, begin, count)) : leaf);
+  }
+  return rows;
+}
+
 int ModelData::microbatches_for(const Graph& graph, std::optional<std::int64_t> asked, int ranks) const {
   const std::optional<std::int64_t> batch = fixed_batch(graph);
   if (asked) {
     if (*asked > rows) {
-      throw UsageError(std::to_string(rows) + " examples cannot be cut into " + std::to_string(*asked) +
-                       " microbatches");
+      throw UsageError(
+          std::to_string(rows) + " examples cannot be split into " + std::to_string(*asked) + " microbatches",
+          {}, "use at most " + std::to_string(rows) + " microbatches");
     }
     if (batch && *batch * *asked != rows) {
       throw UsageError(
@@ -87,8 +90,9 @@ ModelData ModelData::part(const Graph& graph, int ranks, int rank) const {
   const std::int64_t unit = std::max<std::int64_t>(1, fixed_batch(graph).value_or(1));
   if (rows / unit < ranks) {
     throw UsageError(std::to_string(rows) + " examples" +
-                     (unit == 1 ? "" : " in batches of " + std::to_string(unit)) + " cannot be shared by " +
-                     std::to_string(ranks) + " data-parallel ranks");
+                         (unit == 1 ? "" : " in batches of " + std::to_string(unit)) +
+                         " cannot be shared by " + std::to_string(ranks) + " data-parallel ranks",
+                     {}, "use at most --dp " + std::to_string(rows / unit) + ", or give more examples");
   }
   std::vector<std::int64_t> shares = chunk_sizes(rows / unit, ranks);
   for (std::int64_t& share : shares) share *= unit;
@@ -106,7 +110,10 @@ std::vector<IValue> ModelData::example(int microbatches) const {
 }
 
 ModelData read_model_data(const Graph& graph, const std::string& path) {
-  const SafetensorsFile file(path);
+  check_input_file(path, ".safetensors");
+  const SafetensorsFile file =
+      as_usage([&] { return SafetensorsFile(path); },
+               quote(path, 200) + " must be a file of safetensors.torch.save_file({\"input\": …}, path)");
   const std::vector<std::string> paths = graph.input_paths();
   std::vector<std::string> there, missing;
   for (const SafetensorsEntry& entry : file.entries()) there.push_back(entry.name);
@@ -129,20 +136,26 @@ ModelData read_model_data(const Graph& graph, const std::string& path) {
       data.leaves.emplace_back();
       continue;
     }
-    data.leaves.emplace_back(file.load(name));
-    const at::Tensor& tensor = data.leaves.back().toTensor();
-    if (tensor.dim() == 0) throw UsageError("the tensor " + quote(name) + " has no dim that counts examples");
+    at::Tensor tensor = as_usage([&] { return file.load(name); });
+    if (value.meta) tensor = with_dtype(tensor, value.meta->dtype, name);
+    data.leaves.emplace_back(tensor);
+    if (tensor.dim() == 0)
+      throw UsageError("the tensor " + quote(name) + " has no dim that counts examples", {},
+                       "give it a first dim that counts the examples");
     if (data.rows != 0 && tensor.size(0) != data.rows) {
       throw UsageError("the tensor " + quote(name) + " has " + std::to_string(tensor.size(0)) +
-                       " examples, others " + std::to_string(data.rows));
+                           " examples, others " + std::to_string(data.rows),
+                       {}, "store the same number of examples (dim 0) in every tensor");
     }
     data.rows = tensor.size(0);
   }
   if (!missing.empty()) {
-    throw UsageError(quote(path, 200) + " has no tensor for the model's input " + join(missing, ", "), {},
-                     "it has " + (there.empty() ? std::string("none") : join(there, ", ")));
+    throw UsageError(quote(path, 200) + " has no tensor for the model's input " + join(missing, ", ") +
+                         "; it has " + (there.empty() ? std::string("none") : join(there, ", ")),
+                     {}, "name the tensors like the model's inputs");
   }
-  if (data.rows == 0) throw UsageError(quote(path, 200) + " has no examples");
+  if (data.rows == 0)
+    throw UsageError(quote(path, 200) + " has no examples", {}, "store at least one row in every tensor");
   fill_arguments(data, graph);
   return data;
 }

@@ -30,7 +30,12 @@ struct ModelData {
   std::vector<c10::IValue> example(int microbatches) const;
 };
 
-//! UsageError names the inputs that the file lacks; ParseError for a file that is no safetensors.
+//! These rows of every leaf that has rows.
+std::vector<c10::IValue> rows_of(const std::vector<c10::IValue>& leaves, std::int64_t begin,
+                                 std::int64_t count);
+
+//! UsageError names the inputs that the file lacks, or says why it is not a safetensors file. Integers are
+//! cast to the model's dtypes.
 ModelData read_model_data(const Graph& graph, const std::string& path);
 
 //! The tensors of a merged output by their place in it (`output.logits`). Numbers that came once for each

@@ -6,7 +6,6 @@
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
-#include <algorithm>
 #include <charconv>
 
 namespace penstock::tool {
@@ -38,10 +37,10 @@ void CutOptions::declare(Arguments& arguments) {
 
 std::optional<SplitSpec> CutOptions::spec() const {
   const int given = (split.empty() ? 0 : 1) + (cuts.empty() ? 0 : 1) + (stages ? 1 : 0);
-  if (given > 1) throw UsageError("--split, --cuts and --stages exclude each other");
+  if (given > 1) throw UsageError("--split, --cuts and --stages exclude each other", {}, "give one of them");
   if (!split.empty()) return read_split_points(split);
   if (!cuts.empty()) return SplitPolicy([places = read_cuts(cuts)](const Graph&) { return places; });
-  if (stages) return Balanced{static_cast<int>(std::clamp<std::int64_t>(*stages, -1, 1 << 20)), by};
+  if (stages) return Balanced{small_count(*stages, "--stages"), by};
   return std::nullopt;
 }
 
@@ -60,7 +59,7 @@ void RankOptions::declare(Arguments& arguments, const std::string& usual_schedul
 RankCounts RankOptions::counts() const {
   if (stages_per_rank) small_count(*stages_per_rank, "--stages-per-rank");
   if (microbatches) small_count(*microbatches, "--microbatches");
-  if (backend != "auto" && backend != "gloo") throw UsageError("--backend is gloo or auto");
+  check_backend(backend);
   return asked.counts();
 }
 

@@ -2,7 +2,9 @@
 // train_rank.cpp.
 #include "arguments.h"
 #include "commands.h"
+#include "failure_report.h"
 #include "launching.h"
+#include "train_checks.h"
 #include "train_display.h"
 #include "train_rank.h"
 #include "train_settings.h"
@@ -11,7 +13,6 @@
 #include <penstock/base/json.h>
 #include <penstock/comm/launcher.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -19,14 +20,17 @@
 namespace penstock::tool {
 namespace {
 
-void complain(const std::string& text) {
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
-}
-
 // A rank that `penstock run` or torchrun started, perhaps on several machines.
 bool started_by_another_launcher() {
   return std::getenv("RANK") != nullptr && std::getenv("MASTER_ADDR") != nullptr;
+}
+
+std::string hint_after_failure(const TrainSettings& asked) {
+  if (asked.run.checkpoint.directory.empty())
+    return "with --checkpoint DIR and --max-restarts N a run continues from its last checkpoint";
+  return asked.max_restarts == 0
+             ? "--resume continues from the last checkpoint, --max-restarts N does so at once"
+             : "--resume continues from the last checkpoint";
 }
 
 }  // namespace
@@ -38,8 +42,11 @@ int train_command(Arguments& arguments) {
   arguments.option("--config", asked.config, "a TOML file of these options; the command line wins");
   arguments.parse();
   if (!asked.config.empty()) settings.read(asked.config);
+  asked.refuse_idle(settings);
   asked.settle();
   settings.leave_out(asked.idle());
+  const bool is_rank = is_rank_of("train") || started_by_another_launcher();
+  if (!is_rank) check_training(asked);
   asked.run.config = settings.toml();
   if (is_rank_of("train")) return be_a_training_rank(asked);
   if (started_by_another_launcher()) {
@@ -61,18 +68,16 @@ int train_command(Arguments& arguments) {
   launch_options.max_restarts = static_cast<int>(asked.max_restarts);
   launch_options.grace = std::chrono::seconds(5);
   LineDrawer drawer;
+  FailureReport failures({.ranks = ranks, .details = asked.failure_log, .hint = hint_after_failure(asked)});
   launch_options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
-    drawer.draw(rank, is_error, line);
+    if (!failures.take(rank, is_error, line)) drawer.draw(rank, is_error, line);
   };
   launch_options.on_start = [&](const std::vector<pid_t>&) { drawer.finish(); };
-  Places places(ranks);
-  places.attach(launch_options);
+  failures.attach(launch_options);
   const LaunchResult result = launch(launch_options);
   drawer.finish();
-  places.print_unless_well(result);
   if (form == DisplayForm::Json) print(result_json(result) + "\n");
-  if (!result.ok && result.signal == 0) complain("penstock: error: " + result.report());
-  return result.exit_code();
+  return failures.finish(result);
 }
 
 }  // namespace penstock::tool

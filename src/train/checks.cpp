@@ -1,0 +1,126 @@
+// Checks before ranks start.
+#include "train/assembly.h"
+#include "train/auto_plan.h"
+#include "train/optimizer.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/checkpoint.h>
+#include <penstock/train/checks.h>
+#include <penstock/value/microbatch.h>
+
+#include <ATen/ops/empty.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+int stages_of(const ParallelOptions& options) {
+  if (to_lower(options.schedule) == "auto") return options.pp * std::max(options.stages_per_rank, 1);
+  return checked_shape(options, options.schedule).stages();
+}
+
+// The directory, or the nearest above it that exists: there it would be made.
+void check_directory(const std::string& directory) {
+  fs::path path = fs::absolute(directory);
+  std::error_code error;
+  while (!fs::exists(path, error) && path.has_relative_path()) path = path.parent_path();
+  if (!fs::is_directory(path, error))
+    throw UsageError("checkpoints cannot be written to " + quote(directory, 200) + ": " +
+                         quote(path.string(), 200) + " is not a directory",
+                     {}, "use another directory for checkpoints");
+  if (access(path.c_str(), W_OK | X_OK) != 0)
+    throw UsageError("checkpoints cannot be written to " + quote(directory, 200) +
+                         ": no permission to write to " + quote(path.string(), 200),
+                     {}, "use another directory for checkpoints");
+}
+
+std::vector<CheckpointPlace> checkpoints_in(const std::string& directory) {
+  std::error_code error;
+  return fs::is_directory(directory, error) ? list_checkpoints(directory) : std::vector<CheckpointPlace>{};
+}
+
+// What the optimizer of a run will ask a checkpoint for.
+void add_optimizer_states(std::vector<Piece>& pieces, const OptimizerOptions& options) {
+  std::vector<NamedTensor> parameters;
+  for (const Piece& piece : pieces)
+    if (piece.local.requires_grad() && piece.local.numel() > 0)
+      parameters.push_back({piece.name, piece.local});
+  for (const Optimizer::State& state : Optimizer(parameters, options).states()) {
+    for (const NamedTensor& item : state.tensors) {
+      pieces.push_back(whole_piece(item.name, item.tensor, PieceKind::Optimizer));
+      pieces.back().state = state.kind;
+    }
+  }
+}
+
+//! `3 missing (a, b, …)`
+void add_titles(std::vector<std::string>& parts, const std::string& what, std::vector<std::string> titles) {
+  if (titles.empty()) return;
+  constexpr std::size_t shown = 3;
+  const std::string count = std::to_string(titles.size());
+  if (titles.size() > shown) {
+    titles.resize(shown);
+    titles.emplace_back("…");
+  }
+  parts.push_back(count + " " + what + " (" + join(titles, ", ") + ")");
+}
+
+void check_resume(const Model& model, const RunOptions& options, const std::vector<CheckpointPlace>& places) {
+  const auto newest = std::find_if(places.rbegin(), places.rend(),
+                                   [](const CheckpointPlace& place) { return place.complete; });
+  if (newest == places.rend())
+    throw UsageError(
+        "there is no complete checkpoint to resume from in " + quote(options.checkpoint.directory, 200), {},
+        "give the directory that the earlier run wrote to, or start without resuming");
+  std::vector<Piece> pieces = model.whole_state();
+  if (pieces.empty() || options.checkpoint.partly) return;
+  std::optional<Checkpoint> checkpoint;
+  try {
+    checkpoint.emplace(newest->path);
+  } catch (const Error&) {
+    return;  // damaged: the ranks look for an older one and say so
+  }
+  add_optimizer_states(pieces, options.optimizer);
+  const LoadReport report =
+      checkpoint->compare(pieces, {.allow_missing = true, .allow_extra = true, .allow_reshaped = true});
+  std::vector<std::string> parts;
+  add_titles(parts, "missing in it", report.missing);
+  add_titles(parts, "not in the model or optimizer", report.extra);
+  add_titles(parts, "of another shape", report.reshaped);
+  if (!parts.empty())
+    throw UsageError("the tensors of " + newest->path + " are not those of this run: " + join(parts, "; "),
+                     {}, "use the model and optimizer of the run that wrote it, or resume partly");
+}
+
+void check_checkpoints(const Model& model, const RunOptions& options) {
+  const CheckpointOptions& asked = options.checkpoint;
+  if (asked.directory.empty()) {
+    if (asked.resume) throw UsageError("resuming needs the directory of the checkpoints");
+    return;
+  }
+  if (asked.on_error == StoragePolicy::Stop) check_directory(asked.directory);
+  const std::vector<CheckpointPlace> places = checkpoints_in(asked.directory);
+  if (asked.resume) return check_resume(model, options, places);
+  if (std::any_of(places.begin(), places.end(), [](const CheckpointPlace& place) { return place.complete; }))
+    throw UsageError(quote(asked.directory, 200) + " holds checkpoints of an earlier run", {},
+                     "resume from the newest of them, or use another directory");
+}
+
+}  // namespace
+
+void check_before_start(Model& model, const RunOptions& options) {
+  check(options);
+  const Rows rows = rows_of(options, 0, 0);
+  model.check_rows(chunk_sizes(rows.end - rows.begin, options.parallel.microbatches));
+  model.cut(stages_of(options.parallel));
+  if (options.parallel.tp > 1) model.check_tensor_ranks(options.parallel.tp);
+  check_checkpoints(model, options);
+}
+
+}  // namespace penstock::train

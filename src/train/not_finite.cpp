@@ -12,7 +12,9 @@ Error find_not_finite(const Mesh& mesh, const Assembly& assembly, const Batch& b
                       double grad_norm) {
   assembly.watch->finite = true;
   for (const auto& [index, stage] : assembly.stages) stage->forget();
-  assembly.pipeline->eval({batch.args, batch.kwargs, batch.target});
+  // In training mode, in which it happened.
+  assembly.pipeline->eval(
+      {.args = batch.args, .kwargs = batch.kwargs, .target = batch.target, .keep_mode = true});
   assembly.watch->finite = false;
   // The order of a forward: microbatches one after the other, each through its stages.
   const std::int64_t none = std::numeric_limits<std::int64_t>::max();

@@ -35,8 +35,7 @@ void train(ps::World& world) {
 
   const ps::PipelineStage stage(module, rank, kRanks, torch::kCPU, world.group());
   ps::PipelineOptions options;
-  options.loss =
-      ps::tensor_loss([](const at::Tensor& y, const at::Tensor& t) { return torch::mse_loss(y, t); });
+  options.loss = torch::mse_loss;
   ps::Schedule1F1B schedule(stage, kMicrobatches, options);
 
   auto data = at::make_generator<at::CPUGeneratorImpl>(1);

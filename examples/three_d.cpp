@@ -70,7 +70,7 @@ void train_in_3d(ps::World& world, const std::vector<double>& alone) {
   const std::vector<ps::PipelineStage> stages{
       {ps::make_stage_module(gpt.ptr(), forward), stage, 2, at::kCPU, mesh.group("pp")}};
   ps::PipelineOptions options;
-  options.loss = ps::tensor_loss(loss_of);
+  options.loss = loss_of;
   options.loss_on_all_ranks = true;
   options.data_parallel = std::make_shared<ps::ReplicatedStages>(stages, mesh.group("dp"));
   ps::PipelineSchedule schedule(stages, "1F1B", kMicrobatches, options);

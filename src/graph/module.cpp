@@ -1,5 +1,6 @@
 // Runs a graph as a module would run, and says what does not fit before it does.
 #include "graph/node_observer.h"
+#include "value/tensor_content.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -26,6 +27,13 @@ Named named(const Graph& graph, const std::vector<at::Tensor>& tensors, Slot::Ki
   return found;
 }
 
+// Meta tensors get memory; their values are the caller's business.
+at::Tensor copy_on(const at::Tensor& tensor, c10::Device device) {
+  const at::Tensor copy =
+      tensor.is_meta() ? at::empty_like(tensor, tensor.options().device(device)) : tensor.detach().to(device);
+  return copy.set_requires_grad(tensor.requires_grad());
+}
+
 const SymbolRange* range_of(const Graph& graph, const std::string& symbol) {
   for (const SymbolRange& range : graph.symbols) {
     if (range.symbol == symbol) return &range;
@@ -43,14 +51,24 @@ GraphModule::GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::opti
   }
   if (!device_) return;
   for (at::Tensor& tensor : tensors_) {
-    if (tensor.device() == *device_) continue;
-    if (tensor.is_meta()) {  // memory now, values from the caller
-      tensor =
-          at::empty_like(tensor, tensor.options().device(*device_)).set_requires_grad(tensor.requires_grad());
-      continue;
-    }
-    tensor = tensor.detach().to(*device_).set_requires_grad(tensor.requires_grad());
+    if (tensor.device() != *device_) tensor = copy_on(tensor, *device_);
   }
+}
+
+void GraphModule::to(c10::Device device) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].device() == device) continue;
+    const at::Tensor moved = copy_on(tensors_[i], device);
+    if (graph_.slots[i].kind == Slot::Kind::Constant) {  // nobody else has a handle to a constant
+      tensors_[i] = moved;
+    } else {
+      TensorContent::move_to(tensors_[i], moved);
+    }
+  }
+  if (device_ == device) return;
+  device_ = device;
+  train_ = Interpreter(graph_, device_);
+  if (eval_) eval_.emplace(eval_graph(graph_), device_);
 }
 
 IValue GraphModule::forward(const Args& args, const Kwargs& kwargs) const {
@@ -112,7 +130,7 @@ std::vector<IValue> flatten_inputs(const Graph& graph, const Args& args, const K
   return std::move(flat.leaves);
 }
 
-void check_inputs(const Graph& graph, const std::vector<IValue>& leaves) {
+void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const std::string& size_hint) {
   std::vector<std::string> faults;
   std::map<std::string, std::pair<std::int64_t, std::string>> symbols;
   const std::vector<std::string> paths = graph.input_paths();
@@ -167,12 +185,15 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves) {
     }
   }
   if (faults.empty()) return;
-  throw ShapeError(join(faults, "; "), {},
-                   sizes_differ
-                       ? "the model was made for these sizes: pass microbatches of exactly that size, or "
-                         "export it with a dynamic batch"
-                   : out_of_range ? "pass microbatches of a size in that range, or export it with a wider one"
-                                  : "");
+  std::string hint;
+  if (sizes_differ) {
+    hint = !size_hint.empty() ? size_hint
+                              : "the model was made for these sizes: pass microbatches of exactly that size, "
+                                "or export it with a dynamic batch";
+  }
+  if (!sizes_differ && out_of_range)
+    hint = "pass microbatches of a size in that range, or export it with a wider one";
+  throw ShapeError(join(faults, "; "), {}, hint);
 }
 
 }  // namespace penstock

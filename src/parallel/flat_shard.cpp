@@ -2,7 +2,7 @@
 #include "parallel/flat_shard.h"
 
 #include "parallel/local_parts.h"
-#include "runtime/tensor_content.h"
+#include "value/tensor_content.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>

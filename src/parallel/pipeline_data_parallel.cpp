@@ -43,6 +43,9 @@ class ShardedStageModule final : public StageModule {
         "the stage's parameters are sharded on " + device_.str() + " and cannot go to " + device.str(), {},
         "move the module before it is sharded");
   }
+  void train(bool on) override { inner_->train(on); }
+  bool is_training() const override { return inner_->is_training(); }
+  std::function<void()> enter_eval() override { return inner_->enter_eval(); }
   std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
   std::vector<DeviceMesh> meshes() const override { return inner_->meshes(); }  // of empty ones too
 

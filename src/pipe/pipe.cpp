@@ -81,23 +81,34 @@ std::vector<std::string> Pipe::stage_modules(int stage) const {
 std::shared_ptr<GraphModule> Pipe::get_stage_module(int stage, std::optional<c10::Device> device) const {
   const Graph& graph = stage_graph(stage);
   auto& module = modules_[static_cast<std::size_t>(stage)];
-  if (module && !device) return module;
-  std::vector<at::Tensor> tensors = source_(graph.slots);
-  // Where stages share a parameter, each has a copy of its own, even in one process: the runtime sums the
-  // gradients.
-  for (const SharedSlot& shared : split_.shared) {
-    if (!shared.is_parameter || shared.stages.front() == stage) continue;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (graph.slots[i].names != shared.names) continue;
-      tensors[i] = tensors[i].detach().clone().set_requires_grad(tensors[i].requires_grad());
+  if (!module) {
+    std::vector<at::Tensor> tensors = source_(graph.slots);
+    // Where stages share a tensor, each has a copy of its own, even in one process: a stage can be moved
+    // alone, and the runtime sums the gradients of parameters.
+    for (const SharedSlot& shared : split_.shared) {
+      if (shared.stages.front() == stage) continue;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        if (graph.slots[i].names != shared.names) continue;
+        tensors[i] = tensors[i].detach().clone().set_requires_grad(tensors[i].requires_grad());
+      }
     }
+    module = std::make_shared<GraphModule>(graph, std::move(tensors));
+    module->train(training_);
   }
-  return module = std::make_shared<GraphModule>(graph, std::move(tensors), device);
+  if (device) module->to(*device);
+  return module;
+}
+
+void Pipe::train(bool on) {
+  training_ = on;
+  for (const auto& module : modules_) {
+    if (module) module->train(on);
+  }
 }
 
 IValue Pipe::forward(const Args& args, const Kwargs& kwargs) const {
   const std::vector<IValue> user = flatten_inputs(graph_, args, kwargs);
-  check_inputs(graph_, user);
+  check_inputs(graph_, user, size_hint_);
   std::vector<std::vector<IValue>> outputs;
   for (int s = 0; s < num_stages(); ++s) {
     std::vector<IValue> inputs;
@@ -177,7 +188,26 @@ Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, cons
     return tensors;
   };
   const std::vector<IValue> example = flatten_inputs(captured->graph, example_args, example_kwargs);
-  return {captured->graph, source, spec, std::move(options), example};
+  const bool dynamic = options.dynamic_batch;
+  Pipe pipe(captured->graph, source, spec, std::move(options), example);
+  if (!dynamic) {
+    pipe.size_hint_ =
+        "the model was captured for these sizes: pass microbatches of exactly that size, or capture it for "
+        "any number of rows with PipeOptions::dynamic_batch";
+  }
+  return pipe;
+}
+
+Pipe pipeline(const std::shared_ptr<StageModule>& module, const Args& example_args,
+              const Kwargs& example_kwargs, const SplitSpec& spec, PipeOptions options) {
+  const ForwardFunction forward = [module](const Args& args, const Kwargs& kwargs) {
+    return module->forward(args, kwargs).output;
+  };
+  ModelTensors tensors;
+  for (const NamedTensor& item : module->parameters())
+    tensors.parameters.emplace_back(item.name, item.tensor);
+  for (const NamedTensor& item : module->buffers()) tensors.buffers.emplace_back(item.name, item.tensor);
+  return pipeline_of(forward, tensors, example_args, example_kwargs, spec, std::move(options));
 }
 
 Pipe load_pt2(const std::string& file, const SplitSpec& spec, PipeOptions options,

@@ -182,8 +182,9 @@ ChunkSpec output_spec(const Graph& graph) {
 class PipeStage : public StageModule {
  public:
   PipeStage(std::shared_ptr<GraphModule> module, const StageLinks& links, std::size_t stage,
-            const Structure& args, std::set<std::string> keywords)
+            const Structure& args, std::set<std::string> keywords, std::string size_hint)
       : module_(std::move(module)),
+        size_hint_(std::move(size_hint)),
         feeds_(links.feeds[stage]),
         next_(links.next[stage]),
         sideways_(links.sideways[stage]),
@@ -211,7 +212,7 @@ class PipeStage : public StageModule {
     }
     std::vector<IValue> inputs;
     for (const Feed& feed : feeds_) inputs.push_back(input(feed, user, args, kwargs));
-    check_inputs(module_->graph(), inputs);
+    check_inputs(module_->graph(), inputs, size_hint_);
     std::vector<IValue> outputs = module_->run(std::move(inputs));
     StageResult result;
     const auto passed = [&](const Passed& what) {
@@ -231,11 +232,9 @@ class PipeStage : public StageModule {
   std::vector<NamedTensor> parameters() const override { return named(module_->named_parameters()); }
   std::vector<NamedTensor> buffers() const override { return named(module_->named_buffers()); }
 
-  void to(at::Device device) override {
-    const bool training = module_->is_training();
-    module_ = std::make_shared<GraphModule>(module_->graph(), module_->tensors(), device);
-    module_->train(training);
-  }
+  void to(at::Device device) override { module_->to(device); }
+  void train(bool on) override { module_->train(on); }
+  bool is_training() const override { return module_->is_training(); }
 
   std::optional<std::set<std::string>> keywords() const override { return keywords_; }
 
@@ -264,7 +263,8 @@ class PipeStage : public StageModule {
     return leaves[leaf.leaf];
   }
 
-  std::shared_ptr<GraphModule> module_;
+  std::shared_ptr<GraphModule> module_;  // the pipe's own
+  std::string size_hint_;
   std::vector<Feed> feeds_;
   std::vector<Passed> next_;
   std::vector<std::pair<std::string, Passed>> sideways_;
@@ -279,7 +279,8 @@ std::shared_ptr<StageModule> Pipe::stage_module(int stage) const {
   const Structure args = graph_.input_structure.children.empty() ? Structure{.kind = Structure::Kind::Tuple}
                                                                  : graph_.input_structure.children[0];
   return std::make_shared<PipeStage>(get_stage_module(stage), StageLinks(graph_, split_),
-                                     static_cast<std::size_t>(stage), args, model_keywords(graph_));
+                                     static_cast<std::size_t>(stage), args, model_keywords(graph_),
+                                     size_hint_);
 }
 
 PipelineStage Pipe::build_stage(int stage, at::Device device, const Group& group,

@@ -94,7 +94,7 @@ void compare_setups(const PipelineSetup& setup) {
   compare_fields(setup.group, fields_of(setup));
 }
 
-std::optional<std::set<std::string>> all_keywords(const PipelineSetup& setup) {
+void learn_from_all_ranks(PipelineSetup& setup) {
   bool any = false;
   c10::impl::GenericList mine(c10::AnyType::get());
   for (const PipelineStage& stage : setup.stages) {
@@ -103,14 +103,18 @@ std::optional<std::set<std::string>> all_keywords(const PipelineSetup& setup) {
     if (keywords)
       for (const std::string& name : *keywords) mine.push_back(c10::IValue(name));
   }
+  const bool loss = setup.local(setup.last_stage()) && setup.options.loss;
+  const c10::IValue told = c10::ivalue::Tuple::create({any ? c10::IValue() : c10::IValue(mine), loss});
   std::set<std::string> all;
-  for (const c10::IValue& theirs : setup.group.all_gather_object(any ? c10::IValue() : c10::IValue(mine))) {
-    any = any || theirs.isNone();
-    if (theirs.isNone()) continue;
-    for (const c10::IValue& name : theirs.toListRef()) all.insert(name.toStringRef());
+  setup.has_loss = false;
+  for (const c10::IValue& theirs : setup.group.all_gather_object(told)) {
+    const auto& facts = theirs.toTupleRef().elements();
+    setup.has_loss = setup.has_loss || facts[1].toBool();
+    any = any || facts[0].isNone();
+    if (facts[0].isNone()) continue;
+    for (const c10::IValue& name : facts[0].toListRef()) all.insert(name.toStringRef());
   }
-  if (any) return std::nullopt;
-  return all;
+  setup.keywords = any ? std::nullopt : std::optional(std::move(all));
 }
 
 void warm_up(const PipelineSetup& setup) {

@@ -5,8 +5,6 @@
 #include "runtime/setup.h"
 
 #include <cstdint>
-#include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +20,8 @@ SetupFields fields_of(const PipelineSetup& setup);
 void compare_fields(const Group& group, const SetupFields& mine);
 void compare_setups(const PipelineSetup& setup);
 
-//! What the stages of all ranks take; nothing if one takes whatever it is given.
-std::optional<std::set<std::string>> all_keywords(const PipelineSetup& setup);
+//! Fills in `keywords` and `has_loss`, which depend on the stages and options of all ranks.
+void learn_from_all_ranks(PipelineSetup& setup);
 
 //! Exchanges a byte between all ranks that the program lets talk to each other; CommError names the pair that
 //! cannot, on every rank.

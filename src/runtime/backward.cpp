@@ -24,28 +24,41 @@ struct Roots {
   variable_list grads;
 };
 
-std::string sizes_text(const Tensor& tensor) {
+void check_gradient(std::size_t output, at::SymIntArrayRef sizes, const Tensor& grad) {
+  if (grad.sym_sizes() == sizes) return;
   std::ostringstream text;
-  text << tensor.sizes();
-  return text.str();
+  text << "an output of shape " << sizes << " got a gradient of shape " << grad.sizes();
+  ErrorContext context;
+  context.tensor = "outputs[" + std::to_string(output) + "]";
+  throw ShapeError(text.str(), context);
+}
+
+void check_counts(std::size_t outputs, std::size_t grads) {
+  if (outputs == grads) return;
+  throw UsageError("backward of " + std::to_string(outputs) + " outputs got " + std::to_string(grads) +
+                   " gradients");
 }
 
 Roots roots_of(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grads) {
-  if (outputs.size() != grads.size()) {
-    throw UsageError("backward of " + std::to_string(outputs.size()) + " outputs got " +
-                     std::to_string(grads.size()) + " gradients");
-  }
+  check_counts(outputs.size(), grads.size());
   Roots roots;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!grads[i].defined() || !outputs[i].defined() || !outputs[i].requires_grad()) continue;
-    if (grads[i].sizes() != outputs[i].sizes()) {
-      ErrorContext context;
-      context.tensor = "outputs[" + std::to_string(i) + "]";
-      throw ShapeError(
-          "an output of shape " + sizes_text(outputs[i]) + " got a gradient of shape " + sizes_text(grads[i]),
-          context);
-    }
+    check_gradient(i, outputs[i].sym_sizes(), grads[i]);
     roots.edges.push_back(gradient_edge(outputs[i]));
+    roots.grads.push_back(grads[i]);
+  }
+  return roots;
+}
+
+Roots roots_of(const edge_list& outputs, const variable_list& grads) {
+  check_counts(outputs.size(), grads.size());
+  Roots roots;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!grads[i].defined()) continue;
+    check_gradient(i, outputs[i].function->input_metadata(outputs[i].input_nr).shape_as_dim_vector(),
+                   grads[i]);
+    roots.edges.push_back(outputs[i]);
     roots.grads.push_back(grads[i]);
   }
   return roots;
@@ -236,11 +249,7 @@ class GradsAside {
   std::vector<Tensor> before_;
 };
 
-}  // namespace
-
-std::vector<Tensor> backward_full(const std::vector<Tensor>& outputs, const std::vector<Tensor>& output_grads,
-                                  const std::vector<Tensor>& inputs) {
-  const Roots roots = roots_of(outputs, output_grads);
+std::vector<Tensor> run_full(const Roots& roots, const std::vector<Tensor>& inputs) {
   const Wanted wanted = wanted_of(inputs);
   if (roots.edges.empty()) return std::vector<Tensor>(inputs.size());
   GradsAside aside(inputs, wanted);
@@ -249,9 +258,7 @@ std::vector<Tensor> backward_full(const std::vector<Tensor>& outputs, const std:
   return spread(aside.take(), wanted, inputs);
 }
 
-InputBackward backward_input(const std::vector<Tensor>& outputs, const std::vector<Tensor>& output_grads,
-                             const std::vector<Tensor>& inputs) {
-  const Roots roots = roots_of(outputs, output_grads);
+InputBackward run_input(const Roots& roots, const std::vector<Tensor>& inputs) {
   const Wanted wanted = wanted_of(inputs);
   auto work = std::make_unique<WeightWork::Content>();
   GraphCut cut = find_cut(roots.edges, roots.grads, wanted.nodes);
@@ -267,13 +274,43 @@ InputBackward backward_input(const std::vector<Tensor>& outputs, const std::vect
   return result;
 }
 
+InputBackward run_with(const std::function<std::function<void()>()>& builder, const Roots& roots,
+                       const std::vector<Tensor>& inputs) {
+  InputBackward result;
+  result.input_grads = run_full(roots, inputs);
+  result.weights = WeightWork::of(builder());
+  return result;
+}
+
+}  // namespace
+
+std::vector<Tensor> backward_full(const std::vector<Tensor>& outputs, const std::vector<Tensor>& output_grads,
+                                  const std::vector<Tensor>& inputs) {
+  return run_full(roots_of(outputs, output_grads), inputs);
+}
+std::vector<Tensor> backward_full(const edge_list& outputs, const variable_list& output_grads,
+                                  const std::vector<Tensor>& inputs) {
+  return run_full(roots_of(outputs, output_grads), inputs);
+}
+
+InputBackward backward_input(const std::vector<Tensor>& outputs, const std::vector<Tensor>& output_grads,
+                             const std::vector<Tensor>& inputs) {
+  return run_input(roots_of(outputs, output_grads), inputs);
+}
+InputBackward backward_input(const edge_list& outputs, const variable_list& output_grads,
+                             const std::vector<Tensor>& inputs) {
+  return run_input(roots_of(outputs, output_grads), inputs);
+}
+
 InputBackward backward_input_with(const std::function<std::function<void()>()>& builder,
                                   const std::vector<Tensor>& outputs, const std::vector<Tensor>& output_grads,
                                   const std::vector<Tensor>& inputs) {
-  InputBackward result;
-  result.input_grads = backward_full(outputs, output_grads, inputs);
-  result.weights = WeightWork::of(builder());
-  return result;
+  return run_with(builder, roots_of(outputs, output_grads), inputs);
+}
+InputBackward backward_input_with(const std::function<std::function<void()>()>& builder,
+                                  const edge_list& outputs, const variable_list& output_grads,
+                                  const std::vector<Tensor>& inputs) {
+  return run_with(builder, roots_of(outputs, output_grads), inputs);
 }
 
 }  // namespace penstock

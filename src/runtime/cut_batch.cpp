@@ -1,11 +1,13 @@
-// Cutting: arguments for the first stage, keyword arguments for whoever takes them, targets for the last.
+// Splitting: arguments for the first stage, keyword arguments for whoever takes them, targets for the last.
 #include "runtime/cut_batch.h"
 
 #include "runtime/signature.h"
+#include "value/chunk_rules.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,7 +25,7 @@ void check_takers(const PipelineSetup& setup, const Kwargs& kwargs) {
   for (const auto& [name, value] : kwargs) {
     if (takes(setup.keywords, name)) continue;
     throw UsageError("no stage takes the keyword argument " + quote(name), {.rank = setup.rank},
-                     "a module takes keyword arguments with forward(const Args&, const Kwargs&)");
+                     detail::keywords_hint());
   }
 }
 
@@ -36,40 +38,43 @@ void add_kwargs(const Keywords& taken, const std::vector<Kwargs>& chunks, std::v
   }
 }
 
-void cut_kwargs(const PipelineSetup& setup, const StepInput& input, const std::vector<Kwargs>& shared,
-                StepBatch& batch) {
+// Every stage of this rank gets what it takes of the keyword arguments for all, and its own (by microbatch).
+void deal_kwargs(const PipelineSetup& setup, const std::vector<Kwargs>& shared,
+                 const std::map<StageId, std::vector<Kwargs>>& own, StepBatch& batch) {
   batch.kwargs.resize(static_cast<std::size_t>(setup.program.stages()));
   for (const PipelineStage& stage : setup.stages) {
     const Keywords taken = stage.module().keywords();
     std::vector<Kwargs>& to = batch.kwargs[static_cast<std::size_t>(stage.index().value)];
-    if (!input.kwargs.empty()) add_kwargs(taken, shared, to);
-    const auto own = input.stage_kwargs.find(stage.index());
-    if (own == input.stage_kwargs.end()) continue;
-    for (const auto& [name, value] : own->second) {
-      if (!takes(taken, name))
-        throw UsageError("the stage takes no keyword argument " + quote(name), {.stage = stage.index()});
+    if (!shared.empty()) add_kwargs(taken, shared, to);
+    const auto found = own.find(stage.index());
+    if (found == own.end()) continue;
+    for (const Kwargs& kwargs : found->second) {
+      for (const auto& [name, value] : kwargs) {
+        if (!takes(taken, name))
+          throw UsageError("the stage takes no keyword argument " + quote(name), {.stage = stage.index()},
+                           detail::keywords_hint());
+      }
     }
-    add_kwargs(taken, split_args_kwargs_into_chunks({}, own->second, setup.program.microbatches()).kwargs,
-               to);
+    add_kwargs(taken, found->second, to);
   }
 }
 
-void cut_target(const PipelineSetup& setup, const StepInput& input, bool train, StepBatch& batch) {
-  if (!setup.local(setup.last_stage()) || !setup.options.loss) return;
-  if (input.target.isNone()) {
-    if (!train || !setup.options.loss_needs_target) return;
-    throw UsageError("the rank of the last stage needs the target of the loss",
-                     {.rank = setup.rank, .stage = setup.last_stage()}, "give it as StepInput::target");
-  }
-  const int microbatches = setup.program.microbatches();
-  batch.targets = split_tree(input.target, microbatches, "target", setup.options.target_spec);
-  if (!input.loss_kwargs.empty())
-    batch.loss_kwargs = split_args_kwargs_into_chunks({}, input.loss_kwargs, microbatches).kwargs;
+bool wants_target(const PipelineSetup& setup, bool given, bool train) {
+  if (!setup.local(setup.last_stage()) || !setup.options.loss) return false;
+  if (given) return true;
+  if (!train || !setup.options.loss_needs_target) return false;
+  throw UsageError("the rank of the last stage needs the target of the loss",
+                   {.rank = setup.rank, .stage = setup.last_stage()}, "give it as StepInput::target");
 }
 
-std::uint64_t signature_of(const StepBatch& batch, std::size_t microbatch, bool train) {
+void check_given(const PipelineSetup& setup, bool any) {
+  if (!setup.local(StageId(0)) || any) return;
+  throw UsageError("the rank of the first stage was given no arguments",
+                   {.rank = setup.rank, .stage = StageId(0)});
+}
+
+std::uint64_t signature_of(const StepBatch& batch, std::size_t microbatch) {
   Signature signature;
-  signature.add(train ? std::uint64_t{1} : std::uint64_t{0});
   if (!batch.args.empty()) {
     for (const c10::IValue& arg : batch.args[microbatch]) signature.add(arg);
   }
@@ -81,6 +86,20 @@ std::uint64_t signature_of(const StepBatch& batch, std::size_t microbatch, bool 
   return signature.value();
 }
 
+void add_signatures(CutBatch& cut) {
+  for (std::size_t m = 0; m < cut.rows.size(); ++m) cut.signatures.push_back(signature_of(cut.batch, m));
+}
+
+template <class Item>
+const std::vector<Item>& checked(const PipelineSetup& setup, const std::vector<Item>& list,
+                                 const char* what) {
+  const auto microbatches = static_cast<std::size_t>(setup.program.microbatches());
+  if (list.empty() || list.size() == microbatches) return list;
+  throw UsageError("the " + std::string(what) + " of " + std::to_string(list.size()) +
+                       " microbatches were given to a schedule of " + std::to_string(microbatches),
+                   {.rank = setup.rank}, "Microbatches has one entry for each microbatch of the schedule");
+}
+
 }  // namespace
 
 CutBatch cut_batch(const PipelineSetup& setup, const StepInput& input, bool train) {
@@ -88,10 +107,7 @@ CutBatch cut_batch(const PipelineSetup& setup, const StepInput& input, bool trai
   const bool first = setup.local(StageId(0));
   CutBatch cut;
   check_takers(setup, input.kwargs);
-  if (first && input.args.empty() && input.kwargs.empty() && !input.stage_kwargs.contains(StageId(0))) {
-    throw UsageError("the rank of the first stage was given no arguments",
-                     {.rank = setup.rank, .stage = StageId(0)});
-  }
+  check_given(setup, !input.args.empty() || !input.kwargs.empty() || input.stage_kwargs.contains(StageId(0)));
   Chunks chunks;
   if (first || !input.kwargs.empty()) {
     chunks = split_args_kwargs_into_chunks(first ? input.args : Args(), input.kwargs, microbatches,
@@ -102,10 +118,47 @@ CutBatch cut_batch(const PipelineSetup& setup, const StepInput& input, bool trai
   cut.rows.assign(static_cast<std::size_t>(microbatches), 0);
   // A batch that is only replicated counts one row a microbatch.
   if (first) cut.rows = chunks.rows.empty() ? std::vector<std::int64_t>(cut.rows.size(), 1) : chunks.rows;
-  cut_kwargs(setup, input, chunks.kwargs, cut.batch);
-  cut_target(setup, input, train, cut.batch);
-  for (std::size_t m = 0; m < cut.rows.size(); ++m)
-    cut.signatures.push_back(signature_of(cut.batch, m, train));
+  if (input.kwargs.empty()) chunks.kwargs.clear();
+  std::map<StageId, std::vector<Kwargs>> own;
+  for (const PipelineStage& stage : setup.stages) {
+    const auto found = input.stage_kwargs.find(stage.index());
+    if (found != input.stage_kwargs.end())
+      own[stage.index()] = split_args_kwargs_into_chunks({}, found->second, microbatches).kwargs;
+  }
+  deal_kwargs(setup, chunks.kwargs, own, cut.batch);
+  if (wants_target(setup, !input.target.isNone(), train)) {
+    cut.batch.targets = split_tree(input.target, microbatches, "target", setup.options.target_spec);
+    if (!input.loss_kwargs.empty())
+      cut.batch.loss_kwargs = split_args_kwargs_into_chunks({}, input.loss_kwargs, microbatches).kwargs;
+  }
+  add_signatures(cut);
+  return cut;
+}
+
+CutBatch cut_batch(const PipelineSetup& setup, const Microbatches& input, bool train) {
+  const auto microbatches = static_cast<std::size_t>(setup.program.microbatches());
+  const bool first = setup.local(StageId(0));
+  CutBatch cut;
+  checked(setup, input.kwargs, "keyword arguments");
+  for (const Kwargs& kwargs : input.kwargs) check_takers(setup, kwargs);
+  check_given(setup, !input.args.empty() || !input.kwargs.empty() || input.stage_kwargs.contains(StageId(0)));
+  cut.rows.assign(microbatches, 0);
+  if (first) {
+    cut.batch.args = checked(setup, input.args, "arguments");
+    cut.batch.args.resize(microbatches);
+    for (std::size_t m = 0; m < microbatches; ++m) {
+      cut.rows[m] = count_rows(cut.batch.args[m], input.kwargs.empty() ? Kwargs() : input.kwargs[m],
+                               setup.options.args_spec, setup.options.kwargs_spec)
+                        .value_or(1);
+    }
+  }
+  for (const auto& [stage, kwargs] : input.stage_kwargs) checked(setup, kwargs, "keyword arguments");
+  deal_kwargs(setup, input.kwargs, input.stage_kwargs, cut.batch);
+  if (wants_target(setup, !input.targets.empty(), train)) {
+    cut.batch.targets = checked(setup, input.targets, "targets");
+    cut.batch.loss_kwargs = checked(setup, input.loss_kwargs, "loss arguments");
+  }
+  add_signatures(cut);
   return cut;
 }
 

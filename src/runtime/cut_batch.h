@@ -1,4 +1,4 @@
-// From a rank's part of the batch to its microbatches.
+// From what a rank was given of the batch to its microbatches.
 #pragma once
 
 #include "runtime/step_state.h"
@@ -13,10 +13,12 @@ namespace penstock {
 struct CutBatch {
   StepBatch batch;                        //!< without seeds
   std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
-  std::vector<std::uint64_t> signatures;  //!< of what this rank brings to each microbatch
+  std::vector<std::uint64_t> signatures;  //!< of what this rank has of each microbatch
 };
 
-//! UsageError for what is missing or has no taker; ShapeError for what cannot be cut.
+//! UsageError for what is missing or has no taker; ShapeError for what cannot be split.
 CutBatch cut_batch(const PipelineSetup& setup, const StepInput& input, bool train);
+//! The same for a batch that the caller has split; UsageError for a list with another number of microbatches.
+CutBatch cut_batch(const PipelineSetup& setup, const Microbatches& input, bool train);
 
 }  // namespace penstock

@@ -123,7 +123,7 @@ void name_skips(PipelineSetup& setup) {
     const auto keywords = to != nullptr ? to->module().keywords() : std::nullopt;
     if (keywords && !keywords->contains(skip.name)) {
       throw UsageError("the stage takes no keyword argument " + quote(skip.name), {.stage = skip.to},
-                       "give its module a forward(const Args&, const Kwargs&)");
+                       detail::keywords_hint());
     }
   }
 }
@@ -172,10 +172,6 @@ PipelineSetup make_setup(std::vector<PipelineStage> stages, Program program, Pip
   PipelineSetup setup{std::move(stages), std::move(program), std::move(options), given, Rank(given.rank())};
   place_stages(setup);
   name_skips(setup);
-  if (setup.program.has_backward() && setup.local(setup.last_stage()) && !setup.options.loss) {
-    throw UsageError("a schedule with backward needs a loss on the rank of the last stage",
-                     {.rank = setup.rank, .stage = setup.last_stage()}, "give PipelineOptions::loss");
-  }
   return setup;
 }
 

@@ -1,6 +1,8 @@
 // A pipeline and its steps.
 #include "runtime/agreement.h"
 #include "runtime/cut_batch.h"
+#include "runtime/first_inputs.h"
+#include "runtime/input_grads.h"
 #include "runtime/make_setup.h"
 #include "runtime/shared_parameters.h"
 #include "runtime/signature.h"
@@ -42,6 +44,22 @@ auto telling(const Group& group, Body&& body, const bool& common = false) {
   }
 }
 
+// All stages of a rank in evaluation mode, for as long as this lives.
+class EvalMode {
+ public:
+  explicit EvalMode(const std::vector<PipelineStage>& stages) {
+    for (const PipelineStage& stage : stages) restore_.push_back(stage.module().enter_eval());
+  }
+  ~EvalMode() {
+    for (auto restore = restore_.rbegin(); restore != restore_.rend(); ++restore) (*restore)();
+  }
+  EvalMode(const EvalMode&) = delete;
+  EvalMode& operator=(const EvalMode&) = delete;
+
+ private:
+  std::vector<std::function<void()>> restore_;
+};
+
 }  // namespace
 
 struct PipelineSchedule::Content {
@@ -53,13 +71,20 @@ struct PipelineSchedule::Content {
   // Only pipelines that agree get that far.
   static PipelineSetup own_group(PipelineSetup&& made) {
     compare_setups(made);
-    made.keywords = all_keywords(made);
+    learn_from_all_ranks(made);
     if (made.group.size() > 1) made.group = *made.group.split(0, made.group.rank());
     return std::move(made);
   }
 
-  StepResult run(const StepInput& input, bool train);
-  StepShapes shapes_of(const std::vector<StepNote>& notes);
+  // `Input` is StepInput or Microbatches.
+  template <class Input>
+  StepResult step(const Input& input);
+  template <class Input>
+  StepResult eval(const Input& input);
+  template <class Input>
+  StepResult run(const Input& input, bool train);
+  void check_static(const std::vector<StepNote>& notes, const StepBatch& batch);
+  StepShapes shapes_of(const std::vector<StepNote>& notes, bool train) const;
   const Program& program_for(bool train);
 
   PipelineSetup setup;
@@ -67,6 +92,7 @@ struct PipelineSchedule::Content {
   std::optional<Program> forward_only;
   FormBook known;
   std::vector<std::set<std::uint64_t>> known_of_rank;
+  FirstInputs first_inputs;  // of static shapes
   BufferPool pool;
   std::uint64_t steps = 0;
   bool failed = false;
@@ -79,33 +105,39 @@ const Program& PipelineSchedule::Content::program_for(bool train) {
   return *forward_only;
 }
 
-StepShapes PipelineSchedule::Content::shapes_of(const std::vector<StepNote>& notes) {
+void PipelineSchedule::Content::check_static(const std::vector<StepNote>& notes, const StepBatch& batch) {
+  if (setup.options.shapes != ShapeMode::Static || known.empty()) return;
+  for (std::size_t m = 0; m < notes.front().signatures.size(); ++m) {
+    for (std::size_t rank = 0; rank < notes.size(); ++rank) {
+      if (known_of_rank[rank].contains(notes[rank].signatures[m])) continue;
+      common_fault = true;
+      throw first_inputs.error(setup, batch, MicrobatchId(static_cast<std::int64_t>(m)));
+    }
+  }
+}
+
+StepShapes PipelineSchedule::Content::shapes_of(const std::vector<StepNote>& notes, bool train) const {
   StepShapes shapes;
   shapes.may_vary = setup.options.shapes == ShapeMode::Dynamic;
   const std::size_t microbatches = notes.front().signatures.size();
   for (std::size_t m = 0; m < microbatches; ++m) {
     Signature all;
+    all.add(train ? std::uint64_t{1} : std::uint64_t{0});  // without gradients, messages have another form
     for (const StepNote& note : notes) all.add(note.signatures[m]);
     shapes.signatures.push_back(all.value());
     shapes.forms_travel.push_back(shapes.may_vary || !known.knows(all.value()));
-    if (setup.options.shapes != ShapeMode::Static || known.empty() || known.knows(all.value())) continue;
-    std::string who;
-    for (std::size_t rank = 0; rank < notes.size(); ++rank) {
-      if (!known_of_rank[rank].contains(notes[rank].signatures[m])) who += " " + std::to_string(rank);
-    }
-    common_fault = true;
-    throw ShapeError(
-        "the shapes of the batch changed, and this pipeline's are static (inputs of rank" + who + ")",
-        {.microbatch = MicrobatchId(static_cast<std::int64_t>(m))},
-        "use ShapeMode::Inferred, which allows it");
   }
   return shapes;
 }
 
-StepResult PipelineSchedule::Content::run(const StepInput& input, bool train) {
+template <class Input>
+StepResult PipelineSchedule::Content::run(const Input& input, bool train) {
+  common_fault = false;
   CutBatch cut = cut_batch(setup, input, train);
   const std::vector<StepNote> notes = exchange_notes(setup, {steps, train, cut.signatures, cut.rows});
-  const StepShapes shapes = shapes_of(notes);
+  check_static(notes, cut.batch);
+  if (setup.options.shapes == ShapeMode::Static) first_inputs.keep(cut.batch, cut.rows.size());
+  const StepShapes shapes = shapes_of(notes, train);
   const auto& rows = notes[static_cast<std::size_t>(setup.rank_of(StageId(0)).value)].rows;
   std::vector<double> shares;
   const bool own_loss =
@@ -118,7 +150,8 @@ StepResult PipelineSchedule::Content::run(const StepInput& input, bool train) {
   }
 
   const Program& program = program_for(train);
-  Step step(setup, program, std::move(cut.batch), shapes, known, pool, steps);
+  Step step(setup, program, std::move(cut.batch), shapes, known, pool, steps,
+            input.return_outputs.value_or(setup.options.return_outputs));
   if (train && program.has_backward()) {
     shared.begin_step();
     try {
@@ -132,12 +165,57 @@ StepResult PipelineSchedule::Content::run(const StepInput& input, bool train) {
     const at::NoGradGuard no_grad;
     step.run();
   }
-  StepResult result = result_of(setup, program, step, input, shares);
+  StepResult result = result_of(setup, program, step, shares);
+  if (train && program.has_backward()) {
+    if (setup.options.input_grads) return_input_grads(setup, step.own_grads, input, result);
+    add_input_grads(step.own_grads);
+  }
   if (!shapes.may_vary) known.merge(std::move(step).learnt(), shapes.signatures);
   for (std::size_t rank = 0; rank < notes.size(); ++rank)
     known_of_rank[rank].insert(notes[rank].signatures.begin(), notes[rank].signatures.end());
   pool.trim();
   return result;
+}
+
+template <class Input>
+StepResult PipelineSchedule::Content::step(const Input& input) {
+  if (failed) {
+    throw UsageError("an earlier step of this pipeline failed", {.rank = setup.rank},
+                     "rebuild the world and make a new pipeline");
+  }
+  // Every rank knows it, so nothing has failed and nobody need be told.
+  if (setup.program.has_backward() && !setup.has_loss) {
+    throw UsageError(
+        "a step of " + setup.program.name() + " runs backward and needs a loss",
+        {.rank = setup.rank, .stage = setup.last_stage()},
+        "give PipelineOptions::loss on the rank of the last stage; to run forward only, call eval "
+        "or make a ForwardOnly schedule");
+  }
+  try {
+    const auto run_step = [&] {
+      if (!at::GradMode::is_enabled() && setup.program.has_backward()) {
+        throw UsageError("step needs gradients, and they are switched off here", {.rank = setup.rank},
+                         "call eval, or leave the no-grad scope");
+      }
+      return run(input, true);
+    };
+    StepResult result = telling(setup.group, run_step, common_fault);
+    ++steps;
+    return result;
+  } catch (...) {
+    failed = setup.group.size() > 1;
+    throw;
+  }
+}
+
+template <class Input>
+StepResult PipelineSchedule::Content::eval(const Input& input) {
+  const auto run_eval = [&] {
+    std::optional<EvalMode> mode;
+    if (!input.keep_mode) mode.emplace(setup.stages);
+    return run(input, false);
+  };
+  return telling(setup.group, run_eval, common_fault);
 }
 
 PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, std::string_view name, int microbatches,
@@ -179,39 +257,20 @@ PipelineSchedule& PipelineSchedule::operator=(PipelineSchedule&&) noexcept = def
 PipelineSchedule::~PipelineSchedule() = default;
 
 StepResult PipelineSchedule::step(const StepInput& input) {
-  Content& content = *content_;
-  if (content.failed) {
-    throw UsageError("an earlier step of this pipeline failed", {.rank = content.setup.rank},
-                     "rebuild the world and make a new pipeline");
-  }
-  try {
-    const auto run = [&] {
-      if (!at::GradMode::is_enabled() && content.setup.program.has_backward()) {
-        throw UsageError("step needs gradients, and they are switched off here", {.rank = content.setup.rank},
-                         "call eval, or leave the no-grad scope");
-      }
-      return content.run(input, true);
-    };
-    StepResult result = telling(content.setup.group, run, content.common_fault);
-    ++content.steps;
-    return result;
-  } catch (...) {
-    content.failed = content.setup.group.size() > 1;
-    throw;
-  }
+  return content_->step(input);
 }
-
-StepResult PipelineSchedule::step(Args args, c10::IValue target, Kwargs kwargs) {
-  return step(StepInput{std::move(args), std::move(kwargs), std::move(target)});
+StepResult PipelineSchedule::step_microbatches(const Microbatches& input) {
+  return content_->step(input);
 }
-
 StepResult PipelineSchedule::eval(const StepInput& input) {
-  return telling(
-      content_->setup.group, [&] { return content_->run(input, false); }, content_->common_fault);
+  return content_->eval(input);
+}
+StepResult PipelineSchedule::eval_microbatches(const Microbatches& input) {
+  return content_->eval(input);
 }
 
-StepResult PipelineSchedule::eval(Args args, c10::IValue target, Kwargs kwargs) {
-  return eval(StepInput{std::move(args), std::move(kwargs), std::move(target)});
+void PipelineSchedule::train(bool on) {
+  for (const PipelineStage& stage : content_->setup.stages) stage.module().train(on);
 }
 
 double PipelineSchedule::clip_grad_norm(double max_norm, double norm_type) {

@@ -21,6 +21,7 @@ struct PipelineSetup {
   std::vector<std::vector<std::string>> edge_skips{};  //!< the names that travel along each edge
   //! The keyword arguments that the stages of all ranks take; nothing if one takes whatever it is given.
   std::optional<std::set<std::string>> keywords{};
+  bool has_loss = false;  //!< the rank of the last stage has one
 
   const PipelineStage* stage(StageId index) const { return by_index[static_cast<std::size_t>(index.value)]; }
   Rank rank_of(StageId index) const { return program.placement().rank_of(index); }

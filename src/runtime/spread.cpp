@@ -128,10 +128,16 @@ at::Tensor gradient_part(const at::Tensor& grad, const at::Tensor& value) {
   return local_of(redistribute(whole, gradient_placements(placements_of(value))));
 }
 
-at::Tensor gradient_of_part(const at::Tensor& part, const at::Tensor& value) {
-  if (!is_dtensor(value)) return part;
+std::unique_ptr<const SentValue> SentValue::of(const at::Tensor& value) {
+  if (!is_dtensor(value)) return nullptr;
+  return std::make_unique<const SentValue>(
+      SentValue{mesh_of(value), placements_of(value), value.sizes().vec()});
+}
+
+at::Tensor gradient_of_part(const at::Tensor& part, const SentValue* value) {
+  if (value == nullptr) return part;
   const at::NoGradGuard no_grad;
-  return from_local(part, mesh_of(value), gradient_placements(placements_of(value)), value.sizes().vec());
+  return from_local(part, value->mesh, gradient_placements(value->placements), value->sizes);
 }
 
 }  // namespace penstock

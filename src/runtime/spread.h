@@ -1,15 +1,17 @@
 // Distributed tensors between stages. What travels is this rank's part and, in the message's form, all else:
 // placements, the mesh's axes, global sizes. The receiving stage puts them together on a mesh of its own.
-// Gradients need no form: they come back to the places of the value, whose stage still has it.
+// Gradients need no form: they come back in the placements of the value, which its stage still knows.
 #pragma once
 
 #include <penstock/runtime/stage.h>
+#include <penstock/tensor/mesh.h>
 #include <penstock/tensor/placement.h>
 #include <penstock/value/bytes.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,7 +44,19 @@ at::Tensor put_together(const at::Tensor& part, const SpreadForm& form, const Pi
 //! What is sent back for a value: the gradient's part of this rank, where the value is (whole where that is a
 //! partial sum). The gradient of a plain value is what it is.
 at::Tensor gradient_part(const at::Tensor& grad, const at::Tensor& value);
-//! The inverse, for the stage that gave the value.
-at::Tensor gradient_of_part(const at::Tensor& part, const at::Tensor& value);
+
+//! What is kept of a distributed value that was sent, so that the gradient that comes back can be put
+//! together.
+struct SentValue {
+  DeviceMesh mesh;
+  Placements placements;
+  std::vector<std::int64_t> sizes;
+
+  //! Null for a plain tensor.
+  static std::unique_ptr<const SentValue> of(const at::Tensor& value);
+};
+//! The inverse of `gradient_part`, for the stage that gave the value. The gradient of a plain value (null) is
+//! what it is.
+at::Tensor gradient_of_part(const at::Tensor& part, const SentValue* value);
 
 }  // namespace penstock

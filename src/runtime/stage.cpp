@@ -1,5 +1,5 @@
 // A stage at its set-up: checks its place and brings its module to its device.
-#include "runtime/tensor_content.h"
+#include "value/tensor_content.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>

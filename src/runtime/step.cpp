@@ -22,7 +22,7 @@ class ProfilerRange {
 }  // namespace
 
 Step::Step(const PipelineSetup& setup, const Program& program, StepBatch batch, StepShapes shapes,
-           const FormBook& known, BufferPool& pool, std::uint64_t number)
+           const FormBook& known, BufferPool& pool, std::uint64_t number, bool return_outputs)
     : setup_(setup),
       program_(program),
       batch_(std::move(batch)),
@@ -30,6 +30,7 @@ Step::Step(const PipelineSetup& setup, const Program& program, StepBatch batch, 
       mailbox_(setup.group, program.wiring().edges(), shapes_, known, pool),
       facts_(program),
       number_(number),
+      return_outputs_(return_outputs),
       passages_(static_cast<std::size_t>(program.stages())),
       weight_backwards_(static_cast<std::size_t>(program.stages()), 0) {
   const auto& custom = setup.options.custom;
@@ -39,10 +40,9 @@ Step::Step(const PipelineSetup& setup, const Program& program, StepBatch batch, 
   for (const PipelineStage& stage : setup.stages) {
     passages_[static_cast<std::size_t>(stage.index().value)].resize(microbatches);
     if (stage.is_last()) {
-      outputs.resize(microbatches);
+      if (return_outputs_) outputs.resize(microbatches);
       losses.resize(microbatches);
     }
-    if (stage.is_first()) own_input_grads.resize(microbatches);
   }
 }
 

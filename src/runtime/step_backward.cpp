@@ -6,49 +6,53 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full_like.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
 namespace penstock {
 
 void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
-                               std::vector<at::Tensor>& roots, std::vector<at::Tensor>& grads) {
-  const auto add = [&](const at::Tensor& output, const at::Tensor& grad) {
+                               edge_list& roots, variable_list& grads) {
+  const auto add = [&](const Edge& root, const at::Tensor& grad) {
     if (!grad.defined()) return;
     for (std::size_t i = 0; i < roots.size(); ++i) {
-      if (!roots[i].is_same(output)) continue;
+      if (roots[i] != root) continue;
       grads[i] = grads[i] + grad;
       return;
     }
-    roots.push_back(output);
+    roots.push_back(root);
     grads.push_back(grad);
   };
   // Where one value went to several stages, a dense backward meets the last of them first.
   const std::span<const int> edges = program_.wiring().out_of(stage);
   for (std::size_t e = edges.size(); e-- > 0;) {
     const Message message = mailbox_.take(edges[e], Way::Backward, microbatch);
-    const std::vector<at::Tensor>& outputs_of_edge = passage.outputs[e];
+    const std::vector<OutputRoot>& outputs_of_edge = passage.outputs[e];
     if (message.leaves.size() != outputs_of_edge.size()) {
       throw ShapeError(std::to_string(message.leaves.size()) + " gradients came back for " +
                        std::to_string(outputs_of_edge.size()) + " outputs");
     }
     for (std::size_t i = 0; i < outputs_of_edge.size(); ++i) {
-      if (message.leaves[i].isTensor())
-        add(outputs_of_edge[i], gradient_of_part(message.leaves[i].toTensor(), outputs_of_edge[i]));
+      if (!message.leaves[i].isTensor()) continue;
+      const OutputRoot& output = outputs_of_edge[i];
+      add(output.edge, gradient_of_part(message.leaves[i].toTensor(), output.distributed.get()));
     }
   }
-  if (passage.loss.defined()) {
+  if (passage.loss.defined() && passage.loss.requires_grad()) {
     const double seed = batch_.seeds[static_cast<std::size_t>(microbatch.value)];
-    add(passage.loss, at::full_like(passage.loss, seed).detach());
+    add(torch::autograd::impl::gradient_edge(passage.loss), at::full_like(passage.loss, seed).detach());
   }
 }
 
 void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
                                std::vector<at::Tensor> grads) {
-  auto next = grads.begin() + static_cast<std::ptrdiff_t>(passage.own_inputs);
-  if (passage.own_inputs > 0)
-    own_input_grads[static_cast<std::size_t>(microbatch.value)].assign(grads.begin(), next);
-  auto input = passage.inputs.begin() + static_cast<std::ptrdiff_t>(passage.own_inputs);
+  const std::size_t own = passage.own_inputs.size();
+  for (std::size_t i = 0; i < own; ++i) {
+    if (grads[i].defined()) own_grads.push_back({stage, microbatch, passage.own_inputs[i], grads[i]});
+  }
+  auto next = grads.begin() + static_cast<std::ptrdiff_t>(own);
+  auto input = passage.inputs.begin() + static_cast<std::ptrdiff_t>(own);
   for (const Passage::Source& source : passage.sources) {
     Message message;
     for (std::size_t i = 0; i < source.count; ++i, ++next, ++input) {
@@ -57,7 +61,6 @@ void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const Pas
     }
     mailbox_.put(source.edge, Way::Backward, microbatch, std::move(message));
   }
-  (void)stage;
 }
 
 void Step::before_weight_gradients(StageId stage) {

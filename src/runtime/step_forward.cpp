@@ -9,6 +9,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
 
 namespace penstock {
 namespace {
@@ -21,6 +24,13 @@ Args as_args(const c10::IValue& output) {
 
 c10::IValue as_tree(const Args& args) {
   return c10::ivalue::Tuple::create(args);
+}
+
+bool requires_grad(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() && value.toTensor().requires_grad();
+  if (!value.isTuple() && !value.isList() && !value.isGenericDict()) return false;
+  const std::vector<at::Tensor> tensors = tensors_of(value);
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.requires_grad(); });
 }
 
 // From the graph, and from its mesh.
@@ -75,24 +85,34 @@ void Step::end(const ForwardPart& part) {
   if (!program_.has_backward()) passage = {};
 }
 
-void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage, Args& args,
-                         Kwargs& kwargs) {
+// The caller's own values. Those that require a gradient are detached: the stage's backward ends there, and
+// what it finds is brought to the caller's tensors when the step is done.
+void Step::gather_own_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage,
+                             Args& args, Kwargs& kwargs) {
   const auto m = static_cast<std::size_t>(microbatch.value);
   const auto s = static_cast<std::size_t>(stage.index().value);
-  if (!batch_.kwargs[s].empty()) kwargs = batch_.kwargs[s][m];
+  const auto detached = [&](const at::Tensor& tensor) {
+    at::Tensor own = tensor.detach();
+    if (!tensor.requires_grad() || !program_.has_backward()) return own;
+    own.requires_grad_(true);
+    passage.inputs.push_back(own);
+    passage.own_inputs.push_back(tensor);
+    return own;
+  };
   if (stage.is_first()) {
     args = batch_.args[m];
-    for (c10::IValue& arg : args) {
-      arg = map_tensors(arg, [&](const at::Tensor& tensor) {
-        at::Tensor own = tensor.detach();
-        if (!setup_.options.input_grads || !tensor.requires_grad() || !program_.has_backward()) return own;
-        own.requires_grad_(true);
-        passage.inputs.push_back(own);
-        return own;
-      });
-    }
-    passage.own_inputs = passage.inputs.size();
+    for (c10::IValue& arg : args) arg = map_tensors(arg, detached);
   }
+  if (batch_.kwargs[s].empty()) return;
+  kwargs = batch_.kwargs[s][m];
+  for (auto& [name, value] : kwargs) {
+    if (requires_grad(value)) value = map_tensors(value, detached);
+  }
+}
+
+void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage, Args& args,
+                         Kwargs& kwargs) {
+  gather_own_inputs(stage, microbatch, passage, args, kwargs);
   for (const int edge : program_.wiring().into(stage.index())) {
     Message message = mailbox_.take(edge, Way::Forward, microbatch);
     for (std::size_t i = 0; i < message.spread.size(); ++i) {
@@ -127,12 +147,15 @@ void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, 
       parts.push_back(found->second);
     }
     FlatTree flat = flatten(c10::ivalue::Tuple::create(std::move(parts)));
-    std::vector<at::Tensor>& outputs_of_edge = passage.outputs.emplace_back();
+    std::vector<OutputRoot>& outputs_of_edge = passage.outputs.emplace_back();
     std::vector<std::optional<SpreadForm>> spread;
     for (std::size_t i = 0; i < flat.leaves.size(); ++i) {
       c10::IValue& leaf = flat.leaves[i];
       if (!leaf.isTensor() || !leaf.toTensor().defined()) continue;
-      if (leaf.toTensor().requires_grad()) outputs_of_edge.push_back(leaf.toTensor());
+      if (program_.has_backward() && leaf.toTensor().requires_grad()) {
+        outputs_of_edge.push_back(
+            {torch::autograd::impl::gradient_edge(leaf.toTensor()), SentValue::of(leaf.toTensor())});
+      }
       if (is_dtensor(leaf.toTensor())) {
         spread.resize(flat.leaves.size());
         spread[i] = SpreadForm::of(leaf.toTensor());
@@ -160,7 +183,7 @@ void Step::finish_last(MicrobatchId microbatch, Passage& passage, const c10::IVa
     losses[m] = passage.loss.detach();
     if (batch_.seeds[m] == 0) passage.loss = without_weight(passage.loss, output);
   }
-  if (setup_.options.return_outputs)
+  if (return_outputs_)
     outputs[m] = map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); });
 }
 

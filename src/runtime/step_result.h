@@ -8,9 +8,8 @@
 
 namespace penstock {
 
-//! Collects losses, outputs, gradients of the inputs and times. `shares` are the microbatches' parts of the
-//! batch's loss.
-StepResult result_of(const PipelineSetup& setup, const Program& program, Step& step, const StepInput& input,
+//! Collects losses, outputs and times. `shares` are the microbatches' parts of the batch's loss.
+StepResult result_of(const PipelineSetup& setup, const Program& program, Step& step,
                      const std::vector<double>& shares);
 
 double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shared, double max_norm,

@@ -2,6 +2,7 @@
 // throws.
 #pragma once
 
+#include "runtime/backward_work.h"
 #include "runtime/mailbox.h"
 #include "runtime/setup.h"
 #include "runtime/step_facts.h"
@@ -23,6 +24,20 @@ struct StepBatch {
   std::vector<double> seeds;  //!< what each microbatch's backward starts from
 };
 
+//! What is kept of an output until its gradient comes: where autograd continues. The output itself is freed
+//! as soon as it has been sent, unless the backward needs it.
+struct OutputRoot {
+  Edge edge;
+  std::unique_ptr<const SentValue> distributed;  //!< null for a plain tensor
+};
+
+//! The gradient of one of the caller's tensors, or of a microbatch's part of it.
+struct OwnGrad {
+  StageId stage;
+  MicrobatchId microbatch;
+  at::Tensor input, grad;
+};
+
 //! One microbatch on its way through one stage.
 struct Passage {
   //! A stretch of `inputs` that came along an edge.
@@ -31,10 +46,10 @@ struct Passage {
     std::size_t count;
   };
 
-  std::vector<at::Tensor> inputs;  //!< the leaves that need a gradient: the user's own, then edge by edge
-  std::size_t own_inputs = 0;
+  std::vector<at::Tensor> inputs;      //!< the leaves that need a gradient: the caller's, then edge by edge
+  std::vector<at::Tensor> own_inputs;  //!< what the first of them were detached from
   std::vector<Source> sources;
-  std::vector<std::vector<at::Tensor>> outputs;  //!< that need a gradient, for each edge out of the stage
+  std::vector<std::vector<OutputRoot>> outputs;  //!< that need a gradient, for each edge out of the stage
   at::Tensor loss;
   WeightWork weights;
 };
@@ -42,19 +57,18 @@ struct Passage {
 class Step {
  public:
   Step(const PipelineSetup& setup, const Program& program, StepBatch batch, StepShapes shapes,
-       const FormBook& known, BufferPool& pool, std::uint64_t number);
+       const FormBook& known, BufferPool& pool, std::uint64_t number, bool return_outputs);
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
 
   //! Runs this rank's actions.
   void run();
 
-  std::vector<at::Tensor> losses;                        //!< of the last stage, by microbatch
-  std::vector<c10::IValue> outputs;                      //!< of the last stage, by microbatch
-  std::vector<std::vector<at::Tensor>> own_input_grads;  //!< of the first stage, by microbatch
+  std::vector<at::Tensor> losses;    //!< of the last stage, by microbatch
+  std::vector<c10::IValue> outputs;  //!< of the last stage, by microbatch; empty if not asked for
+  std::vector<OwnGrad> own_grads;    //!< in the order in which they were computed
   std::vector<TimedAction> times;
   FormBook learnt() && { return std::move(mailbox_).learnt(); }
-  const StepBatch& batch() const { return batch_; }
 
  private:
   void run_action(const Action& action);
@@ -77,6 +91,8 @@ class Step {
   void end(const ForwardPart& part);
   void gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage, Args& args,
                      Kwargs& kwargs);
+  void gather_own_inputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage, Args& args,
+                         Kwargs& kwargs);
   void deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, Passage& passage,
                        const StageResult& result);
   void finish_last(MicrobatchId microbatch, Passage& passage, const c10::IValue& output);
@@ -85,15 +101,16 @@ class Step {
     StageId stage;
     MicrobatchId microbatch;
     bool whole;  // B; else I
-    std::vector<at::Tensor> roots{}, grads{};
+    edge_list roots{};
+    variable_list grads{};
     InputBackward result{};
   };
   BackwardPart begin_backward(const Action& action);
   void run(BackwardPart& part);
   void end(BackwardPart& part);
   void backward_weight(StageId stage, MicrobatchId microbatch);
-  void gather_output_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
-                           std::vector<at::Tensor>& roots, std::vector<at::Tensor>& grads);
+  void gather_output_grads(StageId stage, MicrobatchId microbatch, const Passage& passage, edge_list& roots,
+                           variable_list& grads);
   void deliver_input_grads(StageId stage, MicrobatchId microbatch, const Passage& passage,
                            std::vector<at::Tensor> grads);
   void before_weight_gradients(StageId stage);
@@ -118,6 +135,7 @@ class Step {
   Mailbox mailbox_;
   StepFacts facts_;
   std::uint64_t number_;
+  bool return_outputs_;
   std::vector<std::vector<Passage>> passages_;  // by stage index; empty for other ranks' stages
   std::vector<int> weight_backwards_;           // by stage index: how many have run
   std::chrono::steady_clock::time_point started_;

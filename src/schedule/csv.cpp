@@ -4,6 +4,7 @@
 #include <penstock/schedule/csv.h>
 
 #include <algorithm>
+#include <fstream>
 #include <istream>
 #include <ostream>
 #include <set>
@@ -227,6 +228,22 @@ ScheduleFile read_csv(std::istream& in, const CsvOptions& options) {
   ScheduleFile file = read_csv(in, problems, options);
   if (has_errors(problems)) throw ParseError("this is no schedule:\n" + to_text(problems));
   return file;
+}
+
+ScheduleFile read_csv(const std::filesystem::path& file, const CsvOptions& options) {
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  if (!std::filesystem::is_regular_file(status)) {
+    throw UsageError(quote(file.string()) +
+                     (std::filesystem::exists(status) ? " is not a regular file" : " does not exist"));
+  }
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw UsageError(quote(file.string()) + " cannot be read");
+  Diagnostics problems;
+  ScheduleFile table = read_csv(in, problems, options);
+  if (has_errors(problems))
+    throw ParseError(quote(file.string()) + " is not a valid schedule:\n" + to_text(problems));
+  return table;
 }
 
 }  // namespace penstock

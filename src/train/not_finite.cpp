@@ -58,7 +58,9 @@ std::optional<Located> search(const Assembly& assembly, const Batch& batch, std:
   watch.losses = 0;
   watch.loss.reset();
   for (const auto& [index, stage] : assembly.stages) stage->forget();
-  assembly.pipeline->eval({batch.args, batch.kwargs, batch.target});
+  // In training mode, in which it happened.
+  assembly.pipeline->eval(
+      {.args = batch.args, .kwargs = batch.kwargs, .target = batch.target, .keep_mode = true});
   watch.finite = false;
   const Program& program = assembly.pipeline->program();
   std::optional<Located> first;

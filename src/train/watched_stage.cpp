@@ -150,11 +150,6 @@ LossFunction watched_loss(LossFunction loss, LossReduction reduction, std::share
   };
 }
 
-void WatchedStage::to(at::Device device) {
-  if (!device.is_cpu())
-    inner_->to(device);  // everything is made on the CPU, and a graph module would be made anew
-}
-
 void WatchedStage::forget() {
   forwards_ = 0;
   first_bad_.reset();

@@ -42,7 +42,10 @@ class WatchedStage : public StageModule {
   StageResult forward(const Args& args, const Kwargs& kwargs) override;
   std::vector<NamedTensor> parameters() const override { return inner_->parameters(); }
   std::vector<NamedTensor> buffers() const override { return inner_->buffers(); }
-  void to(at::Device device) override;
+  void to(at::Device device) override { inner_->to(device); }
+  void train(bool on) override { inner_->train(on); }
+  bool is_training() const override { return inner_->is_training(); }
+  std::function<void()> enter_eval() override { return inner_->enter_eval(); }
   std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
 
   //! Begins to count forwards anew.

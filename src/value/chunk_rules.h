@@ -15,6 +15,11 @@ using LeafRule = std::variant<TensorChunkSpec, Replicate, Reducer>;
 std::vector<LeafRule> leaf_rules(const FlatTree& tree, const std::optional<ChunkSpec>& spec,
                                  const std::string& root);
 
+//! The rows of what would be split first; nothing if all is replicated.
+std::optional<std::int64_t> count_rows(const Args& args, const Kwargs& kwargs,
+                                       const std::optional<ChunkSpec>& args_spec,
+                                       const std::optional<ChunkSpec>& kwargs_spec);
+
 //! The registered splitter of the value's type; null if it has none.
 const Splitter* find_splitter(const c10::IValue& value);
 

@@ -89,7 +89,7 @@ class Splitting {
     std::vector<Cut> cuts;
     for (std::size_t i = 0; i < rules.size(); ++i) {
       cuts.push_back(measure(flat.leaves[i], rules[i], paths[i]));
-      if (cuts.back().rows) judge(flat.leaves[i], cuts.back(), paths[i]);
+      if (cuts.back().rows) judge(flat.leaves[i], cuts.back(), paths[i], spec.has_value());
     }
     trees_.push_back({std::move(flat), std::move(cuts)});
   }
@@ -98,7 +98,10 @@ class Splitting {
     if (faults_.empty()) return;
     throw ShapeError(
         "the batch cannot be cut into " + std::to_string(chunks_) + " microbatches: " + join(faults_, "; "),
-        {}, "use fewer microbatches, another dim, or Replicate for what has no rows");
+        {},
+        rows_differ_ ? "a chunk spec says how tensors of different row counts are split: each on its own "
+                       "(TensorChunkSpec) or not at all (Replicate)"
+                     : "use fewer microbatches, another dim, or Replicate for what has no rows");
   }
 
   std::vector<IValue> cut(std::size_t which) const {
@@ -122,27 +125,35 @@ class Splitting {
     std::vector<Cut> cuts;
   };
 
-  void judge(const IValue& leaf, const Cut& cut, const std::string& path) {
-    if (!rows_) {
-      rows_ = cut.rows;
-      first_ = path + " with " + measure_text(leaf, cut);
-    }
-    if (*cut.rows < chunks_) {
+  void judge(const IValue& leaf, const Cut& cut, const std::string& path, bool has_spec) {
+    if (*cut.rows < chunks_)
       faults_.push_back(path + " has only " + measure_text(leaf, cut));
-    } else if (*cut.rows != *rows_) {
-      faults_.push_back(path + " has " + measure_text(leaf, cut) + ", which disagrees with " + first_);
-    } else if (chunk_rows_.empty()) {
+    else if (chunk_rows_.empty())
       chunk_rows_ = rows_of_chunks(leaf, cut, chunks_, path);
+    if (has_spec) return;
+    if (!common_rows_) {
+      common_rows_ = cut.rows;
+      first_ = path + " with " + measure_text(leaf, cut);
+    } else if (*cut.rows >= chunks_ && *cut.rows != *common_rows_) {
+      faults_.push_back(path + " has " + measure_text(leaf, cut) + ", which disagrees with " + first_);
+      rows_differ_ = true;
     }
   }
 
   int chunks_;
   std::vector<Tree> trees_;
-  std::optional<std::int64_t> rows_;
-  std::vector<std::int64_t> chunk_rows_;  // of the first leaf that is cut
+  std::vector<std::int64_t> chunk_rows_;     // of the first leaf that is split
+  std::optional<std::int64_t> common_rows_;  // of what no spec covers
   std::string first_;
   std::vector<std::string> faults_;
+  bool rows_differ_ = false;
 };
+
+c10::impl::GenericDict as_dict(const Kwargs& kwargs) {
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [name, value] : kwargs) dict.insert(name, value);
+  return dict;
+}
 
 }  // namespace
 
@@ -160,14 +171,22 @@ std::vector<IValue> split_tree(const IValue& tree, int chunks, const std::string
   return splitting.cut(0);
 }
 
+std::optional<std::int64_t> count_rows(const Args& args, const Kwargs& kwargs,
+                                       const std::optional<ChunkSpec>& args_spec,
+                                       const std::optional<ChunkSpec>& kwargs_spec) {
+  Splitting whole(1);
+  whole.add(c10::ivalue::Tuple::create(args), "args", args_spec);
+  whole.add(as_dict(kwargs), "kwargs", kwargs_spec);
+  const std::vector<std::int64_t> rows = whole.rows();
+  return rows.empty() ? std::nullopt : std::optional(rows.front());
+}
+
 Chunks split_args_kwargs_into_chunks(const Args& args, const Kwargs& kwargs, int chunks,
                                      const std::optional<ChunkSpec>& args_spec,
                                      const std::optional<ChunkSpec>& kwargs_spec) {
-  c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
-  for (const auto& [name, value] : kwargs) dict.insert(name, value);
   Splitting splitting(chunks);
   splitting.add(c10::ivalue::Tuple::create(args), "args", args_spec);
-  splitting.add(dict, "kwargs", kwargs_spec);
+  splitting.add(as_dict(kwargs), "kwargs", kwargs_spec);
   splitting.check();
 
   Chunks result;

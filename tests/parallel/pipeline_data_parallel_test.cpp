@@ -243,6 +243,27 @@ TEST_P(EverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
   }
 }
 
+// Dropout is off in `eval`, also behind the wrapper of a sharded stage.
+TEST_P(EverySchedule, EvaluatesInEvaluationMode) {
+  at::set_num_threads(1);
+  const Model model = mlp();
+  const StepInput batch = model.batch(16);
+  const auto dense = model.make(2);
+  for (const auto& module : dense) module->eval();
+  const at::Tensor expected =
+      dense[1]->forward({dense[0]->forward(batch.args, {}).output}, {}).output.toTensor().detach();
+  run_thread_ranks(4, [&](World& world) {
+    const Place place(world.group(), 2);
+    const Parallel parallel(model, place, ScheduleKind::OneFOneB, 1, GetParam());
+    PipelineSchedule pipeline(parallel.stages, ScheduleKind::OneFOneB, 4, options_of(model, parallel, place));
+    const StepResult result = pipeline.eval(part_of(batch, place.replica, 2));
+    CHECK_THAT(parallel.stages.front().is_training());
+    if (place.pipeline.rank() == 1)
+      expect_near("output", result.outputs.toTensor(),
+                  expected.chunk(2)[static_cast<std::size_t>(place.replica)], 1e-5);
+  });
+}
+
 TEST_P(EverySchedule, StateSurvivesAThrow) {
   const Model model = mlp();
   const DenseRun dense = run_dense(model, 2, 4, 16, 1, kSeed, 2);

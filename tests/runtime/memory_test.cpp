@@ -10,6 +10,12 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
 
 namespace penstock::test {
 namespace {
@@ -66,6 +72,47 @@ TEST(AStep, KeepsAsManyInputsAsTheScheduleHasInFlight) {
   EXPECT_EQ(promised, 1);
   EXPECT_EQ(most_inputs_alive(ScheduleKind::GPipe, 8, promised), 8);
   EXPECT_EQ(promised, 8);
+}
+
+// A linear layer's backward needs its input and weight, but not its output: once that is sent, only the
+// gradient edge is kept. The first backward of a GPipe stage comes when all outputs have arrived at the next
+// stage, so that by then all must be gone (a send is freed by another thread, shortly after it ends).
+TEST(AStep, FreesOutputsThatWereSentUntilTheirBackward) {
+  constexpr int microbatches = 6;
+  constexpr std::int64_t width = 160;  // more bytes than sends that are freed many at a time
+  for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::LoopedBFS}) {
+    run_thread_ranks(2, [&](World& world) {
+      using Storage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+      std::vector<Storage> sent;
+      const int rank = world.rank().value;
+      const auto owner = std::make_shared<torch::nn::LinearImpl>(width, width);
+      const auto module = make_stage_module(owner, [&sent, owner](const Args& args, const Kwargs&) {
+        const at::Tensor y = owner->forward(args[0].toTensor());
+        sent.emplace_back(y.storage().getWeakStorageImpl());
+        return StageResult(y);
+      });
+      const auto alive = [&] {
+        return std::count_if(sent.begin(), sent.end(), [](const Storage& s) { return !s.expired(); });
+      };
+      PipelineOptions options;
+      options.loss = [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().mean(); };
+      bool first = true;
+      if (rank == 0) {
+        options.custom[ActionKind::Backward] = [&](const Action&, const std::function<void()>& usual) {
+          const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+          while (first && alive() > 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+          if (std::exchange(first, false)) CHECK_SAME(alive(), 0);
+          usual();
+        };
+      }
+      PipelineSchedule pipeline(PipelineStage(module, rank, 2, at::kCPU, world.group()), kind, microbatches,
+                                options);
+      const at::Tensor x = at::ones({microbatches * width, width});
+      pipeline.step({x}, x);
+      CHECK_SAME(sent.size(), std::size_t{microbatches});
+      CHECK_THAT(owner->weight.grad().defined());
+    });
+  }
 }
 
 TEST(Profiles, AreMeansWithoutTheFirst) {

@@ -87,6 +87,9 @@ struct Sent : StageModule {
   std::vector<NamedTensor> parameters() const override { return {}; }
   std::vector<NamedTensor> buffers() const override { return {}; }
   void to(at::Device device) override { places.push_back(device); }
+  void train(bool on) override { training = on; }
+  bool is_training() const override { return training; }
+  bool training = true;
   std::vector<at::Device> places;
 };
 

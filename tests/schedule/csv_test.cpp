@@ -6,7 +6,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 namespace penstock {
@@ -83,6 +86,30 @@ TEST(Csv, HugeRowsAndBinaryJunkAreProblemsNotCrashes) {
   EXPECT_LE(problems.size(), 1'002U);  // the first thousand, and how many more
   EXPECT_THAT(problems.back().message, HasSubstr("more"));
   EXPECT_FALSE(problems_of(std::string(1000, '\0')).empty());
+}
+
+TEST(Csv, IsReadFromAPath) {
+  const auto folder = std::filesystem::temp_directory_path() / ("penstock_csv_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const Schedule schedule = make_schedule("1F1B", {2, 1, 4});
+  const auto good = folder / "good.csv", bad = folder / "bad.csv";
+  std::ofstream(good) << to_csv(schedule);
+  std::ofstream(bad) << "0F0,0X1\n";
+  EXPECT_EQ(read_csv(good).schedule().ranks, schedule.ranks);
+  EXPECT_EQ(read_csv(good.string()).microbatches, 4);
+  EXPECT_EQ(read_csv(good, {.microbatches = 5}).microbatches, 5);
+  const auto message = [](const std::filesystem::path& file) -> std::string {
+    try {
+      read_csv(file);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "read";
+  };
+  EXPECT_THAT(message(bad), testing::AllOf(HasSubstr("bad.csv"), HasSubstr("row 1, column 2")));
+  EXPECT_THAT(message(folder), HasSubstr("is not a regular file"));
+  EXPECT_THAT(message(folder / "none.csv"), HasSubstr("does not exist"));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

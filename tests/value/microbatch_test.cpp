@@ -102,15 +102,43 @@ TEST(Split, one_error_names_every_tensor_that_does_not_fit) {
                     HasSubstr("kwargs.y has only 2 rows in dim 0 (shape [2, 9])")));
   const std::string differ = message_of<ShapeError>([] {
     split_args_kwargs_into_chunks(
-        {torch::ones({8}), dict({{"m", torch::ones({3, 10})}}), torch::ones({8, 1})}, {}, 4,
-        ChunkSpec::dims({0, 1, 0}));
+        {torch::ones({8}), dict({{"m", torch::ones({10, 3})}}), torch::ones({8, 1})}, {}, 4);
   });
   EXPECT_THAT(differ,
-              AllOf(HasSubstr("args[1].m has 10 rows in dim 1 (shape [3, 10]), which disagrees with args[0] "
+              AllOf(HasSubstr("args[1].m has 10 rows in dim 0 (shape [10, 3]), which disagrees with args[0] "
                               "with 8 rows in dim 0 (shape [8])"),
-                    Not(HasSubstr("args[2]"))));
+                    HasSubstr("a chunk spec says"), Not(HasSubstr("args[2]"))));
   EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 0), UsageError);
   EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 2, ChunkSpec::dims({1})), ShapeError);
+}
+
+TEST(Split, what_a_spec_covers_is_split_each_on_its_own) {
+  const at::Tensor x = torch::randn({128, 2}), y = torch::randn({256, 3}), z = torch::randn({4, 512});
+  const Chunks got = split_args_kwargs_into_chunks({x, y}, {{"z", z}}, 2, ChunkSpec::dims({0, 0}),
+                                                   ChunkSpec::named_dims({{"z", 1}}));
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(got.args[i][0].toTensor().equal(torch::tensor_split(x, 2)[i]));
+    EXPECT_TRUE(got.args[i][1].toTensor().equal(torch::tensor_split(y, 2)[i]));
+    EXPECT_TRUE(got.kwargs[i].at("z").toTensor().equal(torch::tensor_split(z, 2, 1)[i]));
+  }
+  EXPECT_EQ(got.rows, (std::vector<std::int64_t>{64, 64}));  // of the first
+  // Uneven counts keep each tensor's own sizes; what no spec covers must agree among itself.
+  const Chunks uneven = split_args_kwargs_into_chunks({torch::ones({10}), torch::ones({7})},
+                                                      {{"a", torch::ones({5})}, {"b", torch::ones({5})}}, 3,
+                                                      ChunkSpec(TensorChunkSpec{}));
+  EXPECT_EQ(uneven.args[1][0].toTensor().size(0), 3);
+  EXPECT_EQ(uneven.args[1][1].toTensor().size(0), 2);
+  EXPECT_EQ(uneven.kwargs[0].at("a").toTensor().size(0), 2);
+  EXPECT_THAT(message_of<ShapeError>([] {
+                split_args_kwargs_into_chunks({torch::ones({10})},
+                                              {{"a", torch::ones({5})}, {"b", torch::ones({6})}}, 3,
+                                              ChunkSpec(TensorChunkSpec{}));
+              }),
+              AllOf(HasSubstr("kwargs.b has 6 rows"), HasSubstr("disagrees with kwargs.a")));
+  // Too few rows are an error in any case.
+  EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({10}), torch::ones({2})}, {}, 3,
+                                             ChunkSpec(TensorChunkSpec{})),
+               ShapeError);
 }
 
 TEST(Split, a_spec_that_does_not_fit_is_refused_with_its_place) {

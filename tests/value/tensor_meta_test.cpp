@@ -121,6 +121,12 @@ TEST(Validate, a_tree_by_structure_and_place) {
               HasSubstr("args has the structure *, expected ({mask: *}, *)"));
 }
 
+TEST(TreeMeta, of_arguments_is_that_of_a_tuple) {
+  const std::vector<c10::IValue> args{torch::ones({2, 3}), 4};
+  EXPECT_EQ(TreeMeta::of(args), TreeMeta::of(c10::ivalue::Tuple::create(args)));
+  EXPECT_EQ(TreeMeta::of({torch::ones({2})}), TreeMeta::of(torch::ones({2})));  // braces: one value
+}
+
 TEST(TensorMeta, refuses_what_has_none) {
   EXPECT_THROW(TensorMeta::of(at::Tensor()), UsageError);
   EXPECT_THROW(TensorMeta::of(torch::ones({2, 2}).to_sparse()), UsageError);

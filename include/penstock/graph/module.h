@@ -25,6 +25,11 @@ class GraphModule {
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   const std::optional<c10::Device>& device() const { return device_; }
 
+  //! Moves parameters and buffers in place: whoever holds one holds the moved tensor. Meta tensors get
+  //! memory without values. From now on operators that were recorded with a device of their own run on this
+  //! one.
+  void to(c10::Device device);
+
   //! Runs the graph on arguments of the structure that it was made with. ShapeError names every input whose
   //! sizes or dtype the graph was not made for.
   c10::IValue forward(const Args& args, const Kwargs& kwargs = {}) const;
@@ -52,8 +57,9 @@ class GraphModule {
 };
 
 //! ShapeError with every input leaf that does not fit: another dtype, another fixed size, two values for one
-//! symbol, or a symbol out of its range.
-void check_inputs(const Graph& graph, const std::vector<c10::IValue>& leaves);
+//! symbol, or a symbol out of its range. `size_hint` replaces the hint for fixed sizes that differ.
+void check_inputs(const Graph& graph, const std::vector<c10::IValue>& leaves,
+                  const std::string& size_hint = {});
 
 //! The leaves of the arguments, in the order of `graph.inputs`; UsageError if their structure is another one.
 std::vector<c10::IValue> flatten_inputs(const Graph& graph, const Args& args, const Kwargs& kwargs);

@@ -72,9 +72,17 @@ class Pipe {
   //! The nodes before which the graph was cut.
   const Cuts& cuts() const { return cuts_; }
 
-  //! The stage with its tensors, loaded on the first call. Parameters keep their names in the whole model.
+  //! The stage with its tensors, loaded on the first call and the same object ever after: what is switched,
+  //! sharded or moved here is what `stage_module` and `build_stage` run. With a device, it is moved there.
+  //! Parameters keep their names in the whole model.
   std::shared_ptr<GraphModule> get_stage_module(int stage,
                                                 std::optional<c10::Device> device = std::nullopt) const;
+
+  //! Switches all stages between training mode, as recorded, and evaluation mode (GraphModule::train); those
+  //! that are loaded later start in it.
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool is_training() const { return training_; }
 
   //! The stage as the runtime runs it: its arguments are what the stage before gives, or for the first stage
   //! the model's positional ones; keyword arguments of the model are taken by the stages that read them.
@@ -109,6 +117,11 @@ class Pipe {
   Cuts cuts_;
   SplitGraph split_;
   mutable std::vector<std::shared_ptr<GraphModule>> modules_;
+  bool training_ = true;
+  std::string size_hint_;  // of inputs whose sizes the graph was not made for
+
+  friend Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, const Args& example_args,
+                          const Kwargs& example_kwargs, const SplitSpec& spec, PipeOptions options);
 };
 
 //! The names and tensors of a module; a tensor that stands under several names is listed with each.
@@ -118,6 +131,11 @@ ModelTensors model_tensors(const torch::nn::Module& module);
 Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, const Args& example_args,
                  const Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
                  PipeOptions options = {});
+
+//! The same for a stage module, for example `make_stage_module(module, {"x", "mask"})`, whose forward takes
+//! keyword arguments by these names.
+Pipe pipeline(const std::shared_ptr<StageModule>& module, const Args& example_args,
+              const Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{}, PipeOptions options = {});
 
 //! The same for a torch::nn module. Its forward may take any number of arguments, or `(const Args&, const
 //! Kwargs&)` to be given keyword arguments; one that is a template or overloaded takes one tensor. Where the

@@ -9,6 +9,10 @@
 #include <penstock/schedule/program.h>
 #include <penstock/value/loss_reduction.h>
 
+#include <ATen/core/Reduction.h>
+
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,19 +20,68 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace penstock {
 
-//! The loss of one microbatch, from the last stage's output and the microbatch's target.
-using LossFunction =
-    std::function<at::Tensor(const c10::IValue& output, const c10::IValue& target, const Kwargs& more)>;
+//! The loss of one microbatch, from the last stage's output and the microbatch's target. From any function of
+//!   - two tensors: a lambda, or a module such as `torch::nn::MSELoss()`;
+//!   - two tensors and a reduction, as `torch::mse_loss` is: it reduces by the mean;
+//!   - two values of any structure, and the further arguments of the loss if it takes a third.
+class LossFunction {
+ public:
+  LossFunction() = default;
+  LossFunction(std::nullptr_t) {}  // NOLINT: functions are meant to convert
+  template <class Function>
+  requires(!std::is_same_v<std::decay_t<Function>, LossFunction>) LossFunction(Function function) {  // NOLINT
+    using at::Tensor;
+    using c10::IValue;
+    if constexpr (std::is_constructible_v<Function, std::nullptr_t> && requires { function == nullptr; }) {
+      if (function == nullptr) return;
+    }
+    if constexpr (requires(const Tensor& tensor) { function.ptr()->forward(tensor, tensor); }) {
+      function_ = [module = function.ptr()](const IValue& output, const IValue& target, const Kwargs&) {
+        return module->forward(output.toTensor(), target.toTensor());
+      };
+    } else if constexpr (std::is_invocable_r_v<Tensor, Function&, const IValue&, const IValue&,
+                                               const Kwargs&>) {
+      function_ = std::move(function);
+    } else if constexpr (std::is_invocable_r_v<Tensor, Function&, const IValue&, const IValue&>) {
+      function_ = [function](const IValue& output, const IValue& target, const Kwargs&) mutable {
+        return function(output, target);
+      };
+    } else if constexpr (std::is_invocable_r_v<Tensor, Function&, const Tensor&, const Tensor&>) {
+      function_ = [function](const IValue& output, const IValue& target, const Kwargs&) mutable {
+        return function(output.toTensor(), target.toTensor());
+      };
+    } else {
+      static_assert(
+          std::is_invocable_r_v<Tensor, Function&, const Tensor&, const Tensor&, std::int64_t>,
+          "a loss is a function of two tensors, output and target, or of (const c10::IValue& output, "
+          "const c10::IValue& target, const Kwargs& more): wrap any other in a lambda, as in "
+          "tensor_loss([](const at::Tensor& output, const at::Tensor& target) { return …; })");
+      function_ = [function](const IValue& output, const IValue& target, const Kwargs&) mutable {
+        return function(output.toTensor(), target.toTensor(), at::Reduction::Mean);
+      };
+    }
+  }
 
-//! From a function of two tensors.
+  explicit operator bool() const { return static_cast<bool>(function_); }
+  at::Tensor operator()(const c10::IValue& output, const c10::IValue& target, const Kwargs& more) const {
+    return function_(output, target, more);
+  }
+
+ private:
+  std::function<at::Tensor(const c10::IValue&, const c10::IValue&, const Kwargs&)> function_;
+};
+
+//! From a function of two tensors; also from one whose parameters are `auto`.
 template <class Function>
-requires std::is_invocable_r_v<at::Tensor, Function, const at::Tensor&, const at::Tensor&> LossFunction
+requires std::is_invocable_r_v<at::Tensor, Function&, const at::Tensor&, const at::Tensor&> LossFunction
 tensor_loss(Function function) {
-  return [function](const c10::IValue& output, const c10::IValue& target, const Kwargs&) {
+  return [function](const c10::IValue& output, const c10::IValue& target, const Kwargs&) mutable {
     return function(output.toTensor(), target.toTensor());
   };
 }
@@ -36,7 +89,7 @@ tensor_loss(Function function) {
 //! How stages learn the shapes of what they receive (docs/adr/0007).
 enum class ShapeMode {
   Inferred,  //!< sent ahead in a step whose batch has new shapes, remembered afterwards
-  Static,    //!< the same in the first step; later changes are a ShapeError on every rank
+  Static,    //!< the same in the first step; later changes are a ShapeError that names each, on every rank
   Dynamic,   //!< sent ahead of every message: shapes may change with every microbatch
 };
 
@@ -92,7 +145,9 @@ class ActionFunction {
 };
 
 struct PipelineOptions {
-  LossFunction loss{};  //!< on the rank of the last stage
+  //! On the rank of the last stage. A schedule without a loss can run `eval`, and `step` if it has no
+  //! backward (ForwardOnly).
+  LossFunction loss{};
   //! Off: the model computes its loss itself, and `loss` only finds it in the output; there is no target.
   bool loss_needs_target = true;
   LossReduction reduction = LossReduction::mean();
@@ -105,9 +160,9 @@ struct PipelineOptions {
   std::optional<ChunkSpec> output_spec{};
   std::vector<SkipValue> skips{};
   std::vector<SharedParameter> shared{};
-  bool return_outputs = true;
+  bool return_outputs = true;  //!< unless the step says otherwise
   bool loss_on_all_ranks = false;
-  bool input_grads = false;  //!< of arguments that require a gradient
+  bool input_grads = false;  //!< return the gradients of arguments, besides adding them to `.grad`
   std::shared_ptr<DataParallel> data_parallel{};
   std::uint64_t seed = 0;     //!< of random operations (random.h)
   std::uint32_t replica = 0;  //!< the data-parallel rank, for the same
@@ -128,6 +183,17 @@ class PipelineSchedule {
   PipelineSchedule(std::vector<PipelineStage> stages, const Schedule& schedule, PipelineOptions options = {});
   //! A proven program, for example from a file. Its skip edges must be those of the options.
   PipelineSchedule(std::vector<PipelineStage> stages, Program program, PipelineOptions options = {});
+
+  //! The same for one stage per rank.
+  PipelineSchedule(PipelineStage stage, std::string_view name, int microbatches, PipelineOptions options = {})
+      : PipelineSchedule(one(std::move(stage)), name, microbatches, std::move(options)) {}
+  PipelineSchedule(PipelineStage stage, ScheduleKind kind, int microbatches, PipelineOptions options = {})
+      : PipelineSchedule(one(std::move(stage)), kind, microbatches, std::move(options)) {}
+  PipelineSchedule(PipelineStage stage, const Schedule& schedule, PipelineOptions options = {})
+      : PipelineSchedule(one(std::move(stage)), schedule, std::move(options)) {}
+  PipelineSchedule(PipelineStage stage, Program program, PipelineOptions options = {})
+      : PipelineSchedule(one(std::move(stage)), std::move(program), std::move(options)) {}
+
   PipelineSchedule(PipelineSchedule&&) noexcept;
   PipelineSchedule& operator=(PipelineSchedule&&) noexcept;
   ~PipelineSchedule();
@@ -136,12 +202,34 @@ class PipelineSchedule {
   //! ranks raise PeerFailed with the cause (those that had done their part, in their next call), nothing of
   //! the step is left but what was added to gradients and buffers, and the pipeline is no longer usable:
   //! rebuild the world and make a new one.
+  //!
+  //! The modules run in the mode that they are in. UsageError, on every rank, for a schedule with backward
+  //! that has no loss.
   StepResult step(const StepInput& input);
-  StepResult step(Args args = {}, c10::IValue target = {}, Kwargs kwargs = {});
+  template <std::same_as<Args> Positional = Args>  // a template, so that `step({})` means the other
+  StepResult step(Positional args = {}, c10::IValue target = {}, Kwargs kwargs = {}) {
+    return step(StepInput{std::move(args), std::move(kwargs), std::move(target)});
+  }
+  //! The same for a batch that is split already.
+  template <std::same_as<Microbatches> Split>
+  StepResult step(const Split& input) {
+    return step_microbatches(input);
+  }
 
-  //! Runs one batch forward only, without gradients. Losses are computed where there is a target.
+  //! Runs one batch forward only, without gradients and in evaluation mode; afterwards every module and
+  //! submodule is in the mode that it was in. Losses are computed where there is a target.
   StepResult eval(const StepInput& input);
-  StepResult eval(Args args = {}, c10::IValue target = {}, Kwargs kwargs = {});
+  template <std::same_as<Args> Positional = Args>
+  StepResult eval(Positional args = {}, c10::IValue target = {}, Kwargs kwargs = {}) {
+    return eval(StepInput{std::move(args), std::move(kwargs), std::move(target)});
+  }
+  template <std::same_as<Microbatches> Split>
+  StepResult eval(const Split& input) {
+    return eval_microbatches(input);
+  }
+
+  //! Switches the stages of this rank to training mode, or to evaluation mode if off.
+  void train(bool on = true);
 
   //! Scales the gradients of all stages so that the norm over all of them is at most `max_norm`; the norm
   //! before. Every rank must call it.
@@ -155,6 +243,10 @@ class PipelineSchedule {
   void set_steps(std::uint64_t steps);
 
  private:
+  static std::vector<PipelineStage> one(PipelineStage stage) { return {std::move(stage)}; }
+  StepResult step_microbatches(const Microbatches& input);
+  StepResult eval_microbatches(const Microbatches& input);
+
   struct Content;
   std::unique_ptr<Content> content_;
 };

@@ -1,4 +1,5 @@
-// One stage of a pipeline: a module, its place, its device. Immutable; what a step needs lives in the step.
+// One stage of a pipeline: a module, its index, its device. A handle: copies share the module. What a step
+// needs lives in the step.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -33,7 +34,7 @@ struct StageOptions {
 
 class PipelineStage {
  public:
-  //! Moves the module to `device`. UsageError for a stage that is not within 0 … num_stages-1.
+  //! Moves the module to `device`, in place. UsageError for a stage that is not within 0 … num_stages-1.
   PipelineStage(std::shared_ptr<StageModule> module, int stage_index, int num_stages, at::Device device,
                 Group group, StageOptions options = {});
 
@@ -52,6 +53,10 @@ class PipelineStage {
   at::Device device() const { return content_->device; }
   const Group& group() const { return content_->group; }
   StageModule& module() const { return *content_->module; }
+  //! Switches the module between training mode and evaluation mode.
+  void train(bool on = true) { module().train(on); }
+  void eval() { train(false); }
+  bool is_training() const { return module().is_training(); }
   const StageOptions& options() const { return content_->options; }
   //! The meshes that distributed values can arrive on: the options' own, and those of the parameters.
   const std::vector<DeviceMesh>& meshes() const { return content_->meshes; }

@@ -7,6 +7,7 @@
 #include <penstock/schedule/schedule.h>
 #include <penstock/schedule/validate.h>
 
+#include <filesystem>
 #include <iosfwd>
 #include <optional>
 #include <string>
@@ -47,5 +48,8 @@ ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions&
 
 //! The same; a ParseError holds all problems.
 ScheduleFile read_csv(std::istream& in, const CsvOptions& options = {});
+
+//! The same from a file, which the errors name. UsageError if it cannot be read.
+ScheduleFile read_csv(const std::filesystem::path& file, const CsvOptions& options = {});
 
 }  // namespace penstock

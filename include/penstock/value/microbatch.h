@@ -63,13 +63,14 @@ using Kwargs = std::map<std::string, c10::IValue>;
 struct Chunks {
   std::vector<Args> args;
   std::vector<Kwargs> kwargs;
-  std::vector<std::int64_t> rows;  //!< of each chunk; empty if nothing was cut, only replicated
+  std::vector<std::int64_t> rows;  //!< of the first tensor in each chunk; empty if all is replicated
 };
 
-//! Cuts the arguments into exactly `chunks` chunks. Without a spec, tensors and registered types are cut
-//! along dim 0; scalars, text, None and tensors without dims are replicated. One ShapeError names every
-//! tensor that has fewer rows than chunks and every one that disagrees with the first. UsageError for a spec
-//! that does not fit the tree.
+//! Splits the arguments into exactly `chunks` chunks. Without a spec, tensors and registered types are split
+//! along dim 0; scalars, text, None and tensors without dims are replicated. What a spec covers is split each
+//! on its own, whatever its number of rows; where there is none, a number of rows that differs from that of
+//! the first tensor is taken for a mistake. One ShapeError names every such tensor and every one that has
+//! fewer rows than chunks. UsageError for a spec that does not fit the tree.
 Chunks split_args_kwargs_into_chunks(const Args& args, const Kwargs& kwargs, int chunks,
                                      const std::optional<ChunkSpec>& args_spec = std::nullopt,
                                      const std::optional<ChunkSpec>& kwargs_spec = std::nullopt);

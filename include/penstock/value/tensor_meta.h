@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <optional>
 #include <string>
 #include <vector>
@@ -79,6 +80,12 @@ struct TreeMeta {
   std::vector<std::optional<TensorMeta>> leaves;
 
   static TreeMeta of(const c10::IValue& tree);
+  //! Of the arguments of a stage, which are the items of a tuple (a template, so that a value in braces stays
+  //! a value).
+  template <std::same_as<std::vector<c10::IValue>> Args>
+  static TreeMeta of(const Args& args) {
+    return of(c10::IValue(c10::ivalue::Tuple::create(args)));
+  }
 
   friend bool operator==(const TreeMeta&, const TreeMeta&) = default;
 };

@@ -160,17 +160,16 @@ void be_a_rank(const EvalJob& job, const World& world) {
   const Schedule schedule = make_schedule(parse_schedule_kind(job.over.schedule), shape);
   std::vector<PipelineStage> mine;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
-    const std::shared_ptr<GraphModule> module = pipe.get_stage_module(static_cast<int>(stage.value));
-    module->train(false);
-    if (!plan.empty()) parallelize_module(*module, mesh["tp"], plan, UnknownPath::PassOver);
+    if (!plan.empty()) {
+      parallelize_module(*pipe.get_stage_module(static_cast<int>(stage.value)), mesh["tp"], plan,
+                         UnknownPath::PassOver);
+    }
     mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, pipeline_group));
   }
-  PipelineOptions options;
-  options.loss = [](const c10::IValue&, const c10::IValue&, const Kwargs&) { return at::Tensor(); };
   const bool last = std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_last(); });
   const bool first =
       std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_first(); });
-  PipelineSchedule pipeline(mine, schedule, pipe.schedule_options(std::move(options)));
+  PipelineSchedule pipeline(mine, schedule, pipe.schedule_options());
   const StepResult result = pipeline.eval(first ? data.args : Args{}, {}, data.kwargs);
   if (!last || mesh.group("tp").rank() != 0) return;
   const Outputs outputs = gather(

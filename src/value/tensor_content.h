@@ -15,6 +15,12 @@ struct TensorContent : c10::TensorImpl {
                          tensor.unsafeGetTensorImpl()->version_counter(),
                          /*allow_tensor_metadata_change=*/true);
   }
+
+  //! The tensor becomes `moved`, a copy of it on another device.
+  static void move_to(const at::Tensor& tensor, const at::Tensor& moved) {
+    if (tensor.is_meta() || moved.is_meta()) return replace(tensor, moved.detach());
+    tensor.set_data(moved.detach());
+  }
 };
 
 }  // namespace penstock

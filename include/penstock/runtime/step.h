@@ -48,6 +48,7 @@ struct Microbatches {
   std::vector<c10::IValue> targets{};
   std::vector<Kwargs> loss_kwargs{};
   std::map<StageId, std::vector<Kwargs>> stage_kwargs{};
+  std::optional<double> loss_denominator{};
   std::optional<bool> return_outputs{};
   bool keep_mode = false;
 };

@@ -283,8 +283,8 @@ TEST(Validation, TakesAsManyBatchesAsAskedForAndNotesLabelsThatAreAllIgnored) {
 TEST(Validation, OfATextCoversItsKeptShareOnce) {
   const std::string text = generated_text(3000);
   const Vocabulary vocabulary(text);
-  const auto data = text_data(text, vocabulary, {.length = 7, .validation = 0.2, .seed = 3});
-  const std::size_t kept = text.size() / 5, begin = text.size() - kept;
+  const auto data = text_data(text, vocabulary, {.length = 7, .validation = 0.25, .seed = 3});
+  const std::size_t kept = text.size() / 4, begin = text.size() - kept;
   const auto rows = static_cast<std::int64_t>((kept - 1) / 7);
   ASSERT_EQ(data->validation_rows(), rows);
   const at::Tensor all = data->validation({0, rows}).args[0].toTensor();

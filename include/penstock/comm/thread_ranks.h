@@ -10,7 +10,8 @@
 namespace penstock {
 
 //! Runs `body` once for each of `ranks` ranks, each on its own thread, and returns each rank's exception (null where
-//! it had none). A rank that throws makes the others' pending and next operations raise PeerFailed.
+//! it had none). A rank that throws makes the others' pending and next operations raise PeerFailed. Several thread ranks in a
+//! process that a launcher started as one of several raise a UsageError: such a program takes its world from init().
 std::vector<std::exception_ptr> try_thread_ranks(int ranks, const std::function<void(World&)>& body,
                                                  const InitOptions& options = {});
 

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 namespace penstock::train {
 namespace {
@@ -45,11 +46,14 @@ std::vector<CheckpointPlace> checkpoints_in(const std::string& directory) {
   return fs::is_directory(directory, error) ? list_checkpoints(directory) : std::vector<CheckpointPlace>{};
 }
 
-// What the optimizer of a run will ask a checkpoint for.
-void add_optimizer_states(std::vector<Piece>& pieces, const OptimizerOptions& options) {
+// What the optimizer of a run will ask a checkpoint for. Parameters that no stage reads have no state.
+void add_optimizer_states(std::vector<Piece>& pieces, const std::vector<Piece>& idle,
+                          const OptimizerOptions& options) {
+  std::set<std::string> unread;
+  for (const Piece& piece : idle) unread.insert(piece.name);
   std::vector<NamedTensor> parameters;
   for (const Piece& piece : pieces)
-    if (piece.local.requires_grad() && piece.local.numel() > 0)
+    if (piece.local.requires_grad() && piece.local.numel() > 0 && !unread.contains(piece.name))
       parameters.push_back({piece.name, piece.local});
   for (const Optimizer::State& state : Optimizer(parameters, options).states()) {
     for (const NamedTensor& item : state.tensors) {
@@ -86,7 +90,7 @@ void check_resume(const Model& model, const RunOptions& options, const std::vect
   } catch (const Error&) {
     return;  // damaged: the ranks look for an older one and say so
   }
-  add_optimizer_states(pieces, options.optimizer);
+  add_optimizer_states(pieces, model.state().idle, options.optimizer);
   const LoadReport report =
       checkpoint->compare(pieces, {.allow_missing = true, .allow_extra = true, .allow_reshaped = true});
   std::vector<std::string> parts;

@@ -183,7 +183,7 @@ TEST(TrainCommand, SettledConfigurationIsCompleteAndReadsBack) {
   const std::string help = penstock({"train", "--help"}).out;
   const std::regex option("\n +--([a-z-]+)");
   const auto check = [&](std::vector<std::string> words, const std::vector<std::string>& without) {
-    words.insert(words.begin(), {"train", "--steps=1", "--ranks=1", "--batch=4"});
+    words.insert(words.begin(), {"train", "--steps=1", "--ranks=1", "--batch=8"});
     const Outcome outcome = penstock(words);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const std::string config = settled(outcome.out);

@@ -63,6 +63,7 @@ void write_files(const TempDir& dir) {
   regression["target"] = regression["target"].select(1, 0);
   save_safetensors(dir / "mlp_flat.safetensors", regression);
   save_safetensors(dir / "x.safetensors", {{"x", at::zeros({4, 6})}});
+  save_safetensors(dir / "lstm.safetensors", {{"x", at::zeros({4, 5, 3})}});
   std::ofstream(dir / "short.txt") << "abc";
   std::ofstream(dir / "empty.txt");
   std::ofstream(dir / "notes.pt2") << "These are notes.\n";
@@ -124,7 +125,7 @@ const std::vector<Mistake>& mistakes() {
       train("NoModel", {"%langauge.pt2"}, "there is no file", "did you mean "),
       train("ModelInFolder", {"@folder"}, "is a directory", "folder/model.pt2?"),
       train("TextAsModel", {"@notes.pt2"}, "notes.pt2", "torch.export.save"),
-      train("NoData", {"--data="}, "a model needs data", "--data FILE.safetensors"),
+      gpt("NoDataForAModel", {"%language.pt2"}, "a model needs data", "--data FILE.safetensors"),
       train("MissingData", {"--data=@god.safetensors"}, "god.safetensors", "did you mean "),
       train("FolderAsData", {"--data=@folder"}, "is a directory", ".safetensors"),
       train("TextAsData", {"--data=@notes.txt"}, "notes.txt", "safetensors.torch.save_file"),
@@ -172,8 +173,6 @@ const std::vector<Mistake>& mistakes() {
       train("Schedule", {"--schedule=1F2B"}, "'1F2B'", "1F1B"),
       train("ForwardOnly", {"--schedule=ForwardOnly"}, "no backward", "1F1B"),
       train("ScheduleCounts", {"--schedule=DualPipeV"}, "DualPipeV", "use 4 microbatches"),
-      train("TensorRanks", {"--pp=1", "--tp=3", "--ranks=3"}, "3 tensor-parallel ranks",
-            "1 tensor-parallel rank"),
       train("PlanPath", {"--tp=2", "--pp=1", "--ranks=2", "--tp-plan=layer.*.up=colwise"}, "layer.*.up",
             "layers"),
       train("PlanStyle", {"--tp=2", "--pp=1", "--ranks=2", "--tp-plan=layers.*.up=columns"}, "columns",
@@ -207,9 +206,10 @@ const std::vector<Mistake>& mistakes() {
       train("SecondModel", {"--steps=2", "more"}, "'more'", "--help"),
       train("OptionOfGpt", {"--layers=2"}, "--layers is for the built-in GPT", "leave it out"),
       train("ConfigKey", {"--config=@key.toml"}, "'microbatchs'", "did you mean microbatches?"),
+      train("ConfigSyntax", {"--config=@syntax.toml"}, "line 1", "KEY = VALUE"),
       train("ConfigType", {"--config=@type.toml"}, "whole number", "whole number"),
       train("ConfigOfGpt", {"--config=@gpt.toml"}, "--layers is for the built-in GPT", "leave it out"),
-      train("NoConfig", {"--config=@kye.toml"}, "kye.toml", "key.toml?"),
+      train("NoConfig", {"--config=@kky.toml"}, "kky.toml", "key.toml?"),
       train("FolderAsConfig", {"--config=@folder"}, "is a directory", "name a file"),
       // The built-in GPT.
       gpt("Heads", {"--heads=3"}, "3 heads", "multiple"),
@@ -222,7 +222,7 @@ const std::vector<Mistake>& mistakes() {
       gpt("NoText", {"--data=@nots.txt"}, "nots.txt", "notes.txt?"),
       gpt("OptionOfModels", {"--loss=mse"}, "--loss is for an exported model", "MODEL.pt2"),
       // Evaluation.
-      eval("NoModel", {"%../../graph/archives/mpl.pt2"}, "there is no file", "mlp.pt2?"),
+      eval("NoModel", {"%../../graph/archives/mlpp.pt2"}, "there is no file", "mlp.pt2?"),
       eval("ModelInFolder", {"@folder"}, "is a directory", "folder/model.pt2?"),
       eval("NoInput", {"--input=@z.safetensors"}, "z.safetensors", "x.safetensors?"),
       eval("FolderAsInput", {"--input=@folder"}, "is a directory", ".safetensors"),
@@ -232,6 +232,8 @@ const std::vector<Mistake>& mistakes() {
       eval("ManyRanks", {"--ranks=400", "--microbatches=4"}, "400 stages", "at most"),
       eval("StagesOverRanks", {"--ranks=2", "--stages=3"}, "3 stages", "multiple"),
       eval("Replicas", {"--dp=5"}, "4 examples", "--dp 4"),
+      eval("TensorRanks", {"%../../graph/archives/lstm.pt2", "--input=@lstm.safetensors", "--tp=2"},
+           "2 tensor-parallel ranks", "--tp at 1"),
       eval("Schedule", {"--schedule=Gpip"}, "'Gpip'", "GPipe"),
       eval("SplitPath", {"--split=layer.1=beginning"}, "'layer.1'", "did you mean"),
       eval("SplitTwice", {"--split=layers.1=beginning", "--stages=2"}, "exclude", "one of them"),

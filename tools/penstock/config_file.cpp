@@ -47,9 +47,11 @@ std::vector<ConfigValue> read_config_text(const std::string& text, const std::st
     add_all(parse_toml(text), values);
   } catch (const toml::parse_error& error) {
     throw UsageError(quote(path, 200) + ", " + place_text(error.source().begin) + ": " +
-                     std::string(error.description()));
+                         std::string(error.description()),
+                     {}, "write KEY = VALUE on each line, with texts in quotes");
   } catch (const ParseError& error) {
-    throw UsageError(quote(path, 200) + ", " + error.message());
+    throw UsageError(quote(path, 200) + ", " + error.message(), {},
+                     "write KEY = VALUE on each line, with texts in quotes");
   }
   return values;
 }

@@ -195,6 +195,8 @@ std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& 
         quote(path, 200) + " has no tensor " + join(missing, ", ") + "; it has " +
             (there.empty() ? "none" : join(there, ", ")),
         {}, "name the tensors like the model's inputs, and the labels 'target': " + join(wanted, ", "));
+  const bool has_double = std::any_of(model.dtypes.begin(), model.dtypes.end(),
+                                      [](const auto& item) { return item.second == at::kDouble; });
   std::map<std::string, at::Tensor> tensors;
   for (const std::string& name : wanted) {
     at::Tensor tensor = as_usage([&] { return file.load(name); });
@@ -212,7 +214,7 @@ std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& 
                        "store at least one row in every tensor");
     const auto dtype = model.dtypes.find(name);
     if (name != kTarget && dtype != model.dtypes.end()) tensor = with_dtype(tensor, dtype->second, name);
-    if (name == kTarget && loss == train::LossKind::Mse) tensor = tensor.to(at::kFloat);
+    if (name == kTarget && loss == train::LossKind::Mse && !has_double) tensor = tensor.to(at::kFloat);
     if (name == kTarget && loss == train::LossKind::CrossEntropy && is_integer(tensor.scalar_type()))
       tensor = tensor.to(at::kLong);
     tensors.emplace(name, tensor);

@@ -23,7 +23,7 @@ void check_outputs(const TrainSettings& asked) {
   check_output_file("--timeline", asked.run.timeline, inputs);
   check_output_file("--trace", asked.run.trace, inputs);
   check_output_file("--profile", asked.run.profile, inputs);
-  check_output_file("--failure-log", asked.failure_log, inputs);
+  if (asked.failure_log_given) check_output_file("--failure-log", asked.failure_log, inputs);
 }
 
 std::unique_ptr<train::DataSource> data_of(const TrainSettings& asked, const train::ArchiveModel& model,

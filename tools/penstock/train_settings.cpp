@@ -178,7 +178,8 @@ void TrainSettings::settle_outputs() {
   if (run.checkpoint.partly && !run.checkpoint.resume)
     throw UsageError("--resume-partly is for --resume", {}, "give both");
   const std::string& directory = run.checkpoint.directory;
-  if (failure_log.empty() && !(output + directory).empty())
+  failure_log_given = !failure_log.empty();
+  if (!failure_log_given && !(output + directory).empty())
     failure_log = (output.empty() ? directory : output) + "/failure.log";
   if (!directory.empty()) return;
   if (run.checkpoint.resume)

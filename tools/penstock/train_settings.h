@@ -39,6 +39,8 @@ struct TrainSettings {
   //! checkpoints that another run is using.
   std::vector<std::string> prepare_outputs() const;
 
+  bool failure_log_given = false;
+
   bool built_in() const { return model.empty(); }
   //! Options that this run does not look at: those of the GPT for a model, and the other way round.
   std::vector<std::string> idle() const;

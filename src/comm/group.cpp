@@ -38,7 +38,8 @@ void check_member(const GroupState& group, int member, const char* op) {
 
 void check_contiguous(const GroupState& group, const at::Tensor& tensor, const char* op) {
   if (tensor.defined() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return;
-  throw UsageError(std::string(op) + " needs a contiguous tensor that is no lazy conjugate or negative", {.rank = group.domain->rank, .op = op},
+  throw UsageError(std::string(op) + " needs a contiguous tensor that is no lazy conjugate or negative",
+                   {.rank = group.domain->rank, .op = op},
                    "call .contiguous() before, or pass a fresh buffer");
 }
 

@@ -161,10 +161,10 @@ const RankFunction gloo_ranks("pipeline_data_parallel", [] {
 });
 
 // Floating-point arguments by position and by name, whatever tree they are in; integers stay.
-TEST(PipelineDataParallel, ShardedStagesCastInputsAndOutputs) {
+TEST(PipelineTimesData, ShardedStagesCastInputsAndOutputs) {
   run_thread_ranks(2, [](World& world) {
     for (const bool cast : {true, false}) {
-      const torch::nn::Linear layer(3, 3);
+      torch::nn::Linear layer(3, 3);
       const at::ScalarType want = cast ? at::kBFloat16 : at::kFloat;
       const StageFunction forward = [&](const Args& args, const Kwargs& kwargs) -> StageResult {
         CHECK_THAT(layer->weight.scalar_type() == at::kBFloat16);

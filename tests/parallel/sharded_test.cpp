@@ -4,6 +4,7 @@
 #include "support/check.h"
 #include "support/process_ranks.h"
 
+#include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/graph/capture.h>
 #include <penstock/parallel/sharded.h>

@@ -34,7 +34,7 @@ std::unique_ptr<train::DataSource> data_of(const TrainSettings& asked, const tra
 }
 
 void check_validation(const TrainSettings& asked, const train::DataSource& data) {
-  if (asked.run.eval_every > 0 && !data.has_validation())
+  if (asked.run.eval_every > 0 && data.validation_rows() == 0)
     throw UsageError("the data is too small to keep a share of it for validation", {},
                      "give more data, a larger --validation, or --eval-every 0");
 }

@@ -108,7 +108,7 @@ const char* check_graph_text(std::string_view bytes) {
   return check_round_trip(graph);
 }
 
-// The weights' index, a zero byte, and the program.
+// The index of weights and constants, a zero byte, and the program.
 const char* check_program(std::string_view bytes) {
   const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
   Graph graph;
@@ -191,10 +191,11 @@ std::vector<std::string> program_seeds() {
   std::vector<std::string> seeds;
   for (const char* name : small_archives) {
     const ZipFile zip(tests(name));
-    const auto index = zip.read("data/weights/model_weights_config.json"),
-               program = zip.read("models/model.json");
-    seeds.emplace_back(index.begin(), index.end());
-    seeds.back() += '\0';
+    Json index = parse_json(zip.read("data/weights/model_weights_config.json"), "weights");
+    index["config"].update(
+        parse_json(zip.read("data/constants/model_constants_config.json"), "constants")["config"]);
+    const auto program = zip.read("models/model.json");
+    seeds.push_back(index.dump() + '\0');
     seeds.back().append(program.begin(), program.end());
   }
   return seeds;

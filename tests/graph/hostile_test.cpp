@@ -62,8 +62,10 @@ std::string import_changed(const std::string& name, const std::string& from, con
   program.replace(at, from.size(), to);
   return refusal([&] {
     WeightPlaces places;
-    const std::string index = "data/weights/model_weights_config.json";
-    read_weight_places(parse_json(zip.read(index), index), "data/weights/", index, places);
+    for (const std::string folder : {"weights", "constants"}) {
+      const std::string index = "data/" + folder + "/model_" + folder + "_config.json";
+      read_weight_places(parse_json(zip.read(index), index), "data/" + folder + "/", index, places);
+    }
     to_text(import_program(parse_json(std::string_view(program), "program"), places));
   });
 }

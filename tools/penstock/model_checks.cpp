@@ -94,21 +94,16 @@ void check_classes(const at::Tensor& target, std::int64_t classes) {
 
 void throw_as_usage(const std::exception& error, const std::string& hint) {
   if (const auto* ours = dynamic_cast<const Error*>(&error))
-    throw UsageError(on_one_line(ours->message()), ours->context(),
-                     ours->hint().empty() ? hint : ours->hint());
+    throw UsageError(on_one_line(ours->message()), ours->context(), hint.empty() ? ours->hint() : hint);
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   throw UsageError(on_one_line(torch ? torch->what_without_backtrace() : error.what()), {}, hint);
 }
 
 Pt2Archive open_archive(const std::string& model) {
   check_input_file(model, ".pt2");
-  try {
-    return Pt2Archive(model);
-  } catch (const std::exception& error) {
-    throw_as_usage(error,
-                   quote(model, 200) +
-                       " must be an archive of torch.export.save(torch.export.export(model, args), path)");
-  }
+  return as_usage(
+      [&] { return Pt2Archive(model); },
+      quote(model, 200) + " must be an archive of torch.export.save(torch.export.export(model, args), path)");
 }
 
 at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType wanted, const std::string& name) {

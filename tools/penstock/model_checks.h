@@ -14,7 +14,7 @@
 
 namespace penstock::tool {
 
-//! The error as bad usage (exit code 2), on one line; `hint` where it has none.
+//! The error as bad usage (exit code 2), on one line, with this hint or its own.
 [[noreturn]] void throw_as_usage(const std::exception& error, const std::string& hint = "");
 
 //! Runs the checks; what is wrong with files, shapes and checkpoints is the caller's mistake then.

@@ -1,4 +1,5 @@
 // The backward of a stage: whole, or its input half, which leaves the weight half behind.
+#include "runtime/backward_edges.h"
 #include "runtime/backward_graph.h"
 #include "runtime/backward_work.h"
 

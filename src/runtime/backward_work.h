@@ -42,15 +42,6 @@ struct WeightWork::Content {
   void run_tasks();
 };
 
-//! As of backward.h, from the outputs' gradient edges: the outputs themselves need not be alive.
-std::vector<at::Tensor> backward_full(const edge_list& outputs, const variable_list& output_grads,
-                                      const std::vector<at::Tensor>& inputs);
-InputBackward backward_input(const edge_list& outputs, const variable_list& output_grads,
-                             const std::vector<at::Tensor>& inputs);
-InputBackward backward_input_with(const std::function<std::function<void()>()>& builder,
-                                  const edge_list& outputs, const variable_list& output_grads,
-                                  const std::vector<at::Tensor>& inputs);
-
 //! A node that knows of the split: while `queue` is set it leaves its weight work there, else it does it at
 //! once.
 class SplitNode : public Node {

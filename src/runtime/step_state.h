@@ -2,7 +2,7 @@
 // throws.
 #pragma once
 
-#include "runtime/backward_work.h"
+#include "runtime/backward_edges.h"
 #include "runtime/mailbox.h"
 #include "runtime/setup.h"
 #include "runtime/step_facts.h"

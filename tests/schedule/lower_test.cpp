@@ -50,6 +50,13 @@ TEST(MergeBackward, LooksNoFurtherThanTheEndOfAList) {
   EXPECT_EQ(merge_backward(std::move(moved)).ranks[0].size(), 2u);
 }
 
+TEST(Lower, WorksForMoreRanksThanAWordHasBits) {
+  for (const int ranks : {63, 64, 65, 130}) {
+    const Draft draft = lower(make_schedule("1F1B", {ranks, 1, 3}));
+    EXPECT_TRUE(validate(draft).safe(SendMode::Blocking)) << ranks;
+  }
+}
+
 TEST(MergeBackward, LeavesEveryZeroBubbleScheduleValid) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const Draft draft =

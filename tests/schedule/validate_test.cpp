@@ -38,6 +38,13 @@ TEST(Validate, AcceptsSoundFilesOfBothForms) {
   EXPECT_THAT(findings("0F0,0F1\n1F0,1F1\n"), IsEmpty());  // no backward at all: evaluation
 }
 
+TEST(Validate, NamesAnEmptyFrame) {
+  const std::vector<std::string> lines = texts(validate(Schedule{}).findings);
+  EXPECT_THAT(lines, testing::Contains(HasSubstr("there are no ranks")));
+  EXPECT_THAT(lines, testing::Contains(HasSubstr("there are no stages")));
+  EXPECT_THAT(lines, testing::Contains(HasSubstr("there are no microbatches")));
+}
+
 TEST(Validate, NamesWhatIsMissing) {
   EXPECT_THAT(findings("0F0,0F1,0B0\n1F0,1F1,1B0,1B1\n"),
               ElementsAre("error: row 1: stage 0 has no B or I of microbatch 1",

@@ -80,7 +80,8 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t step
     ASSERT_TRUE(!done || found.checkpoint.step() == step);
     // The next save works, and leaves nothing of the crash behind.
     ASSERT_TRUE(save_with(calm, dir.path(), step + 1, 1));
-    ASSERT_EQ(list_directory(dir.path()), std::vector<std::string>{checkpoint_name(step + 1)});
+    ASSERT_EQ(list_directory(dir.path()),
+              (std::vector<std::string>{"run.lock", checkpoint_name(step + 1)}));
   }
 }
 

@@ -74,7 +74,7 @@ class Family {
     while (Clock::now() < deadline) {
       const std::vector<pid_t> all = pids();
       if (fs::is_empty(dir_ / "tmp") && std::none_of(all.begin(), all.end(), exists)) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::this_thread::yield();
     }
     return true;
   }

@@ -193,8 +193,9 @@ TEST(Strangers, CannotEndAJobByTheNamesOfItsKeys) {
     guest.set(prefix + died_key(0), std::string("1:a guess"));
     guest.set(prefix + failed_key(0, 0), std::string("1:a guess"));
   }
-  // Longer than the monitors' tick.
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  // Watched for longer than the monitors' tick.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  while (std::chrono::steady_clock::now() < until && !job.ended()) std::this_thread::yield();
   EXPECT_FALSE(job.ended());
   const Outcome outcome = job.finish();
   EXPECT_EQ(outcome.code, 0) << outcome.err;

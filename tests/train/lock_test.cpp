@@ -24,7 +24,7 @@ std::vector<std::string> train(std::vector<std::string> words) {
 bool wait_for(Program& program, const std::string& text) {
   while (program.out().find(text) == std::string::npos) {
     if (program.ended()) return program.out().find(text) != std::string::npos;
-    ::usleep(20'000);
+    std::this_thread::yield();
   }
   return true;
 }

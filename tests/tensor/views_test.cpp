@@ -146,7 +146,10 @@ Step draw_step(Draw& draw, const at::Tensor& x) {
               }};
     }
     case 22:
-      return {"unbind" + at, [=](const at::Tensor& t) { return t.unbind(d).back(); }};
+      return {"unbind" + at, [=](const at::Tensor& t) {
+                const std::vector<at::Tensor> parts = t.unbind(d);
+                return parts.at(parts.size() - 1);  // throws where the dim has no elements
+              }};
     case 23:
       return {"stack" + at, [=](const at::Tensor& t) { return at::stack({t, t}, d); }};
     case 24:

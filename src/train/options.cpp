@@ -58,7 +58,6 @@ void check(const RunOptions& options) {
   if (parallel.sharding == Sharding::Full && parallel.dp == 1)
     throw UsageError("full sharding shares parameters among replicas, and there is only one", {},
                      "use 2 or more data-parallel ranks (dp), or no sharding");
-  at_least(options.eval_batches, 1, "eval_batches");
   // Throws where the schedule is unknown, cannot train, or is not defined for these counts.
   if (to_lower(parallel.schedule) != "auto") checked_shape(parallel, parallel.schedule);
 }

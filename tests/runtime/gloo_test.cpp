@@ -124,7 +124,7 @@ TEST(GlooProcesses, TakeBatchesThatGrowAndShrinkUnlessShapesAreStatic) {
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) {
     ASSERT_FALSE(lines.empty()) << outcome.text();
-    EXPECT_NE(lines.back().find("the shapes of the batch changed, and this pipeline's are static"),
+    EXPECT_NE(lines.back().find("the inputs changed after the first step, and this pipeline's shapes are static"),
               std::string::npos)
         << outcome.text();
   }

@@ -143,7 +143,7 @@ void note_source(const DTensorImpl& source, const at::Tensor& result) {
 std::vector<GlobalLayout> result_layouts(const OpCall& call) {
   const c10::IValue* const args = &call.arg(0);
   if (call.rule.writes_first) return {};
-  if (call.rule.is_view) return dense_layouts(call.op, args, call.count());
+  if (call.rule.is_view || call.rule.joins) return dense_layouts(call.op, args, call.count());
   if (call.rule.copies) {
     const c10::IValue& format = call.arg(call.count() - 1);
     const at::Tensor& source = call.tensors[0].tensor;
@@ -153,7 +153,7 @@ std::vector<GlobalLayout> result_layouts(const OpCall& call) {
   }
   if (call.rule.kind == OpRule::Kind::Pointwise) {
     const Sizes sizes = broadcast_sizes(call);
-    const GlobalLayout one{sizes, pointwise_strides(call.op, args, call.count(), sizes)};
+    const GlobalLayout one{sizes, pointwise_strides(args, call.count(), sizes)};
     return std::vector<GlobalLayout>(call.results(), one);
   }
   return {};
@@ -256,8 +256,8 @@ DTensorImpl* same_everywhere(const c10::IValue* args, std::size_t count) {
 }
 
 //! The strides of the result where they are not those of `first`.
-std::optional<Sizes> other_strides(const c10::OperatorHandle& op, const OpRule& rule, const c10::IValue* args,
-                                   std::size_t count, const DTensorImpl& first) {
+std::optional<Sizes> other_strides(const OpRule& rule, const c10::IValue* args, std::size_t count,
+                                   const DTensorImpl& first) {
   bool contiguous = true;
   for (std::size_t i = 0; i < count && contiguous; ++i) {
     if (!args[i].isTensor()) continue;
@@ -265,7 +265,7 @@ std::optional<Sizes> other_strides(const c10::OperatorHandle& op, const OpRule& 
     contiguous = !impl || impl->is_contiguous();
   }
   if (!rule.copies)
-    return contiguous ? std::nullopt : std::optional(pointwise_strides(op, args, count, first.sizes()));
+    return contiguous ? std::nullopt : std::optional(pointwise_strides(args, count, first.sizes()));
   const c10::IValue& last = args[count - 1];
   const auto format = last.isNone() ? at::MemoryFormat::Preserve : last.toMemoryFormat();
   if (contiguous && (format == at::MemoryFormat::Preserve || format == at::MemoryFormat::Contiguous))
@@ -276,7 +276,7 @@ std::optional<Sizes> other_strides(const c10::OperatorHandle& op, const OpRule& 
 void run_same(const c10::OperatorHandle& op, const OpRule& rule, Stack* stack, std::size_t count,
               const DTensorImpl& first) {
   c10::IValue* const args = stack->data() + (stack->size() - count);
-  const std::optional<Sizes> strides = other_strides(op, rule, args, count, first);
+  const std::optional<Sizes> strides = other_strides(rule, args, count, first);
   // Keeps `first` alive while its place on the stack has the part.
   const auto keep = c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(
       const_cast<DTensorImpl*>(&first));  // NOLINT: reference counting only

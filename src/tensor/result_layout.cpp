@@ -5,6 +5,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/MemoryFormat.h>
 
@@ -74,8 +75,7 @@ Sizes copied_strides(const at::Tensor& source, std::optional<at::MemoryFormat> f
   }
 }
 
-Sizes pointwise_strides(const c10::OperatorHandle& op, const c10::IValue* args, std::size_t count,
-                        c10::IntArrayRef sizes) {
+Sizes pointwise_strides(const c10::IValue* args, std::size_t count, c10::IntArrayRef sizes) {
   bool contiguous = true, alike = true;
   const at::Tensor* first = nullptr;
   for_each_tensor(args, count, [&](const at::Tensor& tensor) {
@@ -87,8 +87,15 @@ Sizes pointwise_strides(const c10::OperatorHandle& op, const c10::IValue* args, 
   if (contiguous || !first) return dense_strides(sizes, {});
   if (alike && first->is_non_overlapping_and_dense())
     return Sizes(first->strides().begin(), first->strides().end());
-  const std::vector<GlobalLayout> layouts = dense_layouts(op, args, count);
-  return layouts.empty() ? dense_strides(sizes, {}) : layouts.front().strides;
+  // What libtorch's kernels allocate their results with. Not all of them have one for tensors without memory.
+  at::TensorIteratorConfig config;
+  config.check_all_same_dtype(false).declare_static_dtype_and_device(at::kFloat, at::kMeta);
+  config.add_owned_output(at::Tensor());
+  for_each_tensor(args, count,
+                  [&](const at::Tensor& tensor) { config.add_owned_const_input(without_memory(tensor)); });
+  const at::TensorIterator iterator = config.build();
+  const c10::IntArrayRef strides = iterator.output().strides();
+  return Sizes(strides.begin(), strides.end());
 }
 
 }  // namespace penstock

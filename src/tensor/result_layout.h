@@ -26,7 +26,6 @@ std::vector<GlobalLayout> dense_layouts(const c10::OperatorHandle& op, const c10
 Sizes copied_strides(const at::Tensor& source, std::optional<at::MemoryFormat> format);
 
 //! The strides of a pointwise operator's results of these sizes.
-Sizes pointwise_strides(const c10::OperatorHandle& op, const c10::IValue* args, std::size_t count,
-                        c10::IntArrayRef sizes);
+Sizes pointwise_strides(const c10::IValue* args, std::size_t count, c10::IntArrayRef sizes);
 
 }  // namespace penstock

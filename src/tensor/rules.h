@@ -100,6 +100,7 @@ struct OpRule {
   bool grants_wish = false;  //!< its input goes where its parameter's style wants it
   bool autocasts = false;    //!< autocast converts its arguments
   bool copies = false;       //!< takes a memory format, as its last argument
+  bool joins = false;        //!< cat and stack: the result's strides are not those of its shards
   bool loads = false;        //!< a plain tensor that it writes must be the same on every rank
 };
 

@@ -304,7 +304,7 @@ void add_view_rules(RuleTable& table) {
   table["expand"] = {.options = expanded, .localize = local_expand};
   table["repeat"] = {.options = repeated};
   table["constant_pad_nd"] = {.options = padded};
-  table["cat"] = table["stack"] = {.options = joined};
+  table["cat"] = table["stack"] = {.options = joined, .joins = true};
 }
 
 }  // namespace penstock

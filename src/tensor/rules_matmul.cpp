@@ -38,6 +38,7 @@ void add_option(const OpCall& call, Options& options, const AxisPlacement& a, co
 void check_sizes(const OpCall& call, std::size_t first) {
   const auto a = call.sizes(first), b = call.sizes(first + 1);
   if (a.size() < 2 || b.size() < 2 || a.back() != b[b.size() - 2]) refuse_sizes(call);
+  if (a.size() == b.size() && a.slice(0, a.size() - 2) != b.slice(0, b.size() - 2)) refuse_sizes(call);
   if (first == 0) return;
   // The summand broadcasts to [.., m, n].
   Sizes out(a.begin(), a.end());
@@ -134,6 +135,11 @@ at::Tensor dist_product(const at::Tensor& a, const at::Tensor& b);
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+//! Gradients of products take the conjugate of the other factor.
+at::Tensor conjugate(const at::Tensor& x) {
+  return x.is_complex() ? x.conj() : x;
+}
+
 //! a @ b, b a matrix or of a's batch dims. `out` and `mesh` come from the plan.
 struct Multiply : torch::autograd::Function<Multiply> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b,
@@ -148,9 +154,9 @@ struct Multiply : torch::autograd::Function<Multiply> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &a = saved[0], &b = saved[1], &g = grads[0];
     at::Tensor da, db;
-    if (ctx->needs_input_grad(0)) da = dist_product(g, b.transpose(-2, -1));
+    if (ctx->needs_input_grad(0)) da = dist_product(g, conjugate(b).transpose(-2, -1));
     if (ctx->needs_input_grad(1))
-      db = a.dim() == b.dim() ? dist_product(a.transpose(-2, -1), g) : dist_fold(a, g);
+      db = a.dim() == b.dim() ? dist_product(conjugate(a).transpose(-2, -1), g) : dist_fold(conjugate(a), g);
     return {da, db, {}, {}};
   }
 };
@@ -165,8 +171,8 @@ struct Fold : torch::autograd::Function<Fold> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     at::Tensor dx, dy;
-    if (ctx->needs_input_grad(0)) dx = dist_product(saved[1], grads[0].transpose(-2, -1));
-    if (ctx->needs_input_grad(1)) dy = dist_product(saved[0], grads[0]);
+    if (ctx->needs_input_grad(0)) dx = dist_product(conjugate(saved[1]), grads[0].transpose(-2, -1));
+    if (ctx->needs_input_grad(1)) dy = dist_product(conjugate(saved[0]), grads[0]);
     return {dx, dy, {}, {}};
   }
 };
@@ -205,6 +211,9 @@ at::Tensor dist_matmul(const at::Tensor& a, const at::Tensor& b) {
 bool whole_matmul(const OpCall& call) {
   const at::Tensor a = call.arg(0).toTensor(), b = call.arg(1).toTensor();
   if (a.dim() == 0 || b.dim() == 0) refuse_sizes(call);
+  const std::string& name = call.op.schema().name();
+  if (name == "aten::dot" && (a.dim() != 1 || b.dim() != 1)) refuse_sizes(call);
+  if (name == "aten::mv" && (a.dim() != 2 || b.dim() != 1)) refuse_sizes(call);
   finish(call, dist_matmul(a, b));
   return true;
 }

@@ -1,5 +1,5 @@
-// Distributed tensors as libtorch sees them: copies that share the part, and a storage whose memory cannot be
-// read.
+// Distributed tensors as libtorch sees them: copies that share the part, no storage, and an error for those
+// who read memory.
 #include "tensor/impl.h"
 
 #include <penstock/base/error.h>
@@ -9,17 +9,10 @@ namespace {
 
 constexpr c10::DispatchKeySet kKeys{kBackendKey, kBeforeKey, c10::DispatchKey::AutocastCPU};
 
-//! Shared by all distributed tensors: without a storage, libtorch's error would say nothing of them.
-const c10::Storage& no_memory() {
-  static const c10::Storage storage = [] {
-    c10::Storage made(c10::Storage::use_byte_size_t(), 0, at::DataPtr(nullptr, at::kCPU), nullptr, false);
-    made.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
-        std::string(kNoMemory) +
-        ": its elements lie on the ranks of a mesh. Print it with penstock::describe, save it with a "
-        "checkpoint, or take full_tensor() or to_local() of it.");
-    return made;
-  }();
-  return storage;
+std::string no_memory_text() {
+  return std::string(kNoMemory) +
+         ": its elements lie on the ranks of a mesh. Print it with penstock::describe, save it with a "
+         "checkpoint, or take full_tensor() or to_local() of it.";
 }
 
 }  // namespace
@@ -40,7 +33,7 @@ DTensorImpl::DTensorImpl(Part part, MeshPtr mesh, const Placements& placements, 
       part_(std::move(part)),
       mesh_(std::move(mesh)),
       placements_(placements) {
-  storage_ = no_memory();
+  set_storage_access_should_throw();
   set_sizes_and_strides(sizes, strides);
 }
 
@@ -48,11 +41,28 @@ DTensorImpl::DTensorImpl(at::Tensor local, const DTensorImpl& like)
     : c10::TensorImpl(kKeys, local.dtype(), local.device()),
       mesh_(like.mesh_),
       placements_(like.placements_) {
-  storage_ = no_memory();
+  set_storage_access_should_throw();
   sizes_and_strides_ = like.sizes_and_strides_;
   numel_ = like.numel_;
   refresh_contiguous();
   part_.local = std::move(local);
+}
+
+bool DTensorImpl::has_storage() const {
+  if (explained_.load(std::memory_order_acquire)) return false;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (!explained_.load(std::memory_order_relaxed)) {
+    // NOLINTNEXTLINE: the text costs two allocations, which few tensors need
+    const_cast<DTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(no_memory_text());
+    explained_.store(true, std::memory_order_release);
+  }
+  return false;
+}
+
+const c10::Storage& DTensorImpl::storage() const {
+  has_storage();
+  return c10::TensorImpl::storage();  // throws
 }
 
 c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,

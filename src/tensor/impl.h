@@ -12,6 +12,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
+#include <atomic>
 #include <functional>
 #include <mutex>
 
@@ -99,8 +100,12 @@ class DTensorImpl final : public c10::TensorImpl {
                                                          bool allow_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
   const char* tensorimpl_type_name() const override { return "penstock::DTensor"; }
+  //! False. Whoever reads memory asks here first: libtorch's error is then prepared to explain itself.
+  bool has_storage() const override;
+  const c10::Storage& storage() const override;
 
  private:
+  mutable std::atomic<bool> explained_ = false;
   mutable Part part_;
   MeshPtr mesh_;
   Placements placements_;

@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
+#include <cerrno>
 #include <set>
 
 namespace penstock::train {
@@ -107,12 +108,18 @@ Saves::Saves(const Mesh& mesh, const RunOptions& options) : mesh_(mesh), options
     throw UsageError(quote(asked.directory, 200) + " holds checkpoints of an earlier run", {},
                      "resume from the newest of them, or use another directory");
   if (asked.resume || (restarted && exist)) resume_.emplace(find_resume_point(asked.directory, mesh.world));
-  writer_ =
-      std::make_unique<CheckpointWriter>(asked.directory, mesh.world, WriterOptions{.keep = asked.keep});
+  try {
+    writer_ =
+        std::make_unique<CheckpointWriter>(asked.directory, mesh.world, WriterOptions{.keep = asked.keep});
+  } catch (const StorageError& error) {
+    // A directory that another run holds is never shared.
+    if (asked.on_error == StoragePolicy::Stop || error.code() == EBUSY) throw;
+    passed_over_.push_back("no checkpoint will be written, and training goes on: " + error.message());
+  }
 }
 
 std::vector<std::string> Saves::remarks() const {
-  if (!resume_) return {};
+  if (!resume_) return passed_over_;
   std::vector<std::string> remarks = resume_->passed_over;
   remarks.insert(remarks.end(), passed_over_.begin(), passed_over_.end());
   const std::string seed = resume_->checkpoint.note("seed");

@@ -198,7 +198,7 @@ TEST(Eval, SaysWhatIsWrong) {
       test::run_program({PENSTOCK_TOOL, "eval", mlp, "--input", file_of("in.safetensors"), "--output",
                          file_of("in.safetensors")});
   EXPECT_EQ(onto_itself.code, 2);
-  EXPECT_NE(onto_itself.err.find("is the file that is read"), std::string::npos) << onto_itself.err;
+  EXPECT_NE(onto_itself.err.find("would overwrite a file that is read"), std::string::npos) << onto_itself.err;
   const auto no_tensors =
       test::run_program({PENSTOCK_TOOL, "eval", mlp, "--input", mlp, "--output", "y.safetensors"});
   EXPECT_EQ(no_tensors.code, 2) << no_tensors.err;

@@ -151,6 +151,7 @@ TEST(Memory, OfADistributedTensorIsExplained) {
           torch::save(d, out);
         }),
         message_of([&] { d.data_ptr(); }),
+        message_of([&] { d.storage(); }),
         message_of([&] { d.const_data_ptr<float>(); }),
     };
     for (const std::string& message : messages) {
@@ -158,6 +159,7 @@ TEST(Memory, OfADistributedTensorIsExplained) {
       EXPECT_NE(message.find("describe"), std::string::npos) << message;
       EXPECT_NE(message.find("full_tensor"), std::string::npos) << message;
     }
+    EXPECT_FALSE(d.has_storage());
   });
 }
 

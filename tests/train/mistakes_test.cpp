@@ -229,7 +229,7 @@ const std::vector<Mistake>& mistakes() {
       eval("TextAsInput", {"--input=@notes.txt"}, "notes.txt", "save_file"),
       eval("Misnamed", {"--input=@good.safetensors"}, "input x", "like the model's inputs"),
       eval("ManyMicrobatches", {"--microbatches=5"}, "4 examples", "at most 4"),
-      eval("ManyRanks", {"--ranks=400", "--microbatches=4"}, "400 stages", "at most"),
+      eval("ManyRanks", {"--ranks=400", "--microbatches=2"}, "400 stages", "at most"),
       eval("StagesOverRanks", {"--ranks=2", "--stages=3"}, "3 stages", "multiple"),
       eval("Replicas", {"--dp=5"}, "4 examples", "--dp 4"),
       eval("TensorRanks", {"%../../graph/archives/lstm.pt2", "--input=@lstm.safetensors", "--tp=2"},

@@ -26,11 +26,11 @@ void require_output_directory(const std::string& path, const std::string& option
   if (path.empty() || path == "-") return;
   std::error_code error;
   if (fs::is_directory(path, error))
-    throw UsageError(option + " " + quote(path, 200) + " is a directory", {}, "give the name of a file");
+    throw UsageError(option + " " + quote(path, 200) + " is a directory", {}, "name a file in it");
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty() && !fs::is_directory(folder, error))
     throw UsageError(option + ": there is no directory " + quote(folder.string(), 200) + " to write to", {},
-                     "make it, or write elsewhere");
+                     "make it, or give another " + option);
 }
 
 void check_safetensors_output(const std::string& path, const std::string& option,
@@ -43,8 +43,8 @@ void check_safetensors_output(const std::string& path, const std::string& option
   for (const std::string& input : inputs) {
     std::error_code error;
     if (fs::equivalent(path, input, error))
-      throw UsageError(option + " " + quote(path, 200) + " is the file that is read", {},
-                       "write to another file");
+      throw UsageError(option + " " + quote(path, 200) + " would overwrite a file that is read", {},
+                       "give another file to write to");
   }
 }
 

@@ -81,10 +81,10 @@ void check_gpt(const TrainSettings& asked) {
                      "name the model before it: penstock train MODEL.pt2 --data FILE.safetensors");
   if (!asked.data.empty()) check_input_file(asked.data, ".txt");
   const TrainingText text = training_text(asked.data);
+  if (text.content.empty()) throw UsageError(quote(asked.data, 200) + " is empty", {}, "give a file of text");
   const train::Vocabulary vocabulary(text.content);
   models::GptOptions options = asked.gpt;
   options.vocabulary = vocabulary.size();
-  if (text.content.empty()) throw UsageError(quote(asked.data, 200) + " is empty", {}, "give a file of text");
   const auto data =
       train::text_data(text.content, vocabulary, {options.context, asked.validation, asked.run.seed});
   check_validation(asked, *data);

@@ -198,15 +198,19 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
   // What is to be resumed must be there, and the ranks say what is not.
   const std::string& directory = run.checkpoint.directory;
   const bool saves = !directory.empty() && (!run.checkpoint.resume || std::filesystem::exists(directory));
-  if (saves) make(directory, "--checkpoint");
   require_output_directory(run.log_json, "--log-json");
   require_output_directory(run.timeline, "--timeline");
   require_output_directory(run.trace, "--trace");
   require_output_directory(run.profile, "--profile");
+  const bool stops = run.checkpoint.on_error == train::StoragePolicy::Stop;
   try {
+    if (saves) make(directory, "--checkpoint");
     if (saves) try_checkpoint_directory(directory);
+  } catch (const UsageError&) {
+    // A run that continues without checkpoints is told so by its ranks.
+    if (stops) throw;
   } catch (const StorageError& error) {
-    throw UsageError("--checkpoint: " + error.message(), error.context(), error.hint());
+    if (stops) throw UsageError("--checkpoint: " + error.message(), error.context(), error.hint());
   }
   return made;
 }

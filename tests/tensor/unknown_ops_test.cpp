@@ -16,18 +16,20 @@ namespace {
 using torch::jit::Stack;
 
 //! Operators that are not functions of their arguments, that start something, or that libtorch itself crashes
-//! in with arguments like ours; quantization, which reads memory.
+//! in with arguments like ours; quantization and set_, which read memory.
 bool left_out(const c10::OperatorHandle& op) {
   static const std::set<std::string> names{
       "from_file", "pin_memory",     "record_stream", "set_data",
       "data",      "requires_grad_", "empty",         "retain_grad",
       "is_pinned", "equal",          "rename",        "rename_",
-      "align_to",  "refine_names",   "warn",          "quantize_per_tensor"};
+      "align_to",  "refine_names",   "warn",          "quantize_per_tensor",
+      "set_"};
   const std::string& name = op.schema().name();
   const std::string base = name.substr(name.find("::") + 2);
   if (names.contains(base) || base.starts_with("_")) return true;
-  for (const char* part : {"empty", "cudnn", "miopen", "quantize", "sparse", "fbgemm", "mkldnn", "nested",
-                           "cuda", "names", "fake_quant", "rand", "batch_norm", "qparams", "rnn", "lstm", "gru", "to_padded"}) {
+  for (const char* part :
+       {"empty", "cudnn", "miopen", "quantize", "sparse", "fbgemm", "mkldnn", "nested", "cuda", "names",
+        "fake_quant", "rand", "batch_norm", "qparams", "rnn", "lstm", "gru", "to_padded"}) {
     if (base.find(part) != std::string::npos) return true;
   }
   return op.hasTag(at::Tag::nondeterministic_seeded);

@@ -82,7 +82,7 @@ function(penstock_add_pch target header)
 endfunction()
 
 # Half of a file's time on the torch side goes into templates of libtorch's headers that GCC instantiates anew for every
-# file, whether used or not; so four small files are compiled as one (adr/0013).
+# file, whether used or not; so four small files are compiled as one (adr/0010).
 function(penstock_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${PENSTOCK_UNITY} UNITY_BUILD_BATCH_SIZE 4)
   # Types of an unnamed namespace may be members of a file's own classes, though GCC then takes the file for a header.

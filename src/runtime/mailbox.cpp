@@ -1,5 +1,5 @@
 // Transfers over a group. A message's tensors go one after the other under one tag; where the receiver cannot
-// know their form, its size and the form itself go first under the same tag (docs/adr/0007).
+// know their form, its size and the form itself go first under the same tag (docs/adr/0006).
 #include "runtime/mailbox.h"
 
 #include <penstock/base/error.h>

@@ -1,7 +1,7 @@
 // Generators by key. Every operation that can take a generator is registered once more under a dispatch key
 // that libtorch keeps for modes of other libraries and never uses itself; a scope switches that key on for
 // its thread, and the kernel fills in the scope's generator where the caller gave none. All other operations
-// pass through at no cost, and a scope without random operations never makes a generator. docs/adr/0008 has
+// pass through at no cost, and a scope without random operations never makes a generator. docs/adr/0007 has
 // the alternatives.
 #include <penstock/runtime/random.h>
 

@@ -1,5 +1,5 @@
 // Tensor parallelism: a plan says how the parameters of modules are cut over one axis of a mesh, and the
-// model runs as before. A cut parameter brings its operator's communication with it (docs/adr/0012).
+// model runs as before. A cut parameter brings its operator's communication with it (docs/adr/0009).
 #pragma once
 
 #include <penstock/tensor/dtensor.h>

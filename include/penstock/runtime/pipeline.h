@@ -86,7 +86,7 @@ tensor_loss(Function function) {
   };
 }
 
-//! How stages learn the shapes of what they receive (docs/adr/0007).
+//! How stages learn the shapes of what they receive (docs/adr/0006).
 enum class ShapeMode {
   Inferred,  //!< sent ahead in a step whose batch has new shapes, remembered afterwards
   Static,    //!< the same in the first step; later changes are a ShapeError that names each, on every rank

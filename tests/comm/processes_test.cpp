@@ -164,6 +164,18 @@ TEST(FewDescriptors, AreNamedInTheErrorAtOnce) {
   }
 }
 
+TEST(FewDescriptors, OfTheStoreEndTheJob) {
+  // Enough to start the ranks, too few for all of their connections to the launcher's store.
+  const auto start = Clock::now();
+  const Outcome outcome = run_program(
+      {"bash", "-c",
+       "ulimit -n 60; " PENSTOCK_TOOL
+       " train --pp 2 --dp 2 --steps 2 --layers 2 --width 16 --heads 2 --seq 8 --batch 8 --sample 0"});
+  EXPECT_EQ(outcome.code, 1) << outcome.out;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("too few file descriptors"), HasSubstr("ulimit -n")));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
+}
+
 TEST(TokenFile, IsTheSameOnEveryNodeOrRefused) {
   const TempDir dir;
   std::ofstream(dir / "a") << "0123456789abcdef0123456789abcdef\n";

@@ -198,10 +198,6 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
   // What is to be resumed must be there, and the ranks say what is not.
   const std::string& directory = run.checkpoint.directory;
   const bool saves = !directory.empty() && (!run.checkpoint.resume || std::filesystem::exists(directory));
-  require_output_directory(run.log_json, "--log-json");
-  require_output_directory(run.timeline, "--timeline");
-  require_output_directory(run.trace, "--trace");
-  require_output_directory(run.profile, "--profile");
   const bool stops = run.checkpoint.on_error == train::StoragePolicy::Stop;
   try {
     if (saves) make(directory, "--checkpoint");
@@ -212,6 +208,10 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
   } catch (const StorageError& error) {
     if (stops) throw UsageError("--checkpoint: " + error.message(), error.context(), error.hint());
   }
+  require_output_directory(run.log_json, "--log-json");
+  require_output_directory(run.timeline, "--timeline");
+  require_output_directory(run.trace, "--trace");
+  require_output_directory(run.profile, "--profile");
   return made;
 }
 

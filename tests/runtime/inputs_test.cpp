@@ -1,5 +1,6 @@
 // What a step is given: batches that are split or are to be split, keyword arguments by name, tensors whose
 // gradients the caller wants, losses of every kind.
+#include "runtime/rank_errors.h"
 #include "support/check.h"
 
 #include <penstock/base/error.h>
@@ -44,18 +45,6 @@ PipelineOptions mse_options() {
   PipelineOptions options;
   options.loss = [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().mean(); };
   return options;
-}
-
-std::vector<std::string> errors_of(int ranks, const std::function<void(World&)>& body) {
-  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
-  run_thread_ranks(ranks, [&](World& world) {
-    try {
-      body(world);
-    } catch (const Error& e) {
-      texts[static_cast<std::size_t>(world.rank().value)] = e.what();
-    }
-  });
-  return texts;
 }
 
 void expect_close(const at::Tensor& a, const at::Tensor& b) {

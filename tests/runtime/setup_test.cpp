@@ -1,6 +1,7 @@
 // What a pipeline refuses at its set-up and at the start of a step, on every rank and with words that help.
 #include "runtime/against_dense.h"
 #include "runtime/models.h"
+#include "runtime/rank_errors.h"
 #include "support/check.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -21,19 +22,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// What each rank's `body` threw.
-std::vector<std::string> errors_of(int ranks, const std::function<void(World&)>& body) {
-  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
-  run_thread_ranks(ranks, [&](World& world) {
-    try {
-      body(world);
-    } catch (const Error& e) {
-      texts[static_cast<std::size_t>(world.rank().value)] = e.what();
-    }
-  });
-  return texts;
-}
 
 PipelineSchedule make_mlp(World& world, int microbatches = 4,
                           PipelineOptions options = options_for(mlp(), 2)) {

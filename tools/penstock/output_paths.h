@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 namespace penstock::tool {
 
@@ -15,8 +14,7 @@ std::string make_output_directory(const std::string& path, const std::string& op
 //! empty path or `-` is fine.
 void require_output_directory(const std::string& path, const std::string& option);
 
-//! The same for a safetensors file, which must be called so, and must not be one of the command's inputs.
-void check_safetensors_output(const std::string& path, const std::string& option,
-                              const std::vector<std::string>& inputs);
+//! The same for a safetensors file, whose name must end in .safetensors.
+void check_safetensors_output(const std::string& path, const std::string& option);
 
 }  // namespace penstock::tool

@@ -181,7 +181,7 @@ std::string to_file(const Conversion& asked) {
   if (fs::is_directory(asked.to))
     throw UsageError(asked.to + " is a directory", {},
                      "convert DIR FILE.safetensors, or FILE.safetensors DIR");
-  check_safetensors_output(asked.to, "TARGET", {});
+  check_safetensors_output(asked.to, "TARGET");
   if (fs::exists(asked.to) && !asked.force)
     throw UsageError(asked.to + " exists", {}, "--force overwrites it; else give another name");
   export_safetensors(open_checkpoint(asked.from), asked.to,

@@ -198,7 +198,7 @@ std::vector<std::string> words_of(const EvalJob& job, const Cuts& cuts) {
 
 //! What is wrong with files and options is said once, before ranks start. Returns where the stages begin.
 Cuts check(const EvalJob& job) {
-  check_safetensors_output(job.output, "--output", {job.model, job.input});
+  check_safetensors_output(job.output, "--output");
   check_output_file("--output", job.output, {job.model, job.input});
   const Loaded checked = load(job, 0);
   if (job.ranks.tp > 1) tensor_plan(checked.pipe.graph(), job.ranks.tp);

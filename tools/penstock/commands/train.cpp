@@ -45,15 +45,13 @@ int train_command(Arguments& arguments) {
   asked.refuse_idle(settings);
   asked.settle();
   settings.leave_out(asked.idle());
-  const bool is_rank = is_rank_of("train") || started_by_another_launcher();
-  if (!is_rank) check_training(asked);
+  const bool own_rank = is_rank_of("train");
+  const bool others_rank = !own_rank && started_by_another_launcher();
+  if (!own_rank && !others_rank) check_training(asked);
   asked.run.config = settings.toml();
-  if (is_rank_of("train")) return be_a_training_rank(asked);
-  if (started_by_another_launcher()) {
-    if (std::string(std::getenv("RANK")) == "0")
-      for (const std::string& line : asked.prepare_outputs()) print(line + "\n");
-    return be_a_training_rank(asked);
-  }
+  if (others_rank && std::string(std::getenv("RANK")) == "0")
+    for (const std::string& line : asked.prepare_outputs()) print(line + "\n");
+  if (own_rank || others_rank) return be_a_training_rank(asked);
 
   const int ranks = asked.run.parallel.ranks();
   const DisplayForm form = arguments.json() ? DisplayForm::Json

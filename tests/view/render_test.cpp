@@ -61,6 +61,58 @@ TEST(Grid, ATableIsDrawnSlotBySlot) {
   EXPECT_THAT(to_grid(draw(schedule)), HasSubstr("rank 0 F0 ...B0\n"));
 }
 
+TEST(Grid, TheHalvesOfAnOverlapStandSideBySide) {
+  const StageId first(0), second(1);
+  const MicrobatchId m0(0), m1(1);
+  Schedule schedule{"mine", Placement::make(1, 2, PlacementStyle::Loop), 2, {}};
+  schedule.ranks = {{Action::forward(first, m0),
+                     Action::overlap(Action::forward(first, m1), Action::backward(second, m0)),
+                     Action::backward(first, m0)}};
+  // A label of three characters and a gap in half a slot: a slot has 8 columns.
+  EXPECT_THAT(to_grid(draw(schedule)), HasSubstr("\nrank 0 0F0---- 0F1 1B0 0B0----\n"));
+}
+
+TEST(Grid, ColoursReplaceTheLetters) {
+  Schedule schedule{"mine", Placement::make(1, 1, PlacementStyle::Loop), 1, {}};
+  schedule.ranks = {{Action(), Action::forward(StageId(0), MicrobatchId(0)), Action(), Action(),
+                     Action::backward(StageId(0), MicrobatchId(0))}};
+  // Two columns for each slot; idle slots are blank, and each box ends with a reset.
+  const std::string f = "\x1b[38;5;16;48;5;68m", b = "\x1b[38;5;16;48;5;72m", end = "\x1b[0m";
+  EXPECT_EQ(to_grid(draw(schedule), {.colour = true}),
+            "mine: 1 rank, 1 stage, 1 microbatch\n"
+            "rank 0   " +
+                f + "0 " + end + "    " + b + "0 " + end + "\n       " + f + " F " + end + " forward   " + b +
+                " B " + end + " backward\n");
+}
+
+TEST(Grid, ABoxWithoutRoomForItsLabelShowsItsKind) {
+  Schedule schedule{"mine", Placement::make(1, 1, PlacementStyle::Loop), 4, {}};
+  schedule.ranks.resize(1);
+  for (int m = 0; m < 4; ++m) schedule.ranks[0].push_back(Action::forward(StageId(0), MicrobatchId(m)));
+  for (int m = 0; m < 4; ++m) schedule.ranks[0].push_back(Action::backward(StageId(0), MicrobatchId(m)));
+  // Eight slots in the 8 columns next to the name of the rank, then in 16: the label fits without a gap.
+  EXPECT_THAT(to_grid(draw(schedule), {.width = 15}), HasSubstr("\nrank 0 FFFFBBBB\n"));
+  EXPECT_THAT(to_grid(draw(schedule), {.width = 23}), HasSubstr("\nrank 0 F0F1F2F3B0B1B2B3\n"));
+  EXPECT_THAT(to_grid(draw(schedule), {.width = 80}), HasSubstr("\nrank 0 F0 F1 F2 F3 B0 B1 B2 B3\n"));
+  // A terminal that is too narrow for the name still gets 8 columns.
+  EXPECT_THAT(to_grid(draw(schedule), {.width = 3}), HasSubstr("\nrank 0 FFFFBBBB\n"));
+}
+
+TEST(Grid, SeveralPanelsAreNamedAndShareOneLegend) {
+  const Simulation simulation = run(ScheduleKind::OneFOneB, {1, 1, 1});
+  Drawing drawing = draw(simulation, false);
+  Timeline measured = simulation.timeline;
+  measured.source = TimelineSource::Measured;
+  add_panel(drawing, measured);
+  EXPECT_EQ(to_grid(drawing),
+            "1F1B: 1 rank, 1 stage, 1 microbatch\n"
+            "\npredicted\n"
+            "rank 0 F0 B0---\n"
+            "\nmeasured\n"
+            "rank 0 F0 B0---\n"
+            "       F forward   B backward\n");
+}
+
 TEST(Svg, HasABoxForEveryAction) {
   for (const ScheduleKind kind :
        {ScheduleKind::OneFOneB, ScheduleKind::ZBVZeroBubble, ScheduleKind::DualPipeV}) {
@@ -141,6 +193,22 @@ TEST(Trace, CountersAreTheMemorySamples) {
         EXPECT_NEAR(counters[r][i].first, samples[i].time * (seconds ? 1e6 : 1e3), 1e-6);  // microseconds
         EXPECT_EQ(counters[r][i].second, samples[i].bytes);
       }
+    }
+  }
+}
+
+TEST(Trace, TimesOfALongStepKeepTheirNanoseconds) {
+  Timeline timeline;
+  timeline.placement = Placement::make(1, 1, PlacementStyle::Loop);
+  timeline.microbatches = 1;
+  timeline.ranks = {{{Action::forward(StageId(0), MicrobatchId(0)), 123.456789012, 246.913578025}}};
+  timeline.memory = {{{123.456789012, 7}}};
+  const auto trace = nlohmann::json::parse(to_trace(draw(std::span(&timeline, 1), true)));
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "M") continue;
+    EXPECT_NEAR(event.at("ts").get<double>(), 123456789.012, 1e-4) << event;  // microseconds
+    if (event.at("ph") == "X") {
+      EXPECT_NEAR(event.at("dur").get<double>(), 123456789.013, 1e-4) << event;
     }
   }
 }

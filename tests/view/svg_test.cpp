@@ -268,6 +268,69 @@ TEST(SvgFigure, LaterStagesOfARankAreLighterAndTheirNumbersDark) {
   EXPECT_THAT(svg.source, Not(HasSubstr(".c4")));
 }
 
+//! The fill of each class in one part of the style sheet.
+std::map<std::string, std::string> fills(const std::string& style) {
+  std::map<std::string, std::string> found;
+  static const std::regex rule(R"re(\.(\w+)\{fill:(#[0-9a-f]+)\})re");
+  for (std::sregex_iterator at(style.begin(), style.end(), rule), end; at != end; ++at)
+    EXPECT_TRUE(found.emplace((*at)[1], (*at)[2]).second) << (*at)[1] << " has two colours";
+  return found;
+}
+
+TEST(SvgFigure, EveryKindHasAColourOnLightAndAnotherOnDarkPages) {
+  Costs costs = Costs::uniform(4);
+  costs.link.latency = 0.2;
+  for (StageCosts& stage : costs.stages) stage.unshard = 0.1;
+  std::map<std::string, std::string> colours;
+  for (const ScheduleKind kind : {ScheduleKind::ZBVZeroBubble, ScheduleKind::DualPipeV}) {
+    const Schedule schedule = make_schedule(kind, {2, 2, 6});
+    const Svg svg(draw(simulate(make_program(schedule, SendMode::Buffered), costs), false));
+    const std::size_t dark_part = svg.source.find("@media(prefers-color-scheme:dark)");
+    ASSERT_NE(dark_part, std::string::npos);
+    const auto light = fills(svg.source.substr(0, dark_part)), dark = fills(svg.source.substr(dark_part));
+    for (const Rect& rect : svg.rects) {
+      const std::string name = rect.classes.substr(0, rect.classes.find(' '));
+      ASSERT_TRUE(light.contains(name) && dark.contains(name)) << rect.classes;
+      EXPECT_NE(light.at(name), dark.at(name)) << name;
+      if (!rect.title.empty()) colours[name] = light.at(name);
+    }
+  }
+  std::set<std::string> different;
+  for (const auto& [name, colour] : colours) different.insert(colour);
+  EXPECT_EQ(different.size(), colours.size());
+  EXPECT_GE(colours.size(), 5u);  // F, B, I, W and transfers
+}
+
+TEST(SvgFigure, TextsDoNotOverlap) {
+  Drawing drawing = draw(run(ScheduleKind::ZB1P, {3, 1, 5}, 0.3), false);
+  add_panel(drawing, run(ScheduleKind::ZB1P, {3, 1, 5}, 0.3).timeline);
+  const Svg svg(drawing);
+  // At least 5 units for a character and 10 for a line, around the anchor that the class says.
+  struct Box {
+    double left, right, top, bottom;
+  };
+  std::vector<Box> boxes;
+  for (const Label& label : svg.labels) {
+    const double length = 5 * static_cast<double>(label.text.size());
+    const bool middle = label.classes.ends_with("m") || label.classes.starts_with("n");
+    const double left = label.classes.ends_with("r") ? label.x - length : label.x - (middle ? length / 2 : 0);
+    boxes.push_back({left, left + length, label.y - 10, label.y});
+  }
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    for (std::size_t k = 0; k < i; ++k) {
+      const bool apart = boxes[i].left >= boxes[k].right || boxes[k].left >= boxes[i].right ||
+                         boxes[i].top >= boxes[k].bottom || boxes[k].top >= boxes[i].bottom;
+      EXPECT_TRUE(apart) << svg.labels[i].text << " and " << svg.labels[k].text;
+    }
+  }
+}
+
+TEST(SvgFigure, NamesAreEscaped) {
+  Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 2});
+  simulation.timeline.name = "a<b> & c";
+  EXPECT_THAT(to_svg(draw(simulation, false)), HasSubstr(">a&lt;b&gt; &amp; c: 2 ranks"));
+}
+
 TEST(SvgFigure, AnEmptyTimelineIsStillAPicture) {
   Timeline empty;
   empty.name = "nothing";

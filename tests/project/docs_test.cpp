@@ -1,5 +1,5 @@
-// The documents are true: links lead somewhere, and the map of the reference's names names what exists.
-#include "seed_map.h"
+// Checks the documents: links resolve, and the reference map names only files, symbols and tests that exist.
+#include "reference_map.h"
 #include "source_tree.h"
 
 #include <gmock/gmock.h>
@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<SeedRow>& seed_map() {
-  static const std::vector<SeedRow> rows = read_seed_map(source_file("docs/seed-map.md").text);
+const std::vector<ReferenceRow>& reference_map() {
+  static const std::vector<ReferenceRow> rows = read_reference_map(source_file("docs/reference-map.md").text);
   return rows;
 }
 
@@ -26,7 +26,7 @@ bool has_word(const std::string& text, const std::string& word) {
   return std::regex_search(text, std::regex("\\b" + word + "\\b"));
 }
 
-// `Suite.Case` of every test in the tree; a parameterised suite under its plain name.
+// `Suite.Case` of every test in the tree. A parameterised suite has its name without the instantiation.
 const std::set<std::string>& test_names() {
   static const std::set<std::string> names = [] {
     std::set<std::string> found;
@@ -42,39 +42,38 @@ const std::set<std::string>& test_names() {
   return names;
 }
 
-TEST(SeedMap, HoldsEveryNameOfTheReferenceExactlyOnce) {
+TEST(ReferenceMap, HoldsEveryNameOfTheReferenceExactlyOnce) {
   std::map<std::string, int> count;
-  for (const SeedRow& row : seed_map()) ++count[row.file + " " + row.name];
-  std::istringstream lines(source_file("tests/project/seed_names.txt").text);
+  for (const ReferenceRow& row : reference_map()) ++count[row.file + " " + row.name];
+  std::istringstream lines(source_file("tests/project/reference_names.txt").text);
   std::size_t names = 0;
   for (std::string line; std::getline(lines, line); ++names) EXPECT_EQ(count[line], 1) << line;
-  EXPECT_EQ(seed_map().size(), names) << "a row is of no name of the reference";
+  EXPECT_EQ(reference_map().size(), names) << "a row names something that is not in the reference";
   EXPECT_GT(names, 150U);
 }
 
-TEST(SeedMap, HasAKnownStatusAndWhatItAsksFor) {
-  const std::regex issue("issue [4-8]");
-  for (const SeedRow& row : seed_map()) {
-    const std::string where = "docs/seed-map.md:" + std::to_string(row.line) + " " + row.name;
+TEST(ReferenceMap, EveryRowIsCompleteForItsStatus) {
+  for (const ReferenceRow& row : reference_map()) {
+    const std::string where = "docs/reference-map.md:" + std::to_string(row.line) + " " + row.name;
     if (row.status == "done") {
-      EXPECT_FALSE(row.ours.empty()) << where << " names nothing of ours";
+      EXPECT_FALSE(row.entities.empty()) << where << " names no Penstock symbol";
       EXPECT_FALSE(row.tests.empty()) << where << " names no test";
     } else if (row.status == "not needed") {
       EXPECT_GT(row.last.size(), 20U) << where << " gives no reason";
     } else {
-      EXPECT_TRUE(std::regex_match(row.status, issue)) << where << ": status " << row.status;
+      ADD_FAILURE() << where << ": unknown status '" << row.status << "'";
     }
   }
 }
 
-TEST(SeedMap, NamesOnlyWhatExists) {
-  for (const SeedRow& row : seed_map()) {
+TEST(ReferenceMap, NamesOnlyWhatExists) {
+  for (const ReferenceRow& row : reference_map()) {
     if (row.status != "done") continue;
-    const std::string where = "docs/seed-map.md:" + std::to_string(row.line) + " " + row.name;
-    for (const OurName& our : row.ours) {
-      const std::string path = (our.header.starts_with("penstock/") ? "include/" : "") + our.header;
+    const std::string where = "docs/reference-map.md:" + std::to_string(row.line) + " " + row.name;
+    for (const PenstockName& entity : row.entities) {
+      const std::string path = (entity.file.starts_with("penstock/") ? "include/" : "") + entity.file;
       ASSERT_TRUE(fs::exists(fs::path(PENSTOCK_SOURCE_DIR) / path)) << where << ": " << path;
-      const std::string last = our.name.substr(our.name.rfind(':') + 1);
+      const std::string last = entity.name.substr(entity.name.rfind(':') + 1);
       EXPECT_TRUE(has_word(source_file(path).text, last)) << where << ": no " << last << " in " << path;
     }
     for (const std::string& test : row.tests)

@@ -1,7 +1,7 @@
-"""Writes the names of the reference's classes and functions to seed_names.txt, beside this file.
+"""Writes the names of the reference's classes and functions to reference_names.txt, next to this file.
 
-Run by hand when the reference's version changes: python3 tests/project/seed_names.py. The list is committed, so that the
-check of docs/seed-map.md needs no Python. Nested functions are left out; methods are left to their class.
+Run it by hand when the version of the reference changes: python3 tests/project/reference_names.py. The list is
+committed, so the check of docs/reference-map.md needs no Python. Nested functions and methods are not listed.
 """
 
 import ast
@@ -15,7 +15,7 @@ FILES = {
 
 
 def names(path: pathlib.Path) -> list[str]:
-    """The classes and functions of a file's top level, also under `if` and `try`."""
+    """Returns the classes and functions at the top level of a file, including those under `if` and `try`."""
     found = []
     todo = list(ast.parse(path.read_text()).body)
     while todo:

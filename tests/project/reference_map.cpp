@@ -1,5 +1,5 @@
-// Reads the tables of docs/seed-map.md.
-#include "seed_map.h"
+// Reads the tables of docs/reference-map.md.
+#include "reference_map.h"
 
 #include <regex>
 #include <sstream>
@@ -25,27 +25,27 @@ void each(const std::string& text, const std::regex& pattern, Take take) {
   for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) take(*it);
 }
 
-SeedRow read_row(const std::string& line) {
+ReferenceRow read_row(const std::string& line) {
   static const std::regex one_name("`([A-Za-z0-9_]+)`");
-  static const std::regex our_name("`([A-Za-z0-9_:]+)` in `([a-z0-9_/.]+)`");
+  static const std::regex penstock_name("`([A-Za-z0-9_:]+)` in `([a-z0-9_/.]+)`");
   static const std::regex test_name("`([A-Za-z0-9_]+\\.[A-Za-z0-9_]+)`");
   const std::vector<std::string> cells = cells_of(line);
   std::smatch name;
   if (cells.size() != 4 || !std::regex_match(cells[0], name, one_name))
-    throw std::runtime_error("not a row: " + line);
-  SeedRow row;
+    throw std::runtime_error("invalid row: " + line);
+  ReferenceRow row;
   row.name = name[1];
   row.status = cells[1];
   row.last = cells[3];
-  each(cells[2], our_name, [&row](const std::smatch& m) { row.ours.push_back({m[1], m[2]}); });
+  each(cells[2], penstock_name, [&row](const std::smatch& m) { row.entities.push_back({m[1], m[2]}); });
   each(cells[3], test_name, [&row](const std::smatch& m) { row.tests.push_back(m[1]); });
   return row;
 }
 
 }  // namespace
 
-std::vector<SeedRow> read_seed_map(const std::string& document) {
-  std::vector<SeedRow> rows;
+std::vector<ReferenceRow> read_reference_map(const std::string& document) {
+  std::vector<ReferenceRow> rows;
   std::string file;
   std::istringstream lines(document);
   int number = 0;

@@ -11,6 +11,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+#include <random>
+
 namespace penstock {
 namespace {
 
@@ -38,12 +42,8 @@ TEST(Auto, IsValidFitsAndIsNeverSlowerThanTheBestNamedSchedule) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     const Profile profile = random_profile(seed);
     const AutoOptions options{.memory_cap = profile.cap};
-    AutoResult result;
-    try {
-      result = make_auto_schedule(profile.ranks, profile.microbatches, profile.costs, options);
-    } catch (const ScheduleError&) {
-      continue;  // nothing fits at all
-    }
+    // One microbatch at a time always fits under these caps, so there is a schedule.
+    const AutoResult result = make_auto_schedule(profile.ranks, profile.microbatches, profile.costs, options);
     EXPECT_TRUE(validate(result.schedule).valid()) << "seed " << seed;
     const Simulation simulation = simulate(make_program(result.schedule, SendMode::Buffered), profile.costs);
     EXPECT_EQ(simulation.step_time, result.step_time) << "seed " << seed;
@@ -71,8 +71,93 @@ TEST(Auto, WorksUnderACapThatHoldsOneMicrobatchAndRefusesLess) {
   EXPECT_THROW(make_auto_schedule(4, 6, Costs::uniform(8), {.memory_cap = 1}), ScheduleError);
 }
 
+//! Every order of two chains F, I, W on one rank: 20 of them.
+std::vector<ActionList> interleavings(const ActionList& one, const ActionList& other) {
+  std::vector<ActionList> all;
+  std::vector<int> from(one.size() + other.size(), 1);
+  std::fill(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(one.size()), 0);
+  do {
+    ActionList list;
+    std::size_t next[2] = {0, 0};
+    for (const int chain : from) list.push_back((chain == 0 ? one : other)[next[chain]++]);
+    all.push_back(std::move(list));
+  } while (std::next_permutation(from.begin(), from.end()));
+  return all;
+}
+
+ActionList chain(int stage, int microbatch) {
+  const StageId s(stage);
+  const MicrobatchId m(microbatch);
+  return {Action::forward(s, m), Action::backward_input(s, m), Action::backward_weight(s, m)};
+}
+
+//! The least time of all orders on two ranks: two microbatches of one stage each, or one of two stages each.
+double least_time(const Placement& placement, int microbatches, const Costs& costs) {
+  const auto_search::Problem problem(placement, microbatches, costs, std::nullopt);
+  std::vector<std::vector<ActionList>> lists;
+  for (int r = 0; r < 2; ++r) {
+    const std::vector<StageId> stages = placement.stages_of(Rank(r));
+    const int first = stages.front().value, last = stages.back().value;
+    lists.push_back(interleavings(chain(first, 0), chain(last, microbatches - 1)));
+  }
+  double least = std::numeric_limits<double>::infinity();
+  auto_search::Evaluation evaluation;
+  for (const ActionList& a : lists[0]) {
+    for (const ActionList& b : lists[1]) {
+      auto_search::evaluate(problem, {a, b}, evaluation);
+      least = std::min(least, evaluation.makespan);
+    }
+  }
+  return least;
+}
+
+TEST(Auto, EqualsBruteForceOnTinyPipelines) {
+  int faster = 0;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const auto pick = [&](int most) {
+      return 1.0 + static_cast<double>(random() % static_cast<unsigned>(most));
+    };
+    const bool two_stages = seed % 2 == 1;
+    Costs costs;
+    for (int s = 0; s < (two_stages ? 4 : 2); ++s)
+      costs.stages.push_back({.forward = pick(9), .input = pick(9), .weight = pick(9)});
+    costs.link.latency = pick(4) - 1;
+    const int microbatches = two_stages ? 1 : 2, stages = static_cast<int>(costs.stages.size());
+    double least = least_time(Placement::make(2, stages, PlacementStyle::Loop), microbatches, costs);
+    if (two_stages)
+      least = std::min(least, least_time(Placement::make(2, 4, PlacementStyle::V), microbatches, costs));
+    const AutoResult result = make_auto_schedule(2, microbatches, costs);
+    EXPECT_NEAR(result.step_time, least, 1e-9) << "seed " << seed;
+    EXPECT_LE(result.lower_bound, least + 1e-9) << "seed " << seed;
+    faster += result.step_time < result.best_named_time - 1e-9;
+  }
+  EXPECT_GE(faster, 3) << "the search must find what no named schedule has";
+}
+
+TEST(Auto, AFullBackwardThatIsCheaperIsUsed) {
+  // One rank and one microbatch: I and W take 6, a B takes 4.
+  const Costs costs = Costs::uniform(1, {.forward = 2, .input = 3, .weight = 3, .backward = 4});
+  EXPECT_EQ(make_auto_schedule(1, 1, costs).step_time, 6);
+  EXPECT_EQ(make_auto_schedule(1, 5, costs).step_time, 30);
+}
+
+std::string refusal(int ranks, int microbatches, int stages) {
+  try {
+    make_auto_schedule(ranks, microbatches, Costs::uniform(stages));
+  } catch (const UsageError& error) {
+    return error.message();
+  }
+  return "accepted";
+}
+
 TEST(Auto, RefusesStagesThatAreNoMultipleOfTheRanks) {
-  EXPECT_THROW(make_auto_schedule(4, 8, Costs::uniform(6)), UsageError);
+  EXPECT_EQ(refusal(4, 8, 6), "Auto cannot deal 6 stages to 4 ranks");
+  EXPECT_EQ(refusal(4, 8, 3), "Auto cannot deal 3 stages to 4 ranks");
+  EXPECT_EQ(refusal(4, 8, 0), "Auto cannot deal 0 stages to 4 ranks");
+  EXPECT_EQ(refusal(0, 8, 4), "Auto needs at least one rank and one microbatch");
+  EXPECT_EQ(refusal(4, 0, 4), "Auto needs at least one rank and one microbatch");
+  EXPECT_EQ(refusal(1, 1, 1), "accepted");
 }
 
 }  // namespace

@@ -78,6 +78,48 @@ TEST(Memory, PeaksFollowFromTheOrder) {
   EXPECT_EQ(peak_activations(recomputing, {f0, i0, w0, f1}), 111);
 }
 
+//! A rank's list as `F0 I0 …`; of the only stage of each rank.
+std::string text_of(const ActionList& list) {
+  std::string text;
+  for (const Action& action : list)
+    text += (text.empty() ? "" : " ") + to_text(action).substr(std::to_string(action.stage().value).size());
+  return text;
+}
+
+TEST(ListSchedule, FollowsItsRule) {
+  // Two ranks, three microbatches, F = I = W = 1. A microbatch's way to the end and back is 4 from rank 0 and
+  // 2 from rank 1, a rank works 3 on each: at depth 1 rank 0 lets 2 microbatches in, rank 1 one.
+  const Placement two = Placement::make(2, 2, PlacementStyle::Loop);
+  const Costs costs = Costs::uniform(2);
+  const Problem problem(two, 3, costs, std::nullopt);
+  const auto lists = [&](const Rule& rule) {
+    const std::optional<Order> order = list_schedule(problem, rule);
+    return order ? text_of((*order)[0]) + " | " + text_of((*order)[1]) : "none";
+  };
+  EXPECT_EQ(lists({Preference::Backward, 1, 1, 0, true}),
+            "F0 F1 I0 F2 I1 W0 I2 W1 W2 | F0 I0 F1 I1 F2 I2 W0 W1 W2");
+  EXPECT_EQ(lists({Preference::Forward, 1e9, 1, 0, true}),
+            "F0 F1 F2 I0 I1 I2 W0 W1 W2 | F0 F1 F2 I0 I1 I2 W0 W1 W2");
+  EXPECT_EQ(lists({Preference::Backward, 1, 1, 0, false}), "F0 F1 B0 F2 B1 B2 | F0 B0 F1 B1 F2 B2");
+  EXPECT_EQ(lists({Preference::Forward, 1e9, 1, 0, false}), "F0 F1 F2 B0 B1 B2 | F0 F1 F2 B0 B1 B2");
+  // Half the depth: one microbatch at a time.
+  EXPECT_EQ(lists({Preference::Backward, 0.5, 1, 0, false}), "F0 B0 F1 B1 F2 B2 | F0 B0 F1 B1 F2 B2");
+}
+
+TEST(ListSchedule, LetsInOnlyWhatFits) {
+  const Placement two = Placement::make(2, 2, PlacementStyle::Loop);
+  const Costs costs = Costs::uniform(2, {.activation_bytes = 10, .weight_bytes = 2, .parameter_bytes = 5});
+  const Rule eager{Preference::Forward, 1e9, 1, 0, true};
+  // 5 bytes are resident; a microbatch takes 12, of which 2 stay until its W.
+  for (const auto& [cap, peak] : {std::pair{17, 12}, {29, 24}, {41, 36}, {53, 48}, {1000, 48}}) {
+    const Problem problem(two, 4, costs, static_cast<std::uint64_t>(cap));
+    const std::optional<Order> order = list_schedule(problem, eager);
+    ASSERT_TRUE(order) << cap;
+    EXPECT_EQ(peak_activations(problem, (*order)[0]), peak) << cap;
+  }
+  EXPECT_FALSE(list_schedule(Problem(two, 4, costs, 16), eager));
+}
+
 TEST(Improve, NeverKeepsAWorseOrder) {
   int shorter = 0, tried = 0;
   for (unsigned seed = 0; seed < 80; ++seed) {

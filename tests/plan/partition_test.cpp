@@ -15,13 +15,18 @@ struct Answer {
   std::uint64_t fullest = 0;
 };
 
+//! With recomputation each microbatch in flight keeps its input, and one has its activations.
 std::uint64_t stage_memory(const std::vector<Layer>& layers, int from, int to, int in_flight) {
   std::uint64_t resident = 0, activations = 0;
   for (int i = from; i < to; ++i) {
     resident += layers[i].costs.resident_bytes();
     activations += layers[i].costs.activation_bytes + layers[i].costs.weight_bytes;
   }
-  return resident + activations * static_cast<std::uint64_t>(in_flight);
+  const auto count = static_cast<std::uint64_t>(in_flight);
+  if (!layers[0].costs.recompute) return resident + activations * count;
+  std::uint64_t input = layers[from].costs.input_bytes;
+  if (input == 0 && from > 0) input = layers[from - 1].costs.output_bytes;
+  return resident + activations + input * count;
 }
 
 //! Every way to choose the boundaries; keeps the least (slowest stage, fullest rank) under the cap.
@@ -87,7 +92,13 @@ TEST(Partition, EqualsBruteForceForRandomChains) {
     const int stages = ranks * stages_per_rank;
     if (stages > 9) continue;
     const int count = stages + static_cast<int>(random() % 5);
-    const auto layers = random_layers(random, count);
+    auto layers = random_layers(random, count);
+    for (Layer& layer : layers) {
+      if (seed % 3 != 0) break;
+      layer.costs.recompute = true;
+      layer.costs.output_bytes = random() % 20;
+      layer.costs.input_bytes = random() % 2 * (random() % 20);  // without one, the output before it
+    }
     PartitionOptions options{placement(ranks, stages_per_rank, random() % 2 == 0), {}, {}};
     if (random() % 2 == 0) {
       for (int s = 0; s < stages; ++s) options.in_flight.push_back(1 + static_cast<int>(random() % 4));
@@ -155,6 +166,31 @@ TEST(Partition, RefusesFewerLayersThanStagesAndRanksBelowZero) {
   const std::vector<Layer> layers(3);
   EXPECT_THROW(partition_layers(layers, {placement(4, 1, false), {}, {}}), UsageError);
   EXPECT_THROW(partition_layers(layers, {{Rank(-1), Rank(-1)}, {}, {}}), UsageError);
+}
+
+TEST(Partition, RefusesOptionsThatDoNotMatch) {
+  std::vector<Layer> layers(3);
+  EXPECT_THROW(partition_layers(layers, {{}, {}, {}}), UsageError);
+  EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {1}, {}}), UsageError);
+  EXPECT_TRUE(partition_layers(layers, {placement(2, 1, false), {1, 0}, {}}));
+  EXPECT_TRUE(partition_layers(layers, {placement(3, 1, false), {}, {}}));
+  layers[1].costs.recompute = true;
+  EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {}, {}}), UsageError);
+}
+
+TEST(Partition, RankMemoryIsThatOfItsStages) {
+  std::mt19937 random(7);
+  const auto layers = random_layers(random, 8);
+  const PartitionOptions options{placement(2, 2, true), {4, 3, 2, 1}, {}};
+  const auto found = partition_layers(layers, options);
+  ASSERT_TRUE(found);
+  std::vector<std::uint64_t> ranks(2, 0);
+  for (int s = 0; s < 4; ++s) {
+    ranks[static_cast<std::size_t>(options.rank_of_stage[s].value)] +=
+        stage_memory(layers, found->first_layer[s], found->first_layer[s + 1], options.in_flight[s]);
+  }
+  EXPECT_EQ(found->rank_memory, ranks);
+  EXPECT_EQ(found->fullest, std::max(ranks[0], ranks[1]));
 }
 
 }  // namespace

@@ -55,6 +55,21 @@ TEST(Report, AMeasuredTimelineCountsComputationsAndMemoryOnly) {
   EXPECT_EQ(reports[1].own_bubble, 0);
 }
 
+TEST(Report, StepsShorterThanASecondHaveTheirBubbles) {
+  const MicrobatchId m0(0);
+  Timeline timeline;
+  timeline.placement = Placement::make(2, 2, PlacementStyle::Loop);
+  timeline.microbatches = 1;
+  timeline.ranks = {
+      {{Action::forward(StageId(0), m0), 0, 0.25}, {Action::backward(StageId(0), m0), 0.375, 0.5}},
+      {{Action::forward(StageId(1), m0), 0.25, 0.375}}};
+  const std::vector<RankReport> reports = report_ranks(timeline);
+  EXPECT_EQ(reports[0].bubble, 1 - 0.375 / 0.5);
+  EXPECT_EQ(reports[0].own_bubble, 1 - 0.375 / 0.5);
+  EXPECT_EQ(reports[1].bubble, 1 - 0.125 / 0.5);
+  EXPECT_EQ(reports[1].own_bubble, 0);
+}
+
 double bound(int ranks, int stages, int microbatches, const Costs& costs, bool has_backward = true,
              PlacementStyle style = PlacementStyle::Loop) {
   return lower_bound(Placement::make(ranks, stages, style), microbatches, costs, has_backward);
@@ -92,6 +107,16 @@ TEST(LowerBound, OfUnevenStagesAndLinksByHand) {
   EXPECT_DOUBLE_EQ(bound(2, 2, 3, costs), 1.5 + 3 * 6 + 10 + 3 + 0.5);
   // Within a rank nothing is sent.
   EXPECT_DOUBLE_EQ(bound(1, 2, 3, costs), 3 * (1 + 3 + 0.5 + 2 + 4));
+}
+
+TEST(LowerBound, OneMicrobatchPassesEveryStageAndComesBack) {
+  // Two stages on each of two ranks: all F's and I's, the hops between them both ways, then W of stage 0.
+  Costs costs = Costs::uniform(4, {.forward = 1, .input = 2, .weight = 4});
+  EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs), 4 * (1 + 2) + 4);
+  costs.link.latency = 0.5;
+  EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs), 4 * (1 + 2) + 4 + 6 * 0.5);
+  EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs, true, PlacementStyle::V), 4 * (1 + 2) + 4 + 4 * 0.5);
+  EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs, false), 4 + 3 * 0.5);
 }
 
 TEST(LowerBound, CountsTheShorterBackwardRecomputationAndWhatOverlapHides) {

@@ -225,6 +225,7 @@ TEST(Trace, NamesProcessesTracksAndWhatASliceIs) {
   std::map<std::pair<int, int>, std::string> tracks;
   std::map<std::pair<int, std::string>, std::pair<double, double>> slices;
   std::set<std::string> ids;
+  std::set<std::pair<int, int>> used;
   std::size_t critical = 0, overlapped = 0;
   for (const auto& event : trace.at("traceEvents")) {
     const int pid = event.at("pid"), tid = event.at("tid");
@@ -237,6 +238,7 @@ TEST(Trace, NamesProcessesTracksAndWhatASliceIs) {
       EXPECT_TRUE(ids.insert(event.at("id")).second) << event;
     }
     if (event.at("ph") != "X") continue;
+    used.insert({pid, tid});
     slices[{pid, event.at("name")}] = {event.at("ts"), event.at("dur")};
     EXPECT_EQ(event.at("args").at("stage"), parse_action(event.at("name").get<std::string>()).stage().value);
     critical += event.at("args").contains("critical");
@@ -255,6 +257,7 @@ TEST(Trace, NamesProcessesTracksAndWhatASliceIs) {
                     : lane == 1  ? "communication"
                                  : "communication " + std::to_string(lane));
   }
+  for (const auto& track : used) EXPECT_TRUE(tracks.contains(track)) << track.first << " " << track.second;
   EXPECT_GT(critical, 0u);
   EXPECT_GT(overlapped, 0u);
   for (std::size_t r = 0; r < 2; ++r) {

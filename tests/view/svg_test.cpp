@@ -200,7 +200,7 @@ TEST(SvgFigure, PanelsAreNamedWhereThereAreSeveral) {
     if (label.classes == "h" && label.text != both.title) names.push_back(label.y);
   }
   EXPECT_LT(names[0], lanes[0].y);
-  EXPECT_GT(names[1], lanes[1].y + lanes[1].height);
+  EXPECT_GT(names[1] - 10, lanes[1].y + lanes[1].height);  // a line of text is about 10 high
   EXPECT_LT(names[1], lanes[2].y);
 }
 
@@ -220,6 +220,9 @@ TEST(SvgFigure, TheAxisHasRoundTimesAtTheirPlaces) {
     EXPECT_NEAR(svg.ticks[i].x, lane.x + step * static_cast<double>(i) * scale, 0.01);
     EXPECT_LT(svg.ticks[i].y, lane.y);
     EXPECT_GT(svg.ticks[i].height, lane.y + lane.height);  // down to the last row
+  }
+  for (const Label& label : svg.labels) {
+    if (label.classes == "l m") EXPECT_LT(label.y, lane.y) << label.text << " stands above the rows";
   }
   EXPECT_LE(step * static_cast<double>(texts.size() - 1), 27);
   EXPECT_GT(step * static_cast<double>(texts.size()), 27);
@@ -249,6 +252,22 @@ TEST(SvgFigure, EverythingIsInsideThePicture) {
     EXPECT_LE(width, 1600);
     EXPECT_GE(width, 640);
   }
+}
+
+TEST(SvgFigure, TheSizeIsThatOfTheViewBoxToTheLastDigit) {
+  // 9.7 units of 22 / 0.3 each are no round number.
+  Timeline timeline;
+  timeline.placement = Placement::make(1, 1, PlacementStyle::Loop);
+  timeline.microbatches = 1;
+  timeline.ranks = {{{Action::forward(StageId(0), MicrobatchId(0)), 0, 0.3},
+                     {Action::backward(StageId(0), MicrobatchId(0)), 0.3, 9.7}}};
+  const std::string svg = to_svg(draw(std::span(&timeline, 1), false));
+  std::smatch size;
+  ASSERT_TRUE(std::regex_search(
+      svg, size, std::regex(R"re(viewBox="0 0 ([^ ]*) ([^"]*)" width="([^"]*)" height="([^"]*)")re")));
+  EXPECT_EQ(size[1], size[3]);
+  EXPECT_EQ(size[2], size[4]);
+  EXPECT_GT(std::stod(size[1]), 9.7 * 22 / 0.3);
 }
 
 TEST(SvgFigure, LaterStagesOfARankAreLighterAndTheirNumbersDark) {

@@ -151,6 +151,8 @@ TEST(Text, NearestAllowsAThirdOfTheLettersToDiffer) {
   EXPECT_EQ(nearest("xat", {"bat", "cat"}), "bat");  // the first of equals
   EXPECT_EQ(nearest("kitten", {"sitting"}), "");     // three edits
   EXPECT_EQ(nearest("sitten", {"sitting"}), "sitting");
+  // Every byte is a letter, so that these are both one edit away.
+  EXPECT_EQ(nearest("kind", {"kinf", std::string("\0kind", 5)}), "kinf");
 }
 
 TEST(Text, NearestFindsMisspellings) {

@@ -27,7 +27,7 @@ OWN = {
     "base": ["base_test"],
     "schedule": ["schedule_action_test", "schedule_csv_test", "schedule_validate_test", "schedule_golden_test",
                  "schedule_lower_test", "schedule_generate_test", "schedule_mutation_test", "schedule_surpass_test",
-                 "schedule_fuzz_test"],
+                 "fuzz_plan_test"],
     "plan": ["costs_test", "report_test", "plan_numbers_test", "partition_test", "order_test", "simulate_test",
              "auto_test", "planner_test", "cut_search_test"],
     "view": ["render_test", "svg_test", "drawing_test"],

@@ -192,13 +192,14 @@ TEST(Costs, EachFieldThatMakesNoSenseIsNamed) {
 // Each number is finite on its own; what follows from them is not.
 TEST(Costs, TotalsThatOverflowAreRefusedEverywhere) {
   const Program program = make_program(make_schedule("1F1B", {2, 1, 8}), SendMode::Buffered);
-  std::vector<Costs> wrong(6, Costs::uniform(2));
+  std::vector<Costs> wrong(7, Costs::uniform(2));
   wrong[0].stages[0].forward = 1e308;
   wrong[1].stages[1].backward = 1e308;
   wrong[2].stages[0].weight = 1e308;
   wrong[3].link.latency = 1e308;
   wrong[4].stages[0].output_bytes = 1000;
   wrong[4].link.bandwidth = 1e-306;
+  wrong[6].links[{Rank(1), Rank(0)}].latency = 1e308;
   wrong[5].stages[0].reduce_grad = wrong[5].stages[1].unshard = 1.5e308;
   for (std::size_t i = 0; i < wrong.size(); ++i) {
     EXPECT_THAT(refusal([&] { simulate(program, wrong[i]); }), HasSubstr("times add up")) << i;

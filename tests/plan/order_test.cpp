@@ -118,6 +118,16 @@ TEST(ListSchedule, LetsInOnlyWhatFits) {
     EXPECT_EQ(peak_activations(problem, (*order)[0]), peak) << cap;
   }
   EXPECT_FALSE(list_schedule(Problem(two, 4, costs, 16), eager));
+  // With recomputation a microbatch keeps 3, and a backward takes the 12 again.
+  Costs again = with_recomputation(costs);
+  for (StageCosts& stage : again.stages) stage.input_bytes = 3;
+  for (const auto& [cap, peak] : {std::pair{20, 15}, {23, 18}, {29, 24}, {1000, 24}}) {
+    const Problem problem(two, 4, again, static_cast<std::uint64_t>(cap));
+    const std::optional<Order> order = list_schedule(problem, eager);
+    ASSERT_TRUE(order) << cap;
+    EXPECT_EQ(peak_activations(problem, (*order)[0]), peak) << cap;
+  }
+  EXPECT_FALSE(list_schedule(Problem(two, 4, again, 19), eager));
 }
 
 TEST(Improve, NeverKeepsAWorseOrder) {

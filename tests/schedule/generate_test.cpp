@@ -48,6 +48,23 @@ TEST(ScheduleInfo, SaysWhatTheTablesHold) {
   }
 }
 
+TEST(Placement, StylesHaveNamesThatAreRead) {
+  EXPECT_EQ(placement_style_name(PlacementStyle::Loop), "loop");
+  EXPECT_EQ(placement_style_name(PlacementStyle::V), "v");
+  for (const PlacementStyle style : {PlacementStyle::Loop, PlacementStyle::V})
+    EXPECT_EQ(parse_placement_style(placement_style_name(style)), style);
+}
+
+TEST(Schedule, CountsSlotsAndActions) {
+  const Action f = Action::forward(StageId(0), MicrobatchId(0));
+  const Action b = Action::backward(StageId(0), MicrobatchId(0));
+  EXPECT_EQ(slot_count({}), 0u);
+  EXPECT_EQ(slot_count({{f}, {Action(), Action(), f}, {}}), 3u);
+  EXPECT_EQ(action_count({{f}, {Action(), Action(), f, b}, {}}), 3u);
+  EXPECT_FALSE(has_backward({{f, Action()}, {Action::unshard(StageId(0))}}));
+  EXPECT_TRUE(has_backward({{f}, {Action::backward_weight(StageId(0), MicrobatchId(0))}}));
+}
+
 class EveryKind : public testing::TestWithParam<ScheduleKind> {};
 
 TEST_P(EveryKind, IsValidForAllLegalCountsUpTo16RanksBy4StagesBy64Microbatches) {

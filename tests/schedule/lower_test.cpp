@@ -196,6 +196,23 @@ TEST(Reorder, MakesDeferredReceivesSafeForBlockingSends) {
   EXPECT_EQ(reorder(deferred).ranks, lower(schedule).ranks);
 }
 
+TEST(Wiring, FindsItsEdgesAndNoOthers) {
+  const Wiring wiring(4, {{StageId(0), StageId(3)}, {StageId(0), StageId(2)}});
+  const auto find = [&](int from, int to) { return wiring.find(StageId(from), StageId(to)); };
+  EXPECT_EQ(wiring.edges(), 5);
+  for (int s = 0; s < 3; ++s) EXPECT_EQ(find(s, s + 1), s);
+  EXPECT_EQ(find(0, 2), 3);  // skips follow, in ascending order
+  EXPECT_EQ(find(0, 3), 4);
+  EXPECT_EQ(find(1, 3), -1);
+  EXPECT_EQ(find(1, 0), -1);
+  EXPECT_EQ(find(-1, 0), -1);
+  EXPECT_EQ(find(3, 4), -1);
+  EXPECT_EQ(find(4, 5), -1);
+  EXPECT_EQ(wiring.skips().size(), 2u);
+  EXPECT_TRUE(Wiring(1).skips().empty());
+  EXPECT_EQ(Wiring(0).find(StageId(0), StageId(1)), -1);
+}
+
 TEST(Wiring, RefusesEdgesThatMakeNoSense) {
   const auto text = [](std::vector<StageEdge> skips) -> std::string {
     try {

@@ -81,8 +81,11 @@ std::optional<ScalarOp> parse_scalar_op(std::string_view name) {
 
 std::string Node::name() const {
   switch (kind) {
-    case Kind::Op:
-      return c10::toString(op->operator_name());
+    case Kind::Op: {
+      // Not c10::toString, which drops text where memory runs out.
+      const c10::OperatorName& name = op->operator_name();
+      return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    }
     case Kind::Scalar:
       return "scalar::" + std::string(scalar_op_name(scalar));
     case Kind::Split:

@@ -8,7 +8,6 @@
 #include <istream>
 #include <ostream>
 #include <set>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -150,22 +149,33 @@ Placement place(const std::vector<int>& stage_to_rank, std::size_t ranks, Diagno
   return {static_cast<int>(ranks), std::move(placed)};
 }
 
+void append_row(std::string& text, const ActionList& list) {
+  std::size_t size = list.size();
+  while (size > 0 && list[size - 1].is_idle()) --size;
+  for (std::size_t i = 0; i < size; ++i) {
+    if (i > 0) text += ',';
+    append_text(text, list[i]);
+  }
+  text += '\n';
+}
+
+// Not through a string stream: where memory runs out, a stream drops text and does not throw.
+std::string csv_text(const std::vector<ActionList>& ranks) {
+  std::string text;
+  for (const ActionList& list : ranks) append_row(text, list);
+  return text;
+}
+
 }  // namespace
 
 void write_csv(std::ostream& out, const std::vector<ActionList>& ranks) {
   std::string line;
   for (const ActionList& list : ranks) {
     line.clear();
-    std::size_t size = list.size();
-    while (size > 0 && list[size - 1].is_idle()) --size;
-    for (std::size_t i = 0; i < size; ++i) {
-      if (i > 0) line += ',';
-      append_text(line, list[i]);
-    }
-    out << line << '\n';
+    append_row(line, list);
+    out << line;
   }
 }
-
 void write_csv(std::ostream& out, const Schedule& schedule) {
   write_csv(out, schedule.ranks);
 }
@@ -174,15 +184,11 @@ void write_csv(std::ostream& out, const Draft& draft) {
 }
 
 std::string to_csv(const Schedule& schedule) {
-  std::ostringstream out;
-  write_csv(out, schedule);
-  return std::move(out).str();
+  return csv_text(schedule.ranks);
 }
 
 std::string to_csv(const Draft& draft) {
-  std::ostringstream out;
-  write_csv(out, draft);
-  return std::move(out).str();
+  return csv_text(draft.ranks);
 }
 
 Schedule ScheduleFile::schedule() const {

@@ -88,6 +88,7 @@ int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t 
   if (rank < 0 || rank >= shape.ranks)
     throw UsageError("--rank must lie between 0 and " + std::to_string(shape.ranks - 1));
   std::ostringstream text;
+  text.exceptions(std::ios::badbit);  // or text would be missing where memory runs out
   write_csv(text, {make_rank_schedule(kind, shape, Rank(rank))});
   write_output(output, text.str());
   return 0;

@@ -2,10 +2,10 @@
 // content.
 #include "checkpoint/manifest.h"
 
+#include "base/io/json_reader.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/safetensors_header.h"
 #include "value/crc32.h"
-#include "value/json_read.h"
 
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
@@ -59,7 +59,7 @@ void write_tensor(JsonWriter& json, const StoredTensor& tensor) {
   json.end_array().end_object();
 }
 
-std::uint32_t crc_at(const Json& value, const std::string& where) {
+std::uint32_t crc_at(const JsonValue& value, const std::string& where) {
   const std::string text = string_at(value, where);
   std::uint32_t crc = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
@@ -68,13 +68,13 @@ std::uint32_t crc_at(const Json& value, const std::string& where) {
   return crc;
 }
 
-std::vector<std::int64_t> sizes_at(const Json& value, const std::string& where) {
+std::vector<std::int64_t> sizes_at(const JsonValue& value, const std::string& where) {
   std::vector<std::int64_t> sizes;
-  for (const Json& size : array_at(value, where)) sizes.push_back(integer_at(size, where));
+  for (const JsonValue& size : array_at(value, where)) sizes.push_back(integer_at(size, where));
   return sizes;
 }
 
-StoredFile read_file(const Json& value, const std::string& where) {
+StoredFile read_file(const JsonValue& value, const std::string& where) {
   StoredFile file{.name = string_at(field(value, "name", where), where),
                   .crc32c = crc_at(field(value, "crc32c", where), where)};
   const std::int64_t bytes = integer_at(field(value, "bytes", where), where);
@@ -87,7 +87,7 @@ StoredFile read_file(const Json& value, const std::string& where) {
   return file;
 }
 
-StoredTensor::StoredPiece read_piece(const Json& value, const StoredTensor& tensor, std::size_t files,
+StoredTensor::StoredPiece read_piece(const JsonValue& value, const StoredTensor& tensor, std::size_t files,
                                      const std::string& where) {
   StoredTensor::StoredPiece piece;
   const std::int64_t file = integer_at(field(value, "file", where), where);
@@ -96,7 +96,7 @@ StoredTensor::StoredPiece read_piece(const Json& value, const StoredTensor& tens
   piece.file = static_cast<std::size_t>(file);
   piece.key = string_at(field(value, "key", where), where);
   piece.crc32c = crc_at(field(value, "crc32c", where), where);
-  if (const Json* flat = optional_field(value, "flat", where)) {
+  if (const JsonValue* flat = optional_field(value, "flat", where)) {
     const auto ends = sizes_at(*flat, where);
     if (ends.size() != 2) fail_at(where, "expected two ends");
     piece.part = FlatRange{ends[0], ends[1]};
@@ -109,10 +109,10 @@ StoredTensor::StoredPiece read_piece(const Json& value, const StoredTensor& tens
   return piece;
 }
 
-StoredTensor read_tensor(const Json& value, std::size_t files, const std::string& where) {
+StoredTensor read_tensor(const JsonValue& value, std::size_t files, const std::string& where) {
   StoredTensor tensor{.name = string_at(field(value, "name", where), where)};
   const std::string here = where + ": " + quote(tensor.name, 200);
-  if (const Json* state = optional_field(value, "state", here)) tensor.state = string_at(*state, here);
+  if (const JsonValue* state = optional_field(value, "state", here)) tensor.state = string_at(*state, here);
   const std::string kind = string_at(field(value, "kind", here), here);
   const auto known =
       std::find_if(kinds.begin(), kinds.end(), [&](PieceKind k) { return piece_kind_name(k) == kind; });
@@ -124,11 +124,11 @@ StoredTensor read_tensor(const Json& value, std::size_t files, const std::string
   tensor.dtype = *type;
   tensor.shape = sizes_at(field(value, "shape", here), here);
   if (!checked_nbytes(tensor.shape, tensor.dtype)) fail_at(here, "a shape that no tensor has");
-  if (const Json* aliases = optional_field(value, "aliases", here)) {
-    for (const Json& alias : array_at(*aliases, here)) tensor.aliases.push_back(string_at(alias, here));
+  if (const JsonValue* aliases = optional_field(value, "aliases", here)) {
+    for (const JsonValue& alias : array_at(*aliases, here)) tensor.aliases.push_back(string_at(alias, here));
   }
   std::vector<Part> parts;
-  for (const Json& piece : array_at(field(value, "pieces", here), here)) {
+  for (const JsonValue& piece : array_at(field(value, "pieces", here), here)) {
     tensor.pieces.push_back(read_piece(piece, tensor, files, here));
     parts.push_back(tensor.pieces.back().part);
   }
@@ -179,21 +179,21 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   if (text.substr(opening.size(), 8) != crc_text(crc32c(bytes_of(content)))) {
     fail_at(where, "the manifest is damaged: its checksum differs");
   }
-  const Json json = parse_json(bytes_of(content), where);
+  const JsonValue json = parse_json(bytes_of(content), where);
   if (string_at(field(json, "format", where), where) != format_name) fail_at(where, "another format");
   if (const auto version = integer_at(field(json, "version", where), where); version != format_version) {
     fail_at(where, "version " + std::to_string(version) + " of the format, which this reader does not know");
   }
   Manifest manifest{.step = integer_at(field(json, "step", where), where)};
   if (manifest.step < 0) fail_at(where, "a negative step");
-  for (const auto& [name, note] : object_at(field(json, "notes", where), where).items()) {
+  for (const auto& [name, note] : object_at(field(json, "notes", where), where)) {
     manifest.notes.emplace(name, string_at(note, where));
   }
-  for (const Json& file : array_at(field(json, "files", where), where)) {
+  for (const JsonValue& file : array_at(field(json, "files", where), where)) {
     manifest.files.push_back(read_file(file, where));
   }
   std::set<std::pair<std::string, std::string>> names;
-  for (const Json& value : array_at(field(json, "tensors", where), where)) {
+  for (const JsonValue& value : array_at(field(json, "tensors", where), where)) {
     StoredTensor tensor = read_tensor(value, manifest.files.size(), where);
     bool fresh = names.emplace(tensor.name, tensor.state).second;
     for (const std::string& alias : tensor.aliases)

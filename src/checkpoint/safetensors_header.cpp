@@ -2,11 +2,12 @@
 // checked, names given twice are seen, and nesting costs no memory.
 #include "checkpoint/safetensors_header.h"
 
+#include "base/io/json_reader.h"
+
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 
 #include <c10/core/ScalarType.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -15,59 +16,57 @@
 namespace penstock {
 namespace {
 
-using Json = nlohmann::json;
-
 [[noreturn]] void fail(const std::string& where, const std::string& message) {
   throw ParseError(where + ": " + message, {}, "the file is damaged, cut short, or no safetensors file");
 }
 
-class HeaderReader : public Json::json_sax_t {
+class HeaderReader final : public JsonHandler {
  public:
   explicit HeaderReader(const std::string& where) : where_(where) {}
 
   SafetensorsHeader take() { return std::move(header_); }
 
-  bool start_object(std::size_t /*elements*/) override {
+  void begin_object() override {
     switch (place_) {
       case Place::Start:
         place_ = Place::Names;
-        return true;
+        return;
       case Place::AfterName:
         place_ = in_metadata_ ? Place::Metadata : Place::Fields;
         fields_ = {};
-        return true;
+        return;
       default:
         wrong("an object");
     }
   }
 
-  bool key(std::string& name) override {
+  void key(std::string& name) override {
     switch (place_) {
       case Place::Names:
         if (!names_.insert(name).second) fail(where_, "two tensors are called " + quote(name, 200));
         in_metadata_ = name == "__metadata__";
         if (!in_metadata_) header_.entries.push_back({.name = name});
         place_ = Place::AfterName;
-        return true;
+        return;
       case Place::Metadata:
         if (header_.metadata.contains(name))
           fail(where_, "two entries of __metadata__ are called " + quote(name));
         key_ = name;
         place_ = Place::MetadataValue;
-        return true;
+        return;
       case Place::Fields:
         place_ = field_of(name);
-        return true;
+        return;
       default:
         wrong("a name");
     }
   }
 
-  bool string(std::string& text) override {
+  void string(std::string& text) override {
     if (place_ == Place::MetadataValue) {
       header_.metadata.emplace(key_, text);
       place_ = Place::Metadata;
-      return true;
+      return;
     }
     if (place_ != Place::Dtype) wrong("a string");
     const auto dtype = safetensors_dtype(text);
@@ -75,10 +74,9 @@ class HeaderReader : public Json::json_sax_t {
       fail(where_, tensor() + " has the dtype " + quote(text) + ", which this reader does not know");
     entry().dtype = *dtype;
     place_ = Place::Fields;
-    return true;
   }
 
-  bool start_array(std::size_t /*elements*/) override {
+  void begin_array() override {
     if (place_ == Place::Shape) {
       place_ = Place::Sizes;
     } else if (place_ == Place::Offsets) {
@@ -86,10 +84,9 @@ class HeaderReader : public Json::json_sax_t {
     } else {
       wrong("a list");
     }
-    return true;
   }
 
-  bool number_unsigned(Json::number_unsigned_t number) override {
+  void unsigned_integer(std::uint64_t number) override {
     if (place_ == Place::Sizes) {
       if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
         fail(where_, tensor() + " has a size of " + std::to_string(number));
@@ -102,33 +99,26 @@ class HeaderReader : public Json::json_sax_t {
     } else {
       wrong("a number");
     }
-    return true;
   }
 
-  bool end_array() override {
+  void end_array() override {
     if (place_ == Place::Ends && ends_ != 2) fail(where_, tensor() + " has no two data_offsets");
     place_ = Place::Fields;  // only lists of fields were let in
-    return true;
   }
 
-  bool end_object() override {
+  void end_object() override {
     if (place_ == Place::Fields && fields_.size() != 3) {
       fail(where_, tensor() + " lacks one of dtype, shape and data_offsets");
     }
     place_ = place_ == Place::Names ? Place::Start : Place::Names;
-    return true;
   }
 
-  bool number_integer(Json::number_integer_t /*number*/) override { wrong("a negative number"); }
-  bool number_float(Json::number_float_t /*number*/, const std::string& /*text*/) override {
-    wrong("a number that is no whole number or too large");
-  }
-  bool boolean(bool /*truth*/) override { wrong("true or false"); }
-  bool null() override { wrong("null"); }
-  bool binary(Json::binary_t& /*bytes*/) override { wrong("bytes"); }
-  bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const Json::exception& error) override {
-    fail(where_, "the header is no JSON at byte " + std::to_string(position) + ": " + error.what());
+  void negative_integer(std::int64_t /*number*/) override { wrong("a negative number"); }
+  void real(double /*number*/) override { wrong("a number that is no whole number or too large"); }
+  void boolean(bool /*truth*/) override { wrong("true or false"); }
+  void null() override { wrong("null"); }
+  [[noreturn]] void refuse(const std::string& problem) override {
+    fail(where_, "the header cannot be read: " + problem);
   }
 
  private:
@@ -240,7 +230,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
                                            const std::string& where) {
   if (!text.starts_with('{')) fail(where, "the header does not begin with {");
   HeaderReader reader(where);
-  Json::sax_parse(text.begin(), text.end(), &reader);
+  read_json(text, reader);
   SafetensorsHeader header = reader.take();
   std::sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

@@ -1,11 +1,15 @@
-// Reads the dumps of several ranks side by side: who did not join which collective, which receive got no send.
+// Reads the dumps of several ranks side by side: who did not join which collective, which receive got no
+// send.
+#include "base/io/json_reader.h"
+
+#include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/comm/flight_recorder.h>
 
-#include <nlohmann/json.hpp>
-
+#include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -14,6 +18,71 @@ struct Collective {
   std::string op;
   std::vector<int> waiting;
 };
+
+//! What one rank wrote of one operation. Fields that are missing keep their defaults.
+struct DumpedRecord {
+  std::string op, group;
+  std::uint64_t sequence = 0;
+  int peer = -1;
+  int tag = 0;
+  std::uint64_t bytes = 0;
+  bool open = true;  //!< not finished, or failed
+};
+
+struct Dump {
+  int rank = -1;
+  std::vector<DumpedRecord> records;
+};
+
+//! Typed access to one object of a dump.
+class DumpedFields {
+ public:
+  DumpedFields(const JsonValue& object, const std::string& where) : object_(object), where_(where) {}
+
+  std::string text(const char* name) const {
+    const JsonValue* const value = optional_field(object_, name, where_);
+    return value != nullptr ? string_at(*value, where_) : "";
+  }
+  int integer(const char* name, int fallback) const {
+    const JsonValue* const value = optional_field(object_, name, where_);
+    if (value == nullptr) return fallback;
+    const std::int64_t number = integer_at(*value, where_);
+    if (!std::in_range<int>(number)) fail_at(where_, std::string(name) + " is out of range");
+    return static_cast<int>(number);
+  }
+  std::uint64_t count(const char* name) const {
+    const JsonValue* const value = optional_field(object_, name, where_);
+    if (value == nullptr) return 0;
+    if (!value->unsigned_integer()) fail_at(where_, std::string(name) + " is not a count");
+    return *value->unsigned_integer();
+  }
+  bool open() const {
+    const JsonValue* const finished = optional_field(object_, "finished", where_);
+    const JsonValue* const failed = optional_field(object_, "failed", where_);
+    return finished == nullptr || real_at(*finished, where_) == 0.0 ||
+           (failed != nullptr && bool_at(*failed, where_));
+  }
+
+ private:
+  const JsonValue& object_;
+  const std::string& where_;
+};
+
+Dump parse_dump(const std::string& text, const std::string& where) {
+  const JsonValue json = parse_json(text, where);
+  Dump dump{.rank = DumpedFields(json, where).integer("rank", -1)};
+  for (const JsonValue& record : array_at(field(json, "records", where), where)) {
+    const DumpedFields fields(record, where);
+    dump.records.push_back({.op = fields.text("op"),
+                            .group = fields.text("group"),
+                            .sequence = fields.count("sequence"),
+                            .peer = fields.integer("peer", -1),
+                            .tag = fields.integer("tag", 0),
+                            .bytes = fields.count("bytes"),
+                            .open = fields.open()});
+  }
+  return dump;
+}
 
 std::string ranks_text(const std::vector<int>& ranks) {
   std::vector<std::string> names;
@@ -24,36 +93,35 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 }  // namespace
 
-std::vector<std::string> explain_flight(const std::vector<std::string>& dumps, const std::vector<Rank>& silent) {
+std::vector<std::string> explain_flight(const std::vector<std::string>& dumps,
+                                        const std::vector<Rank>& silent) {
   // By group: the last collective that each rank has entered, and the collectives that are still waited in.
   std::map<std::string, std::map<int, std::uint64_t>> entered;
   std::map<std::pair<std::string, std::uint64_t>, Collective> unfinished;
   std::vector<std::string> findings;
-  for (const std::string& text : dumps) {
-    const auto dump = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!dump.is_object() || !dump.contains("records") || !dump["records"].is_array()) {
-      findings.emplace_back("a dump could not be read");
+  for (std::size_t i = 0; i < dumps.size(); ++i) {
+    Dump dump;
+    try {
+      dump = parse_dump(dumps[i], "dump " + std::to_string(i + 1) + " of " + std::to_string(dumps.size()) +
+                                      " of the flight recorder could not be read");
+    } catch (const ParseError& error) {
+      findings.push_back(error.message());
       continue;
     }
-    const int rank = dump.value("rank", -1);
-    for (const auto& record : dump["records"]) {
-      const std::string group = record.value("group", "");
-      const std::uint64_t sequence = record.value("sequence", std::uint64_t{0});
-      const std::string op = record.value("op", "");
-      const bool open = record.value("finished", 0.0) == 0.0 || record.value("failed", false);
-      if (sequence > 0) {
-        std::uint64_t& last = entered[group][rank];
-        last = std::max(last, sequence);
-        if (open) {
-          Collective& collective = unfinished[{group, sequence}];
-          collective.op = op;
-          collective.waiting.push_back(rank);
+    for (const DumpedRecord& record : dump.records) {
+      if (record.sequence > 0) {
+        std::uint64_t& last = entered[record.group][dump.rank];
+        last = std::max(last, record.sequence);
+        if (record.open) {
+          Collective& collective = unfinished[{record.group, record.sequence}];
+          collective.op = record.op;
+          collective.waiting.push_back(dump.rank);
         }
-      } else if (open) {
-        findings.push_back("rank " + std::to_string(rank) + ": " + op + (op == "recv" ? " from " : " to ") + "rank " +
-                           std::to_string(record.value("peer", -1)) + " (tag " + std::to_string(record.value("tag", 0)) +
-                           ", " + bytes_text(record.value("bytes", std::uint64_t{0})) + ", group " + group +
-                           ") was not completed");
+      } else if (record.open) {
+        findings.push_back("rank " + std::to_string(dump.rank) + ": " + record.op +
+                           (record.op == "recv" ? " from " : " to ") + "rank " + std::to_string(record.peer) +
+                           " (tag " + std::to_string(record.tag) + ", " + bytes_text(record.bytes) +
+                           ", group " + record.group + ") was not completed");
       }
     }
   }
@@ -62,7 +130,8 @@ std::vector<std::string> explain_flight(const std::vector<std::string>& dumps, c
     for (const auto& [rank, last] : entered[key.first]) {
       if (last < key.second) missing.push_back(rank);
     }
-    const std::string what = collective.op + " number " + std::to_string(key.second) + " on group " + key.first;
+    const std::string what =
+        collective.op + " number " + std::to_string(key.second) + " on group " + key.first;
     if (!missing.empty()) {
       findings.push_back(ranks_text(missing) + " did not join " + what + ", in which " +
                          ranks_text(collective.waiting) + " waited");

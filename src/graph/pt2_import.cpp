@@ -16,8 +16,8 @@ using c10::IValue;
 
 const std::string kRecord = "models/model.json";
 
-void check_version(const Json& program) {
-  const Json& version = field(program, "schema_version", kRecord);
+void check_version(const JsonValue& program) {
+  const JsonValue& version = field(program, "schema_version", kRecord);
   const std::int64_t major = integer_at(field(version, "major", kRecord), kRecord);
   const std::int64_t minor = integer_at(field(version, "minor", kRecord), kRecord);
   if (major != pt2_schema_major) {
@@ -29,17 +29,20 @@ void check_version(const Json& program) {
 
 class ProgramReader {
  public:
-  ProgramReader(const Json& program, const WeightPlaces& places)
+  ProgramReader(const JsonValue& program, const WeightPlaces& places)
       : program_(program), places_(places), nodes_(graph_) {}
 
   Graph read() {
     check_version(program_);
-    const Json& module = field(program_, "graph_module", kRecord);
-    scope_.graph = &object_at(field(module, "graph", kRecord), kRecord);
-    const Json& signature = field(module, "signature", kRecord);
-    for (const Json& spec : array_at(field(signature, "input_specs", kRecord), kRecord)) read_input(spec);
+    const JsonValue& module = field(program_, "graph_module", kRecord);
+    scope_.graph = &field(module, "graph", kRecord);
+    object_at(*scope_.graph, kRecord);
+    const JsonValue& signature = field(module, "signature", kRecord);
+    for (const JsonValue& spec : array_at(field(signature, "input_specs", kRecord), kRecord))
+      read_input(spec);
     nodes_.read_nodes(scope_, kRecord);
-    for (const Json& spec : array_at(field(signature, "output_specs", kRecord), kRecord)) read_output(spec);
+    for (const JsonValue& spec : array_at(field(signature, "output_specs", kRecord), kRecord))
+      read_output(spec);
     read_structures(module);
     read_ranges();
     try {
@@ -53,9 +56,9 @@ class ProgramReader {
   }
 
  private:
-  void read_input(const Json& json) {
+  void read_input(const JsonValue& json) {
     const auto [kind, value] = choice_at(json, kRecord);
-    const Json& spec = *value;
+    const JsonValue& spec = *value;
     if (kind == "parameter") {
       add_slot(Slot::Kind::Parameter, spec, "parameter_name", true);
     } else if (kind == "buffer") {
@@ -74,7 +77,7 @@ class ProgramReader {
     }
   }
 
-  void add_slot(Slot::Kind kind, const Json& spec, const char* name_field, bool persistent) {
+  void add_slot(Slot::Kind kind, const JsonValue& spec, const char* name_field, bool persistent) {
     const std::string value = string_at(field(field(spec, "arg", kRecord), "name", kRecord), kRecord);
     const std::string name = string_at(field(spec, name_field, kRecord), kRecord);
     const auto place = places_.find(name);
@@ -99,7 +102,7 @@ class ProgramReader {
                             .persistent = persistent});
   }
 
-  void add_user_input(const Json& arg) {
+  void add_user_input(const JsonValue& arg) {
     const auto [kind, value] = choice_at(arg, kRecord);
     if (kind == "as_tensor") {
       const std::string name = string_at(field(*value, "name", kRecord), kRecord);
@@ -127,10 +130,10 @@ class ProgramReader {
     graph_.inputs.push_back({nodes_.define(scope_, name, type, kRecord), constant});
   }
 
-  void read_output(const Json& json) {
+  void read_output(const JsonValue& json) {
     const auto [kind, value] = choice_at(json, kRecord);
     if (kind == "user_output" || kind == "loss_output") {
-      const Json& arg = field(*value, "arg", kRecord);
+      const JsonValue& arg = field(*value, "arg", kRecord);
       Arg output = kind == "user_output" ? nodes_.read_arg(scope_, arg, kRecord) : named(arg);
       if (output.list()) fail_at(kRecord, "an output that is a list");
       graph_.outputs.push_back(std::move(output));
@@ -171,7 +174,7 @@ class ProgramReader {
     }
   }
 
-  Arg named(const Json& arg) const {
+  Arg named(const JsonValue& arg) const {
     return nodes_.lookup(scope_, string_at(field(arg, "name", kRecord), kRecord), kRecord);
   }
 
@@ -181,18 +184,18 @@ class ProgramReader {
     return *arg.value();
   }
 
-  void read_structures(const Json& module) {
+  void read_structures(const JsonValue& module) {
     NamedTuples tuples;
-    if (const Json* fields = optional_field(module, "treespec_namedtuple_fields", kRecord)) {
-      for (const auto& [name, tuple] : object_at(*fields, kRecord).items()) {
-        for (const Json& item : array_at(field(tuple, "field_names", kRecord), kRecord)) {
+    if (const JsonValue* fields = optional_field(module, "treespec_namedtuple_fields", kRecord)) {
+      for (const auto& [name, tuple] : object_at(*fields, kRecord)) {
+        for (const JsonValue& item : array_at(field(tuple, "field_names", kRecord), kRecord)) {
           tuples[name].push_back(string_at(item, kRecord));
         }
       }
     }
-    for (const Json& entry : array_at(field(module, "module_call_graph", kRecord), kRecord)) {
+    for (const JsonValue& entry : array_at(field(module, "module_call_graph", kRecord), kRecord)) {
       if (!string_at(field(entry, "fqn", kRecord), kRecord).empty()) continue;
-      const Json& signature = field(entry, "signature", kRecord);
+      const JsonValue& signature = field(entry, "signature", kRecord);
       graph_.input_structure =
           pt2_structure(string_at(field(signature, "in_spec", kRecord), kRecord), tuples, kRecord);
       graph_.output_structure =
@@ -203,17 +206,21 @@ class ProgramReader {
   }
 
   void read_ranges() {
-    const Json* ranges = optional_field(program_, "range_constraints", kRecord);
+    const JsonValue* ranges = optional_field(program_, "range_constraints", kRecord);
     if (!ranges) return;
-    for (const auto& [symbol, range] : object_at(*ranges, kRecord).items()) {
+    for (const auto& [symbol, range] : object_at(*ranges, kRecord)) {
       SymbolRange read{.symbol = symbol};
-      if (const Json* min = optional_field(range, "min_val", kRecord)) read.min = integer_at(*min, kRecord);
-      if (const Json* max = optional_field(range, "max_val", kRecord)) read.max = integer_at(*max, kRecord);
+      if (const JsonValue* min = optional_field(range, "min_val", kRecord))
+        read.min = integer_at(*min, kRecord);
+      if (const JsonValue* max = optional_field(range, "max_val", kRecord))
+        read.max = integer_at(*max, kRecord);
       graph_.symbols.push_back(std::move(read));
     }
+    std::sort(graph_.symbols.begin(), graph_.symbols.end(),
+              [](const SymbolRange& a, const SymbolRange& b) { return a.symbol < b.symbol; });
   }
 
-  const Json& program_;
+  const JsonValue& program_;
   const WeightPlaces& places_;
   Graph graph_;
   Pt2Nodes nodes_;
@@ -248,19 +255,19 @@ bool WeightPlace::overlaps(const WeightPlace& other) const {
          other.offset < end(*this);
 }
 
-void read_weight_places(const Json& config, const std::string& folder, const std::string& file,
+void read_weight_places(const JsonValue& config, const std::string& folder, const std::string& file,
                         WeightPlaces& places) {
-  for (const auto& [name, entry] : object_at(field(config, "config", file), file).items()) {
+  for (const auto& [name, entry] : object_at(field(config, "config", file), file)) {
     const std::string here = file + ", " + name;
     WeightPlace place{.record = folder + string_at(field(entry, "path_name", here), here)};
     place.pickled = bool_at(field(entry, "use_pickle", here), here);
-    const Json* meta = optional_field(entry, "tensor_meta", here);
+    const JsonValue* meta = optional_field(entry, "tensor_meta", here);
     if (!meta) place.pickled = true;
     if (meta) {
       place.meta = pt2_meta(*meta, here);
       place.requires_grad = bool_at(field(*meta, "requires_grad", here), here);
       place.offset = pt2_dim(field(*meta, "storage_offset", here), here).size;
-      for (const Json& stride : array_at(field(*meta, "strides", here), here)) {
+      for (const JsonValue& stride : array_at(field(*meta, "strides", here), here)) {
         place.strides.push_back(pt2_dim(stride, here).size);
       }
     }
@@ -268,7 +275,7 @@ void read_weight_places(const Json& config, const std::string& folder, const std
   }
 }
 
-Graph import_program(const Json& program, const WeightPlaces& places) {
+Graph import_program(const JsonValue& program, const WeightPlaces& places) {
   return ProgramReader(program, places).read();
 }
 

@@ -1,7 +1,7 @@
 // From an archive's JSON to a graph.
 #pragma once
 
-#include "value/json_read.h"
+#include "base/io/json_reader.h"
 
 #include <penstock/graph/ir.h>
 
@@ -32,10 +32,10 @@ struct WeightPlace {
 using WeightPlaces = std::map<std::string, WeightPlace>;
 
 //! Reads an index of weights or constants; `folder` is where its records lie.
-void read_weight_places(const Json& config, const std::string& folder, const std::string& where,
+void read_weight_places(const JsonValue& config, const std::string& folder, const std::string& where,
                         WeightPlaces& places);
 
 //! Reads `models/model.json`.
-Graph import_program(const Json& program, const WeightPlaces& places);
+Graph import_program(const JsonValue& program, const WeightPlaces& places);
 
 }  // namespace penstock

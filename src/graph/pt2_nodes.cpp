@@ -58,12 +58,12 @@ ValueId Pt2Nodes::define(Scope& scope, const std::string& name, ValueType type, 
   if (!plain) fail_at(where, "a value called " + quote(name));
   for (int i = 1; !used_names_.insert(value.name).second; ++i) value.name = name + "." + std::to_string(i);
   if (type == ValueType::Tensor) {
-    if (const Json* metas = optional_field(*scope.graph, "tensor_values", where)) {
-      if (const Json* meta = optional_field(*metas, name.c_str(), where)) value.meta = pt2_meta(*meta, where);
+    if (const JsonValue* metas = optional_field(*scope.graph, "tensor_values", where)) {
+      if (const JsonValue* meta = optional_field(*metas, name, where)) value.meta = pt2_meta(*meta, where);
     }
   } else if (type == ValueType::Int) {
-    const Json* sizes = optional_field(*scope.graph, "sym_int_values", where);
-    if (const Json* size = sizes ? optional_field(*sizes, name.c_str(), where) : nullptr) {
+    const JsonValue* sizes = optional_field(*scope.graph, "sym_int_values", where);
+    if (const JsonValue* size = sizes ? optional_field(*sizes, name, where) : nullptr) {
       value.expression = pt2_dim(*size, where).expression;
     }
   }
@@ -83,13 +83,14 @@ const Arg& Pt2Nodes::lookup(const Scope& scope, const std::string& name, const s
   return it->second;
 }
 
-Arg Pt2Nodes::read_arg(const Scope& scope, const Json& arg, const std::string& where) const {
+Arg Pt2Nodes::read_arg(const Scope& scope, const JsonValue& arg, const std::string& where) const {
   const auto [kind, json] = choice_at(arg, where);
-  const Json& value = *json;
-  const auto named = [&](const Json& item) -> Arg {
+  const JsonValue& value = *json;
+  const auto named = [&](const JsonValue& item) -> Arg {
     return lookup(scope, string_at(field(item, "name", where), where), where);
   };
-  const auto either = [&](const Json& item) -> Arg {  // SymIntArgument and its kin, OptionalTensorArgument
+  const auto either =
+      [&](const JsonValue& item) -> Arg {  // SymIntArgument and its kin, OptionalTensorArgument
     const auto [which, inner] = choice_at(item, where);
     if (which == "as_name") return lookup(scope, string_at(*inner, where), where);
     if (which == "as_tensor") return named(*inner);
@@ -102,7 +103,7 @@ Arg Pt2Nodes::read_arg(const Scope& scope, const Json& arg, const std::string& w
   const auto list = [&](const auto& item) -> Arg {
     std::vector<Arg> items;
     bool constant = true;
-    for (const Json& entry : array_at(value, where)) {
+    for (const JsonValue& entry : array_at(value, where)) {
       items.push_back(item(entry));
       if (items.back().list()) fail_at(where, "a list in a list");
       constant = constant && items.back().constant();
@@ -128,13 +129,13 @@ Arg Pt2Nodes::read_arg(const Scope& scope, const Json& arg, const std::string& w
     return list(either);
   }
   if (kind == "as_ints")
-    return list([&](const Json& item) -> Arg { return {IValue(integer_at(item, where))}; });
+    return list([&](const JsonValue& item) -> Arg { return {IValue(integer_at(item, where))}; });
   if (kind == "as_floats")
-    return list([&](const Json& item) -> Arg { return {IValue(real_at(item, where))}; });
+    return list([&](const JsonValue& item) -> Arg { return {IValue(real_at(item, where))}; });
   if (kind == "as_bools")
-    return list([&](const Json& item) -> Arg { return {IValue(bool_at(item, where))}; });
+    return list([&](const JsonValue& item) -> Arg { return {IValue(bool_at(item, where))}; });
   if (kind == "as_strings")
-    return list([&](const Json& item) -> Arg { return {IValue(string_at(item, where))}; });
+    return list([&](const JsonValue& item) -> Arg { return {IValue(string_at(item, where))}; });
   if (kind == "as_scalar_type") return {IValue(static_cast<std::int64_t>(pt2_dtype(value, where)))};
   if (kind == "as_layout") return {IValue(pt2_layout(value, where))};
   if (kind == "as_memory_format") return {IValue(pt2_memory_format(value, where))};
@@ -149,13 +150,13 @@ Arg Pt2Nodes::read_arg(const Scope& scope, const Json& arg, const std::string& w
 
 void Pt2Nodes::read_nodes(Scope& scope, const std::string& where) {
   if (scope.depth > deepest_region) fail_at(where, "regions that are nested too deep");
-  const Json& nodes = array_at(field(*scope.graph, "nodes", where), where);
+  const JsonArray& nodes = array_at(field(*scope.graph, "nodes", where), where);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     read_node(scope, nodes[i], where + ", node " + std::to_string(i));
   }
 }
 
-void Pt2Nodes::read_node(Scope& scope, const Json& json, const std::string& where) {
+void Pt2Nodes::read_node(Scope& scope, const JsonValue& json, const std::string& where) {
   const std::string target = string_at(field(json, "target", where), where);
   Node node{.mode = scope.mode};
   pt2_module(json, where, node);
@@ -188,12 +189,12 @@ void Pt2Nodes::read_node(Scope& scope, const Json& json, const std::string& wher
   read_operator(scope, json, std::move(node), where);
 }
 
-void Pt2Nodes::read_operator(Scope& scope, const Json& json, Node node, const std::string& where) {
+void Pt2Nodes::read_operator(Scope& scope, const JsonValue& json, Node node, const std::string& where) {
   const c10::FunctionSchema& schema = node.op->schema();
   const std::string here =
       where + " (" + node.name() + (node.module.empty() ? "" : " of module " + node.module) + ")";
   std::vector<std::optional<Arg>> given(schema.arguments().size());
-  for (const Json& input : array_at(field(json, "inputs", here), here)) {
+  for (const JsonValue& input : array_at(field(json, "inputs", here), here)) {
     const std::string name = string_at(field(input, "name", here), here);
     const auto index = schema.argumentIndexWithName(name);
     if (!index) fail_at(here, "the operator has no argument " + quote(name));
@@ -227,7 +228,7 @@ void Pt2Nodes::read_operator(Scope& scope, const Json& json, Node node, const st
     }
     node.args.push_back(std::move(*given[i]));
   }
-  const Json& outputs = array_at(field(json, "outputs", here), here);
+  const JsonArray& outputs = array_at(field(json, "outputs", here), here);
   if (outputs.size() > schema.returns().size()) fail_at(here, "more outputs than the operator has");
   for (std::size_t i = 0; i < schema.returns().size(); ++i) {
     const bool is_list = schema.returns()[i].type()->kind() == c10::TypeKind::ListType;
@@ -247,15 +248,15 @@ void Pt2Nodes::read_operator(Scope& scope, const Json& json, Node node, const st
   graph_.nodes.push_back(std::move(node));
 }
 
-Result Pt2Nodes::read_result(Scope& scope, const Json& output, bool is_list, const std::string& where) {
+Result Pt2Nodes::read_result(Scope& scope, const JsonValue& output, bool is_list, const std::string& where) {
   const auto [kind, value] = choice_at(output, where);
   Result result{.is_list = is_list};
-  const auto tensor = [&](const Json& item) {
+  const auto tensor = [&](const JsonValue& item) {
     result.ids.push_back(
         define(scope, string_at(field(item, "name", where), where), ValueType::Tensor, where));
   };
   if (kind == "as_tensors" && is_list) {
-    for (const Json& item : array_at(*value, where)) tensor(item);
+    for (const JsonValue& item : array_at(*value, where)) tensor(item);
   } else if (kind == "as_tensor" && !is_list) {
     tensor(*value);
   } else if (kind == "as_none" && !is_list) {
@@ -270,8 +271,8 @@ Result Pt2Nodes::read_result(Scope& scope, const Json& output, bool is_list, con
   return result;
 }
 
-void Pt2Nodes::read_scalar(Scope& scope, const Json& json, Node node, const std::string& where) {
-  for (const Json& input : array_at(field(json, "inputs", where), where)) {
+void Pt2Nodes::read_scalar(Scope& scope, const JsonValue& json, Node node, const std::string& where) {
+  for (const JsonValue& input : array_at(field(json, "inputs", where), where)) {
     Arg arg = read_arg(scope, field(input, "arg", where), where);
     const ValueId* id = arg.value();
     const IValue* constant = arg.constant();
@@ -281,16 +282,16 @@ void Pt2Nodes::read_scalar(Scope& scope, const Json& json, Node node, const std:
     node.args.push_back(std::move(arg));
   }
   if (node.args.size() != scalar_arity(node.scalar)) fail_at(where, "the wrong number of operands");
-  const Json& outputs = array_at(field(json, "outputs", where), where);
+  const JsonArray& outputs = array_at(field(json, "outputs", where), where);
   if (outputs.size() != 1) fail_at(where, "arithmetic has one output");
   node.results.push_back(read_result(scope, outputs[0], false, where));
   graph_.nodes.push_back(std::move(node));
 }
 
-void Pt2Nodes::read_region(Scope& scope, const Json& json, const std::string& target,
+void Pt2Nodes::read_region(Scope& scope, const JsonValue& json, const std::string& target,
                            const std::string& module, const std::string& where) {
-  const Json& inputs = array_at(field(json, "inputs", where), where);
-  const auto argument = [&](std::size_t i) -> const Json& {
+  const JsonArray& inputs = array_at(field(json, "inputs", where), where);
+  const auto argument = [&](std::size_t i) -> const JsonValue& {
     if (i >= inputs.size()) fail_at(where, "a region with too few arguments");
     return field(inputs[i], "arg", where);
   };
@@ -325,11 +326,12 @@ void Pt2Nodes::read_region(Scope& scope, const Json& json, const std::string& ta
   }
   const auto [kind, body] = choice_at(argument(next++), where);
   if (kind != "as_graph") refuse("a region without a graph", target, module, "export the model again");
-  inner.graph = &object_at(field(*body, "graph", where), where);
-  const Json& formal = array_at(field(*inner.graph, "inputs", where), where);
+  inner.graph = &field(*body, "graph", where);
+  object_at(*inner.graph, where);
+  const JsonArray& formal = array_at(field(*inner.graph, "inputs", where), where);
   if (formal.size() != inputs.size() - next)
     fail_at(where, "a region whose arguments do not match its inputs");
-  const auto name_of = [&](const Json& arg) -> std::string {
+  const auto name_of = [&](const JsonValue& arg) -> std::string {
     const auto [which, value] = choice_at(arg, where);
     if (which == "as_tensor") return string_at(field(*value, "name", where), where);
     if (which == "as_sym_int" || which == "as_sym_float" || which == "as_sym_bool") {
@@ -344,20 +346,21 @@ void Pt2Nodes::read_region(Scope& scope, const Json& json, const std::string& ta
   }
   read_nodes(inner, where + ", region");
 
-  const Json& results = array_at(field(*inner.graph, "outputs", where), where);
-  std::vector<const Json*> outputs;
-  for (const Json& output : array_at(field(json, "outputs", where), where)) {
-    if (output.is_object() && output.contains("as_tensors")) {
-      for (const Json& item : array_at(output["as_tensors"], where)) outputs.push_back(&item);
+  const JsonArray& results = array_at(field(*inner.graph, "outputs", where), where);
+  std::vector<const JsonValue*> outputs;
+  for (const JsonValue& output : array_at(field(json, "outputs", where), where)) {
+    const JsonValue* const tensors = output.object() ? output.object()->find("as_tensors") : nullptr;
+    if (tensors != nullptr) {
+      for (const JsonValue& item : array_at(*tensors, where)) outputs.push_back(&item);
     } else {
       outputs.push_back(&output);
     }
   }
   if (outputs.size() > results.size()) fail_at(where, "a region whose outputs do not match");
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const std::string name = outputs[i]->is_object() && outputs[i]->contains("name")
-                                 ? string_at((*outputs[i])["name"], where)
-                                 : name_of(*outputs[i]);
+    const JsonObject* const output = outputs[i]->object();
+    const JsonValue* const own_name = output != nullptr ? output->find("name") : nullptr;
+    const std::string name = own_name != nullptr ? string_at(*own_name, where) : name_of(*outputs[i]);
     if (!name.empty()) bind(scope, name, read_arg(inner, results[i], where), where);
   }
 }

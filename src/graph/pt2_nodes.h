@@ -1,7 +1,7 @@
 // Turns the nodes of an archive's graphs into nodes of ours; regions with a mode of their own are inlined.
 #pragma once
 
-#include "value/json_read.h"
+#include "base/io/json_reader.h"
 
 #include <penstock/graph/ir.h>
 
@@ -17,7 +17,7 @@ class Pt2Nodes {
 
   //! The names of one graph, each with what it stands for in ours.
   struct Scope {
-    const Json* graph = nullptr;
+    const JsonValue* graph = nullptr;
     std::map<std::string, Arg> names;
     NodeMode mode;
     int depth = 0;
@@ -29,16 +29,16 @@ class Pt2Nodes {
   void read_nodes(Scope& scope, const std::string& where);
 
   //! An argument that is a constant, a name or a list of names.
-  Arg read_arg(const Scope& scope, const Json& arg, const std::string& where) const;
+  Arg read_arg(const Scope& scope, const JsonValue& arg, const std::string& where) const;
   const Arg& lookup(const Scope& scope, const std::string& name, const std::string& where) const;
 
  private:
-  void read_node(Scope& scope, const Json& node, const std::string& where);
-  void read_operator(Scope& scope, const Json& json, Node node, const std::string& where);
-  void read_scalar(Scope& scope, const Json& json, Node node, const std::string& where);
-  void read_region(Scope& scope, const Json& json, const std::string& target, const std::string& module,
+  void read_node(Scope& scope, const JsonValue& node, const std::string& where);
+  void read_operator(Scope& scope, const JsonValue& json, Node node, const std::string& where);
+  void read_scalar(Scope& scope, const JsonValue& json, Node node, const std::string& where);
+  void read_region(Scope& scope, const JsonValue& json, const std::string& target, const std::string& module,
                    const std::string& where);
-  Result read_result(Scope& scope, const Json& output, bool is_list, const std::string& where);
+  Result read_result(Scope& scope, const JsonValue& output, bool is_list, const std::string& where);
 
   Graph& graph_;
   std::set<std::string> used_names_;

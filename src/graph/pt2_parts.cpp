@@ -17,55 +17,52 @@ constexpr int deepest_tree = 64;
 
 //! The names in a node's context, where it has one for each child. Dicts keep a list of keys, dataclasses a
 //! list whose first item is one.
-std::optional<std::vector<DictKey>> keys_in(const Json& context, std::size_t children) {
-  if (!context.is_array()) return std::nullopt;
+std::optional<std::vector<DictKey>> keys_in(const JsonValue& context, std::size_t children) {
+  const JsonArray* const items = context.array();
+  if (items == nullptr) return std::nullopt;
   std::vector<DictKey> keys;
-  for (const Json& key : context) {
-    if (key.is_string()) {
-      keys.emplace_back(key.get<std::string>());
-    } else if (key.is_number_integer()) {
-      keys.emplace_back(key.get<std::int64_t>());
+  for (const JsonValue& key : *items) {
+    if (key.string() != nullptr) {
+      keys.emplace_back(*key.string());
+    } else if (key.integer()) {
+      keys.emplace_back(*key.integer());
     } else {
       break;
     }
   }
-  if (keys.size() == children && keys.size() == context.size()) return keys;
-  for (const Json& item : context) {
-    if (auto inner = item.is_array() ? keys_in(item, children) : std::nullopt) return inner;
+  if (keys.size() == children && keys.size() == items->size()) return keys;
+  for (const JsonValue& item : *items) {
+    if (auto inner = keys_in(item, children)) return inner;
   }
   return std::nullopt;
 }
 
-std::optional<std::vector<DictKey>> fields_of(const Json& context, const NamedTuples& named,
+std::optional<std::vector<DictKey>> fields_of(const JsonValue& context, const NamedTuples& named,
                                               std::size_t children) {
   // A named tuple's context is its class, which the archive lists with its fields.
-  const Json* name = &context;
-  if (context.is_object()) {
-    const auto it = context.find("class_name");
-    if (it == context.end()) return std::nullopt;
-    name = &*it;
-  }
-  if (!name->is_string()) return std::nullopt;
-  const auto it = named.find(name->get<std::string>());
+  const JsonValue* name = &context;
+  if (context.object() != nullptr) name = context.object()->find("class_name");
+  if (name == nullptr || name->string() == nullptr) return std::nullopt;
+  const auto it = named.find(*name->string());
   if (it == named.end() || it->second.size() != children) return std::nullopt;
   return std::vector<DictKey>(it->second.begin(), it->second.end());
 }
 
-Structure structure_at(const Json& spec, const NamedTuples& named, const std::string& where, int depth) {
+Structure structure_at(const JsonValue& spec, const NamedTuples& named, const std::string& where, int depth) {
   if (depth > deepest_tree) fail_at(where, "a tree that is too deep");
   Structure structure;
-  const Json* type = optional_field(spec, "type", where);
+  const JsonValue* type = optional_field(spec, "type", where);
   if (!type) return structure;
   const std::string name = string_at(*type, where);
-  for (const Json& child : array_at(field(spec, "children_spec", where), where)) {
+  for (const JsonValue& child : array_at(field(spec, "children_spec", where), where)) {
     structure.children.push_back(structure_at(child, named, where, depth + 1));
   }
-  Json context;
-  if (const Json* text = optional_field(spec, "context", where)) {
+  JsonValue context;
+  if (const JsonValue* text = optional_field(spec, "context", where)) {
     context = *text;
-    if (text->is_string()) {
+    if (text->string() != nullptr) {
       try {
-        context = parse_json(text->get<std::string>(), where);
+        context = parse_json(*text->string(), where);
       } catch (const ParseError&) {  // a plain name
       }
     }
@@ -88,7 +85,7 @@ Structure structure_at(const Json& spec, const NamedTuples& named, const std::st
 
 }  // namespace
 
-at::ScalarType pt2_dtype(const Json& value, const std::string& where) {
+at::ScalarType pt2_dtype(const JsonValue& value, const std::string& where) {
   switch (integer_at(value, where)) {
     case 1:
       return at::kByte;
@@ -133,11 +130,11 @@ at::ScalarType pt2_dtype(const Json& value, const std::string& where) {
     case 35:
       return at::ScalarType::UInt64;
     default:
-      fail_at(where, "unknown dtype " + value.dump());
+      fail_at(where, "unknown dtype " + std::to_string(integer_at(value, where)));
   }
 }
 
-std::int64_t pt2_layout(const Json& value, const std::string& where) {
+std::int64_t pt2_layout(const JsonValue& value, const std::string& where) {
   switch (integer_at(value, where)) {
     case 1:
       return static_cast<std::int64_t>(c10::Layout::Sparse);
@@ -154,11 +151,11 @@ std::int64_t pt2_layout(const Json& value, const std::string& where) {
     case 7:
       return static_cast<std::int64_t>(c10::Layout::Strided);
     default:
-      fail_at(where, "unknown layout " + value.dump());
+      fail_at(where, "unknown layout " + std::to_string(integer_at(value, where)));
   }
 }
 
-std::int64_t pt2_memory_format(const Json& value, const std::string& where) {
+std::int64_t pt2_memory_format(const JsonValue& value, const std::string& where) {
   switch (integer_at(value, where)) {
     case 1:
       return static_cast<std::int64_t>(c10::MemoryFormat::Contiguous);
@@ -169,13 +166,13 @@ std::int64_t pt2_memory_format(const Json& value, const std::string& where) {
     case 4:
       return static_cast<std::int64_t>(c10::MemoryFormat::Preserve);
     default:
-      fail_at(where, "unknown memory format " + value.dump());
+      fail_at(where, "unknown memory format " + std::to_string(integer_at(value, where)));
   }
 }
 
-c10::Device pt2_device(const Json& value, const std::string& where) {
+c10::Device pt2_device(const JsonValue& value, const std::string& where) {
   std::string name = string_at(field(value, "type", where), where);
-  if (const Json* index = optional_field(value, "index", where)) {
+  if (const JsonValue* index = optional_field(value, "index", where)) {
     name += ":" + std::to_string(integer_at(*index, where));
   }
   try {
@@ -205,23 +202,23 @@ std::string short_expression(const std::string& expression) {
   return result;
 }
 
-Dim pt2_dim(const Json& value, const std::string& where) {
-  const Choice choice = choice_at(value, where);
+Dim pt2_dim(const JsonValue& value, const std::string& where) {
+  const JsonChoice choice = choice_at(value, where);
   if (choice.name == "as_int") return {.size = integer_at(*choice.value, where)};
   if (choice.name != "as_expr") fail_at(where, "unknown size " + choice.name);
   Dim dim{.expression = string_at(field(*choice.value, "expr_str", where), where)};
   if (dim.expression.size() > 2000) fail_at(where, "a size expression that is too long");
   dim.expression = short_expression(dim.expression);
-  if (const Json* hint = optional_field(*choice.value, "hint", where)) {
-    const Choice number = choice_at(*hint, where);
+  if (const JsonValue* hint = optional_field(*choice.value, "hint", where)) {
+    const JsonChoice number = choice_at(*hint, where);
     if (number.name == "as_int") dim.size = integer_at(*number.value, where);
   }
   return dim;
 }
 
-ValueMeta pt2_meta(const Json& value, const std::string& where) {
+ValueMeta pt2_meta(const JsonValue& value, const std::string& where) {
   ValueMeta meta{.dtype = pt2_dtype(field(value, "dtype", where), where)};
-  for (const Json& size : array_at(field(value, "sizes", where), where)) {
+  for (const JsonValue& size : array_at(field(value, "sizes", where), where)) {
     meta.sizes.push_back(pt2_dim(size, where));
     if (meta.sizes.back().size < 0) fail_at(where, "a negative size");
   }
@@ -229,14 +226,16 @@ ValueMeta pt2_meta(const Json& value, const std::string& where) {
 }
 
 Structure pt2_structure(const std::string& text, const NamedTuples& named, const std::string& where) {
-  const Json spec = parse_json(text, where);
-  if (!spec.is_array() || spec.size() != 2 || spec[0] != 1) fail_at(where, "unknown tree specification");
-  return structure_at(spec[1], named, where, 0);
+  const JsonValue spec = parse_json(text, where);
+  const JsonArray* const parts = spec.array();
+  if (parts == nullptr || parts->size() != 2 || (*parts)[0].number() != 1)
+    fail_at(where, "unknown tree specification");
+  return structure_at((*parts)[1], named, where, 0);
 }
 
-void pt2_module(const Json& json, const std::string& where, Node& node) {
-  const Json* metadata = optional_field(json, "metadata", where);
-  const Json* stack = metadata ? optional_field(*metadata, "nn_module_stack", where) : nullptr;
+void pt2_module(const JsonValue& json, const std::string& where, Node& node) {
+  const JsonValue* metadata = optional_field(json, "metadata", where);
+  const JsonValue* stack = metadata ? optional_field(*metadata, "nn_module_stack", where) : nullptr;
   if (!stack) return;
   // `key,path,class;key,path,class`, outermost first; the key of a second call ends in `@1`.
   const std::string text = string_at(*stack, where);

@@ -179,8 +179,8 @@ TEST(Safetensors, RefusesEveryLie) {
   EXPECT_THAT(refusal("{" + a + "}", 8, 1ULL << 63), HasSubstr("longer than the format allows"));
   EXPECT_THAT(refusal("{" + a + "}", 8, 500), HasSubstr("beyond the end of the file"));
   EXPECT_THAT(refusal(" {" + a + "}", 8), HasSubstr("does not begin with {"));
-  EXPECT_THAT(refusal("{" + a + "} x", 8), HasSubstr("no JSON"));
-  EXPECT_THAT(refusal("{" + a, 8), HasSubstr("no JSON"));
+  EXPECT_THAT(refusal("{" + a + "} x", 8), HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal("{" + a, 8), HasSubstr("not valid JSON"));
   EXPECT_THAT(refusal("{" + a + "}", 7), HasSubstr("lies at bytes 0 to 8"));
   EXPECT_THAT(refusal("{" + a + "}", 9), HasSubstr("the tensors end at byte 8, the file has 9"));
   EXPECT_THAT(refusal("{" + a + "," + a + "}", 8), HasSubstr("two tensors are called 'a'"));
@@ -213,13 +213,13 @@ TEST(Safetensors, RefusesEveryLie) {
               HasSubstr("a number where the format has none"));
   EXPECT_THAT(refusal("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}," + a + "}", 8),
               HasSubstr("are called 'k'"));
-  EXPECT_THAT(refusal(std::string("{\"\xff\":") + "1}", 8), HasSubstr("no JSON"));
+  EXPECT_THAT(refusal(std::string("{\"\xff\":") + "1}", 8), HasSubstr("not valid JSON"));
   EXPECT_EQ(refusal("{" + entry("a", "BOOL", "2", "0,2") + "}", 2), "");
   std::string sizes = "1";
   for (int i = 0; i < 100000; ++i) sizes += ",1";
   EXPECT_THAT(refusal("{" + entry("a", "U8", sizes, "0,1") + "}", 1), HasSubstr("too many dims"));
   EXPECT_THAT(refusal("{\"a\":" + std::string(1000000, '{'), 0),
-              testing::AnyOf(HasSubstr("no JSON"), HasSubstr("none")));
+              testing::AnyOf(HasSubstr("not valid JSON"), HasSubstr("none")));
 }
 
 TEST(Safetensors, RefusesBoolsThatAreNone) {

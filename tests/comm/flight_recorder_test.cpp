@@ -49,7 +49,9 @@ TEST(FlightRecorder, SaysWhichReceiveGotNothing) {
 }
 
 TEST(FlightRecorder, DamagedDumpsAreNamedNotTrusted) {
-  for (const char* text : {"", "{", "[]", "{\"records\":3}", "\xff\xfe"}) {
+  for (const char* text :
+       {"", "{", "[]", "{\"records\":3}", "\xff\xfe", "{\"records\":[3]}", "{\"records\":[{\"op\":3}]}",
+        "{\"records\":[{\"sequence\":-1}]}", "{\"rank\":4294967296,\"records\":[]}"}) {
     EXPECT_THAT(explain_flight({text}, {}), ElementsAre(HasSubstr("could not be read"))) << text;
   }
 }

@@ -1,5 +1,7 @@
-// Corpora.
+// Corpora, and how a target is run.
 #include "fuzz/targets.h"
+
+#include <penstock/base/error.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +13,14 @@ namespace penstock::fuzz {
 std::string file_content(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+const char* problem_with(const Target& target, std::string_view bytes) {
+  try {
+    return target.check(bytes);
+  } catch (const Error&) {
+    return nullptr;
+  }
 }
 
 std::vector<std::string> inputs_of(const Target& target) {

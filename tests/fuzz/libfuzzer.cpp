@@ -39,7 +39,8 @@ extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const char* const wrong = chosen().check({reinterpret_cast<const char*>(data), size});
+  const char* const wrong =
+      penstock::fuzz::problem_with(chosen(), {reinterpret_cast<const char*>(data), size});
   if (wrong == nullptr) return 0;
   std::fprintf(stderr, "fuzz: %s\n", wrong);
   std::abort();

@@ -118,6 +118,16 @@ TEST(Sources, ParsersOfCommandLinesAndTomlStayInTheTool) {
   }
 }
 
+// The values of nlohmann::json allocate when they are destroyed, and end the process if there is no memory.
+TEST(Sources, TheJsonLibraryStaysInTheReader) {
+  for (const SourceFile& file : source_tree()) {
+    if (!is_code(file) || !(is_library(file) || file.under("tools"))) continue;
+    for (const std::string& include : file.includes())
+      EXPECT_TRUE(!include.starts_with("nlohmann/") || file.under("src/base/io"))
+          << file.path << ": " << include;
+  }
+}
+
 TEST(Sources, EveryFileSaysWhatItIsFor) {
   for (const SourceFile& file : source_tree()) {
     const std::string kind = file.extension();

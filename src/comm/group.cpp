@@ -5,6 +5,8 @@
 #include <penstock/base/text.h>
 #include <penstock/comm/group.h>
 
+#include <ATen/ops/view_as_real.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -40,7 +42,18 @@ void check_contiguous(const GroupState& group, const at::Tensor& tensor, const c
   if (tensor.defined() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return;
   throw UsageError(std::string(op) + " needs a contiguous tensor that is no lazy conjugate or negative",
                    {.rank = group.domain->rank, .op = op},
-                   "call .contiguous() before, or pass a fresh buffer");
+                   "call .resolve_conj().resolve_neg().contiguous() before, or pass a fresh buffer");
+}
+
+//! What a collective is given: Gloo's know no complex numbers, which are moved and added as pairs of reals.
+at::Tensor as_reals(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
+}
+
+void check_reduction(const GroupState& group, const at::Tensor& tensor, ReduceOp op, const char* name) {
+  if (!tensor.is_complex() || op == ReduceOp::Sum || op == ReduceOp::Avg) return;
+  throw UsageError(std::string(name) + " of complex numbers takes sums and averages only",
+                   {.rank = group.domain->rank, .op = name}, "gather the tensors and reduce them");
 }
 
 void check_elements(const GroupState& group, const char* op, const at::Tensor& large,
@@ -247,7 +260,7 @@ Work Group::ibroadcast(const at::Tensor& tensor, int root) const {
   check_member(*state_, root, "broadcast");
   check_contiguous(*state_, tensor, "broadcast");
   return issue(state_, "broadcast", tensor, root, 0, true, [&](c10d::Backend& backend) {
-    std::vector<at::Tensor> tensors{tensor};
+    std::vector<at::Tensor> tensors{as_reals(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     return backend.broadcast(tensors, options);
@@ -256,8 +269,9 @@ Work Group::ibroadcast(const at::Tensor& tensor, int root) const {
 
 Work Group::iall_reduce(const at::Tensor& tensor, ReduceOp op) const {
   check_contiguous(*state_, tensor, "all_reduce");
+  check_reduction(*state_, tensor, op, "all_reduce");
   auto work = issue(state_, "all_reduce", tensor, -1, 0, true, [&](c10d::Backend& backend) {
-    std::vector<at::Tensor> tensors{tensor};
+    std::vector<at::Tensor> tensors{as_reals(tensor)};
     c10d::AllreduceOptions options;
     options.reduceOp = to_c10d(op);
     return backend.allreduce(tensors, options);
@@ -280,8 +294,8 @@ Work Group::iall_gather_into(const at::Tensor& output, const at::Tensor& input) 
   check_contiguous(*state_, input, "all_gather");
   check_elements(*state_, "all_gather", output, input);
   return issue(state_, "all_gather", output, -1, 0, true, [&](c10d::Backend& backend) {
-    at::Tensor to = output.detach().view({-1});
-    at::Tensor from = input.detach().view({-1});
+    at::Tensor to = as_reals(output).view({-1});
+    at::Tensor from = as_reals(input).view({-1});
     return backend._allgather_base(to, from, c10d::AllgatherOptions());
   });
 }
@@ -289,12 +303,13 @@ Work Group::iall_gather_into(const at::Tensor& output, const at::Tensor& input) 
 Work Group::ireduce_scatter_into(const at::Tensor& output, const at::Tensor& input, ReduceOp op) const {
   check_contiguous(*state_, output, "reduce_scatter");
   check_contiguous(*state_, input, "reduce_scatter");
+  check_reduction(*state_, input, op, "reduce_scatter");
   check_elements(*state_, "reduce_scatter", input, output);
   if (state_->transport->collectives_have_futures())
-    return reduce_scatter_by_exchange(state_, output, input, op);
+    return reduce_scatter_by_exchange(state_, as_reals(output), as_reals(input), op);
   auto work = issue(state_, "reduce_scatter", input, -1, 0, true, [&](c10d::Backend& backend) {
-    at::Tensor to = output.detach().view({-1});
-    at::Tensor from = input.detach().view({-1});
+    at::Tensor to = as_reals(output).view({-1});
+    at::Tensor from = as_reals(input).view({-1});
     c10d::ReduceScatterOptions options;
     options.reduceOp = to_c10d(op);
     return backend._reduce_scatter_base(to, from, options);
@@ -321,8 +336,8 @@ Work Group::iall_to_all(const at::Tensor& output, const at::Tensor& input,
   check_rows(output, output_rows, "output");
   check_rows(input, input_rows, "input");
   return issue(state_, "all_to_all", input, -1, 0, true, [&](c10d::Backend& backend) {
-    at::Tensor to = output.detach();
-    at::Tensor from = input.detach();
+    at::Tensor to = as_reals(output);
+    at::Tensor from = as_reals(input);
     return backend.alltoall_base(to, from, output_rows, input_rows, c10d::AllToAllOptions());
   });
 }

@@ -15,6 +15,16 @@ at::Tensor marked(int rank, std::int64_t elements, at::ScalarType type = at::kFl
   return at::arange(elements, at::kFloat).add_(1000.0 * rank).to(type);
 }
 
+template <class Exception, class Call>
+void expect_throw(const Call& call) {
+  try {
+    call();
+  } catch (const Exception&) {
+    return;
+  }
+  check_failed(__FILE__, __LINE__, "an expected error did not come");
+}
+
 void ranks_and_sizes(World& world) {
   const Group& group = world.group();
   CHECK_SAME(group.rank(), world.rank().value);
@@ -82,6 +92,57 @@ void strided_and_typed_sends(World& world) {
       CHECK_TENSORS(got, whole.t().contiguous());
     }
   }
+}
+
+// Their memory holds other numbers than the tensor.
+void lazy_conjugates_and_negatives(World& world) {
+  const Group& group = world.group();
+  const auto values = [](int rank) { return at::complex(marked(rank, 6), marked(rank + 1, 6)); };
+  const auto real = [](int rank) { return marked(rank, 6); };
+  const at::Tensor mine = values(group.rank()), negative = at::_neg_view(real(group.rank()));
+  CHECK_THAT(mine.conj().is_conj() && negative.is_neg() && at::imag(mine.conj()).is_neg());
+  const std::vector<at::Tensor> conjugates = group.all_gather(mine.conj());
+  const std::vector<at::Tensor> negatives = group.all_gather(negative);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    CHECK_TENSORS(conjugates[at], at::complex(marked(rank, 6), -marked(rank + 1, 6)));
+    CHECK_TENSORS(negatives[at], -real(rank));
+  }
+  const int n = group.size(), next = (group.rank() + 1) % n, previous = (group.rank() + n - 1) % n;
+  const auto exchanged = [&](const at::Tensor& tensor) {
+    const at::Tensor got = at::zeros(tensor.sizes(), tensor.options());
+    Work receive = group.irecv(got, previous, 4), send = group.isend(tensor, next, 4);
+    receive.wait();
+    send.wait();
+    return got;
+  };
+  CHECK_TENSORS(exchanged(mine.conj()), at::complex(marked(previous, 6), -marked(previous + 1, 6)));
+  CHECK_TENSORS(exchanged(mine.view({2, 3}).mH()),
+                at::complex(marked(previous, 6), -marked(previous + 1, 6)).view({2, 3}).t().contiguous());
+  CHECK_TENSORS(exchanged(negative), -real(previous));
+  CHECK_TENSORS(exchanged(at::imag(mine.conj())), -marked(previous + 1, 6));
+}
+
+void complex_collectives(World& world) {
+  const Group& group = world.group();
+  const int n = group.size();
+  const auto values = [](int rank) { return at::complex(marked(rank, 6), marked(rank + 1, 6)); };
+  at::Tensor sum = at::zeros(6, at::kComplexFloat);
+  for (int rank = 0; rank < n; ++rank) sum += values(rank);
+  const at::Tensor all = values(group.rank()), mean = values(group.rank()), from = values(group.rank());
+  group.all_reduce(all);
+  CHECK_TENSORS(all, sum);
+  group.all_reduce(mean, ReduceOp::Avg);
+  CHECK_THAT(at::allclose(mean, sum / n));
+  group.broadcast(from, n - 1);
+  CHECK_TENSORS(from, values(n - 1));
+  const at::Tensor part = at::empty(6, at::kComplexFloat);
+  group.reduce_scatter_into(part, values(group.rank()).repeat({n}));
+  CHECK_TENSORS(part, sum);
+  const at::Tensor rows = at::empty({n, 6}, at::kComplexFloat);
+  group.all_to_all(rows, values(group.rank()).repeat({n, 1}));
+  for (int rank = 0; rank < n; ++rank) CHECK_TENSORS(rows[rank], values(rank));
+  expect_throw<UsageError>([&] { group.all_reduce(all, ReduceOp::Max); });
 }
 
 // Of every small length, and with the very bytes at their end by which a receive is watched
@@ -282,16 +343,6 @@ void empty_tensors(World& world) {
   if (group.rank() == 1) group.recv(nothing, 0, 9);
 }
 
-template <class Exception, class Call>
-void expect_throw(const Call& call) {
-  try {
-    call();
-  } catch (const Exception&) {
-    return;
-  }
-  check_failed(__FILE__, __LINE__, "an expected error did not come");
-}
-
 void bad_arguments_are_refused_here(World& world) {
   const Group& group = world.group();
   const at::Tensor tensor = at::ones({2, 2});
@@ -299,6 +350,15 @@ void bad_arguments_are_refused_here(World& world) {
   expect_throw<UsageError>([&] { group.recv(tensor, -1); });
   expect_throw<UsageError>([&] { group.broadcast(tensor, 99); });
   expect_throw<UsageError>([&] { group.recv(tensor.t().slice(0, 0, 1), 0); });
+  // Written in place, or read as memory.
+  for (const at::Tensor& lazy : {at::complex(tensor, tensor).conj(), at::_neg_view(tensor)}) {
+    expect_throw<UsageError>([&] { group.recv(lazy, 0); });
+    expect_throw<UsageError>([&] { group.broadcast(lazy, 0); });
+    expect_throw<UsageError>([&] { group.all_reduce(lazy); });
+    expect_throw<UsageError>([&] {
+      group.all_gather_into(at::empty({group.size(), 2, 2}, lazy.options()), lazy);
+    });
+  }
   expect_throw<ShapeError>([&] { group.all_gather_into(at::empty(3 + 4 * group.size()), tensor); });
   expect_throw<ShapeError>([&] {
     group.all_to_all(tensor, at::ones({group.size(), 1}), {1, 2, 3, 4, 5, 6, 7});
@@ -324,6 +384,8 @@ const std::vector<ContractCase>& contract_cases() {
       {"TagsKeepMessagesApart", tags_keep_messages_apart},
       {"MessagesOfOneTagKeepTheirOrder", messages_of_one_tag_keep_their_order},
       {"StridedAndTypedSends", strided_and_typed_sends},
+      {"LazyConjugatesAndNegatives", lazy_conjugates_and_negatives},
+      {"ComplexCollectives", complex_collectives},
       {"AnyBytesArrive", any_bytes_arrive},
       {"LargeMessages", large_messages},
       {"DroppedWorksGoOn", dropped_works_go_on},

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -117,6 +118,34 @@ TEST(ProcessTree, TheIdOfARankThatEndedStaysItsOwn) {
                    "); until grep -q 'State:.Z' /proc/$id/status; do [ -d /proc/$id ] || exit 9; done; "
                    "sleep 0.5; grep -q 'State:.Z' /proc/$id/status"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+//! What a shell's child finds open, by its numbers.
+std::string descriptors(const std::string& text) {
+  std::set<std::string> numbers;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) numbers.insert(line.substr(line.rfind(' ') + 1));
+  std::string all;
+  for (const std::string& number : numbers) all += number + " ";
+  return all;
+}
+
+TEST(Descriptors, OfTheLauncherAreNotInherited) {
+  const TempDir dir;
+  // Ours reach the ranks through the launcher; a rank that starts later would have those of the ranks before
+  // it, one that starts again those of a rank that ended.
+  const std::string list = "ls /proc/self/fd";
+  const std::string own = descriptors(run_program({"sh", "-c", list}).out);
+  ASSERT_NE(own, "");
+  EXPECT_EQ(descriptors(run_program(run_line({"--ranks=4"}, list)).out), own);
+  const Outcome logged = run_program(run_line({"--ranks=2", "--log-dir=" + (dir / "log")}, list));
+  EXPECT_EQ(logged.code, 0) << logged.err;
+  for (const char* rank : {"0", "1"})
+    EXPECT_EQ(descriptors(slurp(dir / ("log/attempt0/rank" + std::string(rank) + ".out"))), own);
+  const Outcome again = run_program(run_line({"--ranks=2", "--max-restarts=1", "--grace=1"},
+                                             list + "; exit $((1 - TORCHELASTIC_RESTART_COUNT))"));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(descriptors(again.out), own);
 }
 
 TEST(Output, WithoutLineEndsIsPassedOnInPieces) {

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <regex>
+#include <sstream>
 
 namespace penstock {
 namespace {
@@ -44,6 +46,38 @@ TEST(Tool, EveryListedCommandHasAHelpWithAnExample) {
     EXPECT_THAT(outcome.out, HasSubstr("--json")) << name;
     EXPECT_EQ(test::penstock({"help", name}).out, outcome.out);
   }
+}
+
+// Scripts rely on these.
+TEST(Tool, KeepsTheOptionsOfItsCommands) {
+  const std::string over =
+      "--ranks --pp --tp --dp --schedule --stages-per-rank --microbatches --split --stages --balance "
+      "--backend --device ";
+  const std::map<std::string, std::string> promised{
+      {"schedule", "--list --ranks --stages-per-rank --microbatches --lowered --as -o"},
+      {"validate", "--microbatches"},
+      {"simulate", "--ranks --stages-per-rank --microbatches --costs --as"},
+      {"plan", "--ranks --microbatches --costs --model --memory-cap"},
+      {"inspect", "--split --stages"},
+      {"eval", over + "--input --output"},
+      {"train", over + "--data --no-shuffle --steps --batch --seq --optimizer --lr --weight-decay --loss "
+                       "--loss-output --grad-clip --seed --sharding --checkpoint --checkpoint-every --resume "
+                       "--max-restarts --log-json --timeline --trace --config"},
+      {"run", "--ranks --nodes --node-rank --rendezvous --max-restarts --log-dir"},
+      {"checkpoint", ""},
+      {"doctor", ""}};
+  for (const auto& [command, options] : promised) {
+    const std::string help = test::penstock({command, "--help"}).out;
+    std::istringstream words(options + " --json --help");
+    for (std::string option; words >> option;) {
+      EXPECT_TRUE(std::regex_search(help, std::regex("\n  (-[a-z],)?" + option + "[ ,\n]")))
+          << command << " " << option;
+    }
+  }
+  const std::string train = test::penstock({"train", "--help"}).out;
+  for (const char* choices : {"--device cpu|cuda|auto", "--optimizer adamw|sgd", "--balance params|time",
+                              "--loss cross_entropy|mse", "--sharding none|full"})
+    EXPECT_THAT(train, HasSubstr(choices));
 }
 
 TEST(Tool, HasEveryCommandThatTheReadmeShows) {

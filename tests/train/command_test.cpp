@@ -106,6 +106,35 @@ void expect_near(const std::vector<double>& losses, const std::vector<double>& e
     EXPECT_NEAR(losses[i], expected[i], 1e-4 * expected[i]) << "step " << i + 1;
 }
 
+TEST(TrainCommand, WithoutShuffleTakesRowsInFileOrder) {
+  const std::string archives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+  const TempDir dir;
+  const auto all = load_safetensors(archives + "mlp.safetensors");
+  const std::int64_t rows = all.at("target").size(0);
+  const auto losses = [&](std::int64_t first, int steps, const std::string& log) {
+    // The rows from `first` on, and then those before it.
+    std::map<std::string, at::Tensor> rolled;
+    for (const auto& [name, tensor] : all) rolled[name] = tensor.roll({-first}, {0}).contiguous();
+    save_safetensors(dir / "rolled.safetensors", rolled);
+    const Outcome outcome =
+        penstock({"train", archives + "mlp.pt2", "--data=" + (dir / "rolled.safetensors"), "--loss=mse",
+                  "--lr=0", "--batch=4", "--microbatches=2", "--no-shuffle", "--device=auto",
+                  "--log-json=" + (dir / log), "--steps=" + std::to_string(steps)});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("no-shuffle = true\n"), HasSubstr("device = \"cpu\"\n")));
+    return losses_of(dir / log);
+  };
+  // Nothing is learnt, so that a step's loss is that of its rows alone.
+  const int steps = static_cast<int>(rows / 4) + 2;
+  const std::vector<double> whole = losses(0, steps, "whole");
+  ASSERT_EQ(whole.size(), static_cast<std::size_t>(steps));
+  for (const int step : {2, steps}) {
+    const std::vector<double> one = losses((step - 1) * 4 % rows, 1, "step" + std::to_string(step));
+    expect_near(one, {whole[static_cast<std::size_t>(step - 1)]});
+  }
+  EXPECT_NE(whole[0], whole[1]);
+}
+
 TEST(TrainCommand, OverPipelineTensorAndDataRanksHasTheLossesOfOne) {
   const TempDir dir;
   const auto run = [&](const std::string& name, std::vector<std::string> words) {

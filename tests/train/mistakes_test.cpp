@@ -181,6 +181,8 @@ const std::vector<Mistake>& mistakes() {
       train("PlanOfTied", {"--tp=2", "--pp=2", "--ranks=4", "--tp-plan=token=rowwise"}, "several stages",
             "leave its module out"),
       train("Backend", {"--backend=glue"}, "'glue'", "gloo"),
+      train("Cuda", {"--device=cuda"}, "--device cuda: ", "--device cpu"),
+      train("Device", {"--device=tpu"}, "tpu", "cpu"),
       // Output.
       train("CheckpointIsFile", {"--checkpoint=@notes.txt"}, "notes.txt", "another directory"),
       train("CheckpointInFile", {"--checkpoint=@notes.txt/c"}, "notes.txt", "another directory"),
@@ -220,6 +222,7 @@ const std::vector<Mistake>& mistakes() {
       gpt("EmptyText", {"--data=@empty.txt"}, "empty", "text"),
       gpt("TensorsAsText", {"--data=@good.safetensors"}, "trained on text", "MODEL.pt2"),
       gpt("NoText", {"--data=@nots.txt"}, "nots.txt", "notes.txt?"),
+      gpt("Shuffle", {"--no-shuffle"}, "--no-shuffle is for an exported model", "MODEL.pt2"),
       gpt("OptionOfModels", {"--loss=mse"}, "--loss is for an exported model", "MODEL.pt2"),
       // Evaluation.
       eval("NoModel", {"%../../graph/archives/mlpp.pt2"}, "there is no file", "mlp.pt2?"),
@@ -238,6 +241,8 @@ const std::vector<Mistake>& mistakes() {
       eval("SplitPath", {"--split=layer.1=beginning"}, "'layer.1'", "did you mean"),
       eval("SplitTwice", {"--split=layers.1=beginning", "--stages=2"}, "exclude", "one of them"),
       eval("Backend", {"--backend=glue"}, "'glue'", "gloo"),
+      eval("Cuda", {"--device=cuda"}, "--device cuda: ", "--device cpu"),
+      eval("Device", {"--device=tpu"}, "tpu", "cpu"),
       eval("OutputFolder", {"--output=@nowhere/y.safetensors"}, "no directory", "--output"),
       eval("OutputIsFolder", {"--output=@folder"}, "is a directory", "a file in it"),
       eval("OutputIsInput", {"--output=@x.safetensors"}, "overwrite", "another file"),

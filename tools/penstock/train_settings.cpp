@@ -39,6 +39,7 @@ void TrainSettings::declare(Settings& s) {
                         {{"params", BalanceKind::Parameters}, {"time", BalanceKind::Time}},
                         "balance stages by parameter bytes or by measured time (ignored with --split)");
   s.add("--backend", backend, "communication backend: gloo, or auto for the best at hand");
+  s.choice<DeviceChoice>("--device", device, kDeviceWords, "what ranks compute on; auto is cpu so far");
   s.add("--steps", steps, "updates in total, those before a resume included [500; of a model 100]");
   s.add("--batch", batch, "examples per step, over all replicas [16]");
   s.add("--seq", sequence, "characters per example of the GPT [64]");
@@ -62,6 +63,8 @@ void TrainSettings::declare(Settings& s) {
                       "bf16: autocast to bfloat16");
   s.add("--recompute", run.parallel.recompute, "store only the inputs of stages and recompute activations");
   s.add("--seed", seed_, "seed of initial values, data order and random numbers");
+  s.add("--no-shuffle", no_shuffle,
+        "take the examples of a model's data in file order (so far the only order)");
   s.add("--validation", validation, "share of the data that is kept for validation");
   s.add("--eval-every", run.eval_every, "steps between validations; 0: none");
   s.add("--eval-batches", eval_batches, "batches per validation; 0: all its rows [4; of a model 0]");
@@ -140,6 +143,7 @@ void TrainSettings::settle() {
                      "give --tp 2 or more");
   read_tensor_plan(tensor_plan);
   read_split_points(split);
+  device = settle_device(device);
   check_backend(backend);
   if (to_lower(backend) == "auto") {
     const char* const from_environment = std::getenv("PENSTOCK_BACKEND");
@@ -216,7 +220,7 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
 }
 
 std::vector<std::string> TrainSettings::idle() const {
-  if (built_in()) return {"--split", "--tp-plan", "--balance", "--loss", "--loss-output"};
+  if (built_in()) return {"--split", "--tp-plan", "--balance", "--loss", "--loss-output", "--no-shuffle"};
   return {"--seq",    "--layers",       "--width",     "--heads",  "--dropout",
           "--untied", "--feed-forward", "--positions", "--sample", "--prompt"};
 }

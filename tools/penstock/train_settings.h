@@ -2,6 +2,7 @@
 // ranks as words.
 #pragma once
 
+#include "device.h"
 #include "rank_counts.h"
 #include "settings.h"
 
@@ -26,6 +27,8 @@ struct TrainSettings {
   double timeout = 300, validation = 0.1;
   std::int64_t max_restarts = 0, sample = 300;
   std::string prompt = "\n";
+  DeviceChoice device = DeviceChoice::Auto;
+  bool no_shuffle = false;  // file order is the only order
   train::BalanceKind balance = train::BalanceKind::Parameters;
   train::LossKind loss = train::LossKind::CrossEntropy;
   models::GptOptions gpt;

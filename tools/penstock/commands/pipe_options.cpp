@@ -54,12 +54,15 @@ void RankOptions::declare(Arguments& arguments, const std::string& usual_schedul
   arguments.option("--stages-per-rank", stages_per_rank, "how many stages a rank holds");
   arguments.option("--microbatches", microbatches, "how many parts the examples are cut into");
   arguments.option("--backend", backend, "gloo or auto");
+  arguments.choice<DeviceChoice>("--device", device, kDeviceWords,
+                                 "what ranks compute on; auto is cpu so far");
 }
 
 RankCounts RankOptions::counts() const {
   if (stages_per_rank) small_count(*stages_per_rank, "--stages-per-rank");
   if (microbatches) small_count(*microbatches, "--microbatches");
   check_backend(backend);
+  settle_device(device);
   return asked.counts();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "arguments.h"
+#include "device.h"
 #include "rank_counts.h"
 
 #include <penstock/pipe/pipe.h>
@@ -31,6 +32,7 @@ struct RankOptions {
   std::optional<std::int64_t> stages_per_rank, microbatches;
   std::string schedule;
   std::string backend = "auto";
+  DeviceChoice device = DeviceChoice::Auto;
 
   void declare(Arguments& arguments, const std::string& usual_schedule);
   //! UsageError where the options disagree or cannot be.

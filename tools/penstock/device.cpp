@@ -1,0 +1,18 @@
+// The devices that a run can use: so far CPUs.
+#include "device.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/detail/CUDAHooksInterface.h>
+
+namespace penstock::tool {
+
+DeviceChoice settle_device(DeviceChoice asked) {
+  if (asked != DeviceChoice::Cuda) return DeviceChoice::Cpu;
+  const bool present = at::detail::getCUDAHooks().hasCUDA();
+  throw UsageError(present ? "--device cuda: runs of this command use CPUs only so far"
+                           : "--device cuda: this libtorch has no CUDA support, or there is no CUDA device",
+                   {}, "use --device cpu, or auto");
+}
+
+}  // namespace penstock::tool

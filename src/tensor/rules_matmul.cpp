@@ -30,8 +30,12 @@ void add_option(const OpCall& call, Options& options, const AxisPlacement& a, co
 }
 
 [[noreturn]] void refuse_sizes(const OpCall& call) {
+  const bool linear = call.op.schema().name() == "aten::linear";
   throw ShapeError("matrices of these sizes cannot be multiplied: " + call.text(),
-                   {.op = call.op.schema().name()});
+                   {.op = call.op.schema().name()},
+                   linear ? "the last dims of input and weight must have the same size"
+                          : "the columns of the first must be as many as the rows of the second, and their "
+                            "batch dims must match");
 }
 
 //! Shards may fit each other on some ranks where the matrices do not.
@@ -208,18 +212,28 @@ at::Tensor dist_matmul(const at::Tensor& a, const at::Tensor& b) {
   return dist_product(expanded(a), expanded(b));
 }
 
-bool whole_matmul(const OpCall& call) {
-  const at::Tensor a = call.arg(0).toTensor(), b = call.arg(1).toTensor();
-  if (a.dim() == 0 || b.dim() == 0) refuse_sizes(call);
+//! What the user called is named here; below, everything is a matmul of matrices.
+void check_factors(const OpCall& call, const at::Tensor& a, const at::Tensor& b) {
   const std::string& name = call.op.schema().name();
+  if (a.dim() == 0 || b.dim() == 0) refuse_sizes(call);
   if (name == "aten::dot" && (a.dim() != 1 || b.dim() != 1)) refuse_sizes(call);
   if (name == "aten::mv" && (a.dim() != 2 || b.dim() != 1)) refuse_sizes(call);
+  if (a.size(-1) != b.size(b.dim() == 1 ? 0 : -2)) refuse_sizes(call);
+  for (std::int64_t d = 3; d <= std::min(a.dim(), b.dim()); ++d) {
+    if (a.size(-d) != b.size(-d) && a.size(-d) != 1 && b.size(-d) != 1) refuse_sizes(call);
+  }
+}
+
+bool whole_matmul(const OpCall& call) {
+  const at::Tensor a = call.arg(0).toTensor(), b = call.arg(1).toTensor();
+  check_factors(call, a, b);
   finish(call, dist_matmul(a, b));
   return true;
 }
 
 bool whole_linear(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor(), w = call.arg(1).toTensor();
+  if (x.dim() == 0 || w.dim() == 0 || w.dim() > 2 || x.size(-1) != w.size(-1)) refuse_sizes(call);
   at::Tensor y = dist_matmul(x, w.t());
   if (!call.arg(2).isNone() && call.arg(2).toTensor().defined()) y = y + call.arg(2).toTensor();
   finish(call, y);

@@ -127,6 +127,19 @@ void dropping_dim(const OpCall& call, int axis, Options& options) {
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d > dim ? d - 1 : d; });
 }
 
+//! diagonal(self, offset, dim1, dim2): the two dims go, the diagonal becomes the last one.
+void diagonal_options(const OpCall& call, int axis, Options& options) {
+  const std::int64_t a = call.dim_arg(2, call.dims(0)), b = call.dim_arg(3, call.dims(0));
+  map_dims(call, axis, options, true,
+           [&](std::int64_t d) { return d == a || d == b ? -1 : d - (a < d ? 1 : 0) - (b < d ? 1 : 0); });
+}
+
+//! unfold(self, dim, size, step): windows along `dim`; their elements become the last dim.
+void unfolded(const OpCall& call, int axis, Options& options) {
+  const std::int64_t dim = call.dim_arg(1, call.dims(0));
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d; });
+}
+
 // --- their backwards, which take the sizes of the input
 
 void slice_backward_options(const OpCall& call, int axis, Options& options) {
@@ -137,6 +150,24 @@ void slice_backward_options(const OpCall& call, int axis, Options& options) {
 void select_backward_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(2, call.dims(0) + 1);
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d < dim ? d : d + 1; });
+}
+
+//! diagonal_backward(grad, input_sizes, offset, dim1, dim2)
+void diagonal_backward_options(const OpCall& call, int axis, Options& options) {
+  const std::int64_t dims = call.dims(0) + 1, last = call.dims(0) - 1;
+  const std::int64_t a = call.dim_arg(3, dims), b = call.dim_arg(4, dims);
+  map_dims(call, axis, options, true, [&](std::int64_t d) {
+    if (d == last) return std::int64_t{-1};
+    if (d >= std::min(a, b)) ++d;
+    return d >= std::max(a, b) ? d + 1 : d;
+  });
+}
+
+//! unfold_backward(grad, input_sizes, dim, size, step)
+void unfold_backward_options(const OpCall& call, int axis, Options& options) {
+  const std::int64_t last = call.dims(0) - 1;
+  const std::int64_t dim = call.dim_arg(2, last);
+  map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim || d == last ? -1 : d; });
 }
 
 void local_input_sizes(const OpCall& call, const OpPlan& plan) {
@@ -298,6 +329,10 @@ void add_view_rules(RuleTable& table) {
   table["split.Tensor"] = table["split_with_sizes"] = {.options = keeping_dim};
   table["chunk"] = {.options = keeping_dim, .whole = whole_chunk, .composite = true};
   table["slice_backward"] = {.options = slice_backward_options, .localize = local_input_sizes};
+  table["diagonal"] = {.options = diagonal_options};
+  table["diagonal_backward"] = {.options = diagonal_backward_options, .localize = local_input_sizes};
+  table["unfold"] = {.options = unfolded};
+  table["unfold_backward"] = {.options = unfold_backward_options, .localize = local_input_sizes};
   table["select_backward"] = {.options = select_backward_options, .localize = local_input_sizes};
   table["view"] = table["_unsafe_view"] =
       table["_reshape_alias"] = {.options = viewed, .execute = view_parts};

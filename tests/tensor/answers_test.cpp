@@ -106,6 +106,44 @@ TEST(Sizes, ThatDoNotFitAreRefusedOnEveryRank) {
   });
 }
 
+// The message names what was called, with sizes and placements, also where it is made of other products.
+TEST(Sizes, ThatCannotBeMultipliedAreNamed) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const auto d = [&](Shape sizes) { return distribute_tensor(numbers(sizes, 1), mesh, {Shard(0)}, false); };
+    const auto expect = [](const std::string& call, const std::string& hint, const auto& run) {
+      try {
+        run();
+        ADD_FAILURE() << call;
+      } catch (const ShapeError& e) {
+        EXPECT_NE(std::string(e.what()).find("cannot be multiplied: " + call), std::string::npos) << e.what();
+        EXPECT_NE(e.hint().find(hint), std::string::npos) << e.hint();
+      }
+    };
+    const std::string rows = "the columns of the first must be as many as the rows of the second";
+    expect("aten::dot of [4] [Shard(0)] and [6] [Shard(0)]", rows, [&] { d({4}).dot(d({6})); });
+    expect("aten::dot of [4, 4]", rows, [&] { d({4, 4}).dot(d({4})); });
+    expect("aten::mv of [4, 6] [Shard(0)] and [4] [Shard(0)]", rows, [&] { d({4, 6}).mv(d({4})); });
+    expect("aten::mv of [4]", rows, [&] { d({4}).mv(d({4})); });
+    expect("aten::mv of [2, 4, 6]", rows, [&] { d({2, 4, 6}).mv(d({6})); });
+    expect("aten::matmul of [4, 6]", rows, [&] { d({4, 6}).matmul(d({4, 6})); });
+    expect("aten::mm of [4, 6]", rows, [&] { d({4, 6}).mm(d({4, 6})); });
+    // Batch dims that are not the same, or do not broadcast.
+    expect("aten::bmm of [2, 3, 4] [Shard(0)] and [4, 4, 5] [Shard(0)]", "batch dims must match", [&] {
+      d({2, 3, 4}).bmm(d({4, 4, 5}));
+    });
+    expect("aten::baddbmm of", "batch dims must match", [&] {
+      d({2, 3, 5}).baddbmm(d({2, 3, 4}), d({4, 4, 5}));
+    });
+    expect("aten::matmul of [2, 3, 4] [Shard(0)] and [4, 4, 5] [Shard(0)]", "batch dims must match", [&] {
+      d({2, 3, 4}).matmul(d({4, 4, 5}));
+    });
+    expect("aten::linear of [4, 6]", "the last dims of input and weight", [&] {
+      at::linear(d({4, 6}), d({4, 4}));
+    });
+    EXPECT_EQ(d({1, 3, 4}).matmul(d({4, 4, 5})).sizes(), (Shape{4, 3, 5}));
+  });
+}
+
 TEST(Products, OfVectors) {
   on_mesh({3}, [](const DeviceMesh& mesh) {
     const at::Tensor a = numbers({5}, 1), b = numbers({5}, 2), m = numbers({5, 5}, 3);

@@ -75,7 +75,7 @@ Step draw_step(Draw& draw, const at::Tensor& x) {
   const std::int64_t dims = x.dim(), d = draw.dim(dims), e = draw.dim(dims);
   const std::int64_t size = dims == 0 ? 1 : x.size(d);
   const std::string at = "(" + std::to_string(d) + ")";
-  switch (draw.below(29)) {
+  switch (draw.below(32)) {
     case 0:
       return {"squeeze", [](const at::Tensor& t) { return t.squeeze(); }};
     case 1:
@@ -160,6 +160,17 @@ Step draw_step(Draw& draw, const at::Tensor& x) {
       return {"clone and scale", [](const at::Tensor& t) { return t.clone() * 2 + t; }};
     case 27:
       return {"unflatten" + at, [=](const at::Tensor& t) { return t.unflatten(d, Shape{-1, 1}); }};
+    case 28: {
+      const std::int64_t offset = draw.below(4) - 1;
+      return {"diagonal" + at + " " + std::to_string(e) + " " + std::to_string(offset),
+              [=](const at::Tensor& t) { return t.diagonal(offset, d, e); }};
+    }
+    case 29:
+    case 30: {
+      const std::int64_t length = draw.below(size + 1), step = 1 + draw.below(3);
+      return {"unfold" + at + " " + std::to_string(length) + " " + std::to_string(step),
+              [=](const at::Tensor& t) { return t.unfold(d, length, step); }};
+    }
     default: {
       const std::int64_t n = 1 + draw.below(3);
       return {"tensor_split" + at, [=](const at::Tensor& t) { return t.tensor_split(n, d)[0]; }};
@@ -251,6 +262,35 @@ TEST(Views, SqueezeLooksAtGlobalSizes) {
       EXPECT_TRUE(at::equal(full_tensor(squeezed), dense.squeeze()));
     }
     EXPECT_EQ(d.squeeze(0).sizes(), (Shape{4, 1, 4}));
+  });
+}
+
+TEST(Views, DiagonalAndUnfoldKeepTheShardsOfOtherDims) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor dense = numbers({4, 5, 6}, 1);
+    const auto shard = [&](std::int64_t dim) { return distribute_tensor(dense, mesh, {Shard(dim)}, false); };
+    const auto expect = [&](const at::Tensor& got, const at::Tensor& want, const Placements& placements,
+                            bool moves) {
+      EXPECT_EQ(placements_of(got), placements);
+      EXPECT_EQ(traffic().calls() > 0, moves);
+      EXPECT_TRUE(at::equal(full_tensor(got), want));
+    };
+    const std::vector<at::Tensor> cut{shard(0), shard(1), shard(2)};
+    traffic() = {};
+    expect(cut[0].diagonal(1, 1, 2), dense.diagonal(1, 1, 2), {Shard(0)}, false);
+    traffic() = {};
+    expect(cut[1].diagonal(0, 0, 2), dense.diagonal(0, 0, 2), {Shard(0)}, false);
+    traffic() = {};
+    expect(cut[2].diagonal(-1, 0, -2), dense.diagonal(-1, 0, 1), {Shard(0)}, false);
+    traffic() = {};
+    expect(cut[0].unfold(2, 3, 2), dense.unfold(2, 3, 2), {Shard(0)}, false);
+    traffic() = {};
+    expect(cut[2].unfold(-3, 2, 1), dense.unfold(0, 2, 1), {Shard(2)}, false);
+    // Along a dim that is sharded the tensor is moved first.
+    traffic() = {};
+    const at::Tensor moved = cut[0].unfold(0, 2, 2);
+    EXPECT_GT(traffic().calls(), 0);
+    EXPECT_TRUE(at::equal(full_tensor(moved), dense.unfold(0, 2, 2)));
   });
 }
 

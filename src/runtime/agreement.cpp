@@ -2,6 +2,7 @@
 #include "runtime/agreement.h"
 
 #include "runtime/signature.h"
+#include "value/chunk_rules.h"
 
 #include <penstock/base/error.h>
 #include <penstock/version.h>
@@ -153,10 +154,11 @@ void warm_up(const PipelineSetup& setup) {
 std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& mine) {
   if (setup.group.size() == 1) return {mine};
   const std::size_t microbatches = mine.signatures.size();
-  const at::Tensor note = at::empty({static_cast<std::int64_t>(2 + 2 * microbatches)}, at::kLong);
+  const at::Tensor note = at::empty({static_cast<std::int64_t>(3 + 2 * microbatches)}, at::kLong);
   auto* words = note.mutable_data_ptr<std::int64_t>();
   words[0] = static_cast<std::int64_t>(mine.step);
   words[1] = mine.train ? 1 : 0;
+  words[2 + 2 * microbatches] = mine.row_order;
   for (std::size_t m = 0; m < microbatches; ++m) {
     words[2 + m] = static_cast<std::int64_t>(mine.signatures[m]);
     words[2 + microbatches + m] = mine.rows[m];
@@ -164,7 +166,8 @@ std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote&
   std::vector<StepNote> all;
   for (const at::Tensor& row : setup.group.all_gather(note)) {
     const auto* theirs = row.const_data_ptr<std::int64_t>();
-    StepNote other{static_cast<std::uint64_t>(theirs[0]), theirs[1] != 0, {}, {}};
+    StepNote other{
+        static_cast<std::uint64_t>(theirs[0]), theirs[1] != 0, {}, {}, theirs[2 + 2 * microbatches]};
     for (std::size_t m = 0; m < microbatches; ++m) {
       other.signatures.push_back(static_cast<std::uint64_t>(theirs[2 + m]));
       other.rows.push_back(theirs[2 + microbatches + m]);
@@ -182,6 +185,24 @@ std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote&
     }
   }
   return all;
+}
+
+// The input of the first stage, the target of the last and keyword arguments in between may be on different
+// ranks.
+void check_row_orders(const PipelineSetup& setup, const std::vector<StepNote>& notes) {
+  std::size_t first = 0;
+  while (first < notes.size() && notes[first].row_order == 0) ++first;
+  for (std::size_t rank = first + 1; rank < notes.size(); ++rank) {
+    if (notes[rank].row_order == 0 || notes[rank].row_order == notes[first].row_order) continue;
+    const auto given = [&](std::size_t member) {
+      return "rank " + std::to_string(setup.group.global_rank(static_cast<int>(member)).value) +
+             " was given rows that are " + (notes[member].row_order == 1 ? "not sharded" : "sharded");
+    };
+    const bool both = notes[first].row_order != 1 && notes[rank].row_order != 1;
+    throw ShapeError(given(first) + " and " + given(rank) + (both ? " in another way" : "") +
+                         ", so that microbatches would pair different rows",
+                     {}, row_order_hint());
+  }
 }
 
 }  // namespace penstock

@@ -33,9 +33,12 @@ struct StepNote {
   bool train = true;
   std::vector<std::uint64_t> signatures;  //!< of its part of each microbatch
   std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
+  std::int64_t row_order = 0;             //!< as CutBatch has it
 };
 
 //! Everybody's note, by rank. UsageError if some run another step, or evaluate while others train.
 std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& mine);
+//! ShapeError, the same on every rank, if microbatches would pair different rows.
+void check_row_orders(const PipelineSetup& setup, const std::vector<StepNote>& notes);
 
 }  // namespace penstock

@@ -90,6 +90,52 @@ void add_signatures(CutBatch& cut) {
   for (std::size_t m = 0; m < cut.rows.size(); ++m) cut.signatures.push_back(signature_of(cut.batch, m));
 }
 
+// The order of rows of all that this rank splits. ShapeError where microbatches would pair different rows.
+class CommonOrder {
+ public:
+  explicit CommonOrder(const PipelineSetup& setup) : setup_(setup) {}
+
+  void add(const RowOrder& order, const std::string& what) {
+    if (order.empty()) return;
+    if (order_.empty()) {
+      order_ = order;
+      first_ = what;
+    }
+    if (order == order_) return;
+    throw ShapeError("the rows of " + what + " are " + order_text(order) + " and those of " + first_ + " " +
+                         order_text(order_) + ", so that microbatches would pair different rows",
+                     {.rank = setup_.rank, .tensor = what}, row_order_hint());
+  }
+  //! 0: nothing is split.
+  std::int64_t value() const {
+    if (order_.size() <= 1) return static_cast<std::int64_t>(order_.size());
+    Signature signature;
+    for (const std::int64_t shard : order_) signature.add(static_cast<std::uint64_t>(shard));
+    return static_cast<std::int64_t>(signature.value());
+  }
+
+ private:
+  const PipelineSetup& setup_;
+  RowOrder order_;
+  std::string first_;
+};
+
+std::int64_t order_of(const PipelineSetup& setup, const StepInput& input, bool target) {
+  const int chunks = setup.program.microbatches();
+  CommonOrder common(setup);
+  if (setup.local(StageId(0)))
+    common.add(row_order(c10::ivalue::Tuple::create(input.args), chunks, "args", setup.options.args_spec),
+               "the batch");
+  if (!input.kwargs.empty())
+    common.add(row_order(input.kwargs, chunks, "kwargs", setup.options.kwargs_spec), "the keyword arguments");
+  for (const auto& [stage, kwargs] : input.stage_kwargs)
+    if (setup.local(stage)) common.add(row_order(kwargs, chunks, "kwargs"), "a stage's keyword arguments");
+  if (!target) return common.value();
+  common.add(row_order(input.target, chunks, "target", setup.options.target_spec), "the target");
+  common.add(row_order(input.loss_kwargs, chunks, "loss_kwargs"), "the loss's arguments");
+  return common.value();
+}
+
 template <class Item>
 const std::vector<Item>& checked(const PipelineSetup& setup, const std::vector<Item>& list,
                                  const char* what) {
@@ -126,7 +172,9 @@ CutBatch cut_batch(const PipelineSetup& setup, const StepInput& input, bool trai
       own[stage.index()] = split_args_kwargs_into_chunks({}, found->second, microbatches).kwargs;
   }
   deal_kwargs(setup, chunks.kwargs, own, cut.batch);
-  if (wants_target(setup, !input.target.isNone(), train)) {
+  const bool target = wants_target(setup, !input.target.isNone(), train);
+  cut.row_order = order_of(setup, input, target);
+  if (target) {
     cut.batch.targets = split_tree(input.target, microbatches, "target", setup.options.target_spec);
     if (!input.loss_kwargs.empty())
       cut.batch.loss_kwargs = split_args_kwargs_into_chunks({}, input.loss_kwargs, microbatches).kwargs;

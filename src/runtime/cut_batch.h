@@ -14,6 +14,8 @@ struct CutBatch {
   StepBatch batch;                        //!< without seeds
   std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
   std::vector<std::uint64_t> signatures;  //!< of what this rank has of each microbatch
+  //! Which rows the microbatches take (value/chunk_rules.h); 0: unknown, 1: as they stand.
+  std::int64_t row_order = 0;
 };
 
 //! UsageError for what is missing or has no taker; ShapeError for what cannot be split.

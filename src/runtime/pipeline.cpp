@@ -134,7 +134,11 @@ template <class Input>
 StepResult PipelineSchedule::Content::run(const Input& input, bool train) {
   common_fault = false;
   CutBatch cut = cut_batch(setup, input, train);
-  const std::vector<StepNote> notes = exchange_notes(setup, {steps, train, cut.signatures, cut.rows});
+  const std::vector<StepNote> notes =
+      exchange_notes(setup, {steps, train, cut.signatures, cut.rows, cut.row_order});
+  common_fault = true;
+  check_row_orders(setup, notes);
+  common_fault = false;
   check_static(notes, cut.batch);
   if (setup.options.shapes == ShapeMode::Static) first_inputs.keep(cut.batch, cut.rows.size());
   const StepShapes shapes = shapes_of(notes, train);

@@ -31,14 +31,19 @@ std::vector<std::int64_t> shard_sizes(std::int64_t size, std::int64_t dim, const
   return shards;
 }
 
+std::vector<std::int64_t> shards(const at::Tensor& tensor, std::int64_t dim) {
+  const DTensorImpl& impl = *impl_of(tensor);
+  return shard_sizes(tensor.size(dim), dim, impl.placements(), impl.mesh());
+}
+
 std::vector<std::int64_t> chunk_rows(const at::Tensor& tensor, int chunks, std::int64_t dim,
                                      const ErrorContext& context) {
   const DTensorImpl& impl = *impl_of(tensor);
-  const std::vector<std::int64_t> shards = shard_sizes(tensor.size(dim), dim, impl.placements(), impl.mesh());
+  const std::vector<std::int64_t> all = shards(tensor, dim);
   std::vector<std::int64_t> rows;
   for (int i = 0; i < chunks; ++i) {
     std::vector<std::int64_t> sizes;
-    for (const std::int64_t shard : shards)
+    for (const std::int64_t shard : all)
       sizes.push_back(chunk_sizes(shard, chunks)[static_cast<std::size_t>(i)]);
     rows.push_back(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}));
     // A microbatch has the shards that a tensor of its rows has.
@@ -98,8 +103,12 @@ DistributedMeta meta(const at::Tensor& tensor) {
 }  // namespace
 
 void register_tensor_values() {
-  register_distributed_values(
-      {.is = is_dtensor, .meta = meta, .chunk_rows = chunk_rows, .split = split, .merge = merge});
+  register_distributed_values({.is = is_dtensor,
+                               .meta = meta,
+                               .chunk_rows = chunk_rows,
+                               .shards = shards,
+                               .split = split,
+                               .merge = merge});
 }
 
 }  // namespace penstock

@@ -18,6 +18,8 @@ struct DistributedValues {
   //! The global rows of each chunk that `split` gives. ShapeError where a chunk would have none.
   std::vector<std::int64_t> (*chunk_rows)(const at::Tensor& tensor, int chunks, std::int64_t dim,
                                           const ErrorContext& context);
+  //! The sizes of all shards of a dim, in the order of its elements.
+  std::vector<std::int64_t> (*shards)(const at::Tensor& tensor, std::int64_t dim);
   //! Each rank's shard is split; nothing moves, placements stay. Differentiable.
   std::vector<at::Tensor> (*split)(const at::Tensor& tensor, int chunks, std::int64_t dim);
   //! The inverse. UsageError for tensors that are not all distributed in the same way.

@@ -9,6 +9,8 @@
 
 #include <ATen/ops/tensor_split.h>
 
+#include <numeric>
+
 namespace penstock {
 namespace {
 
@@ -74,6 +76,18 @@ std::vector<std::int64_t> rows_of_chunks(const IValue& leaf, const Cut& cut, int
   return distributed->chunk_rows(leaf.toTensor(), chunks, cut.dim, {.tensor = path});
 }
 
+RowOrder order_of(const IValue& leaf, const Cut& cut, int chunks) {
+  const DistributedValues* const distributed =
+      leaf.isTensor() ? distributed_values(leaf.toTensor()) : nullptr;
+  if (!distributed || chunks == 1) return {1};
+  RowOrder shards = distributed->shards(leaf.toTensor(), cut.dim);
+  std::erase(shards, 0);
+  std::int64_t divisor = 0;
+  for (const std::int64_t shard : shards) divisor = std::gcd(divisor, shard);
+  for (std::int64_t& shard : shards) shard /= divisor;
+  return shards.empty() ? RowOrder{1} : shards;
+}
+
 // All leaves of a call together, so that they can be compared with each other.
 class Splitting {
  public:
@@ -99,9 +113,10 @@ class Splitting {
     throw ShapeError(
         "the batch cannot be cut into " + std::to_string(chunks_) + " microbatches: " + join(faults_, "; "),
         {},
-        rows_differ_ ? "a chunk spec says how tensors of different row counts are split: each on its own "
-                       "(TensorChunkSpec) or not at all (Replicate)"
-                     : "use fewer microbatches, another dim, or Replicate for what has no rows");
+        orders_differ_ ? row_order_hint()
+        : rows_differ_ ? "a chunk spec says how tensors of different row counts are split: each on its own "
+                         "(TensorChunkSpec) or not at all (Replicate)"
+                       : "use fewer microbatches, another dim, or Replicate for what has no rows");
   }
 
   std::vector<IValue> cut(std::size_t which) const {
@@ -118,6 +133,7 @@ class Splitting {
   }
 
   const std::vector<std::int64_t>& rows() const { return chunk_rows_; }
+  const RowOrder& order() const { return order_; }
 
  private:
   struct Tree {
@@ -130,6 +146,15 @@ class Splitting {
       faults_.push_back(path + " has only " + measure_text(leaf, cut));
     else if (chunk_rows_.empty())
       chunk_rows_ = rows_of_chunks(leaf, cut, chunks_, path);
+    const RowOrder order = order_of(leaf, cut, chunks_);
+    if (order_.empty()) {
+      order_ = order;
+      ordered_ = path;
+    } else if (order != order_) {
+      faults_.push_back("the rows of " + path + " are " + order_text(order) + " and those of " + ordered_ +
+                        " " + order_text(order_) + ", so that microbatches would pair different rows");
+      orders_differ_ = true;
+    }
     if (has_spec) return;
     if (!common_rows_) {
       common_rows_ = cut.rows;
@@ -145,8 +170,10 @@ class Splitting {
   std::vector<std::int64_t> chunk_rows_;     // of the first leaf that is split
   std::optional<std::int64_t> common_rows_;  // of what no spec covers
   std::string first_;
+  RowOrder order_;       // of the first leaf that is split
+  std::string ordered_;  // its path
   std::vector<std::string> faults_;
-  bool rows_differ_ = false;
+  bool rows_differ_ = false, orders_differ_ = false;
 };
 
 c10::impl::GenericDict as_dict(const Kwargs& kwargs) {
@@ -169,6 +196,28 @@ std::vector<IValue> split_tree(const IValue& tree, int chunks, const std::string
   splitting.add(tree, root, spec);
   splitting.check();
   return splitting.cut(0);
+}
+
+RowOrder row_order(const IValue& tree, int chunks, const std::string& root,
+                   const std::optional<ChunkSpec>& spec) {
+  Splitting splitting(chunks);
+  splitting.add(tree, root, spec);
+  splitting.check();
+  return splitting.order();
+}
+
+RowOrder row_order(const Kwargs& kwargs, int chunks, const std::string& root,
+                   const std::optional<ChunkSpec>& spec) {
+  return row_order(IValue(as_dict(kwargs)), chunks, root, spec);
+}
+
+std::string order_text(const RowOrder& order) {
+  return order.size() <= 1 ? "not sharded" : "in " + std::to_string(order.size()) + " shards";
+}
+
+const char* row_order_hint() {
+  return "give all of them the placements of the batch: distribute_tensor(target, mesh_of(input), "
+         "placements_of(input))";
 }
 
 std::optional<std::int64_t> count_rows(const Args& args, const Kwargs& kwargs,

@@ -2,11 +2,17 @@
 // one process.
 #include "tensor/ranks.h"
 
+#include <penstock/base/error.h>
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/runtime/stage_module.h>
 
 #include <torch/torch.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <set>
 
 namespace penstock::test {
 namespace {
@@ -70,6 +76,112 @@ TEST(TensorParallel, TrainsInStagesOfAPipeline) {
         }
       }
     });
+  }
+}
+
+// Microbatches of a batch whose rows are sharded have rows of every shard; those of a plain tensor have
+// neighbouring rows.
+class ShardedRows {
+ public:
+  ShardedRows(const DeviceMesh& mesh, int microbatches, bool takes_mask) : mesh_(mesh["y"]) {
+    const auto stage = static_cast<int>(mesh.coordinate(0));
+    Layer layer(static_cast<unsigned>(stage * 10));
+    const auto forward = [layer](const Args& args, const Kwargs& kwargs) mutable {
+      const at::Tensor y = layer(args[0].toTensor());
+      return StageResult(kwargs.empty() ? y : y * kwargs.at("mask").toTensor());
+    };
+    const std::set<std::string> names = takes_mask ? std::set<std::string>{"mask"} : std::set<std::string>{};
+    StageOptions stage_options;
+    stage_options.mesh = mesh_;
+    PipelineOptions options;
+    options.loss =
+        tensor_loss([](const at::Tensor& a, const at::Tensor& b) { return (a - b).pow(2).mean(); });
+    const auto count = static_cast<int>(mesh.shape()[0]);
+    schedule_.emplace(
+        std::vector<PipelineStage>{PipelineStage(make_stage_module(layer.ptr(), forward, names), stage, count,
+                                                 at::kCPU, mesh.group("x"), stage_options)},
+        "GPipe", microbatches, options);
+  }
+
+  at::Tensor sharded(const at::Tensor& dense) const {
+    return distribute_tensor(dense, mesh_, {Shard(0)}, false);
+  }
+  at::Tensor replicated(const at::Tensor& dense) const {
+    return distribute_tensor(dense, mesh_, {Replicate()}, false);
+  }
+  //! The loss where it is known; NaN elsewhere.
+  double loss(const StepInput& input) {
+    const StepResult result = schedule_->step(input);
+    return result.loss.defined() ? whole(result.loss).item<double>() : std::nan("");
+  }
+
+ private:
+  DeviceMesh mesh_;
+  std::optional<PipelineSchedule> schedule_;
+};
+
+const at::Tensor kBatchRows = numbers({kStageRows, kStageWidth}, 100),
+                 kBatchTargets = numbers({kStageRows, kStageWidth}, 101),
+                 kBatchMask = numbers({kStageRows, 1}, 102);
+
+TEST(ShardedRows, PairWithTargetsOfTheSamePlacements) {
+  for (const int stages : {1, 2}) {
+    at::Tensor y = kBatchRows;
+    for (int stage = 0; stage < stages; ++stage) y = Layer(static_cast<unsigned>(stage * 10))(y);
+    const double want = at::mse_loss(y, kBatchTargets).item<double>();
+    on_mesh({stages, 2}, [&](const DeviceMesh& mesh) {
+      const auto expect_loss = [&](int microbatches, const StepInput& input) {
+        const double got = ShardedRows(mesh, microbatches, false).loss(input);
+        if (mesh.coordinate(0) == stages - 1) {
+          EXPECT_NEAR(got, want, 1e-5);
+        }
+      };
+      const ShardedRows put(mesh, 4, false);
+      expect_loss(4, {.args = {put.sharded(kBatchRows)}, .target = put.sharded(kBatchTargets)});
+      expect_loss(4, {.args = {kBatchRows}, .target = kBatchTargets});
+      expect_loss(4, {.args = {put.replicated(kBatchRows)}, .target = kBatchTargets});
+      // One microbatch has all rows.
+      expect_loss(1, {.args = {put.sharded(kBatchRows)}, .target = kBatchTargets});
+    });
+  }
+}
+
+TEST(ShardedRows, DoNotPairWithOthers) {
+  using Make = std::function<StepInput(const ShardedRows&)>;
+  const std::vector<std::pair<bool, Make>> refused{
+      {false,
+       [](const ShardedRows& p) {
+         return StepInput{.args = {p.sharded(kBatchRows)}, .target = kBatchTargets};
+       }},
+      {false,
+       [](const ShardedRows& p) {
+         return StepInput{.args = {p.sharded(kBatchRows)}, .target = p.replicated(kBatchTargets)};
+       }},
+      {false,
+       [](const ShardedRows& p) {
+         return StepInput{.args = {kBatchRows}, .target = p.sharded(kBatchTargets)};
+       }},
+      {true, [](const ShardedRows& p) {
+         return StepInput{.args = {p.sharded(kBatchRows)},
+                          .kwargs = {{"mask", kBatchMask}},
+                          .target = p.sharded(kBatchTargets)};
+       }}};
+  for (const int stages : {1, 2}) {
+    for (std::size_t i = 0; i < refused.size(); ++i) {
+      on_mesh({stages, 2}, [&](const DeviceMesh& mesh) {
+        // A rank may hear of the refusal from another one first.
+        try {
+          ShardedRows rows(mesh, 4, refused[i].first);
+          rows.loss(refused[i].second(rows));
+          ADD_FAILURE() << stages << " stages, case " << i;
+        } catch (const Error& e) {
+          const std::string text = std::string(e.what()) + "\n" + e.hint();
+          for (const char* part : {"would pair different rows", "not sharded",
+                                   "distribute_tensor(target, mesh_of(input), placements_of(input))"})
+            EXPECT_NE(text.find(part), std::string::npos) << stages << " stages, case " << i << ": " << text;
+        }
+      });
+    }
   }
 }
 

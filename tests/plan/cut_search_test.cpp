@@ -102,7 +102,7 @@ TEST(CutSearch, LooksAtEveryCutOfASmallModel) {
   EXPECT_EQ(fullest(found.first_layer), least);
 }
 
-TEST(CutSearch, OfALargeModelItIsNotExactButNoWorseThanALocalSearch) {
+TEST(CutSearch, ALargeModelGetsAGoodCutThatIsNotExact) {
   Problem problem;
   std::mt19937 random(1);
   for (int i = 0; i < 48; ++i) problem.layers.push_back(layer(1 + static_cast<double>(random() % 20)));

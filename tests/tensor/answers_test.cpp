@@ -259,6 +259,30 @@ TEST(Microbatches, OtherPlacementsAreKeptToo) {
   });
 }
 
+TEST(Microbatches, OfTensorsSplitTogetherHaveTheSameRows) {
+  on_mesh({2}, [](const DeviceMesh& mesh) {
+    const at::Tensor dense = numbers({8, 4}, 1);
+    const at::Tensor rows = distribute_tensor(dense, mesh, {Shard(0)}, false);
+    const at::Tensor columns = distribute_tensor(dense, mesh, {Shard(1)}, false);
+    EXPECT_NO_THROW(split_args_kwargs_into_chunks({rows}, {{"mask", rows.select(1, 0)}}, 4));
+    EXPECT_NO_THROW(split_args_kwargs_into_chunks({columns}, {{"mask", dense}}, 4));
+    EXPECT_NO_THROW(split_args_kwargs_into_chunks({rows}, {{"mask", dense}}, 1));
+    for (const at::Tensor& other : {dense, columns}) {
+      try {
+        split_args_kwargs_into_chunks({rows}, {{"mask", other}}, 4);
+        ADD_FAILURE() << "no error";
+      } catch (const ShapeError& e) {
+        EXPECT_NE(
+            std::string(e.what()).find("the rows of kwargs.mask are not sharded and those of args[0] in 2 "
+                                       "shards"),
+            std::string::npos)
+            << e.what();
+        EXPECT_NE(e.hint().find("distribute_tensor"), std::string::npos) << e.hint();
+      }
+    }
+  });
+}
+
 TEST(Microbatches, OfMixedPlacementsAreNotMerged) {
   on_mesh({2}, [](const DeviceMesh& mesh) {
     const at::Tensor dense = numbers({4, 4}, 1);

@@ -171,6 +171,26 @@ void read_json(std::string_view text, JsonHandler& handler) {
   Library::sax_parse(text.begin(), text.end(), &events);
 }
 
+// Here and not in the class, where JsonMember is not complete.
+JsonObject::JsonObject() = default;
+JsonObject::JsonObject(const JsonObject& other) = default;
+JsonObject::JsonObject(JsonObject&& other) noexcept = default;
+JsonObject& JsonObject::operator=(const JsonObject& other) = default;
+JsonObject& JsonObject::operator=(JsonObject&& other) noexcept = default;
+JsonObject::~JsonObject() = default;
+
+const JsonMember* JsonObject::begin() const {
+  return members_.data();
+}
+
+const JsonMember* JsonObject::end() const {
+  return members_.data() + members_.size();
+}
+
+std::size_t JsonObject::size() const {
+  return members_.size();
+}
+
 JsonObject::JsonObject(std::vector<JsonMember> members) : members_(std::move(members)) {
   if (members_.size() < 2) return;
   const auto sort_by_name = [this] {

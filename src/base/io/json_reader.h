@@ -50,12 +50,17 @@ using JsonArray = std::vector<JsonValue>;
 //! The members in file order. Of members with the same name only the last is kept.
 class JsonObject {
  public:
-  JsonObject() = default;
+  JsonObject();
   explicit JsonObject(std::vector<JsonMember> members);
+  JsonObject(const JsonObject& other);
+  JsonObject(JsonObject&& other) noexcept;
+  JsonObject& operator=(const JsonObject& other);
+  JsonObject& operator=(JsonObject&& other) noexcept;
+  ~JsonObject();
 
-  auto begin() const { return members_.begin(); }
-  auto end() const { return members_.end(); }
-  std::size_t size() const { return members_.size(); }
+  const JsonMember* begin() const;
+  const JsonMember* end() const;
+  std::size_t size() const;
   //! Null if there is no such member.
   const JsonValue* find(std::string_view name) const;
 

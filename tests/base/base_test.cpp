@@ -1,4 +1,6 @@
-// Ids, errors, diagnostics, text, JSON and the logger.
+// Ids, errors, diagnostics, text, JSON, input files and the logger.
+#include "base/regular_file.h"
+
 #include <penstock/base/diagnostic.h>
 #include <penstock/base/error.h>
 #include <penstock/base/ids.h>
@@ -9,8 +11,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <regex>
@@ -218,6 +226,40 @@ TEST(Json, SeparatesItemsAtEveryDepth) {
   json.begin_object().field("a", "b").field("c", std::uint64_t{18446744073709551615U}).end_object();
   json.value(std::int64_t{-3}).end_array();
   EXPECT_EQ(json.text(), R"([{},[1,2],false,{"a":"b","c":18446744073709551615},-3])");
+}
+
+TEST(RegularFile, OnlyRegularFilesAreOpened) {
+  const std::string dir = testing::TempDir() + "penstock_regular_" + std::to_string(getpid());
+  ASSERT_EQ(mkdir(dir.c_str(), 0700), 0);
+  const std::string path = dir + "/file", fifo = dir + "/fifo", socket_path = dir + "/socket";
+  std::ofstream(path) << "seven..";
+  const RegularFile file = open_regular_file(path);
+  EXPECT_GE(file.descriptor, 0);
+  EXPECT_EQ(file.size, 7u);
+  EXPECT_EQ(file.error, 0);
+  EXPECT_EQ(close(file.descriptor), 0);
+  const auto expect_refused = [](const std::string& name, int error, const std::string& problem) {
+    const RegularFile refused = open_regular_file(name);
+    EXPECT_EQ(refused.descriptor, -1) << name;
+    EXPECT_EQ(refused.error, error) << name;
+    EXPECT_EQ(refused.problem, problem);
+  };
+  expect_refused(dir + "/none", ENOENT, std::strerror(ENOENT));
+  expect_refused(dir, EISDIR, "it is a directory, not a regular file");
+  expect_refused("/dev/null", EINVAL, "it is a device, not a regular file");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  expect_refused(fifo, EINVAL, "it is a FIFO, not a regular file");
+  // `open` itself would fail for a socket, with an error that says less.
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ASSERT_LT(socket_path.size(), sizeof address.sun_path);
+  socket_path.copy(address.sun_path, socket_path.size());
+  ASSERT_EQ(bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  expect_refused(socket_path, EINVAL, "it is a socket, not a regular file");
+  close(socket);
+  for (const std::string& name : {path, fifo, socket_path}) unlink(name.c_str());
+  rmdir(dir.c_str());
 }
 
 TEST(Log, WritesOnlyEnabledLevelsWithTheRank) {

@@ -165,6 +165,7 @@ TEST(SvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
               ElementsAre("forward", "backward: inputs", "backward: weights"));
   // From left to right, without overlap, each after a box of its colour.
   const Svg svg(draw(run(ScheduleKind::ZB1P, {2, 1, 4}), false));
+  const std::vector<Rect> rows = svg.with_class("lane");
   double last = 0;
   for (const Label& label : svg.labels) {
     if (label.classes != "l") continue;
@@ -175,6 +176,7 @@ TEST(SvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
              rect.y + rect.height > label.y - 5 && rect.height < 20;
     });
     ASSERT_NE(box, svg.rects.end()) << label.text;
+    EXPECT_GT(box->y, rows.back().y + rows.back().height) << "below the rows";
     EXPECT_EQ(box->classes, label.text == "forward" ? "f" : label.text == "backward: inputs" ? "i" : "w");
   }
 }

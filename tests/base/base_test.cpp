@@ -11,6 +11,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -258,6 +259,16 @@ TEST(RegularFile, OnlyRegularFilesAreOpened) {
   ASSERT_EQ(bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   expect_refused(socket_path, EINVAL, "it is a socket, not a regular file");
   close(socket);
+  // A file that exists but cannot be opened, as there are no descriptors left.
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const RegularFile exhausted = open_regular_file(path);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(exhausted.descriptor, -1);
+  EXPECT_EQ(exhausted.error, EMFILE);
+  EXPECT_EQ(exhausted.problem, std::strerror(EMFILE));
   for (const std::string& name : {path, fifo, socket_path}) unlink(name.c_str());
   rmdir(dir.c_str());
 }

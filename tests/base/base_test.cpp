@@ -1,4 +1,5 @@
 // Ids, errors, diagnostics, text, JSON, input files and the logger.
+#include "base/io/json_reader.h"
 #include "base/regular_file.h"
 
 #include <penstock/base/diagnostic.h>
@@ -227,6 +228,27 @@ TEST(Json, SeparatesItemsAtEveryDepth) {
   json.begin_object().field("a", "b").field("c", std::uint64_t{18446744073709551615U}).end_object();
   json.value(std::int64_t{-3}).end_array();
   EXPECT_EQ(json.text(), R"([{},[1,2],false,{"a":"b","c":18446744073709551615},-3])");
+}
+
+TEST(JsonAccess, AValueOfAnotherKindIsRefusedWithItsPlace) {
+  const auto problem = [](const auto& read, const std::string& text) -> std::string {
+    try {
+      read(parse_json(text, "file"), "place");
+    } catch (const ParseError& error) {
+      return error.message();
+    }
+    return "accepted";
+  };
+  const auto list = [](const JsonValue& value, const std::string& where) { array_at(value, where); };
+  const auto choice = [](const JsonValue& value, const std::string& where) { choice_at(value, where); };
+  EXPECT_EQ(problem(list, "[1]"), "accepted");
+  EXPECT_EQ(problem(list, "{}"), "place: expected a list");
+  EXPECT_EQ(problem(bool_at, "1"), "place: expected true or false");
+  EXPECT_TRUE(bool_at(parse_json("true", "file"), "place"));
+  EXPECT_FALSE(bool_at(parse_json("false", "file"), "place"));
+  EXPECT_EQ(problem(choice, "{\"a\":null}"), "place: expected an entry");
+  EXPECT_EQ(problem(choice, "{\"a\":1,\"b\":2}"), "place: expected one entry, not a and b");
+  EXPECT_EQ(problem(choice, "{\"a\":null,\"b\":2}"), "accepted");
 }
 
 TEST(RegularFile, OnlyRegularFilesAreOpened) {

@@ -1,4 +1,4 @@
-# What we build against. libtorch comes from PENSTOCK_TORCH (the directory of the wheel or of an unpacked libtorch).
+# Finds the dependencies. PENSTOCK_TORCH is the directory of libtorch (of the wheel or of an unpacked archive).
 
 find_package(Threads REQUIRED)
 
@@ -7,13 +7,13 @@ if(PENSTOCK_TORCH_SIDE)
   include(PenstockTorch)
   penstock_find_torch("" PENSTOCK_TORCH_FOUND problem)
   if(problem)
-    message(FATAL_ERROR "${problem} ./dev build does so by itself; -DPENSTOCK_TORCH_SIDE=OFF builds the torch-free half alone.")
+    message(FATAL_ERROR "${problem} Or run ./dev build, which sets it. -DPENSTOCK_TORCH_SIDE=OFF builds only the torch-free half.")
   endif()
   penstock_import_torch("${PENSTOCK_TORCH_FOUND}")
-  # The wheel holds Gloo's code but not its headers; Debian's libgloo-dev has them. Only the headers are used.
+  # The wheel contains Gloo but not its headers. They come from Debian's libgloo-dev; its library is not used.
   find_path(PENSTOCK_GLOO_INCLUDE gloo/context.h)
   if(NOT PENSTOCK_GLOO_INCLUDE)
-    message(FATAL_ERROR "Gloo's headers were not found: apt-get install libgloo-dev")
+    message(FATAL_ERROR "The headers of Gloo were not found. Install them with: apt-get install libgloo-dev")
   endif()
 endif()
 

@@ -1,10 +1,9 @@
-# Imported targets for libtorch 2.13: penstock::torch to link, which brings penstock::torch_cpu and penstock::c10, and where libtorch was
-# built with CUDA penstock::torch_cuda and penstock::c10_cuda. Works with the `torch` directory of any wheel and with an unpacked libtorch.
-#
-# Torch's own package is not used: that of a CUDA build stops without a CUDA toolkit, which nothing here is compiled with. The names
-# are our own, so that a project may call find_package(Torch) as well. This file is installed, and used by penstockConfig.cmake too.
+# Imported targets for libtorch 2.13. Link penstock::torch, which brings in penstock::torch_cpu and penstock::c10, and for a CUDA build
+# penstock::torch_cuda and penstock::c10_cuda. Works with the `torch` directory of any wheel and with an unpacked libtorch.
+# Torch's own CMake package is not used: for a CUDA build it requires a CUDA toolkit, which Penstock does not need. The targets have their own
+# names, so a project can call find_package(Torch) as well. This file is also installed, for penstockConfig.cmake.
 
-# Sets `version` to the version of the libtorch in a directory, or to nothing if there is none.
+# Sets `version` to the version of the libtorch in a directory, or to an empty string if there is none.
 function(penstock_torch_version directory version)
   set(${version} "" PARENT_SCOPE)
   set(file "${directory}/share/cmake/Torch/TorchConfigVersion.cmake")
@@ -15,8 +14,8 @@ function(penstock_torch_version directory version)
   endif()
 endfunction()
 
-# Sets `directory` to that of libtorch 2.13, or `problem` to what is wrong. PENSTOCK_TORCH (variable, then environment) must be right if it
-# is given; else the first of Torch_DIR, CMAKE_PREFIX_PATH and `remembered` that has a 2.13 is taken.
+# Sets `directory` to the directory of libtorch 2.13, or `problem` to an error message. If PENSTOCK_TORCH (variable, then environment) is set,
+# only that directory is tried. Otherwise the first of Torch_DIR, CMAKE_PREFIX_PATH and `remembered` that contains 2.13 is used.
 function(penstock_find_torch remembered directory problem)
   set(${directory} "" PARENT_SCOPE)
   set(${problem} "" PARENT_SCOPE)
@@ -50,7 +49,8 @@ function(penstock_find_torch remembered directory problem)
   set(${problem} "${what}. Set PENSTOCK_TORCH to the `torch` directory of the Python package, or to an unpacked libtorch." PARENT_SCOPE)
 endfunction()
 
-# What users of a library must define, as libtorch's own build wrote it down: it selects code in libtorch's headers.
+# Sets `definitions` to the compile definitions that users of a libtorch library need, as recorded by libtorch's build. They select code in its
+# headers.
 function(penstock_torch_definitions directory library definitions)
   file(READ "${directory}/share/cmake/Caffe2/Caffe2Targets.cmake" text)
   set(${definitions} "" PARENT_SCOPE)
@@ -59,7 +59,7 @@ function(penstock_torch_definitions directory library definitions)
   endif()
 endfunction()
 
-# Makes the targets for the libtorch in `directory`.
+# Creates the targets for the libtorch in `directory`.
 function(penstock_import_torch directory)
   if(TARGET penstock::torch)
     return()
@@ -78,8 +78,8 @@ function(penstock_import_torch directory)
       INTERFACE_INCLUDE_DIRECTORIES "${includes}" INTERFACE_COMPILE_DEFINITIONS "${definitions}")
     list(PREPEND libraries penstock::${library})
   endforeach()
-  # Kernels register themselves when their library is loaded, whether or not a symbol of it is used. Code that calls CUDA's parts
-  # of libtorch links penstock::torch_cuda itself, and gets its definitions then.
+  # Kernels register themselves when their library is loaded, so it must be linked even if no symbol of it is used. Code that calls the CUDA
+  # parts of libtorch links penstock::torch_cuda itself and gets its definitions that way.
   set(cuda ${libraries})
   list(FILTER cuda INCLUDE REGEX cuda)
   list(FILTER libraries EXCLUDE REGEX cuda)

@@ -1,6 +1,7 @@
-// Data parallelism in a plain libtorch training loop: each rank has the whole model and its share of every
-// batch. Start it with `penstock run --ranks 4 -- ./ddp`, or with torchrun; alone, it is the only rank.
-// Expected output: the same falling losses for any number of ranks that divides the batch.
+// Data parallelism in a plain libtorch training loop: each rank has the full model and processes its own rows
+// of every batch. Start it with `penstock run --ranks 4 -- ./ddp` or with torchrun; without a launcher it
+// runs as a single rank. Expected output: the same decreasing losses for any number of ranks that divides the
+// batch.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -44,7 +45,7 @@ torch::nn::Sequential make_gpt() {
   return gpt;
 }
 
-// Sequences that count upwards in steps of 1, 2 or 3, from anywhere.
+// Sequences that count up by 1, 2 or 3 from a random start.
 torch::Tensor make_batch(int step) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(100 + step);
   const auto start = torch::randint(kTokens, {kRows, 1}, generator),
@@ -52,9 +53,9 @@ torch::Tensor make_batch(int step) {
   return (start + stride * torch::arange(kLength + 1)).remainder(kTokens);
 }
 
-// This rank's rows of a batch that all ranks make alike. Where rows are read from a dataset, libtorch's
-// `torch::data::samplers::DistributedRandomSampler(rows, world.size(), world.rank().value)` gives each rank
-// its own.
+// The rows of this rank. All ranks generate the same batch. To read rows from a dataset, use libtorch's
+// `torch::data::samplers::DistributedRandomSampler(rows, world.size(), world.rank().value)`, which gives each
+// rank its own rows.
 torch::Tensor share_of(const torch::Tensor& batch, const ps::World& world) {
   return batch.tensor_split(world.size())[static_cast<std::size_t>(world.rank().value)];
 }
@@ -69,7 +70,7 @@ int main() {
   at::set_num_threads(1);
   ps::World world = ps::init();
   torch::nn::Sequential model = make_gpt();
-  // Compares the models of the ranks, and shares the parameters of rank 0.
+  // Checks that all ranks have the same model and broadcasts the parameters of rank 0.
   ps::DistributedDataParallel ddp(model.ptr(), world.group());
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
 
@@ -77,7 +78,7 @@ int main() {
     const torch::Tensor rows = share_of(make_batch(step), world);
     optimizer.zero_grad();
     torch::Tensor loss = loss_of(ddp.forward(rows.slice(1, 0, -1)), rows.slice(1, 1));
-    loss.backward();  // gradients are averaged over the ranks while it runs
+    loss.backward();  // averages gradients over the ranks while it runs
     optimizer.step();
 
     if (step % 10 != 0) continue;

@@ -1,6 +1,5 @@
-// Trains a small MLP as a pipeline, with the manual front end: one module for each stage, one stage for each
-// rank. Ranks are threads here, so that it runs anywhere; with processes, `ps::init()` gives the world
-// instead.
+// Trains a small MLP as a pipeline with the manual front end: one module per stage, one stage per rank. Ranks
+// are threads, so it runs anywhere. With processes, call `ps::init()` to get the world.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -14,7 +13,8 @@ namespace {
 
 constexpr int kRanks = 4, kMicrobatches = 8, kRows = 64, kWidth = 32, kSteps = 60;
 
-// Stage 0 widens the input, the last one gives the answer, those between have a hidden layer each.
+// The first stage is the input layer, the last stage the output layer, and each stage between them one hidden
+// layer.
 torch::nn::Sequential make_stage(int stage) {
   const int in = stage == 0 ? 2 : kWidth;
   const int out = stage == kRanks - 1 ? 1 : kWidth;
@@ -36,7 +36,7 @@ void train(ps::World& world) {
   const ps::PipelineStage stage(module, rank, kRanks, torch::kCPU, world.group());
   ps::PipelineOptions options;
   options.loss = torch::mse_loss;
-  ps::Schedule1F1B schedule(stage, kMicrobatches, options);
+  ps::runtime::Schedule1F1B schedule(stage, kMicrobatches, options);
 
   auto data = at::make_generator<at::CPUGeneratorImpl>(1);
   const at::Tensor x = torch::rand({kRows, 2}, data) * 2 - 1;

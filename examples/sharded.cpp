@@ -1,8 +1,8 @@
-// Sharded data parallelism (ZeRO-3, FSDP) in a plain libtorch training loop: each rank keeps a quarter of the
-// parameters, gradients and optimizer states, and a block's parameters are whole only while the block
-// computes. The model calls its blocks as `ps::call(block, x)`, which sharding hooks into. Ranks are threads
-// here; with processes, `ps::init()` gives the world instead. Expected output: the losses of the ranks
-// together are those of the single process, step by step.
+// Sharded data parallelism (ZeRO-3, FSDP) in a plain libtorch training loop: each of 4 ranks holds a quarter
+// of the parameters, gradients and optimizer state. The parameters of a block are gathered only while the
+// block computes. The model calls its blocks as `ps::call(block, x)`, which sharding hooks into. Ranks are
+// threads; with processes, call `ps::init()` to get the world. Expected output: in every step, the mean loss
+// of the ranks equals the loss of a single process.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -60,7 +60,7 @@ struct GptImpl : torch::nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-// Sequences that count upwards in steps of 1, 2 or 3, from anywhere.
+// Sequences that count up by 1, 2 or 3 from a random start.
 torch::Tensor make_batch(int step) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(100 + step);
   const auto start = torch::randint(kTokens, {kRows, 1}, generator),
@@ -68,7 +68,8 @@ torch::Tensor make_batch(int step) {
   return (start + stride * torch::arange(kLength + 1)).remainder(kTokens);
 }
 
-// One training loop for both: what differs is the parameters that the optimizer sees, and who clips them.
+// One training loop for both runs. They differ only in the parameters of the optimizer and in the clipping
+// function.
 std::vector<double> train(Gpt gpt, std::vector<torch::Tensor> parameters, int rank, int ranks,
                           const std::function<void()>& clip) {
   torch::optim::AdamW optimizer(std::move(parameters), torch::optim::AdamWOptions(3e-3));
@@ -79,7 +80,7 @@ std::vector<double> train(Gpt gpt, std::vector<torch::Tensor> parameters, int ra
     const torch::Tensor logits = ps::call(gpt, rows.slice(1, 0, -1));
     const torch::Tensor loss =
         torch::nn::functional::cross_entropy(logits.flatten(0, 1), rows.slice(1, 1).flatten());
-    loss.backward();  // units are gathered, reduced and freed while it runs
+    loss.backward();  // gathers parameters, reduces gradients and frees parameters, unit by unit
     clip();
     optimizer.step();
     losses.push_back(loss.item<double>());
@@ -104,7 +105,7 @@ void train_sharded(ps::World& world, const std::vector<double>& alone) {
     const double loss = mean[step].item<double>(), single = alone[static_cast<std::size_t>(step)];
     if (std::abs(loss - single) > 1e-4) std::exit(1);
     if (world.rank().value == 0 && (step + 1) % 10 == 0)
-      std::printf("step %d loss %.3f, alone %.3f\n", step + 1, loss, single);
+      std::printf("step %d loss %.3f, single process %.3f\n", step + 1, loss, single);
   }
 }
 
@@ -115,7 +116,7 @@ int main() {
   Gpt gpt;
   std::int64_t count = 0;
   for (const torch::Tensor& parameter : gpt->parameters()) count += parameter.numel();
-  std::printf("alone: %ld parameters\n", static_cast<long>(count));
+  std::printf("single process: %ld parameters\n", static_cast<long>(count));
   const std::vector<double> alone =
       train(gpt, gpt->parameters(), 0, 1, [&] { torch::nn::utils::clip_grad_norm_(gpt->parameters(), 1.0); });
   ps::run_thread_ranks(kRanks, [&](ps::World& world) { train_sharded(world, alone); });

@@ -1,6 +1,6 @@
-// Tensor parallelism (Megatron's layout): the linear layers of a GPT are cut over the ranks by a plan of
-// module paths, and the training loop stays as it is. Ranks are threads here; with processes, `ps::init()`
-// gives the world instead. Expected output: the losses are those of the single process, step by step.
+// Tensor parallelism (Megatron's layout): a plan of module paths shards the linear layers of a GPT over the
+// ranks. The training loop does not change. Ranks are threads; with processes, call `ps::init()` to get the
+// world. Expected output: in every step, the loss equals that of a single process.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -62,7 +62,7 @@ struct GptImpl : torch::nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-// Sequences that count upwards in steps of 1, 2 or 3, from anywhere.
+// Sequences that count up by 1, 2 or 3 from a random start.
 torch::Tensor make_batch(int step) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(100 + step);
   const auto start = torch::randint(kTokens, {kRows, 1}, generator),
@@ -70,7 +70,7 @@ torch::Tensor make_batch(int step) {
   return (start + stride * torch::arange(kLength + 1)).remainder(kTokens);
 }
 
-// The loop knows nothing of ranks; every rank sees the whole batch.
+// The loop does not depend on ranks: every rank processes the full batch.
 std::vector<double> train(Gpt gpt) {
   torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(3e-3));
   std::vector<double> losses;
@@ -91,21 +91,21 @@ void train_cut(ps::World& world, const std::vector<double>& alone) {
   const ps::DeviceMesh mesh(world.group(), {world.size()}, {"tp"});
   Gpt gpt;
   ps::parallelize_module(*gpt, mesh,
-                         {{"token", ps::RowwiseParallel()},  // the vocabulary is cut
+                         {{"token", ps::RowwiseParallel()},  // shards the vocabulary
                           {"block*.query", ps::ColwiseParallel()},
                           {"block*.key", ps::ColwiseParallel()},
                           {"block*.value", ps::ColwiseParallel()},
                           {"block*.out", ps::RowwiseParallel()},
                           {"block*.up", ps::ColwiseParallel()},
                           {"block*.down", ps::RowwiseParallel()},
-                          {"head", ps::ColwiseParallel()}});  // and so are the classes of the loss
+                          {"head", ps::ColwiseParallel()}});  // shards the classes of the loss
   const std::vector<double> losses = train(gpt);
   for (int step = 0; step < kSteps; ++step) {
     const double loss = losses[static_cast<std::size_t>(step)],
                  single = alone[static_cast<std::size_t>(step)];
     if (std::abs(loss - single) > 1e-4) std::exit(1);
     if (world.rank().value == 0 && (step + 1) % 10 == 0)
-      std::printf("step %d loss %.3f, alone %.3f\n", step + 1, loss, single);
+      std::printf("step %d loss %.3f, single process %.3f\n", step + 1, loss, single);
   }
 }
 

@@ -1,6 +1,6 @@
-// Pipeline x data x tensor parallelism: eight ranks train the built-in GPT as 2 x 2 x 2. Two stages, each on
-// two replicas, each of which is cut over two ranks. Ranks are threads here; with processes, `ps::init()`
-// gives the world instead. Expected output: the losses are those of the single process, step by step.
+// Pipeline x data x tensor parallelism: eight ranks train the built-in GPT as 2 x 2 x 2. There are two
+// stages, each with two replicas, each sharded over two ranks. Ranks are threads; with processes, call
+// `ps::init()` to get the world. Expected output: in every step, the loss equals that of a single process.
 #include <penstock/models/gpt.h>
 #include <penstock/penstock.h>
 
@@ -18,14 +18,15 @@ constexpr int kRows = 32, kLength = 12, kTokens = 32, kMicrobatches = 4, kSteps 
 
 const ps::models::GptOptions kGpt{.vocabulary = kTokens, .context = kLength, .width = 32, .tied = false};
 
-// The whole model or a part of it: each parameter's first value follows from its name.
+// The full model or a part of it. Initial values depend only on the parameter's name and the seed, so both
+// agree.
 ps::models::Gpt make_gpt(ps::models::GptPart part) {
   ps::models::Gpt gpt(kGpt, part);
   ps::models::initialise(*gpt, kGpt, /*seed=*/1);
   return gpt;
 }
 
-// Sequences that count upwards in steps of 1, 2 or 3, from anywhere.
+// Sequences that count up by 1, 2 or 3 from a random start.
 torch::Tensor make_batch(int step) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(100 + step);
   const auto start = torch::randint(kTokens, {kRows, 1}, generator),
@@ -56,7 +57,7 @@ void train_in_3d(ps::World& world, const std::vector<double>& alone) {
   const ps::DeviceMesh mesh(world.group(), {2, 2, 2}, {"pp", "dp", "tp"});
   const int stage = mesh.group("pp").rank(), replica = mesh.group("dp").rank();
   auto gpt = make_gpt({2 * stage, 2 * stage + 2, /*embeds=*/stage == 0, /*predicts=*/stage == 1});
-  // First tensor parallelism, then the stage, then its replicas.
+  // Apply tensor parallelism first, then build the stage, then replicate it.
   ps::parallelize_module(*gpt, mesh["tp"],
                          {{"blocks.*.attention.query", ps::ColwiseParallel()},
                           {"blocks.*.attention.key", ps::ColwiseParallel()},
@@ -65,7 +66,8 @@ void train_in_3d(ps::World& world, const std::vector<double>& alone) {
                           {"blocks.*.mlp.up", ps::ColwiseParallel()},
                           {"blocks.*.mlp.down", ps::RowwiseParallel()}});
   const auto forward = [gpt](const ps::Args& args, const ps::Kwargs&) mutable {
-    return ps::StageResult(gpt->forward(args[0].toTensor()));  // a distributed tensor, and so it travels
+    return ps::StageResult(
+        gpt->forward(args[0].toTensor()));  // a distributed tensor; it is sent to the next stage as such
   };
   const std::vector<ps::PipelineStage> stages{
       {ps::make_stage_module(gpt.ptr(), forward), stage, 2, at::kCPU, mesh.group("pp")}};
@@ -85,7 +87,7 @@ void train_in_3d(ps::World& world, const std::vector<double>& alone) {
     const double loss = mean.item<double>(), single = alone[static_cast<std::size_t>(step)];
     if (std::abs(loss - single) > 1e-4) std::exit(1);
     if (world.rank().value == 0 && (step + 1) % 10 == 0)
-      std::printf("step %d loss %.3f, alone %.3f\n", step + 1, loss, single);
+      std::printf("step %d loss %.3f, single process %.3f\n", step + 1, loss, single);
   }
 }
 

@@ -1,6 +1,6 @@
-// Trains a model that Python's `torch.export` wrote, over two ranks, without Python, and compares the losses
-// with those of the same training in Python. The model computes its loss itself. Run it with
-// `penstock run --ranks 2 -- example_train_exported FOLDER`; alone, it makes two ranks of threads.
+// Trains a model exported by Python's `torch.export` on two ranks, without Python, and compares the losses
+// with those of the same training in Python. The model computes its own loss. Run it with `penstock run
+// --ranks 2 -- example_train_exported FOLDER`; without a launcher it uses two thread ranks.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -18,17 +18,17 @@ namespace {
 
 constexpr int kMicrobatches = 4, kRows = 8, kLength = 8, kVocabulary = 17;
 
-// Rows that count in steps of 1 to 3 from a place that depends on the row and the step.
+// Rows that count up by 1, 2 or 3 from a start that depends on the row and the step.
 torch::Tensor text_of_step(int step) {
   const torch::Tensor rows = torch::arange(kRows).unsqueeze(1);
   return (rows * 5 + step * 7 + (rows.remainder(3) + 1) * torch::arange(kLength + 1)).remainder(kVocabulary);
 }
 
 void train(const ps::World& world, const std::string& folder) {
-  // The archive is cut at the `pipe_split()` that the Python model has; a rank loads its own stage only.
+  // Splits the archive at the `pipe_split()` call of the Python model. Each rank loads only its own stage.
   const ps::Pipe pipe = ps::load_pt2(folder + "/gpt.pt2", ps::AtMarks{}, {.loss_output = "output.loss"});
   const ps::PipelineStage stage = pipe.build_stage(world.rank().value, torch::kCPU, world.group());
-  ps::Schedule1F1B schedule(stage, kMicrobatches, pipe.schedule_options());
+  ps::runtime::Schedule1F1B schedule(stage, kMicrobatches, pipe.schedule_options());
 
   std::vector<torch::Tensor> parameters;
   for (const ps::NamedTensor& parameter : stage.module().parameters()) parameters.push_back(parameter.tensor);
@@ -50,8 +50,9 @@ void train(const ps::World& world, const std::string& folder) {
   }
   if (step == 1) throw std::runtime_error("no losses.txt in " + folder);
   if (!stage.is_last()) return;
-  // Python's losses were written with 6 digits, on another machine.
-  if (difference > 1e-5) throw std::runtime_error("the losses differ by " + std::to_string(difference));
+  // The losses of Python have 6 digits and come from another machine.
+  if (difference > 1e-5)
+    throw std::runtime_error("the losses differ from Python's by " + std::to_string(difference));
   std::printf("%d losses equal Python's\n", step - 1);
 }
 

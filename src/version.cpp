@@ -5,6 +5,8 @@
 
 namespace penstock {
 
-std::string torch_version() { return TORCH_VERSION; }
+std::string torch_version() {
+  return TORCH_VERSION;
+}
 
 }  // namespace penstock

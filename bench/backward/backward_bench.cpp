@@ -1,6 +1,6 @@
-// What splitting a backward costs: the input half plus the weight half against the whole backward, for
-// transformer blocks with ordinary and with deferred linears. One thread, measured in its CPU time, the three
-// taking turns, so that a busy machine disturbs all alike. Writes JSON.
+// Measures the overhead of a split backward: input backward plus weight backward vs. full backward, for
+// transformer blocks with ordinary and with deferred linears. Measures the CPU time of one thread. The three
+// variants alternate, so that load on the machine affects them equally. Prints JSON.
 #include <penstock/base/json.h>
 #include <penstock/runtime/backward.h>
 #include <penstock/runtime/deferred_linear.h>
@@ -53,7 +53,7 @@ Tensor ordinary(const Tensor& x, const Tensor& w, const Tensor& b) {
   return at::linear(x, w, b);
 }
 Tensor deferred(const Tensor& x, const Tensor& w, const Tensor& b) {
-  return penstock::deferred_linear(x, w, b);
+  return penstock::runtime::deferred_linear(x, w, b);
 }
 
 Tensor forward(const Size& size, const std::vector<Block>& blocks, Linear linear, Tensor x) {
@@ -81,7 +81,7 @@ struct Samples {
   std::vector<double> whole, input_half, weight_half, both, ratio;
 };
 
-// One whole and one split backward of fresh forwards.
+// Runs one full and one split backward, each after its own forward.
 void sample(const Size& size, const std::vector<Block>& blocks, Linear whole_linear, Linear linear,
             Samples& samples) {
   const Tensor grad = torch::randn({size.rows, size.time, size.width});
@@ -89,13 +89,13 @@ void sample(const Size& size, const std::vector<Block>& blocks, Linear whole_lin
     const Tensor x = torch::randn({size.rows, size.time, size.width}, torch::requires_grad());
     const Tensor y = forward(size, blocks, whole_linear, x);
     const double start = cpu_seconds();
-    penstock::backward_full({y}, {grad}, {x});
+    penstock::runtime::backward_full({y}, {grad}, {x});
     samples.whole.push_back(cpu_seconds() - start);
   }
   const Tensor x = torch::randn({size.rows, size.time, size.width}, torch::requires_grad());
   const Tensor y = forward(size, blocks, linear, x);
   const double start = cpu_seconds();
-  penstock::InputBackward half = penstock::backward_input({y}, {grad}, {x});
+  penstock::runtime::InputBackward half = penstock::runtime::backward_input({y}, {grad}, {x});
   const double middle = cpu_seconds();
   half.weights.run();
   const double end = cpu_seconds();
@@ -114,7 +114,7 @@ void measure(const Size& size, const char* name, Linear linear, penstock::JsonWr
   json.begin_object().field("width", size.width).field("blocks", size.blocks).field("linear", name);
   json.field("whole_ms", 1e3 * median(samples.whole)).field("input_ms", 1e3 * median(samples.input_half));
   json.field("weight_ms", 1e3 * median(samples.weight_half)).field("both_ms", 1e3 * median(samples.both));
-  json.field("ratio", median(samples.ratio));  // of each pair, so that the machine's moods cancel
+  json.field("ratio", median(samples.ratio));  // per pair, so that variations of the machine cancel out
   json.end_object();
 }
 

@@ -1,4 +1,4 @@
-# The reference's split backward on the same blocks, measured the same way. Writes JSON.
+# Measures the split backward of the reference on the same blocks, in the same way. Prints JSON.
 import json
 import statistics
 import time

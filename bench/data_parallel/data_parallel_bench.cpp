@@ -1,5 +1,5 @@
-// A training step of a small GPT, replicated or sharded over 2 processes with Gloo, and the memory of the
-// sharded one. Starts its ranks itself; the reference does the same in reference.py.
+// Measures a training step of a small GPT, replicated or sharded over 2 processes with Gloo, and the memory
+// of the sharded run. It starts its own ranks. reference.py measures the same with the reference.
 #include <penstock/penstock.h>
 
 #include <c10/core/CPUAllocator.h>
@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What tensors take, and the most they took.
+// Counts the current and peak bytes of tensors.
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -102,7 +102,7 @@ int run_rank(const std::string& mode, int steps) {
   at::set_num_threads(1);
   torch::manual_seed(0);
   const bool memory = mode == "memory";
-  // For memory, next to no activations beside the parameters.
+  // To measure memory, keep activations negligible compared with the parameters.
   const Size size = memory ? Size{64, 512, 12, 1, 4} : Size{512, 256, 4, 8, 128};
   static CountingAllocator allocator;  // tensors may outlive this function
   if (memory) c10::SetCPUAllocator(&allocator, 200);

@@ -1,4 +1,4 @@
-"""The reference's DDP and FSDP on the same model and thread counts as data_parallel_bench, over Gloo, 2 processes."""
+"""Runs DDP and FSDP of the reference with the model and thread counts of data_parallel_bench, on 2 processes over Gloo."""
 import json, os, sys, time
 import torch
 import torch.distributed as dist

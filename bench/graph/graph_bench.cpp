@@ -1,6 +1,6 @@
-// What a replay costs for small operators against eager C++, and what a capture of the GPT-2 architecture
-// costs. One thread, its CPU time, eager and replay taking turns, so that a busy machine disturbs both alike.
-// Writes JSON.
+// Measures the replay of small operators vs. eager C++, and the capture of the GPT-2 architecture. Measures
+// the CPU time of one thread. Eager and replay alternate, so that load on the machine affects both equally.
+// Prints JSON.
 #include <penstock/base/json.h>
 #include <penstock/graph/capture.h>
 #include <penstock/graph/interpreter.h>
@@ -22,8 +22,8 @@ namespace {
 
 namespace nn = torch::nn;
 using c10::IValue;
-using penstock::Args;
-using penstock::Kwargs;
+using penstock::value::Args;
+using penstock::value::Kwargs;
 
 double cpu_seconds() {
   timespec now{};
@@ -44,8 +44,8 @@ at::Tensor add_many(at::Tensor x, const at::Tensor& y) {
   return x;
 }
 
-//! Seconds that a forward takes, and those until its result, and with gradients its autograd graph, is freed:
-//! that is a backward's work, and the same for everybody.
+//! Seconds of a forward, and of a forward including freeing its result (with gradients, the autograd graph).
+//! Freeing is part of the backward and costs the same in all variants.
 template <class Forward>
 std::pair<double, double> measure(const Forward& forward) {
   const double start = cpu_seconds();
@@ -57,16 +57,16 @@ std::pair<double, double> measure(const Forward& forward) {
 
 struct Replay {
   double eager_us, replay_us, ratio;
-  double freed_us;  //!< of a replay whose result is freed
+  double freed_us;  //!< of a replay, including freeing its result
 };
 
 Replay measure_replay(bool grad) {
   const auto x = torch::rand({8}), y = torch::rand({8}).requires_grad_(grad);
-  const penstock::ForwardFunction forward = [](const Args& args, const Kwargs&) {
+  const penstock::graph::ForwardFunction forward = [](const Args& args, const Kwargs&) {
     return IValue(add_many(args[0].toTensor(), args[1].toTensor()));
   };
-  const auto captured = penstock::capture(forward, {}, {x, y});
-  const penstock::Interpreter interpreter(captured.graph);
+  const auto captured = penstock::graph::capture(forward, {}, {x, y});
+  const penstock::graph::Interpreter interpreter(captured.graph);
   std::vector<double> eager, replay, ratio, freed;
   for (int i = 0; i < 220; ++i) {
     const auto plain = measure([&] { return add_many(x, y); });
@@ -103,7 +103,7 @@ struct BlockImpl : nn::Module {
 };
 TORCH_MODULE(Block);
 
-//! GPT-2: 12 blocks of width 768, the head tied to the tokens.
+//! GPT-2: 12 blocks of width 768, head tied to the token embedding.
 struct GptImpl : nn::Module {
   GptImpl() {
     token = register_module("token", nn::Embedding(50257, 768));
@@ -123,7 +123,7 @@ struct GptImpl : nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-//! Counts what libtorch's CPU allocator gives out and gets back.
+//! Counts the bytes that libtorch's CPU allocator allocates and frees.
 struct MemoryMeter : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
     now += bytes;
@@ -157,10 +157,11 @@ int main() {
         .field("replay_and_free_us", replay.freed_us)
         .end_object();
   }
-  // As torch.export does, on tensors without memory; and with them, which runs the forward once.
+  // Capture on tensors without memory, as torch.export does, and on real tensors, which runs the forward
+  // once.
   const Gpt real;
   const Gpt sketch = [] {
-    const penstock::NoMemory no_memory;
+    const penstock::graph::NoMemory no_memory;
     return Gpt();
   }();
   const auto tokens = torch::randint(0, 50257, {1, 8});
@@ -169,21 +170,22 @@ int main() {
     std::vector<double> times;
     for (int i = 0; i < 7; ++i) {
       const double start = cpu_seconds();
-      const penstock::Pipe pipe = penstock::pipeline(gpt, {tokens}, {}, penstock::Balanced{4});
+      const penstock::pipe::Pipe pipe =
+          penstock::pipe::pipeline(gpt, {tokens}, {}, penstock::pipe::Balanced{4});
       times.push_back(cpu_seconds() - start);
     }
     json.field(name, 1e3 * median(times));
   }
-  // The peak of a forward and backward of four blocks, gradients there before.
+  // Peak memory of forward and backward of four blocks, with gradients already allocated.
   Block block(256, 4);
   const auto x = torch::rand({4, 64, 256});
-  const penstock::ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+  const penstock::graph::ForwardFunction forward = [&](const Args& args, const Kwargs&) {
     auto y = args[0].toTensor();
     for (int i = 0; i < 4; ++i) y = block->forward(y);
     return IValue(y);
   };
-  const auto captured = penstock::capture(forward, penstock::model_tensors(*block), {x});
-  const penstock::GraphModule module(captured.graph, captured.tensors);
+  const auto captured = penstock::graph::capture(forward, penstock::pipe::model_tensors(*block), {x});
+  const penstock::graph::GraphModule module(captured.graph, captured.tensors);
   peak_of_step([&] { return forward({x}, {}); });
   json.field("eager_peak_bytes", peak_of_step([&] { return forward({x}, {}); }));
   json.field("replay_peak_bytes", peak_of_step([&] { return module.forward({x}); }));

@@ -1,5 +1,5 @@
-"""The reference's side: replay of 1,000 small adds by an exported GraphModule and by fx.Interpreter, and
-torch.export + pipeline() of the GPT-2 architecture. Thread CPU time; writes JSON."""
+"""Measures the reference: replay of 1,000 small adds by an exported GraphModule and by fx.Interpreter, and
+torch.export + pipeline() of the GPT-2 architecture. Measures thread CPU time; prints JSON."""
 import json
 import statistics
 import time
@@ -20,7 +20,7 @@ class Adds(nn.Module):
 
 
 def per_op(run, rounds):
-    """Microseconds of one of 1,000: of the forward, and until its result (with gradients its autograd graph) is freed."""
+    """Microseconds per add: of the forward, and including freeing its result (with gradients, the autograd graph)."""
     times, freed = [], []
     for _ in range(rounds + 3):
         start = time.thread_time()

@@ -1,4 +1,4 @@
-// Counts the bytes of CPU tensors: what is held now, and the most since `start`.
+// Counts the bytes of CPU tensors: the current total, and the peak since `start`.
 #pragma once
 
 #include <c10/core/CPUAllocator.h>
@@ -11,7 +11,7 @@ namespace penstock::bench {
 
 class CountingAllocator final : public c10::Allocator {
  public:
-  //! From here on all CPU tensors are counted. Before any is made.
+  //! Starts counting CPU tensors. Call it before the first tensor is created.
   static void install() {
     static CountingAllocator counting;
     c10::SetCPUAllocator(&counting, 1);

@@ -1,6 +1,6 @@
-// What a pipeline over Gloo cannot go below, piece by piece: `messages` exchanges what a step of 1F1B
-// exchanges and computes nothing; `autograd` runs the forwards and backwards of one stage in a loop and sends
-// nothing; `timeline` records actions; `overlap` runs a forward and a backward in turn and at once.
+// Measures lower bounds of a pipeline over Gloo: `messages` exchanges the messages of a 1F1B step without
+// computing; `autograd` runs the forwards and backwards of one stage in a loop without sending; `timeline`
+// records actions; `overlap` runs a forward and a backward sequentially and concurrently.
 #include "models.h"
 
 #include <algorithm>
@@ -25,10 +25,10 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The order of 2 ranks in 1F1B: rank 0 is one forward ahead.
-double exchange(const ps::Group& group, int microbatches, const at::Tensor& value) {
+// The order of 1F1B on 2 ranks: rank 0 is one forward ahead.
+double exchange(const ps::comm::Group& group, int microbatches, const at::Tensor& value) {
   std::vector<at::Tensor> buffers;
-  std::vector<ps::Work> receives, sends;
+  std::vector<ps::comm::Work> receives, sends;
   const bool first = group.rank() == 0;
   const int there = first ? 0 : 1, back = 1 - there;
   for (int m = 0; m < microbatches; ++m) {
@@ -45,12 +45,12 @@ double exchange(const ps::Group& group, int microbatches, const at::Tensor& valu
     if (!first) send(m);
   }
   const double seconds = since(start);
-  ps::Work::detach_all(std::move(sends));
+  ps::comm::Work::detach_all(std::move(sends));
   return seconds;
 }
 
 int messages(int microbatches, int elements) {
-  ps::World world = ps::init();
+  ps::comm::World world = ps::comm::init();
   std::vector<double> seconds;
   for (int i = 0; i < 15; ++i)
     seconds.push_back(exchange(world.group(), microbatches, at::zeros({elements})));
@@ -60,7 +60,8 @@ int messages(int microbatches, int elements) {
   return 0;
 }
 
-// A forward and its backward as a stage has them: a leaf in, the loss or a gradient at its end.
+// Runs a forward and its backward like a stage: the input is a leaf; the backward starts from the loss or
+// from an output gradient.
 void run_once(const ps::bench::Work& work, bool last, const at::Tensor& x, const at::Tensor& target) {
   const at::Tensor input = x.detach().requires_grad_(x.is_floating_point());
   at::Tensor y = work.module->forward({input}, {}).output.toTensor();
@@ -88,12 +89,12 @@ int autograd() {
 
 int timeline() {
   constexpr int count = 100000;
-  std::vector<ps::TimedAction> times;
+  std::vector<ps::schedule::TimedAction> times;
   times.reserve(count);
   const auto start = Clock::now();
   for (int i = 0; i < count; ++i) {
     const auto from = Clock::now(), to = Clock::now();
-    times.push_back({ps::Action::forward(ps::StageId(0), ps::MicrobatchId(i)),
+    times.push_back({ps::schedule::Action::forward(ps::StageId(0), ps::MicrobatchId(i)),
                      std::chrono::duration<double>(from - start).count(),
                      std::chrono::duration<double>(to - start).count()});
   }
@@ -101,7 +102,7 @@ int timeline() {
   return 0;
 }
 
-// The forward of one stage and the backward of another, as an OVERLAP_F_B holds them.
+// Runs the forward of one stage and the backward of another, as in OVERLAP_F_B.
 int overlap() {
   const ps::bench::Work one = ps::bench::gpt(0), other = ps::bench::gpt(1);
   const at::Tensor tokens = one.input.args[0].toTensor().narrow(0, 0, 1),
@@ -151,7 +152,7 @@ int main(int argc, char** argv) {
   }
   const int microbatches = argc > 2 ? std::atoi(argv[2]) : 256, elements = argc > 3 ? std::atoi(argv[3]) : 16;
   if (std::getenv("RANK") != nullptr) return messages(microbatches, elements);
-  ps::LaunchOptions launch;
+  ps::comm::LaunchOptions launch;
   launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "messages",
                     std::to_string(microbatches), std::to_string(elements)};
   launch.ranks = 2;
@@ -159,5 +160,5 @@ int main(int argc, char** argv) {
   launch.on_line = [](ps::Rank, bool is_error, std::string_view line) {
     (is_error ? std::cerr : std::cout) << line << "\n";
   };
-  return ps::launch(launch).exit_code();
+  return ps::comm::launch(launch).exit_code();
 }

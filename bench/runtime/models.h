@@ -1,4 +1,4 @@
-// The models of the runtime's benchmarks, a stage a rank; reference.py has the same.
+// Models of the runtime benchmarks, with one stage per rank. reference.py has the same models.
 #pragma once
 
 #include <penstock/penstock.h>
@@ -30,20 +30,21 @@ struct Block : torch::nn::Module {
 };
 
 struct Work {
-  std::shared_ptr<StageModule> module;
-  StepInput input;
-  LossFunction loss;
-  std::function<at::Tensor(std::int64_t rows)> hidden;  // what goes from stage to stage
+  std::shared_ptr<runtime::StageModule> module;
+  runtime::StepInput input;
+  runtime::LossFunction loss;
+  std::function<at::Tensor(std::int64_t rows)> hidden;  // the activation between stages
 };
 
 inline Work linear(int) {
   const int rows = 256;
-  return {make_stage_module(torch::nn::Linear(16, 16)),
-          {{torch::randn({rows, 16})}, {}, torch::randn({rows, 16})},
-          tensor_loss([](const at::Tensor& y, const at::Tensor& t) { return torch::mse_loss(y, t); }),
-          [](std::int64_t n) {
-            return torch::randn({n, 16});
-          }};
+  return {
+      runtime::make_stage_module(torch::nn::Linear(16, 16)),
+      {{torch::randn({rows, 16})}, {}, torch::randn({rows, 16})},
+      runtime::tensor_loss([](const at::Tensor& y, const at::Tensor& t) { return torch::mse_loss(y, t); }),
+      [](std::int64_t n) {
+        return torch::randn({n, 16});
+      }};
 }
 
 inline Work gpt(int rank) {
@@ -53,9 +54,9 @@ inline Work gpt(int rank) {
   stage->push_back(std::make_shared<Block>(width, 4));
   stage->push_back(std::make_shared<Block>(width, 4));
   if (rank == 1) stage->push_back(torch::nn::Linear(torch::nn::LinearOptions(width, tokens).bias(false)));
-  return {make_stage_module(stage),
+  return {runtime::make_stage_module(stage),
           {{torch::randint(tokens, {batch, length})}, {}, torch::randint(tokens, {batch, length})},
-          tensor_loss([](const at::Tensor& y, const at::Tensor& t) {
+          runtime::tensor_loss([](const at::Tensor& y, const at::Tensor& t) {
             return at::cross_entropy_loss(y.flatten(0, 1), t.flatten());
           }),
           [](std::int64_t n) {

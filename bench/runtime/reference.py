@@ -1,4 +1,4 @@
-"""The reference's runtime on the same models, schedules and thread counts as runtime_bench, over Gloo, 2 processes."""
+"""Runs the reference with the models, schedules and thread counts of runtime_bench, on 2 processes over Gloo."""
 import json, os, sys, time
 import torch
 import torch.distributed as dist

@@ -1,6 +1,5 @@
-// The cost of the runtime itself: a pipeline of one rank a process over Gloo, whose stages do next to
-// nothing, or a small GPT. `runtime_bench` starts its ranks itself; the reference does the same in
-// reference.py.
+// Measures the overhead of the runtime: a pipeline with one rank per process over Gloo, with nearly empty
+// stages or a small GPT. It starts its own ranks. reference.py measures the same with the reference.
 #include "bound.h"
 #include "counting_allocator.h"
 #include "models.h"
@@ -23,8 +22,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Usage {
-  double cpu = 0;       // seconds, user and system
-  double switches = 0;  // of threads
+  double cpu = 0;       // user and system seconds
+  double switches = 0;  // context switches
 };
 
 Usage usage() {
@@ -37,20 +36,20 @@ Usage usage() {
           static_cast<double>(used.ru_nvcsw + used.ru_nivcsw)};
 }
 
-std::size_t parameter_bytes(const ps::PipelineStage& stage) {
+std::size_t parameter_bytes(const ps::runtime::PipelineStage& stage) {
   std::size_t bytes = 0;
-  for (const ps::NamedTensor& item : stage.module().parameters()) bytes += item.tensor.nbytes();
+  for (const ps::runtime::NamedTensor& item : stage.module().parameters()) bytes += item.tensor.nbytes();
   return bytes;
 }
 
-// One microbatch on this stage alone: what it keeps between its forward and its backward, and the most that
-// it needs at a time.
+// Runs one microbatch on this stage without a pipeline. Measures the bytes kept between forward and backward,
+// and the peak.
 struct Alone {
   std::size_t activations = 0;
   std::size_t peak = 0;
 };
 
-Alone run_alone(const ps::bench::Work& work, const ps::PipelineStage& stage, int microbatches) {
+Alone run_alone(const ps::bench::Work& work, const ps::runtime::PipelineStage& stage, int microbatches) {
   using Count = ps::bench::CountingAllocator;
   const std::size_t before = Count::now();
   Count::start();
@@ -63,12 +62,13 @@ Alone run_alone(const ps::bench::Work& work, const ps::PipelineStage& stage, int
   return {kept, Count::peak() - before};
 }
 
-// What this rank did in a step, in microseconds a microbatch by kind of action; `wait` is for messages.
-std::map<std::string, double> parts_of(const ps::Timeline& timeline, int rank) {
+// Time of this rank in a step, in microseconds per microbatch and kind of action; `wait` is the time spent
+// waiting for messages.
+std::map<std::string, double> parts_of(const ps::schedule::Timeline& timeline, int rank) {
   std::map<std::string, double> parts;
   double before = 0;
-  for (const ps::TimedAction& timed : timeline.ranks[static_cast<std::size_t>(rank)]) {
-    parts[std::string(ps::kind_text(timed.action.kind()))] += timed.end - timed.start;
+  for (const ps::schedule::TimedAction& timed : timeline.ranks[static_cast<std::size_t>(rank)]) {
+    parts[std::string(ps::schedule::to_string(timed.action.kind()))] += timed.end - timed.start;
     parts["wait"] += timed.start - before;
     before = timed.end;
   }
@@ -76,31 +76,32 @@ std::map<std::string, double> parts_of(const ps::Timeline& timeline, int rank) {
   return parts;
 }
 
-// The fastest and the median of the steps, in seconds; what a step costs in processor time and switches.
+// Fastest and median step in seconds, and CPU time and context switches per step.
 int run_rank(const std::string& model, const std::string& schedule, int microbatches, int steps) {
   ps::bench::CountingAllocator::install();
   at::set_num_threads(1);
   torch::manual_seed(0);
-  ps::World world = ps::init();
+  ps::comm::World world = ps::comm::init();
   ps::bench::Work work =
       model == "gpt" ? ps::bench::gpt(world.rank().value) : ps::bench::linear(world.rank().value);
-  const ps::PipelineStage stage(work.module, world.rank().value, world.size(), at::kCPU, world.group());
-  ps::PipelineOptions options;
+  const ps::runtime::PipelineStage stage(work.module, world.rank().value, world.size(), at::kCPU,
+                                         world.group());
+  ps::runtime::PipelineOptions options;
   options.loss = work.loss;
   options.return_outputs = false;
-  ps::PipelineSchedule pipeline({stage}, schedule, microbatches, options);
+  ps::runtime::PipelineSchedule pipeline({stage}, schedule, microbatches, options);
   std::vector<double> seconds;
   std::vector<double> over_bound;
   std::map<std::string, double> parts;
   Usage before;
   const auto in_flight = static_cast<double>(pipeline.program().peak_in_flight(stage.index()));
-  run_alone(work, stage, microbatches);  // makes the gradients
+  run_alone(work, stage, microbatches);  // allocates the gradients
   const Alone alone = run_alone(work, stage, microbatches);
   for (int step = 0; step < steps + 2; ++step) {
     if (step == 2) before = usage();
     world.group().barrier();
     const auto start = Clock::now();
-    const ps::StepResult result = pipeline.step(work.input);
+    const ps::runtime::StepResult result = pipeline.step(work.input);
     world.group().barrier();
     if (step < 2) continue;
     parts = parts_of(result.timeline, world.rank().value);
@@ -121,10 +122,10 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   const double kept = fixed + in_flight * static_cast<double>(alone.activations);
   const double needed =
       fixed + (in_flight - 1) * static_cast<double>(alone.activations) + static_cast<double>(alone.peak);
-  // The same of the stage alone, without a pipeline: forward and backward of one microbatch.
+  // The same for the stage without a pipeline: forward and backward of one microbatch.
   const double alone_over_kept =
       (fixed + static_cast<double>(alone.peak)) / (fixed + static_cast<double>(alone.activations));
-  // Every rank's memory, on rank 0's line.
+  // Gather the memory of all ranks; rank 0 prints it.
   const auto memory =
       world.group().all_gather(at::tensor({peak / kept, peak / needed, alone_over_kept}, at::kDouble));
   c10::Dict<std::string, double> mine;
@@ -139,11 +140,11 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   json.field("over_bound", median(over_bound));
   json.key("memory_over_kept").begin_array();  // parameters, gradients, batch, activations in flight
   for (const at::Tensor& ratios : memory) json.value(ratios[0].item<double>());
-  json.end_array().key("memory_over_needed").begin_array();  // and what a backward needs while it runs
+  json.end_array().key("memory_over_needed").begin_array();  // plus the temporaries of a backward
   for (const at::Tensor& ratios : memory) json.value(ratios[1].item<double>());
   json.end_array().key("alone_over_kept").begin_array();  // a dense forward and backward of the stage
   for (const at::Tensor& ratios : memory) json.value(ratios[2].item<double>());
-  json.end_array().key("us_a_microbatch").begin_array();  // of each rank, in its last step
+  json.end_array().key("us_a_microbatch").begin_array();  // per rank, in the last step
   for (const c10::IValue& rank : all_parts) {
     json.begin_object();
     for (const auto& item : rank.toGenericDict())
@@ -165,7 +166,7 @@ int main(int argc, char** argv) {
   }
   if (std::getenv("RANK") != nullptr)
     return run_rank(argv[1], argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
-  ps::LaunchOptions launch;
+  ps::comm::LaunchOptions launch;
   launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), argv[1], argv[2], argv[3],
                     argv[4]};
   launch.ranks = 2;
@@ -173,5 +174,5 @@ int main(int argc, char** argv) {
   launch.on_line = [](ps::Rank, bool is_error, std::string_view line) {
     (is_error ? std::cerr : std::cout) << line << "\n";
   };
-  return ps::launch(launch).exit_code();
+  return ps::comm::launch(launch).exit_code();
 }

@@ -1,4 +1,4 @@
-"""Times how the reference builds and lowers the same tables; prints a JSON list. Started by bench/schedules/run."""
+"""Measures how long the reference takes to generate and lower the same schedules. Prints a JSON list."""
 
 import json
 import time
@@ -7,7 +7,7 @@ from torch.distributed.pipelining import schedules as ref
 
 
 def bare(cls, ranks, per_rank, microbatches):
-    """The reference's schedule object with the numbers that its table needs, and no stages."""
+    """Creates a schedule object of the reference without stages, with only the fields that its generator needs."""
     it = object.__new__(cls)
     it.pp_group_size, it.n_local_stages, it._stages = ranks, per_rank, [None] * per_rank
     it._num_stages = it.num_stages = ranks * per_rank
@@ -33,7 +33,7 @@ def build(name, ranks, per_rank, microbatches):
 results = []
 for name in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"):
     seconds = float("inf")
-    for _ in range(2):  # the better of two, beside the median of ours: a busy machine must not flatter us
+    for _ in range(2):  # the best of two, compared with our median: load on the machine must not favour Penstock
         start = time.perf_counter()
         lowered = build(name, 64, 2, 256)
         seconds = min(seconds, time.perf_counter() - start)

@@ -1,5 +1,5 @@
-// Times generation, lowering, validation and simulation, and prints one JSON object. Usage: schedules_bench
-// side-by-side | huge | rank
+// Measures generation, lowering, validation and simulation of schedules. Prints one JSON object. Usage:
+// schedules_bench side-by-side | huge | rank
 #include <penstock/base/json.h>
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/generate.h>
@@ -30,8 +30,8 @@ double peak_gigabytes() {
   return static_cast<double>(usage.ru_maxrss) * 1024 / 1e9;
 }
 
-void add_shape(JsonWriter& json, ScheduleKind kind, const ScheduleShape& shape) {
-  json.field("schedule", schedule_name(kind)).field("ranks", shape.ranks);
+void add_shape(JsonWriter& json, schedule::ScheduleKind kind, const schedule::ScheduleShape& shape) {
+  json.field("schedule", to_string(kind)).field("ranks", shape.ranks);
   json.field("stages_per_rank", shape.stages_per_rank).field("microbatches", shape.microbatches);
 }
 
@@ -42,21 +42,23 @@ double median(std::vector<double> times) {
 
 void side_by_side(JsonWriter& json) {
   json.begin_array();
-  for (const ScheduleKind kind :
-       {ScheduleKind::Interleaved1F1B, ScheduleKind::LoopedBFS, ScheduleKind::InterleavedZeroBubble,
-        ScheduleKind::ZBVZeroBubble, ScheduleKind::DualPipeV}) {
-    const ScheduleShape shape{64, 2, 256};
+  for (const schedule::ScheduleKind kind :
+       {schedule::ScheduleKind::Interleaved1F1B, schedule::ScheduleKind::LoopedBFS,
+        schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::ZBVZeroBubble,
+        schedule::ScheduleKind::DualPipeV}) {
+    const schedule::ScheduleShape shape{64, 2, 256};
     std::vector<double> build, check, play;
     std::size_t actions = 0;
     for (int run = 0; run < 5; ++run) {
-      Draft draft;
+      schedule::Draft draft;
       build.push_back(seconds([&] { draft = lower(make_schedule(kind, shape)); }));
-      Verdict verdict;
+      schedule::Verdict verdict;
       check.push_back(seconds([&] { verdict = validate(draft); }));
-      if (!verdict.safe(SendMode::Blocking)) std::fprintf(stderr, "not valid\n");
+      if (!verdict.safe(schedule::SendMode::Blocking)) std::fprintf(stderr, "not valid\n");
       actions = action_count(draft.ranks);
-      const Program program = Program::prove(std::move(draft), SendMode::Buffered);
-      const Costs costs = Costs::uniform(shape.stages());
+      const schedule::Program program =
+          schedule::Program::prove(std::move(draft), schedule::SendMode::Buffered);
+      const plan::Costs costs = plan::Costs::uniform(shape.stages());
       play.push_back(seconds([&] { static_cast<void>(simulate(program, costs)); }));
     }
     json.begin_object();
@@ -68,28 +70,29 @@ void side_by_side(JsonWriter& json) {
 }
 
 void huge(JsonWriter& json) {
-  const ScheduleShape shape{1024, 2, 2048};
-  const ScheduleKind kind = ScheduleKind::Interleaved1F1B;
-  Draft draft;
+  const schedule::ScheduleShape shape{1024, 2, 2048};
+  const schedule::ScheduleKind kind = schedule::ScheduleKind::Interleaved1F1B;
+  schedule::Draft draft;
   const double build = seconds([&] { draft = lower(make_schedule(kind, shape)); });
   const double build_peak = peak_gigabytes();
-  Verdict verdict;
-  const double check = seconds([&] { verdict = validate(draft, {.mode = SendMode::Buffered}); });
+  schedule::Verdict verdict;
+  const double check = seconds([&] { verdict = validate(draft, {.mode = schedule::SendMode::Buffered}); });
   json.begin_object();
   add_shape(json, kind, shape);
   json.field("actions", static_cast<std::uint64_t>(action_count(draft.ranks)))
       .field("generate_and_lower_s", build);
   json.field("peak_gb", build_peak).field("validate_one_mode_s", check);
-  json.field("valid", verdict.safe(SendMode::Buffered)).field("peak_with_validation_gb", peak_gigabytes());
+  json.field("valid", verdict.safe(schedule::SendMode::Buffered))
+      .field("peak_with_validation_gb", peak_gigabytes());
   json.end_object();
 }
 
 void one_rank(JsonWriter& json) {
   json.begin_array();
-  for (const ScheduleInfo& info : schedule_infos()) {
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     if (!info.local) continue;
-    const ScheduleShape shape{4096, info.default_stages_per_rank, 8192};
-    ActionList list;
+    const schedule::ScheduleShape shape{4096, info.default_stages_per_rank, 8192};
+    schedule::ActionList list;
     const double time = seconds([&] { list = make_rank_schedule(info.kind, shape, Rank(1234)); });
     json.begin_object();
     add_shape(json, info.kind, shape);

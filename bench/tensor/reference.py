@@ -1,4 +1,4 @@
-"""The same adds with Python's DTensor, as JSON."""
+"""Measures the same adds with Python's DTensor. Prints JSON."""
 import json, os, time
 import torch
 import torch.distributed as dist

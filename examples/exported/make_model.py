@@ -1,4 +1,4 @@
-"""Exports a small GPT that computes its own loss, and writes the losses of 20 steps of training it in Python.
+"""Exports a small GPT that computes its own loss, trains it in Python for 20 steps and writes the losses.
 
 Usage: python3 make_model.py FOLDER. Writes gpt.pt2 and losses.txt, which examples/train_exported.cpp reads.
 """
@@ -40,12 +40,12 @@ class GPT(nn.Module):
         x = self.blocks[0](x)
         pipe_split()
         x = self.blocks[1](x)
-        logits = F.linear(self.norm(x), self.token.weight)  # the head is tied to the tokens
+        logits = F.linear(self.norm(x), self.token.weight)  # the head is tied to the token embedding
         return {"loss": F.cross_entropy(logits.flatten(0, 1), targets.flatten()), "logits": logits}
 
 
 def batch(step):
-    """Rows that count in steps of 1 to 3 from a place that depends on the row and the step."""
+    """Rows that count up by 1, 2 or 3 from a start that depends on the row and the step."""
     rows = torch.arange(ROWS).unsqueeze(1)
     text = (rows * 5 + step * 7 + (rows % 3 + 1) * torch.arange(LENGTH + 1)) % VOCABULARY
     return text[:, :-1], text[:, 1:]

@@ -1,4 +1,4 @@
-// The versions that a run was built with and runs on; compared across ranks at set-up.
+// The versions of Penstock and libtorch, which ranks compare at set-up.
 #pragma once
 
 #include <penstock/base/version.h>
@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-//! The version of the libtorch that is loaded.
+//! The version of the loaded libtorch.
 std::string torch_version();
 
 }  // namespace penstock

@@ -1,21 +1,24 @@
-// The texts of diagnostics.
+// Formats diagnostics.
 #include <penstock/base/diagnostic.h>
 
 #include <algorithm>
 
 namespace penstock {
 
-std::string_view severity_name(Severity severity) {
+std::string_view to_string(Severity severity) {
   switch (severity) {
-    case Severity::Note: return "note";
-    case Severity::Warning: return "warning";
-    case Severity::Error: return "error";
+    case Severity::Note:
+      return "note";
+    case Severity::Warning:
+      return "warning";
+    case Severity::Error:
+      return "error";
   }
   return "error";
 }
 
 std::string Diagnostic::text() const {
-  std::string text(severity_name(severity));
+  std::string text(to_string(severity));
   text += ": ";
   if (!where.empty()) text += where + ": ";
   return text + message;
@@ -26,7 +29,7 @@ bool has_errors(const Diagnostics& diagnostics) {
                      [](const Diagnostic& d) { return d.severity == Severity::Error; });
 }
 
-std::string to_text(const Diagnostics& diagnostics) {
+std::string to_string(const Diagnostics& diagnostics) {
   std::string text;
   for (const Diagnostic& diagnostic : diagnostics) text += diagnostic.text() + "\n";
   return text;

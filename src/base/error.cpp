@@ -1,4 +1,4 @@
-// Composes the texts of errors.
+// Formats error messages.
 #include <penstock/base/error.h>
 
 #include <utility>

@@ -17,7 +17,7 @@ LogLevel level_from_environment() {
   if (name == nullptr || *name == '\0') return LogLevel::Off;
   if (const auto level = parse_log_level(name)) return *level;
   const std::string text = std::string("penstock warn: PENSTOCK_LOG=") + name +
-                           " is none of off, error, warn, info, debug, trace; logging stays off\n";
+                           " is not a log level (off, error, warn, info, debug, trace); logging stays off\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
   return LogLevel::Off;
 }
@@ -38,11 +38,19 @@ std::optional<LogLevel> parse_log_level(std::string_view name) {
   return std::nullopt;
 }
 
-LogLevel log_level() { return level().load(std::memory_order_relaxed); }
-void set_log_level(LogLevel value) { level().store(value, std::memory_order_relaxed); }
+LogLevel log_level() {
+  return level().load(std::memory_order_relaxed);
+}
+void set_log_level(LogLevel value) {
+  level().store(value, std::memory_order_relaxed);
+}
 
-void set_log_rank(std::optional<Rank> rank) { this_rank = rank; }
-std::optional<Rank> log_rank() { return this_rank; }
+void set_log_rank(std::optional<Rank> rank) {
+  this_rank = rank;
+}
+std::optional<Rank> log_rank() {
+  return this_rank;
+}
 
 void log_line(LogLevel line_level, const std::string& text) {
   if (line_level == LogLevel::Off || line_level > log_level()) return;

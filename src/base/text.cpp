@@ -67,7 +67,7 @@ std::string quote(std::string_view text, std::size_t limit) {
   return quoted + "'";
 }
 
-std::string bytes_text(std::uint64_t bytes) {
+std::string format_bytes(std::uint64_t bytes) {
   constexpr std::array<const char*, 5> units = {"B", "KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024) return std::to_string(bytes) + " B";
   auto value = static_cast<double>(bytes);
@@ -79,14 +79,14 @@ std::string bytes_text(std::uint64_t bytes) {
   return number(value, units[unit]);
 }
 
-std::string seconds_text(double seconds) {
+std::string format_seconds(double seconds) {
   const double size = std::abs(seconds);
   if (size >= 1) return number(seconds, "s");
   if (size >= 1e-3) return number(seconds * 1e3, "ms");
   return number(seconds * 1e6, "us");
 }
 
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
   const std::string lower = to_lower(word);
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;

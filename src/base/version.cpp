@@ -3,6 +3,8 @@
 
 namespace penstock {
 
-std::string version() { return PENSTOCK_VERSION; }
+std::string version() {
+  return PENSTOCK_VERSION;
+}
 
 }  // namespace penstock

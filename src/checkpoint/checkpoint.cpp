@@ -1,9 +1,9 @@
-// Opening of checkpoints, and what they hold.
-#include "checkpoint/boxes.h"
-#include "checkpoint/files.h"
-#include "checkpoint/open_checkpoint.h"
-#include "checkpoint/read_part.h"
-#include "value/crc32.h"
+// Opens checkpoints and provides access to their contents.
+#include "base/io/crc32.h"
+#include "checkpoint/commit/files.h"
+#include "checkpoint/commit/open_checkpoint.h"
+#include "checkpoint/pieces/read_region.h"
+#include "checkpoint/pieces/regions.h"
 
 #include <penstock/base/text.h>
 #include <penstock/checkpoint/checkpoint.h>
@@ -14,13 +14,12 @@
 #include <cerrno>
 #include <set>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 constexpr std::uint64_t manifest_limit = std::uint64_t{1} << 30;
 
-const char* const damaged_hint =
-    "`penstock checkpoint verify` lists all that is damaged; take an older checkpoint";
+const char* const damaged_hint = "use an older checkpoint; `penstock checkpoint verify` lists all damage";
 
 Manifest read_manifest(const std::string& path) {
   const std::string file = path + "/" + manifest_name;
@@ -30,14 +29,14 @@ Manifest read_manifest(const std::string& path) {
     throw CheckpointError(error.message(), {}, damaged_hint);
   } catch (const StorageError& error) {
     if (error.code() != ENOENT && error.code() != ENOTDIR) throw;
-    throw CheckpointError(path + " is no checkpoint: it has no " + manifest_name, {},
+    throw CheckpointError(path + " is not a checkpoint: it has no " + manifest_name, {},
                           "give the directory of one step, such as step-00000100");
   }
 }
 
 }  // namespace
 
-const SafetensorsFile& Checkpoint::Content::file(std::size_t index) const {
+const SafetensorsFile& Checkpoint::Impl::file(std::size_t index) const {
   const auto it = open.find(index);
   if (it != open.end()) return it->second;
   const StoredFile& stored = manifest.files[index];
@@ -48,24 +47,25 @@ const SafetensorsFile& Checkpoint::Content::file(std::size_t index) const {
     throw CheckpointError(error.message(), {}, damaged_hint);
   } catch (const StorageError& error) {
     if (error.code() != ENOENT) throw;
-    throw CheckpointError(path + " lacks its file " + stored.name, {}, damaged_hint);
+    throw CheckpointError(path + " is missing the file " + stored.name, {}, damaged_hint);
   }
 }
 
-const SafetensorsFile& Checkpoint::Content::file_of(const StoredTensor& tensor,
-                                                    const StoredTensor::StoredPiece& piece) const {
+const SafetensorsFile& Checkpoint::Impl::file_of(const StoredTensor& tensor,
+                                                 const StoredTensor::StoredPiece& piece) const {
   const SafetensorsFile& found = file(piece.file);
   const std::uint64_t bytes =
       static_cast<std::uint64_t>(numel_of(piece.part, tensor.shape)) * c10::elementSize(tensor.dtype);
   if (!found.has(piece.key) || found.entry(piece.key).dtype != tensor.dtype ||
       found.entry(piece.key).nbytes() != bytes) {
-    throw CheckpointError(found.path() + " does not hold " + quote(piece.key, 200) + " as the manifest says",
-                          {}, damaged_hint);
+    throw CheckpointError(
+        found.path() + " does not contain " + quote(piece.key, 200) + " as described in the manifest", {},
+        damaged_hint);
   }
   return found;
 }
 
-Diagnostics Checkpoint::Content::verify_file(std::size_t index) const {
+Diagnostics Checkpoint::Impl::verify_file(std::size_t index) const {
   const StoredFile& stored = manifest.files[index];
   Diagnostics found;
   const auto wrong = [&](const std::string& message) {
@@ -74,7 +74,7 @@ Diagnostics Checkpoint::Content::verify_file(std::size_t index) const {
   try {
     const InputFile input(file_path(index));
     if (input.size() != stored.bytes) {
-      wrong("has " + std::to_string(input.size()) + " bytes, should have " + std::to_string(stored.bytes));
+      wrong("has " + std::to_string(input.size()) + " bytes, expected " + std::to_string(stored.bytes));
       return found;
     }
     std::vector<std::uint8_t> block(std::min<std::uint64_t>(std::uint64_t{1} << 20, input.size()));
@@ -85,7 +85,7 @@ Diagnostics Checkpoint::Content::verify_file(std::size_t index) const {
       crc = crc32c(part, crc);
     }
     if (crc != stored.crc32c) {
-      wrong("is damaged: its checksum is " + crc_text(crc) + ", should be " + crc_text(stored.crc32c));
+      wrong("is damaged: its checksum is " + crc_text(crc) + ", expected " + crc_text(stored.crc32c));
       return found;
     }
     for (const StoredTensor& tensor : manifest.tensors) {
@@ -99,14 +99,14 @@ Diagnostics Checkpoint::Content::verify_file(std::size_t index) const {
   return found;
 }
 
-Checkpoint::Checkpoint(const std::string& path) : content_(std::make_unique<Content>()) {
-  content_->path = path;
-  content_->manifest = read_manifest(path);
-  const auto& tensors = content_->manifest.tensors;
+Checkpoint::Checkpoint(const std::string& path) : impl_(std::make_unique<Impl>()) {
+  impl_->path = path;
+  impl_->manifest = read_manifest(path);
+  const auto& tensors = impl_->manifest.tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    content_->places.emplace(std::pair(tensors[i].name, tensors[i].state), i);
+    impl_->places.emplace(std::pair(tensors[i].name, tensors[i].state), i);
     for (const std::string& alias : tensors[i].aliases)
-      content_->places.emplace(std::pair(alias, tensors[i].state), i);
+      impl_->places.emplace(std::pair(alias, tensors[i].state), i);
   }
 }
 
@@ -115,27 +115,27 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 
 const std::string& Checkpoint::path() const {
-  return content_->path;
+  return impl_->path;
 }
 std::int64_t Checkpoint::step() const {
-  return content_->manifest.step;
+  return impl_->manifest.step;
 }
 const Notes& Checkpoint::notes() const {
-  return content_->manifest.notes;
+  return impl_->manifest.notes;
 }
 std::string Checkpoint::note(const std::string& name) const {
   const auto it = notes().find(name);
   return it == notes().end() ? "" : it->second;
 }
 const std::vector<StoredTensor>& Checkpoint::tensors() const {
-  return content_->manifest.tensors;
+  return impl_->manifest.tensors;
 }
 const std::vector<StoredFile>& Checkpoint::files() const {
-  return content_->manifest.files;
+  return impl_->manifest.files;
 }
 const StoredTensor* Checkpoint::find(const std::string& name, const std::string& state) const {
-  const auto it = content_->places.find({name, state});
-  return it == content_->places.end() ? nullptr : &tensors()[it->second];
+  const auto it = impl_->places.find({name, state});
+  return it == impl_->places.end() ? nullptr : &tensors()[it->second];
 }
 
 at::Tensor Checkpoint::read(const std::string& name, const std::string& state) const {
@@ -144,20 +144,20 @@ at::Tensor Checkpoint::read(const std::string& name, const std::string& state) c
   at::Tensor tensor = at::empty(stored->shape, at::TensorOptions(stored->dtype));
   LoadReport report;
   const PieceFile file_of = [&](const auto& piece) -> const SafetensorsFile& {
-    return content_->file_of(*stored, piece);
+    return impl_->file_of(*stored, piece);
   };
-  read_part(*stored, file_of, Whole{}, tensor, report);
+  read_part(*stored, file_of, WholeTensor{}, tensor, report);
   return tensor;
 }
 
 Diagnostics Checkpoint::verify_file(std::size_t file) const {
-  return content_->verify_file(file);
+  return impl_->verify_file(file);
 }
 
 Diagnostics Checkpoint::verify() const {
   Diagnostics found;
   for (std::size_t i = 0; i < files().size(); ++i) {
-    const Diagnostics of_file = content_->verify_file(i);
+    const Diagnostics of_file = impl_->verify_file(i);
     found.insert(found.end(), of_file.begin(), of_file.end());
   }
   std::set<std::string> known = {manifest_name};
@@ -169,4 +169,4 @@ Diagnostics Checkpoint::verify() const {
   return found;
 }
 
-}  // namespace penstock
+}  // namespace penstock::checkpoint

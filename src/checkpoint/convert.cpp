@@ -1,9 +1,9 @@
-// Conversion to one file and back.
-#include "checkpoint/commit.h"
-#include "checkpoint/directory_lock.h"
-#include "checkpoint/files.h"
-#include "checkpoint/safetensors_write.h"
-#include "checkpoint/save_plan.h"
+// Converts checkpoints to single safetensors files and back.
+#include "checkpoint/commit/commit.h"
+#include "checkpoint/commit/directory_lock.h"
+#include "checkpoint/commit/files.h"
+#include "checkpoint/pieces/save_plan.h"
+#include "checkpoint/safetensors/write.h"
 
 #include <penstock/base/text.h>
 #include <penstock/checkpoint/convert.h>
@@ -15,7 +15,7 @@
 #include <filesystem>
 #include <map>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 constexpr const char* step_key = "penstock.step";
@@ -34,7 +34,7 @@ std::string key_of(const StoredTensor& tensor, const std::string& name) {
   return {};
 }
 
-//! The piece that a key of a file stands for.
+//! Returns the piece that a key of the file denotes.
 Piece piece_of(const std::string& key, const at::Tensor& tensor) {
   if (key.starts_with(extra_key)) return whole_piece(key.substr(extra_key.size()), tensor, PieceKind::Extra);
   const std::size_t slash = key.find('/', optimizer_key.size());
@@ -59,7 +59,7 @@ void export_safetensors(const Checkpoint& checkpoint, const std::string& file, E
       sources.emplace(entries.back().name, &tensor);
     }
   }
-  // Readers of Hugging Face's models want to be told the framework.
+  // Hugging Face's readers require the name of the framework.
   SafetensorsMetadata metadata = {{"format", "pt"}, {step_key, std::to_string(checkpoint.step())}};
   if (content == ExportContent::Everything) {
     for (const auto& [name, text] : checkpoint.notes()) metadata.emplace(std::string(note_key) + name, text);
@@ -80,10 +80,10 @@ std::string import_safetensors(const std::string& file, const std::string& direc
     if (key != step_key) continue;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
     if (error != std::errc{} || end != text.data() + text.size() || step < 0) {
-      throw ParseError(file + ": " + step_key + " is " + quote(text) + ", which is no step");
+      throw ParseError(file + ": " + step_key + " is " + quote(text) + ", which is not a valid step");
     }
   }
-  // Tensors without memory describe the pieces; the elements are read one tensor at a time.
+  // The pieces have tensors without memory; the elements are read one tensor at a time.
   std::vector<Piece> pieces;
   for (const SafetensorsEntry& entry : source.entries()) {
     const auto options = at::TensorOptions(entry.dtype).device(at::kMeta);
@@ -97,7 +97,7 @@ std::string import_safetensors(const std::string& file, const std::string& direc
   DirectoryLock lock(directory);
   lock.hold();
   if (!overwrite && std::filesystem::exists(paths.complete))
-    throw UsageError(paths.complete + " exists", {}, "allow it to be overwritten, or give another directory");
+    throw UsageError(paths.complete + " exists", {}, "set overwrite, or use another directory");
   prepare(disk(), paths);
   Manifest manifest{step, notes, plan.files, plan.tensors};
   if (!jobs.empty()) {
@@ -115,10 +115,11 @@ std::string import_safetensors(const std::string& file, const std::string& direc
 
 Checkpoint open_checkpoint(const std::string& path) {
   if (std::filesystem::exists(path + "/" + manifest_name)) return Checkpoint(path);
-  std::vector<CheckpointPlace> places = list_checkpoints(path);
-  std::erase_if(places, [](const CheckpointPlace& place) { return !place.complete; });
-  if (places.empty()) throw CheckpointError(path + " is no checkpoint and holds no complete one");
+  std::vector<CheckpointLocation> places = list_checkpoints(path);
+  std::erase_if(places, [](const CheckpointLocation& place) { return !place.complete; });
+  if (places.empty())
+    throw CheckpointError(path + " is not a checkpoint and contains no complete checkpoint");
   return Checkpoint(places.back().path);
 }
 
-}  // namespace penstock
+}  // namespace penstock::checkpoint

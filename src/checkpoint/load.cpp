@@ -1,12 +1,12 @@
-// Loading of pieces: first everything is compared, over all ranks; then the elements are read.
-#include "checkpoint/boxes.h"
-#include "checkpoint/local_pieces.h"
-#include "checkpoint/open_checkpoint.h"
-#include "checkpoint/read_part.h"
+// Loads pieces: first compares all pieces of all ranks with the checkpoint, then reads the elements.
+#include "checkpoint/commit/open_checkpoint.h"
+#include "checkpoint/pieces/local_pieces.h"
+#include "checkpoint/pieces/read_region.h"
+#include "checkpoint/pieces/regions.h"
 
+#include <penstock/base/bytes.h>
 #include <penstock/base/text.h>
 #include <penstock/checkpoint/checkpoint.h>
-#include <penstock/value/bytes.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@
 #include <functional>
 #include <set>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -25,8 +25,8 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return "[" + join(sizes, ", ") + "]";
 }
 
-//! What comparing the pieces of one rank, or of all, with a checkpoint gives. Sets, as ranks may ask for the
-//! same.
+//! The result of comparing the pieces of one or all ranks with a checkpoint. Sets, because several ranks may
+//! request the same tensor.
 struct Findings {
   std::set<std::string> missing, reshaped, wrong;
   std::set<std::pair<std::string, std::string>> asked;  //!< name and state, as stored
@@ -61,19 +61,19 @@ struct Findings {
   }
 };
 
-//! What is wrong with a piece itself; empty if nothing.
+//! Returns why a piece is invalid; empty if it is valid.
 std::string local_problem(const Piece& piece) {
-  if (!piece.local.defined()) return "has no tensor to load into";
-  const std::string problem = part_problem(piece.part, piece.shape);
-  if (!problem.empty()) return problem + " the shape " + shape_text(piece.shape);
+  if (!piece.local.defined()) return "no tensor to load into";
+  const std::string problem = region_problem(piece.part, piece.shape);
+  if (!problem.empty()) return problem + " of shape " + shape_text(piece.shape);
   const auto* box = std::get_if<Box>(&piece.part);
   if (std::holds_alternative<FlatRange>(piece.part)) {
     if (piece.local.numel() == numel_of(piece.part, piece.shape) && piece.local.is_contiguous()) return {};
-    return "has a tensor that is not contiguous or not of the size of its range";
+    return "the tensor is not contiguous or does not have the size of its range";
   }
   const auto& sizes = box != nullptr ? box->lengths : piece.shape;
   return piece.local.sizes() == c10::IntArrayRef(sizes) ? ""
-                                                        : "has a tensor that is not of the sizes of its part";
+                                                        : "the tensor does not have the shape of its region";
 }
 
 Findings compare_pieces(const Checkpoint& checkpoint, const std::vector<Piece>& pieces,
@@ -82,7 +82,7 @@ Findings compare_pieces(const Checkpoint& checkpoint, const std::vector<Piece>& 
   for (const Piece& piece : pieces) {
     const std::string title = tensor_title(piece.name, piece.state);
     if (const std::string problem = local_problem(piece); !problem.empty()) {
-      found.wrong.insert(title + " " + problem);
+      found.wrong.insert(title + ": " + problem);
       continue;
     }
     if (piece.kind == PieceKind::Optimizer) found.asks_states = true;
@@ -98,10 +98,10 @@ Findings compare_pieces(const Checkpoint& checkpoint, const std::vector<Piece>& 
     }
     if (stored->shape != piece.shape) {
       found.reshaped.insert(title + ": " + shape_text(stored->shape) + " stored, " + shape_text(piece.shape) +
-                            " asked for");
+                            " requested");
     } else if (stored->dtype != piece.local.scalar_type() && !options.convert_dtypes) {
-      found.wrong.insert(title + ": " + dtype_text(stored->dtype) + " stored, " +
-                         dtype_text(piece.local.scalar_type()) + " asked for");
+      found.wrong.insert(title + ": " + value::dtype_name(stored->dtype) + " stored, " +
+                         value::dtype_name(piece.local.scalar_type()) + " requested");
     }
   }
   return found;
@@ -124,7 +124,7 @@ void section(std::string& message, const std::string& heading, const std::vector
     message += "\n  " + heading + " (" + std::to_string(titles.size()) + "):\n    " + join(titles, "\n    ");
 }
 
-//! Throws unless all is there or allowed.
+//! Throws CheckpointError for differences that the options do not allow.
 LoadReport judge(const Checkpoint& checkpoint, const Findings& found, const LoadOptions& options) {
   const auto list = [](const std::set<std::string>& titles) {
     return std::vector<std::string>(titles.begin(), titles.end());
@@ -139,15 +139,15 @@ LoadReport judge(const Checkpoint& checkpoint, const Findings& found, const Load
     flags += (flags.empty() ? "" : ", ") + std::string(flag);
   };
   refuse("missing in the checkpoint", report.missing, options.allow_missing, "allow_missing");
-  refuse("in the checkpoint, but not in the model", report.extra, options.allow_extra, "allow_extra");
-  refuse("of another shape", report.reshaped, options.allow_reshaped, "allow_reshaped");
-  section(message, "that do not fit", list(found.wrong));
+  refuse("in the checkpoint but not in the model", report.extra, options.allow_extra, "allow_extra");
+  refuse("with a different shape", report.reshaped, options.allow_reshaped, "allow_reshaped");
+  section(message, "other mismatches", list(found.wrong));
   if (message.empty()) return report;
-  throw CheckpointError(checkpoint.path() + " does not hold what the model asks for:" + message, {},
-                        flags.empty() ? "" : "load with " + flags + " if that is meant");
+  throw CheckpointError(checkpoint.path() + " does not match the model:" + message, {},
+                        flags.empty() ? "" : "set " + flags + " to load it anyway");
 }
 
-LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Content& content,
+LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Impl& content,
                        const std::vector<Piece>& pieces, const LoadOptions& options,
                        const std::function<void(Findings&)>& gather) {
   Findings found = compare_pieces(checkpoint, pieces, options);
@@ -171,14 +171,14 @@ LoadReport Checkpoint::compare(const std::vector<Piece>& pieces, const LoadOptio
 }
 
 LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const LoadOptions& options) const {
-  return load_pieces(*this, *content_, local_pieces(pieces), options, [](Findings&) {});
+  return load_pieces(*this, *impl_, local_pieces(pieces), options, [](Findings&) {});
 }
 
-LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const Group& group,
+LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const comm::Group& group,
                             const LoadOptions& options) const {
-  return load_pieces(*this, *content_, local_pieces(pieces), options, [&](Findings& found) {
+  return load_pieces(*this, *impl_, local_pieces(pieces), options, [&](Findings& found) {
     for (const c10::IValue& other : group.all_gather_object(found.packed())) found.add(other.toStringRef());
   });
 }
 
-}  // namespace penstock
+}  // namespace penstock::checkpoint

@@ -1,7 +1,7 @@
-// The built-in GPT's layers.
+// The layers of the built-in GPT.
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
-#include <penstock/value/call.h>
+#include <penstock/runtime/module_call.h>
 
 #include <torch/torch.h>
 
@@ -23,24 +23,23 @@ nn::LayerNorm layer_norm(const GptOptions& options) {
 void check(const GptOptions& options, const GptPart& part) {
   if (options.vocabulary < 1 || options.context < 1 || options.layers < 0 || options.heads < 1 ||
       options.width < 1 || options.hidden < 0)
-    throw UsageError("a GPT's sizes must be positive", {}, "use 1 or more layers, heads, width and context");
+    throw UsageError("the sizes of a GPT must be positive", {},
+                     "use 1 or more layers, heads, width and context");
   if (options.width % options.heads != 0)
-    throw UsageError("a width of " + std::to_string(options.width) + " cannot be shared by " +
+    throw UsageError("a width of " + std::to_string(options.width) + " cannot be divided into " +
                          std::to_string(options.heads) + " heads",
                      {}, "make the width a multiple of the number of heads");
   if (options.positions == PositionKind::Rotary && options.head_width() % 2 != 0)
-    throw UsageError(
-        "rotary positions need an even width of a head, not " + std::to_string(options.head_width()), {},
-        "use fewer heads, or learned positions");
+    throw UsageError("rotary positions need an even head width, not " + std::to_string(options.head_width()),
+                     {}, "use fewer heads, or learned positions");
   if (!(options.dropout >= 0 && options.dropout < 1))
-    throw UsageError("dropout must be at least 0 and below 1", {}, "use a share, such as 0.1");
+    throw UsageError("dropout must be at least 0 and below 1", {}, "use a fraction such as 0.1");
   if (part.first_block < 0 || part.first_block > part.end_block || part.end_block > options.layers)
     throw UsageError("a GPT of " + std::to_string(options.layers) + " layers has no blocks " +
                      std::to_string(part.first_block) + " to " + std::to_string(part.end_block));
 }
 
-// A block of plain attention where the cache holds `past` tokens before these: query i may see keys up to
-// past + i.
+// The attention mask for a cache with `past` tokens: query i may attend to keys up to past + i.
 at::Tensor causal_mask(std::int64_t queries, std::int64_t past) {
   return torch::ones({queries, past + queries}, torch::kBool).tril(past);
 }
@@ -59,7 +58,7 @@ AttentionImpl::AttentionImpl(const GptOptions& options)
   value = register_module("value", linear(options.width, options.width, options));
   out = register_module("out", linear(options.width, options.width, options));
   if (options.positions != PositionKind::Rotary) return;
-  // Pair (i, i + half) of a head turns by position * 10000^(-i/half).
+  // The pair (i, i + half) of a head is rotated by position * 10000^(-i/half).
   const auto half = head_width_ / 2;
   const auto speed = torch::pow(10000.0, -torch::arange(half, torch::kDouble) / half);
   const auto angle = torch::outer(torch::arange(options.context, torch::kDouble), speed);
@@ -124,7 +123,7 @@ at::Tensor BlockImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCa
 GptImpl::GptImpl(const GptOptions& options, std::optional<GptPart> part)
     : options_(options), part_(part.value_or(GptPart::whole(options))) {
   check(options_, part_);
-  // A tied head is the token table: a part that only predicts holds a copy of it under the same name.
+  // A tied head is the token embedding: a part that only predicts has a copy of it under the same name.
   if (part_.embeds || (part_.predicts && options_.tied))
     token = register_module("token", nn::Embedding(options_.vocabulary, options_.width));
   if (part_.embeds && options_.positions == PositionKind::Learned)
@@ -160,7 +159,7 @@ at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache) {
     x = dropout(x);
   }
   for (std::size_t i = 0; i < blocks.size(); ++i)
-    x = call(blocks[i], x, past, cache == nullptr ? nullptr : &cache->layers[i]);
+    x = runtime::call(blocks[i], x, past, cache == nullptr ? nullptr : &cache->layers[i]);
   if (cache != nullptr) cache->length += time;
   if (!part_.predicts) return x;
   x = norm(x);

@@ -1,4 +1,4 @@
-// First values of the GPT's parameters: by seed and name, never by order or place.
+// Initialises the parameters of the GPT. The values depend on seed and name, never on order or stage.
 #include <penstock/models/gpt.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -10,7 +10,7 @@
 namespace penstock::models {
 namespace {
 
-// FNV-1a over the seed's bytes and the name, then mixed so that close names are far apart.
+// FNV-1a over the bytes of the seed and the name, then mixed so that similar names give unrelated values.
 std::uint64_t key_of(std::uint64_t seed, std::string_view name) {
   std::uint64_t key = 14695981039346656037ULL;
   const auto take = [&](unsigned char byte) { key = (key ^ byte) * 1099511628211ULL; };
@@ -26,8 +26,7 @@ std::uint64_t key_of(std::uint64_t seed, std::string_view name) {
 void initialise(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed) {
   const torch::NoGradGuard no_grad;
   constexpr double usual = 0.02;
-  // What is added to the residual stream is made smaller, so that the stream's variance does not grow with
-  // depth.
+  // Scale down the layers that add to the residual stream, so that its variance does not grow with depth.
   const double residual =
       usual / std::sqrt(2.0 * static_cast<double>(std::max<std::int64_t>(options.layers, 1)));
   for (auto& item : module.named_parameters()) {

@@ -1,4 +1,4 @@
-// Text from a GPT, token by token.
+// Samples text from a GPT, token by token.
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
 
@@ -18,7 +18,7 @@ std::int64_t choose(const at::Tensor& logits, const SampleOptions& options, at::
   return torch::multinomial(scores.softmax(0), 1, false, generator).item<std::int64_t>();
 }
 
-// Restores the mode that the module was in.
+// Sets evaluation mode; restores the previous mode on destruction.
 class EvalMode {
  public:
   explicit EvalMode(torch::nn::Module& module) : module_(module), was_(module.is_training()) {
@@ -37,7 +37,7 @@ class EvalMode {
 
 std::vector<std::int64_t> sample(GptImpl& model, const std::vector<std::int64_t>& prompt,
                                  const SampleOptions& options) {
-  if (prompt.empty()) throw UsageError("a sample needs a prompt of at least one token");
+  if (prompt.empty()) throw UsageError("the prompt must have at least one token");
   const torch::NoGradGuard no_grad;
   const EvalMode eval(model);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
@@ -47,7 +47,7 @@ std::vector<std::int64_t> sample(GptImpl& model, const std::vector<std::int64_t>
   std::size_t seen = 0;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     if (text.size() - seen + static_cast<std::size_t>(cache.length) > context) {
-      // The window is full: begin again with its later half, whose positions are then the first ones.
+      // The window is full: restart with its second half, at the first positions.
       cache = {};
       seen = text.size() - std::min(text.size(), std::max<std::size_t>(context / 2, 1));
     }

@@ -1,4 +1,4 @@
-// Agreement between replicas.
+// Compares and synchronizes replicas.
 #include "parallel/agreement.h"
 
 #include <penstock/base/error.h>
@@ -12,22 +12,23 @@
 #include <algorithm>
 #include <sstream>
 
-namespace penstock {
+namespace penstock::parallel {
 namespace {
 
-std::string describe(const NamedTensor& item, const char* kind) {
+std::string describe(const runtime::NamedTensor& item, const char* kind) {
   std::ostringstream text;
   text << kind << " " << quote(item.name) << " of " << c10::toString(item.tensor.scalar_type())
        << item.tensor.sizes();
-  if (is_dtensor(item.tensor)) text << " with placements " << penstock::text(placements_of(item.tensor));
+  if (tensor::is_dtensor(item.tensor))
+    text << " with placements " << penstock::tensor::to_string(tensor::placements_of(item.tensor));
   text << (item.tensor.requires_grad() ? "" : " without gradient");
   return text.str();
 }
 
-// A batch of tensors of one type: so many bytes that the copies cost little and the memory is bounded.
+// Bytes per broadcast of tensors of one type: large enough for throughput, small enough to bound memory.
 constexpr std::size_t kBatchBytes = std::size_t{32} << 20;
 
-void broadcast_batch(const Group& group, const std::vector<at::Tensor>& batch) {
+void broadcast_batch(const comm::Group& group, const std::vector<at::Tensor>& batch) {
   if (batch.empty()) return;
   std::int64_t elements = 0;
   for (const at::Tensor& tensor : batch) elements += tensor.numel();
@@ -46,21 +47,21 @@ void broadcast_batch(const Group& group, const std::vector<at::Tensor>& batch) {
 
 }  // namespace
 
-std::vector<NamedTensor> each_once(const std::vector<NamedTensor>& tensors) {
-  std::vector<NamedTensor> once;
-  for (const NamedTensor& item : tensors) {
-    const auto same = [&](const NamedTensor& other) { return other.tensor.is_same(item.tensor); };
+std::vector<runtime::NamedTensor> each_once(const std::vector<runtime::NamedTensor>& tensors) {
+  std::vector<runtime::NamedTensor> once;
+  for (const runtime::NamedTensor& item : tensors) {
+    const auto same = [&](const runtime::NamedTensor& other) { return other.tensor.is_same(item.tensor); };
     if (item.tensor.defined() && std::none_of(once.begin(), once.end(), same)) once.push_back(item);
   }
   return once;
 }
 
-void check_agreement(const Group& group, const std::vector<NamedTensor>& parameters,
-                     const std::vector<NamedTensor>& buffers) {
+void check_agreement(const comm::Group& group, const std::vector<runtime::NamedTensor>& parameters,
+                     const std::vector<runtime::NamedTensor>& buffers) {
   if (group.size() == 1) return;
   c10::List<std::string> mine;
-  for (const NamedTensor& item : parameters) mine.push_back(describe(item, "parameter"));
-  for (const NamedTensor& item : buffers) mine.push_back(describe(item, "buffer"));
+  for (const runtime::NamedTensor& item : parameters) mine.push_back(describe(item, "parameter"));
+  for (const runtime::NamedTensor& item : buffers) mine.push_back(describe(item, "buffer"));
   const std::vector<c10::IValue> all = group.all_gather_object(c10::IValue(mine));
   const auto lines = [&](std::size_t rank) {
     std::vector<std::string> texts;
@@ -73,21 +74,20 @@ void check_agreement(const Group& group, const std::vector<NamedTensor>& paramet
     const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
     if (a == first.end() && b == other.end()) continue;
     const std::string rank_text = std::to_string(group.global_rank(static_cast<int>(rank)).value);
-    throw UsageError("the replicas are not the same model: rank " +
-                         std::to_string(group.global_rank(0).value) + " has " +
-                         (a == first.end() ? "nothing" : *a) + " where rank " + rank_text + " has " +
-                         (b == other.end() ? "nothing" : *b),
+    throw UsageError("the replicas are different models: rank " + std::to_string(group.global_rank(0).value) +
+                         " has " + (a == first.end() ? "nothing" : *a) + " where rank " + rank_text +
+                         " has " + (b == other.end() ? "nothing" : *b),
                      {}, "build the same modules in the same order on every rank");
   }
 }
 
-void broadcast_values(const Group& group, const std::vector<at::Tensor>& tensors) {
+void broadcast_values(const comm::Group& group, const std::vector<at::Tensor>& tensors) {
   if (group.size() == 1) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> batch;
   std::size_t bytes = 0;
   for (const at::Tensor& whole : tensors) {
-    const at::Tensor tensor = flatten_dtensor(whole).local;
+    const at::Tensor tensor = tensor::flatten_dtensor(whole).local;
     const bool fits = batch.empty() || (batch.front().scalar_type() == tensor.scalar_type() &&
                                         batch.front().device() == tensor.device() && bytes < kBatchBytes);
     if (!fits) {
@@ -101,4 +101,4 @@ void broadcast_values(const Group& group, const std::vector<at::Tensor>& tensors
   broadcast_batch(group, batch);
 }
 
-}  // namespace penstock
+}  // namespace penstock::parallel

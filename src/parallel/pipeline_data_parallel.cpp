@@ -1,6 +1,6 @@
-// Stages and their data parallelism.
-#include "parallel/cast.h"
-#include "parallel/sharded_units.h"
+// Data parallelism of pipeline stages.
+#include "parallel/shard/cast.h"
+#include "parallel/shard/sharded_units.h"
 
 #include <penstock/base/error.h>
 #include <penstock/parallel/pipeline_data_parallel.h>
@@ -10,58 +10,59 @@
 
 #include <utility>
 
-namespace penstock {
+namespace penstock::parallel {
 namespace {
 
-// Shows the shards as its parameters.
-class ShardedStageModule final : public StageModule {
+// A stage module whose parameters are the shards.
+class ShardedStageModule final : public runtime::StageModule {
  public:
-  ShardedStageModule(std::shared_ptr<StageModule> inner, std::shared_ptr<ShardedUnits> units,
+  ShardedStageModule(std::shared_ptr<runtime::StageModule> inner, std::shared_ptr<ShardedUnits> units,
                      at::Device device)
       : inner_(std::move(inner)), units_(std::move(units)), device_(device) {}
 
-  StageResult forward(const Args& args, const Kwargs& kwargs) override {
+  runtime::StageResult forward(const value::Args& args, const value::Kwargs& kwargs) override {
     const auto input = units_->input_type(), output = units_->output_type();
     if (!input && !output) return inner_->forward(args, kwargs);
     const auto cast = [](const auto& values, const std::optional<at::ScalarType>& to) {
       auto copy = values;
-      detail::map_tensors(copy, [&](const at::Tensor& tensor) { return cast_floating(tensor, to); });
+      runtime::detail::map_tensors(copy, [&](const at::Tensor& tensor) { return cast_floating(tensor, to); });
       return copy;
     };
-    StageResult result = inner_->forward(cast(args, input), cast(kwargs, input));
+    runtime::StageResult result = inner_->forward(cast(args, input), cast(kwargs, input));
     return {cast(result.output, output), cast(result.skips, output)};
   }
-  std::vector<NamedTensor> parameters() const override {
-    std::vector<NamedTensor> all;
+  std::vector<runtime::NamedTensor> parameters() const override {
+    std::vector<runtime::NamedTensor> all;
     for (const ShardedParameter& item : units_->shards()) all.push_back({item.name, item.shard});
     return all;
   }
-  std::vector<NamedTensor> buffers() const override { return inner_->buffers(); }
+  std::vector<runtime::NamedTensor> buffers() const override { return inner_->buffers(); }
   void to(at::Device device) override {
     if (device == device_) return;
     throw UsageError(
-        "the stage's parameters are sharded on " + device_.str() + " and cannot go to " + device.str(), {},
-        "move the module before it is sharded");
+        "the stage's parameters are sharded on " + device_.str() + " and cannot move to " + device.str(), {},
+        "move the module before sharding it");
   }
   void train(bool on) override { inner_->train(on); }
   bool is_training() const override { return inner_->is_training(); }
   std::function<void()> enter_eval() override { return inner_->enter_eval(); }
   std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
-  std::vector<DeviceMesh> meshes() const override { return inner_->meshes(); }  // of empty ones too
+  //! Resharded parameters are empty, but stay on their meshes.
+  std::vector<tensor::DeviceMesh> meshes() const override { return inner_->meshes(); }
 
  private:
-  std::shared_ptr<StageModule> inner_;
+  std::shared_ptr<runtime::StageModule> inner_;
   std::shared_ptr<ShardedUnits> units_;
   at::Device device_;
 };
 
 }  // namespace
 
-ReplicatedStages::ReplicatedStages(const std::vector<PipelineStage>& stages, const Group& group,
-                                   const ReplicateOptions& options) {
-  for (const PipelineStage& stage : stages)
+ReplicatedStages::ReplicatedStages(const std::vector<runtime::PipelineStage>& stages,
+                                   const comm::Group& group, const ReplicateOptions& options) {
+  for (const runtime::PipelineStage& stage : stages)
     replicas_.emplace(stage.index(), replicate(stage.module(), group, options));
-  for (auto& [index, replica] : replicas_) replica.set_sync(false);  // reductions begin by hand
+  for (auto& [index, replica] : replicas_) replica.set_sync(false);  // reductions start by hand
 }
 
 void ReplicatedStages::before_backward(StageId stage, bool last) {
@@ -72,21 +73,22 @@ void ReplicatedStages::reduce_grad(StageId stage) {
   replicas_.at(stage).reduce();
 }
 
-void ReplicatedStages::recover(const Group& group) {
+void ReplicatedStages::recover(const comm::Group& group) {
   for (auto& [index, replica] : replicas_) replica.recover(group);
 }
 
-std::shared_ptr<StageModule> ShardedStages::add(int stage_index, std::shared_ptr<StageModule> module) {
-  const std::vector<NamedTensor> parameters = module->parameters();
+std::shared_ptr<runtime::StageModule> ShardedStages::add(int stage_index,
+                                                         std::shared_ptr<runtime::StageModule> module) {
+  const std::vector<runtime::NamedTensor> parameters = module->parameters();
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().tensor.device();
   Sharded sharded = shard_by_hand(*module, group_, options_);
   for (const ShardedParameter& item : sharded.shards()) {
-    std::vector<Group> groups = penstock::spread_of(item);
+    std::vector<comm::Group> groups = penstock::parallel::spread_of(item);
     if (!groups.empty()) spread_[item.shard.unsafeGetTensorImpl()] = std::move(groups);
   }
   auto shown = std::make_shared<ShardedStageModule>(std::move(module), sharded.units(), device);
   if (!stages_.emplace(StageId(stage_index), std::move(sharded)).second)
-    throw UsageError("stage " + std::to_string(stage_index) + " is sharded already");
+    throw UsageError("stage " + std::to_string(stage_index) + " is already sharded");
   return shown;
 }
 
@@ -111,9 +113,9 @@ double ShardedStages::combine_norm(double part, bool largest) {
   return stages_.begin()->second.units()->combine_norm(part, largest);
 }
 
-std::vector<Group> ShardedStages::spread_of(const at::Tensor& parameter) const {
+std::vector<comm::Group> ShardedStages::spread_of(const at::Tensor& parameter) const {
   const auto found = spread_.find(parameter.unsafeGetTensorImpl());
-  return found == spread_.end() ? std::vector<Group>() : found->second;
+  return found == spread_.end() ? std::vector<comm::Group>() : found->second;
 }
 
 std::vector<at::Tensor> ShardedStages::parameters() const {
@@ -124,9 +126,9 @@ std::vector<at::Tensor> ShardedStages::parameters() const {
   return all;
 }
 
-void ShardedStages::recover(const Group& group) {
+void ShardedStages::recover(const comm::Group& group) {
   group_ = group;
   for (const auto& [index, sharded] : stages_) sharded.recover(group);
 }
 
-}  // namespace penstock
+}  // namespace penstock::parallel

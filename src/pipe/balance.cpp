@@ -1,6 +1,6 @@
-// Layers are what lies between neighbouring legal cuts; the partitioner finds the stages.
+// Treats the nodes between neighbouring legal split positions as layers and partitions them into stages.
 #include <penstock/base/error.h>
-#include <penstock/graph/costs.h>
+#include <penstock/graph/graph_costs.h>
 #include <penstock/pipe/balance.h>
 #include <penstock/plan/partition.h>
 
@@ -10,15 +10,15 @@
 #include <numeric>
 #include <set>
 
-namespace penstock {
+namespace penstock::pipe {
 namespace {
 
-//! The exact search grows with the square of the layers; more places to cut than this are not worth it.
+//! The exact search is quadratic in the number of layers; more candidates do not pay off.
 constexpr std::size_t most_candidates = 300;
 
-//! The legal cuts, and if they are many, those where least crosses.
-Cuts candidates(const Graph& graph, const std::vector<std::uint64_t>& crossing) {
-  Cuts cuts = legal_cuts(graph);
+//! Returns the legal split positions; if there are too many, those where the fewest bytes cross.
+graph::SplitPositions candidates(const graph::Graph& graph, const std::vector<std::uint64_t>& crossing) {
+  graph::SplitPositions cuts = legal_split_positions(graph);
   if (cuts.size() <= most_candidates) return cuts;
   std::stable_sort(cuts.begin(), cuts.end(),
                    [&](std::size_t a, std::size_t b) { return crossing[a] < crossing[b]; });
@@ -27,15 +27,16 @@ Cuts candidates(const Graph& graph, const std::vector<std::uint64_t>& crossing) 
   return cuts;
 }
 
-//! At most `most` - 1 legal cuts, spread evenly over the time: of each stretch, the one where least crosses.
-Cuts spread_cuts(const Graph& graph, const std::vector<std::uint64_t>& crossing,
-                 std::span<const double> seconds, std::size_t most) {
-  Cuts legal = legal_cuts(graph);
+//! Returns at most `most` - 1 legal split positions at about equal intervals of time. Picks the position with
+//! the fewest crossing bytes in each interval.
+graph::SplitPositions spread_cuts(const graph::Graph& graph, const std::vector<std::uint64_t>& crossing,
+                                  std::span<const double> seconds, std::size_t most) {
+  graph::SplitPositions legal = legal_split_positions(graph);
   if (legal.size() < most) return legal;
   std::vector<double> sums(seconds.size() + 1, 0);
   std::partial_sum(seconds.begin(), seconds.end(), sums.begin() + 1);
-  Cuts cuts;
-  std::size_t stretch = most;  // of the cut that was chosen last
+  graph::SplitPositions cuts;
+  std::size_t stretch = most;  // the interval of the previous position
   for (const std::size_t cut : legal) {
     const double share = sums.back() > 0 ? sums[cut] / sums.back() : 0;
     const auto here = static_cast<std::size_t>(share * static_cast<double>(most - 1));
@@ -51,53 +52,54 @@ Cuts spread_cuts(const Graph& graph, const std::vector<std::uint64_t>& crossing,
 
 }  // namespace
 
-std::vector<double> parameter_weights(const Graph& graph) {
+std::vector<double> parameter_weights(const graph::Graph& graph) {
   const std::vector<bool> again = recomputed_values(graph);
   std::vector<double> bytes_of(graph.values.size(), 0);
-  // What a value is a view of: a stage that reads the view holds the parameter.
-  std::vector<std::vector<ValueId>> parameters(graph.values.size());
-  for (const Slot& slot : graph.slots) {
+  // The parameters that a value is a view of: a stage that reads the view holds the parameter.
+  std::vector<std::vector<graph::ValueId>> parameters(graph.values.size());
+  for (const graph::Slot& slot : graph.slots) {
     const auto& meta = graph.value(slot.value).meta;
-    if (slot.kind != Slot::Kind::Parameter || !meta) continue;
+    if (slot.kind != graph::Slot::Kind::Parameter || !meta) continue;
     bytes_of[static_cast<std::size_t>(slot.value.value)] = static_cast<double>(meta->nbytes());
     parameters[static_cast<std::size_t>(slot.value.value)] = {slot.value};
   }
   std::vector<double> weights(graph.nodes.size(), 0);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    std::vector<ValueId> read;
-    for_each_read(graph.nodes[i], [&](ValueId id) {
+    std::vector<graph::ValueId> read;
+    for_each_read(graph.nodes[i], [&](graph::ValueId id) {
       const auto& under = parameters[static_cast<std::size_t>(id.value)];
       read.insert(read.end(), under.begin(), under.end());
     });
     if (read.empty()) continue;
     bool view = false;
-    for_each_result(graph.nodes[i], [&](ValueId id) {
+    for_each_result(graph.nodes[i], [&](graph::ValueId id) {
       if (!again[static_cast<std::size_t>(id.value)]) return;
       view = true;
       parameters[static_cast<std::size_t>(id.value)] = read;
     });
     if (view) continue;
-    for (const ValueId id : read)
+    for (const graph::ValueId id : read)
       weights[i] += std::exchange(bytes_of[static_cast<std::size_t>(id.value)], 0);
   }
   return weights;
 }
 
-std::vector<double> flop_weights(const Graph& graph) {
+std::vector<double> flop_weights(const graph::Graph& graph) {
   std::vector<double> weights;
   weights.reserve(graph.nodes.size());
-  for (const Node& node : graph.nodes) weights.push_back(node_flops(graph, node));
+  for (const graph::Node& node : graph.nodes) weights.push_back(node_flops(graph, node));
   return weights;
 }
 
-std::vector<std::uint64_t> crossing_bytes(const Graph& graph) {
+std::vector<std::uint64_t> crossing_bytes(const graph::Graph& graph) {
   const std::size_t count = graph.nodes.size();
   const std::vector<bool> again = recomputed_values(graph);
   constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
   std::vector<std::size_t> birth(graph.values.size(), nowhere), last(graph.values.size(), 0);
   for (std::size_t i = 0; i < count; ++i) {
-    for_each_read(graph.nodes[i], [&](ValueId id) { last[static_cast<std::size_t>(id.value)] = i; });
-    for_each_result(graph.nodes[i], [&](ValueId id) { birth[static_cast<std::size_t>(id.value)] = i; });
+    for_each_read(graph.nodes[i], [&](graph::ValueId id) { last[static_cast<std::size_t>(id.value)] = i; });
+    for_each_result(graph.nodes[i],
+                    [&](graph::ValueId id) { birth[static_cast<std::size_t>(id.value)] = i; });
   }
   std::vector<std::int64_t> change(count + 2, 0);
   for (std::size_t v = 0; v < graph.values.size(); ++v) {
@@ -115,20 +117,20 @@ std::vector<std::uint64_t> crossing_bytes(const Graph& graph) {
   return crossing;
 }
 
-Cuts balanced_cuts(const Graph& graph, int stages, std::span<const double> weights) {
+graph::SplitPositions balanced_split(const graph::Graph& graph, int stages, std::span<const double> weights) {
   if (stages < 1) throw UsageError("a pipeline needs at least one stage");
-  if (weights.size() != graph.nodes.size()) throw UsageError("there must be one weight for each node");
+  if (weights.size() != graph.nodes.size()) throw UsageError("`weights` must have one entry per node");
   if (stages == 1) return {};
   const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
-  const Cuts places = candidates(graph, crossing);
+  const graph::SplitPositions places = candidates(graph, crossing);
   if (places.size() + 1 < static_cast<std::size_t>(stages)) {
-    throw UsageError("the model can be cut at " + std::to_string(places.size()) +
-                         " places only, which is too few for " + std::to_string(stages) + " stages",
-                     {}, "ask for at most " + std::to_string(places.size() + 1) + " stages");
+    throw UsageError("the model can be split at only " + std::to_string(places.size()) +
+                         " positions, which is too few for " + std::to_string(stages) + " stages",
+                     {}, "use at most " + std::to_string(places.size() + 1) + " stages");
   }
   std::vector<double> sums(graph.nodes.size() + 1, 0);
   for (std::size_t i = 0; i < weights.size(); ++i) sums[i + 1] = sums[i] + weights[i];
-  std::vector<Layer> layers;
+  std::vector<plan::Layer> layers;
   for (std::size_t i = 0; i <= places.size(); ++i) {
     const std::size_t begin = i == 0 ? 0 : places[i - 1],
                       end = i < places.size() ? places[i] : graph.nodes.size();
@@ -136,15 +138,15 @@ Cuts balanced_cuts(const Graph& graph, int stages, std::span<const double> weigh
         {.name = std::to_string(begin),
          .costs = {.forward = sums[end] - sums[begin], .input = 0, .weight = 0, .activation_bytes = 0}});
   }
-  PartitionOptions options;
+  plan::PartitionOptions options;
   for (int s = 0; s < stages; ++s) options.rank_of_stage.emplace_back(s);
   const auto partition = partition_layers(layers, options);
-  if (!partition) throw UsageError("the model cannot be cut into " + std::to_string(stages) + " stages");
-  Cuts cuts;
+  if (!partition) throw UsageError("the model cannot be split into " + std::to_string(stages) + " stages");
+  graph::SplitPositions cuts;
   for (int s = 1; s < stages; ++s) {
     cuts.push_back(places[static_cast<std::size_t>(partition->first_layer[static_cast<std::size_t>(s)]) - 1]);
   }
-  // Move each cut to where least crosses, as long as no stage gets heavier than the heaviest.
+  // Move each split position to where the fewest bytes cross, without changing the weights of the stages.
   for (std::size_t c = 0; c < cuts.size(); ++c) {
     const std::size_t low = c == 0 ? 0 : cuts[c - 1],
                       high = c + 1 < cuts.size() ? cuts[c + 1] : graph.nodes.size();
@@ -156,30 +158,30 @@ Cuts balanced_cuts(const Graph& graph, int stages, std::span<const double> weigh
   return cuts;
 }
 
-Costs stage_costs(const SplitGraph& split, double flops_per_second) {
-  Costs costs;
+plan::Costs stage_costs(const graph::SplitGraph& split, double flops_per_second) {
+  plan::Costs costs;
   for (std::size_t s = 0; s < split.stages.size(); ++s) {
-    const Graph& graph = split.stages[s].graph;
-    const GraphCosts known = graph_costs(graph);
-    StageCosts stage;
+    const graph::Graph& graph = split.stages[s].graph;
+    const graph::GraphCosts known = graph_costs(graph);
+    plan::StageCosts stage;
     stage.forward = known.flops / flops_per_second;
     stage.input = stage.forward;
     stage.weight = stage.forward;
     stage.activation_bytes = known.activation_bytes;
     stage.parameter_bytes = known.parameter_bytes;
     stage.gradient_bytes = known.parameter_bytes;
-    const auto bytes_of = [&](ValueId id) {
+    const auto bytes_of = [&](graph::ValueId id) {
       const auto& meta = graph.value(id).meta;
       return meta ? static_cast<std::uint64_t>(meta->nbytes()) : 0;
     };
-    for (const GraphInput& input : graph.inputs) stage.input_bytes += bytes_of(input.value);
+    for (const graph::GraphInput& input : graph.inputs) stage.input_bytes += bytes_of(input.value);
     costs.stages.push_back(stage);
   }
   for (std::size_t s = 0; s < split.stages.size(); ++s) {
     for (std::size_t i = 0; i < split.stages[s].sources.size(); ++i) {
-      const auto* from = std::get_if<FromStage>(&split.stages[s].sources[i]);
+      const auto* from = std::get_if<graph::FromStage>(&split.stages[s].sources[i]);
       if (!from) continue;
-      const Graph& graph = split.stages[s].graph;
+      const graph::Graph& graph = split.stages[s].graph;
       const auto& meta = graph.value(graph.inputs[i].value).meta;
       const std::uint64_t bytes = meta ? meta->nbytes() : 0;
       if (from->stage + 1 == static_cast<int>(s)) {
@@ -192,27 +194,28 @@ Costs stage_costs(const SplitGraph& split, double flops_per_second) {
   return costs;
 }
 
-std::vector<Layer> graph_layers(const Graph& graph, std::span<const double> seconds, std::size_t most) {
-  if (seconds.size() != graph.nodes.size()) throw UsageError("there must be one time for each node");
+std::vector<plan::Layer> graph_layers(const graph::Graph& graph, std::span<const double> seconds,
+                                      std::size_t most) {
+  if (seconds.size() != graph.nodes.size()) throw UsageError("`seconds` must have one entry per node");
   const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
   const std::vector<double> parameters = parameter_weights(graph);
   const std::vector<bool> again = recomputed_values(graph);
-  Cuts bounds = spread_cuts(graph, crossing, seconds, most);
+  graph::SplitPositions bounds = spread_cuts(graph, crossing, seconds, most);
   bounds.insert(bounds.begin(), 0);
   bounds.push_back(graph.nodes.size());
-  std::vector<Layer> layers;
+  std::vector<plan::Layer> layers;
   for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
     const std::size_t begin = bounds[i], end = bounds[i + 1];
-    Layer layer{.name = {}, .costs = {.forward = 0, .input = 0, .weight = 0, .activation_bytes = 0}};
+    plan::Layer layer{.name = {}, .costs = {.forward = 0, .input = 0, .weight = 0, .activation_bytes = 0}};
     for (std::size_t n = begin; n < end; ++n) {
-      const Node& node = graph.nodes[n];
+      const graph::Node& node = graph.nodes[n];
       layer.costs.forward += seconds[n];
       layer.costs.activation_bytes += node_result_bytes(graph, node);
       layer.costs.parameter_bytes += static_cast<std::uint64_t>(parameters[n]);
-      bool works = false;  // a layer is called by the first operator that makes something of its own
-      for_each_result(node, [&](ValueId id) {
-        works = works ||
-                (graph.value(id).type == ValueType::Tensor && !again[static_cast<std::size_t>(id.value)]);
+      bool works = false;  // the first node with a tensor result that is not recomputed names the layer
+      for_each_result(node, [&](graph::ValueId id) {
+        works = works || (graph.value(id).type == graph::ValueType::Tensor &&
+                          !again[static_cast<std::size_t>(id.value)]);
       });
       if (!layer.name.empty() || !works) continue;
       layer.name = (node.module.empty() ? "" : node.module + " ") + node.name();
@@ -227,4 +230,4 @@ std::vector<Layer> graph_layers(const Graph& graph, std::span<const double> seco
   return layers;
 }
 
-}  // namespace penstock
+}  // namespace penstock::pipe

@@ -1,9 +1,9 @@
-// Splits, loads stage by stage, and runs all stages in one process.
+// Splits models, loads stages on demand, and runs all stages in one process.
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
-#include <penstock/graph/profile.h>
+#include <penstock/graph/graph_text.h>
+#include <penstock/graph/node_profile.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/graph/text.h>
 #include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 
@@ -11,33 +11,34 @@
 
 #include <algorithm>
 
-namespace penstock {
+namespace penstock::pipe {
 namespace {
 
 using c10::IValue;
 
-Cuts cuts_of(const Graph& graph, const SplitSpec& spec, const TensorSource& source,
-             const std::vector<IValue>& example) {
-  if (std::holds_alternative<AtMarks>(spec)) return cuts_at_marks(graph);
-  if (const auto* points = std::get_if<SplitPoints>(&spec)) return cuts_at_modules(graph, *points);
+graph::SplitPositions cuts_of(const graph::Graph& graph, const SplitSpec& spec, const TensorSource& source,
+                              const std::vector<IValue>& example) {
+  if (std::holds_alternative<AtMarks>(spec)) return split_at_marks(graph);
+  if (const auto* points = std::get_if<SplitPoints>(&spec)) return split_at_modules(graph, *points);
   if (const auto* policy = std::get_if<SplitPolicy>(&spec)) return (*policy)(graph);
   const auto& [stages, by] = std::get<Balanced>(spec);
   switch (by) {
     case BalanceBy::Parameters:
-      return balanced_cuts(graph, stages, parameter_weights(graph));
+      return balanced_split(graph, stages, parameter_weights(graph));
     case BalanceBy::Flops:
-      return balanced_cuts(graph, stages, flop_weights(graph));
+      return balanced_split(graph, stages, flop_weights(graph));
     case BalanceBy::MeasuredTime:
       if (example.size() != graph.inputs.size()) {
-        throw UsageError("measuring needs an example of the inputs", {},
-                         "pass one, or balance by parameters");
+        throw UsageError("BalanceBy::MeasuredTime needs one example value per input", {},
+                         "pass `example`, or balance by parameters");
       }
-      return balanced_cuts(graph, stages, profile_nodes(GraphModule(graph, source(graph.slots)), example));
+      return balanced_split(graph, stages,
+                            profile_nodes(graph::GraphModule(graph, source(graph.slots)), example));
   }
   return {};
 }
 
-//! An input of another stage's: its elements, not its autograd graph.
+//! Detaches a stage input from the autograd graph of the stage that produced it.
 IValue detached(const IValue& value) {
   const at::Tensor& tensor = value.toTensor();
   return tensor.detach().set_requires_grad(tensor.requires_grad());
@@ -45,7 +46,7 @@ IValue detached(const IValue& value) {
 
 }  // namespace
 
-Pipe::Pipe(Graph graph, TensorSource source, const SplitSpec& spec, PipeOptions options,
+Pipe::Pipe(graph::Graph graph, TensorSource source, const SplitSpec& spec, PipeOptions options,
            const std::vector<IValue>& example)
     : graph_(std::move(graph)),
       source_(std::move(source)),
@@ -60,39 +61,41 @@ Pipe::Pipe(Graph graph, TensorSource source, const SplitSpec& spec, PipeOptions 
   }
 }
 
-const Graph& Pipe::stage_graph(int stage) const {
+const graph::Graph& Pipe::stage_graph(int stage) const {
   if (stage < 0 || stage >= num_stages()) {
-    throw UsageError("there is no stage " + std::to_string(stage) + " of " + std::to_string(num_stages()));
+    throw UsageError("stage " + std::to_string(stage) +
+                     " does not exist; number of stages: " + std::to_string(num_stages()));
   }
   return split_.stages[static_cast<std::size_t>(stage)].graph;
 }
 
 std::vector<std::string> Pipe::stage_modules(int stage) const {
   const auto s = static_cast<std::size_t>(stage);
-  stage_graph(stage);  // throws where there is no such stage
+  stage_graph(stage);  // throws if the stage does not exist
   const auto at = [this](std::size_t node) {
     return graph_.nodes.begin() + static_cast<std::ptrdiff_t>(node);
   };
-  Graph own;
+  graph::Graph own;
   own.nodes.assign(at(s == 0 ? 0 : cuts_[s - 1]), at(s < cuts_.size() ? cuts_[s] : graph_.nodes.size()));
   return module_paths(own);
 }
 
-std::shared_ptr<GraphModule> Pipe::get_stage_module(int stage, std::optional<c10::Device> device) const {
-  const Graph& graph = stage_graph(stage);
+std::shared_ptr<graph::GraphModule> Pipe::get_stage_module(int stage,
+                                                           std::optional<c10::Device> device) const {
+  const graph::Graph& graph = stage_graph(stage);
   auto& module = modules_[static_cast<std::size_t>(stage)];
   if (!module) {
     std::vector<at::Tensor> tensors = source_(graph.slots);
-    // Where stages share a tensor, each has a copy of its own, even in one process: a stage can be moved
-    // alone, and the runtime sums the gradients of parameters.
-    for (const SharedSlot& shared : split_.shared) {
+    // Stages that share a tensor each get their own copy, even in one process: a stage can then be moved
+    // independently, and the runtime sums the gradients of parameters.
+    for (const graph::SharedSlot& shared : split_.shared) {
       if (shared.stages.front() == stage) continue;
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         if (graph.slots[i].names != shared.names) continue;
         tensors[i] = tensors[i].detach().clone().set_requires_grad(tensors[i].requires_grad());
       }
     }
-    module = std::make_shared<GraphModule>(graph, std::move(tensors));
+    module = std::make_shared<graph::GraphModule>(graph, std::move(tensors));
     module->train(training_);
   }
   if (device) module->to(*device);
@@ -106,17 +109,17 @@ void Pipe::train(bool on) {
   }
 }
 
-IValue Pipe::forward(const Args& args, const Kwargs& kwargs) const {
+IValue Pipe::forward(const value::Args& args, const value::Kwargs& kwargs) const {
   const std::vector<IValue> user = flatten_inputs(graph_, args, kwargs);
   check_inputs(graph_, user, size_hint_);
   std::vector<std::vector<IValue>> outputs;
   for (int s = 0; s < num_stages(); ++s) {
     std::vector<IValue> inputs;
-    for (const InputSource& source : split_.stages[static_cast<std::size_t>(s)].sources) {
-      if (const auto* from = std::get_if<FromUser>(&source)) {
+    for (const graph::InputSource& source : split_.stages[static_cast<std::size_t>(s)].sources) {
+      if (const auto* from = std::get_if<graph::FromUser>(&source)) {
         inputs.push_back(user[static_cast<std::size_t>(from->input)]);
       } else {
-        const auto& [stage, output] = std::get<FromStage>(source);
+        const auto& [stage, output] = std::get<graph::FromStage>(source);
         inputs.push_back(
             detached(outputs[static_cast<std::size_t>(stage)][static_cast<std::size_t>(output)]));
       }
@@ -127,7 +130,7 @@ IValue Pipe::forward(const Args& args, const Kwargs& kwargs) const {
 }
 
 PipeInfo Pipe::info() const {
-  return {.graph = to_text(graph_),
+  return {.graph = to_string(graph_),
           .num_stages = num_stages(),
           .has_loss_and_backward = options_.loss_output.has_value()};
 }
@@ -135,7 +138,7 @@ PipeInfo Pipe::info() const {
 std::string Pipe::print_readable() const {
   std::string text;
   for (int s = 0; s < num_stages(); ++s)
-    text += "stage " + std::to_string(s) + "\n" + to_text(stage_graph(s));
+    text += "stage " + std::to_string(s) + "\n" + to_string(stage_graph(s));
   return text + input_table();
 }
 
@@ -143,18 +146,18 @@ std::string Pipe::graphviz() const {
   std::string text = "digraph pipe {\n  rankdir=LR;\n  node [shape=box];\n  user [shape=ellipse];\n";
   for (int s = 0; s < num_stages(); ++s) {
     std::size_t parameters = 0;
-    const Graph& graph = stage_graph(s);
-    for (const Slot& slot : graph.slots) {
+    const graph::Graph& graph = stage_graph(s);
+    for (const graph::Slot& slot : graph.slots) {
       const auto& meta = graph.value(slot.value).meta;
-      if (slot.kind == Slot::Kind::Parameter && meta) parameters += meta->nbytes();
+      if (slot.kind == graph::Slot::Kind::Parameter && meta) parameters += meta->nbytes();
     }
     text += "  stage" + std::to_string(s) + " [label=\"stage " + std::to_string(s) + "\\n" +
-            std::to_string(graph.nodes.size()) + " operators\\n" + bytes_text(parameters) +
+            std::to_string(graph.nodes.size()) + " operators\\n" + format_bytes(parameters) +
             " of parameters\"];\n";
     const auto& sources = split_.stages[static_cast<std::size_t>(s)].sources;
     for (std::size_t i = 0; i < sources.size(); ++i) {
-      const Value& value = graph.value(graph.inputs[i].value);
-      const auto* from = std::get_if<FromStage>(&sources[i]);
+      const graph::Value& value = graph.value(graph.inputs[i].value);
+      const auto* from = std::get_if<graph::FromStage>(&sources[i]);
       const bool skips = from && from->stage + 1 < s;
       std::string label = value.name + (value.meta ? "\\n" + value.meta->text() : "");
       std::replace(label.begin(), label.end(), '"', '\'');
@@ -165,24 +168,25 @@ std::string Pipe::graphviz() const {
   return text + "}\n";
 }
 
-ModelTensors model_tensors(const torch::nn::Module& module) {
-  ModelTensors tensors;
+graph::ModelTensors model_tensors(const torch::nn::Module& module) {
+  graph::ModelTensors tensors;
   for (const auto& item : module.named_parameters())
     tensors.parameters.emplace_back(item.key(), item.value());
   for (const auto& item : module.named_buffers()) tensors.buffers.emplace_back(item.key(), item.value());
   return tensors;
 }
 
-Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, const Args& example_args,
-                 const Kwargs& example_kwargs, const SplitSpec& spec, PipeOptions options) {
-  const auto record = options.dynamic_batch ? capture_dynamic : capture;
-  auto captured = std::make_shared<Captured>(record(forward, model, example_args, example_kwargs));
-  const TensorSource source = [captured](const std::vector<Slot>& slots) {
+Pipe pipeline_of(const graph::ForwardFunction& forward, const graph::ModelTensors& model,
+                 const value::Args& example_args, const value::Kwargs& example_kwargs, const SplitSpec& spec,
+                 PipeOptions options) {
+  const auto record = options.dynamic_batch ? graph::capture_dynamic : graph::capture;
+  auto captured = std::make_shared<graph::Captured>(record(forward, model, example_args, example_kwargs));
+  const TensorSource source = [captured](const std::vector<graph::Slot>& slots) {
     std::vector<at::Tensor> tensors;
-    for (const Slot& slot : slots) {
+    for (const graph::Slot& slot : slots) {
       const auto& all = captured->graph.slots;
-      const auto it =
-          std::find_if(all.begin(), all.end(), [&](const Slot& other) { return other.names == slot.names; });
+      const auto it = std::find_if(all.begin(), all.end(),
+                                   [&](const graph::Slot& other) { return other.names == slot.names; });
       tensors.push_back(captured->tensors[static_cast<std::size_t>(it - all.begin())]);
     }
     return tensors;
@@ -198,23 +202,26 @@ Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, cons
   return pipe;
 }
 
-Pipe pipeline(const std::shared_ptr<StageModule>& module, const Args& example_args,
-              const Kwargs& example_kwargs, const SplitSpec& spec, PipeOptions options) {
-  const ForwardFunction forward = [module](const Args& args, const Kwargs& kwargs) {
+Pipe pipeline(const std::shared_ptr<runtime::StageModule>& module, const value::Args& example_args,
+              const value::Kwargs& example_kwargs, const SplitSpec& spec, PipeOptions options) {
+  const graph::ForwardFunction forward = [module](const value::Args& args, const value::Kwargs& kwargs) {
     return module->forward(args, kwargs).output;
   };
-  ModelTensors tensors;
-  for (const NamedTensor& item : module->parameters())
+  graph::ModelTensors tensors;
+  for (const runtime::NamedTensor& item : module->parameters())
     tensors.parameters.emplace_back(item.name, item.tensor);
-  for (const NamedTensor& item : module->buffers()) tensors.buffers.emplace_back(item.name, item.tensor);
+  for (const runtime::NamedTensor& item : module->buffers())
+    tensors.buffers.emplace_back(item.name, item.tensor);
   return pipeline_of(forward, tensors, example_args, example_kwargs, spec, std::move(options));
 }
 
 Pipe load_pt2(const std::string& file, const SplitSpec& spec, PipeOptions options,
               const std::vector<IValue>& example) {
-  auto archive = std::make_shared<Pt2Archive>(file);
-  const TensorSource source = [archive](const std::vector<Slot>& slots) { return archive->load(slots); };
+  auto archive = std::make_shared<graph::Pt2Archive>(file);
+  const TensorSource source = [archive](const std::vector<graph::Slot>& slots) {
+    return archive->load(slots);
+  };
   return {archive->graph(), source, spec, std::move(options), example};
 }
 
-}  // namespace penstock
+}  // namespace penstock::pipe

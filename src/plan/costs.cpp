@@ -1,15 +1,14 @@
-// The arithmetic of costs, and their checks.
-// Adds up the costs of layers to those of a stage, and checks that the numbers make sense.
+// Merges the costs of layers into those of a stage, and validates costs.
 #include <penstock/base/error.h>
 #include <penstock/plan/costs.h>
 
 #include <algorithm>
 #include <cmath>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
-constexpr double most_bytes = 9.2e18;  //!< what the simulator's signed counters hold, a little less than 2^63
+constexpr double most_bytes = 9.2e18;  //!< limit of the simulator's signed counters, just below 2^63
 
 //! `unit` is "stage" or "layer".
 void check_times(const StageCosts& costs, const char* unit, std::size_t index) {
@@ -20,18 +19,18 @@ void check_times(const StageCosts& costs, const char* unit, std::size_t index) {
   for (const auto& [what, seconds] : times) {
     if (seconds >= 0 && std::isfinite(seconds)) continue;
     throw UsageError(std::string(unit) + " " + std::to_string(index) + ": " + what +
-                     " must be a finite time of 0 or more");
+                     " must be finite and not negative");
   }
 }
 
 void check_total(double seconds, double bytes) {
   if (!std::isfinite(seconds)) {
-    throw UsageError("the times add up to more than a number can hold", {}, "use a larger unit of time");
+    throw UsageError("the sum of the times overflows", {}, "use a larger unit of time");
   }
-  if (!(bytes <= most_bytes)) throw UsageError("the bytes add up to more than 2^63", {}, "use smaller sizes");
+  if (!(bytes <= most_bytes)) throw UsageError("the sum of the bytes exceeds 2^63", {}, "use smaller sizes");
 }
 
-//! At least what a rank spends on, and holds of, so many microbatches.
+//! Upper bounds of the time and the memory of a stage for this number of microbatches.
 double most_seconds(const StageCosts& costs, double microbatches) {
   const double backward = std::max(costs.input + costs.weight, costs.full_backward());
   return microbatches * (2 * costs.forward + backward + costs.unshard + costs.reshard + costs.reduce_grad);
@@ -48,8 +47,8 @@ double most_held(const StageCosts& costs, double microbatches) {
 
 void check_link(const Link& link) {
   if (!(link.latency >= 0) || !std::isfinite(link.latency))
-    throw UsageError("a link's latency must be finite and 0 or more");
-  if (!(link.bandwidth > 0)) throw UsageError("a link's bandwidth must be more than 0");
+    throw UsageError("the latency of a link must be finite and not negative");
+  if (!(link.bandwidth > 0)) throw UsageError("the bandwidth of a link must be positive");
 }
 
 }  // namespace
@@ -91,7 +90,7 @@ const Link& Costs::link_between(Rank from, Rank to) const {
 }
 
 std::uint64_t Costs::message_bytes(StageId from, StageId to) const {
-  const StageId source = std::min(from, to);  // a gradient is as large as what it is the gradient of
+  const StageId source = std::min(from, to);  // a gradient has the size of its value
   const StageId target = std::max(from, to);
   if (!skip_bytes.empty()) {
     if (const auto found = skip_bytes.find({source, target}); found != skip_bytes.end()) return found->second;
@@ -126,7 +125,7 @@ void check_costs(const Costs& costs, int stages, int microbatches) {
                      " stages, but the schedule has " + std::to_string(stages));
   }
   double seconds = 0, bytes = 0;
-  std::uint64_t largest = 0;  // message
+  std::uint64_t largest = 0;  // size of the largest message
   for (std::size_t i = 0; i < costs.stages.size(); ++i) {
     check_times(costs.stages[i], "stage", i);
     seconds += most_seconds(costs.stages[i], microbatches);
@@ -143,9 +142,9 @@ void check_costs(const Costs& costs, int stages, int microbatches) {
   // Each pair of stages exchanges at most one message per microbatch in each direction.
   const auto count = static_cast<double>(stages);
   check_total(seconds + microbatches * count * count * slowest, bytes);
-  if (!(costs.overlap >= 0 && costs.overlap <= 1)) throw UsageError("overlap must lie between 0 and 1");
+  if (!(costs.overlap >= 0 && costs.overlap <= 1)) throw UsageError("overlap must be between 0 and 1");
   if (!(costs.overhead >= 0) || !std::isfinite(costs.overhead))
-    throw UsageError("overhead must be a finite time of 0 or more");
+    throw UsageError("overhead must be finite and not negative");
 }
 
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -1,4 +1,4 @@
-// What a rank holds over time, from when its actions ran.
+// The memory model: computes the memory of a rank over time from the times of its actions.
 #pragma once
 
 #include <penstock/plan/costs.h>
@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
-namespace penstock {
+namespace penstock::plan {
 
-//! `timed` is in program order: at one moment, what ends there frees before what starts there takes.
-std::vector<MemorySample> memory_over_time(std::span<const TimedAction> timed,
-                                           const std::vector<StageId>& stages, const Costs& costs,
-                                           bool has_backward);
+//! `timed` must be in program order: at equal times, memory is freed before it is allocated.
+std::vector<schedule::MemorySample> memory_over_time(std::span<const schedule::TimedAction> timed,
+                                                     const std::vector<StageId>& stages, const Costs& costs,
+                                                     bool has_backward);
 
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -1,8 +1,8 @@
-// The slowest stage of any cut is the time of some run of layers, so the exact minimum is a binary search
-// over those times; for each bound a dynamic program over the ranks finds the cut whose fullest rank holds
-// least. A rank's stages lie apart in the chain, so its state is one position for each of them ("chunk"), and
-// where chunks meet is guessed.
-#include "cut_search.h"
+// The time of the slowest stage is the time of some range of layers, so a binary search over these times
+// finds the exact minimum. For each bound, dynamic programming over the ranks minimizes the memory of the
+// fullest rank. The stages of a rank are not adjacent in the chain, so the state has one position per stage
+// ("chunk"); the search enumerates the boundaries between chunks.
+#include "plan/partition_search.h"
 
 #include <penstock/base/error.h>
 #include <penstock/plan/partition.h>
@@ -13,13 +13,13 @@
 #include <set>
 #include <unordered_map>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 constexpr std::uint64_t no_memory = std::numeric_limits<std::uint64_t>::max();
-constexpr std::size_t search_budget = 10'000'000;  //!< transitions of one call, well under a second
+constexpr std::size_t search_budget = 10'000'000;  //!< transitions per call, well under a second
 
-//! Prefix sums over the layers, so that a run's time and bytes are two look-ups.
+//! Prefix sums over the layers: time and bytes of a range of layers take two lookups.
 class Chain {
  public:
   explicit Chain(std::span<const Layer> layers) : time_{0}, resident_{0}, in_flight_{0} {
@@ -37,7 +37,7 @@ class Chain {
   int size() const { return static_cast<int>(time_.size()) - 1; }
   double time(int from, int to) const { return at(time_, to) - at(time_, from); }
 
-  //! With recomputation a microbatch keeps its input, and one microbatch at a time is worked on.
+  //! With recomputation, microbatches in flight keep only their input; one of them has all activations.
   std::uint64_t memory(int from, int to, int in_flight) const {
     const std::uint64_t resident = at(resident_, to) - at(resident_, from);
     const std::uint64_t full = at(in_flight_, to) - at(in_flight_, from);
@@ -56,8 +56,7 @@ class Chain {
   bool recompute_ = false;
 };
 
-//! The stages of one turn over the ranks: `first + r` on rank r, or `last - r` where the turn runs backward
-//! (the V).
+//! One stage per rank: `first + r` on rank r, or `last - r` if the chunk is descending (second half of a V).
 struct Chunk {
   int first = 0;
   bool descending = false;
@@ -68,7 +67,7 @@ class Search {
   Search(const Chain& chain, const PartitionOptions& options, int ranks, std::vector<Chunk> chunks)
       : chain_(chain), options_(options), ranks_(ranks), chunks_(std::move(chunks)) {}
 
-  //! Under the bound: the least possible memory of the fullest rank, and the cut that has it.
+  //! Minimizes the memory of the fullest rank over the partitions whose slowest stage is within the bound.
   std::uint64_t best(double bound, std::vector<int>& cut) {
     bound_ = bound;
     best_memory_ = no_memory;
@@ -94,17 +93,17 @@ class Search {
   }
   bool fits(int from, int to) const { return chain_.time(from, to) <= bound_; }
 
-  //! The lowest and highest position that each boundary can take under the bound.
+  //! Computes the lowest and highest feasible position of each boundary under the bound.
   bool find_windows() {
     const int count = stages(), layers = chain_.size();
     low_.assign(static_cast<std::size_t>(count) + 1, 0);
     high_.assign(static_cast<std::size_t>(count) + 1, layers);
-    for (int s = 1; s <= count; ++s) {  // as far right as the stages before can reach
+    for (int s = 1; s <= count; ++s) {  // the furthest position that the preceding stages can reach
       int end = std::min(high(s - 1) + 1, layers);
       if (s == 1) end = 1;
       const int from = s == 1 ? 0 : high(s - 1);
       if (from >= layers || !fits(from, end)) {
-        // The furthest start may be too late to hold even one layer; an earlier start reaches no further.
+        // No layer is left after the furthest start, and an earlier start does not reach further.
         if (from >= layers) {
           high_[static_cast<std::size_t>(s)] = layers;
           continue;
@@ -129,7 +128,7 @@ class Search {
   int low(int boundary) const { return low_[static_cast<std::size_t>(boundary)]; }
   int high(int boundary) const { return high_[static_cast<std::size_t>(boundary)]; }
 
-  //! Tries every place where the next chunk may start, then walks the ranks.
+  //! Tries every start of the next chunk, then runs the dynamic program over the ranks.
   void guess(std::vector<int>& starts) {
     if (exhausted_) return;
     if (starts.size() == chunks_.size()) {
@@ -160,7 +159,7 @@ class Search {
            (static_cast<std::uint64_t>(at) << (16 * chunk));
   }
 
-  //! Rank by rank: each chunk's position moves over the layers that this rank takes from it.
+  //! Rank by rank, advances the position in each chunk past the layers that the rank takes.
   void walk(const std::vector<int>& starts) {
     std::vector<Reached> reached(static_cast<std::size_t>(ranks_) + 1);
     std::uint64_t begin = 0, goal = 0;
@@ -183,7 +182,7 @@ class Search {
     trace(reached, goal);
   }
 
-  //! Chooses this rank's end of chunk c, then of the chunks after it.
+  //! Chooses the end of this rank's stage in chunk c, then in the following chunks.
   void extend(int rank, std::size_t c, std::uint64_t from, std::uint64_t key, std::uint64_t memory,
               std::uint64_t so_far, const std::vector<int>& starts, Reached& next) {
     if (c == chunks_.size()) {
@@ -195,7 +194,7 @@ class Search {
     const int stage = chunk.descending ? chunk.first + ranks_ - 1 - rank : chunk.first + rank;
     const int at = position(key, c);
     const int step = chunk.descending ? -1 : 1;
-    const int boundary = chunk.descending ? stage : stage + 1;  // the one that is chosen here
+    const int boundary = chunk.descending ? stage : stage + 1;  // the boundary chosen here
     const int first = chunk.descending ? std::max(low(boundary), starts[c]) : low(boundary);
     const int last = chunk.descending ? high(boundary) : std::min(high(boundary), starts[c + 1]);
     for (int to = at + step; to >= first || step > 0; to += step) {
@@ -227,8 +226,8 @@ class Search {
     }
   }
 
-  //! Too many states: the least memory of the fullest *stage*, stage by stage, which is exact for one stage a
-  //! rank.
+  //! The fallback if there are too many states: minimizes the memory of the fullest *stage* by dynamic
+  //! programming over stages. Exact for one stage per rank.
   void by_stage() {
     const int count = stages(), layers = chain_.size();
     const auto width = static_cast<std::size_t>(layers) + 1;
@@ -275,8 +274,8 @@ class Search {
   bool exhausted_ = false;
 };
 
-//! The turns of a placement; empty if it is no sequence of turns over all ranks (then the search goes stage
-//! by stage).
+//! The chunks of a placement; empty if it does not consist of chunks over all ranks (the search then runs
+//! stage by stage).
 std::vector<Chunk> chunks_of(const std::vector<Rank>& rank_of_stage, int ranks, int layers) {
   const int stages = static_cast<int>(rank_of_stage.size());
   if (stages % ranks != 0 || stages / ranks > 4 || layers > 0xffff) return {};
@@ -343,34 +342,34 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
         "use at most " + std::to_string(layers.size()) + " stages");
   }
   if (!options.in_flight.empty() && options.in_flight.size() != stages) {
-    throw UsageError("in_flight must have one number for each stage");
+    throw UsageError("in_flight must have one entry per stage");
   }
   int most_in_flight = 1;
   for (const int count : options.in_flight) {
-    if (count < 0) throw UsageError("in_flight must be 0 or more for each stage");
+    if (count < 0) throw UsageError("in_flight must not be negative");
     most_in_flight = std::max(most_in_flight, count);
   }
   check_layers(layers, most_in_flight);
   for (const Layer& layer : layers) {
     if (layer.costs.recompute != layers.front().costs.recompute) {
-      throw UsageError("either all layers recompute their activations or none does");
+      throw UsageError("either all layers or none must recompute their activations");
     }
   }
   int ranks = 1;
   for (const Rank rank : options.rank_of_stage) {
-    if (rank.value < 0) throw UsageError("there is no rank " + std::to_string(rank.value));
+    if (rank.value < 0) throw UsageError("invalid rank " + std::to_string(rank.value));
     ranks = std::max(ranks, rank.value + 1);
   }
   const Chain chain(layers);
   Search search(chain, options, ranks, chunks_of(options.rank_of_stage, ranks, chain.size()));
-  // Where each rank has one stage, the search stage by stage is exact too.
+  // With one stage per rank, the search stage by stage is exact, too.
   const std::set<Rank> used(options.rank_of_stage.begin(), options.rank_of_stage.end());
   const bool one_each = used.size() == stages;
   const std::vector<double> bounds = run_times(chain);
   const std::uint64_t cap = options.memory_cap.value_or(no_memory - 1);
 
   std::vector<int> cut;
-  std::size_t low = 0, high = bounds.size();  // bounds[high] works, bounds[low - 1] does not
+  std::size_t low = 0, high = bounds.size();  // bounds[high] is feasible, bounds[low - 1] is not
   bool exact = true;
   while (low < high) {
     const std::size_t middle = low + (high - low) / 2;
@@ -389,4 +388,4 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   return result;
 }
 
-}  // namespace penstock
+}  // namespace penstock::plan

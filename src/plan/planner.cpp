@@ -1,6 +1,6 @@
-// Enumerates the cases, cuts the model for each, simulates it twice (with its links, and with free ones, to
-// tell communication from bubble), then sorts and explains.
-#include "cut_search.h"
+// Enumerates the candidates, partitions the model for each, and simulates it twice: with the given links and
+// with free links, to separate communication from bubble. Then sorts and explains the results.
+#include "plan/partition_search.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -17,21 +17,20 @@
 #include <map>
 #include <tuple>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 constexpr std::size_t most_auto_actions =
-    30'000;  //!< beyond this Auto's search takes longer than a planner may
+    30'000;  //!< above this, the search of Auto takes too long for the planner
 
 constexpr SimulateOptions brief{.memory_samples = false, .critical_path = false};
 
-//! The same work in another number of microbatches: all that depends on their size shrinks, the overhead does
-//! not.
+//! Scales the costs to another size of microbatch. Everything except the overhead scales with the size.
 StageCosts resize(StageCosts costs, double ratio, double overhead) {
   const auto time = [&](double& t) { t = std::min(t, overhead) + std::max(0.0, t - overhead) * ratio; };
   const auto bytes = [&](std::uint64_t& b) {
     const double resized = std::ceil(static_cast<double>(b) * ratio);
-    if (!(resized < 0x1p63)) throw UsageError("the bytes of so large a microbatch do not fit 63 bits");
+    if (!(resized < 0x1p63)) throw UsageError("the bytes of a microbatch of this size overflow 63 bits");
     b = static_cast<std::uint64_t>(resized);
   };
   time(costs.forward);
@@ -67,7 +66,7 @@ class Planner {
  private:
   void check() const {
     if (options_.ranks < 1) throw UsageError("a plan needs at least one rank");
-    if (options_.microbatches.empty()) throw UsageError("a plan needs a number of microbatches");
+    if (options_.microbatches.empty()) throw UsageError("a plan needs at least one number of microbatches");
     for (const int count : options_.microbatches) {
       if (count < 1) throw UsageError("microbatches must be 1 or more");
     }
@@ -81,7 +80,7 @@ class Planner {
   std::vector<std::string> names() const {
     if (!options_.schedules.empty()) return options_.schedules;
     std::vector<std::string> all;
-    for (const ScheduleInfo& info : schedule_infos()) {
+    for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
       if (info.has_backward) all.emplace_back(info.name);
     }
     all.emplace_back("Auto");
@@ -92,8 +91,8 @@ class Planner {
     if (layers_.empty()) {
       const int stages = static_cast<int>(costs_.stages.size());
       if (stages % options_.ranks != 0) {
-        throw UsageError(std::to_string(stages) + " stages cannot be dealt to " +
-                         std::to_string(options_.ranks) + " ranks evenly");
+        throw UsageError(std::to_string(stages) + " stages cannot be divided evenly among " +
+                         std::to_string(options_.ranks) + " ranks");
       }
       return {stages / options_.ranks};
     }
@@ -114,7 +113,8 @@ class Planner {
     const std::vector<int> counts = stage_counts();
     for (const std::string& name : names()) {
       const bool automatic = to_lower(name) == "auto";
-      const int only = automatic ? 0 : info_of(parse_schedule_kind(name)).only_stages_per_rank.value_or(0);
+      const int only =
+          automatic ? 0 : info_of(schedule::parse_schedule_kind(name)).only_stages_per_rank.value_or(0);
       for (const int v : counts) {
         if (only > 0 && only != v) continue;
         for (const int m : options_.microbatches) {
@@ -123,7 +123,7 @@ class Planner {
         }
       }
     }
-    if (all.empty()) throw UsageError("none of these schedules can have that many stages a rank");
+    if (all.empty()) throw UsageError("none of the schedules supports the numbers of stages per rank");
     return all;
   }
 
@@ -141,9 +141,9 @@ class Planner {
     return layers;
   }
 
-  //! The stages' costs for a placement: of a model in layers, those of the cut with the fastest slowest
-  //! stage.
-  Costs cut(const Case& one, const Placement& placement, std::vector<int> in_flight, Plan& plan) const {
+  //! The costs of the stages for a placement. Partitions layers to minimize the slowest stage.
+  Costs cut(const Case& one, const schedule::Placement& placement, std::vector<int> in_flight,
+            Plan& plan) const {
     Costs costs = costs_;
     if (layers_.empty()) {
       for (StageCosts& stage : costs.stages) stage = prepared(stage, one);
@@ -152,7 +152,7 @@ class Planner {
     const std::vector<Layer> layers = prepared_layers(one);
     PartitionOptions options{placement.stage_to_rank(), std::move(in_flight), options_.memory_cap};
     std::optional<Partition> found = partition_layers(layers, options);
-    // The peaks of a rank's stages need not coincide, so what seems too much may still fit.
+    // The stages of a rank need not peak at the same time, so a partition above the cap may still fit.
     options.memory_cap.reset();
     if (!found) found = partition_layers(layers, options);
     plan.first_layer = found->first_layer;
@@ -160,8 +160,8 @@ class Planner {
     return costs;
   }
 
-  //! Moves the cut to where the program takes least time.
-  void refine(const Case& one, const Program& program, Costs& costs, Plan& plan) const {
+  //! Changes the partition to minimize the step time of the program.
+  void refine(const Case& one, const schedule::Program& program, Costs& costs, Plan& plan) const {
     if (layers_.empty()) return;
     const std::vector<Layer> layers = prepared_layers(one);
     plan.first_layer = search_cuts(layers, program, costs, options_.memory_cap, plan.first_layer).first_layer;
@@ -171,13 +171,13 @@ class Planner {
   void consider(const Case& one) {
     Plan plan{one.schedule, one.stages_per_rank, one.microbatches, one.recompute};
     try {
-      const ScheduleShape shape{options_.ranks, one.stages_per_rank, one.microbatches};
+      const schedule::ScheduleShape shape{options_.ranks, one.stages_per_rank, one.microbatches};
       if (to_lower(one.schedule) == "auto") {
         consider_auto(one, shape, plan);
       } else {
-        const ScheduleKind kind = parse_schedule_kind(one.schedule);
+        const schedule::ScheduleKind kind = schedule::parse_schedule_kind(one.schedule);
         check_shape(kind, shape);
-        const Program program = make_program(make_schedule(kind, shape), options_.mode);
+        const schedule::Program program = make_program(make_schedule(kind, shape), options_.mode);
         std::vector<int> in_flight;
         for (int s = 0; s < shape.stages(); ++s)
           in_flight.push_back(std::max(1, program.peak_in_flight(StageId(s))));
@@ -197,20 +197,21 @@ class Planner {
     result_.plans.push_back(std::move(plan));
   }
 
-  void consider_auto(const Case& one, const ScheduleShape& shape, Plan& plan) {
+  void consider_auto(const Case& one, const schedule::ScheduleShape& shape, Plan& plan) {
     if (3 * static_cast<std::size_t>(shape.stages()) * static_cast<std::size_t>(shape.microbatches) >
         most_auto_actions) {
-      throw UsageError("too large for Auto's search");
+      throw UsageError("too many actions for the search of Auto");
     }
-    // The best named plan's cut, so that Auto is never behind it; without one, a cut for the usual numbers in
-    // flight.
+    // Starts from the partition of the best named plan, so that Auto is never slower. Without one, partitions
+    // for typical numbers of microbatches in flight.
     Costs costs;
     if (const auto named = best_cut_.find({one.stages_per_rank, one.microbatches, one.recompute});
         named != best_cut_.end() && !named->second.costs.stages.empty()) {
       costs = named->second.costs;
       plan.first_layer = named->second.first_layer;
     } else {
-      const Placement placement = Placement::make(shape.ranks, shape.stages(), PlacementStyle::Loop);
+      const schedule::Placement placement =
+          schedule::Placement::make(shape.ranks, shape.stages(), schedule::PlacementStyle::Loop);
       std::vector<int> in_flight;
       for (int s = 0; s < shape.stages(); ++s) {
         in_flight.push_back(std::min(shape.microbatches, std::max(1, shape.ranks - s / one.stages_per_rank)));
@@ -222,11 +223,11 @@ class Planner {
       return make_program(make_auto_schedule(shape.ranks, shape.microbatches, costs, how).schedule,
                           options_.mode);
     };
-    Program program = make();
+    schedule::Program program = make();
     const std::vector<int> before = plan.first_layer;
     refine(one, program, costs, plan);
-    if (plan.first_layer != before) {  // another cut may want another order
-      Program other = make();
+    if (plan.first_layer != before) {  // another partition may need another order
+      schedule::Program other = make();
       if (simulate(other, costs, brief).step_time < simulate(program, costs, brief).step_time) {
         program = std::move(other);
         refine(one, program, costs, plan);
@@ -235,7 +236,7 @@ class Planner {
     judge(plan, program, costs);
   }
 
-  void judge(Plan& plan, const Program& program, const Costs& costs) {
+  void judge(Plan& plan, const schedule::Program& program, const Costs& costs) {
     const Simulation result = simulate(program, costs, brief);
     plan.step_time = result.step_time;
     plan.bubble = result.bubble;
@@ -261,7 +262,7 @@ class Planner {
     result_.schedule->name = program.name();
   }
 
-  //! Among equals the simpler one: a known schedule, no recomputation, fewer stages, less memory.
+  //! On ties, prefers the simpler plan: a named schedule, no recomputation, fewer stages, less memory.
   static std::tuple<int, double, bool, bool, int, std::uint64_t> sort_key(const Plan& plan) {
     const bool too_large = plan.verdict == PlanVerdict::DoesNotFit;
     return {static_cast<int>(plan.verdict),
@@ -277,7 +278,7 @@ class Planner {
                      [](const Plan& a, const Plan& b) { return sort_key(a) < sort_key(b); });
     for (Plan& plan : result_.plans) {
       if (plan.verdict == PlanVerdict::DoesNotFit)
-        plan.why = "does not fit: needs " + bytes_text(plan.peak_memory);
+        plan.why = "does not fit: needs " + format_bytes(plan.peak_memory);
     }
     if (result_.plans.empty() || result_.plans.front().verdict != PlanVerdict::Slower) return;
     Plan& best = result_.plans.front();
@@ -287,7 +288,7 @@ class Planner {
     }
   }
 
-  //! The part of the time in which it loses most against the best.
+  //! The component of the step time with the largest loss compared with the best plan.
   std::string reason(const Plan& plan, const Plan& best) const {
     const double excess = plan.step_time - best.step_time;
     if (excess <= best.step_time * 1e-9) return "as fast";
@@ -302,7 +303,7 @@ class Planner {
     const auto most = std::max_element(std::begin(parts), std::end(parts),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
     char text[96];
-    std::snprintf(text, sizeof text, "%s: %+.1f%% of the best's time", most->first,
+    std::snprintf(text, sizeof text, "%s: %+.1f%% of the best step time", most->first,
                   100 * most->second / best.step_time);
     return text;
   }
@@ -313,7 +314,7 @@ class Planner {
     std::vector<int> first_layer;
   };
 
-  std::map<std::tuple<int, int, bool>, Cut> best_cut_;  //!< by stages a rank, microbatches, recomputation
+  std::map<std::tuple<int, int, bool>, Cut> best_cut_;  //!< by stages per rank, microbatches, recomputation
   std::span<const Layer> layers_;
   const Costs& costs_;
   const PlanOptions& options_;
@@ -333,4 +334,4 @@ PlanResult plan_stages(const Costs& costs, const PlanOptions& options) {
   return Planner({}, costs, options).run();
 }
 
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -1,10 +1,10 @@
-// Measures of timelines, predicted or measured, and what no schedule can beat.
+// Reports on predicted or measured timelines, and the lower bound of the step time.
 #include <penstock/plan/simulate.h>
 
 #include <algorithm>
 #include <limits>
 
-namespace penstock {
+namespace penstock::plan {
 
 std::uint64_t Simulation::peak_memory() const {
   std::uint64_t peak = 0;
@@ -12,13 +12,13 @@ std::uint64_t Simulation::peak_memory() const {
   return peak;
 }
 
-std::vector<RankReport> report_ranks(const Timeline& timeline) {
+std::vector<RankReport> report_ranks(const schedule::Timeline& timeline) {
   const double makespan = timeline.makespan();
   std::vector<RankReport> reports;
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
     RankReport report;
     bool any = false;
-    for (const TimedAction& timed : timeline.ranks[r]) {
+    for (const schedule::TimedAction& timed : timeline.ranks[r]) {
       if (!timed.action.is_compute()) continue;
       if (!any) report.first = timed.start;
       any = true;
@@ -28,7 +28,7 @@ std::vector<RankReport> report_ranks(const Timeline& timeline) {
     if (makespan > 0) report.bubble = 1 - report.busy / makespan;
     if (report.last > report.first) report.own_bubble = 1 - report.busy / (report.last - report.first);
     if (r < timeline.memory.size()) {
-      for (const MemorySample& sample : timeline.memory[r]) {
+      for (const schedule::MemorySample& sample : timeline.memory[r]) {
         if (sample.bytes <= report.peak_memory) continue;
         report.peak_memory = sample.bytes;
         report.peak_at = sample.time;
@@ -39,13 +39,14 @@ std::vector<RankReport> report_ranks(const Timeline& timeline) {
   return reports;
 }
 
-double lower_bound(const Placement& placement, int microbatches, const Costs& costs, bool has_backward) {
+double lower_bound(const schedule::Placement& placement, int microbatches, const Costs& costs,
+                   bool has_backward) {
   check_costs(costs, placement.stages(), microbatches);
   const auto stages = static_cast<std::size_t>(placement.stages());
   if (stages == 0) return 0;
   const auto forward = [&](std::size_t s) { return costs.stages[s].forward; };
   const auto again = [&](std::size_t s) { return costs.stages[s].recompute ? forward(s) : 0; };
-  // Whether a backward is split is the schedule's choice: both ways count with the shorter one.
+  // The schedule may or may not split a backward, so the bound uses the shorter alternative.
   const auto back = [&](std::size_t s) {
     const StageCosts& stage = costs.stages[s];
     return has_backward ? again(s) + std::min(stage.input, stage.full_backward()) : 0;
@@ -60,7 +61,7 @@ double lower_bound(const Placement& placement, int microbatches, const Costs& co
     const StageId source(static_cast<int>(a)), target(static_cast<int>(b));
     return costs.link_between(from, to).time(costs.message_bytes(source, target));
   };
-  // Before a stage's first F; and after its last I, until stage 0 has finished.
+  // The time before the first F of a stage, and from its last I until stage 0 finishes.
   std::vector<double> before(stages, 0), after(stages, whole_back(0) - back(0));
   for (std::size_t s = 1; s < stages; ++s) {
     before[s] = before[s - 1] + forward(s - 1) + hop(s - 1, s);
@@ -73,7 +74,7 @@ double lower_bound(const Placement& placement, int microbatches, const Costs& co
       const auto s = static_cast<std::size_t>(stage.value);
       head = std::min(head, before[s]);
       tail = std::min(tail, after[s]);
-      const double hidden = costs.overlap * forward(s);  // the most that overlapping can save
+      const double hidden = costs.overlap * forward(s);  // the most that an overlap can hide
       busy += microbatches * (forward(s) + whole_back(s) - hidden);
       until_last_input += microbatches * (forward(s) + back(s) - hidden);
     }
@@ -82,4 +83,4 @@ double lower_bound(const Placement& placement, int microbatches, const Costs& co
   return bound;
 }
 
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -1,8 +1,7 @@
-// Every rank runs its list as far as it can, and waits where a value is missing; whoever brings the value
-// wakes it. A link serves its transfers in the order of one sender's list (or, in the ordered mode, of both
-// lists), so no time is ever decided by which rank happened to be simulated first, and no queue of events is
-// needed.
-#include "memory_model.h"
+// Every rank runs its list until a value is missing; the rank that delivers the value wakes it. A link serves
+// its transfers in the order of the sender's list (in the ordered mode, of both lists). The times therefore
+// do not depend on the order in which ranks are simulated, and no event queue is needed.
+#include "plan/memory_model.h"
 
 #include <penstock/base/error.h>
 #include <penstock/plan/simulate.h>
@@ -12,20 +11,20 @@
 #include <limits>
 #include <unordered_map>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 constexpr double unknown = -1;
 constexpr std::int32_t nothing = -1;
 
-//! One direction of one edge: who sends to whom over which link, and how long it takes.
+//! One direction of an edge: sender, receiver, link and duration.
 struct Route {
   int from_rank = 0;
   int to_rank = 0;
   int link = 0;     //!< of the ordered pair of ranks
   int channel = 0;  //!< of the unordered pair
   double transfer = 0;
-  double occupies = 0;  //!< the link can take the next message after this
+  double occupies = 0;  //!< time until the link can start the next message
 };
 
 //! A transfer that one side has posted.
@@ -35,7 +34,7 @@ struct Post {
 };
 
 struct Engine {
-  Engine(const Program& p, const Costs& c)
+  Engine(const schedule::Program& p, const Costs& c)
       : program(p), costs(c), topology(p.draft().topology()), facts(p.wiring(), p.microbatches()) {
     const auto ranks = static_cast<std::size_t>(p.ranks());
     offset.resize(ranks + 1, 0);
@@ -63,7 +62,7 @@ struct Engine {
     };
     for (int backward = 0; backward < 2; ++backward) {
       for (int e = 0; e < program.wiring().edges(); ++e) {
-        const StageEdge& edge = program.wiring().edge(e);
+        const schedule::StageEdge& edge = program.wiring().edge(e);
         Rank from = program.placement().rank_of(edge.from), to = program.placement().rank_of(edge.to);
         if (backward) std::swap(from, to);
         const Link& link = costs.link_between(from, to);
@@ -89,49 +88,51 @@ struct Engine {
     }
     for (std::size_t r = 0; r < step.size(); ++r) {
       if (offset[r] + step[r] == offset[r + 1]) continue;
-      // A program is proven, so this is a fault of ours and not of the user's.
-      throw ScheduleError("the simulation cannot go on",
-                          {.rank = Rank(static_cast<int>(r)), .action = to_text(action_at(r))});
+      // Programs are validated, so this is a bug in Penstock.
+      throw ScheduleError("the simulation cannot make progress",
+                          {.rank = Rank(static_cast<int>(r)), .action = to_string(action_at(r))});
     }
   }
 
-  const Action& action_at(std::size_t rank) const { return program.draft().ranks[rank][step[rank]]; }
+  const schedule::Action& action_at(std::size_t rank) const {
+    return program.draft().ranks[rank][step[rank]];
+  }
 
   void advance(std::size_t rank) {
     waits_for[rank] = facts.size();
     const std::size_t count = offset[rank + 1] - offset[rank];
     while (step[rank] < count) {
-      const Action& action = action_at(rank);
+      const schedule::Action& action = action_at(rank);
       const auto entry = static_cast<std::int32_t>(offset[rank] + step[rank]);
       if (!perform(rank, action, entry)) return;
       ++step[rank];
     }
   }
 
-  //! False where the rank must wait; it is called again for the same action then.
-  bool perform(std::size_t rank, const Action& action, std::int32_t entry) {
+  //! Returns false if the rank must wait; it is called again for the same action later.
+  bool perform(std::size_t rank, const schedule::Action& action, std::int32_t entry) {
     switch (action.kind()) {
-      case ActionKind::Idle:
+      case schedule::ActionKind::Idle:
         at(entry) = {action, clock[rank], clock[rank]};
         return true;
-      case ActionKind::Forward:
-      case ActionKind::Backward:
-      case ActionKind::BackwardInput:
-      case ActionKind::BackwardWeight:
-      case ActionKind::Overlap:
+      case schedule::ActionKind::Forward:
+      case schedule::ActionKind::Backward:
+      case schedule::ActionKind::BackwardInput:
+      case schedule::ActionKind::BackwardWeight:
+      case schedule::ActionKind::Overlap:
         return compute(rank, action, entry);
-      case ActionKind::SendForward:
-      case ActionKind::SendBackward:
+      case schedule::ActionKind::SendForward:
+      case schedule::ActionKind::SendBackward:
         return send(rank, action, entry);
-      case ActionKind::RecvForward:
-      case ActionKind::RecvBackward:
+      case schedule::ActionKind::RecvForward:
+      case schedule::ActionKind::RecvBackward:
         receive(rank, action, entry);
         return true;
-      case ActionKind::Unshard:
-      case ActionKind::ReduceGrad:
+      case schedule::ActionKind::Unshard:
+      case schedule::ActionKind::ReduceGrad:
         collective(rank, action, entry);
         return true;
-      case ActionKind::Reshard: {
+      case schedule::ActionKind::Reshard: {
         occupy(rank, action, entry, clock[rank], duration_of(action, costs), clock_entry[rank]);
         return true;
       }
@@ -139,19 +140,19 @@ struct Engine {
     return true;
   }
 
-  void occupy(std::size_t rank, const Action& action, std::int32_t entry, double start, double length,
-              std::int32_t reason) {
+  void occupy(std::size_t rank, const schedule::Action& action, std::int32_t entry, double start,
+              double length, std::int32_t reason) {
     at(entry) = {action, start, start + length};
     bound_by[static_cast<std::size_t>(entry)] = reason;
     clock[rank] = start + length;
     clock_entry[rank] = entry;
   }
 
-  bool compute(std::size_t rank, const Action& action, std::int32_t entry) {
+  bool compute(std::size_t rank, const schedule::Action& action, std::int32_t entry) {
     double start = clock[rank];
     std::int32_t reason = clock_entry[rank];
     std::size_t missing = facts.size();
-    for_each_need(action, topology, [&](const Fact& fact) {
+    for_each_need(action, topology, [&](const schedule::Fact& fact) {
       const std::size_t index = facts(fact);
       if (known[index] == unknown) {
         missing = index;
@@ -164,12 +165,13 @@ struct Engine {
       waits_for[rank] = missing;
       return false;
     }
-    for_each_part(action, [&](const Action& part) {
+    for_each_part(action, [&](const schedule::Action& part) {
       const auto& [time, by] = unsharded[static_cast<std::size_t>(part.stage().value)];
       if (time > start) start = time, reason = by;
     });
     occupy(rank, action, entry, start, duration_of(action, costs), reason);
-    for_each_yield(action, topology, [&](const Fact& fact) { learn(facts(fact), clock[rank], entry); });
+    for_each_yield(action, topology,
+                   [&](const schedule::Fact& fact) { learn(facts(fact), clock[rank], entry); });
     return true;
   }
 
@@ -178,53 +180,54 @@ struct Engine {
     known_entry[fact] = entry;
   }
 
-  //! UNSHARD and REDUCE_GRAD go beside the computations, one after the other.
-  void collective(std::size_t rank, const Action& action, std::int32_t entry) {
+  //! UNSHARD and REDUCE_GRAD run one after the other, concurrently with computations.
+  void collective(std::size_t rank, const schedule::Action& action, std::int32_t entry) {
     const bool queued = collective_free[rank] > clock[rank];
     const double start = queued ? collective_free[rank] : clock[rank];
     at(entry) = {action, start, start + duration_of(action, costs)};
     bound_by[static_cast<std::size_t>(entry)] = queued ? collective_entry[rank] : clock_entry[rank];
     collective_free[rank] = at(entry).end;
     collective_entry[rank] = entry;
-    if (action.kind() == ActionKind::Unshard)
+    if (action.kind() == schedule::ActionKind::Unshard)
       unsharded[static_cast<std::size_t>(action.stage().value)] = {at(entry).end, entry};
   }
 
-  // Transfers. A message is known by the fact that its arrival makes true.
+  // Transfers. A message is identified by the fact that its arrival makes true.
   struct Message {
     std::size_t fact;
     const Route& route;
   };
-  Message message_of(const Action& action) const {
-    const bool backward =
-        action.kind() == ActionKind::SendBackward || action.kind() == ActionKind::RecvBackward;
+  Message message_of(const schedule::Action& action) const {
+    const bool backward = action.kind() == schedule::ActionKind::SendBackward ||
+                          action.kind() == schedule::ActionKind::RecvBackward;
     const bool ascending = action.is_send() != backward;
     const int edge = ascending ? topology.wiring.find(action.stage(), action.peer())
                                : topology.wiring.find(action.peer(), action.stage());
-    const FactKind kind = backward ? FactKind::BackwardReceived : FactKind::ForwardReceived;
+    const schedule::FactKind kind =
+        backward ? schedule::FactKind::BackwardReceived : schedule::FactKind::ForwardReceived;
     const int route = edge + (backward ? topology.wiring.edges() : 0);
     return {facts({kind, edge, action.microbatch()}), routes[static_cast<std::size_t>(route)]};
   }
   Post& sent(std::size_t fact) { return posts[2 * fact]; }
   Post& awaited(std::size_t fact) { return posts[2 * fact + 1]; }
 
-  bool send(std::size_t rank, const Action& action, std::int32_t entry) {
+  bool send(std::size_t rank, const schedule::Action& action, std::int32_t entry) {
     const Message message = message_of(action);
     sent(message.fact) = {clock[rank], entry};
     at(entry) = {action, clock[rank], clock[rank]};
     bound_by[static_cast<std::size_t>(entry)] = clock_entry[rank];
     switch (program.mode()) {
-      case SendMode::Buffered: {
+      case schedule::SendMode::Buffered: {
         auto& [free, last] = link_free[static_cast<std::size_t>(message.route.link)];
         start_transfer(message, clock[rank], clock_entry[rank], free, last);
         free = at(entry).start + message.route.occupies;
         last = entry;
         return true;
       }
-      case SendMode::Ordered:
+      case schedule::SendMode::Ordered:
         post_in_order(message);
         return true;
-      case SendMode::Blocking:
+      case schedule::SendMode::Blocking:
         if (awaited(message.fact).entry == nothing) return false;
         meet(message);
         return true;
@@ -232,28 +235,28 @@ struct Engine {
     return true;
   }
 
-  void receive(std::size_t rank, const Action& action, std::int32_t entry) {
+  void receive(std::size_t rank, const schedule::Action& action, std::int32_t entry) {
     const Message message = message_of(action);
     awaited(message.fact) = {clock[rank], entry};
     at(entry) = {action, clock[rank], clock[rank]};
     bound_by[static_cast<std::size_t>(entry)] = clock_entry[rank];
     switch (program.mode()) {
-      case SendMode::Buffered:
+      case schedule::SendMode::Buffered:
         if (known[message.fact] != unknown) show_arrival(message);
         return;
-      case SendMode::Ordered:
+      case schedule::SendMode::Ordered:
         post_in_order(message);
         return;
-      case SendMode::Blocking:
+      case schedule::SendMode::Blocking:
         if (sent(message.fact).entry == nothing) return;
-        meet(message);  // the sender has been standing there
+        meet(message);  // the sender is already waiting
         ++step[static_cast<std::size_t>(message.route.from_rank)];
         ready.push_back(message.route.from_rank);
         return;
     }
   }
 
-  //! The message leaves at `when`, or once the link is free.
+  //! Starts the transfer at `when`, or as soon as the link is free.
   void start_transfer(const Message& message, double when, std::int32_t reason, double free,
                       std::int32_t last) {
     const std::int32_t entry = sent(message.fact).entry;
@@ -272,13 +275,13 @@ struct Engine {
 
   void show_arrival(const Message& message) {
     const Post& post = awaited(message.fact);
-    const TimedAction& source = at(sent(message.fact).entry);
+    const schedule::TimedAction& source = at(sent(message.fact).entry);
     at(post.entry).start = std::max(post.time, source.start);
     at(post.entry).end = std::max(post.time, source.end);
     if (source.end > post.time) bound_by[static_cast<std::size_t>(post.entry)] = sent(message.fact).entry;
   }
 
-  //! Blocking: the transfer starts when both are there, and the sender goes on when it is over.
+  //! Blocking mode: the transfer starts when both sides have posted it; the sender waits until it ends.
   void meet(const Message& message) {
     const Post& from = sent(message.fact);
     const Post& to = awaited(message.fact);
@@ -290,11 +293,11 @@ struct Engine {
     clock_entry[sender] = from.entry;
   }
 
-  //! Ordered: the n-th transfer of one side of a pair is the n-th of the other.
+  //! Ordered mode: the n-th transfer of one side of a pair matches the n-th of the other.
   void post_in_order(const Message& message) {
     auto& queue = channel_queue[static_cast<std::size_t>(message.route.channel)];
-    // The order of both sides is proven equal, so it is enough to keep the messages in the order of their
-    // first post by either side and to serve the head once both have posted it.
+    // The validator guarantees the same order on both sides. It is therefore enough to queue messages in the
+    // order of their first post and to serve the head once both sides have posted it.
     if (sent(message.fact).entry == nothing || awaited(message.fact).entry == nothing)
       queue.messages.push_back(message);
     auto& [free, last] = channel_free[static_cast<std::size_t>(message.route.channel)];
@@ -312,26 +315,26 @@ struct Engine {
     }
   }
 
-  TimedAction& at(std::int32_t entry) { return timed[static_cast<std::size_t>(entry)]; }
+  schedule::TimedAction& at(std::int32_t entry) { return timed[static_cast<std::size_t>(entry)]; }
 
   struct Queue {
     std::vector<Message> messages;
     std::size_t head = 0;
   };
 
-  const Program& program;
+  const schedule::Program& program;
   const Costs& costs;
-  const Topology topology;
-  const FactIndex facts;
+  const schedule::Topology topology;
+  const schedule::FactIndex facts;
 
-  std::vector<std::size_t> offset;     // a rank's first entry
-  std::vector<TimedAction> timed;      // all ranks' entries, in program order
-  std::vector<std::int32_t> bound_by;  // the entry that kept an entry from starting earlier
-  std::vector<std::size_t> step;       // a rank's next action
-  std::vector<double> clock;           // when a rank is free
+  std::vector<std::size_t> offset;           // the first entry of each rank
+  std::vector<schedule::TimedAction> timed;  // the entries of all ranks, in program order
+  std::vector<std::int32_t> bound_by;        // per entry: the entry that kept it from starting earlier
+  std::vector<std::size_t> step;             // the next action of each rank
+  std::vector<double> clock;                 // when each rank is free
   std::vector<std::int32_t> clock_entry, collective_entry;
   std::vector<double> collective_free;
-  std::vector<std::size_t> waits_for;  // the fact that a rank stands at
+  std::vector<std::size_t> waits_for;  // the fact that each rank waits for
   std::vector<std::pair<double, std::int32_t>> unsharded;
   std::vector<double> known;
   std::vector<std::int32_t> known_entry;
@@ -360,46 +363,46 @@ std::vector<CriticalStep> critical_path(Engine& engine) {
 
 }  // namespace
 
-double duration_of(const Action& action, const Costs& costs) {
+double duration_of(const schedule::Action& action, const Costs& costs) {
   const StageCosts& stage = costs.stages[static_cast<std::size_t>(action.stage().value)];
   const double again = stage.recompute ? stage.forward : 0;
   switch (action.kind()) {
-    case ActionKind::Forward:
+    case schedule::ActionKind::Forward:
       return stage.forward;
-    case ActionKind::Backward:
+    case schedule::ActionKind::Backward:
       return again + stage.full_backward();
-    case ActionKind::BackwardInput:
+    case schedule::ActionKind::BackwardInput:
       return again + stage.input;
-    case ActionKind::BackwardWeight:
+    case schedule::ActionKind::BackwardWeight:
       return stage.weight;
-    case ActionKind::Overlap: {
+    case schedule::ActionKind::Overlap: {
       const double forward = duration_of(action.forward_part(), costs);
       const double backward = duration_of(action.backward_part(), costs);
       return forward + backward - costs.overlap * std::min(forward, backward);
     }
-    case ActionKind::Unshard:
+    case schedule::ActionKind::Unshard:
       return stage.unshard;
-    case ActionKind::Reshard:
+    case schedule::ActionKind::Reshard:
       return stage.reshard;
-    case ActionKind::ReduceGrad:
+    case schedule::ActionKind::ReduceGrad:
       return stage.reduce_grad;
-    case ActionKind::Idle:
-    case ActionKind::SendForward:
-    case ActionKind::RecvForward:
-    case ActionKind::SendBackward:
-    case ActionKind::RecvBackward:
+    case schedule::ActionKind::Idle:
+    case schedule::ActionKind::SendForward:
+    case schedule::ActionKind::RecvForward:
+    case schedule::ActionKind::SendBackward:
+    case schedule::ActionKind::RecvBackward:
       return 0;
   }
   return 0;
 }
 
-Simulation simulate(const Program& program, const Costs& costs, const SimulateOptions& options) {
+Simulation simulate(const schedule::Program& program, const Costs& costs, const SimulateOptions& options) {
   check_costs(costs, program.stages(), program.microbatches());
   Engine engine(program, costs);
   engine.run();
 
   Simulation result;
-  Timeline& timeline = result.timeline;
+  schedule::Timeline& timeline = result.timeline;
   timeline.name = program.name();
   timeline.placement = program.placement();
   timeline.microbatches = program.microbatches();
@@ -410,7 +413,9 @@ Simulation simulate(const Program& program, const Costs& costs, const SimulateOp
     timeline.memory.push_back(memory_over_time(timeline.ranks.back(),
                                                program.placement().stages_of(Rank(static_cast<int>(r))),
                                                costs, program.has_backward()));
-    const auto by_start = [](const TimedAction& a, const TimedAction& b) { return a.start < b.start; };
+    const auto by_start = [](const schedule::TimedAction& a, const schedule::TimedAction& b) {
+      return a.start < b.start;
+    };
     if (!std::is_sorted(timeline.ranks.back().begin(), timeline.ranks.back().end(), by_start)) {
       std::stable_sort(timeline.ranks.back().begin(), timeline.ranks.back().end(), by_start);
     }
@@ -425,4 +430,4 @@ Simulation simulate(const Program& program, const Costs& costs, const SimulateOp
   return result;
 }
 
-}  // namespace penstock
+}  // namespace penstock::plan

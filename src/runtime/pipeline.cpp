@@ -1,14 +1,15 @@
-// A pipeline and its steps.
-#include "runtime/agreement.h"
-#include "runtime/cut_batch.h"
-#include "runtime/first_inputs.h"
-#include "runtime/input_grads.h"
-#include "runtime/make_setup.h"
-#include "runtime/shared_parameters.h"
-#include "runtime/signature.h"
-#include "runtime/step_result.h"
+// PipelineSchedule: construction, training steps and evaluation steps.
+#include "runtime/backward/shared_parameters.h"
+#include "runtime/setup/agreement.h"
+#include "runtime/setup/first_inputs.h"
+#include "runtime/setup/make_setup.h"
+#include "runtime/setup/signature.h"
+#include "runtime/step/input_grads.h"
+#include "runtime/step/split_batch.h"
+#include "runtime/step/step_result.h"
 
 #include <penstock/base/error.h>
+#include <penstock/base/log.h>
 #include <penstock/runtime/pipeline.h>
 
 #include <ATen/core/grad_mode.h>
@@ -17,7 +18,7 @@
 #include <set>
 #include <utility>
 
-namespace penstock {
+namespace penstock::runtime {
 namespace {
 
 std::string current_cause() {
@@ -32,10 +33,10 @@ std::string current_cause() {
   }
 }
 
-// Runs `body`; if it throws, the other ranks learn why before it goes on, unless they find the same by
-// themselves (`common`): told of it, a slower one would raise PeerFailed instead.
+// Runs `body`. If it throws, reports the cause to the other ranks before rethrowing, unless all ranks throw
+// the same error themselves (`common`): a slower rank would then raise PeerFailed instead of its own error.
 template <class Body>
-auto telling(const Group& group, Body&& body, const bool& common = false) {
+auto telling(const comm::Group& group, Body&& body, const bool& common = false) {
   try {
     return body();
   } catch (...) {
@@ -44,31 +45,45 @@ auto telling(const Group& group, Body&& body, const bool& common = false) {
   }
 }
 
-// All stages of a rank in evaluation mode, for as long as this lives.
+// Keeps all stages of a rank in evaluation mode during its lifetime.
 class EvalMode {
  public:
   explicit EvalMode(const std::vector<PipelineStage>& stages) {
-    for (const PipelineStage& stage : stages) restore_.push_back(stage.module().enter_eval());
+    try {
+      for (const PipelineStage& stage : stages) restore_.push_back(stage.module().enter_eval());
+    } catch (...) {
+      restore_all();
+      throw;
+    }
   }
-  ~EvalMode() {
-    for (auto restore = restore_.rbegin(); restore != restore_.rend(); ++restore) (*restore)();
-  }
+  ~EvalMode() { restore_all(); }
   EvalMode(const EvalMode&) = delete;
   EvalMode& operator=(const EvalMode&) = delete;
 
  private:
+  // The functions come from users' modules, and an exception must not leave a destructor.
+  void restore_all() noexcept {
+    for (auto restore = restore_.rbegin(); restore != restore_.rend(); ++restore) {
+      try {
+        (*restore)();
+      } catch (const std::exception& error) {
+        Log(LogLevel::Warn) << "a stage could not return to its training mode: " << error.what();
+      }
+    }
+  }
+
   std::vector<std::function<void()>> restore_;
 };
 
 }  // namespace
 
-struct PipelineSchedule::Content {
-  explicit Content(PipelineSetup&& made) : setup(own_group(std::move(made))), shared(setup) {
+struct PipelineSchedule::Impl {
+  explicit Impl(PipelineSetup&& made) : setup(own_group(std::move(made))), shared(setup) {
     known_of_rank.resize(static_cast<std::size_t>(setup.group.size()));
     warm_up(setup);
   }
 
-  // Only pipelines that agree get that far.
+  // The group is split only after all ranks agree on the setup.
   static PipelineSetup own_group(PipelineSetup&& made) {
     compare_setups(made);
     learn_from_all_ranks(made);
@@ -85,27 +100,27 @@ struct PipelineSchedule::Content {
   StepResult run(const Input& input, bool train);
   void check_static(const std::vector<StepNote>& notes, const StepBatch& batch);
   StepShapes shapes_of(const std::vector<StepNote>& notes, bool train) const;
-  const Program& program_for(bool train);
+  const schedule::Program& program_for(bool train);
 
   PipelineSetup setup;
   SharedParameters shared;
-  std::optional<Program> forward_only;
-  FormBook known;
+  std::optional<schedule::Program> forward_only;
+  MessageMetaCache known;
   std::vector<std::set<std::uint64_t>> known_of_rank;
-  FirstInputs first_inputs;  // of static shapes
+  FirstInputs first_inputs;  // used with ShapeMode::Static
   BufferPool pool;
   std::uint64_t steps = 0;
   bool failed = false;
-  bool common_fault = false;  // every rank throws the same
+  bool common_fault = false;  // every rank throws the same error
 };
 
-const Program& PipelineSchedule::Content::program_for(bool train) {
+const schedule::Program& PipelineSchedule::Impl::program_for(bool train) {
   if (train) return setup.program;
   if (!forward_only) forward_only = forward_program(setup);
   return *forward_only;
 }
 
-void PipelineSchedule::Content::check_static(const std::vector<StepNote>& notes, const StepBatch& batch) {
+void PipelineSchedule::Impl::check_static(const std::vector<StepNote>& notes, const StepBatch& batch) {
   if (setup.options.shapes != ShapeMode::Static || known.empty()) return;
   for (std::size_t m = 0; m < notes.front().signatures.size(); ++m) {
     for (std::size_t rank = 0; rank < notes.size(); ++rank) {
@@ -116,13 +131,13 @@ void PipelineSchedule::Content::check_static(const std::vector<StepNote>& notes,
   }
 }
 
-StepShapes PipelineSchedule::Content::shapes_of(const std::vector<StepNote>& notes, bool train) const {
+StepShapes PipelineSchedule::Impl::shapes_of(const std::vector<StepNote>& notes, bool train) const {
   StepShapes shapes;
   shapes.may_vary = setup.options.shapes == ShapeMode::Dynamic;
   const std::size_t microbatches = notes.front().signatures.size();
   for (std::size_t m = 0; m < microbatches; ++m) {
     Signature all;
-    all.add(train ? std::uint64_t{1} : std::uint64_t{0});  // without gradients, messages have another form
+    all.add(train ? std::uint64_t{1} : std::uint64_t{0});  // without gradients, message metadata differs
     for (const StepNote& note : notes) all.add(note.signatures[m]);
     shapes.signatures.push_back(all.value());
     shapes.forms_travel.push_back(shapes.may_vary || !known.knows(all.value()));
@@ -131,9 +146,9 @@ StepShapes PipelineSchedule::Content::shapes_of(const std::vector<StepNote>& not
 }
 
 template <class Input>
-StepResult PipelineSchedule::Content::run(const Input& input, bool train) {
+StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
   common_fault = false;
-  CutBatch cut = cut_batch(setup, input, train);
+  SplitBatch cut = split_batch(setup, input, train);
   const std::vector<StepNote> notes =
       exchange_notes(setup, {steps, train, cut.signatures, cut.rows, cut.row_order});
   common_fault = true;
@@ -153,7 +168,7 @@ StepResult PipelineSchedule::Content::run(const Input& input, bool train) {
     for (double& seed : cut.batch.seeds) seed = seed == 0 ? 0 : 1;
   }
 
-  const Program& program = program_for(train);
+  const schedule::Program& program = program_for(train);
   Step step(setup, program, std::move(cut.batch), shapes, known, pool, steps,
             input.return_outputs.value_or(setup.options.return_outputs));
   if (train && program.has_backward()) {
@@ -182,24 +197,25 @@ StepResult PipelineSchedule::Content::run(const Input& input, bool train) {
 }
 
 template <class Input>
-StepResult PipelineSchedule::Content::step(const Input& input) {
+StepResult PipelineSchedule::Impl::step(const Input& input) {
   if (failed) {
     throw UsageError("an earlier step of this pipeline failed", {.rank = setup.rank},
-                     "rebuild the world and make a new pipeline");
+                     "rebuild the world and construct a new pipeline");
   }
-  // Every rank knows it, so nothing has failed and nobody need be told.
+  // Every rank throws this error itself, so the pipeline stays usable and no rank needs a report.
   if (setup.program.has_backward() && !setup.has_loss) {
     throw UsageError(
-        "a step of " + setup.program.name() + " runs backward and needs a loss",
+        "a step of " + setup.program.name() + " runs a backward and needs a loss",
         {.rank = setup.rank, .stage = setup.last_stage()},
-        "give PipelineOptions::loss on the rank of the last stage; to run forward only, call eval "
-        "or make a ForwardOnly schedule");
+        "set PipelineOptions::loss on the rank of the last stage; to run forward only, call eval "
+        "or use a ForwardOnly schedule");
   }
+  common_fault = false;
   try {
     const auto run_step = [&] {
       if (!at::GradMode::is_enabled() && setup.program.has_backward()) {
-        throw UsageError("step needs gradients, and they are switched off here", {.rank = setup.rank},
-                         "call eval, or leave the no-grad scope");
+        throw UsageError("step needs gradients, but gradient mode is disabled", {.rank = setup.rank},
+                         "call eval, or call step outside of no-grad mode");
       }
       return run(input, true);
     };
@@ -213,7 +229,8 @@ StepResult PipelineSchedule::Content::step(const Input& input) {
 }
 
 template <class Input>
-StepResult PipelineSchedule::Content::eval(const Input& input) {
+StepResult PipelineSchedule::Impl::eval(const Input& input) {
+  common_fault = false;
   const auto run_eval = [&] {
     std::optional<EvalMode> mode;
     if (!input.keep_mode) mode.emplace(setup.stages);
@@ -224,11 +241,12 @@ StepResult PipelineSchedule::Content::eval(const Input& input) {
 
 PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, std::string_view name, int microbatches,
                                    PipelineOptions options)
-    : PipelineSchedule(std::move(stages), parse_schedule_kind(name), microbatches, std::move(options)) {}
+    : PipelineSchedule(std::move(stages), schedule::parse_schedule_kind(name), microbatches,
+                       std::move(options)) {}
 
 namespace {
 
-// A refusal on one rank must reach those that wait for it in the comparison of set-ups.
+// If construction fails on one rank, the error must reach the ranks that wait in compare_setups.
 template <class Make>
 auto made_together(const std::vector<PipelineStage>& stages, Make&& make) {
   return stages.empty() ? make() : telling(stages.front().group(), make);
@@ -236,24 +254,24 @@ auto made_together(const std::vector<PipelineStage>& stages, Make&& make) {
 
 }  // namespace
 
-PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, ScheduleKind kind, int microbatches,
-                                   PipelineOptions options)
-    : content_(made_together(stages, [&] {
-        Program program = program_of(kind, stages, microbatches, options);
-        return std::make_unique<Content>(make_setup(stages, std::move(program), std::move(options)));
+PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, schedule::ScheduleKind kind,
+                                   int microbatches, PipelineOptions options)
+    : impl_(made_together(stages, [&] {
+        schedule::Program program = program_of(kind, stages, microbatches, options);
+        return std::make_unique<Impl>(make_setup(stages, std::move(program), std::move(options)));
       })) {}
 
-PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, const Schedule& schedule,
+PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, const schedule::Schedule& schedule,
                                    PipelineOptions options)
-    : content_(made_together(stages, [&] {
-        Program program = program_of(schedule, stages, options);
-        return std::make_unique<Content>(make_setup(stages, std::move(program), std::move(options)));
+    : impl_(made_together(stages, [&] {
+        schedule::Program program = program_of(schedule, stages, options);
+        return std::make_unique<Impl>(make_setup(stages, std::move(program), std::move(options)));
       })) {}
 
-PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, Program program,
+PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, schedule::Program program,
                                    PipelineOptions options)
-    : content_(made_together(stages, [&] {
-        return std::make_unique<Content>(make_setup(stages, std::move(program), std::move(options)));
+    : impl_(made_together(stages, [&] {
+        return std::make_unique<Impl>(make_setup(stages, std::move(program), std::move(options)));
       })) {}
 
 PipelineSchedule::PipelineSchedule(PipelineSchedule&&) noexcept = default;
@@ -261,38 +279,38 @@ PipelineSchedule& PipelineSchedule::operator=(PipelineSchedule&&) noexcept = def
 PipelineSchedule::~PipelineSchedule() = default;
 
 StepResult PipelineSchedule::step(const StepInput& input) {
-  return content_->step(input);
+  return impl_->step(input);
 }
 StepResult PipelineSchedule::step_microbatches(const Microbatches& input) {
-  return content_->step(input);
+  return impl_->step(input);
 }
 StepResult PipelineSchedule::eval(const StepInput& input) {
-  return content_->eval(input);
+  return impl_->eval(input);
 }
 StepResult PipelineSchedule::eval_microbatches(const Microbatches& input) {
-  return content_->eval(input);
+  return impl_->eval(input);
 }
 
 void PipelineSchedule::train(bool on) {
-  for (const PipelineStage& stage : content_->setup.stages) stage.module().train(on);
+  for (const PipelineStage& stage : impl_->setup.stages) stage.module().train(on);
 }
 
 double PipelineSchedule::clip_grad_norm(double max_norm, double norm_type) {
-  return telling(content_->setup.group,
-                 [&] { return clip_over_stages(content_->setup, content_->shared, max_norm, norm_type); });
+  return telling(impl_->setup.group,
+                 [&] { return clip_over_stages(impl_->setup, impl_->shared, max_norm, norm_type); });
 }
 
-const Program& PipelineSchedule::program() const {
-  return content_->setup.program;
+const schedule::Program& PipelineSchedule::program() const {
+  return impl_->setup.program;
 }
 const std::vector<PipelineStage>& PipelineSchedule::stages() const {
-  return content_->setup.stages;
+  return impl_->setup.stages;
 }
 std::uint64_t PipelineSchedule::steps() const {
-  return content_->steps;
+  return impl_->steps;
 }
 void PipelineSchedule::set_steps(std::uint64_t steps) {
-  content_->steps = steps;
+  impl_->steps = steps;
 }
 
-}  // namespace penstock
+}  // namespace penstock::runtime

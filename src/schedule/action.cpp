@@ -1,4 +1,4 @@
-// The text form of actions: a printer and its exact inverse.
+// Formats and parses actions. The parser accepts exactly what the formatter writes.
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/schedule/action.h>
@@ -7,7 +7,7 @@
 #include <charconv>
 #include <utility>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 void append_number(std::string& text, std::int64_t number) {
@@ -20,13 +20,13 @@ bool has_microbatch(ActionKind kind) {
   return kind != ActionKind::Unshard && kind != ActionKind::Reshard && kind != ActionKind::ReduceGrad;
 }
 
-// The stage a transfer meets when its text names none.
+// The adjacent stage, which is the peer of a transfer whose text names no stage.
 int neighbour(ActionKind kind, int stage) {
   const bool later = kind == ActionKind::SendForward || kind == ActionKind::RecvBackward;
   return later ? stage + 1 : stage - 1;
 }
 
-// Longer names first where one begins with another's letters.
+// A name that is a prefix of another name must come after it.
 constexpr std::array named_kinds{
     std::pair{std::string_view("SEND_F"), ActionKind::SendForward},
     std::pair{std::string_view("SEND_B"), ActionKind::SendBackward},
@@ -45,13 +45,13 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// Reads a text from left to right; the first thing that does not fit is the problem.
+// Parses a text from left to right and stops at the first problem.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
   bool whole(Action& action) {
-    if (text_.empty()) return fail("an empty text is no action");
+    if (text_.empty()) return fail("the text is empty");
     if (!(text_[0] == '(' ? overlap(action) : plain(action))) return false;
     return at_ == text_.size() || fail("unexpected " + quote(text_.substr(at_)) + " after the action");
   }
@@ -83,8 +83,8 @@ class Reader {
       return true;
     }
     at_ = start;
-    if (padded) return fail("the number of a " + what + " has no leading zeros");
-    return fail("the number of a " + what + " is at most " + std::to_string(limit));
+    if (padded) return fail("the number of a " + what + " must not have leading zeros");
+    return fail("the number of a " + what + " must be at most " + std::to_string(limit));
   }
 
   bool kind(ActionKind& result) {
@@ -98,7 +98,7 @@ class Reader {
         "stage");
   }
 
-  // `>4` or `<1`: the other stage of a transfer that skips some.
+  // `>4` or `<1`: the peer stage of a transfer along a skip edge.
   bool peer(ActionKind what, int stage, int& other) {
     const bool send = what == ActionKind::SendForward || what == ActionKind::SendBackward;
     const bool to_later = what == ActionKind::SendForward || what == ActionKind::RecvBackward;
@@ -106,13 +106,13 @@ class Reader {
     if (!take(send ? ">" : "<")) {
       if (other >= 0 && other < max_stages) return true;
       at_ = 0;
-      return fail("stage " + std::to_string(stage) + " has no neighbour on that side");
+      return fail("stage " + std::to_string(stage) + " has no adjacent stage in that direction");
     }
     int named = 0;
     if (!number("stage", max_stages - 1, named)) return false;
     if (named == other) {
       at_ = mark;
-      return fail("stage " + std::to_string(named) + " is the neighbour and is not written");
+      return fail("stage " + std::to_string(named) + " is adjacent; leave it out");
     }
     if (to_later ? named < stage : named > stage) {
       at_ = mark + 1;
@@ -120,7 +120,7 @@ class Reader {
     }
     if (named == stage) {
       at_ = mark + 1;
-      return fail("a stage does not transfer to itself");
+      return fail("a stage cannot send to or receive from itself");
     }
     other = named;
     return true;
@@ -134,7 +134,7 @@ class Reader {
     if (has_microbatch(what)) {
       if (!number("microbatch", max_microbatches - 1, microbatch)) return false;
     } else if (at_ < text_.size() && is_digit(text_[at_])) {
-      return fail(std::string(kind_text(what)) + " is of a whole stage and takes no microbatch");
+      return fail(std::string(to_string(what)) + " applies to a stage and takes no microbatch");
     }
     const StageId id(stage);
     const MicrobatchId batch(microbatch);
@@ -191,14 +191,14 @@ class Reader {
     if (!plain(forward)) return false;
     if (forward.kind() != ActionKind::Forward) {
       at_ = mark;
-      return fail("the first part of an overlap is an F");
+      return fail("the first part of an overlap must be an F");
     }
     if (!take(";")) return fail("expected ';' between the parts of an overlap");
     mark = at_;
     if (!plain(backward)) return false;
     if (backward.kind() != ActionKind::Backward && backward.kind() != ActionKind::BackwardInput) {
       at_ = mark;
-      return fail("the second part of an overlap is a B or an I");
+      return fail("the second part of an overlap must be a B or an I");
     }
     if (!take(")")) return fail("expected ')' after the parts of an overlap");
     if (!take("OVERLAP_F_B")) return fail("expected OVERLAP_F_B after ')'");
@@ -213,7 +213,7 @@ class Reader {
 
 }  // namespace
 
-std::string_view kind_text(ActionKind kind) {
+std::string_view to_string(ActionKind kind) {
   switch (kind) {
     case ActionKind::Idle:
       return "";
@@ -256,7 +256,7 @@ void append_text(std::string& text, const Action& action) {
     return;
   }
   append_number(text, action.stage().value);
-  text += kind_text(action.kind());
+  text += to_string(action.kind());
   if (has_microbatch(action.kind())) append_number(text, action.microbatch().value);
   if (action.is_transfer() && action.peer().value != neighbour(action.kind(), action.stage().value)) {
     text += action.is_send() ? '>' : '<';
@@ -264,7 +264,7 @@ void append_text(std::string& text, const Action& action) {
   }
 }
 
-std::string to_text(const Action& action) {
+std::string to_string(const Action& action) {
   std::string text;
   append_text(text, action);
   return text;
@@ -279,11 +279,11 @@ std::optional<ActionProblem> read_action(std::string_view text, Action& action) 
 Action parse_action(std::string_view text) {
   Action action;
   if (const auto problem = read_action(text, action)) {
-    throw ParseError(
-        quote(text) + " is no action: column " + std::to_string(problem->column) + ": " + problem->reason, {},
-        "write stage, kind and microbatch, for example 2F0, 1SEND_B3 or 4UNSHARD");
+    throw ParseError(quote(text) + " is not a valid action: column " + std::to_string(problem->column) +
+                         ": " + problem->reason,
+                     {}, "write stage, kind and microbatch, for example 2F0, 1SEND_B3 or 4UNSHARD");
   }
   return action;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

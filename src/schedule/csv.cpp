@@ -1,4 +1,4 @@
-// Schedules to CSV and back.
+// Reads and writes schedules as CSV.
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/schedule/csv.h>
@@ -11,10 +11,10 @@
 #include <string_view>
 #include <utility>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
-// Far beyond any real schedule; so that junk is refused before it fills the memory.
+// Far above any real schedule. These limits reject malformed input before it exhausts memory.
 constexpr std::size_t most_row_bytes = std::size_t{8} << 20U;
 constexpr std::size_t most_rows = max_stages;
 constexpr std::size_t most_problems = 1000;
@@ -28,7 +28,7 @@ class CsvReader {
     std::string line;
     while (next_line(line)) {
       if (ranks.size() == most_rows) {
-        problem(ranks.size() + 1, 1, "more rows than there can be ranks");
+        problem(ranks.size() + 1, 1, "there are more rows than the supported number of ranks");
         break;
       }
       ranks.push_back(row(line, ranks.size() + 1));
@@ -46,7 +46,7 @@ class CsvReader {
                          std::move(message)});
   }
 
-  // A line without its end, cut where it grows beyond all reason; false at the end of the file.
+  // Reads a line without its line break, truncated to most_row_bytes. False at the end of the file.
   bool next_line(std::string& line) {
     line.clear();
     too_long_ = false;
@@ -68,7 +68,7 @@ class CsvReader {
   ActionList row(std::string_view line, std::size_t number) {
     ActionList list;
     if (too_long_) {
-      problem(number, 1, "the row is longer than " + bytes_text(most_row_bytes));
+      problem(number, 1, "the row is longer than " + format_bytes(most_row_bytes));
       return list;
     }
     if (line.empty()) return list;
@@ -86,9 +86,9 @@ class CsvReader {
     Action action;
     if (text.empty()) return action;
     if (const auto found = read_action(text, action)) {
-      problem(
-          row, column,
-          quote(text) + " is no action: character " + std::to_string(found->column) + ": " + found->reason);
+      problem(row, column,
+              quote(text) + " is not a valid action: character " + std::to_string(found->column) + ": " +
+                  found->reason);
       return {};
     }
     return action;
@@ -100,7 +100,7 @@ class CsvReader {
   bool too_long_ = false;
 };
 
-// Stages, ranks, microbatches and skip edges as the actions show them.
+// Infers stages, ranks, microbatches and skip edges from the actions.
 class Inference {
  public:
   explicit Inference(const std::vector<ActionList>& ranks) {
@@ -159,7 +159,7 @@ void append_row(std::string& text, const ActionList& list) {
   text += '\n';
 }
 
-// Not through a string stream: where memory runs out, a stream drops text and does not throw.
+// Does not use a string stream, which drops text instead of throwing if memory runs out.
 std::string csv_text(const std::vector<ActionList>& ranks) {
   std::string text;
   for (const ActionList& list : ranks) append_row(text, list);
@@ -199,9 +199,9 @@ Draft ScheduleFile::draft() const {
 }
 
 Verdict ScheduleFile::validate(ValidateOptions options) const {
-  options.places = Places::RowAndColumn;
-  if (form == Form::Lowered) return penstock::validate(draft(), options);
-  return penstock::validate(schedule(), wiring, options);
+  options.places = LocationStyle::RowAndColumn;
+  if (form == ProgramLevel::Lowered) return penstock::schedule::validate(draft(), options);
+  return penstock::schedule::validate(schedule(), wiring, options);
 }
 
 ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions& options) {
@@ -213,16 +213,16 @@ ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions&
   if (inference.stage_to_rank.empty() && problems.size() == before) {
     problems.push_back({Severity::Error, "", "the file has no actions"});
   }
-  file.form = inference.lowered ? Form::Lowered : Form::Compute;
+  file.form = inference.lowered ? ProgramLevel::Lowered : ProgramLevel::Compute;
   file.microbatches = options.microbatches.value_or(inference.microbatches);
-  // A field that could not be read may be all that a stage had: then its absence is no news.
+  // An unreadable field may have been the only one of its stage, so the stage is not reported as missing.
   Diagnostics ignored;
   file.placement =
       place(inference.stage_to_rank, file.ranks.size(), problems.size() == before ? problems : ignored);
   for (const StageEdge& edge : options.skips) inference.skips.insert(edge);
   const auto beyond = [&](const StageEdge& edge) { return edge.to.value >= file.placement.stages(); };
   if (std::any_of(inference.skips.begin(), inference.skips.end(), beyond)) {
-    problems.push_back({Severity::Error, "", "a transfer or skip edge leads to a stage that no rank has"});
+    problems.push_back({Severity::Error, "", "a transfer or skip edge refers to a stage that no rank runs"});
     std::erase_if(inference.skips, beyond);
   }
   file.wiring = Wiring(file.placement.stages(), {inference.skips.begin(), inference.skips.end()});
@@ -232,7 +232,7 @@ ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions&
 ScheduleFile read_csv(std::istream& in, const CsvOptions& options) {
   Diagnostics problems;
   ScheduleFile file = read_csv(in, problems, options);
-  if (has_errors(problems)) throw ParseError("this is no schedule:\n" + to_text(problems));
+  if (has_errors(problems)) throw ParseError("not a valid schedule:\n" + to_string(problems));
   return file;
 }
 
@@ -244,12 +244,12 @@ ScheduleFile read_csv(const std::filesystem::path& file, const CsvOptions& optio
                      (std::filesystem::exists(status) ? " is not a regular file" : " does not exist"));
   }
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw UsageError(quote(file.string()) + " cannot be read");
+  if (!in) throw UsageError(quote(file.string()) + " cannot be opened for reading");
   Diagnostics problems;
   ScheduleFile table = read_csv(in, problems, options);
   if (has_errors(problems))
-    throw ParseError(quote(file.string()) + " is not a valid schedule:\n" + to_text(problems));
+    throw ParseError(quote(file.string()) + " is not a valid schedule:\n" + to_string(problems));
   return table;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,7 +1,7 @@
-// The dependency rule as lists.
+// The dependency rule as vectors.
 #include <penstock/schedule/dependencies.h>
 
-namespace penstock {
+namespace penstock::schedule {
 
 std::vector<Fact> dependencies(const Action& action, const Topology& topology) {
   std::vector<Fact> facts;
@@ -15,4 +15,4 @@ std::vector<Fact> yields(const Action& action, const Topology& topology) {
   return facts;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

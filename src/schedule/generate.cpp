@@ -1,4 +1,4 @@
-// The list of schedules, look-up by name, the checks of counts, and the way to each generator.
+// The list of schedules, lookup by name, checks of counts, and dispatch to the generators.
 #include "schedule/generators/align.h"
 #include "schedule/generators/generators.h"
 
@@ -6,82 +6,60 @@
 #include <penstock/base/text.h>
 #include <penstock/schedule/generate.h>
 
-#include <algorithm>
 #include <array>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 using enum PlacementStyle;
-using K = ScheduleKind;
+using generators::PerRank;
+using generators::WholeTable;
 
-// kind, name, summary, placement, default stages a rank, only stages a rank, I and W, backward, local
+//! Exactly one of the two is set.
+struct Generator {
+  PerRank* per_rank = nullptr;
+  WholeTable* whole_table = nullptr;
+
+  constexpr Generator(PerRank* function) : per_rank(function) {}        // NOLINT: a row names a function
+  constexpr Generator(WholeTable* function) : whole_table(function) {}  // NOLINT: a row names a function
+};
+
 constexpr std::array infos{
-    ScheduleInfo{K::GPipe, "GPipe", "all forwards, then all backwards", Loop, 1, 1, false, true, true},
-    ScheduleInfo{K::OneFOneB, "1F1B", "one forward, one backward in turn", Loop, 1, 1, false, true, true},
-    ScheduleInfo{K::Interleaved1F1B, "Interleaved1F1B", "1F1B over several stages a rank, depth first", Loop,
-                 1, std::nullopt, false, true, true},
-    ScheduleInfo{K::LoopedBFS, "LoopedBFS", "all microbatches through a stage before the next, breadth first",
-                 Loop, 1, std::nullopt, false, true, true},
-    ScheduleInfo{K::InterleavedZeroBubble, "InterleavedZeroBubble", "Interleaved1F1B with the backward split",
-                 Loop, 1, std::nullopt, true, true, false},
-    ScheduleInfo{K::ZBVZeroBubble, "ZBVZeroBubble", "two stages a rank in a V, no bubble at equal costs", V,
-                 2, 2, true, true, true},
-    ScheduleInfo{K::DualPipeV, "DualPipeV", "two stages a rank in a V, forwards overlap backwards", V, 2, 2,
-                 true, true, true},
-    ScheduleInfo{K::ForwardOnly, "ForwardOnly", "forwards only, for evaluation", Loop, 1, std::nullopt, false,
-                 false, true},
-    ScheduleInfo{K::ZB1P, "ZB1P", "split backward, 1F1B's memory, a third of its bubble", Loop, 1, 1, true,
-                 true, true},
-    ScheduleInfo{K::ZB2P, "ZB2P", "split backward, twice 1F1B's memory, no bubble at equal costs", Loop, 1, 1,
-                 true, true, true},
-    ScheduleInfo{K::VHalf, "V-Half", "two stages a rank in a V, about half of 1F1B's memory", V, 2, 2, true,
-                 true, false},
-    ScheduleInfo{K::VMin, "V-Min", "two stages a rank in a V, about a third of 1F1B's memory", V, 2, 2, true,
-                 true, false},
+#define PENSTOCK_SCHEDULE(kind, schedule, generator, scope, name, summary, placement, stages, only, splits, \
+                          backward)                                                                         \
+  ScheduleInfo{ScheduleKind::kind,                                                                          \
+               name,                                                                                        \
+               summary,                                                                                     \
+               placement,                                                                                   \
+               stages,                                                                                      \
+               only,                                                                                        \
+               splits,                                                                                      \
+               backward,                                                                                    \
+               Generator(generators::generator).per_rank != nullptr},
+#include <penstock/schedule/schedules.def>
+};
+
+constexpr std::array functions{
+#define PENSTOCK_SCHEDULE(kind, schedule, generator, ...) Generator(generators::generator),
+#include <penstock/schedule/schedules.def>
 };
 
 void check_count(const ScheduleInfo& info, const char* what, int count, int least, int most) {
   if (count >= least && count <= most) return;
-  throw UsageError(std::string(info.name) + " cannot have " + std::to_string(count) + " " + what, {},
+  throw UsageError(std::string(info.name) + " does not support " + std::to_string(count) + " " + what, {},
                    "use " + std::to_string(count < least ? least : most));
 }
 
-ActionList local_rank(ScheduleKind kind, const ScheduleShape& shape, int rank) {
-  switch (kind) {
-    case K::GPipe:
-      return generators::gpipe(shape, rank);
-    case K::OneFOneB:
-      return generators::one_f_one_b(shape, rank);
-    case K::Interleaved1F1B:
-      return generators::interleaved_1f1b(shape, rank);
-    case K::LoopedBFS:
-      return generators::looped_bfs(shape, rank);
-    case K::ZBVZeroBubble:
-      return generators::zbv(shape, rank);
-    case K::DualPipeV:
-      return generators::dual_pipe_v(shape, rank);
-    case K::ForwardOnly:
-      return generators::forward_only(shape, rank);
-    case K::ZB1P:
-      return generators::zb1p(shape, rank);
-    case K::ZB2P:
-      return generators::zb2p(shape, rank);
-    case K::InterleavedZeroBubble:
-    case K::VHalf:
-    case K::VMin:
-      break;
-  }
-  return {};
+const Generator& generator_of(ScheduleKind kind) {
+  return functions[static_cast<std::size_t>(kind)];
 }
 
 std::vector<ActionList> all_ranks(ScheduleKind kind, const ScheduleShape& shape) {
-  if (kind == K::InterleavedZeroBubble) return generators::interleaved_zero_bubble(shape);
-  if (kind == K::VHalf) return generators::v_half(shape);
-  if (kind == K::VMin) return generators::v_min(shape);
+  const Generator& generator = generator_of(kind);
+  if (generator.whole_table != nullptr) return generator.whole_table(shape);
   std::vector<ActionList> lists;
   lists.reserve(static_cast<std::size_t>(shape.ranks));
-  for (int rank = 0; rank < shape.ranks; ++rank) lists.push_back(local_rank(kind, shape, rank));
+  for (int rank = 0; rank < shape.ranks; ++rank) lists.push_back(generator.per_rank(shape, rank));
   return lists;
 }
 
@@ -92,11 +70,10 @@ std::span<const ScheduleInfo> schedule_infos() {
 }
 
 const ScheduleInfo& info_of(ScheduleKind kind) {
-  return *std::find_if(infos.begin(), infos.end(),
-                       [&](const ScheduleInfo& info) { return info.kind == kind; });
+  return infos[static_cast<std::size_t>(kind)];
 }
 
-std::string_view schedule_name(ScheduleKind kind) {
+std::string_view to_string(ScheduleKind kind) {
   return info_of(kind).name;
 }
 
@@ -112,10 +89,10 @@ ScheduleKind parse_schedule_kind(std::string_view name) {
     if (to_lower(info.name) == to_lower(name)) return info.kind;
   }
   const std::vector<std::string> names = schedule_names();
-  const std::string near = nearest(name, names);
+  const std::string near = nearest_name(name, names);
   throw UsageError(
-      "unknown schedule " + quote(name) + "; known are " + join(names, ", "), {},
-      near.empty() ? "use one of the known names; case does not count" : "did you mean " + near + "?");
+      "unknown schedule " + quote(name) + "; known schedules: " + join(names, ", "), {},
+      near.empty() ? "use one of the known names (case-insensitive)" : "did you mean " + near + "?");
 }
 
 void check_shape(ScheduleKind kind, const ScheduleShape& shape) {
@@ -123,16 +100,16 @@ void check_shape(ScheduleKind kind, const ScheduleShape& shape) {
   check_count(info, "ranks", shape.ranks, 1, max_stages);
   if (info.only_stages_per_rank && shape.stages_per_rank != *info.only_stages_per_rank) {
     const std::string only = std::to_string(*info.only_stages_per_rank);
-    throw UsageError(std::string(info.name) + " has exactly " + only + (only == "1" ? " stage" : " stages") +
-                         " a rank, not " + std::to_string(shape.stages_per_rank),
-                     {},
-                     "use " + only + (only == "1" ? ", or Interleaved1F1B for several stages a rank" : ""));
+    throw UsageError(
+        std::string(info.name) + " requires exactly " + only + (only == "1" ? " stage" : " stages") +
+            " per rank, not " + std::to_string(shape.stages_per_rank),
+        {}, "use " + only + (only == "1" ? ", or Interleaved1F1B for several stages per rank" : ""));
   }
-  check_count(info, "stages a rank", shape.stages_per_rank, 1, max_stages / shape.ranks);
+  check_count(info, "stages per rank", shape.stages_per_rank, 1, max_stages / shape.ranks);
   check_count(info, "microbatches", shape.microbatches, 1, max_microbatches);
   if (kind == ScheduleKind::DualPipeV && shape.microbatches < shape.stages()) {
-    throw UsageError("DualPipeV needs at least as many microbatches as stages, and has " +
-                         std::to_string(shape.microbatches) + " for " + std::to_string(shape.stages()),
+    throw UsageError("DualPipeV needs at least as many microbatches as stages; microbatches: " +
+                         std::to_string(shape.microbatches) + ", stages: " + std::to_string(shape.stages()),
                      {}, "use " + std::to_string(shape.stages()) + " microbatches");
   }
 }
@@ -151,9 +128,10 @@ Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
 ActionList make_rank_schedule(ScheduleKind kind, const ScheduleShape& shape, Rank rank) {
   check_shape(kind, shape);
   if (rank.value < 0 || rank.value >= shape.ranks) {
-    throw UsageError("there is no rank " + std::to_string(rank.value) + " of " + std::to_string(shape.ranks));
+    throw UsageError("invalid rank " + std::to_string(rank.value) +
+                     "; number of ranks: " + std::to_string(shape.ranks));
   }
-  if (info_of(kind).local) return local_rank(kind, shape, rank.value);
+  if (PerRank* const per_rank = generator_of(kind).per_rank) return per_rank(shape, rank.value);
   return std::move(all_ranks(kind, shape)[static_cast<std::size_t>(rank.value)]);
 }
 
@@ -167,4 +145,4 @@ Schedule with_idle_slots(const Schedule& schedule, const std::vector<StageEdge>&
   return aligned;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,4 +1,4 @@
-// The passes by name, and the order in which lowering runs them.
+// The list of passes, and the order in which lowering runs them.
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/schedule/lower.h>
@@ -8,15 +8,15 @@
 #include <string>
 #include <utility>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 constexpr std::array all_passes{
-    Pass{"merge-backward", "an I with its W right after it becomes a B", merge_backward},
-    Pass{"unshard", "unshard stages ahead of their use, reshard them after", add_unshard},
+    Pass{"merge-backward", "merge an I and the W right after it into a B", merge_backward},
+    Pass{"unshard", "unshard stages before their use, reshard them afterwards", add_unshard},
     Pass{"reduce-grad", "reduce a stage's gradients after its last backward", add_reduce_grad},
-    Pass{"send-recv", "a send and a receive for every value that goes to another rank", add_send_recv},
-    Pass{"defer-receives", "receive as late as the use and the pair's order allow", defer_receives},
+    Pass{"send-recv", "insert a send and a receive for every value used on another rank", add_send_recv},
+    Pass{"defer-receives", "post receives as late as their use and the transfer order allow", defer_receives},
     Pass{"reorder", "move transfers so that every send mode is safe", reorder},
 };
 
@@ -32,7 +32,7 @@ Draft run_pass(std::string_view name, Draft draft, const LowerOptions& options) 
     if (pass.name == name) return pass.run(std::move(draft), options);
     names.emplace_back(pass.name);
   }
-  throw UsageError("unknown pass " + quote(name) + "; known are " + join(names, ", "));
+  throw UsageError("unknown pass " + quote(name) + "; known passes: " + join(names, ", "));
 }
 
 Draft lower(const Schedule& schedule, const LowerOptions& options) {
@@ -46,14 +46,13 @@ Draft lower(const Schedule& schedule, const LowerOptions& options) {
 }
 
 Program make_program(const Schedule& schedule, SendMode mode, const LowerOptions& options) {
-  // Lowering works on sound tables only; what is wrong with this one is better said of the table than of its
-  // lists.
+  // Lowering requires a valid table, and findings about the table are clearer than findings about the lists.
   const Verdict verdict = validate(schedule, Wiring(schedule.stages(), options.skips));
   if (!verdict.valid()) {
     throw ScheduleError("the schedule " + (schedule.name.empty() ? "" : schedule.name + " ") +
-                        "is not valid:\n" + to_text(verdict.findings));
+                        "is not valid:\n" + to_string(verdict.findings));
   }
   return Program::prove(lower(schedule, options), mode);
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

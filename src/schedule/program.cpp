@@ -1,4 +1,4 @@
-// Send modes, drafts, and the only way to a program.
+// Send modes, drafts and programs.
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/schedule/program.h>
@@ -6,9 +6,9 @@
 
 #include <utility>
 
-namespace penstock {
+namespace penstock::schedule {
 
-std::string_view send_mode_name(SendMode mode) {
+std::string_view to_string(SendMode mode) {
   switch (mode) {
     case SendMode::Buffered:
       return "buffered";
@@ -22,7 +22,7 @@ std::string_view send_mode_name(SendMode mode) {
 
 SendMode parse_send_mode(std::string_view name) {
   for (const SendMode mode : {SendMode::Buffered, SendMode::Ordered, SendMode::Blocking}) {
-    if (send_mode_name(mode) == name) return mode;
+    if (to_string(mode) == name) return mode;
   }
   throw UsageError("unknown send mode " + quote(name), {}, "use buffered, ordered or blocking");
 }
@@ -58,16 +58,16 @@ Schedule compute_only(const Draft& draft) {
 Program::Program(Draft draft, SendMode mode, std::vector<int> peak_in_flight)
     : draft_(std::move(draft)),
       mode_(mode),
-      has_backward_(penstock::has_backward(draft_.ranks)),
+      has_backward_(penstock::schedule::has_backward(draft_.ranks)),
       peak_in_flight_(std::move(peak_in_flight)) {}
 
 Program Program::prove(Draft draft, SendMode mode) {
   Verdict verdict = validate(draft, {.mode = mode});
   if (!verdict.safe(mode)) {
-    throw ScheduleError("the program " + (draft.name.empty() ? "" : draft.name + " ") + "may not run with " +
-                        std::string(send_mode_name(mode)) + " sends:\n" + to_text(verdict.all(mode)));
+    throw ScheduleError("the program " + (draft.name.empty() ? "" : draft.name + " ") + "is not safe with " +
+                        std::string(to_string(mode)) + " sends:\n" + to_string(verdict.all(mode)));
   }
   return {std::move(draft), mode, std::move(verdict.peak_in_flight)};
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

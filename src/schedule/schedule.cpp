@@ -1,9 +1,9 @@
-// Counting over lists of actions.
+// Counts over lists of actions.
 #include <penstock/schedule/schedule.h>
 
 #include <algorithm>
 
-namespace penstock {
+namespace penstock::schedule {
 
 std::size_t slot_count(const std::vector<ActionList>& ranks) {
   std::size_t most = 0;
@@ -28,4 +28,4 @@ bool has_backward(const std::vector<ActionList>& ranks) {
                      [&](const ActionList& list) { return std::any_of(list.begin(), list.end(), backward); });
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

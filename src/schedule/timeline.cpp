@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace penstock {
+namespace penstock::schedule {
 
 double Timeline::makespan() const {
   double end = 0;
@@ -13,4 +13,4 @@ double Timeline::makespan() const {
   return end;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

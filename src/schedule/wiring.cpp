@@ -1,22 +1,23 @@
-// Builds the edges between stages and their index by stage.
+// Builds the edges between stages and indexes them by stage.
 #include <penstock/base/error.h>
 #include <penstock/schedule/wiring.h>
 
 #include <algorithm>
 #include <string>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 void check(const StageEdge& edge, int stages) {
   const std::string text =
       "the skip edge " + std::to_string(edge.from.value) + " -> " + std::to_string(edge.to.value);
   if (edge.from.value < 0 || edge.to.value >= stages) {
-    throw UsageError(text + " leaves the " + std::to_string(stages) + " stages");
+    throw UsageError(text + " is not within the " + std::to_string(stages) + " stages");
   }
   if (edge.from >= edge.to) throw UsageError(text + " does not lead to a later stage");
   if (edge.to.value == edge.from.value + 1) {
-    throw UsageError(text + " joins neighbours", {}, "leave it out: each stage feeds the next anyway");
+    throw UsageError(text + " connects adjacent stages", {},
+                     "leave it out: each stage always feeds the next one");
   }
 }
 
@@ -64,4 +65,4 @@ int Wiring::find(StageId from, StageId to) const {
   return -1;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,7 +1,7 @@
-// The calls of distributed tensors.
-#include "tensor/autograd.h"
-#include "tensor/move.h"
-#include "tensor/random.h"
+// Public functions on distributed tensors.
+#include "tensor/dispatch/autograd.h"
+#include "tensor/layout/redistribute.h"
+#include "tensor/rules/random_draws.h"
 
 #include <penstock/base/error.h>
 #include <penstock/tensor/dtensor.h>
@@ -13,14 +13,14 @@
 
 #include <sstream>
 
-namespace penstock {
+namespace penstock::tensor {
 namespace {
 
 DTensorImpl& required(const at::Tensor& tensor, const char* call) {
   DTensorImpl* const impl = tensor.defined() ? impl_of(tensor) : nullptr;
   if (impl) return *impl;
   throw UsageError(std::string(call) + " needs a distributed tensor", {},
-                   "make one with distribute_tensor or from_local");
+                   "create one with distribute_tensor or from_local");
 }
 
 void check_sizes(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements,
@@ -28,10 +28,11 @@ void check_sizes(const at::Tensor& local, c10::IntArrayRef sizes, const Placemen
   const Sizes want = local_sizes(sizes, placements, mesh);
   if (c10::IntArrayRef(want) == local.sizes()) return;
   std::ostringstream text;
-  text << "the part of this rank has sizes " << local.sizes() << " where a tensor of " << sizes
-       << " with placements " << penstock::text(placements) << " has " << c10::IntArrayRef(want);
+  text << "the local shard has sizes " << local.sizes() << ", but a tensor of " << sizes
+       << " with placements " << penstock::tensor::to_string(placements) << " needs "
+       << c10::IntArrayRef(want);
   throw ShapeError(text.str(), {},
-                   "shards are cut as torch.chunk does; give the global sizes where they are uneven");
+                   "shards are split as by torch.chunk; pass the global sizes if they are uneven");
 }
 
 at::Tensor constructed(c10::IntArrayRef sizes, const DeviceMesh& mesh, const Placements& placements,
@@ -50,18 +51,19 @@ at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Pl
                              bool broadcast) {
   const MeshPtr& state = mesh.state();
   if (impl_of(whole)) {
-    throw UsageError("distribute_tensor got a tensor that is distributed already", {}, "call redistribute");
+    throw UsageError("distribute_tensor got a tensor that is already distributed", {}, "call redistribute");
   }
   const Placements to = checked(std::move(placements), whole.dim(), *state);
   const c10::AutoGradMode off(false);
   at::Tensor source = whole.detach().resolve_conj().resolve_neg().contiguous();
-  if (broadcast && !source.is_meta()) {  // what has no elements has none to send
+  if (broadcast && !source.is_meta()) {  // meta tensors have no elements to send
     source = source.clone();
     for (std::size_t axis = 0; axis < state->groups.size(); ++axis) {
       if (state->shape[axis] > 1) state->groups[axis].broadcast(source, 0);
     }
   }
-  Part part = move(Part{source, nullptr}, whole.sizes(), state, Placements(to.size(), Replicate()), to);
+  LocalShard part =
+      move(LocalShard{source, nullptr}, whole.sizes(), state, Placements(to.size(), value::Replicate()), to);
   at::Tensor result = wrap(part.get(), state, to, whole.sizes());
   result.set_requires_grad(whole.requires_grad());
   return result;
@@ -82,7 +84,7 @@ at::Tensor distribute_parameter(const at::Tensor& whole, const DeviceMesh& mesh,
 
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements,
                       std::optional<std::vector<std::int64_t>> sizes) {
-  if (impl_of(local)) throw UsageError("from_local got a tensor that is distributed already");
+  if (impl_of(local)) throw UsageError("from_local got a tensor that is already distributed");
   const Placements at = checked(std::move(placements), local.dim(), *mesh.state());
   if (sizes) {
     check_sizes(local, *sizes, at, *mesh.state());
@@ -104,14 +106,14 @@ at::Tensor to_local(const at::Tensor& tensor, std::optional<Placements> grad_pla
 
 at::Tensor full_tensor(const at::Tensor& tensor) {
   const DTensorImpl& impl = required(tensor, "full_tensor");
-  const Placements whole(impl.placements().size(), Replicate());
+  const Placements whole(impl.placements().size(), value::Replicate());
   return distributed_to_local(redistributed(tensor, whole, false), whole);
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, Placements placements) {
   const DTensorImpl& impl = required(tensor, "redistribute");
   const Placements to = checked(std::move(placements), tensor.dim(), impl.mesh());
-  // Nothing moves forward; a gradient that is still a partial sum is to be reduced all the same.
+  // The forward does nothing, but the backward must reduce a partial gradient.
   if (to == impl.placements() && needs_gradient(tensor)) return with_gradient_placed(tensor.detach(), tensor);
   return redistributed(tensor, to, false);
 }
@@ -129,11 +131,12 @@ const at::Tensor& local_of(const at::Tensor& tensor) {
   return required(tensor, "local_of").local();
 }
 
-std::string describe(const at::Tensor& tensor) {
+std::string to_string(const at::Tensor& tensor) {
   const DTensorImpl& impl = required(tensor, "describe");
   std::ostringstream text;
   text << "DTensor(" << tensor.sizes() << ", " << c10::toString(tensor.scalar_type()) << ", "
-       << DeviceMesh(impl.mesh_ptr()).text() << ", " << penstock::text(impl.placements()) << ")\n"
+       << DeviceMesh(impl.mesh_ptr()).text() << ", " << penstock::tensor::to_string(impl.placements())
+       << ")\n"
        << impl.local();
   return text.str();
 }
@@ -143,8 +146,8 @@ at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMe
   return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
     local.fill_(value);
     for (std::size_t axis = 0; axis < at.size(); ++axis) {
-      // The first rank's contribution is the value.
-      const bool sum = at[axis].is_partial() && at[axis].reduce() == ReduceOp::Sum;
+      // The contribution of the first rank is the value.
+      const bool sum = at[axis].is_partial() && at[axis].reduce() == comm::ReduceOp::Sum;
       if (sum && mesh.state()->coordinate[axis] != 0) local.zero_();
     }
   });
@@ -174,4 +177,4 @@ at::Tensor distributed_randn(c10::IntArrayRef sizes, const DeviceMesh& mesh, Pla
   });
 }
 
-}  // namespace penstock
+}  // namespace penstock::tensor

@@ -1,4 +1,4 @@
-// Sums of powers over ranks.
+// Norms of gradients, reduced over ranks.
 #include <penstock/base/error.h>
 #include <penstock/tensor/grad_norm.h>
 
@@ -9,45 +9,45 @@
 #include <algorithm>
 #include <cmath>
 
-namespace penstock {
+namespace penstock::tensor {
 
-std::vector<Group> spread_over(const DeviceMesh& mesh, const Placements& placements) {
-  std::vector<Group> groups;
+std::vector<comm::Group> sharding_groups(const DeviceMesh& mesh, const Placements& placements) {
+  std::vector<comm::Group> groups;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
-    const Group& group = mesh.group(static_cast<int>(axis));
+    const comm::Group& group = mesh.group(static_cast<int>(axis));
     if (placements[axis].is_shard() && group.size() > 1) groups.push_back(group);
   }
   return groups;
 }
 
 GradNorm::GradNorm(double order) : order_(order) {
-  if (!(order > 0)) throw UsageError("the order of a norm must be positive");
+  if (!(order > 0)) throw UsageError("the order of the norm must be positive");
 }
 
 void GradNorm::add(const at::Tensor& parameter) {
   const at::Tensor& grad = parameter.grad();
   if (!is_dtensor(parameter)) {
-    // A plain parameter's gradient may be distributed: of operators that gave its parts.
+    // The gradient of a plain parameter is distributed if operators computed it from distributed tensors.
     if (!is_dtensor(grad)) return add(grad, {});
     return add(local_of(redistribute(grad, Placements(placements_of(grad).size()))), {});
   }
   if (grad.defined() && !is_dtensor(grad)) return add(grad, {});
   const Placements& placements = placements_of(parameter);
   add(grad.defined() ? local_of(redistribute(grad, placements)) : grad,
-      spread_over(mesh_of(parameter), placements));
+      sharding_groups(mesh_of(parameter), placements));
 }
 
-void GradNorm::add(const at::Tensor& grad, const std::vector<Group>& groups) {
+void GradNorm::add(const at::Tensor& grad, const std::vector<comm::Group>& groups) {
   const auto same = [&](const Part& part) {
     return std::equal(part.groups.begin(), part.groups.end(), groups.begin(), groups.end(),
-                      [](const Group& a, const Group& b) { return a.state() == b.state(); });
+                      [](const comm::Group& a, const comm::Group& b) { return a.state() == b.state(); });
   };
   auto part = std::find_if(parts_.begin(), parts_.end(), same);
   if (part == parts_.end()) part = parts_.insert(part, {groups});
   if (!grad.defined() || grad.numel() == 0) return;
   const at::NoGradGuard no_grad;
   const double norm = at::linalg_vector_norm(grad, order_, std::nullopt, false, at::kDouble).item<double>();
-  // A maximum that keeps what is not a number.
+  // A maximum that propagates NaN.
   part->sum = !largest() ? part->sum + std::pow(norm, order_) : (norm <= part->sum ? part->sum : norm);
 }
 
@@ -55,7 +55,8 @@ double GradNorm::reduce() const {
   double all = 0;
   for (const Part& part : parts_) {
     const at::Tensor sum = at::full({1}, part.sum, at::kDouble);
-    for (const Group& group : part.groups) group.all_reduce(sum, largest() ? ReduceOp::Max : ReduceOp::Sum);
+    for (const comm::Group& group : part.groups)
+      group.all_reduce(sum, largest() ? comm::ReduceOp::Max : comm::ReduceOp::Sum);
     const double value = sum.item<double>();
     all = !largest() ? all + value : (value <= all ? all : value);
   }
@@ -71,8 +72,8 @@ double GradNorm::norm_of(double sum) const {
 }
 
 double clip_scale(double norm, double max_norm) {
-  if (!(max_norm > 0)) throw UsageError("the norm to clip to must be positive");
-  const double scale = max_norm / (norm + 1e-6);  // the reference's guard against 0
+  if (!(max_norm > 0)) throw UsageError("max_norm must be positive");
+  const double scale = max_norm / (norm + 1e-6);  // 1e-6 as in torch.nn.utils.clip_grad_norm_
   return scale < 1 || std::isnan(scale) ? scale : 1;
 }
 
@@ -89,4 +90,4 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
   return total;
 }
 
-}  // namespace penstock
+}  // namespace penstock::tensor

@@ -1,5 +1,5 @@
-// What no run can be asked for.
-#include "train/assembly.h"
+// Validates the options of a run.
+#include "train/model/assembly.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -46,19 +46,19 @@ void check(const RunOptions& options) {
   not_negative(options.optimizer.momentum, "momentum");
   const std::int64_t parts = parallel.dp * options.accumulate;
   if (options.batch % parts != 0)
-    throw UsageError("a batch of " + std::to_string(options.batch) + " cannot be shared evenly by " +
+    throw UsageError("a batch of " + std::to_string(options.batch) + " cannot be split evenly over " +
                          std::to_string(parallel.dp) + " replicas x " + std::to_string(options.accumulate) +
                          " accumulated parts",
                      {}, "make batch a multiple of " + std::to_string(parts));
   if (options.batch / parts < parallel.microbatches)
     throw UsageError("a batch of " + std::to_string(options.batch / parts) + " examples" +
-                         (parts > 1 ? " for each replica and part" : "") + " has too few for " +
+                         (parts > 1 ? " per replica and part" : "") + " is too small for " +
                          std::to_string(parallel.microbatches) + " microbatches",
                      {}, "use a larger batch, or fewer microbatches");
   if (parallel.sharding == Sharding::Full && parallel.dp == 1)
-    throw UsageError("full sharding shares parameters among replicas, and there is only one", {},
+    throw UsageError("full sharding distributes parameters over replicas, but there is only one", {},
                      "use 2 or more data-parallel ranks (dp), or no sharding");
-  // Throws where the schedule is unknown, cannot train, or is not defined for these counts.
+  // Throws if the schedule is unknown, cannot train, or does not support these counts.
   if (to_lower(parallel.schedule) != "auto") checked_shape(parallel, parallel.schedule);
 }
 

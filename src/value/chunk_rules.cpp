@@ -1,4 +1,4 @@
-// Chunk specs: their text, how they are laid over a tree, and the registry of users' splitters.
+// Chunk specs: their text, their application to a tree, and the registry of custom splitters.
 #include "value/chunk_rules.h"
 
 #include <penstock/base/error.h>
@@ -10,7 +10,7 @@
 #include <mutex>
 #include <unordered_map>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using c10::IValue;
@@ -18,8 +18,7 @@ using Kind = Structure::Kind;
 
 struct Splitters {
   std::mutex mutex;
-  std::unordered_map<std::type_index, Splitter>
-      splitters;  // values never move, so pointers to them stay good
+  std::unordered_map<std::type_index, Splitter> splitters;  // node-based: pointers to values stay valid
 };
 
 Splitters& all_splitters() {
@@ -56,7 +55,7 @@ class Layer {
   }
 
  private:
-  // A rule for a whole subtree cuts what can be cut in it; a rule for one leaf means that leaf.
+  // A rule for a subtree splits the leaves that can be split; a rule for one leaf must apply to it.
   void spread(std::size_t count, const LeafRule& rule, bool lenient) {
     for (std::size_t i = 0; i < count; ++i) {
       const IValue& leaf = tree_.leaves[rules_.size()];
@@ -65,8 +64,8 @@ class Layer {
       } else if (lenient) {
         rules_.emplace_back(Replicate{});
       } else {
-        fail("a value of kind " + kind_text(leaf) + (leaf.isTensor() ? " without dims" : "") +
-                 " cannot be cut",
+        fail("a value of kind " + kind_name(leaf) + (leaf.isTensor() ? " without dims" : "") +
+                 " cannot be split",
              "use Replicate");
       }
     }
@@ -100,7 +99,7 @@ class Layer {
 
   [[noreturn]] void misfit(const Structure& node, const ChunkSpec& spec) const {
     fail("the chunk spec " + spec.text() + " does not fit " + node.text(),
-         "give one spec for each item, or one for all of them");
+         "use one spec per item, or one for all items");
   }
 
   [[noreturn]] void fail(const std::string& message, const std::string& hint) const {
@@ -164,4 +163,4 @@ const Splitter* find_splitter(const IValue& value) {
   return found == all_splitters().splitters.end() ? nullptr : &found->second;
 }
 
-}  // namespace penstock
+}  // namespace penstock::value

@@ -1,9 +1,9 @@
-// The registered functions.
+// The registered functions for distributed tensors.
 #include "value/distributed_values.h"
 
 #include <atomic>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 std::atomic<const DistributedValues*> registered{nullptr};
@@ -20,4 +20,4 @@ const DistributedValues* distributed_values(const at::Tensor& tensor) {
   return values != nullptr && tensor.defined() && values->is(tensor) ? values : nullptr;
 }
 
-}  // namespace penstock
+}  // namespace penstock::value

@@ -1,5 +1,5 @@
-// What splitting, merging and metadata ask of distributed tensors. The module that makes them is above this
-// one: it registers these functions with its first mesh.
+// The operations on distributed tensors that splitting, merging and metadata need. The module that defines
+// distributed tensors depends on this one, so it registers these functions with its first mesh.
 #pragma once
 
 #include <penstock/base/error.h>
@@ -10,19 +10,19 @@
 #include <cstdint>
 #include <vector>
 
-namespace penstock {
+namespace penstock::value {
 
 struct DistributedValues {
   bool (*is)(const at::Tensor& tensor);
   DistributedMeta (*meta)(const at::Tensor& tensor);
-  //! The global rows of each chunk that `split` gives. ShapeError where a chunk would have none.
+  //! The global rows of each chunk that `split` returns. ShapeError if a chunk would be empty.
   std::vector<std::int64_t> (*chunk_rows)(const at::Tensor& tensor, int chunks, std::int64_t dim,
                                           const ErrorContext& context);
-  //! The sizes of all shards of a dim, in the order of its elements.
+  //! The sizes of all shards along a dim, in element order.
   std::vector<std::int64_t> (*shards)(const at::Tensor& tensor, std::int64_t dim);
-  //! Each rank's shard is split; nothing moves, placements stay. Differentiable.
+  //! Splits each local shard, without communication; placements do not change. Differentiable.
   std::vector<at::Tensor> (*split)(const at::Tensor& tensor, int chunks, std::int64_t dim);
-  //! The inverse. UsageError for tensors that are not all distributed in the same way.
+  //! The inverse of `split`. UsageError if the tensors are not all distributed in the same way.
   at::Tensor (*merge)(const std::vector<at::Tensor>& tensors, std::int64_t dim, const ErrorContext& context);
 };
 
@@ -31,4 +31,4 @@ void register_distributed_values(const DistributedValues& values);
 //! Null for a plain tensor.
 const DistributedValues* distributed_values(const at::Tensor& tensor);
 
-}  // namespace penstock
+}  // namespace penstock::value

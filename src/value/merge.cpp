@@ -1,4 +1,4 @@
-// Merges the values of chunks into one.
+// Merges the values of chunks.
 #include "value/chunk_rules.h"
 #include "value/distributed_values.h"
 
@@ -8,7 +8,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using c10::IValue;
@@ -19,7 +19,7 @@ IValue add(const IValue& a, const IValue& b) {
   if (b.isTensor()) return b.toTensor() + a.toScalar();
   if (a.isInt() && b.isInt()) return a.toInt() + b.toInt();
   if (a.isScalar() && b.isScalar()) return a.toScalar().toDouble() + b.toScalar().toDouble();
-  throw UsageError("values of kinds " + kind_text(a) + " and " + kind_text(b) + " cannot be summed");
+  throw UsageError("values of kinds " + kind_name(a) + " and " + kind_name(b) + " cannot be summed");
 }
 
 IValue sum_of(const std::vector<IValue>& values) {
@@ -36,8 +36,8 @@ IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const Er
   std::vector<at::Tensor> tensors;
   for (const IValue& value : values) {
     if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().dim() == 0) {
-      throw UsageError("a value of kind " + kind_text(value) + (value.isTensor() ? " without dims" : "") +
-                           " cannot be joined",
+      throw UsageError("a value of kind " + kind_name(value) + (value.isTensor() ? " without dims" : "") +
+                           " cannot be concatenated",
                        context, "use a Reducer or Replicate");
     }
     tensors.push_back(value.toTensor());
@@ -49,8 +49,8 @@ IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const Er
                      context);
   }
   if (dim < -tensors[0].dim() || dim >= tensors[0].dim()) {
-    throw ShapeError("tensors of " + std::to_string(tensors[0].dim()) + " dims cannot be joined along dim " +
-                         std::to_string(dim),
+    throw ShapeError("tensors of " + std::to_string(tensors[0].dim()) +
+                         " dims cannot be concatenated along dim " + std::to_string(dim),
                      context);
   }
   for (const at::Tensor& tensor : tensors) {
@@ -63,7 +63,7 @@ IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const Er
 IValue agree(const std::vector<IValue>& values, const ErrorContext& context) {
   for (std::size_t i = 1; i < values.size(); ++i) {
     if (leaves_equal(values[0], values[i])) continue;
-    throw UsageError("chunks 0 and " + std::to_string(i) + " differ in a value that is not cut", context,
+    throw UsageError("chunks 0 and " + std::to_string(i) + " differ in a value that is not split", context,
                      "use a TensorChunkSpec or a Reducer for it");
   }
   return values.front();
@@ -120,4 +120,4 @@ IValue merge_chunks(const std::vector<IValue>& chunks, const std::optional<Chunk
   return unflatten(merged, flats[0].structure);
 }
 
-}  // namespace penstock
+}  // namespace penstock::value

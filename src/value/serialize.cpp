@@ -1,4 +1,4 @@
-// Value trees as bytes: version, structure, then the leaves in order, each a tag and its content.
+// Serialised value trees: version, structure, then the leaves in order, each with a tag and its content.
 #include "value/serialize_parts.h"
 
 #include <penstock/value/serialize.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <memory>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using c10::IValue;
@@ -28,7 +28,7 @@ enum class Tag : std::uint8_t {
 
 void write_tensor(ByteWriter& out, const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    throw UsageError("only dense, plain tensors can travel in a message");
+    throw UsageError("only dense, plain tensors can be sent in a message");
   }
   const at::Tensor elements = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu();
   out.u8(static_cast<std::uint8_t>(tensor.requires_grad() ? Tag::GradTensor : Tag::Tensor));
@@ -60,7 +60,7 @@ void write_leaf(ByteWriter& out, const IValue& leaf) {
     tag(Tag::String);
     out.text(leaf.toStringRef());
   } else {
-    throw UsageError("a value of kind " + kind_text(leaf) + " cannot travel in a message");
+    throw UsageError("a value of kind " + kind_name(leaf) + " cannot be sent in a message");
   }
 }
 
@@ -75,7 +75,7 @@ at::Tensor read_tensor(ByteReader& in, bool requires_grad) {
   }
   const bool differentiable = c10::isFloatingType(dtype) || c10::isComplexType(dtype);
   if (requires_grad && !differentiable)
-    in.fail("a " + dtype_text(dtype) + " tensor cannot require a gradient");
+    in.fail("a " + dtype_name(dtype) + " tensor cannot require a gradient");
   at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype));
   if (!elements.empty()) std::memcpy(tensor.mutable_data_ptr(), elements.data(), elements.size());
   return tensor.set_requires_grad(requires_grad);
@@ -141,4 +141,4 @@ IValue deserialize(std::span<const std::uint8_t> bytes) {
   return unflatten(leaves, structure);
 }
 
-}  // namespace penstock
+}  // namespace penstock::value

@@ -1,16 +1,16 @@
-// Structures and metadata as bytes. The reader trusts nothing: every count, kind and size is checked.
+// Serialised structures and metadata. The reader validates every count, kind and size.
 #include "value/serialize_parts.h"
 
 #include <penstock/value/serialize.h>
 
 #include <limits>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using Kind = Structure::Kind;
 
-constexpr int kMaxDepth = 128;  // deeper nesting is a damaged message, and would cost us the stack
+constexpr int kMaxDepth = 128;  // deeper nesting means a corrupt message and could overflow the stack
 
 constexpr std::array kDtypes = {at::kByte,         at::kChar,          at::kShort, at::kInt,
                                 at::kLong,         at::kHalf,          at::kFloat, at::kDouble,
@@ -48,7 +48,7 @@ void write_dtype(ByteWriter& out, at::ScalarType dtype) {
   for (std::size_t i = 0; i < kDtypes.size(); ++i) {
     if (kDtypes[i] == dtype) return out.u8(static_cast<std::uint8_t>(i));
   }
-  throw UsageError("tensors of dtype " + dtype_text(dtype) + " cannot travel in a message");
+  throw UsageError("tensors of dtype " + dtype_name(dtype) + " cannot be sent in a message");
 }
 
 at::ScalarType read_dtype(ByteReader& in) {
@@ -72,7 +72,7 @@ std::vector<std::int64_t> read_sizes(ByteReader& in) {
 }
 
 std::uint64_t checked_numel(ByteReader& in, const std::vector<std::int64_t>& shape) {
-  // The product without the zeros is checked too: libtorch multiplies strides up in any case.
+  // Checks the product without zeros too, because libtorch multiplies strides regardless of them.
   constexpr auto limit = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / 16;
   std::uint64_t product = 1;
   bool empty = false;
@@ -113,8 +113,8 @@ Structure read_structure(ByteReader& in) {
 
 void write(ByteWriter& out, const TensorMeta& meta) {
   if (meta.distributed) {
-    throw UsageError("the metadata of a distributed tensor (" + meta.text() + ") cannot travel in a message",
-                     {}, "send that of local_of() the tensor");
+    throw UsageError("the metadata of a distributed tensor (" + meta.text() + ") cannot be sent in a message",
+                     {}, "send the metadata of the local shard, local_of(tensor)");
   }
   write_dtype(out, meta.dtype);
   out.unsigned_int(static_cast<std::uint64_t>(meta.device));
@@ -171,4 +171,4 @@ TreeMeta deserialize_meta(std::span<const std::uint8_t> bytes) {
   return meta;
 }
 
-}  // namespace penstock
+}  // namespace penstock::value

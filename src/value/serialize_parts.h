@@ -1,4 +1,4 @@
-// What the two halves of the serialiser share.
+// Shared by serialize.cpp and serialize_meta.cpp.
 #pragma once
 
 #include <penstock/value/serialize.h>
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::value {
 
 inline constexpr std::uint8_t kMessageVersion =
-    0xA1;  // not a small number: an empty or zeroed message is refused
+    0xA1;  // nonzero, so that an empty or zeroed message is rejected
 
 inline void expect_version(ByteReader& in) {
   if (in.u8() != kMessageVersion) in.fail("not a message of this version of penstock");
@@ -20,9 +20,9 @@ inline void expect_version(ByteReader& in) {
 void write_dtype(ByteWriter& out, at::ScalarType dtype);
 at::ScalarType read_dtype(ByteReader& in);
 void write_sizes(ByteWriter& out, at::IntArrayRef sizes);
-std::vector<std::int64_t> read_sizes(ByteReader& in);  //!< none is negative
+std::vector<std::int64_t> read_sizes(ByteReader& in);  //!< fails on negative sizes
 
-//! The number of elements; fails where any product of the sizes comes near to overflowing.
+//! The number of elements. Fails if any product of the sizes could overflow.
 std::uint64_t checked_numel(ByteReader& in, const std::vector<std::int64_t>& shape);
 
-}  // namespace penstock
+}  // namespace penstock::value

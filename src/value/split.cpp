@@ -1,5 +1,5 @@
-// Cuts trees into chunks: first every leaf is measured, so that one error can name all that do not fit, then
-// cut.
+// Splits trees into chunks. All leaves are measured first, so that one error can list all that do not fit,
+// then split.
 #include "value/chunk_rules.h"
 #include "value/distributed_values.h"
 
@@ -11,14 +11,14 @@
 
 #include <numeric>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using c10::IValue;
 
-// What is to happen to one leaf.
+// How one leaf is split.
 struct Cut {
-  std::optional<std::int64_t> rows;  // nothing: replicate
+  std::optional<std::int64_t> rows;  // nullopt: replicate
   std::int64_t dim = 0;
 };
 
@@ -35,15 +35,15 @@ Cut measure(const IValue& leaf, const LeafRule& rule, const std::string& path) {
   context.tensor = path;
   if (std::holds_alternative<Replicate>(rule)) return {};
   if (std::holds_alternative<Reducer>(rule))
-    throw UsageError("a Reducer merges chunks, it cannot cut them", context);
+    throw UsageError("a Reducer can only merge chunks, not split a value", context);
   std::int64_t dim = std::get<TensorChunkSpec>(rule).dim;
   if (!leaf.isTensor()) {
-    if (dim != 0) throw UsageError("values of a registered type are cut along dim 0 only", context);
+    if (dim != 0) throw UsageError("values of a registered type can only be split along dim 0", context);
     return {find_splitter(leaf)->rows(leaf), 0};
   }
   const at::Tensor& tensor = leaf.toTensor();
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
-    throw ShapeError("a tensor of " + std::to_string(tensor.dim()) + " dims cannot be cut along dim " +
+    throw ShapeError("a tensor of " + std::to_string(tensor.dim()) + " dims cannot be split along dim " +
                          std::to_string(dim),
                      context);
   }
@@ -56,7 +56,7 @@ std::vector<IValue> cut_leaf(const IValue& leaf, const Cut& cut, int chunks) {
   if (!leaf.isTensor()) {
     auto parts = find_splitter(leaf)->split(leaf, chunk_sizes(*cut.rows, chunks));
     if (parts.size() == static_cast<std::size_t>(chunks)) return parts;
-    throw UsageError("a registered splitter gave " + std::to_string(parts.size()) + " parts instead of " +
+    throw UsageError("a registered splitter returned " + std::to_string(parts.size()) + " parts instead of " +
                      std::to_string(chunks));
   }
   std::vector<IValue> parts;
@@ -67,7 +67,7 @@ std::vector<IValue> cut_leaf(const IValue& leaf, const Cut& cut, int chunks) {
   return parts;
 }
 
-//! How many rows each chunk of a leaf has. Shards of a distributed tensor are split each for itself.
+//! The number of rows of a leaf in each chunk. Each shard of a distributed tensor is split separately.
 std::vector<std::int64_t> rows_of_chunks(const IValue& leaf, const Cut& cut, int chunks,
                                          const std::string& path) {
   const DistributedValues* const distributed =
@@ -88,12 +88,12 @@ RowOrder order_of(const IValue& leaf, const Cut& cut, int chunks) {
   return shards.empty() ? RowOrder{1} : shards;
 }
 
-// All leaves of a call together, so that they can be compared with each other.
+// Collects all leaves of a call, so that they can be compared with each other.
 class Splitting {
  public:
   explicit Splitting(int chunks) : chunks_(chunks) {
     if (chunks < 1)
-      throw UsageError("a batch cannot be cut into " + std::to_string(chunks) + " microbatches");
+      throw UsageError("a batch cannot be split into " + std::to_string(chunks) + " microbatches");
   }
 
   void add(const IValue& tree, const std::string& root, const std::optional<ChunkSpec>& spec) {
@@ -111,12 +111,13 @@ class Splitting {
   void check() const {
     if (faults_.empty()) return;
     throw ShapeError(
-        "the batch cannot be cut into " + std::to_string(chunks_) + " microbatches: " + join(faults_, "; "),
+        "the batch cannot be split into " + std::to_string(chunks_) + " microbatches: " + join(faults_, "; "),
         {},
         orders_differ_ ? row_order_hint()
-        : rows_differ_ ? "a chunk spec says how tensors of different row counts are split: each on its own "
-                         "(TensorChunkSpec) or not at all (Replicate)"
-                       : "use fewer microbatches, another dim, or Replicate for what has no rows");
+        : rows_differ_
+            ? "use a chunk spec for tensors with different row counts: TensorChunkSpec splits each "
+              "separately, Replicate does not split"
+            : "use fewer microbatches, another dim, or Replicate for values without rows");
   }
 
   std::vector<IValue> cut(std::size_t which) const {
@@ -152,7 +153,7 @@ class Splitting {
       ordered_ = path;
     } else if (order != order_) {
       faults_.push_back("the rows of " + path + " are " + order_text(order) + " and those of " + ordered_ +
-                        " " + order_text(order_) + ", so that microbatches would pair different rows");
+                        " " + order_text(order_) + ", so microbatches would pair different rows");
       orders_differ_ = true;
     }
     if (has_spec) return;
@@ -168,7 +169,7 @@ class Splitting {
   int chunks_;
   std::vector<Tree> trees_;
   std::vector<std::int64_t> chunk_rows_;     // of the first leaf that is split
-  std::optional<std::int64_t> common_rows_;  // of what no spec covers
+  std::optional<std::int64_t> common_rows_;  // of the values without a spec
   std::string first_;
   RowOrder order_;       // of the first leaf that is split
   std::string ordered_;  // its path
@@ -249,4 +250,4 @@ Chunks split_args_kwargs_into_chunks(const Args& args, const Kwargs& kwargs, int
   return result;
 }
 
-}  // namespace penstock
+}  // namespace penstock::value

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 std::string sizes_text(const std::vector<std::int64_t>& sizes) {
@@ -38,7 +38,7 @@ bool same_layout(const std::vector<std::int64_t>& shape, const std::vector<std::
   return true;
 }
 
-// Ordered from the innermost dim outwards, each stride is the number of elements inside it.
+// Sorted from the innermost dim outwards, each stride must equal the number of elements inside it.
 bool is_dense(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& stride) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
   std::vector<std::size_t> dims(shape.size());
@@ -66,7 +66,7 @@ void compare(const std::optional<TensorMeta>& expected, const std::optional<Tens
              const std::string& path, std::vector<std::string>& faults) {
   if (!expected && !actual) return;
   if (!expected || !actual) {
-    faults.push_back(path + " is " + (actual ? actual->text() : "no tensor") + ", expected " +
+    faults.push_back(path + " is " + (actual ? actual->text() : "not a tensor") + ", expected " +
                      (expected ? expected->text() : "no tensor"));
     return;
   }
@@ -79,8 +79,7 @@ void compare(const std::optional<TensorMeta>& expected, const std::optional<Tens
 TensorMeta TensorMeta::of(const at::Tensor& tensor) {
   if (!tensor.defined()) throw UsageError("an undefined tensor has no metadata");
   if (tensor.layout() != at::kStrided) {
-    throw UsageError("a tensor that is not strided has no metadata here", {},
-                     "make it dense with to_dense()");
+    throw UsageError("only strided tensors have metadata", {}, "convert the tensor with to_dense()");
   }
   TensorMeta meta{tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device().type(),
                   tensor.requires_grad()};
@@ -90,8 +89,8 @@ TensorMeta TensorMeta::of(const at::Tensor& tensor) {
 
 at::Tensor TensorMeta::empty(std::optional<at::Device> on) const {
   if (distributed) {
-    throw UsageError("a distributed tensor of " + text() + " cannot be made from its metadata alone", {},
-                     "make it on its mesh: distributed_zeros, distributed_full or from_local");
+    throw UsageError("a distributed tensor of " + text() + " cannot be created from its metadata alone", {},
+                     "create it on its mesh: distributed_zeros, distributed_full or from_local");
   }
   at::Tensor tensor =
       at::empty_strided(shape, stride, at::TensorOptions(on.value_or(at::Device(device))).dtype(dtype));
@@ -120,7 +119,7 @@ std::size_t TensorMeta::nbytes() const {
 }
 
 std::string TensorMeta::text() const {
-  std::string text = dtype_text(dtype) + sizes_text(shape);
+  std::string text = dtype_name(dtype) + sizes_text(shape);
   if (!same_layout(shape, stride, contiguous_stride(shape))) text += " stride " + sizes_text(stride);
   if (distributed) text += " on " + distributed->text();
   return text;
@@ -139,7 +138,7 @@ std::vector<std::string> differences(const TensorMeta& expected, const TensorMet
     found.push_back(std::string(what) + " " + is + ", expected " + should);
   };
   if (actual.shape != expected.shape) add("shape", sizes_text(actual.shape), sizes_text(expected.shape));
-  if (actual.dtype != expected.dtype) add("dtype", dtype_text(actual.dtype), dtype_text(expected.dtype));
+  if (actual.dtype != expected.dtype) add("dtype", dtype_name(actual.dtype), dtype_name(expected.dtype));
   const bool comparable = actual.shape == expected.shape || actual.shape.size() == expected.shape.size();
   const bool same_stride = actual.shape == expected.shape
                                ? same_layout(expected.shape, expected.stride, actual.stride)
@@ -170,7 +169,7 @@ void validate_tensors_metadata(const std::vector<std::optional<TensorMeta>>& exp
     compare(expected[i], actual[i].defined() ? std::optional(TensorMeta::of(actual[i])) : std::nullopt, path,
             faults);
   }
-  refuse(faults, "tensors are not as promised", context);
+  refuse(faults, "tensors do not match the expected metadata", context);
 }
 
 TreeMeta TreeMeta::of(const c10::IValue& tree) {
@@ -195,10 +194,10 @@ void validate_tree_metadata(const TreeMeta& expected, const c10::IValue& actual,
   std::vector<std::string> faults;
   for (std::size_t i = 0; i < paths.size(); ++i)
     compare(expected.leaves[i], meta.leaves[i], paths[i], faults);
-  refuse(faults, "tensors are not as promised", context);
+  refuse(faults, "tensors do not match the expected metadata", context);
 }
 
-std::string dtype_text(at::ScalarType dtype) {
+std::string dtype_name(at::ScalarType dtype) {
   switch (dtype) {
     case at::kByte:
       return "uint8";
@@ -231,4 +230,4 @@ std::string dtype_text(at::ScalarType dtype) {
   }
 }
 
-}  // namespace penstock
+}  // namespace penstock::value

@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using c10::IValue;
@@ -79,7 +79,7 @@ c10::TypePtr fitting_type(ElementKind kind, const std::vector<IValue>& items) {
 DictKey dict_key(const IValue& key) {
   if (key.isString()) return key.toStringRef();
   if (key.isInt()) return key.toInt();
-  throw UsageError("a dict in a value tree has a key of kind " + kind_text(key), {},
+  throw UsageError("a dict in a value tree has a key of kind " + kind_name(key), {},
                    "use integers or strings as keys");
 }
 
@@ -242,7 +242,7 @@ bool leaves_equal(const IValue& a, const IValue& b) {
   return x.scalar_type() == y.scalar_type() && x.device() == y.device() && at::equal(x, y);
 }
 
-std::string kind_text(const IValue& value) {
+std::string kind_name(const IValue& value) {
   if (value.isTensor()) return "tensor";
   if (value.isNone()) return "None";
   if (value.isBool()) return "bool";
@@ -270,4 +270,4 @@ DetachedArgs flatten_args_detach(const IValue& args) {
   return {std::move(tree), std::move(flat.leaves)};
 }
 
-}  // namespace penstock
+}  // namespace penstock::value

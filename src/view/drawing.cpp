@@ -1,5 +1,4 @@
-// Timelines, tables and simulations as boxes.
-// Lays schedules and timelines out as boxes; what is drawn here looks the same in every form.
+// Lays out schedules, timelines and simulations as boxes for all renderers.
 #include <penstock/base/text.h>
 #include <penstock/view/drawing.h>
 
@@ -7,7 +6,7 @@
 #include <cstdio>
 #include <unordered_set>
 
-namespace penstock {
+namespace penstock::view {
 namespace {
 
 constexpr std::size_t most_lanes = 4;
@@ -19,27 +18,27 @@ std::string percent(double share) {
 }
 
 std::string time_text(double time, bool seconds) {
-  if (seconds) return seconds_text(time);
+  if (seconds) return format_seconds(time);
   char text[32];
   std::snprintf(text, sizeof text, "%.6g", time);
   return text;
 }
 
-//! Without real costs a stage's activation of one microbatch is the unit.
+//! Without measured costs, the unit is the activation of one microbatch in one stage.
 std::string memory_text(std::uint64_t bytes, bool seconds) {
-  if (seconds) return bytes_text(bytes);
+  if (seconds) return format_bytes(bytes);
   return std::to_string(bytes) + (bytes == 1 ? " activation" : " activations");
 }
 
-std::vector<int> chunks(const Placement& placement) {
+std::vector<int> chunks(const schedule::Placement& placement) {
   std::vector<int> seen(static_cast<std::size_t>(placement.ranks()), 0), result;
   for (const Rank rank : placement.stage_to_rank())
     result.push_back(seen[static_cast<std::size_t>(rank.value)]++);
   return result;
 }
 
-void add_compute(std::vector<ActionBox>& row, const TimedAction& timed) {
-  if (timed.action.kind() != ActionKind::Overlap) {
+void add_compute(std::vector<ActionBox>& row, const schedule::TimedAction& timed) {
+  if (timed.action.kind() != schedule::ActionKind::Overlap) {
     row.push_back({timed.action, timed.start, timed.end});
     return;
   }
@@ -47,7 +46,7 @@ void add_compute(std::vector<ActionBox>& row, const TimedAction& timed) {
   row.push_back({timed.action.backward_part(), timed.start, timed.end, BoxPart::BottomHalf});
 }
 
-//! The first lane that is free; what does not fit into a few lanes lies over the last one.
+//! Assigns each box to the first free lane. Boxes that exceed the maximum number of lanes share the last one.
 void find_lanes(std::vector<ActionBox>& row) {
   std::vector<double> free;
   for (ActionBox& box : row) {
@@ -65,21 +64,20 @@ void find_lanes(std::vector<ActionBox>& row) {
   }
 }
 
-Panel panel_of(const Timeline& timeline, bool seconds) {
+Panel panel_of(const schedule::Timeline& timeline, bool seconds) {
   Panel panel;
-  panel.name = timeline.source == TimelineSource::Predicted ? "predicted" : "measured";
+  panel.name = timeline.source == schedule::TimelineSource::Predicted ? "predicted" : "measured";
   panel.end = timeline.makespan();
-  // Where communication is free it is not drawn at all; else a receive that found its message waiting is, for
-  // its arrow.
+  // Free communication is not drawn. Otherwise, even a receive of zero length is drawn, for its arrow.
   bool any_communication = false;
   for (const auto& rank : timeline.ranks) {
-    for (const TimedAction& timed : rank)
+    for (const schedule::TimedAction& timed : rank)
       any_communication |= !timed.action.is_compute() && timed.end > timed.start;
   }
   for (const auto& rank : timeline.ranks) {
     auto& compute = panel.compute.emplace_back();
     auto& communication = panel.communication.emplace_back();
-    for (const TimedAction& timed : rank) {
+    for (const schedule::TimedAction& timed : rank) {
       if (timed.action.is_idle()) continue;
       if (timed.action.is_compute()) {
         add_compute(compute, timed);
@@ -92,10 +90,10 @@ Panel panel_of(const Timeline& timeline, bool seconds) {
   if (!any_communication) panel.communication.clear();
   panel.memory = timeline.memory;
 
-  const std::vector<RankReport> ranks = report_ranks(timeline);
+  const std::vector<plan::RankReport> ranks = plan::report_ranks(timeline);
   double bubble = 0, own = 0;
   std::uint64_t peak = 0;
-  for (const RankReport& rank : ranks) {
+  for (const plan::RankReport& rank : ranks) {
     bubble += rank.bubble / static_cast<double>(ranks.size());
     own += rank.own_bubble / static_cast<double>(ranks.size());
     peak = std::max(peak, rank.peak_memory);
@@ -107,7 +105,7 @@ Panel panel_of(const Timeline& timeline, bool seconds) {
   return panel;
 }
 
-std::string title_of(const std::string& name, const Placement& placement, int microbatches) {
+std::string title_of(const std::string& name, const schedule::Placement& placement, int microbatches) {
   std::string title = name.empty() ? "Schedule" : name;
   title += ": " + std::to_string(placement.ranks()) + (placement.ranks() == 1 ? " rank, " : " ranks, ");
   title += std::to_string(placement.stages()) + (placement.stages() == 1 ? " stage, " : " stages, ");
@@ -116,7 +114,7 @@ std::string title_of(const std::string& name, const Placement& placement, int mi
 
 }  // namespace
 
-Drawing draw(const Schedule& schedule) {
+Drawing draw(const schedule::Schedule& schedule) {
   Drawing drawing{title_of(schedule.name, schedule.placement, schedule.microbatches),
                   false,
                   schedule.placement,
@@ -124,7 +122,7 @@ Drawing draw(const Schedule& schedule) {
                   {}};
   Panel panel;
   panel.name = "order";
-  for (const ActionList& rank : schedule.ranks) {
+  for (const schedule::ActionList& rank : schedule.ranks) {
     auto& row = panel.compute.emplace_back();
     for (std::size_t slot = 0; slot < rank.size(); ++slot) {
       const auto at = static_cast<double>(slot);
@@ -137,45 +135,45 @@ Drawing draw(const Schedule& schedule) {
   return drawing;
 }
 
-Drawing draw(std::span<const Timeline> timelines, bool seconds) {
-  const Timeline& first = timelines.front();
+Drawing draw(std::span<const schedule::Timeline> timelines, bool seconds) {
+  const schedule::Timeline& first = timelines.front();
   Drawing drawing{title_of(first.name, first.placement, first.microbatches),
                   seconds,
                   first.placement,
                   chunks(first.placement),
                   {}};
-  for (const Timeline& timeline : timelines) drawing.panels.push_back(panel_of(timeline, seconds));
+  for (const schedule::Timeline& timeline : timelines) drawing.panels.push_back(panel_of(timeline, seconds));
   return drawing;
 }
 
-void add_panel(Drawing& drawing, const Timeline& timeline) {
+void add_panel(Drawing& drawing, const schedule::Timeline& timeline) {
   drawing.panels.push_back(panel_of(timeline, drawing.seconds));
 }
 
-Drawing draw(const Program& program) {
-  Costs costs = Costs::uniform(program.stages());
+Drawing draw(const schedule::Program& program) {
+  plan::Costs costs = plan::Costs::uniform(program.stages());
   costs.link.latency = 0.1;
   return draw(simulate(program, costs), false);
 }
 
-Drawing draw(const Simulation& simulation, bool seconds) {
+Drawing draw(const plan::Simulation& simulation, bool seconds) {
   Drawing drawing = draw(std::span(&simulation.timeline, 1), seconds);
   Panel& panel = drawing.panels.front();
-  // A rank starts no two actions of one kind, stage and microbatch, so text and rank name a box.
+  // A rank runs each action only once, so its rank and text identify a box.
   std::unordered_set<std::string> critical;
-  for (const CriticalStep& step : simulation.critical_path) {
-    for_each_part(step.timed.action, [&](const Action& part) {
-      critical.insert(std::to_string(step.rank.value) + ":" + to_text(part));
+  for (const plan::CriticalStep& step : simulation.critical_path) {
+    for_each_part(step.timed.action, [&](const schedule::Action& part) {
+      critical.insert(std::to_string(step.rank.value) + ":" + to_string(part));
     });
   }
   if (critical.empty()) return drawing;
   for (auto* rows : {&panel.compute, &panel.communication}) {
     for (std::size_t r = 0; r < rows->size(); ++r) {
       const std::string prefix = std::to_string(r) + ":";
-      for (ActionBox& box : (*rows)[r]) box.critical = critical.contains(prefix + to_text(box.action));
+      for (ActionBox& box : (*rows)[r]) box.critical = critical.contains(prefix + to_string(box.action));
     }
   }
   return drawing;
 }
 
-}  // namespace penstock
+}  // namespace penstock::view

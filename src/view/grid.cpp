@@ -1,5 +1,5 @@
-// The terminal's grid: a row for each rank, a cell for each action, as wide as the action is long.
-#include "palette.h"
+// The grid for the terminal: one row per rank, one cell per action; widths are proportional to durations.
+#include "view/palette.h"
 
 #include <penstock/view/render.h>
 
@@ -7,12 +7,12 @@
 #include <cmath>
 #include <limits>
 
-namespace penstock {
+namespace penstock::view {
 namespace {
 
-constexpr double widest = 4000;  //!< columns, where no terminal sets a limit
+constexpr double widest = 4000;  //!< columns, if the terminal sets no limit
 
-//! A row's columns before they become text: which box each belongs to, and its character.
+//! One column of a row before it is formatted: its box and its character.
 struct Cell {
   const ActionBox* box = nullptr;
   char character = ' ';
@@ -41,10 +41,11 @@ class Grid {
 
   std::string legend() const {
     std::string result(gutter_, ' ');
-    for (const ActionKind kind :
-         {ActionKind::Forward, ActionKind::Backward, ActionKind::BackwardInput, ActionKind::BackwardWeight}) {
+    for (const schedule::ActionKind kind :
+         {schedule::ActionKind::Forward, schedule::ActionKind::Backward, schedule::ActionKind::BackwardInput,
+          schedule::ActionKind::BackwardWeight}) {
       if (!uses(kind)) continue;
-      const std::string name(kind_text(kind));
+      const std::string name(to_string(kind));
       result += options_.colour ? paint(kind, 0) + " " + name + " \x1b[0m" : name;
       result += " " + std::string(look_of(kind).meaning) + "   ";
     }
@@ -53,7 +54,7 @@ class Grid {
   }
 
  private:
-  bool uses(ActionKind kind) const {
+  bool uses(schedule::ActionKind kind) const {
     for (const auto& row : panel_.compute) {
       for (const ActionBox& box : row) {
         if (box.action.kind() == kind) return true;
@@ -66,11 +67,10 @@ class Grid {
     std::string microbatch = std::to_string(box.action.microbatch().value);
     if (options_.colour) return microbatch;
     const std::string stage = several_chunks_ ? std::to_string(box.action.stage().value) : "";
-    return stage + std::string(kind_text(box.action.kind())) + microbatch;
+    return stage + std::string(to_string(box.action.kind())) + microbatch;
   }
 
-  //! Columns for one unit of time: as many as the narrowest box needs for its label, unless the step becomes
-  //! too wide.
+  //! Computes the columns per unit of time: enough for the narrowest label, within the width limit.
   void find_scale() {
     double needed = 0;
     for (const auto& row : panel_.compute) {
@@ -89,7 +89,7 @@ class Grid {
   void append_row(std::string& text, const std::vector<ActionBox>& row) const {
     std::vector<Cell> cells(column(panel_.end) + 1);
     for (const ActionBox& box : row) {
-      const double middle = (box.start + box.end) / 2;  // the parts of an overlap stand side by side
+      const double middle = (box.start + box.end) / 2;  // the parts of an overlap are shown side by side
       const std::size_t first = column(box.part == BoxPart::BottomHalf ? middle : box.start);
       const std::size_t last = std::max(column(box.part == BoxPart::TopHalf ? middle : box.end), first + 1);
       const std::string label = label_of(box);
@@ -98,7 +98,7 @@ class Grid {
         const std::size_t at = c - first;
         char character = options_.colour ? ' ' : '-';
         if (fits && at < label.size()) character = label[at];
-        if (!fits && !options_.colour) character = kind_text(box.action.kind()).front();
+        if (!fits && !options_.colour) character = to_string(box.action.kind()).front();
         if (!options_.colour && fits && c + 1 == last && at >= label.size()) character = ' ';
         cells[c] = {&box, character};
       }
@@ -120,8 +120,8 @@ class Grid {
 
   int chunk(StageId stage) const { return drawing_.chunk_of_stage[static_cast<std::size_t>(stage.value)]; }
 
-  //! Dark text on the kind's colour; a rank's later stages are lighter.
-  static std::string paint(ActionKind kind, int chunk) {
+  //! Dark text on the colour of the kind; later stages of a rank are lighter.
+  static std::string paint(schedule::ActionKind kind, int chunk) {
     const int colour = look_of(kind).ansi;
     return "\x1b[38;5;16;48;5;" +
            std::to_string(chunk == 0           ? colour
@@ -151,4 +151,4 @@ std::string to_grid(const Drawing& drawing, const GridOptions& options) {
   return text;
 }
 
-}  // namespace penstock
+}  // namespace penstock::view

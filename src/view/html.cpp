@@ -1,17 +1,17 @@
-// The page: its style, script and frame are the files in page/, its data a compact JSON inside it.
-#include "numbers.h"
-#include "page_parts.h"
-#include "palette.h"
+// The HTML page: layout, style and script come from page/; the data is embedded as compact JSON.
+#include "view/numbers.h"
+#include "view/page_parts.h"
+#include "view/palette.h"
 
 #include <penstock/base/json.h>
 #include <penstock/view/render.h>
 
 #include <algorithm>
 
-namespace penstock {
+namespace penstock::view {
 namespace {
 
-constexpr std::size_t most_samples = 20'000;  //!< of a rank's memory; more could not be seen
+constexpr std::size_t most_samples = 20'000;  //!< memory samples per rank; more would not be visible
 
 void append_row(std::string& text, const std::vector<ActionBox>& row) {
   text += '[';
@@ -43,8 +43,8 @@ void append_rows(std::string& text, const std::vector<std::vector<ActionBox>>& r
   text += ']';
 }
 
-//! The curve, thinned where it has more points than a screen; what is left out is lower than what stays.
-void append_memory(std::string& text, const std::vector<MemorySample>& samples) {
+//! Appends the memory curve, downsampled to at most `most_samples`. Keeps the maximum of each group.
+void append_memory(std::string& text, const std::vector<schedule::MemorySample>& samples) {
   const std::size_t stride = samples.size() / most_samples + 1;
   text += '[';
   for (std::size_t i = 0; i < samples.size(); i += stride) {
@@ -63,10 +63,10 @@ void append_memory(std::string& text, const std::vector<MemorySample>& samples) 
 std::string data_of(const Drawing& drawing) {
   std::string text = "{\"ranks\":" + std::to_string(drawing.ranks());
   text += std::string(",\"seconds\":") + (drawing.seconds ? "true" : "false") + ",\"kinds\":[";
-  for (const ActionKind kind : all_kinds) {
+  for (const schedule::ActionKind kind : all_kinds) {
     const KindLook& look = look_of(kind);
     if (text.back() != '[') text += ',';
-    text += "{\"name\":" + json_quote(kind_text(kind)) + ",\"colour\":" + json_quote(look.colour) +
+    text += "{\"name\":" + json_quote(to_string(kind)) + ",\"colour\":" + json_quote(look.colour) +
             ",\"meaning\":" + json_quote(look.meaning) + "}";
   }
   text += "],\"chunks\":[";
@@ -77,7 +77,7 @@ std::string data_of(const Drawing& drawing) {
   std::uint64_t peak = 0;
   for (const Panel& panel : drawing.panels) {
     for (const auto& rank : panel.memory) {
-      for (const MemorySample& sample : rank) peak = std::max(peak, sample.bytes);
+      for (const schedule::MemorySample& sample : rank) peak = std::max(peak, sample.bytes);
     }
   }
   text += "],\"memoryPeak\":" + std::to_string(peak) + ",\"panels\":[";
@@ -104,7 +104,7 @@ std::string data_of(const Drawing& drawing) {
     text += "]}";
   }
   text += "]}";
-  // `</script>` in a name must not end the element.
+  // `</script>` in a name must not close the element.
   for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3)
     text.replace(at, 2, "<\\/");
   return text;
@@ -156,4 +156,4 @@ std::string to_html(const Drawing& drawing) {
   return text;
 }
 
-}  // namespace penstock
+}  // namespace penstock::view

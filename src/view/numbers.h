@@ -1,12 +1,12 @@
-// Numbers for the files that renderers write: short, and precise enough for a picture.
+// Formats numbers for the output of renderers: short, and precise enough for a drawing.
 #pragma once
 
 #include <charconv>
 #include <string>
 
-namespace penstock {
+namespace penstock::view {
 
-//! Appends with up to `digits` significant digits, the shortest form that has them.
+//! Appends the number with at most `digits` significant digits, in the shortest notation.
 inline void append_number(std::string& text, double number, int digits = 9) {
   char buffer[40];
   const auto end =
@@ -19,4 +19,4 @@ inline void append_number(std::string& text, std::int64_t number) {
   text.append(buffer, std::to_chars(buffer, buffer + sizeof buffer, number).ptr);
 }
 
-}  // namespace penstock
+}  // namespace penstock::view

@@ -1,4 +1,4 @@
-// How each kind of action looks and is called, for every renderer.
+// The colour and the label of each kind of action, for all renderers.
 #pragma once
 
 #include <penstock/schedule/action.h>
@@ -6,18 +6,18 @@
 #include <array>
 #include <string_view>
 
-namespace penstock {
+namespace penstock::view {
 
-//! `colour` is the name of a CSS variable and of a class; `ansi` is a colour of the terminal's 256.
+//! `colour` is the name of a CSS variable and class; `ansi` is one of the 256 terminal colours.
 struct KindLook {
   std::string_view colour;
   std::string_view meaning;
-  std::string_view light;  //!< the colour on white
-  std::string_view dark;   //!< and on black
+  std::string_view light;  //!< colour in the light theme
+  std::string_view dark;   //!< colour in the dark theme
   int ansi;
 };
 
-inline const KindLook& look_of(ActionKind kind) {
+inline const KindLook& look_of(schedule::ActionKind kind) {
   static constexpr KindLook forward{"f", "forward", "#3f78c3", "#5a91db", 68};
   static constexpr KindLook backward{"b", "backward", "#3b9a6c", "#4db483", 72};
   static constexpr KindLook input{"i", "backward: inputs", "#2ba3b4", "#3fb6c6", 73};
@@ -25,39 +25,42 @@ inline const KindLook& look_of(ActionKind kind) {
   static constexpr KindLook shard{"s", "shard, unshard, reduce", "#8a7cc2", "#a296d8", 140};
   static constexpr KindLook transfer{"c", "transfer", "#b6bfcd", "#59657a", 245};
   switch (kind) {
-    case ActionKind::Forward:
+    case schedule::ActionKind::Forward:
       return forward;
-    case ActionKind::Backward:
-    case ActionKind::Overlap:
+    case schedule::ActionKind::Backward:
+    case schedule::ActionKind::Overlap:
       return backward;
-    case ActionKind::BackwardInput:
+    case schedule::ActionKind::BackwardInput:
       return input;
-    case ActionKind::BackwardWeight:
+    case schedule::ActionKind::BackwardWeight:
       return weight;
-    case ActionKind::Unshard:
-    case ActionKind::Reshard:
-    case ActionKind::ReduceGrad:
+    case schedule::ActionKind::Unshard:
+    case schedule::ActionKind::Reshard:
+    case schedule::ActionKind::ReduceGrad:
       return shard;
-    case ActionKind::Idle:
-    case ActionKind::SendForward:
-    case ActionKind::RecvForward:
-    case ActionKind::SendBackward:
-    case ActionKind::RecvBackward:
+    case schedule::ActionKind::Idle:
+    case schedule::ActionKind::SendForward:
+    case schedule::ActionKind::RecvForward:
+    case schedule::ActionKind::SendBackward:
+    case schedule::ActionKind::RecvBackward:
       return transfer;
   }
   return transfer;
 }
 
-//! Every kind, in the order of the enumeration.
+//! All kinds in the order of the enum.
 inline constexpr std::array all_kinds = {
-    ActionKind::Idle,           ActionKind::Forward,      ActionKind::Backward,    ActionKind::BackwardInput,
-    ActionKind::BackwardWeight, ActionKind::Overlap,      ActionKind::SendForward, ActionKind::RecvForward,
-    ActionKind::SendBackward,   ActionKind::RecvBackward, ActionKind::Unshard,     ActionKind::Reshard,
-    ActionKind::ReduceGrad};
+    schedule::ActionKind::Idle,           schedule::ActionKind::Forward,
+    schedule::ActionKind::Backward,       schedule::ActionKind::BackwardInput,
+    schedule::ActionKind::BackwardWeight, schedule::ActionKind::Overlap,
+    schedule::ActionKind::SendForward,    schedule::ActionKind::RecvForward,
+    schedule::ActionKind::SendBackward,   schedule::ActionKind::RecvBackward,
+    schedule::ActionKind::Unshard,        schedule::ActionKind::Reshard,
+    schedule::ActionKind::ReduceGrad};
 
-//! Whether the action belongs to a microbatch.
-inline bool has_microbatch(const Action& action) {
+//! Whether the action has a microbatch.
+inline bool has_microbatch(const schedule::Action& action) {
   return action.is_compute() || action.is_transfer();
 }
 
-}  // namespace penstock
+}  // namespace penstock::view

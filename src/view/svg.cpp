@@ -1,7 +1,7 @@
-// The figure for a paper or a README: boxes with their microbatch, an axis of time, a legend; it follows the
-// reader's light or dark setting.
-#include "numbers.h"
-#include "palette.h"
+// The figure for a paper or a README: boxes with their microbatch, a time axis and a legend. Follows the
+// light or dark theme of the reader.
+#include "view/numbers.h"
+#include "view/palette.h"
 
 #include <penstock/base/text.h>
 #include <penstock/view/render.h>
@@ -10,7 +10,7 @@
 #include <cmath>
 #include <set>
 
-namespace penstock {
+namespace penstock::view {
 namespace {
 
 constexpr double gutter = 62, margin = 16, row_height = 24, row_gap = 5, lane_height = 6, axis_height = 22;
@@ -42,7 +42,7 @@ std::string style() {
       "1a2029}.tick{stroke:"
       "#2a313d}.k{stroke:#ff7a6b}";
   std::set<std::string_view> seen;
-  for (const ActionKind kind : all_kinds) {
+  for (const schedule::ActionKind kind : all_kinds) {
     const KindLook& look = look_of(kind);
     if (!seen.insert(look.colour).second) continue;
     const std::string name(look.colour);
@@ -66,7 +66,7 @@ class Figure {
         }
       }
     }
-    // Room for two digits in the narrowest box, within the width of a page.
+    // Enough room for two digits in the narrowest box, within the width of a page.
     scale_ = std::clamp(22 / narrowest, 640 / end_, 1500 / end_);
   }
 
@@ -137,7 +137,7 @@ class Figure {
       for (const ActionBox& box : panel.communication[r]) {
         rect(out, std::string(look_of(box.action.kind()).colour), x(box.start),
              y + row_height + 1 + box.lane * lane_height, (box.end - box.start) * scale_, lane_height - 1,
-             to_text(box.action));
+             to_string(box.action));
       }
     }
     y_ = top + pitch * drawing_.ranks();
@@ -165,7 +165,7 @@ class Figure {
       out += "\"/>\n";
       std::string number;
       append_number(number, i * step, 5);
-      out += label("l m", at, top - 8, drawing_.seconds && i > 0 ? seconds_text(i * step) : number);
+      out += label("l m", at, top - 8, drawing_.seconds && i > 0 ? format_seconds(i * step) : number);
     }
   }
 
@@ -177,7 +177,7 @@ class Figure {
     const double width = (box.end - box.start) * scale_;
     std::string classes(look_of(box.action.kind()).colour);
     if (chunk > 0) classes += " c" + std::to_string(chunk);
-    rect(out, classes, x(box.start), top, width > 4 ? width - 1 : width, height, to_text(box.action));
+    rect(out, classes, x(box.start), top, width > 4 ? width - 1 : width, height, to_string(box.action));
     const std::string number = std::to_string(box.action.microbatch().value);
     if (width < 7.0 * static_cast<double>(number.size()) + 3) return;
     out += label(chunk > 0 ? "n n1" : "n", x(box.start) + width / 2 - 0.5, top + height / 2 + 4, number);
@@ -187,7 +187,7 @@ class Figure {
     std::set<std::string_view> seen;
     double at = gutter;
     y_ += 18;
-    for (const ActionKind kind : all_kinds) {
+    for (const schedule::ActionKind kind : all_kinds) {
       const KindLook& look = look_of(kind);
       if (!uses(kind) || !seen.insert(look.meaning).second) continue;
       rect(out, std::string(look.colour), at, y_ - 10, 14, 11);
@@ -196,7 +196,7 @@ class Figure {
     }
   }
 
-  bool uses(ActionKind kind) const {
+  bool uses(schedule::ActionKind kind) const {
     for (const Panel& panel : drawing_.panels) {
       for (const auto* rows : {&panel.compute, &panel.communication}) {
         for (const auto& row : *rows) {
@@ -221,4 +221,4 @@ std::string to_svg(const Drawing& drawing) {
   return Figure(drawing).text();
 }
 
-}  // namespace penstock
+}  // namespace penstock::view

@@ -1,7 +1,6 @@
-// Chrome's trace event format. Times are microseconds; where the drawing's are units, one unit is a
-// millisecond.
-#include "numbers.h"
-#include "palette.h"
+// Chrome's trace event format. Times are in microseconds; a unit of a drawing without seconds is 1 ms.
+#include "view/numbers.h"
+#include "view/palette.h"
 
 #include <penstock/base/json.h>
 #include <penstock/view/render.h>
@@ -9,7 +8,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-namespace penstock {
+namespace penstock::view {
 namespace {
 
 constexpr int compute_track = 0, first_lane_track = 1;
@@ -37,7 +36,7 @@ class Trace {
       out_ += ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":" + std::to_string(process) + "}}";
       name("thread_name", process, compute_track, "compute");
       for (const ActionBox& box : panel.compute[rank]) {
-        // The parts of an overlap share a time, so one of them gets a track of its own.
+        // The parts of an overlap run at the same time, so one of them gets a separate track.
         slice(process, box.part == BoxPart::BottomHalf ? overlap_track : compute_track, box);
         if (box.part == BoxPart::BottomHalf && named_overlap_ != process) {
           name("thread_name", process, overlap_track, "compute, overlapped");
@@ -61,8 +60,8 @@ class Trace {
     }
   }
 
-  void add_memory(const std::vector<MemorySample>& samples, int process) {
-    for (const MemorySample& sample : samples) {
+  void add_memory(const std::vector<schedule::MemorySample>& samples, int process) {
+    for (const schedule::MemorySample& sample : samples) {
       event(process, compute_track, "C");
       out_ += ",\"name\":\"memory\",\"ts\":";
       append_number(out_, sample.time * factor_, 12);
@@ -83,7 +82,7 @@ class Trace {
 
   void slice(int process, int thread, const ActionBox& box) {
     event(process, thread, "X");
-    out_ += ",\"name\":" + json_quote(to_text(box.action)) +
+    out_ += ",\"name\":" + json_quote(to_string(box.action)) +
             ",\"cat\":" + json_quote(look_of(box.action.kind()).meaning) + ",\"ts\":";
     append_number(out_, box.start * factor_, 12);
     out_ += ",\"dur\":";
@@ -95,11 +94,11 @@ class Trace {
     out_ += "}}";
   }
 
-  //! An arrow from a send to its receive; both ends have the id of the message.
+  //! Appends one end of the arrow from a send to its receive; both ends have the id of the message.
   void flow(int process, const ActionBox& box, int panel) {
-    const Action& action = box.action;
-    const bool backward =
-        action.kind() == ActionKind::SendBackward || action.kind() == ActionKind::RecvBackward;
+    const schedule::Action& action = box.action;
+    const bool backward = action.kind() == schedule::ActionKind::SendBackward ||
+                          action.kind() == schedule::ActionKind::RecvBackward;
     const int from = action.is_send() ? action.stage().value : action.peer().value;
     const int to = action.is_send() ? action.peer().value : action.stage().value;
     event(process, first_lane_track + box.lane, action.is_send() ? "s" : "f");
@@ -124,4 +123,4 @@ std::string to_trace(const Drawing& drawing) {
   return Trace(drawing).text();
 }
 
-}  // namespace penstock
+}  // namespace penstock::view

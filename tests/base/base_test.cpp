@@ -1,6 +1,6 @@
 // Ids, errors, diagnostics, text, JSON, input files and the logger.
 #include "base/io/json_reader.h"
-#include "base/regular_file.h"
+#include "base/io/regular_file.h"
 
 #include <penstock/base/diagnostic.h>
 #include <penstock/base/error.h>
@@ -29,14 +29,14 @@
 namespace penstock {
 namespace {
 
-TEST(Ids, DifferentKindsDoNotConvert) {
+TEST(BaseIds, DifferentKindsDoNotConvert) {
   static_assert(!std::is_convertible_v<StageId, Rank>);
   static_assert(!std::is_convertible_v<int, StageId>);
   EXPECT_LT(StageId(1), StageId(2));
   EXPECT_EQ(std::hash<Rank>{}(Rank(3)), std::hash<Rank>{}(Rank(3)));
 }
 
-TEST(Version, IsThatOfTheProject) {
+TEST(BaseVersion, IsThatOfTheProject) {
   std::ifstream file(PENSTOCK_SOURCE_DIR "/CMakeLists.txt");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::smatch found;
@@ -44,20 +44,20 @@ TEST(Version, IsThatOfTheProject) {
   EXPECT_EQ(version(), found[1].str());
 }
 
-TEST(Error, TextHasMessageContextAndHint) {
+TEST(BaseError, TextHasMessageContextAndHint) {
   const ShapeError error("expected 2 rows, got 3",
                          {.rank = Rank(1), .stage = StageId(4), .tensor = "args[0]"}, "pad it");
   EXPECT_STREQ(error.what(), "expected 2 rows, got 3 (rank 1, stage 4, tensor args[0])\nhint: pad it");
   EXPECT_EQ(error.message(), "expected 2 rows, got 3");
 }
 
-TEST(Error, ContextIsFilledFromOutside) {
+TEST(BaseError, ContextIsFilledFromOutside) {
   const ErrorContext inner{.stage = StageId(2), .action = "2F0"};
   const ErrorContext outer{.rank = Rank(5), .stage = StageId(9)};
   EXPECT_EQ(inner.within(outer).text(), "rank 5, stage 2, action 2F0");
 }
 
-TEST(Error, EveryFieldOfAContextIsShownAndFilled) {
+TEST(BaseError, EveryFieldOfAContextIsShownAndFilled) {
   const ErrorContext all{.rank = Rank(1),
                          .stage = StageId(2),
                          .microbatch = MicrobatchId(3),
@@ -82,7 +82,7 @@ TEST(Error, EveryFieldOfAContextIsShownAndFilled) {
   EXPECT_EQ(ShapeError("a", all, "b").hint(), "b");
 }
 
-TEST(Error, PeerFailedNamesThePeerAndIsACommError) {
+TEST(BaseError, PeerFailedNamesThePeerAndIsACommError) {
   try {
     throw PeerFailed(Rank(2), "killed by signal 9", {.rank = Rank(0)});
   } catch (const CommError& error) {
@@ -93,50 +93,50 @@ TEST(Error, PeerFailedNamesThePeerAndIsACommError) {
   EXPECT_EQ(failed.cause(), "lost");
 }
 
-TEST(Diagnostic, OnlyErrorsCountAsErrors) {
+TEST(BaseDiagnostic, OnlyErrorsCountAsErrors) {
   Diagnostics found{{Severity::Warning, "row 1, column 2", "idle"}};
   EXPECT_FALSE(has_errors(found));
   found.push_back({Severity::Error, "", "no rows"});
   EXPECT_TRUE(has_errors(found));
-  EXPECT_EQ(to_text(found), "warning: row 1, column 2: idle\nerror: no rows\n");
+  EXPECT_EQ(to_string(found), "warning: row 1, column 2: idle\nerror: no rows\n");
 }
 
-TEST(Diagnostic, NamesEverySeverity) {
-  EXPECT_EQ(severity_name(Severity::Note), "note");
-  EXPECT_EQ(severity_name(Severity::Warning), "warning");
-  EXPECT_EQ(severity_name(Severity::Error), "error");
-  EXPECT_EQ(to_text({}), "");
+TEST(BaseDiagnostic, NamesEverySeverity) {
+  EXPECT_EQ(to_string(Severity::Note), "note");
+  EXPECT_EQ(to_string(Severity::Warning), "warning");
+  EXPECT_EQ(to_string(Severity::Error), "error");
+  EXPECT_EQ(to_string(Diagnostics{}), "");
   EXPECT_FALSE(has_errors({}));
 }
 
-TEST(Text, UnitsChangeAtTheirBoundaries) {
-  EXPECT_EQ(bytes_text(0), "0 B");
-  EXPECT_EQ(bytes_text(1023), "1023 B");
-  EXPECT_EQ(bytes_text(1024), "1.00 KiB");
-  EXPECT_EQ(bytes_text(10 * 1024), "10.0 KiB");
-  EXPECT_EQ(bytes_text(100 * 1024), "100 KiB");
-  EXPECT_EQ(bytes_text(1024 * 1024), "1.00 MiB");
-  EXPECT_EQ(bytes_text(std::uint64_t{1} << 40), "1.00 TiB");
-  EXPECT_EQ(bytes_text(std::uint64_t{1} << 50), "1024 TiB");
-  EXPECT_EQ(seconds_text(0), "0.00 us");
-  EXPECT_EQ(seconds_text(1), "1.00 s");
-  EXPECT_EQ(seconds_text(10), "10.0 s");
-  EXPECT_EQ(seconds_text(100), "100 s");
-  EXPECT_EQ(seconds_text(-2), "-2.00 s");
-  EXPECT_EQ(seconds_text(1e-3), "1.00 ms");
-  EXPECT_EQ(seconds_text(5e-4), "500 us");
+TEST(BaseText, UnitsChangeAtTheirBoundaries) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1.00 KiB");
+  EXPECT_EQ(format_bytes(10 * 1024), "10.0 KiB");
+  EXPECT_EQ(format_bytes(100 * 1024), "100 KiB");
+  EXPECT_EQ(format_bytes(1024 * 1024), "1.00 MiB");
+  EXPECT_EQ(format_bytes(std::uint64_t{1} << 40), "1.00 TiB");
+  EXPECT_EQ(format_bytes(std::uint64_t{1} << 50), "1024 TiB");
+  EXPECT_EQ(format_seconds(0), "0.00 us");
+  EXPECT_EQ(format_seconds(1), "1.00 s");
+  EXPECT_EQ(format_seconds(10), "10.0 s");
+  EXPECT_EQ(format_seconds(100), "100 s");
+  EXPECT_EQ(format_seconds(-2), "-2.00 s");
+  EXPECT_EQ(format_seconds(1e-3), "1.00 ms");
+  EXPECT_EQ(format_seconds(5e-4), "500 us");
 }
 
-TEST(Text, UnitsReadWell) {
-  EXPECT_EQ(bytes_text(640), "640 B");
-  EXPECT_EQ(bytes_text(1536), "1.50 KiB");
-  EXPECT_EQ(bytes_text(std::uint64_t{16} << 30), "16.0 GiB");
-  EXPECT_EQ(seconds_text(1.25), "1.25 s");
-  EXPECT_EQ(seconds_text(0.0031), "3.10 ms");
-  EXPECT_EQ(seconds_text(12e-6), "12.0 us");
+TEST(BaseText, UnitsReadWell) {
+  EXPECT_EQ(format_bytes(640), "640 B");
+  EXPECT_EQ(format_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(format_bytes(std::uint64_t{16} << 30), "16.0 GiB");
+  EXPECT_EQ(format_seconds(1.25), "1.25 s");
+  EXPECT_EQ(format_seconds(0.0031), "3.10 ms");
+  EXPECT_EQ(format_seconds(12e-6), "12.0 us");
 }
 
-TEST(Text, QuoteEscapesAndCuts) {
+TEST(BaseText, QuoteEscapesAndCuts) {
   EXPECT_EQ(quote("1F0"), "'1F0'");
   EXPECT_EQ(quote(std::string("a\0b", 3)), "'a\\x00b'");
   EXPECT_EQ(quote("abcdef", 3), "'abc…'");
@@ -145,41 +145,41 @@ TEST(Text, QuoteEscapesAndCuts) {
   EXPECT_EQ(quote(std::string("\xc3\xa9")), "'\\xc3\\xa9'");
 }
 
-TEST(Text, JoinsAndLowers) {
+TEST(BaseText, JoinsAndLowers) {
   EXPECT_EQ(join({}, ", "), "");
   EXPECT_EQ(join({"a"}, ", "), "a");
   EXPECT_EQ(join({"a", "b", "c"}, ", "), "a, b, c");
   EXPECT_EQ(to_lower("AZaz@[`{09"), "azaz@[`{09");
 }
 
-TEST(Text, NearestAllowsAThirdOfTheLettersToDiffer) {
-  EXPECT_EQ(nearest("ab", {"abcd"}), "abcd");  // two insertions are always allowed
-  EXPECT_EQ(nearest("ab", {"abcde"}), "");     // three are not
-  EXPECT_EQ(nearest("abcdefghi", {"abcdefxyz"}), "abcdefxyz");
-  EXPECT_EQ(nearest("abcdefghi", {"abcdewxyz"}), "");
-  EXPECT_EQ(nearest("cat", {"cut", "cart", "cat", "bat"}), "cat");
-  EXPECT_EQ(nearest("xat", {"bat", "cat"}), "bat");  // the first of equals
-  EXPECT_EQ(nearest("kitten", {"sitting"}), "");     // three edits
-  EXPECT_EQ(nearest("sitten", {"sitting"}), "sitting");
+TEST(BaseText, NearestAllowsAThirdOfTheLettersToDiffer) {
+  EXPECT_EQ(nearest_name("ab", {"abcd"}), "abcd");  // two insertions are always allowed
+  EXPECT_EQ(nearest_name("ab", {"abcde"}), "");     // three are not
+  EXPECT_EQ(nearest_name("abcdefghi", {"abcdefxyz"}), "abcdefxyz");
+  EXPECT_EQ(nearest_name("abcdefghi", {"abcdewxyz"}), "");
+  EXPECT_EQ(nearest_name("cat", {"cut", "cart", "cat", "bat"}), "cat");
+  EXPECT_EQ(nearest_name("xat", {"bat", "cat"}), "bat");  // the first of equals
+  EXPECT_EQ(nearest_name("kitten", {"sitting"}), "");     // three edits
+  EXPECT_EQ(nearest_name("sitten", {"sitting"}), "sitting");
   // Every byte is a letter, so that these are both one edit away.
-  EXPECT_EQ(nearest("kind", {"kinf", std::string("\0kind", 5)}), "kinf");
+  EXPECT_EQ(nearest_name("kind", {"kinf", std::string("\0kind", 5)}), "kinf");
 }
 
-TEST(Text, NearestFindsMisspellings) {
+TEST(BaseText, NearestFindsMisspellings) {
   const std::vector<std::string> names{"GPipe", "1F1B", "ZBVZeroBubble"};
-  EXPECT_EQ(nearest("gpip", names), "GPipe");
-  EXPECT_EQ(nearest("zbvzerobuble", names), "ZBVZeroBubble");
-  EXPECT_EQ(nearest("something else", names), "");
+  EXPECT_EQ(nearest_name("gpip", names), "GPipe");
+  EXPECT_EQ(nearest_name("zbvzerobuble", names), "ZBVZeroBubble");
+  EXPECT_EQ(nearest_name("something else", names), "");
 }
 
-TEST(Json, NestsAndQuotes) {
+TEST(BaseJson, NestsAndQuotes) {
   JsonWriter json;
   json.begin_object().field("a", 1).key("b").begin_array().value(true).null().value("x\"\n").end_array();
   json.field("c", 0.1).end_object();
   EXPECT_EQ(json.text(), R"({"a":1,"b":[true,null,"x\"\n"],"c":0.1})");
 }
 
-TEST(Json, NumbersReadBackEqual) {
+TEST(BaseJson, NumbersReadBackEqual) {
   for (const double number : {1.0 / 3, 1e300, -2.5e-17, 0.0}) {
     JsonWriter json;
     json.value(number);
@@ -190,20 +190,20 @@ TEST(Json, NumbersReadBackEqual) {
   EXPECT_EQ(json.text(), "[null,null]");
 }
 
-TEST(Json, BytesThatAreNotUtf8AreReplaced) {
+TEST(BaseJson, BytesThatAreNotUtf8AreReplaced) {
   EXPECT_EQ(json_quote("\xc3\xa9"), "\"\xc3\xa9\"");
   EXPECT_EQ(json_quote("\xff"), "\"\xef\xbf\xbd\"");
   EXPECT_EQ(json_quote("\xed\xa0\x80"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"");  // a surrogate
   EXPECT_EQ(json_quote("\x01"), "\"\\u0001\"");
 }
 
-TEST(Json, EscapesControlCharactersAndBackslashes) {
+TEST(BaseJson, EscapesControlCharactersAndBackslashes) {
   EXPECT_EQ(json_quote("a\\b\"c\td\ne\x1f "), R"("a\\b\"c\td\ne\u001f ")");
   EXPECT_EQ(json_quote(""), "\"\"");
 }
 
 // Each boundary of what is a code point, and its neighbour that is none.
-TEST(Json, KeepsExactlyTheSequencesThatAreUtf8) {
+TEST(BaseJson, KeepsExactlyTheSequencesThatAreUtf8) {
   const std::string replaced = "\xef\xbf\xbd";
   const auto kept = [](const std::string& text) { return json_quote(text) == "\"" + text + "\""; };
   const auto bytes_replaced = [&](const std::string& text) {
@@ -222,7 +222,7 @@ TEST(Json, KeepsExactlyTheSequencesThatAreUtf8) {
   EXPECT_EQ(json_quote("\xc3\xc3\xa9"), "\"" + replaced + "\xc3\xa9\"");
 }
 
-TEST(Json, SeparatesItemsAtEveryDepth) {
+TEST(BaseJson, SeparatesItemsAtEveryDepth) {
   JsonWriter json;
   json.begin_array().begin_object().end_object().begin_array().value(1).value(2).end_array().value(false);
   json.begin_object().field("a", "b").field("c", std::uint64_t{18446744073709551615U}).end_object();
@@ -230,7 +230,7 @@ TEST(Json, SeparatesItemsAtEveryDepth) {
   EXPECT_EQ(json.text(), R"([{},[1,2],false,{"a":"b","c":18446744073709551615},-3])");
 }
 
-TEST(JsonAccess, AValueOfAnotherKindIsRefusedWithItsPlace) {
+TEST(BaseJsonAccess, AValueOfAnotherKindIsRefusedWithItsPlace) {
   const auto problem = [](const auto& read, const std::string& text) -> std::string {
     try {
       read(parse_json(text, "file"), "place");
@@ -251,7 +251,7 @@ TEST(JsonAccess, AValueOfAnotherKindIsRefusedWithItsPlace) {
   EXPECT_EQ(problem(choice, "{\"a\":null,\"b\":2}"), "accepted");
 }
 
-TEST(RegularFile, OnlyRegularFilesAreOpened) {
+TEST(BaseRegularFile, OnlyRegularFilesAreOpened) {
   const std::string dir = testing::TempDir() + "penstock_regular_" + std::to_string(getpid());
   ASSERT_EQ(mkdir(dir.c_str(), 0700), 0);
   const std::string path = dir + "/file", fifo = dir + "/fifo", socket_path = dir + "/socket";
@@ -295,7 +295,7 @@ TEST(RegularFile, OnlyRegularFilesAreOpened) {
   rmdir(dir.c_str());
 }
 
-TEST(Log, WritesOnlyEnabledLevelsWithTheRank) {
+TEST(BaseLog, WritesOnlyEnabledLevelsWithTheRank) {
   const LogLevel before = log_level();
   set_log_level(LogLevel::Info);
   set_log_rank(Rank(7));
@@ -308,7 +308,7 @@ TEST(Log, WritesOnlyEnabledLevelsWithTheRank) {
   EXPECT_EQ(text, "penstock[7] info: joined 3\n");
 }
 
-TEST(Log, OffIsNeverWrittenAndWithoutARankNoneIsShown) {
+TEST(BaseLog, OffIsNeverWrittenAndWithoutARankNoneIsShown) {
   const LogLevel before = log_level();
   set_log_level(LogLevel::Trace);
   testing::internal::CaptureStderr();
@@ -323,7 +323,7 @@ TEST(Log, OffIsNeverWrittenAndWithoutARankNoneIsShown) {
 }
 
 // In a process of its own: the environment is read once.
-TEST(Log, TheEnvironmentTurnsItOn) {
+TEST(BaseLog, TheEnvironmentTurnsItOn) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto lines = [](const char* value) {
     setenv("PENSTOCK_LOG", value, 1);
@@ -334,10 +334,10 @@ TEST(Log, TheEnvironmentTurnsItOn) {
   const testing::ExitedWithCode fine(0);
   EXPECT_EXIT(lines("info"), fine, "^penstock info: shown\n$");
   EXPECT_EXIT(lines(""), fine, "^$");
-  EXPECT_EXIT(lines("loud"), fine, "^penstock warn: PENSTOCK_LOG=loud is none of [^\n]*\n$");
+  EXPECT_EXIT(lines("loud"), fine, "^penstock warn: PENSTOCK_LOG=loud is not a log level [^\n]*\n$");
 }
 
-TEST(Log, LevelsAreReadStrictly) {
+TEST(BaseLog, LevelsAreReadStrictly) {
   EXPECT_EQ(parse_log_level("off"), LogLevel::Off);
   EXPECT_EQ(parse_log_level("error"), LogLevel::Error);
   EXPECT_EQ(parse_log_level("warn"), LogLevel::Warn);

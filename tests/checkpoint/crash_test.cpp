@@ -19,7 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using namespace test;
@@ -40,7 +40,7 @@ bool holds_step(const Checkpoint& checkpoint) {
 //! Saves a step; whether it said that all is well.
 bool save_with(Files& files, const std::string& directory, std::int64_t step, int keep) {
   bool done = true;
-  run_thread_ranks(1, [&](World& world) {
+  comm::run_thread_ranks(1, [&](comm::World& world) {
     try {
       CheckpointWriter writer(directory, world.group(),
                               {.keep = keep, .asynchronous = false, .files = &files});
@@ -80,21 +80,20 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t step
     ASSERT_TRUE(!done || found.checkpoint.step() == step);
     // The next save works, and leaves nothing of the crash behind.
     ASSERT_TRUE(save_with(calm, dir.path(), step + 1, 1));
-    ASSERT_EQ(list_directory(dir.path()),
-              (std::vector<std::string>{"run.lock", checkpoint_name(step + 1)}));
+    ASSERT_EQ(list_directory(dir.path()), (std::vector<std::string>{"run.lock", checkpoint_name(step + 1)}));
   }
 }
 
-TEST(Crash, AtEveryOperationAndByteLeavesTheLastCheckpoint) {
+TEST(CheckpointCrash, AtEveryOperationAndByteLeavesTheLastCheckpoint) {
   crash_everywhere({1, 2}, 3, 2, 1);
 }
 
-TEST(Crash, WhileAnExistingStepIsReplacedLeavesOneOfTheTwo) {
+TEST(CheckpointCrash, WhileAnExistingStepIsReplacedLeavesOneOfTheTwo) {
   // 7 is there from a run that was abandoned; it holds the same step, so either is right.
   crash_everywhere({7}, 7, 3, 2);
 }
 
-TEST(Crash, TheFirstSaveEverLeavesNothingOrAll) {
+TEST(CheckpointCrash, TheFirstSaveEverLeavesNothingOrAll) {
   Random random(3);
   for (std::int64_t budget = 0; budget < 1200; budget += 7) {
     const TempDir dir;
@@ -121,7 +120,7 @@ const test::RankFunction killed_writers("killed_writers", [] {
     const pid_t child = fork();
     if (child == 0) {
       signal(SIGALRM, [](int) { kill(getpid(), SIGKILL); });
-      World world = init();
+      comm::World world = comm::init();
       CheckpointWriter writer(directory, world.group(), {.keep = 2});
       writer.save(last + 1, crash_model(last + 1, 20000));
       writer.wait();  // from here on there is one to go back to
@@ -147,7 +146,7 @@ const test::RankFunction killed_writers("killed_writers", [] {
   return 0;
 });
 
-TEST(Crash, KilledWritersLeaveACompleteCheckpoint) {
+TEST(CheckpointCrash, KilledWritersLeaveACompleteCheckpoint) {
   const TempDir dir;
   const char* more = std::getenv("PENSTOCK_KILL_ROUNDS");
   const auto done = run_program(
@@ -159,4 +158,4 @@ TEST(Crash, KilledWritersLeaveACompleteCheckpoint) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

@@ -7,7 +7,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/checkpoint.h>
-#include <penstock/checkpoint/distributed.h>
+#include <penstock/checkpoint/distributed_pieces.h>
 #include <penstock/checkpoint/writer.h>
 #include <penstock/comm/thread_ranks.h>
 
@@ -15,33 +15,33 @@
 
 #include <cstdio>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using namespace test;
 
-Placements random_placements(Random& random, std::size_t axes, std::int64_t dims) {
-  Placements placements;
+tensor::Placements random_placements(Random& random, std::size_t axes, std::int64_t dims) {
+  tensor::Placements placements;
   for (std::size_t i = 0; i < axes; ++i) {
     if (dims == 0 || pick(random, 0, 2) == 0) {
-      placements.push_back(Replicate());
+      placements.push_back(value::Replicate());
     } else {
-      placements.push_back(Shard(pick(random, 0, dims - 1)));
+      placements.push_back(tensor::Shard(pick(random, 0, dims - 1)));
     }
   }
   return placements;
 }
 
-TEST(PlacedPart, IsWhatTheRankHasForAnyPlacementAndGoesToAnyOther) {
+TEST(CheckpointPlacedPart, IsWhatTheRankHasForAnyPlacementAndGoesToAnyOther) {
   const unsigned seed = 11;
   std::printf("seed %u\n", seed);
   const TempDir dir;
   for (const std::vector<std::int64_t>& grid : {std::vector<std::int64_t>{3}, {2, 2}, {2, 3}, {2, 1, 2}}) {
     int ranks = 1;
     for (const std::int64_t size : grid) ranks *= static_cast<int>(size);
-    run_thread_ranks(ranks, [&](World& world) {
+    comm::run_thread_ranks(ranks, [&](comm::World& world) {
       Random random(seed);  // every rank draws the same
-      const DeviceMesh mesh(world.group(), grid);
+      const tensor::DeviceMesh mesh(world.group(), grid);
       const std::string place = dir / (std::to_string(ranks) + "-" + std::to_string(grid.size()));
       std::vector<Piece> saved, wanted;
       std::vector<at::Tensor> wholes, loaded;
@@ -53,12 +53,12 @@ TEST(PlacedPart, IsWhatTheRankHasForAnyPlacementAndGoesToAnyOther) {
         const at::Tensor whole = at::arange(numel, at::kFloat).reshape(shape);
         const auto axes = grid.size();
         const auto dims = static_cast<std::int64_t>(shape.size());
-        const Placements from = random_placements(random, axes, dims),
-                         to = random_placements(random, axes, dims);
+        const tensor::Placements from = random_placements(random, axes, dims),
+                                 to = random_placements(random, axes, dims);
         const at::Tensor tensor = distribute_tensor(whole, mesh, from);
         const std::string name = "t" + std::to_string(round);
         saved.push_back(tensor_piece(name, tensor));
-        CHECK_THAT(at::equal(take(whole, saved.back().part), local_of(tensor)));
+        CHECK_THAT(at::equal(take(whole, saved.back().part), tensor::local_of(tensor)));
         loaded.push_back(distributed_zeros(shape, mesh, to));
         wanted.push_back(tensor_piece(name, loaded.back()));
         wholes.push_back(whole);
@@ -68,17 +68,17 @@ TEST(PlacedPart, IsWhatTheRankHasForAnyPlacementAndGoesToAnyOther) {
       writer.wait();
       Checkpoint(place + "/" + checkpoint_name(1)).load(wanted, world.group());
       for (std::size_t i = 0; i < wholes.size(); ++i)
-        CHECK_THAT(at::equal(full_tensor(loaded[i]), wholes[i]));
+        CHECK_THAT(at::equal(tensor::full_tensor(loaded[i]), wholes[i]));
     });
   }
 }
 
-TEST(PlacedPart, RefusesWhatIsStillToBeReduced) {
-  run_thread_ranks(2, [](World& world) {
-    const DeviceMesh mesh(world.group(), {2});
+TEST(CheckpointPlacedPart, RefusesWhatIsStillToBeReduced) {
+  comm::run_thread_ranks(2, [](comm::World& world) {
+    const tensor::DeviceMesh mesh(world.group(), {2});
     bool refused = false;
     try {
-      placed_part({4, 4}, mesh, {Partial()});
+      local_region({4, 4}, mesh, {tensor::Partial()});
     } catch (const UsageError& error) {
       refused = std::string(error.what()).find("Partial(sum)") != std::string::npos;
     }
@@ -87,4 +87,4 @@ TEST(PlacedPart, RefusesWhatIsStillToBeReduced) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

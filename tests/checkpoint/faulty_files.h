@@ -3,7 +3,7 @@
 // operations.
 #pragma once
 
-#include "checkpoint/files.h"
+#include "checkpoint/commit/files.h"
 #include "partitions.h"
 
 #include <penstock/checkpoint/error.h>
@@ -21,7 +21,7 @@ namespace penstock::test {
 
 namespace fs = std::filesystem;
 
-class CrashingFiles : public Files {
+class CrashingFiles : public checkpoint::Files {
  public:
   //! An operation costs one unit, and so does each byte that is written.
   explicit CrashingFiles(std::int64_t budget = std::numeric_limits<std::int64_t>::max()) : budget_(budget) {}
@@ -29,28 +29,28 @@ class CrashingFiles : public Files {
   std::int64_t spent() const { return spent_; }
   bool crashed() const { return crashed_; }
 
-  std::unique_ptr<OutputFile> create(const std::string& path) override {
+  std::unique_ptr<checkpoint::OutputFile> create(const std::string& path) override {
     spend(1);
-    if (!fs::exists(path)) pending_.push_back({parent_directory(path), Change::Create, path, {}});
+    if (!fs::exists(path)) pending_.push_back({checkpoint::parent_directory(path), Change::Create, path, {}});
     return std::make_unique<File>(*this, path);
   }
   void make_directory(const std::string& path) override {
     spend(1);
     if (fs::exists(path)) return;
     fs::create_directories(path);
-    pending_.push_back({parent_directory(path), Change::Create, path, {}});
+    pending_.push_back({checkpoint::parent_directory(path), Change::Create, path, {}});
   }
   void rename(const std::string& from, const std::string& to) override {
     spend(1);
     fs::rename(from, to);
     renamed_[from] = to;
-    pending_.push_back({parent_directory(to), Change::Rename, from, to});
+    pending_.push_back({checkpoint::parent_directory(to), Change::Rename, from, to});
   }
   void exchange(const std::string& a, const std::string& b) override {
     spend(1);
     swap(a, b);
     renamed_[a] = b;
-    pending_.push_back({parent_directory(b), Change::Exchange, a, b});
+    pending_.push_back({checkpoint::parent_directory(b), Change::Exchange, a, b});
   }
   void sync_directory(const std::string& path) override {
     spend(1);
@@ -101,13 +101,13 @@ class CrashingFiles : public Files {
     std::string a, b;
   };
 
-  class File : public OutputFile {
+  class File : public checkpoint::OutputFile {
    public:
     File(CrashingFiles& files, const std::string& path)
         : files_(files), path_(path), file_(path, std::ios::binary) {
       files_.unflushed_.insert(path);
     }
-    using OutputFile::write;
+    using checkpoint::OutputFile::write;
     void write(std::span<const std::uint8_t> bytes) override {
       const std::int64_t room = files_.budget_ - files_.spent_;
       const auto count =
@@ -131,7 +131,7 @@ class CrashingFiles : public Files {
     spent_ += units;
     if (spent_ <= budget_ && !crashed_) return;
     crashed_ = true;
-    throw StorageError("the machine is off", EIO);
+    throw checkpoint::StorageError("the machine is off", EIO);
   }
 
   static void swap(const std::string& a, const std::string& b) {
@@ -157,40 +157,40 @@ class CrashingFiles : public Files {
 
 //! The real disk, but `before` is called ahead of every operation and may throw; the operation's name and
 //! path are given.
-class HookedFiles : public Files {
+class HookedFiles : public checkpoint::Files {
  public:
   using Before = std::function<void(const std::string& operation, const std::string& path)>;
   explicit HookedFiles(Before before) : before_(std::move(before)) {}
 
-  std::unique_ptr<OutputFile> create(const std::string& path) override {
+  std::unique_ptr<checkpoint::OutputFile> create(const std::string& path) override {
     before_("create", path);
-    return std::make_unique<File>(disk().create(path), path, before_);
+    return std::make_unique<File>(checkpoint::disk().create(path), path, before_);
   }
   void make_directory(const std::string& path) override {
-    before_("make", path), disk().make_directory(path);
+    before_("make", path), checkpoint::disk().make_directory(path);
   }
   void rename(const std::string& from, const std::string& to) override {
-    before_("rename", to), disk().rename(from, to);
+    before_("rename", to), checkpoint::disk().rename(from, to);
   }
   void exchange(const std::string& a, const std::string& b) override {
-    before_("exchange", b), disk().exchange(a, b);
+    before_("exchange", b), checkpoint::disk().exchange(a, b);
   }
   void sync_directory(const std::string& path) override {
-    before_("sync", path), disk().sync_directory(path);
+    before_("sync", path), checkpoint::disk().sync_directory(path);
   }
-  void remove(const std::string& path) override { before_("remove", path), disk().remove(path); }
+  void remove(const std::string& path) override { before_("remove", path), checkpoint::disk().remove(path); }
 
  private:
-  class File : public OutputFile {
+  class File : public checkpoint::OutputFile {
    public:
-    File(std::unique_ptr<OutputFile> file, std::string path, const Before& before)
+    File(std::unique_ptr<checkpoint::OutputFile> file, std::string path, const Before& before)
         : file_(std::move(file)), path_(std::move(path)), before_(before) {}
-    using OutputFile::write;
+    using checkpoint::OutputFile::write;
     void write(std::span<const std::uint8_t> bytes) override { before_("write", path_), file_->write(bytes); }
     void finish() override { before_("finish", path_), file_->finish(); }
 
    private:
-    std::unique_ptr<OutputFile> file_;
+    std::unique_ptr<checkpoint::OutputFile> file_;
     std::string path_;
     const Before& before_;
   };

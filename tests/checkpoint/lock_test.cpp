@@ -1,5 +1,5 @@
 // The lock on a directory of checkpoints: one run at a time, whatever became of the one before.
-#include "checkpoint/directory_lock.h"
+#include "checkpoint/commit/directory_lock.h"
 #include "support/program.h"
 
 #include <penstock/checkpoint/writer.h>
@@ -15,7 +15,7 @@
 #include <csignal>
 #include <filesystem>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using test::TempDir;
@@ -60,10 +60,10 @@ class Holder {
   pid_t child_ = -1;
 };
 
-TEST(DirectoryLock, RefusesASecondRunOnEveryRankAndNamesTheFirst) {
+TEST(CheckpointDirectoryLock, RefusesASecondRunOnEveryRankAndNamesTheFirst) {
   const TempDir dir;
   const Holder holder(dir.path());
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     try {
       CheckpointWriter writer(dir.path(), world.group());
       ADD_FAILURE() << "two writers in one directory";
@@ -77,16 +77,16 @@ TEST(DirectoryLock, RefusesASecondRunOnEveryRankAndNamesTheFirst) {
   });
 }
 
-TEST(DirectoryLock, IsFreeRightAfterItsHolderWasKilled) {
+TEST(CheckpointDirectoryLock, IsFreeRightAfterItsHolderWasKilled) {
   const TempDir dir;
   const Holder holder(dir.path());
   holder.kill();
   try_checkpoint_directory(dir.path());
 }
 
-TEST(DirectoryLock, IsReleasedWithTheWriterAndKeptBetweenSaves) {
+TEST(CheckpointDirectoryLock, IsReleasedWithTheWriterAndKeptBetweenSaves) {
   const TempDir dir;
-  run_thread_ranks(1, [&](World& world) {
+  comm::run_thread_ranks(1, [&](comm::World& world) {
     {
       CheckpointWriter writer(dir.path(), world.group());
       writer.save(1, {whole_piece("w", at::ones({3}))});
@@ -100,7 +100,7 @@ TEST(DirectoryLock, IsReleasedWithTheWriterAndKeptBetweenSaves) {
   });
 }
 
-TEST(DirectoryLock, GoesWithADirectoryThatIsRemovedAndIsTakenAgain) {
+TEST(CheckpointDirectoryLock, GoesWithADirectoryThatIsRemovedAndIsTakenAgain) {
   const TempDir dir;
   DirectoryLock lock(dir / "a");
   std::filesystem::create_directory(dir / "a");
@@ -113,7 +113,7 @@ TEST(DirectoryLock, GoesWithADirectoryThatIsRemovedAndIsTakenAgain) {
   DirectoryLock(dir / "a").hold();
 }
 
-TEST(DirectoryLock, SaysWhereNothingCanBeWritten) {
+TEST(CheckpointDirectoryLock, SaysWhereNothingCanBeWritten) {
   const TempDir dir;
   std::ofstream(dir / "file") << "x";
   EXPECT_THROW(try_checkpoint_directory(dir / "file"), StorageError);
@@ -121,4 +121,4 @@ TEST(DirectoryLock, SaysWhereNothingCanBeWritten) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

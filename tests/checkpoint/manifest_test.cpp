@@ -1,5 +1,5 @@
 // Manifests of very many pieces.
-#include "checkpoint/manifest.h"
+#include "checkpoint/commit/manifest.h"
 
 #include <penstock/base/error.h>
 
@@ -10,12 +10,12 @@
 #include <ctime>
 #include <random>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::string text_of(std::vector<std::int64_t> shape, const std::vector<Part>& parts) {
+std::string text_of(std::vector<std::int64_t> shape, const std::vector<Region>& parts) {
   Manifest manifest{.step = 1, .files = {{"shard-0.safetensors", 8, 0}}};
   manifest.tensors.push_back({.name = "w", .shape = std::move(shape)});
   for (std::size_t i = 0; i < parts.size(); ++i)
@@ -38,8 +38,8 @@ std::pair<std::string, double> judged(const std::string& text) {
 // About a second is promised; a machine that is four times slower has it too.
 constexpr double kLimit = 4;
 
-TEST(Manifest, OfManyPiecesIsReadAtOnce) {
-  std::vector<Part> elements, cells;
+TEST(CheckpointManifest, OfManyPiecesIsReadAtOnce) {
+  std::vector<Region> elements, cells;
   for (std::int64_t i = 0; i < 45'000; ++i) elements.emplace_back(FlatRange{i, i + 1});
   for (std::int64_t i = 0; i < 200; ++i)
     for (std::int64_t j = 0; j < 225; ++j) cells.emplace_back(Box{{i, j}, {1, 1}});
@@ -56,12 +56,12 @@ TEST(Manifest, OfManyPiecesIsReadAtOnce) {
   }
 }
 
-TEST(Manifest, OfPiecesThatOverlapInTooManyWaysIsRefused) {
+TEST(CheckpointManifest, OfPiecesThatOverlapInTooManyWaysIsRefused) {
   // Crosses of long and thin boxes in three dims leave a number of rests that grows with the square of
   // theirs.
   constexpr std::int64_t size = 4000;
   std::mt19937 random(3);
-  std::vector<Part> parts;
+  std::vector<Region> parts;
   for (int i = 0; i < 15'000; ++i) {
     Box box{{0, 0, 0}, {size, size, size}};
     const std::size_t axis = random() % 3;
@@ -78,4 +78,4 @@ TEST(Manifest, OfPiecesThatOverlapInTooManyWaysIsRefused) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

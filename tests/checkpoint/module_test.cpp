@@ -4,7 +4,7 @@
 #include "support/program.h"
 #include "tensors.h"
 
-#include <penstock/checkpoint/module.h>
+#include <penstock/checkpoint/module_pieces.h>
 #include <penstock/checkpoint/writer.h>
 #include <penstock/comm/thread_ranks.h>
 
@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using test::same_bits;
@@ -47,16 +47,16 @@ double train_step(Net& net, torch::optim::Optimizer& optimizer, int step) {
   return loss.item<double>();
 }
 
-class ModuleCheckpoint : public ::testing::TestWithParam<std::pair<const char*, MakeOptimizer>> {};
+class CheckpointModuleCheckpoint : public ::testing::TestWithParam<std::pair<const char*, MakeOptimizer>> {};
 
-TEST_P(ModuleCheckpoint, GoesOnBitwise) {
+TEST_P(CheckpointModuleCheckpoint, GoesOnBitwise) {
   const MakeOptimizer& make = GetParam().second;
   const TempDir dir;
   torch::manual_seed(5);
   Net net;
   const auto optimizer = make(net->parameters());
   for (int step = 0; step < 3; ++step) train_step(net, *optimizer, step);
-  run_thread_ranks(1, [&](World& world) {
+  comm::run_thread_ranks(1, [&](comm::World& world) {
     std::vector<Piece> pieces = module_pieces(*net);
     const std::vector<Piece> states = optimizer_pieces(pieces, *optimizer);
     pieces.insert(pieces.end(), states.begin(), states.end());
@@ -84,7 +84,7 @@ TEST_P(ModuleCheckpoint, GoesOnBitwise) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Optimizers, ModuleCheckpoint,
+    Optimizers, CheckpointModuleCheckpoint,
     ::testing::Values(
         std::pair<const char*, MakeOptimizer>{"AdamW",
                                               [](auto p) {
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
                                               }}),
     [](const auto& chosen) { return chosen.param.first; });
 
-TEST(ModulePieces, TiedTensorsAreOneAndOptimizersOfAnotherKindAreRefused) {
+TEST(CheckpointModulePieces, TiedTensorsAreOneAndOptimizersOfAnotherKindAreRefused) {
   Net net;
   const std::vector<Piece> pieces = module_pieces(*net, "model.");
   int tied = 0;
@@ -122,7 +122,7 @@ TEST(ModulePieces, TiedTensorsAreOneAndOptimizersOfAnotherKindAreRefused) {
   const TempDir dir;
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
   train_step(net, sgd, 0);
-  run_thread_ranks(1, [&](World& world) {
+  comm::run_thread_ranks(1, [&](comm::World& world) {
     std::vector<Piece> all = module_pieces(*net);
     const std::vector<Piece> states = optimizer_pieces(all, sgd);
     all.insert(all.end(), states.begin(), states.end());
@@ -144,4 +144,4 @@ TEST(ModulePieces, TiedTensorsAreOneAndOptimizersOfAnotherKindAreRefused) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

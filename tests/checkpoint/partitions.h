@@ -26,13 +26,13 @@ inline std::vector<std::int64_t> cuts(Random& random, std::int64_t size, int par
 }
 
 //! The elements of a part, with memory of their own.
-inline at::Tensor take(const at::Tensor& whole, const Part& part) {
-  if (const auto* range = std::get_if<FlatRange>(&part))
+inline at::Tensor take(const at::Tensor& whole, const checkpoint::Region& part) {
+  if (const auto* range = std::get_if<checkpoint::FlatRange>(&part))
     return whole.flatten().slice(0, range->begin, range->end).clone();
-  if (const auto* cut = std::get_if<BoxRange>(&part))
+  if (const auto* cut = std::get_if<checkpoint::BoxRange>(&part))
     return take(whole, cut->box).flatten().slice(0, cut->begin, cut->end).clone();
   at::Tensor taken = whole;
-  if (const auto* box = std::get_if<Box>(&part)) {
+  if (const auto* box = std::get_if<checkpoint::Box>(&part)) {
     for (std::size_t d = 0; d < box->offsets.size(); ++d) {
       taken = taken.narrow(static_cast<std::int64_t>(d), box->offsets[d], box->lengths[d]);
     }
@@ -41,33 +41,34 @@ inline at::Tensor take(const at::Tensor& whole, const Part& part) {
 }
 
 //! Parts that together are the whole tensor, for each rank those that it has.
-inline std::vector<std::vector<Part>> partition(Random& random, const std::vector<std::int64_t>& shape,
-                                                int ranks) {
-  std::vector<std::vector<Part>> parts(static_cast<std::size_t>(ranks));
+inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
+                                                              const std::vector<std::int64_t>& shape,
+                                                              int ranks) {
+  std::vector<std::vector<checkpoint::Region>> parts(static_cast<std::size_t>(ranks));
   std::int64_t numel = 1;
   for (const std::int64_t size : shape) numel *= size;
-  const auto any_rank = [&]() -> std::vector<Part>& {
+  const auto any_rank = [&]() -> std::vector<checkpoint::Region>& {
     return parts[static_cast<std::size_t>(pick(random, 0, ranks - 1))];
   };
   switch (shape.empty() ? pick(random, 0, 1) : pick(random, 0, 4)) {
     case 0:  // one rank has it: a pipeline's stage
-      any_rank().push_back(Whole{});
+      any_rank().push_back(checkpoint::WholeTensor{});
       break;
     case 1:  // all have it: replicas
-      for (auto& mine : parts) mine.push_back(Whole{});
+      for (auto& mine : parts) mine.push_back(checkpoint::WholeTensor{});
       break;
     case 2: {  // flat ranges, one a rank
       const auto at = cuts(random, numel, ranks);
       for (int r = 0; r < ranks; ++r)
         parts[static_cast<std::size_t>(r)].push_back(
-            FlatRange{at[static_cast<std::size_t>(r)], at[static_cast<std::size_t>(r) + 1]});
+            checkpoint::FlatRange{at[static_cast<std::size_t>(r)], at[static_cast<std::size_t>(r) + 1]});
       break;
     }
     case 3: {  // slices of one dim, one a rank
       const auto dim = static_cast<std::size_t>(pick(random, 0, static_cast<std::int64_t>(shape.size()) - 1));
       const auto at = cuts(random, shape[dim], ranks);
       for (std::size_t r = 0; r < parts.size(); ++r) {
-        Box box{std::vector<std::int64_t>(shape.size(), 0), shape};
+        checkpoint::Box box{std::vector<std::int64_t>(shape.size(), 0), shape};
         box.offsets[dim] = at[r];
         box.lengths[dim] = at[r + 1] - at[r];
         parts[r].push_back(box);
@@ -75,11 +76,11 @@ inline std::vector<std::vector<Part>> partition(Random& random, const std::vecto
       break;
     }
     default: {  // a grid of boxes, each on some rank and now and then on a second one
-      std::vector<Box> boxes = {{std::vector<std::int64_t>(shape.size(), 0), shape}};
+      std::vector<checkpoint::Box> boxes = {{std::vector<std::int64_t>(shape.size(), 0), shape}};
       for (std::size_t d = 0; d < shape.size(); ++d) {
         const auto at = cuts(random, shape[d], static_cast<int>(pick(random, 1, 3)));
-        std::vector<Box> finer;
-        for (const Box& box : boxes) {
+        std::vector<checkpoint::Box> finer;
+        for (const checkpoint::Box& box : boxes) {
           for (std::size_t i = 0; i + 1 < at.size(); ++i) {
             finer.push_back(box);
             finer.back().offsets[d] = at[i];
@@ -88,13 +89,13 @@ inline std::vector<std::vector<Part>> partition(Random& random, const std::vecto
         }
         boxes = std::move(finer);
       }
-      for (const Box& box : boxes) {
+      for (const checkpoint::Box& box : boxes) {
         if (pick(random, 0, 3) == 0) {  // or cut once more, into ranges
           std::int64_t count = 1;
           for (const std::int64_t length : box.lengths) count *= length;
           const auto at = cuts(random, count, 2);
-          any_rank().push_back(BoxRange{box, at[0], at[1]});
-          any_rank().push_back(BoxRange{box, at[1], at[2]});
+          any_rank().push_back(checkpoint::BoxRange{box, at[0], at[1]});
+          any_rank().push_back(checkpoint::BoxRange{box, at[1], at[2]});
           continue;
         }
         any_rank().push_back(box);
@@ -106,10 +107,11 @@ inline std::vector<std::vector<Part>> partition(Random& random, const std::vecto
 }
 
 //! The pieces of one rank, filled from the whole tensor or, with `zero`, to be loaded.
-inline std::vector<Piece> pieces_of(const std::string& name, const at::Tensor& whole,
-                                    const std::vector<Part>& parts, bool zero = false) {
-  std::vector<Piece> pieces;
-  for (const Part& part : parts) {
+inline std::vector<checkpoint::Piece> pieces_of(const std::string& name, const at::Tensor& whole,
+                                                const std::vector<checkpoint::Region>& parts,
+                                                bool zero = false) {
+  std::vector<checkpoint::Piece> pieces;
+  for (const checkpoint::Region& part : parts) {
     at::Tensor local = take(whole, part);
     pieces.push_back({.name = name,
                       .shape = whole.sizes().vec(),

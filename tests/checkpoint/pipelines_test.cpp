@@ -4,8 +4,8 @@
 #include "support/program.h"
 #include "tensors.h"
 
-#include <penstock/checkpoint/distributed.h>
-#include <penstock/checkpoint/module.h>
+#include <penstock/checkpoint/distributed_pieces.h>
+#include <penstock/checkpoint/module_pieces.h>
 #include <penstock/checkpoint/writer.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/models/gpt.h>
@@ -19,7 +19,7 @@
 #include <cstdio>
 #include <map>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using test::same_bits;
@@ -34,35 +34,36 @@ struct Topology {
   const char* name;
   int pipeline_ranks;
   int replicas;
-  ScheduleKind schedule;
+  schedule::ScheduleKind schedule;
   std::vector<int> blocks;
   Spread spread = Spread::Alone;
 };
 
 const std::vector<Topology> topologies = {
-    {"pp1", 1, 1, ScheduleKind::GPipe, {4}},
-    {"pp2 1F1B", 2, 1, ScheduleKind::OneFOneB, {2, 2}},
-    {"pp2 1F1B cut elsewhere", 2, 1, ScheduleKind::OneFOneB, {1, 3}},
-    {"pp2 interleaved", 2, 1, ScheduleKind::Interleaved1F1B, {1, 1, 1, 1}},
-    {"pp4 1F1B", 4, 1, ScheduleKind::OneFOneB, {1, 1, 1, 1}},
-    {"pp2 ZBV", 2, 1, ScheduleKind::ZBVZeroBubble, {0, 2, 1, 1}},
-    {"pp2 x dp2", 2, 2, ScheduleKind::OneFOneB, {2, 2}, Spread::Replicated},
-    {"pp2 x dp2 sharded", 2, 2, ScheduleKind::OneFOneB, {3, 1}, Spread::Sharded},
-    {"tp2", 1, 2, ScheduleKind::GPipe, {4}, Spread::Tensors},
-    {"pp2 x tp2 ZB1P", 2, 2, ScheduleKind::ZB1P, {3, 1}, Spread::Tensors},
-    {"sharded 2 x tp2", 1, 4, ScheduleKind::GPipe, {4}, Spread::ShardedTensors},
-    {"pp2 x sharded 2 x tp2", 2, 4, ScheduleKind::ZB1P, {2, 2}, Spread::ShardedTensors},
+    {"pp1", 1, 1, schedule::ScheduleKind::GPipe, {4}},
+    {"pp2 1F1B", 2, 1, schedule::ScheduleKind::OneFOneB, {2, 2}},
+    {"pp2 1F1B cut elsewhere", 2, 1, schedule::ScheduleKind::OneFOneB, {1, 3}},
+    {"pp2 interleaved", 2, 1, schedule::ScheduleKind::Interleaved1F1B, {1, 1, 1, 1}},
+    {"pp4 1F1B", 4, 1, schedule::ScheduleKind::OneFOneB, {1, 1, 1, 1}},
+    {"pp2 ZBV", 2, 1, schedule::ScheduleKind::ZBVZeroBubble, {0, 2, 1, 1}},
+    {"pp2 x dp2", 2, 2, schedule::ScheduleKind::OneFOneB, {2, 2}, Spread::Replicated},
+    {"pp2 x dp2 sharded", 2, 2, schedule::ScheduleKind::OneFOneB, {3, 1}, Spread::Sharded},
+    {"tp2", 1, 2, schedule::ScheduleKind::GPipe, {4}, Spread::Tensors},
+    {"pp2 x tp2 ZB1P", 2, 2, schedule::ScheduleKind::ZB1P, {3, 1}, Spread::Tensors},
+    {"sharded 2 x tp2", 1, 4, schedule::ScheduleKind::GPipe, {4}, Spread::ShardedTensors},
+    {"pp2 x sharded 2 x tp2", 2, 4, schedule::ScheduleKind::ZB1P, {2, 2}, Spread::ShardedTensors},
 };
 
 //! By heads, and by the width of the feed-forward; the vocabulary of 11 is cut unevenly.
-ParallelPlan plan_for(const torch::nn::Module& module) {
-  ParallelPlan plan;
+parallel::ParallelPlan plan_for(const torch::nn::Module& module) {
+  parallel::ParallelPlan plan;
   for (const auto& item : module.named_modules("", false)) {
     const std::string& name = item.key();
     const auto is = [&](const char* end) { return name.ends_with(end); };
-    if (is(".query") || is(".key") || is(".value") || is(".up")) plan.emplace_back(name, ColwiseParallel());
-    if (is(".out") || is(".down")) plan.emplace_back(name, RowwiseParallel());
-    if (name == "head") plan.emplace_back(name, ColwiseParallel());
+    if (is(".query") || is(".key") || is(".value") || is(".up"))
+      plan.emplace_back(name, parallel::ColwiseParallel());
+    if (is(".out") || is(".down")) plan.emplace_back(name, parallel::RowwiseParallel());
+    if (name == "head") plan.emplace_back(name, parallel::ColwiseParallel());
   }
   return plan;
 }
@@ -80,13 +81,13 @@ models::GptOptions small_gpt(bool tied) {
 constexpr std::int64_t rows = 8;
 
 //! The batch of a step, the same in every topology.
-StepInput batch_of(std::int64_t step, int replica, int replicas) {
+runtime::StepInput batch_of(std::int64_t step, int replica, int replicas) {
   const at::Tensor text =
       (torch::arange(rows * 7).reshape({rows, 7}) * 5 + torch::arange(rows).unsqueeze(1) * 3 + step * 7)
           .remainder(11);
   const std::int64_t mine = rows / replicas;
   const at::Tensor part = text.narrow(0, replica * mine, mine);
-  StepInput input;
+  runtime::StepInput input;
   input.args = {part.narrow(1, 0, 6).contiguous()};
   input.target = part.narrow(1, 1, 6).contiguous();
   return input;
@@ -95,21 +96,21 @@ StepInput batch_of(std::int64_t step, int replica, int replicas) {
 //! One rank's part of a run.
 class Run {
  public:
-  Run(World& world, const Topology& topology, bool tied)
+  Run(comm::World& world, const Topology& topology, bool tied)
       : replica_(world.rank().value / topology.pipeline_ranks),
         group_(*world.group().split(replica_, world.rank().value)),
         across_(*world.group().split(world.rank().value % topology.pipeline_ranks, world.rank().value)) {
     const models::GptOptions gpt = small_gpt(tied);
     const int stages = static_cast<int>(topology.blocks.size());
-    const Placement placement =
-        Placement::make(topology.pipeline_ranks, stages, info_of(topology.schedule).placement);
-    PipelineOptions options;
-    ShardOptions shard;
+    const schedule::Placement placement =
+        schedule::Placement::make(topology.pipeline_ranks, stages, info_of(topology.schedule).placement);
+    runtime::PipelineOptions options;
+    parallel::ShardOptions shard;
     if (tied && stages > 1) {
       options.shared = {{{StageId(0), "token.weight"}, {StageId(stages - 1), "token.weight"}}};
       shard.alone = {"token.weight"};
     }
-    std::optional<Group> data = across_, tensors;
+    std::optional<comm::Group> data = across_, tensors;
     if (topology.spread == Spread::Tensors) tensors = across_;
     if (topology.spread == Spread::ShardedTensors) {
       data = across_.split(across_.rank() % 2, across_.rank());  // the tensor-parallel rank is the faster one
@@ -118,30 +119,32 @@ class Run {
     batch_parts_ = topology.spread == Spread::Tensors ? 1 : data->size();
     batch_part_ = topology.spread == Spread::Tensors ? 0 : data->rank();
     if (topology.spread == Spread::Sharded || topology.spread == Spread::ShardedTensors)
-      sharded_ = std::make_shared<ShardedStages>(*data, shard);
-    std::vector<PipelineStage> mine;
+      sharded_ = std::make_shared<parallel::ShardedStages>(*data, shard);
+    std::vector<runtime::PipelineStage> mine;
     std::int64_t first = 0;
     for (int s = 0; s < stages; ++s) {
       const std::int64_t end = first + topology.blocks[static_cast<std::size_t>(s)];
       if (placement.rank_of(StageId(s)).value == group_.rank()) {
         models::Gpt part(gpt, models::GptPart{first, end, s == 0, s == stages - 1});
         models::initialise(*part, gpt, 3);
-        if (tensors) parallelize_module(*part, DeviceMesh(*tensors, {tensors->size()}), plan_for(*part));
-        const StageFunction forward = [part](const Args& args, const Kwargs&) mutable {
+        if (tensors)
+          parallel::parallelize_module(*part, tensor::DeviceMesh(*tensors, {tensors->size()}),
+                                       plan_for(*part));
+        const runtime::StageFunction forward = [part](const value::Args& args, const value::Kwargs&) mutable {
           const at::Tensor output = part->forward(args.at(0).toTensor());
-          return StageResult(is_dtensor(output) ? full_tensor(output) : output);
+          return runtime::StageResult(tensor::is_dtensor(output) ? tensor::full_tensor(output) : output);
         };
-        std::shared_ptr<StageModule> module = make_stage_module(part.ptr(), forward);
+        std::shared_ptr<runtime::StageModule> module = runtime::make_stage_module(part.ptr(), forward);
         if (sharded_) module = sharded_->add(s, module);
         mine.emplace_back(module, s, stages, at::kCPU, group_);
       }
       first = end;
     }
     if (topology.spread == Spread::Replicated)
-      options.data_parallel = std::make_shared<ReplicatedStages>(mine, across_);
+      options.data_parallel = std::make_shared<parallel::ReplicatedStages>(mine, across_);
     if (sharded_) options.data_parallel = sharded_;
     options.replica = static_cast<std::uint32_t>(batch_part_);
-    options.loss = tensor_loss([](const at::Tensor& logits, const at::Tensor& target) {
+    options.loss = runtime::tensor_loss([](const at::Tensor& logits, const at::Tensor& target) {
       return torch::cross_entropy_loss(logits.flatten(0, 1), target.flatten());
     });
     pipeline_.emplace(mine, topology.schedule, static_cast<int>(rows) / batch_parts_, options);
@@ -154,26 +157,26 @@ class Run {
 
   std::vector<Piece> pieces() const {
     std::vector<Piece> all;
-    for (const PipelineStage& stage : pipeline_->stages()) {
+    for (const runtime::PipelineStage& stage : pipeline_->stages()) {
       if (sharded_) {
-        for (const ShardedParameter& part : sharded_->sharded(stage.index()).shards()) {
+        for (const parallel::ShardedParameter& part : sharded_->sharded(stage.index()).shards()) {
           if (part.end == part.begin) continue;
           if (part.form) {
             all.push_back(
-                {part.name, part.form->sizes, part.shard, placed_part(*part.form, part.begin, part.end)});
+                {part.name, part.form->sizes, part.shard, local_region(*part.form, part.begin, part.end)});
           } else {
             all.push_back({part.name, part.shape, part.shard, FlatRange{part.begin, part.end}});
           }
         }
       } else {
-        for (const NamedTensor& parameter : stage.module().parameters())
+        for (const runtime::NamedTensor& parameter : stage.module().parameters())
           all.push_back(tensor_piece(parameter.name, parameter.tensor));
       }
     }
     return all;
   }
 
-  void load(const Checkpoint& checkpoint, const Group& world) {
+  void load(const Checkpoint& checkpoint, const comm::Group& world) {
     std::vector<Piece> wanted = pieces();
     const OptimizerLoad states = optimizer_load(checkpoint, wanted, *optimizer_);
     wanted.insert(wanted.end(), states.pieces.begin(), states.pieces.end());
@@ -200,9 +203,9 @@ class Run {
  private:
   int replica_;
   int batch_part_ = 0, batch_parts_ = 1;
-  Group group_, across_;
-  std::shared_ptr<ShardedStages> sharded_;
-  std::optional<PipelineSchedule> pipeline_;
+  comm::Group group_, across_;
+  std::shared_ptr<parallel::ShardedStages> sharded_;
+  std::optional<runtime::PipelineSchedule> pipeline_;
   std::unique_ptr<torch::optim::AdamW> optimizer_;
 };
 
@@ -210,7 +213,7 @@ class Run {
 //! `steps` into `to`.
 void run(const Topology& topology, const std::string& from, const std::string& to,
          const std::vector<std::int64_t>& steps, bool tied) {
-  run_thread_ranks(topology.pipeline_ranks * topology.replicas, [&](World& world) {
+  comm::run_thread_ranks(topology.pipeline_ranks * topology.replicas, [&](comm::World& world) {
     Run mine(world, topology, tied);
     std::int64_t at = 0;
     if (!from.empty()) {
@@ -240,12 +243,12 @@ double difference(const Checkpoint& a, const Checkpoint& b) {
   return largest;
 }
 
-class Pipelines : public ::testing::Test {
+class CheckpointPipelines : public ::testing::Test {
  protected:
   void SetUp() override { at::set_num_threads(1); }
 };
 
-TEST_F(Pipelines, SavedInAnyTopologyGoOnInAnyOther) {
+TEST_F(CheckpointPipelines, SavedInAnyTopologyGoOnInAnyOther) {
   const TempDir dir;
   int exact = 0, close = 0;
   double most = 0;
@@ -280,7 +283,7 @@ TEST_F(Pipelines, SavedInAnyTopologyGoOnInAnyOther) {
   EXPECT_EQ(exact + close, 144);
 }
 
-TEST_F(Pipelines, TiedWeightsComeBackInEveryStageThatHoldsThem) {
+TEST_F(CheckpointPipelines, TiedWeightsComeBackInEveryStageThatHoldsThem) {
   const TempDir dir;
   run(topologies[5], "", dir / "a", {2, 4}, true);  // one rank holds both ends
   const Checkpoint expected(dir / ("a/" + checkpoint_name(4)));
@@ -294,4 +297,4 @@ TEST_F(Pipelines, TiedWeightsComeBackInEveryStageThatHoldsThem) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

@@ -16,7 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using namespace test;
@@ -36,7 +36,7 @@ std::vector<Piece> half_of_model(int rank, std::int64_t step) {
 }
 
 const test::RankFunction saves_while_training("saves_while_training", [] {
-  World world = init();
+  comm::World world = comm::init();
   const int rank = world.rank().value;
   {
     CheckpointWriter writer(directory(), world.group(), {.keep = 2});
@@ -60,7 +60,7 @@ const test::RankFunction saves_while_training("saves_while_training", [] {
   return 0;
 });
 
-TEST(ProcessRanks, SaveWhileTheyTrain) {
+TEST(CheckpointProcessRanks, SaveWhileTheyTrain) {
   const TempDir dir;
   const auto done = test::run_process_ranks("saves_while_training", 2,
                                             {.environment = {{"PENSTOCK_TEST_DIRECTORY", dir.path()}}});
@@ -68,7 +68,7 @@ TEST(ProcessRanks, SaveWhileTheyTrain) {
 }
 
 const test::RankFunction killed_while_writing("killed_while_writing", [] {
-  World world = init();
+  comm::World world = comm::init();
   const int rank = world.rank().value;
   HookedFiles files([&](const std::string& operation, const std::string& path) {
     const bool here = operation == "finish" && path.find(checkpoint_name(3)) != std::string::npos;
@@ -84,16 +84,17 @@ const test::RankFunction killed_while_writing("killed_while_writing", [] {
   return 0;
 });
 
-TEST(ProcessRanks, ARankKilledWhileItWritesCostsThatWriteOnly) {
+TEST(CheckpointProcessRanks, ARankKilledWhileItWritesCostsThatWriteOnly) {
   const TempDir dir;
   const auto done = test::run_process_ranks("killed_while_writing", 2,
                                             {.environment = {{"PENSTOCK_TEST_DIRECTORY", dir.path()}}});
   EXPECT_NE(done.result.exit_code(), 0);
   const ResumePoint found = find_resume_point(dir.path());
   EXPECT_EQ(found.checkpoint.step(), 2);
-  EXPECT_EQ(found.passed_over, std::vector<std::string>{"step-00000003.incomplete: its writing did not end"});
+  EXPECT_EQ(found.passed_over,
+            std::vector<std::string>{"step-00000003.incomplete: its write did not complete"});
   EXPECT_NE(done.text().find("rank 0 learned that rank 1 failed"), std::string::npos) << done.text();
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

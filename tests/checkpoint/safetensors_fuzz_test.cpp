@@ -1,6 +1,6 @@
 // Mutations of valid safetensors files: whatever the bytes, an error of the family or tensors that lie inside
 // the file.
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/safetensors/header.h"
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <random>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using test::slurp;
@@ -41,7 +41,7 @@ void parse(const std::string& bytes, Outcomes& outcomes) {
   }
 }
 
-class SafetensorsFuzz : public testing::Test {
+class CheckpointSafetensorsFuzz : public testing::Test {
  protected:
   void SetUp() override {
     if (const char* rounds = std::getenv("PENSTOCK_FUZZ_ROUNDS")) rounds_ = 100 * std::atoi(rounds);
@@ -119,7 +119,7 @@ class SafetensorsFuzz : public testing::Test {
   int rounds_ = 40000;
 };
 
-TEST_F(SafetensorsFuzz, MutationsAreRefusedOrConsistent) {
+TEST_F(CheckpointSafetensorsFuzz, MutationsAreRefusedOrConsistent) {
   std::mt19937 random(seed_);
   Outcomes outcomes;
   for (int i = 0; i < rounds_; ++i) {
@@ -131,7 +131,7 @@ TEST_F(SafetensorsFuzz, MutationsAreRefusedOrConsistent) {
   EXPECT_GT(outcomes.refused, rounds_ / 2);
 }
 
-TEST_F(SafetensorsFuzz, EveryPrefixIsRefused) {
+TEST_F(CheckpointSafetensorsFuzz, EveryPrefixIsRefused) {
   Outcomes outcomes;
   for (const std::string& file : files_) {
     for (std::size_t size = 0; size < file.size(); ++size) parse(file.substr(0, size), outcomes);
@@ -140,4 +140,4 @@ TEST_F(SafetensorsFuzz, EveryPrefixIsRefused) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

@@ -1,5 +1,5 @@
 // Safetensors files: what Python wrote is read, what we write is what Python writes, and lies are refused.
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/safetensors/header.h"
 #include "support/program.h"
 #include "tensors.h"
 
@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <filesystem>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using test::counted;
@@ -76,7 +76,7 @@ void expect_holds(const std::string& path, const std::map<std::string, at::Tenso
   }
 }
 
-TEST(Safetensors, ReadsEveryDtypeAndShapeThatPythonWrites) {
+TEST(CheckpointSafetensors, ReadsEveryDtypeAndShapeThatPythonWrites) {
   expect_holds(python_file("all_dtypes"), all_dtypes());
   expect_holds(python_file("shapes"), shapes());
   expect_holds(python_file("none"), {});
@@ -84,7 +84,7 @@ TEST(Safetensors, ReadsEveryDtypeAndShapeThatPythonWrites) {
             (SafetensorsMetadata{{"format", "pt, \xc3\xa9 \"quoted\"\n"}}));
 }
 
-TEST(Safetensors, WritesThePythonPackagesBytes) {
+TEST(CheckpointSafetensors, WritesThePythonPackagesBytes) {
   const TempDir dir;
   save_safetensors(dir / "a", all_dtypes(), {{"format", "pt, \xc3\xa9 \"quoted\"\n"}});
   EXPECT_EQ(slurp(dir / "a"), slurp(python_file("all_dtypes")));
@@ -94,7 +94,7 @@ TEST(Safetensors, WritesThePythonPackagesBytes) {
   EXPECT_EQ(slurp(dir / "c"), slurp(python_file("none")));
 }
 
-TEST(Safetensors, WritesTensorsOfAnyStridesAndReplacesFilesWhole) {
+TEST(CheckpointSafetensors, WritesTensorsOfAnyStridesAndReplacesFilesWhole) {
   const TempDir dir;
   const at::Tensor base = at::randn({6, 8});
   const std::map<std::string, at::Tensor> tensors = {{"transposed", base.t()},
@@ -107,7 +107,7 @@ TEST(Safetensors, WritesTensorsOfAnyStridesAndReplacesFilesWhole) {
       << "something was left beside it";
 }
 
-TEST(Safetensors, AFileThatShrinksIsAnError) {
+TEST(CheckpointSafetensors, AFileThatShrinksIsAnError) {
   const TempDir dir;
   save_safetensors(dir / "a", {{"w", at::arange(100000, at::kFloat)}});
   const SafetensorsFile file(dir / "a");
@@ -116,11 +116,11 @@ TEST(Safetensors, AFileThatShrinksIsAnError) {
     file.load("w");
     FAIL() << "it was read";
   } catch (const StorageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("it ends at byte 5000, and had "));
+    EXPECT_THAT(error.what(), HasSubstr("it ends at byte 5000 but had "));
   }
 }
 
-TEST(Safetensors, OnlyRegularFilesAreRead) {
+TEST(CheckpointSafetensors, OnlyRegularFilesAreRead) {
   const TempDir dir;
   ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
   const auto refusal = [](const std::string& path) -> std::string {
@@ -136,7 +136,7 @@ TEST(Safetensors, OnlyRegularFilesAreRead) {
   EXPECT_THAT(refusal("/dev/zero"), HasSubstr("it is a device, not a regular file"));
 }
 
-TEST(Safetensors, ReadsOnlyTheBytesAskedFor) {
+TEST(CheckpointSafetensors, ReadsOnlyTheBytesAskedFor) {
   const TempDir dir;
   save_safetensors(dir / "a", {{"w", at::arange(1000, at::kInt)}});
   const SafetensorsFile file(dir / "a");
@@ -169,7 +169,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
          offsets + "]}";
 }
 
-TEST(Safetensors, RefusesEveryLie) {
+TEST(CheckpointSafetensors, RefusesEveryLie) {
   const std::string a = entry("a", "F32", "2", "0,8");
   EXPECT_EQ(refusal("{" + a + "}", 8), "");
   EXPECT_EQ(refusal("{" + a + "}   \n", 8), "");
@@ -183,36 +183,37 @@ TEST(Safetensors, RefusesEveryLie) {
   EXPECT_THAT(refusal("{" + a, 8), HasSubstr("not valid JSON"));
   EXPECT_THAT(refusal("{" + a + "}", 7), HasSubstr("lies at bytes 0 to 8"));
   EXPECT_THAT(refusal("{" + a + "}", 9), HasSubstr("the tensors end at byte 8, the file has 9"));
-  EXPECT_THAT(refusal("{" + a + "," + a + "}", 8), HasSubstr("two tensors are called 'a'"));
+  EXPECT_THAT(refusal("{" + a + "," + a + "}", 8), HasSubstr("duplicate tensor 'a'"));
   EXPECT_THAT(refusal("{" + a + "," + entry("b", "F32", "1", "4,8") + "}", 8), HasSubstr("overlaps"));
-  EXPECT_THAT(refusal("{" + a + "," + entry("b", "F32", "1", "12,16") + "}", 16), HasSubstr("leaves a hole"));
+  EXPECT_THAT(refusal("{" + a + "," + entry("b", "F32", "1", "12,16") + "}", 16), HasSubstr("leaves a gap"));
   EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "8,0") + "}", 8), HasSubstr("lies at bytes 8 to 0"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "3", "0,8") + "}", 8), HasSubstr("do not fill"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "3", "0,8") + "}", 8),
+              HasSubstr("does not match its dtype and shape"));
   EXPECT_THAT(refusal("{" + entry("a", "F33", "2", "0,8") + "}", 8), HasSubstr("dtype 'F33'"));
   EXPECT_THAT(refusal("{" + entry("a", "F32", "-2", "0,8") + "}", 8), HasSubstr("a negative number"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "2.0", "0,8") + "}", 8), HasSubstr("no whole number"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "2.0", "0,8") + "}", 8), HasSubstr("not an integer"));
   EXPECT_THAT(refusal("{" + entry("a", "F32", "99999999999999999999", "0,8") + "}", 8),
               HasSubstr("too large"));
   EXPECT_THAT(refusal("{" + entry("a", "U8", "9223372036854775808", "0,8") + "}", 8),
               HasSubstr("has a size of"));
   // Sizes whose product is 8 only because it wraps around.
   EXPECT_THAT(refusal("{" + entry("a", "U8", "4294967296,4294967296,8", "0,8") + "}", 8),
-              HasSubstr("do not fill"));
+              HasSubstr("does not match its dtype and shape"));
   EXPECT_THAT(refusal("{" + entry("a", "F64", "2305843009213693953", "0,8") + "}", 8),
-              HasSubstr("do not fill"));
+              HasSubstr("does not match its dtype and shape"));
   EXPECT_THAT(refusal("{" + entry("a", "F32", "0,9223372036854775807", "0,0") + "}", 0),
-              HasSubstr("do not fill"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "0") + "}", 8), HasSubstr("no two data_offsets"));
+              HasSubstr("does not match its dtype and shape"));
+  EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "0") + "}", 8), HasSubstr("fewer than two data_offsets"));
   EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "0,8,8") + "}", 8),
               HasSubstr("more than two data_offsets"));
   EXPECT_THAT(refusal("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8), HasSubstr("lacks one of"));
   EXPECT_THAT(refusal("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 8), HasSubstr("two fields 'dtype'"));
   EXPECT_THAT(refusal("{\"a\":{\"type\":\"F32\"}}", 8), HasSubstr("a field 'type'"));
-  EXPECT_THAT(refusal("{\"a\":[]}", 8), HasSubstr("a list where the format has none"));
+  EXPECT_THAT(refusal("{\"a\":[]}", 8), HasSubstr("a list where the format does not allow it"));
   EXPECT_THAT(refusal("{\"__metadata__\":{\"k\":1}," + a + "}", 8),
-              HasSubstr("a number where the format has none"));
+              HasSubstr("a number where the format does not allow it"));
   EXPECT_THAT(refusal("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}," + a + "}", 8),
-              HasSubstr("are called 'k'"));
+              HasSubstr("duplicate __metadata__ key 'k'"));
   EXPECT_THAT(refusal(std::string("{\"\xff\":") + "1}", 8), HasSubstr("not valid JSON"));
   EXPECT_EQ(refusal("{" + entry("a", "BOOL", "2", "0,2") + "}", 2), "");
   std::string sizes = "1";
@@ -222,7 +223,7 @@ TEST(Safetensors, RefusesEveryLie) {
               testing::AnyOf(HasSubstr("not valid JSON"), HasSubstr("none")));
 }
 
-TEST(Safetensors, RefusesBoolsThatAreNone) {
+TEST(CheckpointSafetensors, RefusesBoolsThatAreNone) {
   const TempDir dir;
   save_safetensors(dir / "a", {{"mask", at::ones({4}, at::kBool)}});
   std::string bytes = slurp(dir / "a");
@@ -232,7 +233,7 @@ TEST(Safetensors, RefusesBoolsThatAreNone) {
   EXPECT_THROW(file.load("mask"), ParseError);
 }
 
-TEST(Safetensors, SaysWhatCannotBeOpenedOrWritten) {
+TEST(CheckpointSafetensors, SaysWhatCannotBeOpenedOrWritten) {
   const TempDir dir;
   EXPECT_THROW(SafetensorsFile(dir / "missing"), StorageError);
   EXPECT_THROW(SafetensorsFile{dir.path()}, StorageError);
@@ -254,4 +255,4 @@ TEST(Safetensors, SaysWhatCannotBeOpenedOrWritten) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

@@ -13,7 +13,7 @@
 
 #include <filesystem>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using namespace test;
@@ -26,9 +26,9 @@ const std::string script = PENSTOCK_SOURCE_DIR "/tests/checkpoint/";
 void save_cut(const std::map<std::string, at::Tensor>& tensors, const std::string& directory,
               std::int64_t step, const std::map<std::string, std::vector<std::string>>& aliases = {}) {
   Random random(4);
-  std::map<std::string, std::vector<std::vector<Part>>> how;
+  std::map<std::string, std::vector<std::vector<Region>>> how;
   for (const auto& [name, tensor] : tensors) how.emplace(name, partition(random, tensor.sizes().vec(), 3));
-  run_thread_ranks(3, [&](World& world) {
+  comm::run_thread_ranks(3, [&](comm::World& world) {
     std::vector<Piece> pieces;
     for (const auto& [name, tensor] : tensors) {
       for (Piece& piece :
@@ -73,7 +73,7 @@ TEST(CheckpointTool, VerifyNoticesOneFlippedByte) {
   std::filesystem::create_directory(dir / "step-00000003.incomplete");
   const auto whole = penstock::test::penstock({"checkpoint", "verify", dir.path()});
   EXPECT_EQ(whole.code, 0) << whole.out << whole.err;
-  EXPECT_THAT(whole.out, HasSubstr("step-00000002: whole"));
+  EXPECT_THAT(whole.out, HasSubstr("step-00000002: intact"));
   EXPECT_THAT(whole.out, HasSubstr("step-00000003.incomplete: incomplete"));
   std::filesystem::path file;  // one that has a rank's tensors: a rank without any writes none
   for (const auto& entry : std::filesystem::directory_iterator(dir / "step-00000002"))
@@ -84,7 +84,7 @@ TEST(CheckpointTool, VerifyNoticesOneFlippedByte) {
   std::ofstream(file, std::ios::binary) << bytes;
   const auto damaged = penstock::test::penstock({"checkpoint", "verify", dir.path()});
   EXPECT_EQ(damaged.code, 1);
-  EXPECT_THAT(damaged.out, HasSubstr("step-00000001: whole"));
+  EXPECT_THAT(damaged.out, HasSubstr("step-00000001: intact"));
   EXPECT_THAT(damaged.out, HasSubstr("step-00000002: DAMAGED"));
   EXPECT_THAT(damaged.out, HasSubstr("error: " + file.filename().string() + ": is damaged: its checksum is"));
   EXPECT_THAT(penstock::test::penstock({"checkpoint", "verify", dir.path(), "--json"}).out,
@@ -176,7 +176,7 @@ TEST(CheckpointTool, SaysWhatIsWrong) {
     EXPECT_THAT(done.err + done.out, HasSubstr(text));
   };
   expect({"verfiy", dir.path()}, 2, "did you mean verify?");
-  expect({"inspect", dir.path()}, 1, "holds no complete one");
+  expect({"inspect", dir.path()}, 1, "contains no complete checkpoint");
   expect({"inspect", dir / "missing"}, 1, "No such file or directory");
   expect({"verify", dir.path()}, 1, "DAMAGED");
   expect({"convert", dir.path()}, 2, "needs a target");
@@ -233,4 +233,4 @@ TEST(CheckpointTool, PythonReadsTheConvertedFileAsTheModelsStateDict) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

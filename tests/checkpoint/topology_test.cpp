@@ -1,6 +1,6 @@
 // Saved as any partition, loaded as any other: equal bit for bit, and only the bytes that are asked for are
 // read.
-#include "checkpoint/boxes.h"
+#include "checkpoint/pieces/regions.h"
 #include "partitions.h"
 #include "support/check.h"
 #include "support/program.h"
@@ -16,13 +16,13 @@
 #include <cstdio>
 #include <map>
 
-namespace penstock {
+namespace penstock::checkpoint {
 namespace {
 
 using namespace test;
 using ::testing::HasSubstr;
 
-TEST(Boxes, ChunksOfARangeAreItsElementsInOrder) {
+TEST(CheckpointBoxes, ChunksOfARangeAreItsElementsInOrder) {
   Random random(7);
   for (int round = 0; round < 400; ++round) {
     std::vector<std::int64_t> shape;
@@ -40,7 +40,7 @@ TEST(Boxes, ChunksOfARangeAreItsElementsInOrder) {
   }
 }
 
-TEST(Boxes, WhatIsLeftOfABoxIsTheRest) {
+TEST(CheckpointBoxes, WhatIsLeftOfABoxIsTheRest) {
   Random random(8);
   for (int round = 0; round < 400; ++round) {
     std::vector<std::int64_t> shape;
@@ -94,7 +94,7 @@ std::map<std::string, at::Tensor> random_model(Random& random) {
   return model;
 }
 
-using Spread = std::map<std::string, std::vector<std::vector<Part>>>;
+using Spread = std::map<std::string, std::vector<std::vector<Region>>>;
 
 Spread spread(Random& random, const std::map<std::string, at::Tensor>& model, int ranks) {
   Spread all;
@@ -112,7 +112,7 @@ std::vector<Piece> pieces_of_rank(const std::map<std::string, at::Tensor>& model
   return pieces;
 }
 
-TEST(Topology, SavedAsOnePartitionLoadsAsAnother) {
+TEST(CheckpointTopology, SavedAsOnePartitionLoadsAsAnother) {
   const unsigned seed = 20261116;
   std::printf("seed %u\n", seed);
   Random random(seed);
@@ -123,17 +123,17 @@ TEST(Topology, SavedAsOnePartitionLoadsAsAnother) {
     const int from = static_cast<int>(pick(random, 1, 4)), to = static_cast<int>(pick(random, 1, 4));
     const Spread a = spread(random, model, from), b = spread(random, model, to);
     const bool background = pick(random, 0, 1) == 0;
-    run_thread_ranks(from, [&](World& world) {
+    comm::run_thread_ranks(from, [&](comm::World& world) {
       CheckpointWriter writer(dir.path(), world.group(), {.asynchronous = background});
       writer.save(5, pieces_of_rank(model, a, world.rank().value, false), {{"config", "x = 1"}});
       writer.wait();
     });
     const std::string path = dir / checkpoint_name(5);
     const Checkpoint whole(path);
-    EXPECT_EQ(to_text(whole.verify()), "");
+    EXPECT_EQ(to_string(whole.verify()), "");
     EXPECT_EQ(whole.note("config"), "x = 1");
     for (const auto& [name, tensor] : model) EXPECT_TRUE(same_bits(whole.read(name), tensor)) << name;
-    run_thread_ranks(to, [&](World& world) {
+    comm::run_thread_ranks(to, [&](comm::World& world) {
       const std::vector<Piece> wanted = pieces_of_rank(model, b, world.rank().value, true);
       const LoadReport report = Checkpoint(path).load(wanted, world.group());
       std::uint64_t bytes = 0;
@@ -146,10 +146,10 @@ TEST(Topology, SavedAsOnePartitionLoadsAsAnother) {
   }
 }
 
-TEST(Topology, ReadsOnlyTheBytesOfARanksPieces) {
+TEST(CheckpointTopology, ReadsOnlyTheBytesOfARanksPieces) {
   const TempDir dir;
   const at::Tensor weight = at::randn({512, 4096}), flat = at::randn({100000});
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
     const int rank = world.rank().value;
     const Box half{{0, 2048 * rank}, {512, 2048}};
@@ -172,10 +172,10 @@ TEST(Topology, ReadsOnlyTheBytesOfARanksPieces) {
   EXPECT_TRUE(same_bits(wanted[1].local, take(flat, range)));
 }
 
-TEST(Topology, LoadsIntoStridedTensorsAndConvertsIfAsked) {
+TEST(CheckpointTopology, LoadsIntoStridedTensorsAndConvertsIfAsked) {
   const TempDir dir;
   const at::Tensor weight = at::randn({6, 8});
-  run_thread_ranks(1, [&](World& world) {
+  comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter(dir.path(), world.group()).save(1, {whole_piece("weight", weight)});
     const Checkpoint checkpoint(dir / checkpoint_name(1));
     at::Tensor transposed = at::zeros({8, 6}).t();
@@ -187,7 +187,7 @@ TEST(Topology, LoadsIntoStridedTensorsAndConvertsIfAsked) {
       checkpoint.load({whole_piece("weight", parameter)});
     } catch (const CheckpointError& error) {
       refused =
-          std::string(error.what()).find("weight: float32 stored, float64 asked for") != std::string::npos;
+          std::string(error.what()).find("weight: float32 stored, float64 requested") != std::string::npos;
     }
     CHECK_THAT(refused);
     checkpoint.load({whole_piece("weight", parameter)}, LoadOptions{.convert_dtypes = true});
@@ -196,9 +196,9 @@ TEST(Topology, LoadsIntoStridedTensorsAndConvertsIfAsked) {
   });
 }
 
-TEST(Topology, OneErrorListsEverythingThatDiffersOnAnyRank) {
+TEST(CheckpointTopology, OneErrorListsEverythingThatDiffersOnAnyRank) {
   const TempDir dir;
-  run_thread_ranks(1, [&](World& world) {
+  comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
     writer.save(1, {whole_piece("same", at::ones({2})), whole_piece("wide", at::ones({2, 3})),
                     whole_piece("left.over", at::ones({1})),
@@ -209,7 +209,7 @@ TEST(Topology, OneErrorListsEverythingThatDiffersOnAnyRank) {
     if (rank == 0) return {whole_piece("same", at::zeros({2})), whole_piece("absent", at::zeros({1}))};
     return {whole_piece("wide", at::zeros({3, 2})), whole_piece("missing.too", at::zeros({1}))};
   };
-  const auto errors = try_thread_ranks(2, [&](World& world) {
+  const auto errors = comm::try_thread_ranks(2, [&](comm::World& world) {
     const std::vector<Piece> pieces = wanted(world.rank().value);
     try {
       Checkpoint(dir / checkpoint_name(1)).load(pieces, world.group());
@@ -219,7 +219,7 @@ TEST(Topology, OneErrorListsEverythingThatDiffersOnAnyRank) {
       for (const char* part :
            {"missing in the checkpoint (2):\n    absent\n    missing.too",
             "not in the model (2):\n    also.left.over\n    left.over",
-            "wide: [2, 3] stored, [3, 2] asked for", "allow_missing, allow_extra, allow_reshaped"}) {
+            "wide: [2, 3] stored, [3, 2] requested", "allow_missing, allow_extra, allow_reshaped"}) {
         if (text.find(part) == std::string::npos)
           throw std::logic_error(std::string("no ") + part + " in " + text);
       }
@@ -238,9 +238,9 @@ TEST(Topology, OneErrorListsEverythingThatDiffersOnAnyRank) {
   }
 }
 
-TEST(Topology, RefusesToSaveWhatIsNotWhole) {
+TEST(CheckpointTopology, RefusesToSaveWhatIsNotWhole) {
   const TempDir dir;
-  const auto errors = try_thread_ranks(2, [&](World& world) {
+  const auto errors = comm::try_thread_ranks(2, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
     const int rank = world.rank().value;
     const std::vector<Piece> pieces = {
@@ -254,8 +254,8 @@ TEST(Topology, RefusesToSaveWhatIsNotWhole) {
     } catch (const UsageError& error) {
       const std::string text = error.what();
       for (const char* part : {"holes: no rank has 2 of its 8 elements", "differs: ranks 0 and 1 differ",
-                               "outside (rank 1): the part [flat 2:5] lies outside",
-                               "size (rank 0): its tensor is not of the size of its part"}) {
+                               "outside (rank 1): the region [flat 2:5] is outside the tensor",
+                               "size (rank 0): the tensor does not have the size of its region"}) {
         if (text.find(part) == std::string::npos)
           throw std::logic_error(std::string("no ") + part + " in " + text);
       }
@@ -266,10 +266,10 @@ TEST(Topology, RefusesToSaveWhatIsNotWhole) {
   }
 }
 
-TEST(Topology, AliasesAreTheSameTensor) {
+TEST(CheckpointTopology, AliasesAreTheSameTensor) {
   const TempDir dir;
   const at::Tensor token = at::randn({5, 3});
-  run_thread_ranks(1, [&](World& world) {
+  comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
     Piece tied = whole_piece("token.weight", token);
     tied.aliases = {"head.weight"};
@@ -291,4 +291,4 @@ TEST(Topology, AliasesAreTheSameTensor) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::checkpoint

@@ -25,33 +25,33 @@ void expect_throw(const Call& call) {
   check_failed(__FILE__, __LINE__, "an expected error did not come");
 }
 
-void ranks_and_sizes(World& world) {
-  const Group& group = world.group();
+void ranks_and_sizes(comm::World& world) {
+  const comm::Group& group = world.group();
   CHECK_SAME(group.rank(), world.rank().value);
   CHECK_SAME(group.size(), world.size());
   CHECK_SAME(group.name(), std::string("world"));
   CHECK_SAME(group.global_rank(group.size() - 1).value, world.size() - 1);
 }
 
-void ring_of_sends(World& world) {
-  const Group& group = world.group();
+void ring_of_sends(comm::World& world) {
+  const comm::Group& group = world.group();
   const int n = group.size();
   const int next = (group.rank() + 1) % n, previous = (group.rank() + n - 1) % n;
   const at::Tensor mine = marked(group.rank(), 100);
   const at::Tensor got = at::empty(100);
-  Work receive = group.irecv(got, previous, 3);
-  Work send = group.isend(mine, next, 3);
+  comm::Work receive = group.irecv(got, previous, 3);
+  comm::Work send = group.isend(mine, next, 3);
   receive.wait();
   send.wait();
   CHECK_TENSORS(got, marked(previous, 100));
 }
 
-void tags_keep_messages_apart(World& world) {
-  const Group& group = world.group();
+void tags_keep_messages_apart(comm::World& world) {
+  const comm::Group& group = world.group();
   if (group.size() < 2) return;
   if (group.rank() == 0) {
-    Work a = group.isend(marked(1, 8), 1, 10);
-    Work b = group.isend(marked(2, 8), 1, 20);
+    comm::Work a = group.isend(marked(1, 8), 1, 10);
+    comm::Work b = group.isend(marked(2, 8), 1, 20);
     a.wait();
     b.wait();
   } else if (group.rank() == 1) {
@@ -63,11 +63,11 @@ void tags_keep_messages_apart(World& world) {
   }
 }
 
-void messages_of_one_tag_keep_their_order(World& world) {
-  const Group& group = world.group();
+void messages_of_one_tag_keep_their_order(comm::World& world) {
+  const comm::Group& group = world.group();
   if (group.size() < 2 || group.rank() > 1) return;
   constexpr int count = 20;
-  std::vector<Work> works;
+  std::vector<comm::Work> works;
   std::vector<at::Tensor> tensors;
   for (int i = 0; i < count; ++i) {
     tensors.push_back(group.rank() == 0 ? marked(i, 5) : at::empty(5));
@@ -78,8 +78,8 @@ void messages_of_one_tag_keep_their_order(World& world) {
   for (int i = 0; i < count; ++i) CHECK_TENSORS(tensors[static_cast<std::size_t>(i)], marked(i, 5));
 }
 
-void strided_and_typed_sends(World& world) {
-  const Group& group = world.group();
+void strided_and_typed_sends(comm::World& world) {
+  const comm::Group& group = world.group();
   if (group.size() < 2 || group.rank() > 1) return;
   for (const at::ScalarType type :
        {at::kFloat, at::kDouble, at::kLong, at::kBFloat16, at::kBool, at::kHalf}) {
@@ -95,8 +95,8 @@ void strided_and_typed_sends(World& world) {
 }
 
 // Their memory holds other numbers than the tensor.
-void lazy_conjugates_and_negatives(World& world) {
-  const Group& group = world.group();
+void lazy_conjugates_and_negatives(comm::World& world) {
+  const comm::Group& group = world.group();
   const auto values = [](int rank) { return at::complex(marked(rank, 6), marked(rank + 1, 6)); };
   const auto real = [](int rank) { return marked(rank, 6); };
   const at::Tensor mine = values(group.rank()), negative = at::_neg_view(real(group.rank()));
@@ -111,7 +111,7 @@ void lazy_conjugates_and_negatives(World& world) {
   const int n = group.size(), next = (group.rank() + 1) % n, previous = (group.rank() + n - 1) % n;
   const auto exchanged = [&](const at::Tensor& tensor) {
     const at::Tensor got = at::zeros(tensor.sizes(), tensor.options());
-    Work receive = group.irecv(got, previous, 4), send = group.isend(tensor, next, 4);
+    comm::Work receive = group.irecv(got, previous, 4), send = group.isend(tensor, next, 4);
     receive.wait();
     send.wait();
     return got;
@@ -123,8 +123,8 @@ void lazy_conjugates_and_negatives(World& world) {
   CHECK_TENSORS(exchanged(at::imag(mine.conj())), -marked(previous + 1, 6));
 }
 
-void complex_collectives(World& world) {
-  const Group& group = world.group();
+void complex_collectives(comm::World& world) {
+  const comm::Group& group = world.group();
   const int n = group.size();
   const auto values = [](int rank) { return at::complex(marked(rank, 6), marked(rank + 1, 6)); };
   at::Tensor sum = at::zeros(6, at::kComplexFloat);
@@ -132,7 +132,7 @@ void complex_collectives(World& world) {
   const at::Tensor all = values(group.rank()), mean = values(group.rank()), from = values(group.rank());
   group.all_reduce(all);
   CHECK_TENSORS(all, sum);
-  group.all_reduce(mean, ReduceOp::Avg);
+  group.all_reduce(mean, comm::ReduceOp::Avg);
   CHECK_THAT(at::allclose(mean, sum / n));
   group.broadcast(from, n - 1);
   CHECK_TENSORS(from, values(n - 1));
@@ -142,13 +142,13 @@ void complex_collectives(World& world) {
   const at::Tensor rows = at::empty({n, 6}, at::kComplexFloat);
   group.all_to_all(rows, values(group.rank()).repeat({n, 1}));
   for (int rank = 0; rank < n; ++rank) CHECK_TENSORS(rows[rank], values(rank));
-  expect_throw<UsageError>([&] { group.all_reduce(all, ReduceOp::Max); });
+  expect_throw<UsageError>([&] { group.all_reduce(all, comm::ReduceOp::Max); });
 }
 
 // Of every small length, and with the very bytes at their end by which a receive is watched
-// (src/comm/handover.h).
-void any_bytes_arrive(World& world) {
-  const Group& group = world.group();
+// (src/comm/transport/arrival.h).
+void any_bytes_arrive(comm::World& world) {
+  const comm::Group& group = world.group();
   if (group.size() < 2 || group.rank() > 1) return;
   const at::Tensor end = at::tensor({0x93, 0xd5, 0xa6, 0x7f}, at::kByte);
   for (std::int64_t bytes = 1; bytes <= 24; ++bytes) {
@@ -163,21 +163,21 @@ void any_bytes_arrive(World& world) {
   }
 }
 
-void large_messages(World& world) {
-  const Group& group = world.group();
+void large_messages(comm::World& world) {
+  const comm::Group& group = world.group();
   if (group.size() < 2 || group.rank() > 1) return;
   constexpr std::int64_t elements = 3'000'001;
   const int other = 1 - group.rank();
   const at::Tensor got = at::empty(elements);
-  Work send = group.isend(marked(group.rank(), elements), other, 1);
-  Work receive = group.irecv(got, other, 1);
+  comm::Work send = group.isend(marked(group.rank(), elements), other, 1);
+  comm::Work receive = group.irecv(got, other, 1);
   receive.wait();
   send.wait();
   CHECK_TENSORS(got, marked(other, elements));
 }
 
-void dropped_works_go_on(World& world) {
-  const Group& group = world.group();
+void dropped_works_go_on(comm::World& world) {
+  const comm::Group& group = world.group();
   if (group.size() < 2 || group.rank() > 1) return;
   if (group.rank() == 0) {
     for (int i = 0; i < 10; ++i) group.isend(marked(i, 1000), 1, 2);  // nobody waits
@@ -190,18 +190,18 @@ void dropped_works_go_on(World& world) {
   }
 }
 
-void done_becomes_true(World& world) {
-  const Group& group = world.group();
+void done_becomes_true(comm::World& world) {
+  const comm::Group& group = world.group();
   if (group.size() < 2 || group.rank() > 1) return;
   const at::Tensor tensor = group.rank() == 0 ? marked(4, 16) : at::empty(16);
-  Work work = group.rank() == 0 ? group.isend(tensor, 1, 4) : group.irecv(tensor, 0, 4);
+  comm::Work work = group.rank() == 0 ? group.isend(tensor, 1, 4) : group.irecv(tensor, 0, 4);
   while (!work.done()) std::this_thread::yield();
   work.wait();
   CHECK_TENSORS(tensor, marked(4, 16));
 }
 
-void broadcasts(World& world) {
-  const Group& group = world.group();
+void broadcasts(comm::World& world) {
+  const comm::Group& group = world.group();
   for (int root = 0; root < group.size(); ++root) {
     const at::Tensor tensor = marked(group.rank(), 33);
     group.broadcast(tensor, root);
@@ -209,17 +209,17 @@ void broadcasts(World& world) {
   }
 }
 
-void all_reduces(World& world) {
-  const Group& group = world.group();
+void all_reduces(comm::World& world) {
+  const comm::Group& group = world.group();
   const int n = group.size();
   const auto filled = [&] { return at::full({17}, group.rank() + 1, at::kDouble); };
   double product = 1;
   for (int rank = 1; rank <= n; ++rank) product *= rank;
-  const std::vector<std::pair<ReduceOp, double>> cases{{ReduceOp::Sum, n * (n + 1) / 2.0},
-                                                       {ReduceOp::Avg, (n + 1) / 2.0},
-                                                       {ReduceOp::Product, product},
-                                                       {ReduceOp::Min, 1.0},
-                                                       {ReduceOp::Max, static_cast<double>(n)}};
+  const std::vector<std::pair<comm::ReduceOp, double>> cases{{comm::ReduceOp::Sum, n * (n + 1) / 2.0},
+                                                             {comm::ReduceOp::Avg, (n + 1) / 2.0},
+                                                             {comm::ReduceOp::Product, product},
+                                                             {comm::ReduceOp::Min, 1.0},
+                                                             {comm::ReduceOp::Max, static_cast<double>(n)}};
   for (const auto& [op, expected] : cases) {
     const at::Tensor tensor = filled();
     group.all_reduce(tensor, op);
@@ -227,8 +227,8 @@ void all_reduces(World& world) {
   }
 }
 
-void all_gathers(World& world) {
-  const Group& group = world.group();
+void all_gathers(comm::World& world) {
+  const comm::Group& group = world.group();
   const auto all = group.all_gather(marked(group.rank(), 6).view({2, 3}));
   CHECK_SAME(static_cast<int>(all.size()), group.size());
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -236,8 +236,8 @@ void all_gathers(World& world) {
   }
 }
 
-void reduce_scatters(World& world) {
-  const Group& group = world.group();
+void reduce_scatters(comm::World& world) {
+  const comm::Group& group = world.group();
   const int n = group.size();
   const at::Tensor input = at::arange(n * 4, at::kDouble) + group.rank();
   const at::Tensor output = at::empty(4, at::kDouble);
@@ -246,8 +246,8 @@ void reduce_scatters(World& world) {
   CHECK_TENSORS(output, expected);
 }
 
-void all_to_alls(World& world) {
-  const Group& group = world.group();
+void all_to_alls(comm::World& world) {
+  const comm::Group& group = world.group();
   const int n = group.size(), me = group.rank();
   const at::Tensor even = at::empty({n, 2}, at::kLong);
   group.all_to_all(even, at::arange(n * 2, at::kLong).view({n, 2}) + 100 * me);
@@ -270,10 +270,10 @@ void all_to_alls(World& world) {
   }
 }
 
-void several_collectives_at_once(World& world) {
-  const Group& group = world.group();
+void several_collectives_at_once(comm::World& world) {
+  const comm::Group& group = world.group();
   const at::Tensor a = at::ones(1000), b = at::ones(10), c = at::full({5}, group.rank(), at::kFloat);
-  Work wa = group.iall_reduce(a), wb = group.iall_reduce(b), wc = group.ibroadcast(c, 0);
+  comm::Work wa = group.iall_reduce(a), wb = group.iall_reduce(b), wc = group.ibroadcast(c, 0);
   wc.wait();
   wb.wait();
   wa.wait();
@@ -282,12 +282,12 @@ void several_collectives_at_once(World& world) {
   CHECK_TENSORS(c, at::zeros(5));
 }
 
-void barriers(World& world) {
+void barriers(comm::World& world) {
   for (int i = 0; i < 3; ++i) world.group().barrier();
 }
 
-void splits(World& world) {
-  const Group& group = world.group();
+void splits(comm::World& world) {
+  const comm::Group& group = world.group();
   const int me = group.rank();
   const auto half = group.split(me % 2, -me);  // by the key, the order turns round
   CHECK_THAT(half.has_value());
@@ -307,8 +307,8 @@ void splits(World& world) {
   CHECK_THAT(!nobody.has_value());
 }
 
-void objects(World& world) {
-  const Group& group = world.group();
+void objects(comm::World& world) {
+  const comm::Group& group = world.group();
   const int me = group.rank(), n = group.size();
   c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
   dict.insert("rank", static_cast<std::int64_t>(me));
@@ -334,8 +334,8 @@ void objects(World& world) {
   }
 }
 
-void empty_tensors(World& world) {
-  const Group& group = world.group();
+void empty_tensors(comm::World& world) {
+  const comm::Group& group = world.group();
   const at::Tensor nothing = at::empty({0, 4});
   group.all_reduce(nothing);
   if (group.size() < 2 || group.rank() > 1) return;
@@ -343,8 +343,8 @@ void empty_tensors(World& world) {
   if (group.rank() == 1) group.recv(nothing, 0, 9);
 }
 
-void bad_arguments_are_refused_here(World& world) {
-  const Group& group = world.group();
+void bad_arguments_are_refused_here(comm::World& world) {
+  const comm::Group& group = world.group();
   const at::Tensor tensor = at::ones({2, 2});
   expect_throw<UsageError>([&] { group.send(tensor, group.size()); });
   expect_throw<UsageError>([&] { group.recv(tensor, -1); });
@@ -366,7 +366,7 @@ void bad_arguments_are_refused_here(World& world) {
   group.barrier();  // nothing was started on the other ranks, and all still work
 }
 
-void operations_are_recorded(World& world) {
+void operations_are_recorded(comm::World& world) {
   world.group().barrier();
   const auto records = world.flight_recorder().records();
   CHECK_THAT(!records.empty());

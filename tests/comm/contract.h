@@ -10,7 +10,7 @@ namespace penstock::test {
 
 struct ContractCase {
   const char* name;
-  void (*run)(World& world);
+  void (*run)(comm::World& world);
 };
 
 const std::vector<ContractCase>& contract_cases();

@@ -12,14 +12,14 @@
 namespace penstock::test {
 namespace {
 
-class ThreadContract : public ::testing::TestWithParam<std::tuple<int, ContractCase>> {};
+class CommThreadContract : public ::testing::TestWithParam<std::tuple<int, ContractCase>> {};
 
-TEST_P(ThreadContract, Holds) {
+TEST_P(CommThreadContract, Holds) {
   const auto& [ranks, contract] = GetParam();
-  run_thread_ranks(ranks, contract.run);
+  comm::run_thread_ranks(ranks, contract.run);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ThreadContract,
+INSTANTIATE_TEST_SUITE_P(Ranks, CommThreadContract,
                          ::testing::Combine(::testing::Values(1, 2, 3, 5),
                                             ::testing::ValuesIn(contract_cases())),
                          [](const auto& test) {
@@ -28,7 +28,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ThreadContract,
                          });
 
 const RankFunction contract_ranks("contract", [] {
-  World world = init();
+  comm::World world = comm::init();
   if (world.group().backend() != "gloo" && world.size() > 1) throw std::logic_error("this should be Gloo");
   for (const ContractCase& contract : contract_cases()) {
     contract.run(world);
@@ -38,15 +38,15 @@ const RankFunction contract_ranks("contract", [] {
   return 0;
 });
 
-class GlooContract : public ::testing::TestWithParam<int> {};
+class CommGlooContract : public ::testing::TestWithParam<int> {};
 
-TEST_P(GlooContract, Holds) {
+TEST_P(CommGlooContract, Holds) {
   const RanksOutcome outcome = run_process_ranks("contract", GetParam());
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) EXPECT_EQ(lines.size(), contract_cases().size()) << outcome.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, GlooContract, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, CommGlooContract, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
 }  // namespace penstock::test

@@ -1,8 +1,8 @@
 // Loses messages.
 #include "comm/deaf_pair.h"
 
-#include "comm/group_state.h"
-#include "comm/thread_backend.h"
+#include "comm/transport/thread_backend.h"
+#include "comm/world/group_state.h"
 
 #include <map>
 #include <mutex>
@@ -12,26 +12,26 @@ namespace penstock::test {
 struct DeafPair::Hub {
   int one, other;
   std::mutex mutex;
-  std::map<std::string, std::shared_ptr<ThreadExchange>> exchanges;
+  std::map<std::string, std::shared_ptr<comm::ThreadExchange>> exchanges;
 
-  std::shared_ptr<ThreadExchange> exchange(const std::string& name) {
+  std::shared_ptr<comm::ThreadExchange> exchange(const std::string& name) {
     const std::lock_guard lock(mutex);
     auto& found = exchanges[name];
-    if (!found) found = std::make_shared<ThreadExchange>();
+    if (!found) found = std::make_shared<comm::ThreadExchange>();
     return found;
   }
 };
 
 namespace {
 
-class DeafBackend : public ThreadBackend {
+class DeafBackend : public comm::ThreadBackend {
  public:
-  DeafBackend(int rank, int size, std::shared_ptr<ThreadExchange> exchange, int deaf_to)
-      : ThreadBackend(rank, size, std::move(exchange)), deaf_to_(deaf_to) {}
+  DeafBackend(int rank, int size, std::shared_ptr<comm::ThreadExchange> exchange, int deaf_to)
+      : comm::ThreadBackend(rank, size, std::move(exchange)), deaf_to_(deaf_to) {}
 
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override {
     constexpr int nobody_listens_there = 1 << 30;
-    return ThreadBackend::send(tensors, to, to == deaf_to_ ? tag + nobody_listens_there : tag);
+    return comm::ThreadBackend::send(tensors, to, to == deaf_to_ ? tag + nobody_listens_there : tag);
   }
 
  private:
@@ -39,11 +39,11 @@ class DeafBackend : public ThreadBackend {
 };
 
 template <class Hub>
-class DeafTransport : public Transport {
+class DeafTransport : public comm::Transport {
  public:
   explicit DeafTransport(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
 
-  c10::intrusive_ptr<c10d::Backend> connect(Domain& domain, const std::string& name,
+  c10::intrusive_ptr<c10d::Backend> connect(comm::WorldGeneration& domain, const std::string& name,
                                             const std::vector<int>& members, int me) override {
     const int mine = domain.rank.value;
     const int lost = mine == hub_->one ? hub_->other : mine == hub_->other ? hub_->one : -1;
@@ -65,10 +65,10 @@ class DeafTransport : public Transport {
 DeafPair::DeafPair(int one, int other) : hub_(new Hub{one, other, {}, {}}) {}
 DeafPair::~DeafPair() = default;
 
-Group DeafPair::group(const Group& group) const {
-  const GroupState& state = *group.state();
-  return Group(make_group("deaf/" + state.name, state.members, state.rank,
-                          std::make_shared<DeafTransport<Hub>>(hub_), state.domain));
+comm::Group DeafPair::group(const comm::Group& group) const {
+  const comm::GroupState& state = *group.state();
+  return comm::Group(make_group("deaf/" + state.name, state.members, state.rank,
+                                std::make_shared<DeafTransport<Hub>>(hub_), state.domain));
 }
 
 }  // namespace penstock::test

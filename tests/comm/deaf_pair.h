@@ -17,7 +17,7 @@ class DeafPair {
   DeafPair& operator=(const DeafPair&) = delete;
 
   //! The same members as `group` has; called by all of them.
-  Group group(const Group& group) const;
+  comm::Group group(const comm::Group& group) const;
 
  private:
   struct Hub;

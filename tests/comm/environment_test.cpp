@@ -1,5 +1,5 @@
 // The rank's environment and the names of backends are read strictly.
-#include "comm/environment.h"
+#include "comm/rendezvous/environment.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/world.h>
@@ -9,7 +9,7 @@
 
 #include <map>
 
-namespace penstock {
+namespace penstock::comm {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -29,12 +29,12 @@ Variables good() {
           {"MASTER_PORT", "29500"}};
 }
 
-TEST(RankEnvironment, IsNothingWithoutRankAndWorldSize) {
+TEST(CommRankEnvironment, IsNothingWithoutRankAndWorldSize) {
   EXPECT_FALSE(read({}).has_value());
   EXPECT_FALSE(read({{"MASTER_PORT", "1"}}).has_value());
 }
 
-TEST(RankEnvironment, IsTorchrunsOne) {
+TEST(CommRankEnvironment, IsTorchrunsOne) {
   Variables variables = good();
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   variables["TORCHELASTIC_RESTART_COUNT"] = "2";
@@ -49,7 +49,7 @@ TEST(RankEnvironment, IsTorchrunsOne) {
   EXPECT_EQ(found->attempt, 2);
 }
 
-TEST(RankEnvironment, NamesTheVariableThatIsMissingOrWrong) {
+TEST(CommRankEnvironment, NamesTheVariableThatIsMissingOrWrong) {
   const std::vector<std::pair<const char*, const char*>> wrong{
       {"RANK", "4"},        {"RANK", "-1"},
       {"RANK", "1x"},       {"RANK", ""},
@@ -73,14 +73,14 @@ TEST(RankEnvironment, NamesTheVariableThatIsMissingOrWrong) {
   }
 }
 
-TEST(Backends, AreFoundByNameWhateverTheCase) {
+TEST(CommBackends, AreFoundByNameWhateverTheCase) {
   EXPECT_EQ(parse_backend("Gloo"), BackendKind::Gloo);
   EXPECT_EQ(parse_backend("NCCL"), BackendKind::Nccl);
   EXPECT_THROW(parse_backend("carrier pigeon"), UsageError);
   EXPECT_TRUE(backend_available(BackendKind::Gloo));
 }
 
-TEST(World, IsAWorldOfOneWithoutAnEnvironment) {
+TEST(CommWorld, IsAWorldOfOneWithoutAnEnvironment) {
   World world = init();
   EXPECT_EQ(world.size(), 1);
   EXPECT_EQ(world.rank(), Rank(0));
@@ -88,4 +88,4 @@ TEST(World, IsAWorldOfOneWithoutAnEnvironment) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::comm

@@ -56,12 +56,12 @@ constexpr double kPromise = 5.0;
 constexpr double kRoom = 5.0;
 
 //! Every operation in turn, for ever.
-[[noreturn]] void work_for_ever(World& world) {
-  const Group& group = world.group();
+[[noreturn]] void work_for_ever(comm::World& world) {
+  const comm::Group& group = world.group();
   const int n = group.size(), me = group.rank();
   const at::Tensor mine = at::ones(500), got = at::empty(500), large = at::ones(100'000);
   for (std::int64_t i = 0;; ++i) {
-    Work receive = group.irecv(got, (me + n - 1) % n, 1);
+    comm::Work receive = group.irecv(got, (me + n - 1) % n, 1);
     group.isend(mine, (me + 1) % n, 1).detach();
     receive.wait();
     group.all_reduce(large);
@@ -72,7 +72,7 @@ constexpr double kRoom = 5.0;
 }
 
 const RankFunction loop_ranks("loop", [] {
-  World world = init();
+  comm::World world = comm::init();
   try {
     work_for_ever(world);
   } catch (const PeerFailed& e) {
@@ -114,7 +114,7 @@ void kill_one(unsigned seed, double& slowest) {
   }
 }
 
-TEST(KilledRank, EveryOtherRankRaisesPeerFailedAtRandomMoments) {
+TEST(CommKilledRank, EveryOtherRankRaisesPeerFailedAtRandomMoments) {
   // The slow tier sets more kills.
   const char* const asked = std::getenv("PENSTOCK_KILLS");
   const unsigned kills = asked != nullptr ? static_cast<unsigned>(std::stoul(asked)) : 8;
@@ -124,7 +124,7 @@ TEST(KilledRank, EveryOtherRankRaisesPeerFailedAtRandomMoments) {
 }
 
 const RankFunction throwing_ranks("throwing", [] {
-  World world = init();
+  comm::World world = comm::init();
   const at::Tensor tensor = at::ones(4);
   world.group().all_reduce(tensor);
   const at::Tensor token = at::ones(1);
@@ -134,7 +134,7 @@ const RankFunction throwing_ranks("throwing", [] {
     throw std::runtime_error("the valve is stuck");
   }
   try {
-    Work joined = world.group().iall_reduce(tensor);
+    comm::Work joined = world.group().iall_reduce(tensor);
     world.group().isend(token, 1).detach();
     joined.wait();
   } catch (const PeerFailed& e) {
@@ -143,7 +143,7 @@ const RankFunction throwing_ranks("throwing", [] {
   return 0;
 });
 
-TEST(ThrowingRank, ItsWordsReachEveryOtherRank) {
+TEST(CommThrowingRank, ItsWordsReachEveryOtherRank) {
   const RanksOutcome outcome = run_process_ranks("throwing", 3);
   EXPECT_EQ(outcome.result.first_failure, Rank(1)) << outcome.text();
   for (const std::size_t rank : {0U, 2U}) {
@@ -157,7 +157,7 @@ TEST(ThrowingRank, ItsWordsReachEveryOtherRank) {
 
 const RankFunction leaving_ranks("leaving", [] {
   try {
-    World world = init();
+    comm::World world = comm::init();
     if (world.rank() == Rank(0)) throw UsageError("caught further out");
     world.group().barrier();
   } catch (const PeerFailed& e) {
@@ -168,7 +168,7 @@ const RankFunction leaving_ranks("leaving", [] {
   return 0;
 });
 
-TEST(ThrowingRank, AnExceptionThatLeavesTheWorldIsAFailureEvenIfItIsCaught) {
+TEST(CommThrowingRank, AnExceptionThatLeavesTheWorldIsAFailureEvenIfItIsCaught) {
   const RanksOutcome outcome = run_process_ranks("leaving", 2);
   const auto found = learned(outcome.lines[1]);
   ASSERT_TRUE(found.has_value()) << outcome.text();
@@ -177,7 +177,7 @@ TEST(ThrowingRank, AnExceptionThatLeavesTheWorldIsAFailureEvenIfItIsCaught) {
 }
 
 const RankFunction next_operation_ranks("next_operation", [] {
-  World world = init();
+  comm::World world = comm::init();
   if (world.rank() == Rank(1)) {
     world.fail("gave up");
     return 0;
@@ -195,7 +195,7 @@ const RankFunction next_operation_ranks("next_operation", [] {
   return 0;
 });
 
-TEST(ThrowingRank, TheNextOperationRaisesAtOnce) {
+TEST(CommThrowingRank, TheNextOperationRaisesAtOnce) {
   const RanksOutcome outcome = run_process_ranks("next_operation", 2);
   const auto found = learned(outcome.lines[0]);
   ASSERT_TRUE(found.has_value()) << outcome.text();
@@ -203,8 +203,8 @@ TEST(ThrowingRank, TheNextOperationRaisesAtOnce) {
 }
 
 const RankFunction rebuild_ranks("rebuild", [] {
-  World world = init();
-  const Group stale = world.group();
+  comm::World world = comm::init();
+  const comm::Group stale = world.group();
   for (int round = 0; round < 3; ++round) {
     const int thrower = round % world.size();
     // It waits until the others have left what they did before, which its failure would interrupt.
@@ -236,16 +236,16 @@ const RankFunction rebuild_ranks("rebuild", [] {
   return 0;
 });
 
-TEST(Rebuild, TheWorldWorksAgainAfterFailuresThatLeftTheProcessesAlive) {
+TEST(CommRebuild, TheWorldWorksAgainAfterFailuresThatLeftTheProcessesAlive) {
   const RanksOutcome outcome = run_process_ranks("rebuild", 3);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) EXPECT_THAT(lines, ::testing::Contains("rebuilt"));
 }
 
 const RankFunction late_ranks("late", [] {
-  InitOptions options;
+  comm::InitOptions options;
   options.timeout = std::chrono::milliseconds(1500);
-  World world = init(options);
+  comm::World world = init(options);
   const at::Tensor tensor = at::empty(64);
   if (world.rank() == Rank(0)) {
     try {
@@ -263,7 +263,7 @@ const RankFunction late_ranks("late", [] {
   }
 });
 
-TEST(TimeOut, SaysWhoWaitedForWhomAndForWhat) {
+TEST(CommTimeOut, SaysWhoWaitedForWhomAndForWhat) {
   const RanksOutcome outcome = run_process_ranks("late", 2);
   ASSERT_FALSE(outcome.lines[0].empty()) << outcome.text();
   EXPECT_THAT(outcome.lines[0][0],
@@ -273,7 +273,7 @@ TEST(TimeOut, SaysWhoWaitedForWhomAndForWhat) {
 }
 
 const RankFunction absent_from_collective("absent_from_collective", [] {
-  World world = init();
+  comm::World world = comm::init();
   world.group().barrier();
   if (world.rank() == Rank(1)) {
     try {
@@ -293,7 +293,7 @@ const RankFunction absent_from_collective("absent_from_collective", [] {
   return 5;
 });
 
-TEST(TimeOut, OfACollectiveIsExplainedByTheRecordsOfAllRanks) {
+TEST(CommTimeOut, OfACollectiveIsExplainedByTheRecordsOfAllRanks) {
   RanksOptions options;
   options.environment["PENSTOCK_TIMEOUT"] = "2";
   const RanksOutcome outcome = run_process_ranks("absent_from_collective", 3, options);
@@ -304,7 +304,7 @@ TEST(TimeOut, OfACollectiveIsExplainedByTheRecordsOfAllRanks) {
 }
 
 const RankFunction stopped_ranks("stopped", [] {
-  World world = init();
+  comm::World world = comm::init();
   world.group().barrier();
   if (world.rank() == Rank(2)) raise(SIGSTOP);
   try {
@@ -315,7 +315,7 @@ const RankFunction stopped_ranks("stopped", [] {
   return 0;
 });
 
-TEST(StoppedRank, IsNoticedByItsSilence) {
+TEST(CommStoppedRank, IsNoticedByItsSilence) {
   RanksOptions options;
   options.environment["PENSTOCK_HEARTBEAT"] = "2";
   const RanksOutcome outcome = run_process_ranks("stopped", 3, options);
@@ -323,16 +323,16 @@ TEST(StoppedRank, IsNoticedByItsSilence) {
     const auto found = learned(outcome.lines[rank]);
     ASSERT_TRUE(found.has_value()) << outcome.text();
     EXPECT_EQ(found->peer, 2);
-    EXPECT_THAT(found->cause, HasSubstr("no sign of life"));
+    EXPECT_THAT(found->cause, HasSubstr("sent no heartbeat"));
   }
 }
 
 const RankFunction absent_ranks("absent", [] {
-  InitOptions options;
+  comm::InitOptions options;
   options.join_timeout = std::chrono::milliseconds(1500);
   if (std::string(std::getenv("RANK")) == "2") return 0;  // never joins, and is no failure to the launcher
   try {
-    World world = init(options);
+    comm::World world = init(options);
   } catch (const TimeoutError& e) {
     std::cout << e.what() << std::endl;
     return 0;
@@ -340,14 +340,14 @@ const RankFunction absent_ranks("absent", [] {
   return 1;
 });
 
-TEST(Join, NamesTheRanksThatDidNotCome) {
+TEST(CommJoin, NamesTheRanksThatDidNotCome) {
   const RanksOutcome outcome = run_process_ranks("absent", 4);
   ASSERT_FALSE(outcome.lines[0].empty()) << outcome.text();
   EXPECT_THAT(outcome.lines[0][0], HasSubstr("these ranks had not joined: 2"));
 }
 
-TEST(ThreadRanks, AThrowReachesPendingAndNextOperations) {
-  const auto errors = try_thread_ranks(3, [](World& world) {
+TEST(CommThreadRanks, AThrowReachesPendingAndNextOperations) {
+  const auto errors = comm::try_thread_ranks(3, [](comm::World& world) {
     if (world.rank() == Rank(2)) throw std::runtime_error("burst");
     world.group().barrier();
   });
@@ -362,17 +362,17 @@ TEST(ThreadRanks, AThrowReachesPendingAndNextOperations) {
   }
 }
 
-TEST(ThreadRanks, TheCauseIsRethrownNotItsConsequences) {
-  EXPECT_THROW(run_thread_ranks(4,
-                                [](World& world) {
-                                  if (world.rank() == Rank(1)) throw std::domain_error("the cause");
-                                  world.group().barrier();
-                                }),
+TEST(CommThreadRanks, TheCauseIsRethrownNotItsConsequences) {
+  EXPECT_THROW(comm::run_thread_ranks(4,
+                                      [](comm::World& world) {
+                                        if (world.rank() == Rank(1)) throw std::domain_error("the cause");
+                                        world.group().barrier();
+                                      }),
                std::domain_error);
 }
 
-TEST(ThreadRanks, AreRebuiltAfterAFailure) {
-  run_thread_ranks(3, [](World& world) {
+TEST(CommThreadRanks, AreRebuiltAfterAFailure) {
+  comm::run_thread_ranks(3, [](comm::World& world) {
     try {
       if (world.rank() == Rank(0)) throw std::runtime_error("once");
       world.group().barrier();
@@ -388,12 +388,12 @@ TEST(ThreadRanks, AreRebuiltAfterAFailure) {
   });
 }
 
-TEST(ThreadRanks, TimeOutsAreErrors) {
-  InitOptions options;
+TEST(CommThreadRanks, TimeOutsAreErrors) {
+  comm::InitOptions options;
   options.timeout = std::chrono::milliseconds(50);
   const auto errors = try_thread_ranks(
       2,
-      [](World& world) {
+      [](comm::World& world) {
         if (world.rank() == Rank(0)) world.group().recv(at::empty(1), 1);
       },
       options);
@@ -401,8 +401,8 @@ TEST(ThreadRanks, TimeOutsAreErrors) {
   EXPECT_THROW(std::rethrow_exception(errors[0]), TimeoutError);
 }
 
-TEST(ThreadRanks, AMessageOfTheWrongSizeIsAClearError) {
-  const auto errors = try_thread_ranks(2, [](World& world) {
+TEST(CommThreadRanks, AMessageOfTheWrongSizeIsAClearError) {
+  const auto errors = comm::try_thread_ranks(2, [](comm::World& world) {
     if (world.rank() == Rank(0)) world.group().send(at::ones(3), 1);
     if (world.rank() == Rank(1)) world.group().recv(at::ones(4), 0);
   });

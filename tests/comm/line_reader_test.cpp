@@ -1,7 +1,7 @@
 // Output in lines, whatever the pieces in which it arrives.
-#include "comm/line_reader.h"
+#include "comm/launch/line_reader.h"
 
-#include "comm/sockets.h"
+#include "comm/failure/sockets.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace penstock {
+namespace penstock::comm {
 namespace {
 
 using Lines = std::vector<std::string>;
@@ -35,17 +35,17 @@ Lines lines_of(const std::vector<std::string>& pieces) {
   return lines;
 }
 
-TEST(LineReader, EndsLinesAtNewlines) {
+TEST(CommLineReader, EndsLinesAtNewlines) {
   EXPECT_EQ(lines_of({"a\n\nb", "c\nd"}), (Lines{"a", "", "bc", "d"}));
   EXPECT_EQ(lines_of({"a\r\nb\r\n"}), (Lines{"a", "b"}));
 }
 
-TEST(LineReader, GivesAProgressBarsStatesAtOnce) {
+TEST(CommLineReader, GivesAProgressBarsStatesAtOnce) {
   EXPECT_EQ(lines_of({"1%\r2%\r", "3%\r", "\ndone\n"}), (Lines{"1%\r", "2%\r", "3%\r", "", "done"}));
   EXPECT_EQ(lines_of({"\r1%", "\r2%\n"}), (Lines{"\r", "1%\r", "2%"}));
 }
 
-TEST(LineReader, LosesNoByte) {
+TEST(CommLineReader, LosesNoByte) {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
     std::string all;
@@ -64,7 +64,7 @@ TEST(LineReader, LosesNoByte) {
 }
 
 // 64 MiB without an end take as long for each byte as one does, and never more memory than a piece.
-TEST(LineReader, BoundsALineWithoutEnd) {
+TEST(CommLineReader, BoundsALineWithoutEnd) {
   const std::vector<std::string> pieces(1024, std::string(65536, 'x'));
   const Lines lines = lines_of(pieces);
   EXPECT_EQ(lines.size(), 64U);
@@ -72,4 +72,4 @@ TEST(LineReader, BoundsALineWithoutEnd) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::comm

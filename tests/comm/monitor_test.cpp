@@ -1,5 +1,5 @@
 // What the monitor makes of a neighbour that cannot be reached, and of strangers, on loopback.
-#include "comm/monitor.h"
+#include "comm/failure/monitor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-namespace penstock {
+namespace penstock::comm {
 namespace {
 
 using std::chrono::seconds;
@@ -21,9 +21,9 @@ bool readable(int fd) {
   return poll(&waiting, 1, 1000 * static_cast<int>(kSoon.count())) == 1;
 }
 
-class MonitorOfTwo : public testing::Test {
+class CommMonitorOfTwo : public testing::Test {
  protected:
-  MonitorOfTwo() { std::tie(listener_, endpoint_) = listen_on("127.0.0.1"); }
+  CommMonitorOfTwo() { std::tie(listener_, endpoint_) = listen_on("127.0.0.1"); }
 
   //! Rank 0's monitor; rank 1 is this test.
   void watch(std::chrono::milliseconds heartbeat_limit) {
@@ -62,7 +62,7 @@ class MonitorOfTwo : public testing::Test {
     return failure ? "rank " + std::to_string(failure->rank->value) + " " + failure->cause : "none";
   }
 
-  std::shared_ptr<Domain> domain_ = std::make_shared<Domain>(Rank(0), seconds(60));
+  std::shared_ptr<WorldGeneration> domain_ = std::make_shared<WorldGeneration>(Rank(0), seconds(60));
   c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
   Fd listener_, filler_;
   Endpoint endpoint_;
@@ -76,17 +76,17 @@ char answer(const Fd& connection) {
   return readable(connection.get()) && recv(connection.get(), &sign, 1, 0) == 1 ? sign : '\0';
 }
 
-TEST_F(MonitorOfTwo, CallsANeighbourThatNeverAnsweredSilent) {
+TEST_F(CommMonitorOfTwo, CallsANeighbourThatNeverAnsweredSilent) {
   stop_answering();
   publish_endpoint();
   watch(std::chrono::milliseconds(1500));
   EXPECT_THAT(
       cause(),
-      StartsWith("rank 1 gave no sign of life for 1.50 s (cannot be reached by rank 0 at 127.0.0.1 port " +
+      StartsWith("rank 1 sent no heartbeat for 1.50 s (cannot be reached by rank 0 at 127.0.0.1 port " +
                  std::to_string(endpoint_.port)));
 }
 
-TEST_F(MonitorOfTwo, TriesUntilTheNeighbourAnswers) {
+TEST_F(CommMonitorOfTwo, TriesUntilTheNeighbourAnswers) {
   stop_answering();
   publish_endpoint();
   watch(seconds(60));
@@ -96,17 +96,17 @@ TEST_F(MonitorOfTwo, TriesUntilTheNeighbourAnswers) {
   ASSERT_TRUE(connection);
   ASSERT_EQ(send(connection.get(), ".", 1, MSG_NOSIGNAL), 1);
   connection.reset();
-  EXPECT_THAT(cause(), HasSubstr("ended without a goodbye"));
+  EXPECT_THAT(cause(), HasSubstr("ended without leaving the world"));
 }
 
-TEST_F(MonitorOfTwo, KnowsAtOnceThatNobodyListensAnyMore) {
+TEST_F(CommMonitorOfTwo, KnowsAtOnceThatNobodyListensAnyMore) {
   listener_.reset();
   publish_endpoint();
   watch(seconds(60));
   EXPECT_THAT(cause(), AllOf(StartsWith("rank 1 cannot be reached by rank 0"), HasSubstr("refused")));
 }
 
-TEST_F(MonitorOfTwo, IsNotHeldUpByAStrangerWithHalfAGreeting) {
+TEST_F(CommMonitorOfTwo, IsNotHeldUpByAStrangerWithHalfAGreeting) {
   watch(seconds(60));
   const Fd stranger = knock("pen");
   EXPECT_EQ(answer(stranger), '\0');  // shown the door
@@ -114,14 +114,14 @@ TEST_F(MonitorOfTwo, IsNotHeldUpByAStrangerWithHalfAGreeting) {
   EXPECT_EQ(cause(), "rank 1 was killed");
 }
 
-TEST_F(MonitorOfTwo, HearsItsNeighbourBehindACrowdOfStrangers) {
+TEST_F(CommMonitorOfTwo, HearsItsNeighbourBehindACrowdOfStrangers) {
   watch(seconds(60));
   std::vector<Fd> crowd;
   for (int i = 0; i < 40; ++i) crowd.push_back(knock("penstock monitor"));
   EXPECT_EQ(answer(knock(greeting(secret_))), '.');  // not after a second for each of them
 }
 
-TEST_F(MonitorOfTwo, KnowsItsNeighbourByTheSecret) {
+TEST_F(CommMonitorOfTwo, KnowsItsNeighbourByTheSecret) {
   watch(seconds(60));
   EXPECT_EQ(answer(knock(greeting(JobSecret::random()))), '\0');
   EXPECT_EQ(answer(knock(greeting(JobSecret()))), '\0');
@@ -129,7 +129,7 @@ TEST_F(MonitorOfTwo, KnowsItsNeighbourByTheSecret) {
 }
 
 // One that is left in the listener's queue would keep the thread busy.
-TEST_F(MonitorOfTwo, SendsStrangersAwayAlsoWhenItHasItsNeighbour) {
+TEST_F(CommMonitorOfTwo, SendsStrangersAwayAlsoWhenItHasItsNeighbour) {
   watch(seconds(60));
   const Fd neighbour = knock(greeting(secret_));
   EXPECT_EQ(answer(neighbour), '.');
@@ -140,4 +140,4 @@ TEST_F(MonitorOfTwo, SendsStrangersAwayAlsoWhenItHasItsNeighbour) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::comm

@@ -85,7 +85,7 @@ class Family {
   Program program_;
 };
 
-TEST(ProcessTree, NothingIsLeftOfAJobThatIsAskedToStop) {
+TEST(CommProcessTree, NothingIsLeftOfAJobThatIsAskedToStop) {
   Family family("wait");
   family.await_all();
   kill(family.launcher().pid(), SIGTERM);
@@ -93,13 +93,13 @@ TEST(ProcessTree, NothingIsLeftOfAJobThatIsAskedToStop) {
   EXPECT_FALSE(family.anything_left());
 }
 
-TEST(ProcessTree, NothingIsLeftOfAJobThatEnds) {
+TEST(CommProcessTree, NothingIsLeftOfAJobThatEnds) {
   Family family("while [ $(wc -l < $PIDS) -lt 8 ]; do sleep 0.01; done; exit $RANK");
   EXPECT_EQ(family.launcher().finish().code, 1);
   EXPECT_FALSE(family.anything_left());
 }
 
-TEST(ProcessTree, NothingOutlivesAKilledLauncher) {
+TEST(CommProcessTree, NothingOutlivesAKilledLauncher) {
   Family family("wait");
   family.await_all();
   kill(family.launcher().pid(), SIGKILL);
@@ -108,7 +108,7 @@ TEST(ProcessTree, NothingOutlivesAKilledLauncher) {
 }
 
 // Its id is that of its process group, which the launcher ends later.
-TEST(ProcessTree, TheIdOfARankThatEndedStaysItsOwn) {
+TEST(CommProcessTree, TheIdOfARankThatEndedStaysItsOwn) {
   const TempDir dir;
   const Outcome outcome = run_program(
       run_line({"--ranks=2", "--grace=1"},
@@ -130,7 +130,7 @@ std::string descriptors(const std::string& text) {
   return all;
 }
 
-TEST(Descriptors, OfTheLauncherAreNotInherited) {
+TEST(CommDescriptors, OfTheLauncherAreNotInherited) {
   const TempDir dir;
   // Ours reach the ranks through the launcher; a rank that starts later would have those of the ranks before
   // it, one that starts again those of a rank that ended.
@@ -148,7 +148,7 @@ TEST(Descriptors, OfTheLauncherAreNotInherited) {
   EXPECT_EQ(descriptors(again.out), own);
 }
 
-TEST(Output, WithoutLineEndsIsPassedOnInPieces) {
+TEST(CommOutput, WithoutLineEndsIsPassedOnInPieces) {
   const Outcome outcome = run_program(run_line({}, "head -c 3000000 /dev/zero | tr '\\0' x"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   std::istringstream lines(outcome.out);
@@ -161,13 +161,13 @@ TEST(Output, WithoutLineEndsIsPassedOnInPieces) {
   EXPECT_EQ(bytes, 3000000U);
 }
 
-TEST(Output, OfAProgressBarStaysOne) {
+TEST(CommOutput, OfAProgressBarStaysOne) {
   const Outcome outcome = run_program(run_line({}, "printf 'a 10%%\\ra 20%%\\rdone\\r\\nb\\n'; exit 3"));
   EXPECT_EQ(outcome.out, "[0] a 10%\r[0] a 20%\r[0] done\n[0] b\n");
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("  | done\n  | b\n"), ::testing::Not(HasSubstr("10%"))));
 }
 
-TEST(Output, ThatNobodyReadsAnyMoreEndsTheJob) {
+TEST(CommOutput, ThatNobodyReadsAnyMoreEndsTheJob) {
   const TempDir dir;
   const Outcome outcome =
       run_program({"bash", "-c",
@@ -177,7 +177,7 @@ TEST(Output, ThatNobodyReadsAnyMoreEndsTheJob) {
   EXPECT_FALSE(exists(std::stoi(slurp(dir / "pid"))));
 }
 
-TEST(FewDescriptors, AreNamedInTheErrorAtOnce) {
+TEST(CommFewDescriptors, AreNamedInTheErrorAtOnce) {
   const std::string run = std::string(PENSTOCK_TOOL) + " run --ranks 2 -- true";
   const std::string train = std::string(PENSTOCK_TOOL) + " train --ranks 2 --steps 1";
   for (const auto& [limit, command] :
@@ -193,7 +193,7 @@ TEST(FewDescriptors, AreNamedInTheErrorAtOnce) {
   }
 }
 
-TEST(FewDescriptors, OfTheStoreEndTheJob) {
+TEST(CommFewDescriptors, OfTheStoreEndTheJob) {
   // Enough to start the ranks, too few for all of their connections to the launcher's store.
   const auto start = Clock::now();
   const Outcome outcome = run_program(
@@ -205,7 +205,7 @@ TEST(FewDescriptors, OfTheStoreEndTheJob) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
 }
 
-TEST(TokenFile, IsTheSameOnEveryNodeOrRefused) {
+TEST(CommTokenFile, IsTheSameOnEveryNodeOrRefused) {
   const TempDir dir;
   std::ofstream(dir / "a") << "0123456789abcdef0123456789abcdef\n";
   std::ofstream(dir / "b") << "another secret of enough bytes\n";
@@ -217,7 +217,7 @@ TEST(TokenFile, IsTheSameOnEveryNodeOrRefused) {
   };
   const int port = 20000 + getpid() % 10000;
   const std::vector<std::tuple<std::string, std::string, std::string>> cases{
-      {"a", "a", ""}, {"a", "b", "token file is not that of node 0"}, {"a", "", "this node has none"}};
+      {"a", "a", ""}, {"a", "b", "token file of this node differs"}, {"a", "", "this node has none"}};
   for (const auto& [mine, theirs, problem] : cases) {
     Program zero(node(0, port, mine)), one(node(1, port, theirs));
     const Outcome second = one.finish();
@@ -232,7 +232,7 @@ bool strace_works() {
   return run_program({"strace", "-o", "/dev/null", "true"}).code == 0;
 }
 
-TEST(RefusedSystemCalls, APidfdIsNotNeeded) {
+TEST(CommRefusedSystemCalls, APidfdIsNotNeeded) {
   if (!strace_works()) GTEST_SKIP() << "no strace here";
   std::vector<std::string> words{"strace", "-o", "/dev/null", "-e", "inject=pidfd_open:error=EPERM"};
   const std::vector<std::string> run = run_line({"--ranks=2", "--grace=1"}, "exit $RANK");

@@ -1,7 +1,7 @@
 // The job's secret, the store that it protects, and the sockets of a store's client.
-#include "comm/job_secret.h"
-#include "comm/sockets.h"
-#include "comm/store_client.h"
+#include "comm/failure/sockets.h"
+#include "comm/rendezvous/job_secret.h"
+#include "comm/rendezvous/store_client.h"
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -15,12 +15,12 @@
 
 #include <set>
 
-namespace penstock {
+namespace penstock::comm {
 namespace {
 
 using testing::HasSubstr;
 
-TEST(JobSecret, IsNewEachTimeAndSurvivesItsText) {
+TEST(CommJobSecret, IsNewEachTimeAndSurvivesItsText) {
   std::set<std::string> seen;
   for (int i = 0; i < 100; ++i) seen.insert(JobSecret::random().text());
   EXPECT_EQ(seen.size(), 100U);
@@ -35,12 +35,12 @@ TEST(JobSecret, IsNewEachTimeAndSurvivesItsText) {
 }
 
 // RFC 2104 with the inner digest in hexadecimal: the value is that of Python's hashlib.
-TEST(JobSecret, SignsByAKeyedHash) {
+TEST(CommJobSecret, SignsByAKeyedHash) {
   EXPECT_EQ(JobSecret::parse("000102030405060708090a0b0c0d0e0f").sign("a message"),
             "e36a7d923d844d3b9e2f973cae1638d743a9c24a");
 }
 
-TEST(JobSecret, ComesFromAFileAlike) {
+TEST(CommJobSecret, ComesFromAFileAlike) {
   const test::TempDir dir;
   std::ofstream(dir / "a") << "0123456789abcdef";
   std::ofstream(dir / "b") << "0123456789abcdef\n";
@@ -62,7 +62,7 @@ TEST(JobSecret, ComesFromAFileAlike) {
   EXPECT_THAT(problem("absent"), HasSubstr("cannot be read"));
 }
 
-TEST(JobSecret, HidesTheNamesOfTheStoresKeys) {
+TEST(CommJobSecret, HidesTheNamesOfTheStoresKeys) {
   const c10::intrusive_ptr<c10d::Store> plain = c10::make_intrusive<c10d::HashStore>();
   const JobSecret secret = JobSecret::random();
   const auto mine = secret.protect(plain), alike = secret.protect(plain),
@@ -91,7 +91,7 @@ int user_timeout(const Fd& socket) {
   return value;
 }
 
-TEST(StoreClient, ListensHereAloneAndLeavesOthersSocketsAlone) {
+TEST(CommStoreClient, ListensHereAloneAndLeavesOthersSocketsAlone) {
   StoreOptions options{
       .host = "127.0.0.1", .hosts = true, .only_here = true, .timeout = std::chrono::seconds(10)};
   const auto host = open_store(options);
@@ -115,4 +115,4 @@ TEST(StoreClient, ListensHereAloneAndLeavesOthersSocketsAlone) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::comm

@@ -1,7 +1,7 @@
 // Strangers on the ports of a job: garbage, other protocols, connections that say nothing, and guesses of the
 // store's keys. None of it may cost the job anything.
-#include "comm/monitor.h"
-#include "comm/sockets.h"
+#include "comm/failure/monitor.h"
+#include "comm/failure/sockets.h"
 #include "support/process_ranks.h"
 #include "support/program.h"
 
@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 
 // Works until the file that STOP_FILE names is there.
 const RankFunction busy_ranks("busy", [] {
-  World world = init();
+  comm::World world = comm::init();
   const char* const stop = std::getenv("STOP_FILE");
   for (bool first = true;; first = false) {
     const at::Tensor sum = at::full({1000}, world.rank() == Rank(0) && fs::exists(stop) ? 1.0 : 0.0);
@@ -124,21 +124,21 @@ class BusyJob {
 const std::string kStoreGreeting("\0\xCE\xF7\x85\x3C", 5);
 const std::string kHalfAQuestion("\3\1\0\0\0\0\0\0\0k", 10);
 
-Fd knock(std::uint16_t port, const std::string& words) {
-  Fd connection = connect_to({"127.0.0.1", port}, std::chrono::seconds(5)).connection;
+comm::Fd knock(std::uint16_t port, const std::string& words) {
+  comm::Fd connection = comm::connect_to({"127.0.0.1", port}, std::chrono::seconds(5)).connection;
   if (connection) send(connection.get(), words.data(), words.size(), MSG_NOSIGNAL);
   return connection;
 }
 
-void leave_rudely(Fd connection) {
+void leave_rudely(comm::Fd connection) {
   const linger at_once{.l_onoff = 1, .l_linger = 0};  // a reset instead of an end
   setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
 
-TEST(Strangers, OnEveryPortOfAJobCostItNothing) {
+TEST(CommStrangers, OnEveryPortOfAJobCostItNothing) {
   BusyJob job;
   ASSERT_THAT(job.processes(), SizeIs(3));
-  std::vector<Fd> idle;
+  std::vector<comm::Fd> idle;
   std::mt19937 random(7);
   int ports = 0;
   for (const pid_t pid : job.processes()) {
@@ -165,7 +165,7 @@ TEST(Strangers, OnEveryPortOfAJobCostItNothing) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
-TEST(Strangers, OfOtherMachinesFindNoPortOfAJobOnOneHost) {
+TEST(CommStrangers, OfOtherMachinesFindNoPortOfAJobOnOneHost) {
   BusyJob job;
   for (const pid_t pid : job.processes()) {
     for (const Listener& listener : listeners_of(pid))
@@ -175,7 +175,7 @@ TEST(Strangers, OfOtherMachinesFindNoPortOfAJobOnOneHost) {
 }
 
 // A guest of the store who knows how the library names its keys, and lists those that are there.
-TEST(Strangers, CannotEndAJobByTheNamesOfItsKeys) {
+TEST(CommStrangers, CannotEndAJobByTheNamesOfItsKeys) {
   BusyJob job;
   const std::vector<Listener> launcher = listeners_of(job.processes().at(0));
   ASSERT_THAT(launcher, SizeIs(1));
@@ -190,8 +190,8 @@ TEST(Strangers, CannotEndAJobByTheNamesOfItsKeys) {
   std::set<std::string> prefixes{""};  // of each key the part before a slash
   for (const std::string& key : keys) prefixes.insert(key.substr(0, key.find('/') + 1));
   for (const std::string& prefix : prefixes) {
-    guest.set(prefix + died_key(0), std::string("1:a guess"));
-    guest.set(prefix + failed_key(0, 0), std::string("1:a guess"));
+    guest.set(prefix + comm::died_key(0), std::string("1:a guess"));
+    guest.set(prefix + comm::failed_key(0, 0), std::string("1:a guess"));
   }
   // Watched for longer than the monitors' tick.
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);

@@ -58,7 +58,7 @@ void terminate_in_leave(int lock) {
   std::signal(SIGUSR1, on_signal);
   is_main = true;
   {
-    const World world = init();
+    const comm::World world = comm::init();
     locks_until_signal = lock;
   }
   _exit(3);
@@ -68,14 +68,14 @@ int locks_of_leave() {
   is_main = true;
   int before = 0;
   {
-    const World world = init();
+    const comm::World world = comm::init();
     before = locks_made;
   }
   is_main = false;
   return locks_made - before;
 }
 
-TEST(OnTerminateDeathTest, TakesNoLockInASignalHandler) {
+TEST(CommOnTerminateDeathTest, TakesNoLockInASignalHandler) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const int locks = locks_of_leave();
   ASSERT_GT(locks, 0);
@@ -84,12 +84,12 @@ TEST(OnTerminateDeathTest, TakesNoLockInASignalHandler) {
     EXPECT_EXIT(terminate_in_leave(lock), ::testing::KilledBySignal(SIGABRT), "") << "lock " << lock;
 }
 
-TEST(OnTerminateDeathTest, TellsWhatTheExceptionWas) {
+TEST(CommOnTerminateDeathTest, TellsWhatTheExceptionWas) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
         alarm(120);
-        const World world = init();
+        const comm::World world = comm::init();
         const std::function<void()> fail = [] { throw std::runtime_error("of the test"); };
         [&]() noexcept { fail(); }();
       },

@@ -1,14 +1,14 @@
 // An operation that two threads wait for.
-#include "comm/work_state.h"
+#include "comm/world/work_state.h"
 
 #include <penstock/base/error.h>
 
 #include <gtest/gtest.h>
 
-namespace penstock {
+namespace penstock::comm {
 namespace {
 
-std::shared_ptr<WorkState> pending(const std::shared_ptr<Domain>& domain) {
+std::shared_ptr<WorkState> pending(const std::shared_ptr<WorldGeneration>& domain) {
   auto state = std::make_shared<WorkState>();
   state->domain = domain;
   state->record.op = "recv";
@@ -19,13 +19,13 @@ std::shared_ptr<WorkState> pending(const std::shared_ptr<Domain>& domain) {
 }
 
 // It took this for success: the caller would have read a buffer that nothing has arrived in.
-TEST(SecondWaiter, OfAnOperationThatDoesNotEndTimesOut) {
-  const auto domain = std::make_shared<Domain>(Rank(0), std::chrono::milliseconds(10));
+TEST(CommSecondWaiter, OfAnOperationThatDoesNotEndTimesOut) {
+  const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::milliseconds(10));
   EXPECT_THROW(pending(domain)->wait(), TimeoutError);
 }
 
-TEST(SecondWaiter, LearnsOfAFailureAndOfTheEnd) {
-  const auto domain = std::make_shared<Domain>(Rank(0), std::chrono::seconds(60));
+TEST(CommSecondWaiter, LearnsOfAFailureAndOfTheEnd) {
+  const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::seconds(60));
   const auto ended = pending(domain);
   ended->status = WorkState::Status::Done;
   EXPECT_NO_THROW(ended->wait());
@@ -35,4 +35,4 @@ TEST(SecondWaiter, LearnsOfAFailureAndOfTheEnd) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::comm

@@ -69,9 +69,9 @@ std::vector<std::string> inputs_for(const Target& target, std::mt19937& random) 
   return inputs;
 }
 
-class AllocationFailures : public testing::TestWithParam<Target> {};
+class FuzzAllocationFailures : public testing::TestWithParam<Target> {};
 
-TEST_P(AllocationFailures, EndInAnErrorAndLeaveNothingBehind) {
+TEST_P(FuzzAllocationFailures, EndInAnErrorAndLeaveNothingBehind) {
   constexpr long short_run = 500, most_of_long_runs = 5000;
   const unsigned seed = 17;
   std::mt19937 random(seed);
@@ -106,7 +106,8 @@ TEST_P(AllocationFailures, EndInAnErrorAndLeaveNothingBehind) {
               inputs.size(), attempts, out_of_memory, refused);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, AllocationFailures, testing::ValuesIn(targets().begin(), targets().end()),
+INSTANTIATE_TEST_SUITE_P(Targets, FuzzAllocationFailures,
+                         testing::ValuesIn(targets().begin(), targets().end()),
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace

@@ -13,28 +13,29 @@ namespace penstock::fuzz {
 const char* check_csv(std::string_view bytes) {
   std::istringstream in{std::string(bytes)};
   Diagnostics problems;
-  const ScheduleFile file = read_csv(in, problems);
+  const schedule::ScheduleFile file = schedule::read_csv(in, problems);
   if (has_errors(problems)) return nullptr;
 
   const std::string printed = to_csv(file.schedule());
   std::istringstream again(printed);
-  const ScheduleFile reread = read_csv(again);
+  const schedule::ScheduleFile reread = schedule::read_csv(again);
   if (to_csv(reread.schedule()) != printed) return "printing and reading again gives another text";
   if (reread.placement.stages() != file.placement.stages()) return "reading again gives other stages";
 
-  const Verdict verdict = file.validate();
+  const schedule::Verdict verdict = file.validate();
   if (!verdict.valid()) return nullptr;
-  if (file.form == Form::Compute) {
-    const Draft draft = lower(file.schedule());
-    if (!validate(draft).safe(SendMode::Blocking)) return "a valid table lowers to unsafe lists";
+  if (file.form == schedule::ProgramLevel::Compute) {
+    const schedule::Draft draft = lower(file.schedule());
+    if (!validate(draft).safe(schedule::SendMode::Blocking)) return "a valid table lowers to unsafe lists";
     return nullptr;
   }
-  const Draft draft = file.draft();
-  if (verdict.safe(SendMode::Ordered) && !verdict.safe(SendMode::Buffered))
+  const schedule::Draft draft = file.draft();
+  if (verdict.safe(schedule::SendMode::Ordered) && !verdict.safe(schedule::SendMode::Buffered))
     return "ordered is not stricter than buffered";
-  if (verdict.safe(SendMode::Blocking) && !verdict.safe(SendMode::Buffered))
+  if (verdict.safe(schedule::SendMode::Blocking) && !verdict.safe(schedule::SendMode::Buffered))
     return "blocking is not stricter than buffered";
-  if (!validate(reorder(draft)).safe(SendMode::Blocking) && verdict.safe(SendMode::Buffered)) {
+  if (!validate(reorder(draft)).safe(schedule::SendMode::Blocking) &&
+      verdict.safe(schedule::SendMode::Buffered)) {
     return "a runnable program could not be reordered";
   }
   return nullptr;

@@ -1,8 +1,8 @@
 // Targets of the torch-free half and of the tool: schedules, costs and settings.
-#include "cost_file.h"
+#include "cli/toml_text.h"
+#include "config/cost_file.h"
+#include "config/settings.h"
 #include "fuzz/targets.h"
-#include "settings.h"
-#include "toml_text.h"
 
 #include <penstock/base/error.h>
 #include <penstock/plan/costs.h>
@@ -21,8 +21,10 @@ const char* check_costs(std::string_view bytes) {
   const tool::CostFile file = tool::read_cost_text(std::string(bytes), "fuzz");
   if (file.layers.size() > 64 || file.stages.size() > 64) return nullptr;
   const int stages = file.stages.empty() ? 3 : static_cast<int>(file.stages.size());
-  const Program program = make_program(make_schedule("1F1B", {stages, 1, 2}), SendMode::Buffered);
-  const Simulation result = simulate(program, tool::costs_for(file, program.placement().stage_to_rank()));
+  const schedule::Program program =
+      make_program(schedule::make_schedule("1F1B", {stages, 1, 2}), schedule::SendMode::Buffered);
+  const plan::Simulation result =
+      simulate(program, tool::costs_for(file, program.placement().stage_to_rank()));
   if (!std::isfinite(result.step_time) || result.step_time < 0) return "a step takes no finite time";
   return nullptr;
 }

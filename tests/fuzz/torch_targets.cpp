@@ -1,19 +1,19 @@
 // Targets of the half on libtorch: files, archives, graphs, and messages between ranks.
+#include "base/io/crc32.h"
 #include "base/io/json_reader.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/safetensors_header.h"
-#include "comm/failure.h"
-#include "comm/sockets.h"
+#include "base/io/zip.h"
+#include "checkpoint/commit/manifest.h"
+#include "checkpoint/safetensors/header.h"
+#include "comm/failure/failure.h"
+#include "comm/failure/sockets.h"
 #include "fuzz/targets.h"
-#include "graph/pt2_import.h"
-#include "graph/zip.h"
-#include "value/crc32.h"
+#include "graph/pt2/import.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
 #include <penstock/comm/flight_recorder.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/graph/text.h>
 #include <penstock/value/serialize.h>
 
 #include <ATen/ATen.h>
@@ -92,7 +92,7 @@ const char* check_json(std::string_view bytes) {
 // Whatever the ranks left behind, an explanation and no error.
 const char* check_flight(std::string_view bytes) {
   try {
-    explain_flight({std::string(bytes)}, {});
+    comm::explain_flight({std::string(bytes)}, {});
   } catch (const Error&) {
     return "a dump that is refused with an error";
   }
@@ -100,48 +100,50 @@ const char* check_flight(std::string_view bytes) {
 }
 
 const char* check_safetensors(std::string_view bytes) {
-  const std::uint64_t length = safetensors_header_length(bytes_of(bytes.substr(0, 8)), bytes.size(), "fuzz");
+  const std::uint64_t length =
+      checkpoint::safetensors_header_length(bytes_of(bytes.substr(0, 8)), bytes.size(), "fuzz");
   const std::uint64_t size = bytes.size() - 8 - length;
   std::uint64_t next = 0;
-  for (const auto& entry : parse_safetensors_header(bytes.substr(8, length), size, "fuzz").entries) {
-    if (entry.begin != next || checked_nbytes(entry.shape, entry.dtype) != entry.nbytes())
+  for (const auto& entry :
+       checkpoint::parse_safetensors_header(bytes.substr(8, length), size, "fuzz").entries) {
+    if (entry.begin != next || checkpoint::checked_nbytes(entry.shape, entry.dtype) != entry.nbytes())
       return "tensors that leave holes, overlap or do not fill their place";
     next = entry.end;
   }
   if (next != size) return "tensors that do not fill the file";
   const MemoryFile file(bytes);
-  load_safetensors(file.path());
+  checkpoint::load_safetensors(file.path());
   return nullptr;
 }
 
 // The input is the content; the checksum around it is made to fit, or nothing would be looked at.
 const char* check_manifest(std::string_view bytes) {
-  const std::string text =
-      "{\"crc32c\":\"" + crc_text(crc32c(bytes_of(bytes))) + "\",\"content\":" + std::string(bytes) + "}\n";
-  const std::string printed = manifest_text(parse_manifest(text, "fuzz"));
-  if (manifest_text(parse_manifest(printed, "fuzz")) != printed)
+  const std::string text = "{\"crc32c\":\"" + checkpoint::crc_text(crc32c(bytes_of(bytes))) +
+                           "\",\"content\":" + std::string(bytes) + "}\n";
+  const std::string printed = manifest_text(checkpoint::parse_manifest(text, "fuzz"));
+  if (manifest_text(checkpoint::parse_manifest(printed, "fuzz")) != printed)
     return "a manifest that is printed reads as another";
   return nullptr;
 }
 
-const char* check_round_trip(const Graph& graph) {
-  const std::string text = to_text(graph);
+const char* check_round_trip(const graph::Graph& graph) {
+  const std::string text = to_string(graph);
   try {
-    return to_text(parse_graph(text)) == text ? nullptr : "a graph that is printed reads as another";
+    return to_string(graph::parse_graph(text)) == text ? nullptr : "a graph that is printed reads as another";
   } catch (const Error&) {
     return "a graph that is printed cannot be read";
   }
 }
 
 const char* check_graph_text(std::string_view bytes) {
-  return check_round_trip(parse_graph(bytes));
+  return check_round_trip(graph::parse_graph(bytes));
 }
 
 // The index of weights and constants, a zero byte, and the program.
 const char* check_program(std::string_view bytes) {
   const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
-  WeightPlaces places;
-  read_weight_places(parse_json(bytes.substr(0, zero), "weights"), "data/weights/", "weights", places);
+  graph::WeightLocations places;
+  read_weight_locations(parse_json(bytes.substr(0, zero), "weights"), "data/weights/", "weights", places);
   for (const auto& [name, place] : places) place.span();
   return check_round_trip(
       import_program(parse_json(bytes.substr(std::min(zero + 1, bytes.size())), "program"), places));
@@ -156,7 +158,7 @@ const char* check_archive(std::string_view bytes) {
     } catch (const ParseError&) {
     }
   }
-  const Pt2Archive archive(file.path());
+  const graph::Pt2Archive archive(file.path());
   archive.load(archive.graph().slots);
   return nullptr;
 }
@@ -165,11 +167,13 @@ const char* check_message(std::string_view bytes) {
   if (bytes.empty()) return nullptr;
   const auto message = bytes_of(bytes.substr(1));
   if (bytes[0] % 2 == 0) {
-    const auto printed = serialize(deserialize(message));
-    if (serialize(deserialize(printed)) != printed) return "a message that is written reads as another";
+    const auto printed = value::serialize(value::deserialize(message));
+    if (value::serialize(value::deserialize(printed)) != printed)
+      return "a message that is written reads as another";
   } else {
-    const TreeMeta meta = deserialize_meta(message);
-    if (deserialize_meta(serialize_meta(meta)) != meta) return "metadata that is written reads as another";
+    const value::TreeMeta meta = value::deserialize_meta(message);
+    if (value::deserialize_meta(serialize_meta(meta)) != meta)
+      return "metadata that is written reads as another";
   }
   return nullptr;
 }
@@ -177,12 +181,12 @@ const char* check_message(std::string_view bytes) {
 // What a rank believes of the store: endpoints of monitors, and failures.
 const char* check_monitor(std::string_view bytes) {
   const std::string text(bytes);
-  const Failure failure = Failure::parse(text);
-  const Failure again = Failure::parse(failure.serialize());
+  const comm::Failure failure = comm::Failure::parse(text);
+  const comm::Failure again = comm::Failure::parse(failure.serialize());
   if (failure.rank != again.rank || failure.cause != again.cause)
     return "a failure that is written reads as another";
-  const Endpoint endpoint = Endpoint::parse(text);
-  const Endpoint same = Endpoint::parse(endpoint.text());
+  const comm::Endpoint endpoint = comm::Endpoint::parse(text);
+  const comm::Endpoint same = comm::Endpoint::parse(endpoint.text());
   if (same.host != endpoint.host || same.port != endpoint.port)
     return "an endpoint that is written reads as another";
   return nullptr;
@@ -228,7 +232,7 @@ std::vector<std::string> program_seeds() {
 
 std::vector<std::string> graph_seeds() {
   std::vector<std::string> seeds;
-  for (const char* name : small_archives) seeds.push_back(to_text(Pt2Archive(tests(name)).graph()));
+  for (const char* name : small_archives) seeds.push_back(to_string(graph::Pt2Archive(tests(name)).graph()));
   return seeds;
 }
 
@@ -239,14 +243,14 @@ std::vector<std::string> safetensors_seeds() {
 }
 
 std::vector<std::string> manifest_seeds() {
-  Manifest manifest{.step = 12, .notes = {{"config", "lr = 1\n"}}};
+  checkpoint::Manifest manifest{.step = 12, .notes = {{"config", "lr = 1\n"}}};
   manifest.files = {{"shard-0.safetensors", 96, 1}, {"shard-1.safetensors", 64, 2}};
   manifest.tensors.push_back({.name = "a", .shape = {4, 6}, .aliases = {"b"}});
-  manifest.tensors.back().pieces = {{0, "a[0:2]", Box{{0, 0}, {2, 6}}, 3},
-                                    {1, "a[flat 12:24]", FlatRange{12, 24}, 4}};
+  manifest.tensors.back().pieces = {{0, "a[0:2]", checkpoint::Box{{0, 0}, {2, 6}}, 3},
+                                    {1, "a[flat 12:24]", checkpoint::FlatRange{12, 24}, 4}};
   manifest.tensors.push_back(
-      {.name = "a", .state = "step", .kind = PieceKind::Optimizer, .dtype = at::kDouble});
-  manifest.tensors.back().pieces = {{1, "step", Box{}, 5}};
+      {.name = "a", .state = "step", .kind = checkpoint::PieceKind::Optimizer, .dtype = at::kDouble});
+  manifest.tensors.back().pieces = {{1, "step", checkpoint::Box{}, 5}};
   const std::string text = manifest_text(manifest);
   const std::size_t begin = text.find("\"content\":") + 10;
   return {text.substr(begin, text.size() - begin - 2)};
@@ -258,7 +262,7 @@ std::vector<std::string> message_seeds() {
       c10::ivalue::Tuple::create({tensor, at::ones({0, 2}, at::kBool), 3, 2.5, true, "text", c10::IValue(),
                                   c10::complex<double>(1, 2), std::vector<std::int64_t>{1, 2}});
   std::vector<std::string> seeds;
-  const auto values = serialize(tuple), meta = serialize_meta(TreeMeta::of(tuple));
+  const auto values = value::serialize(tuple), meta = serialize_meta(value::TreeMeta::of(tuple));
   seeds.emplace_back(1, '\0');
   seeds.back().append(values.begin(), values.end());
   seeds.emplace_back(1, '\1');
@@ -267,7 +271,7 @@ std::vector<std::string> message_seeds() {
 }
 
 std::vector<std::string> flight_seeds() {
-  FlightRecorder recorder(Rank(2));
+  comm::FlightRecorder recorder(Rank(2));
   recorder.start({.op = "recv", .group = "world", .peer = 1, .tag = 9, .bytes = 2048});
   recorder.finish(recorder.start({.op = "all_reduce", .group = "world", .sequence = 1, .bytes = 64}), false);
   recorder.finish(recorder.start({.op = "all_reduce", .group = "world", .sequence = 2, .bytes = 64}), true);

@@ -6,7 +6,7 @@
 #include "support/program.h"
 #include "tensor_file.h"
 
-#include <penstock/graph/module.h>
+#include <penstock/graph/graph_module.h>
 #include <penstock/graph/pt2.h>
 
 #include <ATen/Parallel.h>
@@ -17,7 +17,7 @@
 namespace penstock::test {
 
 //! The tensors of one run, in place of the graph's inputs; baked inputs are passed as they are.
-inline std::vector<c10::IValue> inputs_of(const Graph& graph,
+inline std::vector<c10::IValue> inputs_of(const graph::Graph& graph,
                                           const std::map<std::string, at::Tensor>& tensors,
                                           const std::string& run) {
   std::vector<c10::IValue> leaves;
@@ -54,11 +54,11 @@ inline const std::string& results_of_python() {
 inline void expect_as_python(const std::string& path, const std::string& results, bool exact = true) {
   SCOPED_TRACE(path);
   at::set_num_threads(1);
-  const Pt2Archive file(path + ".pt2");
+  const graph::Pt2Archive file(path + ".pt2");
   const auto given = read_tensors(path + ".safetensors");
   const auto expected = read_tensors(results + path.substr(path.rfind('/')) + ".safetensors");
-  const GraphModule module(file.graph(), file.load(file.graph().slots));
-  const Graph& graph = module.graph();
+  const graph::GraphModule module(file.graph(), file.load(file.graph().slots));
+  const graph::Graph& graph = module.graph();
   int runs = 0, gradients = 0;
   for (; given.contains("r" + std::to_string(runs) + ".in.0"); ++runs) {
     const std::string run = "r" + std::to_string(runs) + ".";

@@ -1,14 +1,14 @@
 // Captured C++ models against eager: outputs, gradients, buffers, bit for bit, whole and in stages; and what
 // is refused.
+#include "dense_model.h"
 #include "models.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
-#include "whole.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/capture.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/split.h>
-#include <penstock/graph/text.h>
 
 #include <c10/core/Allocator.h>
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 #include <algorithm>
 #include <random>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
 using c10::IValue;
@@ -69,8 +69,8 @@ void expect_same(const Outcome& got, const Outcome& expected, bool exact) {
 }
 
 template <class Module, class Forward>
-void expect_as_eager(const std::string& name, Module& module, const Forward& forward, const Args& args,
-                     const Kwargs& kwargs = {}) {
+void expect_as_eager(const std::string& name, Module& module, const Forward& forward, const value::Args& args,
+                     const value::Kwargs& kwargs = {}) {
   SCOPED_TRACE(name);
   at::set_num_threads(1);
   const ModelTensors model = test::tensors_of_module(module);
@@ -89,7 +89,7 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
 
   Outcome eager;
   torch::manual_seed(3);
-  eager.outputs = flatten(forward(args, kwargs)).leaves;
+  eager.outputs = value::flatten(forward(args, kwargs)).leaves;
   backward(eager.outputs);
   const auto first_name = [&](const at::Tensor& tensor) {
     for (const Slot& slot : captured.graph.slots) {
@@ -108,7 +108,7 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
     start.try_emplace(captured.graph.slots[i].names[0], captured.tensors[i].detach().clone());
   }
   std::vector<IValue> leaves = flatten_inputs(captured.graph, args, kwargs);
-  const auto run = [&](const Cuts& cuts) {
+  const auto run = [&](const SplitPositions& cuts) {
     const SplitGraph split = split_graph(captured.graph, cuts);
     test::StageRunner runner(split, start);
     torch::manual_seed(3);
@@ -122,11 +122,11 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
     return outcome;
   };
   expect_same(run({}), eager, true);
-  EXPECT_EQ(to_text(parse_graph(to_text(captured.graph))), to_text(captured.graph));
-  const Cuts legal = legal_cuts(captured.graph);
+  EXPECT_EQ(to_string(parse_graph(to_string(captured.graph))), to_string(captured.graph));
+  const SplitPositions legal = legal_split_positions(captured.graph);
   std::mt19937 random(11);
   for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
-    Cuts cuts;
+    SplitPositions cuts;
     std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
     SCOPED_TRACE("cuts before nodes " + testing::PrintToString(cuts));
     expect_same(run(cuts), eager, false);
@@ -134,7 +134,7 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   }
 }
 
-TEST(Capture, EqualsEagerBitForBit) {
+TEST(GraphCapture, EqualsEagerBitForBit) {
   torch::manual_seed(1);
   test::Mlp mlp;
   expect_as_eager("mlp", *mlp, test::forward_of(mlp), {torch::randn({4, 6})});
@@ -145,22 +145,22 @@ TEST(Capture, EqualsEagerBitForBit) {
   test::UNet unet;
   expect_as_eager("unet", *unet, test::forward_of(unet), {torch::randn({2, 1, 8, 8})});
   test::Odds odds;
-  const ForwardFunction forward = [&](const Args& args, const Kwargs& kwargs) {
+  const ForwardFunction forward = [&](const value::Args& args, const value::Kwargs& kwargs) {
     return odds->forward(args, kwargs);
   };
   expect_as_eager("odds", *odds, forward, {torch::randn({4, 4})}, {{"bias", torch::randn({4})}});
 }
 
-TEST(Capture, EqualsEagerForRecurrentAndTransformerModules) {
+TEST(GraphCapture, EqualsEagerForRecurrentAndTransformerModules) {
   torch::manual_seed(2);
   torch::nn::LSTM lstm(torch::nn::LSTMOptions(3, 4).num_layers(2).batch_first(true).dropout(0.1));
-  const ForwardFunction run_lstm = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction run_lstm = [&](const value::Args& args, const value::Kwargs&) {
     const auto [y, state] = lstm(args.at(0).toTensor());
     return IValue(std::make_tuple(y, std::get<0>(state), std::get<1>(state)));
   };
   expect_as_eager("lstm", *lstm, run_lstm, {torch::randn({2, 5, 3})});
   torch::nn::GRU gru(torch::nn::GRUOptions(3, 4));
-  const ForwardFunction run_gru = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction run_gru = [&](const value::Args& args, const value::Kwargs&) {
     return IValue(std::get<0>(gru(args.at(0).toTensor())));
   };
   expect_as_eager("gru", *gru, run_gru, {torch::randn({5, 2, 3})});
@@ -168,21 +168,21 @@ TEST(Capture, EqualsEagerForRecurrentAndTransformerModules) {
       torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16), 2));
   expect_as_eager("encoder", *encoder, test::forward_of(encoder), {torch::randn({5, 2, 8})});
   torch::nn::MultiheadAttention attention(torch::nn::MultiheadAttentionOptions(8, 2));
-  const ForwardFunction attend = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction attend = [&](const value::Args& args, const value::Kwargs&) {
     const auto x = args.at(0).toTensor();
     return IValue(attention(x, x, x));
   };
   expect_as_eager("attention", *attention, attend, {torch::randn({5, 2, 8})});
 }
 
-TEST(Capture, KnowsModulesMarksAndTiedWeights) {
+TEST(GraphCapture, KnowsModulesMarksAndTiedWeights) {
   test::Gpt gpt;
   const Captured captured =
       capture(test::forward_of(gpt), test::tensors_of_module(*gpt), {torch::randint(0, 13, {2, 6})});
   const Graph& graph = captured.graph;
-  EXPECT_EQ(cuts_at_marks(graph).size(), 2U);
+  EXPECT_EQ(split_at_marks(graph).size(), 2U);
   EXPECT_THAT(module_paths(graph), testing::IsSupersetOf({"token", "place", "blocks.0", "blocks.2", "norm"}));
-  const Cuts beginning = cuts_at_modules(graph, {{"blocks.1", SplitPoint::Beginning}});
+  const SplitPositions beginning = split_at_modules(graph, {{"blocks.1", SplitPoint::Beginning}});
   const SplitGraph split = split_graph(graph, beginning);
   ASSERT_EQ(split.shared.size(), 1U);
   EXPECT_EQ(split.shared[0].names[0], "token.weight");
@@ -190,9 +190,9 @@ TEST(Capture, KnowsModulesMarksAndTiedWeights) {
   pipe_split();  // nothing outside of a capture
 }
 
-TEST(Capture, TellsCallsOfAModuleApart) {
+TEST(GraphCapture, TellsCallsOfAModuleApart) {
   torch::nn::Linear block(4, 4);
-  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
     auto x = args[0].toTensor();
     for (int i = 0; i < 3; ++i) {
       const ModuleScope outer("tower");
@@ -203,24 +203,24 @@ TEST(Capture, TellsCallsOfAModuleApart) {
   };
   const Graph graph = capture(forward, test::tensors_of_module(*block), {torch::randn({2, 4})}).graph;
   const auto at = [&](const std::string& module, SplitPoint point) {
-    return cuts_at_modules(graph, {{module, point}});
+    return split_at_modules(graph, {{module, point}});
   };
   // Three operators each: t, addmm, relu.
-  EXPECT_EQ(at("tower.block", SplitPoint::Beginning), (Cuts{3, 6}));
-  EXPECT_EQ(at("tower", SplitPoint::End), (Cuts{3, 6}));
-  EXPECT_EQ(at("tower.block@2", SplitPoint::Beginning), Cuts{6});
-  EXPECT_EQ(at("tower@0", SplitPoint::End), Cuts{3});
-  EXPECT_THAT(to_text(graph), HasSubstr("@ tower@2.block@2"));
+  EXPECT_EQ(at("tower.block", SplitPoint::Beginning), (SplitPositions{3, 6}));
+  EXPECT_EQ(at("tower", SplitPoint::End), (SplitPositions{3, 6}));
+  EXPECT_EQ(at("tower.block@2", SplitPoint::Beginning), SplitPositions{6});
+  EXPECT_EQ(at("tower@0", SplitPoint::End), SplitPositions{3});
+  EXPECT_THAT(to_string(graph), HasSubstr("@ tower@2.block@2"));
   EXPECT_EQ(split_graph(graph, {3, 6}).shared.size(), 2U);  // weight and bias, in all three
 }
 
-TEST(Capture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
+TEST(GraphCapture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
   at::set_num_threads(1);
   torch::manual_seed(8);
   torch::nn::BatchNorm1d norm(3);
   torch::nn::InstanceNorm1d instance(torch::nn::InstanceNorm1dOptions(3).track_running_stats(true));
   bool training = true;
-  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
     auto x = instance(norm(args[0].toTensor()));
     x = torch::scaled_dot_product_attention(x, x, x, {}, training ? 0.5 : 0.0);
     x = torch::alpha_dropout(torch::rrelu(x, 0.1, 0.9, training), 0.3, training);
@@ -248,7 +248,7 @@ TEST(Capture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
   EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
 }
 
-TEST(Capture, DrawsFreshNumbersAtEveryReplay) {
+TEST(GraphCapture, DrawsFreshNumbersAtEveryReplay) {
   torch::nn::Dropout dropout(0.5);
   const Captured captured = capture(test::forward_of(dropout), {}, {torch::ones({64})});
   const GraphModule module(captured.graph, captured.tensors);
@@ -256,9 +256,9 @@ TEST(Capture, DrawsFreshNumbersAtEveryReplay) {
   EXPECT_FALSE(same_bits(once.toTensor(), twice.toTensor()));
 }
 
-TEST(Capture, FreesWhatEagerFrees) {
+TEST(GraphCapture, FreesWhatEagerFrees) {
   // 40 steps over 1 MB each: a graph that kept its values alive would hold 40 of them.
-  const ForwardFunction chain = [](const Args& args, const Kwargs&) {
+  const ForwardFunction chain = [](const value::Args& args, const value::Kwargs&) {
     auto x = args.at(0).toTensor();
     for (int i = 0; i < 40; ++i) x = x + 1;
     return IValue(x);
@@ -292,7 +292,7 @@ std::int64_t peak_memory(const std::function<void()>& work) {
   return meter->peak;
 }
 
-TEST(Capture, NeedsNoMoreMemoryThanEager) {
+TEST(GraphCapture, NeedsNoMoreMemoryThanEager) {
   at::set_num_threads(1);
   test::Gpt gpt(4, 64, 4, 101, 32);
   const auto tokens = torch::randint(0, 101, {4, 32});
@@ -328,27 +328,27 @@ struct Twice : torch::autograd::Function<Twice> {
   }
 };
 
-TEST(Capture, RefusesWhatWouldBeAWrongGraph) {
-  EXPECT_THAT(complaint([](const Args& args, const Kwargs&) {
+TEST(GraphCapture, RefusesWhatWouldBeAWrongGraph) {
+  EXPECT_THAT(complaint([](const value::Args& args, const value::Kwargs&) {
                 const ModuleScope scope("gate");
                 const auto x = args[0].toTensor();
                 return IValue(x.sum().item<float>() > 0 ? x : -x);
               }),
               testing::AllOf(HasSubstr("aten::item of module gate"), HasSubstr("torch::where")));
-  EXPECT_THAT(complaint([](const Args& args, const Kwargs&) {
+  EXPECT_THAT(complaint([](const value::Args& args, const value::Kwargs&) {
                 return IValue(args[0].toTensor().sum().is_nonzero() ? args[0] : IValue(1));
               }),
               HasSubstr("aten::is_nonzero"));
   const auto weight = torch::ones({4}, torch::requires_grad());
   const ModelTensors model{.parameters = {{"w", weight}}, .buffers = {}};
-  const ForwardFunction data = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction data = [&](const value::Args& args, const value::Kwargs&) {
     const ModuleScope scope("scaled");
     return IValue((args[0].toTensor() * weight).data() * 2);
   };
   EXPECT_THAT(complaint(data, model),
               testing::AllOf(HasSubstr("shares memory"), HasSubstr("aten::mul.Scalar of module scaled"),
                              HasSubstr("hint: use detach() instead of data()")));
-  const ForwardFunction custom = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction custom = [&](const value::Args& args, const value::Kwargs&) {
     const ModuleScope scope("twice");
     return IValue(Twice::apply(args[0].toTensor() * weight) + 1);
   };
@@ -356,14 +356,17 @@ TEST(Capture, RefusesWhatWouldBeAWrongGraph) {
       complaint(custom, model),
       testing::AllOf(HasSubstr("custom autograd function"), HasSubstr("aten::add.Scalar of module twice"),
                      HasSubstr("hint: register it as an operator with an autograd kernel")));
-  EXPECT_THAT(complaint([&](const Args& args,
-                            const Kwargs&) { return IValue(Twice::apply(args[0].toTensor() * weight)); },
-                        model),
-              HasSubstr("custom autograd function"));
-  EXPECT_THAT(complaint([&](const Args& args, const Kwargs&) { return IValue(args[0].toTensor() * weight); }),
+  EXPECT_THAT(
+      complaint([&](const value::Args& args,
+                    const value::Kwargs&) { return IValue(Twice::apply(args[0].toTensor() * weight)); },
+                model),
+      HasSubstr("custom autograd function"));
+  EXPECT_THAT(complaint([&](const value::Args& args, const value::Kwargs&) {
+                return IValue(args[0].toTensor() * weight);
+              }),
               HasSubstr("register_parameter"));
   const auto other = torch::ones({4});
-  const ForwardFunction replaced = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction replaced = [&](const value::Args& args, const value::Kwargs&) {
     const ModuleScope scope("swap");
     auto x = args[0].toTensor() + 1;
     x.set_(other);
@@ -372,7 +375,7 @@ TEST(Capture, RefusesWhatWouldBeAWrongGraph) {
   EXPECT_THAT(complaint(replaced),
               testing::AllOf(HasSubstr("aten::set_"), HasSubstr("of module swap"), HasSubstr("copy_()")));
   // Where no guard says which module it is, what came before is named.
-  const ForwardFunction unguarded = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction unguarded = [&](const value::Args& args, const value::Kwargs&) {
     return IValue((args[0].toTensor() * weight).sum().item<float>() > 0 ? 1 : 2);
   };
   const ModelTensors nested{.parameters = {{"head.scale.w", weight}}, .buffers = {}};
@@ -380,4 +383,4 @@ TEST(Capture, RefusesWhatWouldBeAWrongGraph) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -4,13 +4,13 @@
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/split.h>
-#include <penstock/graph/text.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
 using c10::IValue;
@@ -19,28 +19,28 @@ using testing::HasSubstr;
 
 template <class Module>
 void expect_any_batch(const std::string& name, Module& module, const ForwardFunction& forward,
-                      const std::function<Args(std::int64_t)>& batch) {
+                      const std::function<value::Args(std::int64_t)>& batch) {
   SCOPED_TRACE(name);
   at::set_num_threads(1);
   const ModelTensors model = test::tensors_of_module(module);
   const Captured captured = capture_dynamic(forward, model, batch(3));
-  EXPECT_EQ(to_text(parse_graph(to_text(captured.graph))), to_text(captured.graph));
+  EXPECT_EQ(to_string(parse_graph(to_string(captured.graph))), to_string(captured.graph));
   std::map<std::string, at::Tensor> start;
   for (std::size_t i = 0; i < captured.tensors.size(); ++i)
     start[captured.graph.slots[i].names[0]] = captured.tensors[i].detach().clone();
-  const Cuts legal = legal_cuts(captured.graph);
+  const SplitPositions legal = legal_split_positions(captured.graph);
   const SplitGraph split =
       split_graph(captured.graph, {legal[legal.size() / 3], legal[2 * legal.size() / 3]});
   for (const std::int64_t rows : {1, 2, 3, 8}) {
     SCOPED_TRACE(rows);
-    const Args args = batch(rows);
+    const value::Args args = batch(rows);
     torch::manual_seed(3);
-    const auto expected = flatten(forward(args, {})).leaves;
+    const auto expected = value::flatten(forward(args, {})).leaves;
     for (auto& parameter : module.parameters()) parameter.mutable_grad() = at::Tensor();
     expected[0].toTensor().square().sum().backward();
     const GraphModule whole(captured.graph, captured.tensors);
     torch::manual_seed(3);
-    const auto got = flatten(whole.forward(args)).leaves;
+    const auto got = value::flatten(whole.forward(args)).leaves;
     ASSERT_EQ(got.size(), expected.size());
     for (std::size_t i = 0; i < got.size(); ++i)
       EXPECT_TRUE(same_bits(got[i].toTensor(), expected[i].toTensor()));
@@ -62,30 +62,30 @@ void expect_any_batch(const std::string& name, Module& module, const ForwardFunc
   }
 }
 
-TEST(DynamicBatch, OneGraphServesAnyNumberOfRows) {
+TEST(GraphDynamicBatch, OneGraphServesAnyNumberOfRows) {
   torch::manual_seed(1);
   test::Mlp mlp;
   expect_any_batch("mlp", *mlp, test::forward_of(mlp), [](std::int64_t n) {
-    return Args{torch::randn({n, 6})};
+    return value::Args{torch::randn({n, 6})};
   });
   test::Gpt gpt;
   expect_any_batch("gpt", *gpt, test::forward_of(gpt), [](std::int64_t n) {
-    return Args{torch::randint(0, 13, {n, 6})};
+    return value::Args{torch::randint(0, 13, {n, 6})};
   });
   test::UNet unet;
   expect_any_batch("unet", *unet, test::forward_of(unet), [](std::int64_t n) {
-    return Args{torch::randn({n, 1, 8, 8})};
+    return value::Args{torch::randn({n, 1, 8, 8})};
   });
   // Sizes in factories, in expands, as numbers and in arithmetic.
   torch::nn::Linear lin(4, 4);
-  const ForwardFunction sizes = [&](const Args& args, const Kwargs&) {
+  const ForwardFunction sizes = [&](const value::Args& args, const value::Kwargs&) {
     const auto x = args.at(0).toTensor();
     const auto n = x.size(0);
     auto y = lin->forward(x) + torch::arange(n).unsqueeze(1) + torch::ones({1, 4}).expand({n, 4});
     y = torch::cat({y, torch::zeros({2 * n + 1, 4})}).slice(0, 0, n + 1).sum(0) / n;
     return IValue(y + lin->forward(x).reshape({n * 2, 2}).sum());
   };
-  expect_any_batch("sizes", *lin, sizes, [](std::int64_t n) { return Args{torch::randn({n, 4})}; });
+  expect_any_batch("sizes", *lin, sizes, [](std::int64_t n) { return value::Args{torch::randn({n, 4})}; });
 }
 
 std::string dynamic_complaint(const ForwardFunction& forward) {
@@ -97,30 +97,30 @@ std::string dynamic_complaint(const ForwardFunction& forward) {
   return "accepted";
 }
 
-TEST(DynamicBatch, RefusesWhatDependsOnTheRowsOtherwise) {
-  EXPECT_THAT(dynamic_complaint([](const Args& args, const Kwargs&) {
+TEST(GraphDynamicBatch, RefusesWhatDependsOnTheRowsOtherwise) {
+  EXPECT_THAT(dynamic_complaint([](const value::Args& args, const value::Kwargs&) {
                 const ModuleScope scope("square");
                 const auto x = args[0].toTensor();
                 return IValue(torch::zeros({x.size(0) * x.size(0)}) + x.sum());
               }),
               testing::AllOf(HasSubstr("aten::zeros of module square"), HasSubstr("dynamic_batch")));
-  EXPECT_THAT(dynamic_complaint([](const Args& args, const Kwargs&) {
+  EXPECT_THAT(dynamic_complaint([](const value::Args& args, const value::Kwargs&) {
                 const auto x = args[0].toTensor();
                 return IValue(x.size(0) > 4 ? x.relu() : x.tanh());
               }),
               HasSubstr("aten::relu"));
-  EXPECT_THAT(dynamic_complaint([](const Args& args, const Kwargs&) {
+  EXPECT_THAT(dynamic_complaint([](const value::Args& args, const value::Kwargs&) {
                 auto x = args[0].toTensor();
                 for (std::int64_t i = 0; i < x.size(0); ++i) x = x + 1;
                 return IValue(x);
               }),
-              HasSubstr("other operators"));
-  EXPECT_THAT(dynamic_complaint([](const Args& args, const Kwargs&) {
+              HasSubstr("different operators"));
+  EXPECT_THAT(dynamic_complaint([](const value::Args& args, const value::Kwargs&) {
                 const auto x = args[0].toTensor();
                 return IValue(x * std::sqrt(double(x.size(0))));
               }),
-              HasSubstr("no whole number"));
+              HasSubstr("not an integer"));
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -1,10 +1,10 @@
 // Damaged and lying archives: whatever the bytes, an error of the family or the same graph and weights.
+#include "base/io/crc32.h"
 #include "tensor_file.h"
-#include "value/crc32.h"
 
 #include <penstock/base/error.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/graph/text.h>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include <fstream>
 #include <random>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
 using test::archive;
@@ -24,7 +24,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-class PtFuzz : public testing::Test {
+class GraphPtFuzz : public testing::Test {
  protected:
   void SetUp() override {
     path_ = (std::filesystem::temp_directory_path() / ("penstock_fuzz_" + std::to_string(getpid()) + ".pt2"))
@@ -40,7 +40,7 @@ class PtFuzz : public testing::Test {
     std::ofstream(path_, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     try {
       const Pt2Archive file(path_);
-      std::string text = to_text(file.graph());
+      std::string text = to_string(file.graph());
       for (const at::Tensor& tensor : file.load(file.graph().slots)) {
         const at::Tensor flat = tensor.detach().contiguous();
         text.append(static_cast<const char*>(flat.data_ptr()), flat.nbytes());
@@ -56,14 +56,14 @@ class PtFuzz : public testing::Test {
   int rounds_ = 150;
 };
 
-TEST_F(PtFuzz, CutShortIsAnError) {
+TEST_F(GraphPtFuzz, CutShortIsAnError) {
   const std::string whole = read_file(archive("mlp.pt2"));
   ASSERT_FALSE(content(whole).empty());
   std::mt19937 random(seed_);
   for (int i = 0; i < rounds_; ++i) EXPECT_EQ(content(whole.substr(0, random() % whole.size())), "");
 }
 
-TEST_F(PtFuzz, FlippedBitsAreErrorsOrMeanNothing) {
+TEST_F(GraphPtFuzz, FlippedBitsAreErrorsOrMeanNothing) {
   const std::string whole = read_file(archive("mixed.pt2"));
   const std::string expected = content(whole);
   std::mt19937 random(seed_);
@@ -104,7 +104,7 @@ std::string with_record(std::string bytes, const std::string& name, const std::s
   throw std::runtime_error("no record " + name);
 }
 
-TEST_F(PtFuzz, LyingRecordsNeverReachBeyondTheFile) {
+TEST_F(GraphPtFuzz, LyingRecordsNeverReachBeyondTheFile) {
   for (const char* record : {"models/model.json", "weights_config.json", "constants_config.json"}) {
     const std::string whole = read_file(archive("mixed.pt2"));
     const std::string json = with_record(whole, record, "");
@@ -131,7 +131,7 @@ TEST_F(PtFuzz, LyingRecordsNeverReachBeyondTheFile) {
   }
 }
 
-TEST_F(PtFuzz, RefusalsNameOperatorModuleAndVersion) {
+TEST_F(GraphPtFuzz, RefusalsNameOperatorModuleAndVersion) {
   const std::string whole = read_file(archive("mlp.pt2"));
   const std::string json = with_record(whole, "models/model.json", "");
   const auto complaint = [&](const std::string& from, const std::string& to) {
@@ -158,7 +158,7 @@ TEST_F(PtFuzz, RefusalsNameOperatorModuleAndVersion) {
             std::string::npos);
 }
 
-TEST_F(PtFuzz, RefusesControlFlowAndPickledWeightsByName) {
+TEST_F(GraphPtFuzz, RefusesControlFlowAndPickledWeightsByName) {
   const auto complaint = [](const std::string& path) {
     try {
       Pt2Archive{path};
@@ -183,4 +183,4 @@ TEST_F(PtFuzz, RefusesControlFlowAndPickledWeightsByName) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

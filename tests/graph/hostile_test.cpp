@@ -1,14 +1,14 @@
 // Archives that are made to hurt: deep nesting, values of enums that do not exist, files that change or are
 // none.
-#include "graph/pt2_import.h"
-#include "graph/pt2_parts.h"
-#include "graph/zip.h"
+#include "base/io/zip.h"
+#include "graph/pt2/fields.h"
+#include "graph/pt2/import.h"
 #include "support/program.h"
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/graph/text.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 #include <filesystem>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
 using test::archive;
@@ -36,7 +36,7 @@ std::string refusal(const Body& body) {
   return "accepted";
 }
 
-TEST(HostileArchive, DeepTreeSpecificationsAreErrors) {
+TEST(GraphHostileArchive, DeepTreeSpecificationsAreErrors) {
   const std::string deep(200'000, '[');
   EXPECT_THAT(refusal([&] { pt2_structure(deep, {}, "spec"); }),
               HasSubstr("spec: lists and objects are nested deeper"));
@@ -61,22 +61,22 @@ std::string import_changed(const std::string& name, const std::string& from, con
   EXPECT_NE(at, std::string::npos) << from;
   program.replace(at, from.size(), to);
   return refusal([&] {
-    WeightPlaces places;
+    WeightLocations places;
     for (const std::string folder : {"weights", "constants"}) {
       const std::string index = "data/" + folder + "/model_" + folder + "_config.json";
-      read_weight_places(parse_json(zip.read(index), index), "data/" + folder + "/", index, places);
+      read_weight_locations(parse_json(zip.read(index), index), "data/" + folder + "/", index, places);
     }
-    to_text(import_program(parse_json(std::string_view(program), "program"), places));
+    to_string(import_program(parse_json(std::string_view(program), "program"), places));
   });
 }
 
-TEST(HostileArchive, ADeepProgramIsAnError) {
+TEST(GraphHostileArchive, ADeepProgramIsAnError) {
   EXPECT_THAT(
       import_changed("mlp.pt2", "\"nodes\":", "\"extra\": " + std::string(200'000, '[') + ", \"nodes\":"),
       HasSubstr("nested deeper"));
 }
 
-TEST(HostileArchive, ValuesOfEnumsThatDoNotExistAreErrors) {
+TEST(GraphHostileArchive, ValuesOfEnumsThatDoNotExistAreErrors) {
   ASSERT_EQ(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": 6"), "accepted");
   EXPECT_THAT(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": 1000"),
               HasSubstr("ScalarType"));
@@ -84,7 +84,7 @@ TEST(HostileArchive, ValuesOfEnumsThatDoNotExistAreErrors) {
               HasSubstr("ScalarType"));
 }
 
-TEST(HostileArchive, AFileThatShrinksIsAnError) {
+TEST(GraphHostileArchive, AFileThatShrinksIsAnError) {
   const TempDir dir;
   std::filesystem::copy_file(archive("mlp.pt2"), dir / "a.pt2");
   const Pt2Archive open(dir / "a.pt2");
@@ -92,7 +92,7 @@ TEST(HostileArchive, AFileThatShrinksIsAnError) {
   EXPECT_THAT(refusal([&] { open.load(open.graph().slots); }), HasSubstr("bytes when it was opened"));
 }
 
-TEST(HostileArchive, OnlyRegularFilesAreOpened) {
+TEST(GraphHostileArchive, OnlyRegularFilesAreOpened) {
   const TempDir dir;
   ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
   const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
@@ -110,4 +110,4 @@ TEST(HostileArchive, OnlyRegularFilesAreOpened) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -1,16 +1,16 @@
 // The interpreter: modes, lifetimes, errors.
 #include <penstock/base/error.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/interpreter.h>
-#include <penstock/graph/text.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
-TEST(Interpreter, FreesValuesWhereTheyAreReadLast) {
+TEST(GraphInterpreter, FreesValuesWhereTheyAreReadLast) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::relu(%x)
@@ -29,7 +29,7 @@ TEST(Interpreter, FreesValuesWhereTheyAreReadLast) {
   EXPECT_EQ(uses, (std::vector<std::size_t>{1, 1, 1, 1}));
 }
 
-TEST(Interpreter, KeepsGradModesOfNodesAndOfTheCaller) {
+TEST(GraphInterpreter, KeepsGradModesOfNodesAndOfTheCaller) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::mul.Tensor(%x, 2)
@@ -49,7 +49,7 @@ TEST(Interpreter, KeepsGradModesOfNodesAndOfTheCaller) {
   EXPECT_FALSE(at::GradMode::is_enabled());
 }
 
-TEST(Interpreter, NamesTheFailingOperatorAndRestoresModes) {
+TEST(GraphInterpreter, NamesTheFailingOperatorAndRestoresModes) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::view(%x, [3]) @ head.flatten no_grad
@@ -64,7 +64,7 @@ TEST(Interpreter, NamesTheFailingOperatorAndRestoresModes) {
   EXPECT_TRUE(at::GradMode::is_enabled());
 }
 
-TEST(Interpreter, MovesBakedDevices) {
+TEST(GraphInterpreter, MovesBakedDevices) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((), {})
   %a = aten::zeros([3], float32, strided, device("cpu"), False)
@@ -83,7 +83,7 @@ TEST(Interpreter, MovesBakedDevices) {
   EXPECT_TRUE(made[1].toTensor().is_cpu());
 }
 
-TEST(Interpreter, WritesBackMutations) {
+TEST(GraphInterpreter, WritesBackMutations) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   buffer %b : float32[2] = "b"
@@ -97,4 +97,4 @@ TEST(Interpreter, WritesBackMutations) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

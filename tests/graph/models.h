@@ -64,8 +64,8 @@ struct GptImpl : nn::Module {
   torch::Tensor forward(torch::Tensor tokens) {
     auto x = token(tokens) + place(torch::arange(tokens.size(1)));
     for (std::size_t i = 0; i < blocks->size(); ++i) {
-      if (i > 0) pipe_split();
-      const ModuleScope scope("blocks." + std::to_string(i));
+      if (i > 0) graph::pipe_split();
+      const graph::ModuleScope scope("blocks." + std::to_string(i));
       x = blocks[i]->as<Block>()->forward(x);
     }
     return torch::linear(norm(x), token->weight);
@@ -118,7 +118,7 @@ struct OddsImpl : nn::Module {
     lin = register_module("lin", nn::Linear(4, 4));
     scale = register_buffer("scale", torch::tensor({1.0F, 2.0F, 3.0F, 4.0F}));
   }
-  c10::IValue forward(const Args& args, const Kwargs& kwargs) {
+  c10::IValue forward(const value::Args& args, const value::Kwargs& kwargs) {
     const auto x = args.at(0).toTensor();
     auto h = lin(x) * scale + kwargs.at("bias").toTensor();
     const auto parts = h.chunk(2, -1);
@@ -170,8 +170,8 @@ struct UNetImpl : nn::Module {
 };
 TORCH_MODULE(UNet);
 
-inline ModelTensors tensors_of_module(const nn::Module& module) {
-  ModelTensors tensors;
+inline graph::ModelTensors tensors_of_module(const nn::Module& module) {
+  graph::ModelTensors tensors;
   for (const auto& item : module.named_parameters())
     tensors.parameters.emplace_back(item.key(), item.value());
   for (const auto& item : module.named_buffers()) tensors.buffers.emplace_back(item.key(), item.value());
@@ -180,8 +180,8 @@ inline ModelTensors tensors_of_module(const nn::Module& module) {
 
 //! The forward of a module of one tensor.
 template <class Holder>
-ForwardFunction forward_of(Holder& module) {
-  return [&module](const Args& args, const Kwargs&) {
+graph::ForwardFunction forward_of(Holder& module) {
+  return [&module](const value::Args& args, const value::Kwargs&) {
     return c10::IValue(module->forward(args.at(0).toTensor()));
   };
 }

@@ -3,11 +3,11 @@
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>
-#include <penstock/graph/module.h>
+#include <penstock/graph/graph_module.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/passes.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/graph/split.h>
-#include <penstock/graph/text.h>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
 using c10::IValue;
@@ -25,7 +25,7 @@ using test::same_bits;
 using testing::HasSubstr;
 using SplitPoints = std::map<std::string, SplitPoint>;
 
-TEST(Pt2, EqualsPythonBitForBit) {
+TEST(GraphPt2, EqualsPythonBitForBit) {
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
   for (const char* name :
@@ -33,20 +33,20 @@ TEST(Pt2, EqualsPythonBitForBit) {
     test::expect_as_python(archive(name), results);
 }
 
-TEST(Pt2, RealArchitecturesEqualPython) {
+TEST(GraphPt2, RealArchitecturesEqualPython) {
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
   for (const char* name : {"gpt2", "llama", "bert", "t5", "vit"})
     test::expect_as_python(archive(name), results);
 }
 
-TEST(Pt2, TextFormReadsBackAndRunsTheSame) {
+TEST(GraphPt2, TextFormReadsBackAndRunsTheSame) {
   for (const char* name : {"mlp", "gpt", "convnet", "mixed", "lstm", "marked"}) {
     SCOPED_TRACE(name);
     const Pt2Archive file(archive(std::string(name) + ".pt2"));
-    const std::string text = to_text(file.graph());
+    const std::string text = to_string(file.graph());
     const Graph parsed = parse_graph(text);
-    EXPECT_EQ(to_text(parsed), text);
+    EXPECT_EQ(to_string(parsed), text);
     const auto tensors = test::read_tensors(archive(std::string(name) + ".safetensors"));
     const GraphModule whole(file.graph(), file.load(file.graph().slots)),
         again(parsed, file.load(parsed.slots));
@@ -61,7 +61,7 @@ TEST(Pt2, TextFormReadsBackAndRunsTheSame) {
   }
 }
 
-TEST(Pt2, TiedWeightsAreOneSlotWithBothNames) {
+TEST(GraphPt2, TiedWeightsAreOneSlotWithBothNames) {
   const Pt2Archive file(archive("gpt.pt2"));
   int tied = 0;
   for (const Slot& slot : file.graph().slots) {
@@ -72,7 +72,7 @@ TEST(Pt2, TiedWeightsAreOneSlotWithBothNames) {
   EXPECT_EQ(tied, 1);
 }
 
-TEST(Pt2, KeepsModulePathsMarksAndOutputNames) {
+TEST(GraphPt2, KeepsModulePathsMarksAndOutputNames) {
   const Pt2Archive file(archive("gpt.pt2"));
   const Graph& graph = file.graph();
   int marks = 0;
@@ -86,16 +86,16 @@ TEST(Pt2, KeepsModulePathsMarksAndOutputNames) {
   EXPECT_EQ(graph.output_paths(), (std::vector<std::string>{"output.logits", "output.hidden.0"}));
 }
 
-TEST(Pt2, KeepsMarksOfAnnotateSplitPointsAndTellsCallsApart) {
+TEST(GraphPt2, KeepsMarksOfAnnotateSplitPointsAndTellsCallsApart) {
   // Python marked the beginning of `block`, which runs three times, and of `last`.
   const Pt2Archive file(archive("marked.pt2"));
   const Graph& graph = file.graph();
   EXPECT_EQ(graph.output_paths(), (std::vector<std::string>{"output.logits", "output.hidden"}));
-  const Cuts marks = cuts_at_marks(graph);
+  const SplitPositions marks = split_at_marks(graph);
   ASSERT_EQ(marks.size(), 4U);
-  const auto at = [&](const SplitPoints& points) { return cuts_at_modules(graph, points); };
+  const auto at = [&](const SplitPoints& points) { return split_at_modules(graph, points); };
   EXPECT_EQ(at({{"block", SplitPoint::Beginning}, {"last", SplitPoint::Beginning}}), marks);
-  EXPECT_EQ(at({{"block@1", SplitPoint::Beginning}}), Cuts{marks[1]});
+  EXPECT_EQ(at({{"block@1", SplitPoint::Beginning}}), SplitPositions{marks[1]});
   EXPECT_EQ(at({{"block", SplitPoint::End}}).size(), 3U);
   EXPECT_EQ(at({{"block.qkv@2", SplitPoint::End}}).size(), 1U);
   EXPECT_EQ(graph.nodes[at({{"block.qkv@2", SplitPoint::End}})[0] - 1].name(), "aten::linear");
@@ -106,7 +106,7 @@ TEST(Pt2, KeepsMarksOfAnnotateSplitPointsAndTellsCallsApart) {
   for (const SharedSlot& slot : split.shared) EXPECT_EQ(slot.stages, (std::vector<int>{1, 2, 3}));
 }
 
-TEST(Pt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
+TEST(GraphPt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
   const Pt2Archive file(archive("overlap.pt2"));
   const Graph& graph = file.graph();
   const std::vector<at::Tensor> tensors = file.load(graph.slots);
@@ -131,11 +131,11 @@ TEST(Pt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
       last = std::max(last, i);
     });
   }
-  for (const std::size_t cut : legal_cuts(graph)) EXPECT_TRUE(cut <= first || cut > last) << cut;
-  EXPECT_THAT(why_not_cut(graph, last), HasSubstr("share memory"));
+  for (const std::size_t cut : legal_split_positions(graph)) EXPECT_TRUE(cut <= first || cut > last) << cut;
+  EXPECT_THAT(why_not_splittable(graph, last), HasSubstr("share memory"));
 }
 
-TEST(Pt2, SaysWhichSizeDoesNotFit) {
+TEST(GraphPt2, SaysWhichSizeDoesNotFit) {
   const Pt2Archive file(archive("convnet.pt2"));
   const GraphModule module(file.graph(), file.load(file.graph().slots));
   try {
@@ -152,7 +152,7 @@ TEST(Pt2, SaysWhichSizeDoesNotFit) {
   EXPECT_EQ(mlp.forward({at::zeros({9, 6})}).toTensor().size(0), 9);
 }
 
-TEST(Pt2, EvalModeEqualsPythons) {
+TEST(GraphPt2, EvalModeEqualsPythons) {
   // Exported in training mode: attention drops, instance norm takes the statistics of its input.
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
@@ -173,7 +173,7 @@ TEST(Pt2, EvalModeEqualsPythons) {
   }
 }
 
-TEST(Pt2, EvalModeStopsDropoutAndStatistics) {
+TEST(GraphPt2, EvalModeStopsDropoutAndStatistics) {
   const Pt2Archive file(archive("convnet.pt2"));
   GraphModule module(file.graph(), file.load(file.graph().slots));
   module.train(false);
@@ -187,4 +187,4 @@ TEST(Pt2, EvalModeStopsDropoutAndStatistics) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -2,13 +2,13 @@
 #include "as_python.h"
 
 #include <penstock/base/error.h>
+#include <penstock/graph/graph_text.h>
+#include <penstock/graph/node_profile.h>
 #include <penstock/graph/passes.h>
-#include <penstock/graph/profile.h>
-#include <penstock/graph/text.h>
 
 #include <gmock/gmock.h>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
 using c10::IValue;
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 const std::vector<std::string> names{"mlp",  "gpt",   "convnet", "mixed", "lstm",
                                      "gpt2", "llama", "bert",    "t5",    "vit"};
 
-TEST(Shapes, FollowFromTheInputsAsPythonFoundThem) {
+TEST(GraphShapes, FollowFromTheInputsAsPythonFoundThem) {
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
     const Pt2Archive file(archive(name + ".pt2"));
@@ -42,7 +42,7 @@ TEST(Shapes, FollowFromTheInputsAsPythonFoundThem) {
   }
 }
 
-TEST(Shapes, FollowFromOtherInputs) {
+TEST(GraphShapes, FollowFromOtherInputs) {
   const Pt2Archive file(archive("gpt.pt2"));
   const Graph wide = propagate_shapes(file.graph(), {{.dtype = at::kLong, .sizes = {{9, "s52"}, {5, ""}}}});
   const GraphModule module(file.graph(), file.load(file.graph().slots));
@@ -55,7 +55,7 @@ TEST(Shapes, FollowFromOtherInputs) {
   }
 }
 
-TEST(Shapes, AreRefusedWhereTheyDependOnElements) {
+TEST(GraphShapes, AreRefusedWhereTheyDependOnElements) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32[4],), {})
   %n = aten::nonzero(%x) @ pick
@@ -75,7 +75,7 @@ TEST(Shapes, AreRefusedWhereTheyDependOnElements) {
   EXPECT_THROW(propagate_shapes(wrong), ShapeError);
 }
 
-TEST(Profile, TimesEveryNodeAndLeavesBuffersAlone) {
+TEST(GraphProfile, TimesEveryNodeAndLeavesBuffersAlone) {
   const Pt2Archive file(archive("convnet.pt2"));
   const GraphModule module(file.graph(), file.load(file.graph().slots));
   std::vector<at::Tensor> before;
@@ -93,4 +93,4 @@ TEST(Profile, TimesEveryNodeAndLeavesBuffersAlone) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -1,13 +1,13 @@
 // Stages in turn against the whole graph, for every number of cuts; and the cuts that must be refused.
+#include "dense_model.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
-#include "whole.h"
 
 #include <penstock/base/error.h>
-#include <penstock/graph/costs.h>
+#include <penstock/graph/graph_costs.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/graph/split.h>
-#include <penstock/graph/text.h>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 #include <random>
 #include <set>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
 using c10::IValue;
@@ -28,7 +28,7 @@ using test::same_bits;
 using test::Whole;
 using testing::HasSubstr;
 
-TEST(Split, EveryNumberOfCutsEqualsTheWhole) {
+TEST(GraphSplit, EveryNumberOfCutsEqualsTheWhole) {
   const unsigned seed = 7;
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);
@@ -41,11 +41,11 @@ TEST(Split, EveryNumberOfCutsEqualsTheWhole) {
   for (const std::string& name : names) {
     const bool is_exact = std::find(exact.begin(), exact.end(), name) != exact.end();
     const Whole whole(archive(name));
-    const Cuts legal = legal_cuts(whole.file.graph());
+    const SplitPositions legal = legal_split_positions(whole.file.graph());
     ASSERT_FALSE(legal.empty()) << name;
     for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
       for (int round = 0; round < 3; ++round) {
-        Cuts cuts;
+        SplitPositions cuts;
         std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
         SCOPED_TRACE(name + ", cuts before nodes " + testing::PrintToString(cuts));
         expect_equal(whole, cuts, is_exact);
@@ -55,11 +55,11 @@ TEST(Split, EveryNumberOfCutsEqualsTheWhole) {
   }
 }
 
-TEST(Split, EverySingleCutEqualsTheWhole) {
+TEST(GraphSplit, EverySingleCutEqualsTheWhole) {
   for (const std::string name : {"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap", "gpt2",
                                  "llama", "bert", "t5", "vit", "encoder", "unet", "gru"}) {
     const Whole whole(archive(name));
-    for (const std::size_t cut : legal_cuts(whole.file.graph())) {
+    for (const std::size_t cut : legal_split_positions(whole.file.graph())) {
       SCOPED_TRACE(name + ", cut before node " + std::to_string(cut));
       expect_equal(whole, {cut}, false);
       expect_partition(whole.file.graph(), split_graph(whole.file.graph(), {cut}));
@@ -67,7 +67,7 @@ TEST(Split, EverySingleCutEqualsTheWhole) {
   }
 }
 
-TEST(Split, NoWeightCrossesACutInDisguise) {
+TEST(GraphSplit, NoWeightCrossesACutInDisguise) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32[2, 3],), {})
   param %w : float32[3, 3] = "w"
@@ -84,7 +84,8 @@ TEST(Split, NoWeightCrossesACutInDisguise) {
   %h : float32[2, 3] = aten::mm(%e, %u)
   return %h
 })");
-  EXPECT_EQ(legal_cuts(graph), (Cuts{5, 6, 7, 8}));  // not before a view: that would be the same place
+  EXPECT_EQ(legal_split_positions(graph),
+            (SplitPositions{5, 6, 7, 8}));  // not before a view: that would be the same place
   const SplitGraph split = split_graph(graph, {5, 7, 8});
   std::vector<std::vector<std::string>> held;
   for (const StageGraph& stage : split.stages) {
@@ -113,33 +114,33 @@ TEST(Split, NoWeightCrossesACutInDisguise) {
     split_graph(graph, {1, 2});
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("stage 0 would have nothing to compute"));
+    EXPECT_THAT(error.what(), HasSubstr("stage 0 would have no nodes to run"));
   }
 }
 
-TEST(Split, AtMarksAndModulePaths) {
+TEST(GraphSplit, AtMarksAndModulePaths) {
   const Whole whole(archive("gpt"));
   const Graph& graph = whole.file.graph();
-  const Cuts marks = cuts_at_marks(graph);
+  const SplitPositions marks = split_at_marks(graph);
   ASSERT_EQ(marks.size(), 1U);
   expect_equal(whole, marks, true);
-  const Cuts beginning = cuts_at_modules(graph, {{"blocks.1", SplitPoint::Beginning}});
+  const SplitPositions beginning = split_at_modules(graph, {{"blocks.1", SplitPoint::Beginning}});
   ASSERT_EQ(beginning.size(), 1U);
   EXPECT_EQ(graph.nodes[beginning[0]].module.substr(0, 8), "blocks.1");
   expect_equal(whole, beginning, true);
-  EXPECT_EQ(cuts_at_modules(graph, {{"blocks.0", SplitPoint::End}, {"blocks.1", SplitPoint::End}}).size(),
+  EXPECT_EQ(split_at_modules(graph, {{"blocks.0", SplitPoint::End}, {"blocks.1", SplitPoint::End}}).size(),
             2U);
   try {
-    cuts_at_modules(graph, {{"block.1", SplitPoint::End}});
+    split_at_modules(graph, {{"block.1", SplitPoint::End}});
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("did you mean blocks.1"));
   }
 }
 
-TEST(Split, SendsTiedWeightsNowhereAndPositionsNeither) {
+TEST(GraphSplit, SendsTiedWeightsNowhereAndPositionsNeither) {
   const Pt2Archive file(archive("gpt.pt2"));
-  const SplitGraph split = split_graph(file.graph(), cuts_at_marks(file.graph()));
+  const SplitGraph split = split_graph(file.graph(), split_at_marks(file.graph()));
   ASSERT_EQ(split.shared.size(), 1U);
   EXPECT_EQ(split.shared[0].stages, (std::vector<int>{0, 1}));
   EXPECT_EQ(split.shared[0].names[0], "token.weight");
@@ -149,16 +150,16 @@ TEST(Split, SendsTiedWeightsNowhereAndPositionsNeither) {
   EXPECT_THAT(split.table(), HasSubstr("token.weight = head.weight  in stages 0, 1"));
 }
 
-TEST(Split, TheTableTellsUsersInputsStagesAndConstantsApart) {
+TEST(GraphSplit, TheTableTellsUsersInputsStagesAndConstantsApart) {
   const Pt2Archive file(archive("mixed.pt2"));
-  const Cuts legal = legal_cuts(file.graph());
+  const SplitPositions legal = legal_split_positions(file.graph());
   const std::string table = split_graph(file.graph(), {legal[legal.size() / 2]}).table();
   EXPECT_THAT(table, HasSubstr("from the user, input 0"));
   EXPECT_THAT(table, HasSubstr("from stage 0, output 0"));
   EXPECT_THAT(table, HasSubstr("float32[4]  a constant of the model"));
 }
 
-TEST(Split, ASkipGoesStraightFromProducerToConsumer) {
+TEST(GraphSplit, ASkipGoesStraightFromProducerToConsumer) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32["n"=2, 3], %late : float32[3]), {})
   %a : float32["n"=2, 3] = aten::relu(%x)
@@ -184,7 +185,7 @@ TEST(Split, ASkipGoesStraightFromProducerToConsumer) {
   EXPECT_TRUE(at::equal(out[0].toTensor(), x.relu() * 2 + 1 + late));
 }
 
-TEST(Split, RefusesCutsThroughMemoryThatIsWrittenLater) {
+TEST(GraphSplit, RefusesCutsThroughMemoryThatIsWrittenLater) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   buffer %b : float32[3] = "b"
@@ -199,10 +200,10 @@ TEST(Split, RefusesCutsThroughMemoryThatIsWrittenLater) {
 })");
   for (const std::size_t cut : {1, 2, 3, 6}) {
     EXPECT_THROW(split_graph(graph, {cut}), UsageError) << cut;
-    EXPECT_NE(why_not_cut(graph, cut), "") << cut;
+    EXPECT_NE(why_not_splittable(graph, cut), "") << cut;
   }
   for (const std::size_t cut : {4, 5}) EXPECT_EQ(split_graph(graph, {cut}).stages.size(), 2U) << cut;
-  EXPECT_EQ(legal_cuts(graph), (Cuts{4, 5}));
+  EXPECT_EQ(legal_split_positions(graph), (SplitPositions{4, 5}));
   try {
     split_graph(graph, {2});
     FAIL();
@@ -210,11 +211,11 @@ TEST(Split, RefusesCutsThroughMemoryThatIsWrittenLater) {
     EXPECT_THAT(error.what(), HasSubstr("aten::add_.Tensor of module second"));
     EXPECT_THAT(error.what(), HasSubstr("aten::relu of module first"));
     EXPECT_THAT(error.what(),
-                HasSubstr("hint: move the cut, or make the model write a copy (clone) instead"));
+                HasSubstr("hint: move the split point, or make the model write to a clone() instead"));
   }
 }
 
-TEST(Costs, CountProductsExactly) {
+TEST(GraphCosts, CountProductsExactly) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32[8, 16],), {})
   param %w : float32[32, 16] = "w"
@@ -231,4 +232,4 @@ TEST(Costs, CountProductsExactly) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

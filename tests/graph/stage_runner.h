@@ -1,7 +1,7 @@
 // Runs stage graphs in turn, cut off from each other as if they were on other ranks, and backward in reverse.
 #pragma once
 
-#include <penstock/graph/module.h>
+#include <penstock/graph/graph_module.h>
 #include <penstock/graph/split.h>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -14,10 +14,11 @@ namespace penstock::test {
 class StageRunner {
  public:
   //! Each stage gets copies of its tensors, by the first of their names.
-  StageRunner(const SplitGraph& split, const std::map<std::string, at::Tensor>& tensors) : split_(split) {
-    for (const StageGraph& stage : split.stages) {
+  StageRunner(const graph::SplitGraph& split, const std::map<std::string, at::Tensor>& tensors)
+      : split_(split) {
+    for (const graph::StageGraph& stage : split.stages) {
       std::vector<at::Tensor> held;
-      for (const Slot& slot : stage.graph.slots) {
+      for (const graph::Slot& slot : stage.graph.slots) {
         held.push_back(tensors.at(slot.names[0]).detach().clone().set_requires_grad(slot.requires_grad));
       }
       modules.emplace_back(stage.graph, std::move(held));
@@ -27,12 +28,12 @@ class StageRunner {
   std::vector<c10::IValue> forward(const std::vector<c10::IValue>& user) {
     for (std::size_t s = 0; s < modules.size(); ++s) {
       inputs_.emplace_back();
-      for (const InputSource& source : split_.stages[s].sources) {
-        if (const auto* from = std::get_if<FromUser>(&source)) {
+      for (const graph::InputSource& source : split_.stages[s].sources) {
+        if (const auto* from = std::get_if<graph::FromUser>(&source)) {
           inputs_[s].push_back(user[static_cast<std::size_t>(from->input)]);
           continue;
         }
-        const auto& [stage, output] = std::get<FromStage>(source);
+        const auto& [stage, output] = std::get<graph::FromStage>(source);
         const at::Tensor sent =
             outputs_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(output)].toTensor();
         inputs_[s].emplace_back(sent.detach().clone().set_requires_grad(sent.requires_grad()));
@@ -56,7 +57,7 @@ class StageRunner {
       }
       if (!roots.empty()) torch::autograd::backward(roots, root_grads);
       for (std::size_t i = 0; i < inputs_[s].size(); ++i) {
-        const auto* from = std::get_if<FromStage>(&split_.stages[s].sources[i]);
+        const auto* from = std::get_if<graph::FromStage>(&split_.stages[s].sources[i]);
         if (!from || !inputs_[s][i].toTensor().grad().defined()) continue;
         at::Tensor& sum =
             grads[static_cast<std::size_t>(from->stage)][static_cast<std::size_t>(from->output)];
@@ -79,10 +80,10 @@ class StageRunner {
     return sums;
   }
 
-  std::vector<GraphModule> modules;
+  std::vector<graph::GraphModule> modules;
 
  private:
-  const SplitGraph& split_;
+  const graph::SplitGraph& split_;
   std::vector<std::vector<c10::IValue>> inputs_, outputs_;
 };
 

@@ -1,8 +1,8 @@
 // Real architectures of PyPI's `transformers`, exported by the Python that PENSTOCK_PYTHON names: imported,
 // compared with eager, cut at random. Only where that Python has transformers.
 #include "as_python.h"
+#include "dense_model.h"
 #include "support/program.h"
-#include "whole.h"
 
 #include <penstock/graph/split.h>
 
@@ -13,10 +13,10 @@
 #include <random>
 #include <sstream>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
-TEST(Sweep, TransformersEqualPythonWholeAndCut) {
+TEST(GraphSweep, TransformersEqualPythonWholeAndCut) {
   const char* python = std::getenv("PENSTOCK_PYTHON");
   const std::string program = python != nullptr ? python : "python3";
   if (test::run_program({program, "-c", "import transformers, torch; assert torch.__version__ >= '2.13'"})
@@ -48,9 +48,9 @@ TEST(Sweep, TransformersEqualPythonWholeAndCut) {
     const int failed = ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
     test::expect_as_python(path, (folder / "expected").string(), false);
     const test::Whole whole(path);
-    const Cuts legal = legal_cuts(whole.file.graph());
+    const SplitPositions legal = legal_split_positions(whole.file.graph());
     for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
-      Cuts cuts;
+      SplitPositions cuts;
       std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
       SCOPED_TRACE("cuts before nodes " + testing::PrintToString(cuts));
       test::expect_equal(whole, cuts, false);
@@ -65,4 +65,4 @@ TEST(Sweep, TransformersEqualPythonWholeAndCut) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -1,14 +1,14 @@
 // The text form: golden, read back, and strict about what is wrong.
 #include <penstock/base/error.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/interpreter.h>
 #include <penstock/graph/passes.h>
-#include <penstock/graph/text.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-namespace penstock {
+namespace penstock::graph {
 namespace {
 
 const std::string golden = R"(graph {
@@ -35,7 +35,7 @@ std::string without_keywords() {
 
 TEST(GraphText, ReadsBackAsWritten) {
   const std::string text = without_keywords();
-  EXPECT_EQ(to_text(parse_graph(text)), text);
+  EXPECT_EQ(to_string(parse_graph(text)), text);
 }
 
 TEST(GraphText, RunsWhatItReads) {
@@ -64,12 +64,12 @@ TEST(GraphText, SaysWhereItIsWrong) {
   };
   using testing::HasSubstr;
   EXPECT_THAT(complaint("%x, %w, %b", "%q, %w, %b"),
-              HasSubstr("line 6, column 21: %q is read before it is made"));
+              HasSubstr("line 6, column 21: %q is read before it is defined"));
   EXPECT_THAT(complaint("aten::linear", "aten::linaer"), HasSubstr("unknown operator aten::linaer"));
-  EXPECT_THAT(complaint("2, -1", "\"two\", -1"), HasSubstr("no int"));
+  EXPECT_THAT(complaint("2, -1", "\"two\", -1"), HasSubstr("not of type int"));
   EXPECT_THAT(complaint("scalar::mul", "scalar::mull"), HasSubstr("unknown scalar operator"));
   EXPECT_THAT(complaint("%y = aten::linear(%x, %w, %b)", "%y = aten::linear(%x)"), HasSubstr("arguments"));
-  EXPECT_THAT(complaint("%m : int = ", "%n : int = "), HasSubstr("made twice"));
+  EXPECT_THAT(complaint("%m : int = ", "%n : int = "), HasSubstr("defined twice"));
   EXPECT_THAT(complaint("\n}\n", "\n} more\n"), HasSubstr("after the end"));
 }
 
@@ -89,7 +89,7 @@ TEST(GraphPasses, RemovesWhatNobodyReads) {
   %d = aten::mul_.Tensor(%x, 2)
   return %a
 })");
-  EXPECT_EQ(to_text(remove_dead_nodes(graph)), R"(graph {
+  EXPECT_EQ(to_string(remove_dead_nodes(graph)), R"(graph {
   inputs ((%x,), {})
   %a = aten::relu(%x)
   _ = aten::dropout(%x, 0.5, True)
@@ -121,4 +121,4 @@ TEST(GraphPasses, FollowsAliasesThroughViews) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::graph

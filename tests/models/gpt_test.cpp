@@ -45,7 +45,7 @@ torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets)
 // The numbers come from another machine. There is nothing random in them; processors differ in the order of
 // sums and in the last bits of exp and tanh. Between kernels with and without vector instructions that is at
 // most 1.1e-5 of a number, half of what is allowed.
-TEST(Gpt, ComputesWhatThePythonModelDoes) {
+TEST(ModelsGpt, ComputesWhatThePythonModelDoes) {
   std::ifstream file(PENSTOCK_SOURCE_DIR "/tests/models/golden.txt");
   std::map<int, std::map<std::string, double>> golden;
   int variant = 0;
@@ -71,7 +71,7 @@ TEST(Gpt, ComputesWhatThePythonModelDoes) {
   }
 }
 
-TEST(Gpt, SeesOnlyWhatCameBefore) {
+TEST(ModelsGpt, SeesOnlyWhatCameBefore) {
   Gpt model(small(3));
   initialise(*model, model->options(), 1);
   auto tokens = pattern(7);
@@ -82,7 +82,7 @@ TEST(Gpt, SeesOnlyWhatCameBefore) {
   EXPECT_FALSE(torch::allclose(before.narrow(1, 4, 1), after.narrow(1, 4, 1)));
 }
 
-TEST(Gpt, GivesTheSameWithACacheInAnySteps) {
+TEST(ModelsGpt, GivesTheSameWithACacheInAnySteps) {
   for (const int variant : {2, 4, 11}) {
     Gpt model(small(variant));
     fill_by_name(*model);
@@ -99,7 +99,7 @@ TEST(Gpt, GivesTheSameWithACacheInAnySteps) {
   }
 }
 
-TEST(Gpt, PartsMakeTheWhole) {
+TEST(ModelsGpt, PartsMakeTheWhole) {
   for (const int variant : {1, 6, 15}) {
     const GptOptions options = small(variant);
     Gpt whole(options), first(options, GptPart{0, 1, true, false}), last(options, GptPart{1, 2, false, true});
@@ -114,7 +114,7 @@ TEST(Gpt, PartsMakeTheWhole) {
   }
 }
 
-TEST(Gpt, GradientOfATiedHeadIsTheSumOfBothUses) {
+TEST(ModelsGpt, GradientOfATiedHeadIsTheSumOfBothUses) {
   GptOptions options = small(4);
   Gpt tied(options);
   options.tied = false;
@@ -131,7 +131,7 @@ TEST(Gpt, GradientOfATiedHeadIsTheSumOfBothUses) {
                               apart->token->weight.grad() + apart->head->weight.grad(), 1e-5, 1e-7));
 }
 
-TEST(Gpt, FirstValuesFollowFromSeedAndName) {
+TEST(ModelsGpt, FirstValuesFollowFromSeedAndName) {
   const GptOptions options{.layers = 2, .width = 64};
   Gpt a(options), b(options), c(options);
   initialise(*a, options, 1);
@@ -148,14 +148,15 @@ TEST(Gpt, FirstValuesFollowFromSeedAndName) {
   EXPECT_NEAR(a->blocks[0]->mlp->down->weight.std().item<double>(), 0.01, 0.001);
 }
 
-TEST(Gpt, IsCapturedAndCutByTheGraphFrontEnd) {
+TEST(ModelsGpt, IsCapturedAndCutByTheGraphFrontEnd) {
   const torch::NoGradGuard no_grad;
   for (const int variant : {3, 4}) {
     Gpt model(small(variant));
     initialise(*model, model->options(), 2);
-    for (const SplitSpec& spec :
-         {SplitSpec(Balanced{3}), SplitSpec(SplitPoints{{"blocks.1", SplitPoint::Beginning}})}) {
-      const Pipe pipe = pipeline(model, {pattern(7)}, {}, spec);
+    for (const pipe::SplitSpec& spec :
+         {pipe::SplitSpec(pipe::Balanced{3}),
+          pipe::SplitSpec(pipe::SplitPoints{{"blocks.1", graph::SplitPoint::Beginning}})}) {
+      const pipe::Pipe pipe = pipeline(model, {pattern(7)}, {}, spec);
       EXPECT_GE(pipe.num_stages(), 2);
       const auto output = pipe.forward({pattern(3)}).toTensor();
       EXPECT_TRUE(torch::allclose(output, model->forward(pattern(3)), 1e-5, 1e-6));
@@ -163,7 +164,7 @@ TEST(Gpt, IsCapturedAndCutByTheGraphFrontEnd) {
   }
 }
 
-TEST(Gpt, SamplesAreRepeatableAndSlidePastTheContext) {
+TEST(ModelsGpt, SamplesAreRepeatableAndSlidePastTheContext) {
   Gpt model(small(3));
   initialise(*model, model->options(), 2);
   const auto first = sample(*model, {1, 2}, {.tokens = 20, .temperature = 1, .seed = 4});
@@ -179,7 +180,7 @@ TEST(Gpt, SamplesAreRepeatableAndSlidePastTheContext) {
   EXPECT_EQ(greedy[4], logits[0][-1].argmax().item<std::int64_t>());
 }
 
-TEST(Gpt, RefusesSizesThatFitNoModel) {
+TEST(ModelsGpt, RefusesSizesThatFitNoModel) {
   EXPECT_THROW(Gpt(GptOptions{.heads = 3, .width = 8}), UsageError);
   EXPECT_THROW(Gpt(GptOptions{.layers = 2}, GptPart{1, 3, false, false}), UsageError);
   Gpt model(small(3));

@@ -26,10 +26,10 @@ EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 OWN = {
     "base": ["base_test"],
     "schedule": ["schedule_action_test", "schedule_csv_test", "schedule_validate_test", "schedule_golden_test",
-                 "schedule_lower_test", "schedule_generate_test", "schedule_mutation_test", "schedule_surpass_test",
+                 "schedule_lower_test", "schedule_generate_test", "schedule_mutation_test", "schedule_beyond_reference_test",
                  "fuzz_plan_test"],
     "plan": ["costs_test", "report_test", "plan_numbers_test", "partition_test", "order_test", "simulate_test",
-             "auto_test", "planner_test", "cut_search_test"],
+             "auto_test", "planner_test", "partition_search_test"],
     "view": ["render_test", "svg_test", "drawing_test"],
 }
 ALSO = {
@@ -40,7 +40,7 @@ ALSO = {
 }
 # Long, and almost always behind another test.
 LEFT_OUT = {"commands_test": "PlanCommand.*", "schedule_generate_test": "*IsValidForAllLegalCounts*",
-            "cut_search_test": "*StopsAtItsBudget*:*LocalSearch"}
+            "partition_search_test": "*StopsAtItsBudget*:*LocalSearch"}
 
 RELATIONAL = {" < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > ", " == ": " != ", " != ": " == "}
 ARITHMETIC = {" + ": " - ", " - ": " + ", " * ": " / ", " / ": " * ", " % ": " * ", " += ": " -= ", " -= ": " += "}

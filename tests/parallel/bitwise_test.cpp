@@ -30,7 +30,7 @@ void expect_bits(const std::string& what, const Tensors& actual, const Tensors& 
   }
 }
 
-TEST(Bitwise, TwoReplicasHaveTheGradientsOfTwoProcessesInEverySchedule) {
+TEST(ParallelBitwise, TwoReplicasHaveTheGradientsOfTwoProcessesInEverySchedule) {
   const Batch batch = batch_of(0);
   int runs = 0;
   for (const Kind kind : {Kind::Plain, Kind::Frozen}) {
@@ -52,10 +52,10 @@ TEST(Bitwise, TwoReplicasHaveTheGradientsOfTwoProcessesInEverySchedule) {
         SCOPED_TRACE(row.text() + ", " + text(kind) + ", " + text(data));
         ++runs;
         // LoopedBFS goes back through its microbatches from the last one.
-        const Tensors& want = means.at(row.schedule == ScheduleKind::LoopedBFS);
-        EXPECT_NO_THROW(run_thread_ranks(4, [&](World& world) {
+        const Tensors& want = means.at(row.schedule == schedule::ScheduleKind::LoopedBFS);
+        EXPECT_NO_THROW(comm::run_thread_ranks(4, [&](comm::World& world) {
           const ThreeD rank(world, {.pp = 2, .dp = 2}, row.schedule, row.stages_per_rank, kind, data);
-          PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
+          runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
           const Batch own = rank.part_of(batch);
           pipeline.step({own.inputs}, own.targets);
           expect_bits("gradient of", rank.gradients(), want);
@@ -74,9 +74,9 @@ struct Bits {
 Bits train_bits(Axes axes, Row row, Kind kind, Data data, bool same) {
   Bits all;
   std::mutex mutex;
-  run_thread_ranks(axes.ranks(), [&](World& world) {
+  comm::run_thread_ranks(axes.ranks(), [&](comm::World& world) {
     const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data);
-    PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
+    runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
     torch::optim::AdamW optimizer = adamw(rank.trained());
     for (int step = 0; step < kTrainSteps; ++step) {
       optimizer.zero_grad();
@@ -98,13 +98,13 @@ Bits train_bits(Axes axes, Row row, Kind kind, Data data, bool same) {
   return all;
 }
 
-const std::vector<Row> kSomeSchedules{{ScheduleKind::OneFOneB, 1},
-                                      {ScheduleKind::ZB1P, 1},
-                                      {ScheduleKind::ZBVZeroBubble, 2},
-                                      {ScheduleKind::DualPipeV, 2}};
+const std::vector<Row> kSomeSchedules{{schedule::ScheduleKind::OneFOneB, 1},
+                                      {schedule::ScheduleKind::ZB1P, 1},
+                                      {schedule::ScheduleKind::ZBVZeroBubble, 2},
+                                      {schedule::ScheduleKind::DualPipeV, 2}};
 
 // Replicas of the same rows average equal numbers: nothing may change, through three dimensions and AdamW.
-TEST(Bitwise, ReplicasOfTheSameRowsChangeNoBit) {
+TEST(ParallelBitwise, ReplicasOfTheSameRowsChangeNoBit) {
   at::set_num_threads(1);
   for (const Row& row : kSomeSchedules) {
     const Bits alone = train_bits({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, true);
@@ -117,7 +117,7 @@ TEST(Bitwise, ReplicasOfTheSameRowsChangeNoBit) {
   }
 }
 
-TEST(Bitwise, ShardedAndReplicatedTrainAlike) {
+TEST(ParallelBitwise, ShardedAndReplicatedTrainAlike) {
   at::set_num_threads(1);
   for (const Row& row : kSomeSchedules) {
     SCOPED_TRACE(row.text());
@@ -130,12 +130,12 @@ TEST(Bitwise, ShardedAndReplicatedTrainAlike) {
 }
 
 // Buckets and units are laid out once: a second start adds in the same order.
-TEST(Bitwise, ARestartIn3DHasTheSameBits) {
+TEST(ParallelBitwise, ARestartIn3DHasTheSameBits) {
   at::set_num_threads(1);
   for (const Data data : {Data::Replicated, Data::Sharded}) {
     SCOPED_TRACE(text(data));
     const Axes axes{.pp = 2, .dp = 2, .tp = 2};
-    const Row row{ScheduleKind::ZBVZeroBubble, 2};
+    const Row row{schedule::ScheduleKind::ZBVZeroBubble, 2};
     const Bits once = train_bits(axes, row, Kind::Tied, data, false),
                again = train_bits(axes, row, Kind::Tied, data, false);
     EXPECT_NO_THROW(expect_bits("parameter", again.parameters, once.parameters));

@@ -11,30 +11,30 @@
 namespace penstock::test {
 namespace {
 
-std::vector<NamedTensor> named(const torch::nn::Module& module) {
-  std::vector<NamedTensor> all;
+std::vector<runtime::NamedTensor> named(const torch::nn::Module& module) {
+  std::vector<runtime::NamedTensor> all;
   for (const auto& item : module.named_parameters()) all.push_back({item.key(), item.value()});
-  return each_once(all);
+  return parallel::each_once(all);
 }
 
 }  // namespace
 
-std::vector<NamedTensor> copies(const torch::nn::Module& module) {
-  std::vector<NamedTensor> all = named(module);
-  for (NamedTensor& item : all) item.tensor = item.tensor.detach().clone();
+std::vector<runtime::NamedTensor> copies(const torch::nn::Module& module) {
+  std::vector<runtime::NamedTensor> all = named(module);
+  for (runtime::NamedTensor& item : all) item.tensor = item.tensor.detach().clone();
   return all;
 }
 
-std::vector<NamedTensor> gradient_copies(const torch::nn::Module& module) {
-  std::vector<NamedTensor> all = named(module);
-  for (NamedTensor& item : all)
+std::vector<runtime::NamedTensor> gradient_copies(const torch::nn::Module& module) {
+  std::vector<runtime::NamedTensor> all = named(module);
+  for (runtime::NamedTensor& item : all)
     item.tensor = item.tensor.grad().defined() ? item.tensor.grad().clone() : at::Tensor();
   return all;
 }
 
 std::vector<at::Tensor> unique_parameters(const torch::nn::Module& module) {
   std::vector<at::Tensor> all;
-  for (const NamedTensor& item : named(module)) all.push_back(item.tensor);
+  for (const runtime::NamedTensor& item : named(module)) all.push_back(item.tensor);
   return all;
 }
 
@@ -71,8 +71,8 @@ void expect_near(const std::string& what, const at::Tensor& actual, const at::Te
   throw std::logic_error(what + " differs by up to " + std::to_string(largest * 1e6) + "e-6");
 }
 
-void expect_near(const std::string& what, const std::vector<NamedTensor>& actual,
-                 const std::vector<NamedTensor>& expected, double tolerance) {
+void expect_near(const std::string& what, const std::vector<runtime::NamedTensor>& actual,
+                 const std::vector<runtime::NamedTensor>& expected, double tolerance) {
   CHECK_SAME(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) {
     CHECK_SAME(actual[i].name, expected[i].name);
@@ -80,14 +80,14 @@ void expect_near(const std::string& what, const std::vector<NamedTensor>& actual
   }
 }
 
-Traffic::Traffic(const World& world) : world_(world), from_(0) {
+Traffic::Traffic(const comm::World& world) : world_(world), from_(0) {
   const auto records = world.flight_recorder().records();
   if (!records.empty()) from_ = records.back().number;
 }
 
 Traffic::Sum Traffic::of(const std::string& op) const {
   Sum sum;
-  for (const FlightRecord& record : world_.flight_recorder().records()) {
+  for (const comm::FlightRecord& record : world_.flight_recorder().records()) {
     if (record.number <= from_ || op != record.op) continue;
     ++sum.count;
     sum.bytes += record.bytes;

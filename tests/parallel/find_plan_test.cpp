@@ -2,9 +2,9 @@
 #include "graph/tensor_file.h"
 #include "tensor/ranks.h"
 
-#include <penstock/graph/module.h>
+#include <penstock/graph/graph_module.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/parallel/find_plan.h>
+#include <penstock/parallel/find_parallel_plan.h>
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -17,10 +17,10 @@ using testing::HasSubstr;
 
 const std::string kTransformer = PENSTOCK_SOURCE_DIR "/tests/parallel/archives/transformer.pt2";
 
-TEST(FindPlan, FindsTheTwoPairsOfEachBlock) {
-  const Pt2Archive file(kTransformer);
+TEST(ParallelFindPlan, FindsTheTwoPairsOfEachBlock) {
+  const graph::Pt2Archive file(kTransformer);
   for (const std::int64_t ranks : {2, 4}) {
-    const FoundPlan found = find_parallel_plan(file.graph(), ranks);
+    const parallel::FoundPlan found = parallel::find_parallel_plan(file.graph(), ranks);
     EXPECT_THAT(found.pairs,
                 ElementsAre("blocks.0.attention.q, blocks.0.attention.k, blocks.0.attention.v by columns, "
                             "blocks.0.attention.out by rows",
@@ -28,18 +28,19 @@ TEST(FindPlan, FindsTheTwoPairsOfEachBlock) {
                             "blocks.1.attention.q, blocks.1.attention.k, blocks.1.attention.v by columns, "
                             "blocks.1.attention.out by rows",
                             "blocks.1.mlp.gate, blocks.1.mlp.up by columns, blocks.1.mlp.down by rows"));
-    EXPECT_THAT(found.whole, ElementsAre(HasSubstr("several times")));
+    EXPECT_THAT(found.whole, ElementsAre(HasSubstr("more than once")));
     EXPECT_EQ(found.plan.size(), 14U);
   }
 }
 
-TEST(FindPlan, SaysWhyLayersStayWhole) {
-  const FoundPlan uneven = find_parallel_plan(Pt2Archive(kTransformer).graph(), 3);
+TEST(ParallelFindPlan, SaysWhyLayersStayWhole) {
+  const parallel::FoundPlan uneven = parallel::find_parallel_plan(graph::Pt2Archive(kTransformer).graph(), 3);
   EXPECT_THAT(uneven.whole,
               testing::Contains(HasSubstr("blocks.0.attention.q: 4 heads cannot be shared by 3")));
   EXPECT_EQ(uneven.pairs.size(), 2U);  // the feed-forward layers, unevenly
-  const FoundPlan fused = find_parallel_plan(Pt2Archive(archive("gpt.pt2")).graph(), 2);
-  EXPECT_THAT(fused.whole, testing::Contains(HasSubstr("blocks.0.qkv: its outputs are divided")));
+  const parallel::FoundPlan fused =
+      parallel::find_parallel_plan(graph::Pt2Archive(archive("gpt.pt2")).graph(), 2);
+  EXPECT_THAT(fused.whole, testing::Contains(HasSubstr("blocks.0.qkv: its outputs are split")));
   EXPECT_THAT(fused.pairs, ElementsAre("blocks.0.up by columns, blocks.0.down by rows",
                                        "blocks.1.up by columns, blocks.1.down by rows"));
 }
@@ -49,7 +50,7 @@ struct Ran {
 };
 
 //! In evaluation mode, so that nothing is drawn; a weighted sum of all floating outputs goes back.
-Ran run(GraphModule& module, const std::vector<c10::IValue>& inputs) {
+Ran run(graph::GraphModule& module, const std::vector<c10::IValue>& inputs) {
   module.train(false);
   Ran ran;
   at::Tensor sum;
@@ -68,33 +69,33 @@ Ran run(GraphModule& module, const std::vector<c10::IValue>& inputs) {
 }
 
 //! The dropout of attention is a number and has no flag that evaluation mode could turn off.
-Graph without_dropout(Graph graph) {
-  for (Node& node : graph.nodes) {
-    if (node.name() == "aten::scaled_dot_product_attention") node.args[4] = Arg{c10::IValue(0.0)};
+graph::Graph without_dropout(graph::Graph graph) {
+  for (graph::Node& node : graph.nodes) {
+    if (node.name() == "aten::scaled_dot_product_attention") node.args[4] = graph::Arg{c10::IValue(0.0)};
   }
   return graph;
 }
 
-TEST(FindPlan, RealArchitecturesComputeTheSame) {
+TEST(ParallelFindPlan, RealArchitecturesComputeTheSame) {
   for (const std::string name : {"gpt", "gpt2", "llama", "bert", "t5", "vit", "mlp"}) {
     SCOPED_TRACE(name);
-    const Pt2Archive file(archive(name + ".pt2"));
+    const graph::Pt2Archive file(archive(name + ".pt2"));
     const auto tensors = read_tensors(archive(name + ".safetensors"));
     std::vector<c10::IValue> inputs;
     for (std::size_t i = 0; i < file.graph().inputs.size(); ++i) {
       const auto it = tensors.find("r0.in." + std::to_string(i));
       inputs.push_back(it != tensors.end() ? c10::IValue(it->second) : *file.graph().inputs[i].baked);
     }
-    const Graph graph = without_dropout(file.graph());
-    GraphModule dense(graph, file.load(graph.slots));
+    const graph::Graph graph = without_dropout(file.graph());
+    graph::GraphModule dense(graph, file.load(graph.slots));
     const Ran want = run(dense, inputs);
-    const FoundPlan found = find_parallel_plan(graph, 2);
+    const parallel::FoundPlan found = parallel::find_parallel_plan(graph, 2);
     if (name != "mlp") {  // whose layers are all read by the residual stream
       EXPECT_GE(found.pairs.size(), 2U);
     }
-    on_mesh({2}, [&](const DeviceMesh& mesh) {
-      GraphModule module(graph, file.load(graph.slots));
-      parallelize_module(module, mesh, found.plan);
+    on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
+      graph::GraphModule module(graph, file.load(graph.slots));
+      parallel::parallelize_module(module, mesh, found.plan);
       const Ran got = run(module, inputs);
       ASSERT_EQ(got.outputs.size(), want.outputs.size());
       for (std::size_t i = 0; i < want.outputs.size(); ++i)

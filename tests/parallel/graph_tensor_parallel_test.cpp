@@ -4,7 +4,7 @@
 #include "tensor/ranks.h"
 
 #include <penstock/base/error.h>
-#include <penstock/graph/module.h>
+#include <penstock/graph/graph_module.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/models/gpt.h>
 #include <penstock/parallel/tensor_parallel.h>
@@ -34,49 +34,49 @@ models::GptOptions gpt_options(bool modern) {
   return options;
 }
 
-GraphModule captured_gpt(const models::GptOptions& options) {
+graph::GraphModule captured_gpt(const models::GptOptions& options) {
   models::Gpt gpt(options);
   models::initialise(*gpt, options, 3);
-  const ForwardFunction forward = [gpt](const Args& args, const Kwargs&) mutable {
+  const graph::ForwardFunction forward = [gpt](const value::Args& args, const value::Kwargs&) mutable {
     return c10::IValue(gpt->forward(args[0].toTensor()));
   };
-  Captured captured = capture(forward, model_tensors(*gpt), {tokens_of(0)});
+  graph::Captured captured = capture(forward, pipe::model_tensors(*gpt), {tokens_of(0)});
   return {std::move(captured.graph), std::move(captured.tensors)};
 }
 
-GraphModule imported(const std::string& name) {
-  const Pt2Archive file(PENSTOCK_SOURCE_DIR "/tests/" + name);
+graph::GraphModule imported(const std::string& name) {
+  const graph::Pt2Archive file(PENSTOCK_SOURCE_DIR "/tests/" + name);
   return {file.graph(), file.load(file.graph().slots)};
 }
 
-ParallelPlan gpt_plan(bool sequence, bool tied) {
-  ParallelPlan plan;
+parallel::ParallelPlan gpt_plan(bool sequence, bool tied) {
+  parallel::ParallelPlan plan;
   for (const char* name : {"attention.query", "attention.key", "attention.value", "mlp.up"})
-    plan.push_back({std::string("blocks.*.") + name, ColwiseParallel()});
+    plan.push_back({std::string("blocks.*.") + name, parallel::ColwiseParallel()});
   for (const char* name : {"attention.out", "mlp.down"})
-    plan.push_back({std::string("blocks.*.") + name, RowwiseParallel()});
-  plan.push_back({"token", RowwiseParallel()});
-  if (tied) plan.push_back({"blocks.*.mlp.gate", ColwiseParallel()});
-  if (!tied) plan.push_back({"head", ColwiseParallel()});
+    plan.push_back({std::string("blocks.*.") + name, parallel::RowwiseParallel()});
+  plan.push_back({"token", parallel::RowwiseParallel()});
+  if (tied) plan.push_back({"blocks.*.mlp.gate", parallel::ColwiseParallel()});
+  if (!tied) plan.push_back({"head", parallel::ColwiseParallel()});
   if (sequence) {
-    plan.push_back({"blocks.*.norm?", SequenceParallel()});
-    plan.push_back({"norm", SequenceParallel()});
+    plan.push_back({"blocks.*.norm?", parallel::SequenceParallel()});
+    plan.push_back({"norm", parallel::SequenceParallel()});
   }
   return plan;
 }
 
-const ParallelPlan kTransformerPlan = {{"blocks.*.attention.q", ColwiseParallel()},
-                                       {"blocks.*.attention.k", ColwiseParallel()},
-                                       {"blocks.*.attention.v", ColwiseParallel()},
-                                       {"blocks.*.attention.out", RowwiseParallel()},
-                                       {"blocks.*.mlp.gate", ColwiseParallel()},
-                                       {"blocks.*.mlp.up", ColwiseParallel()},
-                                       {"blocks.*.mlp.down", RowwiseParallel()},
-                                       {"token", RowwiseParallel()},
-                                       {"head", ColwiseParallel()}};
+const parallel::ParallelPlan kTransformerPlan = {{"blocks.*.attention.q", parallel::ColwiseParallel()},
+                                                 {"blocks.*.attention.k", parallel::ColwiseParallel()},
+                                                 {"blocks.*.attention.v", parallel::ColwiseParallel()},
+                                                 {"blocks.*.attention.out", parallel::RowwiseParallel()},
+                                                 {"blocks.*.mlp.gate", parallel::ColwiseParallel()},
+                                                 {"blocks.*.mlp.up", parallel::ColwiseParallel()},
+                                                 {"blocks.*.mlp.down", parallel::RowwiseParallel()},
+                                                 {"token", parallel::RowwiseParallel()},
+                                                 {"head", parallel::ColwiseParallel()}};
 
 //! Three steps of AdamW, with the output and gradients of the first.
-Trained train(const GraphModule& module, std::int64_t vocabulary) {
+Trained train(const graph::GraphModule& module, std::int64_t vocabulary) {
   Trained result;
   std::vector<at::Tensor> parameters;
   for (const auto& [name, tensor] : module.named_parameters()) parameters.push_back(tensor);
@@ -98,14 +98,14 @@ Trained train(const GraphModule& module, std::int64_t vocabulary) {
   return result;
 }
 
-TEST(GraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
+TEST(ParallelGraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
   for (const bool modern : {false, true}) {
     const Trained alone = train(captured_gpt(gpt_options(modern)), kVocabulary);
     for (const std::int64_t ranks : {2, 4}) {
       for (const bool sequence : {false, true}) {
-        on_mesh({ranks}, [&](const DeviceMesh& mesh) {
-          GraphModule module = captured_gpt(gpt_options(modern));
-          parallelize_module(module, mesh, gpt_plan(sequence, modern));
+        on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
+          graph::GraphModule module = captured_gpt(gpt_options(modern));
+          parallel::parallelize_module(module, mesh, gpt_plan(sequence, modern));
           EXPECT_LT(distance(train(module, kVocabulary), alone), 1e-5)
               << ranks << (modern ? " modern" : "") << (sequence ? " sequence" : "");
         });
@@ -114,77 +114,79 @@ TEST(GraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
   }
 }
 
-TEST(GraphTensorParallel, AnImportedTransformerTrainsAsOneProcess) {
+TEST(ParallelGraphTensorParallel, AnImportedTransformerTrainsAsOneProcess) {
   const std::string name = "parallel/archives/transformer.pt2";
   const Trained alone = train(imported(name), 17);
   for (const std::int64_t ranks : {2, 3, 4}) {  // with 3, shards are uneven and no cut goes by heads
-    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
-      GraphModule module = imported(name);
-      parallelize_module(module, mesh, kTransformerPlan);
+    on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
+      graph::GraphModule module = imported(name);
+      parallel::parallelize_module(module, mesh, kTransformerPlan);
       EXPECT_LT(distance(train(module, 17), alone), 1e-5) << ranks;
     });
   }
 }
 
-TEST(GraphTensorParallel, ABlockCostsTwoAllReducesEachWay) {
+TEST(ParallelGraphTensorParallel, ABlockCostsTwoAllReducesEachWay) {
   models::GptOptions options = gpt_options(false);
   for (const std::int64_t ranks : {2, 4}) {
-    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+    on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       models::Block block(options);
-      const ForwardFunction forward = [block](const Args& args, const Kwargs&) mutable {
+      const graph::ForwardFunction forward = [block](const value::Args& args, const value::Kwargs&) mutable {
         return c10::IValue(block->forward(args[0].toTensor()));
       };
       const at::Tensor input = numbers({kRows, kLength, options.width}, 1);
-      Captured captured = capture(forward, model_tensors(*block), {input});
-      GraphModule module(std::move(captured.graph), std::move(captured.tensors));
-      ParallelPlan plan;
+      graph::Captured captured = capture(forward, pipe::model_tensors(*block), {input});
+      graph::GraphModule module(std::move(captured.graph), std::move(captured.tensors));
+      parallel::ParallelPlan plan;
       for (const char* name : {"attention.query", "attention.key", "attention.value", "mlp.up"})
-        plan.push_back({name, ColwiseParallel()});
-      for (const char* name : {"attention.out", "mlp.down"}) plan.push_back({name, RowwiseParallel()});
-      plan.push_back({"", PrepareModuleOutput{Replicate()}});
-      parallelize_module(module, mesh, plan);
-      const at::Tensor x = distribute_tensor(input, mesh, {Replicate()}).set_requires_grad(true);
-      traffic() = {};
+        plan.push_back({name, parallel::ColwiseParallel()});
+      for (const char* name : {"attention.out", "mlp.down"})
+        plan.push_back({name, parallel::RowwiseParallel()});
+      plan.push_back({"", parallel::PrepareModuleOutput{value::Replicate()}});
+      parallel::parallelize_module(module, mesh, plan);
+      const at::Tensor x = distribute_tensor(input, mesh, {value::Replicate()}).set_requires_grad(true);
+      tensor::traffic() = {};
       const at::Tensor y = module.run({x})[0].toTensor();
-      EXPECT_EQ(traffic().all_reduces, 2);
-      EXPECT_EQ(traffic().calls(), 2);
-      traffic() = {};
+      EXPECT_EQ(tensor::traffic().all_reduces, 2);
+      EXPECT_EQ(tensor::traffic().calls(), 2);
+      tensor::traffic() = {};
       y.pow(2).sum().backward();
-      EXPECT_EQ(traffic().all_reduces, 2);
-      EXPECT_EQ(traffic().calls(), 2);
+      EXPECT_EQ(tensor::traffic().all_reduces, 2);
+      EXPECT_EQ(tensor::traffic().calls(), 2);
     });
   }
 }
 
-TEST(GraphTensorParallel, PreparesWhatEntersAndLeavesAModule) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(ParallelGraphTensorParallel, PreparesWhatEntersAndLeavesAModule) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor tokens = tokens_of(0, kRows, 17);
     const at::Tensor want =
         imported("parallel/archives/transformer.pt2").run({tokens})[0].toTensor().detach();
-    GraphModule module = imported("parallel/archives/transformer.pt2");
-    ParallelPlan plan = kTransformerPlan;
-    plan.push_back({"blocks.0", PrepareModuleInput{{Shard(1)}}});
-    plan.push_back({"blocks.1", PrepareModuleInputOutput{{{Replicate()}}, {Shard(0)}}});
-    plan.push_back({"", PrepareModuleOutput{Shard(2), true}});
-    parallelize_module(module, mesh, plan);
+    graph::GraphModule module = imported("parallel/archives/transformer.pt2");
+    parallel::ParallelPlan plan = kTransformerPlan;
+    plan.push_back({"blocks.0", parallel::PrepareModuleInput{{tensor::Shard(1)}}});
+    plan.push_back(
+        {"blocks.1", parallel::PrepareModuleInputOutput{{{value::Replicate()}}, {tensor::Shard(0)}}});
+    plan.push_back({"", parallel::PrepareModuleOutput{tensor::Shard(2), true}});
+    parallel::parallelize_module(module, mesh, plan);
     std::map<std::string, int> boundaries;
-    for (const Node& node : module.graph().nodes)
+    for (const graph::Node& node : module.graph().nodes)
       if (node.name() == "penstock::at_boundary") ++boundaries[node.module];
     EXPECT_EQ(boundaries, (std::map<std::string, int>{{"", 1}, {"blocks.0", 1}, {"blocks.1", 2}}));
     for (const bool training : {true, false}) {
       module.train(training);
       const at::Tensor part = module.run({tokens})[0].toTensor();
-      ASSERT_FALSE(is_dtensor(part));
+      ASSERT_FALSE(tensor::is_dtensor(part));
       const auto mine = want.chunk(2, 2)[static_cast<std::size_t>(mesh.coordinate(0))];
       EXPECT_LT(difference(part.detach(), mine), 1e-5);
     }
   });
 }
 
-TEST(GraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
+TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
   models::GptOptions options = gpt_options(true);
   options.layers = 4;
-  const GraphModule dense = captured_gpt(options);
+  const graph::GraphModule dense = captured_gpt(options);
   const at::Tensor tokens = at::cat({tokens_of(0), tokens_of(1), tokens_of(2), tokens_of(3)}),
                    targets = at::cat({tokens_of(1), tokens_of(2), tokens_of(3), tokens_of(4)});
   const auto loss_of = [](const at::Tensor& logits, const at::Tensor& target) {
@@ -201,30 +203,31 @@ TEST(GraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
 
   for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
     const int per_rank = name == "1F1B" ? 1 : 2, count = 2 * per_rank;
-    on_mesh({2, 2}, [&](const DeviceMesh& mesh) {  // x: the pipeline, y: tensor parallel
+    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: the pipeline, y: tensor parallel
       models::Gpt gpt(options);
       models::initialise(*gpt, options, 3);
-      const ForwardFunction forward = [gpt](const Args& args, const Kwargs&) mutable {
+      const graph::ForwardFunction forward = [gpt](const value::Args& args, const value::Kwargs&) mutable {
         return c10::IValue(gpt->forward(args[0].toTensor()));
       };
-      SplitPoints split{{"blocks.2", SplitPoint::Beginning}};
-      if (count == 4) split["blocks.1"] = split["blocks.3"] = SplitPoint::Beginning;
-      const Pipe pipe = pipeline_of(forward, model_tensors(*gpt), {tokens_of(0)}, {}, split);
-      ParallelPlan plan = gpt_plan(false, true);
+      pipe::SplitPoints split{{"blocks.2", graph::SplitPoint::Beginning}};
+      if (count == 4) split["blocks.1"] = split["blocks.3"] = graph::SplitPoint::Beginning;
+      const pipe::Pipe pipe =
+          pipe::pipeline_of(forward, pipe::model_tensors(*gpt), {tokens_of(0)}, {}, split);
+      parallel::ParallelPlan plan = gpt_plan(false, true);
       std::erase_if(plan, [](const auto& entry) { return entry.first == "token"; });  // in two stages
-      plan.push_back({"", PrepareModuleOutput{Replicate(), true}});
+      plan.push_back({"", parallel::PrepareModuleOutput{value::Replicate(), true}});
       const int rank = static_cast<int>(mesh.coordinate(0));
       std::vector<int> mine{rank};
       if (per_rank == 2) mine.push_back(name == "ZBVZeroBubble" ? 3 - rank : 2 + rank);
-      std::vector<PipelineStage> stages;
+      std::vector<runtime::PipelineStage> stages;
       for (const int stage : mine) {
-        parallelize_module(*pipe.get_stage_module(stage), mesh["y"], plan, UnknownPath::PassOver);
+        parallelize_module(*pipe.get_stage_module(stage), mesh["y"], plan, parallel::UnknownPath::PassOver);
         stages.push_back(pipe.build_stage(stage, at::kCPU, mesh.group("x")));
       }
-      PipelineOptions more;
-      more.loss = tensor_loss(loss_of);
-      PipelineSchedule schedule(stages, name, 4, pipe.schedule_options(more));
-      const StepResult result = schedule.step({tokens}, targets);
+      runtime::PipelineOptions more;
+      more.loss = runtime::tensor_loss(loss_of);
+      runtime::PipelineSchedule schedule(stages, name, 4, pipe.schedule_options(more));
+      const runtime::StepResult result = schedule.step({tokens}, targets);
       if (result.loss.defined()) {
         EXPECT_NEAR(result.loss.item<double>(), want, 1e-5) << name;
       }
@@ -248,24 +251,26 @@ std::string error_of(const Function& function) {
   return "nothing was thrown";
 }
 
-TEST(GraphTensorParallel, MistakesAreNamed) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    GraphModule module = imported("parallel/archives/transformer.pt2");
-    EXPECT_THAT(error_of([&] {
-                  parallelize_module(module, mesh, {{"blocks.0.mlp.upp", ColwiseParallel()}});
-                }),
-                HasSubstr("blocks.0.mlp.up"));
-    EXPECT_THAT(error_of([&] {
-                  parallelize_module(module, mesh, {{"norm", RowwiseParallel()}});
-                }),
-                HasSubstr("RowwiseParallel does not fit module 'norm'"));
+TEST(ParallelGraphTensorParallel, MistakesAreNamed) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    graph::GraphModule module = imported("parallel/archives/transformer.pt2");
     EXPECT_THAT(
         error_of([&] {
-          parallelize_module(module, mesh, {{"token", ColwiseParallel()}, {"head", ColwiseParallel()}});
+          parallel::parallelize_module(module, mesh, {{"blocks.0.mlp.upp", parallel::ColwiseParallel()}});
         }),
-        HasSubstr("token.weight"));
-    EXPECT_NO_THROW(
-        parallelize_module(module, mesh, {{"elsewhere", ColwiseParallel()}}, UnknownPath::PassOver));
+        HasSubstr("blocks.0.mlp.up"));
+    EXPECT_THAT(error_of([&] {
+                  parallel::parallelize_module(module, mesh, {{"norm", parallel::RowwiseParallel()}});
+                }),
+                HasSubstr("RowwiseParallel does not fit module 'norm'"));
+    EXPECT_THAT(error_of([&] {
+                  parallel::parallelize_module(
+                      module, mesh,
+                      {{"token", parallel::ColwiseParallel()}, {"head", parallel::ColwiseParallel()}});
+                }),
+                HasSubstr("token.weight"));
+    EXPECT_NO_THROW(parallelize_module(module, mesh, {{"elsewhere", parallel::ColwiseParallel()}},
+                                       parallel::UnknownPath::PassOver));
 
     // An operator without a rule: its name, its module and the placements.
     struct Inverting : torch::nn::Module {
@@ -273,13 +278,14 @@ TEST(GraphTensorParallel, MistakesAreNamed) {
       at::Tensor weight;
     };
     const auto owner = std::make_shared<Inverting>();
-    const ForwardFunction forward = [owner](const Args& args, const Kwargs&) {
-      const ModuleScope scope("solver");
+    const graph::ForwardFunction forward = [owner](const value::Args& args, const value::Kwargs&) {
+      const graph::ModuleScope scope("solver");
       return c10::IValue(at::linalg_inv(args[0].toTensor().matmul(owner->weight)));
     };
-    Captured captured = capture(forward, model_tensors(*owner), {numbers({4, 4}, 2)});
-    GraphModule inverting(std::move(captured.graph), std::move(captured.tensors));
-    parallelize_module(inverting, mesh, {{"", DistributeParameters{{{"weight", Shard(1)}}}}});
+    graph::Captured captured = capture(forward, pipe::model_tensors(*owner), {numbers({4, 4}, 2)});
+    graph::GraphModule inverting(std::move(captured.graph), std::move(captured.tensors));
+    parallel::parallelize_module(inverting, mesh,
+                                 {{"", parallel::DistributeParameters{{{"weight", tensor::Shard(1)}}}}});
     EXPECT_THAT(error_of([&] {
                   inverting.run({numbers({4, 4}, 2)});
                 }),

@@ -1,8 +1,8 @@
 // Pipelines times data parallelism, for every schedule: losses, gradients and training equal a dense run over
 // the same microbatches. (The reference leaves gradients unreduced in its zero-bubble schedules.)
 #include "parallel/dense_gpt.h"
-#include "runtime/against_dense.h"
-#include "runtime/models.h"
+#include "runtime/support/against_dense.h"
+#include "runtime/support/models.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
 
@@ -26,70 +26,72 @@ enum class Mode { Replicated, Sharded };
 
 // This rank's pipeline, one of `replicas`: ranks of a pipeline are neighbours in the world.
 struct Place {
-  Place(const Group& world, int replicas)
+  Place(const comm::Group& world, int replicas)
       : ranks(world.size() / replicas),
         replica(world.rank() / ranks),
         pipeline(*world.split(replica, world.rank())),
         across(*world.split(world.rank() % ranks, world.rank())) {}
   int ranks, replica;
-  Group pipeline, across;
+  comm::Group pipeline, across;
 };
 
 // The stages of this rank with their data parallelism.
 struct Parallel {
-  Parallel(const Model& model, const Place& place, ScheduleKind kind, int per_rank, Mode mode) {
+  Parallel(const Model& model, const Place& place, schedule::ScheduleKind kind, int per_rank, Mode mode) {
     const int count = place.ranks * per_rank;
     const auto modules = model.make(count);
-    const Placement placement = Placement::make(place.ranks, count, info_of(kind).placement);
-    ShardOptions options;
+    const schedule::Placement placement =
+        schedule::Placement::make(place.ranks, count, info_of(kind).placement);
+    parallel::ShardOptions options;
     options.find_unused = true;
-    for (const SharedParameter& shared : model.shared(count)) {
-      for (const ParameterPlace& item : shared) options.alone.push_back(item.name);
+    for (const runtime::SharedParameter& shared : model.shared(count)) {
+      for (const runtime::ParameterLocation& item : shared) options.alone.push_back(item.name);
     }
-    if (mode == Mode::Sharded) sharded = std::make_shared<ShardedStages>(place.across, options);
+    if (mode == Mode::Sharded) sharded = std::make_shared<parallel::ShardedStages>(place.across, options);
     for (const StageId stage : placement.stages_of(Rank(place.pipeline.rank()))) {
       const auto module = modules[static_cast<std::size_t>(stage.value)];
       stages.emplace_back(sharded ? sharded->add(stage.value, module) : module, stage.value, count, at::kCPU,
                           place.pipeline);
     }
-    if (!sharded) replicated = std::make_shared<ReplicatedStages>(stages, place.across);
-    data_parallel = sharded ? std::static_pointer_cast<DataParallel>(sharded) : replicated;
+    if (!sharded) replicated = std::make_shared<parallel::ReplicatedStages>(stages, place.across);
+    data_parallel = sharded ? std::static_pointer_cast<runtime::DataParallel>(sharded) : replicated;
   }
-  std::vector<NamedTensor> gradients(const PipelineStage& stage) const {
+  std::vector<runtime::NamedTensor> gradients(const runtime::PipelineStage& stage) const {
     return sharded ? sharded->sharded(stage.index()).gather_gradients() : snapshot_grads(stage.module());
   }
-  std::vector<NamedTensor> parameters(const PipelineStage& stage) const {
+  std::vector<runtime::NamedTensor> parameters(const runtime::PipelineStage& stage) const {
     return sharded ? sharded->sharded(stage.index()).gather_parameters()
                    : snapshot(stage.module().parameters());
   }
-  std::vector<PipelineStage> stages;
-  std::shared_ptr<ShardedStages> sharded;
-  std::shared_ptr<ReplicatedStages> replicated;
-  std::shared_ptr<DataParallel> data_parallel;
+  std::vector<runtime::PipelineStage> stages;
+  std::shared_ptr<parallel::ShardedStages> sharded;
+  std::shared_ptr<parallel::ReplicatedStages> replicated;
+  std::shared_ptr<runtime::DataParallel> data_parallel;
 };
 
-PipelineOptions options_of(const Model& model, const Parallel& parallel, const Place& place) {
-  PipelineOptions options = options_for(model, parallel.stages.front().num_stages());
+runtime::PipelineOptions options_of(const Model& model, const Parallel& parallel, const Place& place) {
+  runtime::PipelineOptions options = options_for(model, parallel.stages.front().num_stages());
   options.seed = kSeed;
   options.replica = static_cast<std::uint32_t>(place.replica);
   options.data_parallel = parallel.data_parallel;
   return options;
 }
 
-void expect_dense(const Model& model, const Case& test, const DenseRun& dense, const Group& world,
+void expect_dense(const Model& model, const Case& test, const DenseRun& dense, const comm::Group& world,
                   int replicas, Mode mode) {
   const Place place(world, replicas);
   const Parallel parallel(model, place, test.kind, test.stages_per_rank, mode);
-  PipelineSchedule pipeline(parallel.stages, test.kind, test.microbatches,
-                            options_of(model, parallel, place));
+  runtime::PipelineSchedule pipeline(parallel.stages, test.kind, test.microbatches,
+                                     options_of(model, parallel, place));
   for (int step = 0; step < kSteps; ++step) {
-    const StepResult result = pipeline.step(part_of(model.batch(test.rows), place.replica, replicas));
+    const runtime::StepResult result =
+        pipeline.step(part_of(model.batch(test.rows), place.replica, replicas));
     const auto& expected = dense.losses[static_cast<std::size_t>(step)];
     const std::size_t first = static_cast<std::size_t>(place.replica * test.microbatches);
     const std::string when = "step " + std::to_string(step) + " ";
     for (std::size_t m = 0; m < result.losses.size(); ++m)
       expect_near(when + "loss", result.losses[m], expected[first + m], step == 0 ? 1e-5 : 1e-4);
-    for (const PipelineStage& stage : pipeline.stages()) {
+    for (const runtime::PipelineStage& stage : pipeline.stages()) {
       const auto s = static_cast<std::size_t>(stage.index().value);
       if (step == 0)
         expect_near("stage " + std::to_string(s) + " gradient of", parallel.gradients(stage),
@@ -97,7 +99,7 @@ void expect_dense(const Model& model, const Case& test, const DenseRun& dense, c
       sgd_step(stage.module());
     }
   }
-  for (const PipelineStage& stage : pipeline.stages()) {
+  for (const runtime::PipelineStage& stage : pipeline.stages()) {
     const auto s = static_cast<std::size_t>(stage.index().value);
     expect_near("stage " + std::to_string(s) + " parameter", parallel.parameters(stage), dense.parameters[s],
                 1e-4);
@@ -111,7 +113,7 @@ int sweep(const Model& model, int world, int replicas, Mode mode) {
   const int microbatches = 2 * ranks, rows = replicas * (2 * microbatches + 1);  // uneven microbatches
   int run = 0;
   std::map<int, DenseRun> runs;
-  for (const ScheduleInfo& info : schedule_infos()) {
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     for (const int per_rank : {1, 2}) {
       const Case test{info.kind, per_rank, microbatches, rows};
       if (!info.has_backward || !legal(test, ranks)) continue;
@@ -120,38 +122,40 @@ int sweep(const Model& model, int world, int replicas, Mode mode) {
         runs.emplace(stages, run_dense(model, stages, microbatches, rows, kSteps, kSeed, replicas));
       SCOPED_TRACE(model.name + ", " + std::to_string(replicas) + " replicas of " + std::to_string(ranks) +
                    " ranks: " + test.text());
-      EXPECT_NO_THROW(run_thread_ranks(
-          world, [&](World& w) { expect_dense(model, test, runs.at(stages), w.group(), replicas, mode); }));
+      EXPECT_NO_THROW(comm::run_thread_ranks(world, [&](comm::World& w) {
+        expect_dense(model, test, runs.at(stages), w.group(), replicas, mode);
+      }));
       ++run;
     }
   }
   return run;
 }
 
-class EverySchedule : public ::testing::TestWithParam<Mode> {};
-INSTANTIATE_TEST_SUITE_P(Modes, EverySchedule, ::testing::Values(Mode::Replicated, Mode::Sharded),
+class ParallelEverySchedule : public ::testing::TestWithParam<Mode> {};
+INSTANTIATE_TEST_SUITE_P(Modes, ParallelEverySchedule, ::testing::Values(Mode::Replicated, Mode::Sharded),
                          [](const auto& mode) {
                            return mode.param == Mode::Replicated ? "Replicated" : "Sharded";
                          });
 
-TEST_P(EverySchedule, EqualsADenseRunOver4Ranks) {
+TEST_P(ParallelEverySchedule, EqualsADenseRunOver4Ranks) {
   for (const Model& model : all_models()) {
     if (model.name == "cnn") continue;  // batch norm's buffers are each replica's own
     EXPECT_GT(sweep(model, 4, 2, GetParam()), 10);
   }
 }
 
-TEST_P(EverySchedule, EqualsADenseRunOver8Ranks) {
+TEST_P(ParallelEverySchedule, EqualsADenseRunOver8Ranks) {
   EXPECT_GT(sweep(mlp(), 8, 2, GetParam()), 10);
   EXPECT_GT(sweep(tied_transformer(), 8, 4, GetParam()), 10);
 }
 
 const RankFunction gloo_ranks("pipeline_data_parallel", [] {
   at::set_num_threads(1);
-  World world = init();
+  comm::World world = comm::init();
   for (const Mode mode : {Mode::Replicated, Mode::Sharded}) {
-    for (const ScheduleKind kind : {ScheduleKind::InterleavedZeroBubble, ScheduleKind::ZB1P}) {
-      const Case test{kind, kind == ScheduleKind::InterleavedZeroBubble ? 2 : 1, 4, 18};
+    for (const schedule::ScheduleKind kind :
+         {schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::ZB1P}) {
+      const Case test{kind, kind == schedule::ScheduleKind::InterleavedZeroBubble ? 2 : 1, 4, 18};
       const Model model = tied_transformer();
       const DenseRun dense = run_dense(model, 2 * test.stages_per_rank, 4, 18, kSteps, kSeed, 2);
       expect_dense(model, test, dense, world.group(), 2, mode);
@@ -161,12 +165,13 @@ const RankFunction gloo_ranks("pipeline_data_parallel", [] {
 });
 
 // Floating-point arguments by position and by name, whatever tree they are in; integers stay.
-TEST(PipelineTimesData, ShardedStagesCastInputsAndOutputs) {
-  run_thread_ranks(2, [](World& world) {
+TEST(ParallelPipelineTimesData, ShardedStagesCastInputsAndOutputs) {
+  comm::run_thread_ranks(2, [](comm::World& world) {
     for (const bool cast : {true, false}) {
       torch::nn::Linear layer(3, 3);
       const at::ScalarType want = cast ? at::kBFloat16 : at::kFloat;
-      const StageFunction forward = [&](const Args& args, const Kwargs& kwargs) -> StageResult {
+      const runtime::StageFunction forward = [&](const value::Args& args,
+                                                 const value::Kwargs& kwargs) -> runtime::StageResult {
         CHECK_THAT(layer->weight.scalar_type() == at::kBFloat16);
         CHECK_THAT(args[0].toTensor().scalar_type() == want);
         CHECK_THAT(args[1].toTuple()->elements()[0].toTensor().scalar_type() == want);
@@ -174,15 +179,15 @@ TEST(PipelineTimesData, ShardedStagesCastInputsAndOutputs) {
         CHECK_THAT(kwargs.at("scale").toTensor().scalar_type() == want);
         return {layer->forward(args[0].toTensor().to(at::kBFloat16)), {{"skip", args[0]}}};
       };
-      ShardOptions options;
+      parallel::ShardOptions options;
       options.compute_as = at::kBFloat16;
       options.cast_inputs = cast;
       options.output_as = at::kDouble;
-      ShardedStages stages(world.group(), options);
-      const auto module = stages.add(0, make_stage_module(layer.ptr(), forward));
+      parallel::ShardedStages stages(world.group(), options);
+      const auto module = stages.add(0, runtime::make_stage_module(layer.ptr(), forward));
       stages.before_compute(StageId(0));
       const at::Tensor x = at::ones({2, 3});
-      const StageResult result =
+      const runtime::StageResult result =
           module->forward({x, c10::ivalue::Tuple::create({x, at::arange(3)})}, {{"scale", at::ones({1})}});
       CHECK_THAT(result.output.toTensor().scalar_type() == at::kDouble);
       CHECK_THAT(result.skips.at("skip").toTensor().scalar_type() == at::kDouble);
@@ -190,18 +195,19 @@ TEST(PipelineTimesData, ShardedStagesCastInputsAndOutputs) {
   });
 }
 
-TEST(PipelineTimesData, EqualsADenseRunOverGlooProcesses) {
+TEST(ParallelPipelineTimesData, EqualsADenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("pipeline_data_parallel", 4);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-TEST_P(EverySchedule, ReducesEachStageOnceAStep) {
-  for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::ZB1P}) {
-    run_thread_ranks(4, [&](World& world) {
+TEST_P(ParallelEverySchedule, ReducesEachStageOnceAStep) {
+  for (const schedule::ScheduleKind kind :
+       {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
+    comm::run_thread_ranks(4, [&](comm::World& world) {
       const Model model = mlp();
       const Place place(world.group(), 2);
       const Parallel parallel(model, place, kind, 1, GetParam());
-      PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
+      runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       const Traffic traffic(world);
       pipeline.step(part_of(model.batch(16), place.replica, 2));
       const int reductions =
@@ -211,27 +217,28 @@ TEST_P(EverySchedule, ReducesEachStageOnceAStep) {
   }
 }
 
-TEST_P(EverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
+TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
   const Model model = mlp();
-  for (const ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::ZB1P}) {
+  for (const schedule::ScheduleKind kind : {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
     const DenseRun once = run_dense(model, 2, 4, 16, 1, kSeed, 2);
-    run_thread_ranks(4, [&](World& world) {
+    comm::run_thread_ranks(4, [&](comm::World& world) {
       const Place place(world.group(), 2);
       const Parallel parallel(model, place, kind, 1, GetParam());
-      PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
+      runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       for (int repeat = 0; repeat < 2; ++repeat) {
         pipeline.set_steps(0);  // the same random numbers
         pipeline.step(part_of(model.batch(16), place.replica, 2));
       }
       double squares = 0;
       for (const auto& of_stage : once.gradients) {
-        for (const NamedTensor& item : of_stage) squares += (item.tensor * 2).square().sum().item<double>();
+        for (const runtime::NamedTensor& item : of_stage)
+          squares += (item.tensor * 2).square().sum().item<double>();
       }
       const auto expect_gradients = [&](double factor) {
-        for (const PipelineStage& stage : pipeline.stages()) {
-          std::vector<NamedTensor> expected =
+        for (const runtime::PipelineStage& stage : pipeline.stages()) {
+          std::vector<runtime::NamedTensor> expected =
               snapshot(once.gradients[static_cast<std::size_t>(stage.index().value)]);
-          for (NamedTensor& item : expected) item.tensor = item.tensor * factor;
+          for (runtime::NamedTensor& item : expected) item.tensor = item.tensor * factor;
           expect_near("gradient of", parallel.gradients(stage), expected);
         }
       };
@@ -244,19 +251,20 @@ TEST_P(EverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
 }
 
 // Dropout is off in `eval`, also behind the wrapper of a sharded stage.
-TEST_P(EverySchedule, EvaluatesInEvaluationMode) {
+TEST_P(ParallelEverySchedule, EvaluatesInEvaluationMode) {
   at::set_num_threads(1);
   const Model model = mlp();
-  const StepInput batch = model.batch(16);
+  const runtime::StepInput batch = model.batch(16);
   const auto dense = model.make(2);
   for (const auto& module : dense) module->eval();
   const at::Tensor expected =
       dense[1]->forward({dense[0]->forward(batch.args, {}).output}, {}).output.toTensor().detach();
-  run_thread_ranks(4, [&](World& world) {
+  comm::run_thread_ranks(4, [&](comm::World& world) {
     const Place place(world.group(), 2);
-    const Parallel parallel(model, place, ScheduleKind::OneFOneB, 1, GetParam());
-    PipelineSchedule pipeline(parallel.stages, ScheduleKind::OneFOneB, 4, options_of(model, parallel, place));
-    const StepResult result = pipeline.eval(part_of(batch, place.replica, 2));
+    const Parallel parallel(model, place, schedule::ScheduleKind::OneFOneB, 1, GetParam());
+    runtime::PipelineSchedule pipeline(parallel.stages, schedule::ScheduleKind::OneFOneB, 4,
+                                       options_of(model, parallel, place));
+    const runtime::StepResult result = pipeline.eval(part_of(batch, place.replica, 2));
     CHECK_THAT(parallel.stages.front().is_training());
     if (place.pipeline.rank() == 1)
       expect_near("output", result.outputs.toTensor(),
@@ -264,21 +272,22 @@ TEST_P(EverySchedule, EvaluatesInEvaluationMode) {
   });
 }
 
-TEST_P(EverySchedule, StateSurvivesAThrow) {
+TEST_P(ParallelEverySchedule, StateSurvivesAThrow) {
   const Model model = mlp();
   const DenseRun dense = run_dense(model, 2, 4, 16, 1, kSeed, 2);
-  run_thread_ranks(4, [&](World& world) {
+  comm::run_thread_ranks(4, [&](comm::World& world) {
     std::optional<Place> place(std::in_place, world.group(), 2);
-    const Parallel parallel(model, *place, ScheduleKind::ZB1P, 1, GetParam());
+    const Parallel parallel(model, *place, schedule::ScheduleKind::ZB1P, 1, GetParam());
     bool thrown = false;
     try {
-      PipelineOptions options = options_of(model, parallel, *place);
+      runtime::PipelineOptions options = options_of(model, parallel, *place);
       int weights = 0;
-      options.custom[ActionKind::BackwardWeight] = [&](const Action&, const std::function<void()>& usual) {
+      options.custom[schedule::ActionKind::BackwardWeight] = [&](const schedule::Action&,
+                                                                 const std::function<void()>& usual) {
         if (++weights == 3 && world.rank().value == 1) throw std::runtime_error("broken on purpose");
         usual();
       };
-      PipelineSchedule(parallel.stages, ScheduleKind::ZB1P, 4, options)
+      runtime::PipelineSchedule(parallel.stages, schedule::ScheduleKind::ZB1P, 4, options)
           .step(part_of(model.batch(16), place->replica, 2));
       place->across.barrier();  // whoever had done its part learns of it here
       world.group().barrier();
@@ -289,21 +298,22 @@ TEST_P(EverySchedule, StateSurvivesAThrow) {
     world.rebuild();
     place.emplace(world.group(), 2);
     // The same modules, with new groups.
-    std::vector<PipelineStage> stages;
-    for (const PipelineStage& stage : parallel.stages) {
-      for (const NamedTensor& item : stage.module().parameters()) item.tensor.mutable_grad() = at::Tensor();
-      stages.emplace_back(std::shared_ptr<StageModule>(std::shared_ptr<void>(), &stage.module()),
+    std::vector<runtime::PipelineStage> stages;
+    for (const runtime::PipelineStage& stage : parallel.stages) {
+      for (const runtime::NamedTensor& item : stage.module().parameters())
+        item.tensor.mutable_grad() = at::Tensor();
+      stages.emplace_back(std::shared_ptr<runtime::StageModule>(std::shared_ptr<void>(), &stage.module()),
                           stage.index().value, 2, at::kCPU, place->pipeline);
     }
-    PipelineOptions options = options_of(model, parallel, *place);
+    runtime::PipelineOptions options = options_of(model, parallel, *place);
     if (parallel.sharded) {
       parallel.sharded->recover(place->across);
     } else {
       parallel.replicated->recover(place->across);
     }
-    PipelineSchedule pipeline(stages, ScheduleKind::ZB1P, 4, options);
+    runtime::PipelineSchedule pipeline(stages, schedule::ScheduleKind::ZB1P, 4, options);
     pipeline.step(part_of(model.batch(16), place->replica, 2));
-    for (const PipelineStage& stage : pipeline.stages())
+    for (const runtime::PipelineStage& stage : pipeline.stages())
       expect_near("gradient of", parallel.gradients(stage),
                   dense.gradients[static_cast<std::size_t>(stage.index().value)]);
   });

@@ -33,7 +33,7 @@ struct LayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Layer);
 
-TEST(TensorParallel, TrainsInStagesOfAPipeline) {
+TEST(ParallelTensorParallel, TrainsInStagesOfAPipeline) {
   const at::Tensor x = numbers({kStageRows, 3, kStageWidth}, 100),
                    target = numbers({kStageRows, 3, kStageWidth}, 101);
   for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
@@ -45,25 +45,28 @@ TEST(TensorParallel, TrainsInStagesOfAPipeline) {
     const at::Tensor loss = at::mse_loss(y, target);
     loss.backward();
 
-    on_mesh({2, 2}, [&](const DeviceMesh& mesh) {  // x: the pipeline, y: tensor parallel
+    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: the pipeline, y: tensor parallel
       const int rank = static_cast<int>(mesh.coordinate(0));
       std::vector<int> mine{rank};
       if (per_rank == 2) mine.push_back(name == "ZBVZeroBubble" ? 3 - rank : 2 + rank);
       std::vector<Layer> layers;
-      std::vector<PipelineStage> stages;
+      std::vector<runtime::PipelineStage> stages;
       for (const int stage : mine) {
         Layer layer(static_cast<unsigned>(stage * 10));
-        parallelize_module(*layer, mesh["y"], {{"up", ColwiseParallel()}, {"down", RowwiseParallel()}});
+        parallel::parallelize_module(
+            *layer, mesh["y"], {{"up", parallel::ColwiseParallel()}, {"down", parallel::RowwiseParallel()}});
         layers.push_back(layer);
-        const auto forward = [layer](const Args& args, const Kwargs&) mutable {
-          return StageResult(full_tensor(layer(args[0].toTensor())));
+        const auto forward = [layer](const value::Args& args, const value::Kwargs&) mutable {
+          return runtime::StageResult(tensor::full_tensor(layer(args[0].toTensor())));
         };
-        stages.emplace_back(make_stage_module(layer.ptr(), forward), stage, count, at::kCPU, mesh.group("x"));
+        stages.emplace_back(runtime::make_stage_module(layer.ptr(), forward), stage, count, at::kCPU,
+                            mesh.group("x"));
       }
-      PipelineOptions options;
-      options.loss = tensor_loss([](const at::Tensor& a, const at::Tensor& b) { return at::mse_loss(a, b); });
-      PipelineSchedule schedule(stages, name, 4, options);
-      const StepResult result = schedule.step({x}, target);
+      runtime::PipelineOptions options;
+      options.loss =
+          runtime::tensor_loss([](const at::Tensor& a, const at::Tensor& b) { return at::mse_loss(a, b); });
+      runtime::PipelineSchedule schedule(stages, name, 4, options);
+      const runtime::StepResult result = schedule.step({x}, target);
       if (result.loss.defined()) {
         EXPECT_NEAR(result.loss.item<double>(), loss.item<double>(), 1e-5) << name;
       }
@@ -83,54 +86,54 @@ TEST(TensorParallel, TrainsInStagesOfAPipeline) {
 // neighbouring rows.
 class ShardedRows {
  public:
-  ShardedRows(const DeviceMesh& mesh, int microbatches, bool takes_mask) : mesh_(mesh["y"]) {
+  ShardedRows(const tensor::DeviceMesh& mesh, int microbatches, bool takes_mask) : mesh_(mesh["y"]) {
     const auto stage = static_cast<int>(mesh.coordinate(0));
     Layer layer(static_cast<unsigned>(stage * 10));
-    const auto forward = [layer](const Args& args, const Kwargs& kwargs) mutable {
+    const auto forward = [layer](const value::Args& args, const value::Kwargs& kwargs) mutable {
       const at::Tensor y = layer(args[0].toTensor());
-      return StageResult(kwargs.empty() ? y : y * kwargs.at("mask").toTensor());
+      return runtime::StageResult(kwargs.empty() ? y : y * kwargs.at("mask").toTensor());
     };
     const std::set<std::string> names = takes_mask ? std::set<std::string>{"mask"} : std::set<std::string>{};
-    StageOptions stage_options;
+    runtime::StageOptions stage_options;
     stage_options.mesh = mesh_;
-    PipelineOptions options;
+    runtime::PipelineOptions options;
     options.loss =
-        tensor_loss([](const at::Tensor& a, const at::Tensor& b) { return (a - b).pow(2).mean(); });
+        runtime::tensor_loss([](const at::Tensor& a, const at::Tensor& b) { return (a - b).pow(2).mean(); });
     const auto count = static_cast<int>(mesh.shape()[0]);
-    schedule_.emplace(
-        std::vector<PipelineStage>{PipelineStage(make_stage_module(layer.ptr(), forward, names), stage, count,
-                                                 at::kCPU, mesh.group("x"), stage_options)},
-        "GPipe", microbatches, options);
+    schedule_.emplace(std::vector<runtime::PipelineStage>{runtime::PipelineStage(
+                          runtime::make_stage_module(layer.ptr(), forward, names), stage, count, at::kCPU,
+                          mesh.group("x"), stage_options)},
+                      "GPipe", microbatches, options);
   }
 
   at::Tensor sharded(const at::Tensor& dense) const {
-    return distribute_tensor(dense, mesh_, {Shard(0)}, false);
+    return distribute_tensor(dense, mesh_, {tensor::Shard(0)}, false);
   }
   at::Tensor replicated(const at::Tensor& dense) const {
-    return distribute_tensor(dense, mesh_, {Replicate()}, false);
+    return distribute_tensor(dense, mesh_, {value::Replicate()}, false);
   }
   //! The loss where it is known; NaN elsewhere.
-  double loss(const StepInput& input) {
-    const StepResult result = schedule_->step(input);
+  double loss(const runtime::StepInput& input) {
+    const runtime::StepResult result = schedule_->step(input);
     return result.loss.defined() ? whole(result.loss).item<double>() : std::nan("");
   }
 
  private:
-  DeviceMesh mesh_;
-  std::optional<PipelineSchedule> schedule_;
+  tensor::DeviceMesh mesh_;
+  std::optional<runtime::PipelineSchedule> schedule_;
 };
 
 const at::Tensor kBatchRows = numbers({kStageRows, kStageWidth}, 100),
                  kBatchTargets = numbers({kStageRows, kStageWidth}, 101),
                  kBatchMask = numbers({kStageRows, 1}, 102);
 
-TEST(ShardedRows, PairWithTargetsOfTheSamePlacements) {
+TEST(ParallelShardedRows, PairWithTargetsOfTheSamePlacements) {
   for (const int stages : {1, 2}) {
     at::Tensor y = kBatchRows;
     for (int stage = 0; stage < stages; ++stage) y = Layer(static_cast<unsigned>(stage * 10))(y);
     const double want = at::mse_loss(y, kBatchTargets).item<double>();
-    on_mesh({stages, 2}, [&](const DeviceMesh& mesh) {
-      const auto expect_loss = [&](int microbatches, const StepInput& input) {
+    on_mesh({stages, 2}, [&](const tensor::DeviceMesh& mesh) {
+      const auto expect_loss = [&](int microbatches, const runtime::StepInput& input) {
         const double got = ShardedRows(mesh, microbatches, false).loss(input);
         if (mesh.coordinate(0) == stages - 1) {
           EXPECT_NEAR(got, want, 1e-5);
@@ -146,29 +149,29 @@ TEST(ShardedRows, PairWithTargetsOfTheSamePlacements) {
   }
 }
 
-TEST(ShardedRows, DoNotPairWithOthers) {
-  using Make = std::function<StepInput(const ShardedRows&)>;
+TEST(ParallelShardedRows, DoNotPairWithOthers) {
+  using Make = std::function<runtime::StepInput(const ShardedRows&)>;
   const std::vector<std::pair<bool, Make>> refused{
       {false,
        [](const ShardedRows& p) {
-         return StepInput{.args = {p.sharded(kBatchRows)}, .target = kBatchTargets};
+         return runtime::StepInput{.args = {p.sharded(kBatchRows)}, .target = kBatchTargets};
        }},
       {false,
        [](const ShardedRows& p) {
-         return StepInput{.args = {p.sharded(kBatchRows)}, .target = p.replicated(kBatchTargets)};
+         return runtime::StepInput{.args = {p.sharded(kBatchRows)}, .target = p.replicated(kBatchTargets)};
        }},
       {false,
        [](const ShardedRows& p) {
-         return StepInput{.args = {kBatchRows}, .target = p.sharded(kBatchTargets)};
+         return runtime::StepInput{.args = {kBatchRows}, .target = p.sharded(kBatchTargets)};
        }},
       {true, [](const ShardedRows& p) {
-         return StepInput{.args = {p.sharded(kBatchRows)},
-                          .kwargs = {{"mask", kBatchMask}},
-                          .target = p.sharded(kBatchTargets)};
+         return runtime::StepInput{.args = {p.sharded(kBatchRows)},
+                                   .kwargs = {{"mask", kBatchMask}},
+                                   .target = p.sharded(kBatchTargets)};
        }}};
   for (const int stages : {1, 2}) {
     for (std::size_t i = 0; i < refused.size(); ++i) {
-      on_mesh({stages, 2}, [&](const DeviceMesh& mesh) {
+      on_mesh({stages, 2}, [&](const tensor::DeviceMesh& mesh) {
         // A rank may hear of the refusal from another one first.
         try {
           ShardedRows rows(mesh, 4, refused[i].first);

@@ -1,7 +1,7 @@
 // Replicated data parallelism against a dense run, and what it promises beside numbers: traffic, fixed
 // layout, unused parameters, recovery.
-#include "parallel/buckets.h"
 #include "parallel/dense_gpt.h"
+#include "parallel/replicate/buckets.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
 
@@ -19,8 +19,8 @@ namespace penstock::test {
 namespace {
 
 // Many buckets even of a small model.
-ReplicateOptions small_buckets() {
-  ReplicateOptions options;
+parallel::ReplicateOptions small_buckets() {
+  parallel::ReplicateOptions options;
   options.first_bucket_bytes = 100;
   options.bucket_bytes = 1000;
   return options;
@@ -38,9 +38,9 @@ std::uint64_t gradient_bytes(const torch::nn::Module& module, std::size_t of_eac
 }
 
 // Trains as the dense run does, on this rank's part of the batch, and compares.
-void expect_dense(World& world, Variant variant, const DenseGpt& dense, int parts) {
+void expect_dense(comm::World& world, Variant variant, const DenseGpt& dense, int parts) {
   SmallGpt model(variant, 2, world.rank().value == 0 ? 1 : 99);  // all but the first start elsewhere
-  DistributedDataParallel ddp(model.ptr(), world.group(), small_buckets());
+  parallel::DistributedDataParallel ddp(model.ptr(), world.group(), small_buckets());
   torch::optim::AdamW optimizer = adamw(unique_parameters(*model));
   for (int step = 0; step < kGptSteps; ++step) {
     const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
@@ -67,7 +67,7 @@ void expect_dense(World& world, Variant variant, const DenseGpt& dense, int part
       CHECK_SAME(traffic.of("all_reduce").bytes, gradient_bytes(*model));
       CHECK_SAME(traffic.of("broadcast").count, 0);
     }
-    world.group().all_reduce(sum, ReduceOp::Avg);
+    world.group().all_reduce(sum, comm::ReduceOp::Avg);
     const std::string when = std::string(text(variant)) + ", step " + std::to_string(step) + ": ";
     expect_near(when + "loss", sum, dense.losses[static_cast<std::size_t>(step)]);
     if (step == 0) expect_near(when + "gradient of", gradient_copies(*model), dense.gradients);
@@ -76,42 +76,42 @@ void expect_dense(World& world, Variant variant, const DenseGpt& dense, int part
   expect_near(std::string(text(variant)) + ": at the end", copies(*model), dense.parameters);
 }
 
-TEST(Replicated, EqualsADenseRun) {
+TEST(ParallelReplicated, EqualsADenseRun) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     for (const int parts : {1, 2}) {
       const DenseGpt dense = run_dense_gpt(variant, parts);
       for (const int ranks : {1, 2, 4})
-        ASSERT_NO_THROW(
-            run_thread_ranks(ranks, [&](World& world) { expect_dense(world, variant, dense, parts); }))
+        ASSERT_NO_THROW(comm::run_thread_ranks(
+            ranks, [&](comm::World& world) { expect_dense(world, variant, dense, parts); }))
             << text(variant) << " on " << ranks << " ranks";
     }
   }
 }
 
 const RankFunction gloo_ranks("replicated", [] {
-  World world = init();
+  comm::World world = comm::init();
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen})
     expect_dense(world, variant, run_dense_gpt(variant, 2), 2);
   return 0;
 });
 
-TEST(Replicated, EqualsADenseRunOverGlooProcesses) {
+TEST(ParallelReplicated, EqualsADenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("replicated", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-TEST(Replicated, GradientsAreBitwiseTheMeanOfTheRanksOwn) {
+TEST(ParallelReplicated, GradientsAreBitwiseTheMeanOfTheRanksOwn) {
   // Two summands have one order: nothing may differ in the last bit.
   SmallGpt own[2] = {SmallGpt(), SmallGpt()};
-  std::vector<std::vector<NamedTensor>> gradients;
+  std::vector<std::vector<runtime::NamedTensor>> gradients;
   for (int rank = 0; rank < 2; ++rank) {
     const Tokens batch = tokens_of(kGptRows, 0).part(rank, 2);
     loss_of(own[rank](batch.inputs), batch.targets).backward();
     gradients.push_back(gradient_copies(*own[rank]));
   }
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
-    const Replica replica = replicate(model, world.group(), small_buckets());
+    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
     const Tokens batch = tokens_of(kGptRows, 0).part(world.rank().value, 2);
     loss_of(model(batch.inputs), batch.targets).backward();
     const auto mine = gradient_copies(*model);
@@ -120,9 +120,9 @@ TEST(Replicated, GradientsAreBitwiseTheMeanOfTheRanksOwn) {
   });
 }
 
-TEST(Replicated, ARestartIsBitwise) {
-  const auto train = [](World& world, int from, int to, SmallGpt model) {
-    const Replica replica = replicate(model, world.group(), small_buckets());
+TEST(ParallelReplicated, ARestartIsBitwise) {
+  const auto train = [](comm::World& world, int from, int to, SmallGpt model) {
+    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
     for (int step = from; step < to; ++step) {
       const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
       loss_of(model(batch.inputs), batch.targets).backward();
@@ -131,13 +131,14 @@ TEST(Replicated, ARestartIsBitwise) {
     }
     return copies(*model);
   };
-  run_thread_ranks(4, [&](World& world) {
+  comm::run_thread_ranks(4, [&](comm::World& world) {
     const auto at_once = train(world, 0, 4, SmallGpt());
     SmallGpt restored(Variant::Plain, 2, 77);
     const auto halfway = train(world, 0, 2, SmallGpt());
     {
       const torch::NoGradGuard no_grad;
-      for (const NamedTensor& item : halfway) restored->named_parameters()[item.name].copy_(item.tensor);
+      for (const runtime::NamedTensor& item : halfway)
+        restored->named_parameters()[item.name].copy_(item.tensor);
     }
     const auto restarted = train(world, 2, 4, restored);
     for (std::size_t i = 0; i < at_once.size(); ++i) CHECK_TENSORS(restarted[i].tensor, at_once[i].tensor);
@@ -157,15 +158,15 @@ struct Choice : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
 };
 
-TEST(Replicated, ParametersNobodyUsesKeepNoGradient) {
+TEST(ParallelReplicated, ParametersNobodyUsesKeepNoGradient) {
   for (const bool find : {false, true}) {
-    run_thread_ranks(2, [&](World& world) {
+    comm::run_thread_ranks(2, [&](comm::World& world) {
       torch::manual_seed(0);
-      ReplicateOptions options = small_buckets();
+      parallel::ReplicateOptions options = small_buckets();
       options.first_bucket_bytes = options.bucket_bytes = 1;  // a bucket for each parameter
       options.find_unused = find;
       const auto module = std::make_shared<Choice>();
-      DistributedDataParallel ddp(module, world.group(), options);
+      parallel::DistributedDataParallel ddp(module, world.group(), options);
       const int rank = world.rank().value;
       // Layer 0 on both ranks, layer 1 on rank 1 only, layer 2 on none.
       const auto backward = [&] {
@@ -187,14 +188,14 @@ TEST(Replicated, ParametersNobodyUsesKeepNoGradient) {
   }
 }
 
-TEST(Replicated, UnusedParametersThatAreFoundDoNotHoldUpTheOthers) {
+TEST(ParallelReplicated, UnusedParametersThatAreFoundDoNotHoldUpTheOthers) {
   // Layer 2 stands in the first bucket. Found before, its bucket is on its way when the first gradient comes.
-  run_thread_ranks(2, [&](World& world) {
-    ReplicateOptions options = small_buckets();
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    parallel::ReplicateOptions options = small_buckets();
     options.first_bucket_bytes = options.bucket_bytes = 1;
     options.find_unused = true;
     const auto module = std::make_shared<Choice>();
-    DistributedDataParallel ddp(module, world.group(), options);
+    parallel::DistributedDataParallel ddp(module, world.group(), options);
     const Traffic traffic(world);
     int sent_at_layer0 = -1;
     module->layers[0]->bias.register_hook(
@@ -205,10 +206,10 @@ TEST(Replicated, UnusedParametersThatAreFoundDoNotHoldUpTheOthers) {
   });
 }
 
-TEST(Replicated, SeveralBackwardsAddUp) {
-  run_thread_ranks(2, [&](World& world) {
+TEST(ParallelReplicated, SeveralBackwardsAddUp) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
-    const Replica replica = replicate(model, world.group(), small_buckets());
+    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
     for (int step = 0; step < 2; ++step) {
       const Tokens all = tokens_of(kGptRows, step), own = all.part(world.rank().value, 2);
       loss_of(model(own.inputs), own.targets).backward();
@@ -218,12 +219,12 @@ TEST(Replicated, SeveralBackwardsAddUp) {
   });
 }
 
-TEST(Replicated, ReducesInHalfTheBytesWhereAsked) {
-  run_thread_ranks(2, [&](World& world) {
+TEST(ParallelReplicated, ReducesInHalfTheBytesWhereAsked) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
-    ReplicateOptions options = small_buckets();
+    parallel::ReplicateOptions options = small_buckets();
     options.communicate_as = at::kBFloat16;
-    const Replica replica = replicate(model, world.group(), options);
+    const parallel::Replica replica = replicate(model, world.group(), options);
     const Traffic traffic(world);
     const Tokens all = tokens_of(kGptRows, 0), own = all.part(world.rank().value, 2);
     loss_of(model(own.inputs), own.targets).backward();
@@ -234,7 +235,7 @@ TEST(Replicated, ReducesInHalfTheBytesWhereAsked) {
   });
 }
 
-TEST(Replicated, RecomputedPartsAreReducedToo) {
+TEST(ParallelReplicated, RecomputedPartsAreReducedToo) {
   // Recomputation runs a backward inside of the backward: its end is not the end.
   struct Net : torch::nn::Module {
     Net() {
@@ -244,17 +245,17 @@ TEST(Replicated, RecomputedPartsAreReducedToo) {
     }
     at::Tensor forward(at::Tensor x) {
       x = torch::tanh(first(x));
-      x = recompute(
+      x = runtime::recompute(
           [this](const std::vector<at::Tensor>& in) { return std::vector{torch::tanh(second(in[0]))}; },
           {x})[0];
       return third(x);
     }
     torch::nn::Linear first{nullptr}, second{nullptr}, third{nullptr};
   };
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     torch::manual_seed(0);
     Net model, dense;
-    const Replica replica = replicate(model, world.group(), small_buckets());
+    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
     {
       const torch::NoGradGuard no_grad;
       for (const auto& item : model.named_parameters())
@@ -267,10 +268,10 @@ TEST(Replicated, RecomputedPartsAreReducedToo) {
   });
 }
 
-TEST(Replicated, ABackwardThatThrowsLeavesNothingBehind) {
-  run_thread_ranks(2, [&](World& world) {
+TEST(ParallelReplicated, ABackwardThatThrowsLeavesNothingBehind) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
-    const Replica replica = replicate(model, world.group(), small_buckets());
+    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
     const Tokens all = tokens_of(kGptRows, 0), own = all.part(world.rank().value, 2);
     const at::Tensor loss = loss_of(model(own.inputs), own.targets);
     bool thrown = false;
@@ -290,9 +291,9 @@ TEST(Replicated, ABackwardThatThrowsLeavesNothingBehind) {
   });
 }
 
-TEST(Replicated, ModelsThatDifferAreRefusedOnEveryRank) {
-  const auto errors = try_thread_ranks(3, [](World& world) {
-    replicate(torch::nn::Linear(4, world.rank().value == 2 ? 5 : 4), world.group());
+TEST(ParallelReplicated, ModelsThatDifferAreRefusedOnEveryRank) {
+  const auto errors = comm::try_thread_ranks(3, [](comm::World& world) {
+    parallel::replicate(torch::nn::Linear(4, world.rank().value == 2 ? 5 : 4), world.group());
   });
   for (const auto& error : errors) {
     try {
@@ -305,9 +306,9 @@ TEST(Replicated, ModelsThatDifferAreRefusedOnEveryRank) {
   }
 }
 
-TEST(Replicated, BuffersComeFromTheFirstRank) {
-  run_thread_ranks(2, [](World& world) {
-    DistributedDataParallel ddp(torch::nn::BatchNorm1d(3).ptr(), world.group());
+TEST(ParallelReplicated, BuffersComeFromTheFirstRank) {
+  comm::run_thread_ranks(2, [](comm::World& world) {
+    parallel::DistributedDataParallel ddp(torch::nn::BatchNorm1d(3).ptr(), world.group());
     const float rank = static_cast<float>(world.rank().value);
     ddp->running_mean.fill_(rank);
     const at::Tensor x = torch::tensor({{1.0F, 2.0F, 3.0F}, {3.0F, 4.0F, 5.0F}}) * (rank + 1);
@@ -321,13 +322,14 @@ TEST(Replicated, BuffersComeFromTheFirstRank) {
   });
 }
 
-TEST(Buckets, AreFilledFromTheLastParameterToTheFirst) {
+TEST(ParallelBuckets, AreFilledFromTheLastParameterToTheFirst) {
   const auto f = [](std::int64_t n) { return at::zeros({n}); };
   const auto d = [](std::int64_t n) { return at::zeros({n}, at::kDouble); };
   // In bytes: 40, 80, 20 (double: 16), 400, 8.
   const std::vector<at::Tensor> parameters{f(10), f(20), d(2), f(5), f(100), f(2)};
   std::vector<std::vector<std::size_t>> found;
-  for (const BucketPlan& plan : plan_buckets(parameters, 8, 100)) found.push_back(plan.members);
+  for (const parallel::BucketPlan& plan : parallel::plan_buckets(parameters, 8, 100))
+    found.push_back(plan.members);
   const std::vector<std::vector<std::size_t>> expected{{5}, {4}, {2}, {3, 1}, {0}};
   EXPECT_EQ(found, expected);
 }

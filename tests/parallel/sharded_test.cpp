@@ -24,16 +24,16 @@ std::vector<std::shared_ptr<torch::nn::Module>> blocks_of(const SmallGpt& model)
 }
 
 // The mean over the world of what each rank has.
-at::Tensor mean_of(World& world, const at::Tensor& loss) {
+at::Tensor mean_of(comm::World& world, const at::Tensor& loss) {
   const at::Tensor all = loss.detach().to(at::kFloat).clone();
-  world.group().all_reduce(all, ReduceOp::Avg);
+  world.group().all_reduce(all, comm::ReduceOp::Avg);
   return all;
 }
 
-void expect_dense(World& world, const Group& group, const ShardOptions& options, Variant variant,
-                  const DenseGpt& dense, int parts) {
+void expect_dense(comm::World& world, const comm::Group& group, const parallel::ShardOptions& options,
+                  Variant variant, const DenseGpt& dense, int parts) {
   SmallGpt model(variant, 2, world.rank().value == 0 ? 1 : 99);  // all but the first start elsewhere
-  const Sharded sharded = fully_shard(model, group, options, blocks_of(model));
+  const parallel::Sharded sharded = fully_shard(model, group, options, blocks_of(model));
   torch::optim::AdamW optimizer = adamw(sharded.parameters());
   for (int step = 0; step < kGptSteps; ++step) {
     const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
@@ -42,7 +42,7 @@ void expect_dense(World& world, const Group& group, const ShardOptions& options,
     for (int part = 0; part < parts; ++part) {
       const Tokens own = batch.part(part, parts);
       const auto backward = [&] {
-        const at::Tensor loss = loss_of(call(model, own.inputs), own.targets) / parts;
+        const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets) / parts;
         loss.backward();
         sum += loss.detach();
       };
@@ -64,18 +64,20 @@ void expect_dense(World& world, const Group& group, const ShardOptions& options,
   expect_near(std::string(text(variant)) + ": at the end", sharded.gather_parameters(), dense.parameters);
 }
 
-TEST(ShardedModel, EqualsADenseRun) {
+TEST(ParallelShardedModel, EqualsADenseRun) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     for (const int parts : {1, 2}) {
       const DenseGpt dense = run_dense_gpt(variant, parts);
       for (const int ranks : {1, 2, 4}) {
         for (const bool reshard : {true, false}) {
-          ShardOptions options;
+          parallel::ShardOptions options;
           options.reshard_after_forward = reshard;
           options.prefetch = reshard ? 1 : 0;
-          ASSERT_NO_THROW(run_thread_ranks(
-              ranks,
-              [&](World& world) { expect_dense(world, world.group(), options, variant, dense, parts); }))
+          ASSERT_NO_THROW(comm::run_thread_ranks(ranks,
+                                                 [&](comm::World& world) {
+                                                   expect_dense(world, world.group(), options, variant, dense,
+                                                                parts);
+                                                 }))
               << text(variant) << " on " << ranks << " ranks";
         }
       }
@@ -83,25 +85,25 @@ TEST(ShardedModel, EqualsADenseRun) {
   }
 }
 
-TEST(ShardedModel, HybridShardsInsideAndReplicatesOutside) {
+TEST(ParallelShardedModel, HybridShardsInsideAndReplicatesOutside) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain, 2);
-  run_thread_ranks(4, [&](World& world) {
+  comm::run_thread_ranks(4, [&](comm::World& world) {
     const int rank = world.rank().value;
-    const Group inside = *world.group().split(rank / 2, rank);
-    ShardOptions options;
+    const comm::Group inside = *world.group().split(rank / 2, rank);
+    parallel::ShardOptions options;
     options.replicas = world.group().split(rank % 2, rank);
     expect_dense(world, inside, options, Variant::Plain, dense, 2);
   });
 }
 
 const RankFunction gloo_ranks("sharded", [] {
-  World world = init();
+  comm::World world = comm::init();
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen})
     expect_dense(world, world.group(), {}, variant, run_dense_gpt(variant, 2), 2);
   return 0;
 });
 
-TEST(ShardedModel, EqualsADenseRunOverGlooProcesses) {
+TEST(ParallelShardedModel, EqualsADenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("sharded", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
@@ -112,22 +114,22 @@ std::int64_t elements_of(const std::vector<at::Tensor>& parameters) {
   return sum;
 }
 
-TEST(ShardedModel, SendsWhatTheUnitsCost) {
+TEST(ParallelShardedModel, SendsWhatTheUnitsCost) {
   constexpr int kLayers = 3, kRanks = 4;
   for (const bool reshard : {true, false}) {
-    run_thread_ranks(kRanks, [&](World& world) {
+    comm::run_thread_ranks(kRanks, [&](comm::World& world) {
       SmallGpt model(Variant::Plain, kLayers);
       const auto padded = [](std::int64_t n) { return (n + kRanks - 1) / kRanks * kRanks; };
       const std::int64_t block = padded(elements_of(model->blocks[0]->parameters()));
       const std::int64_t root =
           padded(elements_of(model->parameters()) - kLayers * elements_of(model->blocks[0]->parameters()));
-      ShardOptions options;
+      parallel::ShardOptions options;
       options.reshard_after_forward = reshard;
-      const Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+      const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
       for (int step = 0; step < 2; ++step) {
         const Traffic traffic(world);
         const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, kRanks);
-        loss_of(call(model, own.inputs), own.targets).backward();
+        loss_of(runtime::call(model, own.inputs), own.targets).backward();
         // Every unit for its forward, and again for its backward but the last, which keeps it, and the root.
         const int gathers = kLayers + (reshard ? kLayers - 1 : 0);
         CHECK_SAME(traffic.of("all_gather").count, gathers + 1);
@@ -141,10 +143,10 @@ TEST(ShardedModel, SendsWhatTheUnitsCost) {
   }
 }
 
-TEST(ShardedModel, ShardsCoverEveryParameterOnce) {
-  run_thread_ranks(4, [](World& world) {
+TEST(ParallelShardedModel, ShardsCoverEveryParameterOnce) {
+  comm::run_thread_ranks(4, [](comm::World& world) {
     SmallGpt model, dense;
-    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const auto shards = sharded.shards();
     const auto names = copies(*dense);
     CHECK_SAME(shards.size(), names.size());
@@ -170,13 +172,13 @@ TEST(ShardedModel, ShardsCoverEveryParameterOnce) {
   });
 }
 
-TEST(ShardedModel, HasNoMoreUnitsThanItWasAllowed) {
+TEST(ParallelShardedModel, HasNoMoreUnitsThanItWasAllowed) {
   for (const int prefetch : {0, 1, 2}) {
-    run_thread_ranks(2, [&](World& world) {
+    comm::run_thread_ranks(2, [&](comm::World& world) {
       SmallGpt model(Variant::Plain, 5);
-      ShardOptions options;
+      parallel::ShardOptions options;
       options.prefetch = prefetch;
-      const Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+      const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
       // Memory counts, not names: a gathered unit's storage is as large as the whole.
       const auto whole = [&] {
         int count = 0;
@@ -189,7 +191,7 @@ TEST(ShardedModel, HasNoMoreUnitsThanItWasAllowed) {
         weight.register_hook([&](const at::Tensor&) { most = std::max(most, whole()); });
       }
       const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
-      const at::Tensor loss = loss_of(call(model, own.inputs), own.targets);
+      const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
       CHECK_SAME(whole(), 1);  // the last
       loss.backward();
       CHECK_SAME(most, 1);  // those ahead are on their way, not yet whole
@@ -198,17 +200,17 @@ TEST(ShardedModel, HasNoMoreUnitsThanItWasAllowed) {
   }
 }
 
-TEST(ShardedModel, ComputesInBfloat16AndKeepsFullShards) {
+TEST(ParallelShardedModel, ComputesInBfloat16AndKeepsFullShards) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
-    ShardOptions options;
+    parallel::ShardOptions options;
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
-    const Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+    const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
     const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
     const Traffic traffic(world);
-    const at::Tensor logits = call(model, own.inputs);
+    const at::Tensor logits = runtime::call(model, own.inputs);
     CHECK_THAT(logits.scalar_type() == at::kBFloat16);
     const at::Tensor loss = loss_of(logits.to(at::kFloat), own.targets);
     loss.backward();
@@ -223,7 +225,7 @@ TEST(ShardedModel, ComputesInBfloat16AndKeepsFullShards) {
 
 // As FSDP2's MixedPrecisionPolicy(param_dtype, output_dtype, cast_forward_inputs): against the layer itself
 // in bfloat16.
-TEST(ShardedModel, CastsInputsAndOutputs) {
+TEST(ParallelShardedModel, CastsInputsAndOutputs) {
   torch::manual_seed(3);
   const torch::nn::Linear first(5, 3);
   const at::Tensor x = torch::randn({4, 5}), ids = torch::arange(4);
@@ -231,49 +233,49 @@ TEST(ShardedModel, CastsInputsAndOutputs) {
                    bias = first->bias.detach().to(at::kBFloat16).set_requires_grad(true);
   const at::Tensor want = at::linear(x.to(at::kBFloat16), weight, bias);
   want.to(at::kFloat).sum().backward();
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     for (const bool output : {false, true}) {
       const torch::nn::Linear layer(std::dynamic_pointer_cast<torch::nn::LinearImpl>(first->clone()));
-      ShardOptions options;
+      parallel::ShardOptions options;
       options.compute_as = at::kBFloat16;
       if (output) options.output_as = at::kFloat;
-      const Sharded sharded = fully_shard(layer, world.group(), options);
-      const at::Tensor y = call(layer, x);
+      const parallel::Sharded sharded = fully_shard(layer, world.group(), options);
+      const at::Tensor y = runtime::call(layer, x);
       CHECK_THAT(y.scalar_type() == (output ? at::kFloat : at::kBFloat16));
       CHECK_THAT(at::equal(y.to(at::kBFloat16), want));
       y.to(at::kFloat).sum().backward();
-      for (const NamedTensor& item : sharded.gather_gradients())
+      for (const runtime::NamedTensor& item : sharded.gather_gradients())
         CHECK_THAT(at::equal(item.tensor, (item.name == "weight" ? weight : bias).grad().to(at::kFloat)));
     }
     const torch::nn::Linear layer(std::dynamic_pointer_cast<torch::nn::LinearImpl>(first->clone()));
-    ShardOptions options;
+    parallel::ShardOptions options;
     options.compute_as = at::kBFloat16;
     options.cast_inputs = false;
-    const Sharded sharded = fully_shard(layer, world.group(), options);
-    EXPECT_THROW(call(layer, x), c10::Error);
-    CHECK_THAT(call(layer, x.to(at::kBFloat16)).scalar_type() == at::kBFloat16);
+    const parallel::Sharded sharded = fully_shard(layer, world.group(), options);
+    EXPECT_THROW(runtime::call(layer, x), c10::Error);
+    CHECK_THAT(runtime::call(layer, x.to(at::kBFloat16)).scalar_type() == at::kBFloat16);
   });
 }
 
-TEST(ShardedModel, KeepsEverythingOnEveryRankIfAskedTo) {
+TEST(ParallelShardedModel, KeepsEverythingOnEveryRankIfAskedTo) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
-  run_thread_ranks(2, [&](World& world) {
-    ShardOptions options;
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    parallel::ShardOptions options;
     options.replicate = true;
     expect_dense(world, world.group(), options, Variant::Tied, dense, 1);
     // In another type, with what the optimizer sees in the model's own.
     SmallGpt model(Variant::Tied, 2, world.rank().value == 0 ? 1 : 99);
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
-    const Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+    const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
     const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
-    const at::Tensor logits = call(model, own.inputs);
+    const at::Tensor logits = runtime::call(model, own.inputs);
     CHECK_THAT(logits.scalar_type() == at::kBFloat16);
     const at::Tensor loss = loss_of(logits.to(at::kFloat), own.targets);
     loss.backward();
     expect_near("loss", mean_of(world, loss), dense.losses[0], 2e-2);
     expect_near("gradient of", sharded.gather_gradients(), dense.gradients, 2e-2);
-    for (const ShardedParameter& item : sharded.shards()) {
+    for (const parallel::ShardedParameter& item : sharded.shards()) {
       CHECK_THAT(item.shard.scalar_type() == at::kFloat);
       CHECK_SAME(item.end - item.begin, item.shard.numel());
     }
@@ -283,16 +285,16 @@ TEST(ShardedModel, KeepsEverythingOnEveryRankIfAskedTo) {
   });
 }
 
-TEST(ShardedModel, ClipsByTheNormOfTheWhole) {
+TEST(ParallelShardedModel, ClipsByTheNormOfTheWhole) {
   SmallGpt dense;
   const Tokens all = tokens_of(kGptRows, 0);
   loss_of(dense(all.inputs), all.targets).backward();
   const double norm = torch::nn::utils::clip_grad_norm_(dense->parameters(), 0.1);
-  run_thread_ranks(4, [&](World& world) {
+  comm::run_thread_ranks(4, [&](comm::World& world) {
     SmallGpt model;
-    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const Tokens own = all.part(world.rank().value, 4);
-    loss_of(call(model, own.inputs), own.targets).backward();
+    loss_of(runtime::call(model, own.inputs), own.targets).backward();
     CHECK_THAT(std::abs(sharded.clip_grad_norm(0.1) - norm) < 1e-5);
     expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
     CHECK_THAT(std::abs(sharded.clip_grad_norm(1e9) - 0.1) < 1e-5);
@@ -307,30 +309,31 @@ struct TwoImpl : torch::nn::Module {
     c = register_module("c", torch::nn::Linear(3, 3));
   }
   at::Tensor forward(at::Tensor x, bool use_b) {
-    x = call(a, x);
-    return use_b ? call(b, x) : x;
+    x = runtime::call(a, x);
+    return use_b ? runtime::call(b, x) : x;
   }
   torch::nn::Linear a{nullptr}, b{nullptr}, c{nullptr};
 };
 TORCH_MODULE(Two);
 
-TEST(ShardedModel, UnusedParametersHaveNoGradientWhereAskedFor) {
+TEST(ParallelShardedModel, UnusedParametersHaveNoGradientWhereAskedFor) {
   for (const bool find : {false, true}) {
-    run_thread_ranks(2, [&](World& world) {
+    comm::run_thread_ranks(2, [&](comm::World& world) {
       Two model;
-      ShardOptions options;
+      parallel::ShardOptions options;
       options.find_unused = find;
-      const Sharded sharded = fully_shard(model, world.group(), options);  // units must be everyone's
+      const parallel::Sharded sharded =
+          fully_shard(model, world.group(), options);  // units must be everyone's
       // `b` in the loss of rank 1 alone; `c` nowhere.
-      const at::Tensor x = call(model, torch::ones({1, 3}), true);
-      const at::Tensor own = call(model, torch::ones({1, 3}), false);
+      const at::Tensor x = runtime::call(model, torch::ones({1, 3}), true);
+      const at::Tensor own = runtime::call(model, torch::ones({1, 3}), false);
       (world.rank().value == 1 ? x : own).sum().backward();
       const auto gradients = sharded.gather_gradients();
       CHECK_SAME(gradients[5].name, "c.bias");
       CHECK_SAME(gradients[5].tensor.defined(), !find);
       CHECK_SAME(gradients[3].name, "b.bias");
       expect_near("b.bias", gradients[3].tensor, torch::full({3}, 0.5));
-      for (const ShardedParameter& item : sharded.shards()) {
+      for (const parallel::ShardedParameter& item : sharded.shards()) {
         if (item.name.starts_with("c.") && find) CHECK_THAT(!item.shard.grad().defined());
       }
     });
@@ -342,44 +345,45 @@ struct TwoLayersImpl : torch::nn::Module {
     first = register_module("first", torch::nn::Linear(5, 7));
     second = register_module("second", torch::nn::Linear(7, 3));
   }
-  at::Tensor forward(const at::Tensor& x) { return call(second, at::gelu(call(first, x))); }
+  at::Tensor forward(const at::Tensor& x) { return runtime::call(second, at::gelu(runtime::call(first, x))); }
   torch::nn::Linear first{nullptr}, second{nullptr};
 };
 TORCH_MODULE(TwoLayers);
 
 // A model that no rank could hold: made without memory, sharded, then filled as a checkpoint would.
-TEST(ShardedModel, ParametersWithoutMemoryAreFilledThroughTheirShards) {
+TEST(ParallelShardedModel, ParametersWithoutMemoryAreFilledThroughTheirShards) {
   TwoLayers dense;
   const at::Tensor x = at::rand({6, 5});
   dense(x).square().mean().backward();
   std::map<std::string, at::Tensor> values;
   for (const auto& item : dense->named_parameters()) values[item.key()] = item.value().detach().flatten();
-  run_thread_ranks(3, [&](World& world) {
+  comm::run_thread_ranks(3, [&](comm::World& world) {
     TwoLayers model{nullptr};
     {
-      const NoMemory none;
+      const graph::NoMemory none;
       model = TwoLayers();
     }
     CHECK_THAT(model->first->weight.is_meta());
-    const Sharded sharded = fully_shard(model, world.group(), {}, {model->first.ptr(), model->second.ptr()});
+    const parallel::Sharded sharded =
+        parallel::fully_shard(model, world.group(), {}, {model->first.ptr(), model->second.ptr()});
     {
       const at::NoGradGuard no_grad;
-      for (const ShardedParameter& item : sharded.shards())
+      for (const parallel::ShardedParameter& item : sharded.shards())
         item.shard.copy_(values.at(item.name).slice(0, item.begin, item.end));
     }
-    call(model, x).square().mean().backward();
+    runtime::call(model, x).square().mean().backward();
     expect_near("parameter", sharded.gather_parameters(), copies(*dense));
     expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
   });
 }
 
-TEST(ShardedModel, WhatThrowsLeavesNothingBehind) {
+TEST(ParallelShardedModel, WhatThrowsLeavesNothingBehind) {
   SmallGpt dense;
   const Tokens all = tokens_of(kGptRows, 0);
   loss_of(dense(all.inputs), all.targets).backward();
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
-    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const Tokens own = all.part(world.rank().value, 2);
     const auto throws = [](const std::function<void()>& body) {
       try {
@@ -390,51 +394,52 @@ TEST(ShardedModel, WhatThrowsLeavesNothingBehind) {
       return false;
     };
     // In the forward (a token that there is not), then in the backward, after the blocks have been reduced.
-    CHECK_THAT(throws([&] { call(model, own.inputs + kVocabulary); }));
-    const at::Tensor loss = loss_of(call(model, own.inputs), own.targets);
+    CHECK_THAT(throws([&] { runtime::call(model, own.inputs + kVocabulary); }));
+    const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
     const auto handle =
         model->place.register_hook([](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
     CHECK_THAT(throws([&] { loss.backward(); }));
     model->place.remove_hook(handle);
     for (const at::Tensor& parameter : model->parameters()) CHECK_SAME(parameter.numel(), 0);
     for (const at::Tensor& shard : sharded.parameters()) CHECK_THAT(!shard.grad().defined());
-    loss_of(call(model, own.inputs), own.targets).backward();
+    loss_of(runtime::call(model, own.inputs), own.targets).backward();
     expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
   });
 }
 
-TEST(ShardedModel, EvaluatesWithTheNewestParameters) {
-  run_thread_ranks(2, [](World& world) {
+TEST(ParallelShardedModel, EvaluatesWithTheNewestParameters) {
+  comm::run_thread_ranks(2, [](comm::World& world) {
     SmallGpt model, dense;
-    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const Tokens batch = tokens_of(4, 0);
-    call(model, batch.inputs);  // with a graph, but no backward: the root stays whole
+    runtime::call(model, batch.inputs);  // with a graph, but no backward: the root stays whole
     const torch::NoGradGuard no_grad;
-    for (const ShardedParameter& item : sharded.shards()) item.shard.mul_(0.5);
+    for (const parallel::ShardedParameter& item : sharded.shards()) item.shard.mul_(0.5);
     for (at::Tensor& parameter : dense->parameters()) parameter.mul_(0.5);
-    CHECK_TENSORS(call(model, batch.inputs), dense(batch.inputs));
+    CHECK_TENSORS(runtime::call(model, batch.inputs), dense(batch.inputs));
     for (const at::Tensor& parameter : model->parameters()) CHECK_SAME(parameter.numel(), 0);
   });
 }
 
-TEST(ShardedModel, ARestartIsBitwise) {
-  const auto train = [](World& world, int from, int to, const std::vector<NamedTensor>& start) {
+TEST(ParallelShardedModel, ARestartIsBitwise) {
+  const auto train = [](comm::World& world, int from, int to,
+                        const std::vector<runtime::NamedTensor>& start) {
     SmallGpt model;
     {
       const torch::NoGradGuard no_grad;
-      for (const NamedTensor& item : start) model->named_parameters()[item.name].copy_(item.tensor);
+      for (const runtime::NamedTensor& item : start) model->named_parameters()[item.name].copy_(item.tensor);
     }
-    const Sharded sharded = fully_shard(model, world.group(), {}, blocks_of(model));
+    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     for (int step = from; step < to; ++step) {
       const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, world.size());
-      loss_of(call(model, own.inputs), own.targets).backward();
+      loss_of(runtime::call(model, own.inputs), own.targets).backward();
       torch::optim::SGD optimizer(sharded.parameters(), 0.1);
       optimizer.step();
       optimizer.zero_grad();
     }
     return sharded.gather_parameters();
   };
-  run_thread_ranks(4, [&](World& world) {
+  comm::run_thread_ranks(4, [&](comm::World& world) {
     const auto at_once = train(world, 0, 4, {});
     const auto restarted = train(world, 2, 4, train(world, 0, 2, {}));
     for (std::size_t i = 0; i < at_once.size(); ++i) CHECK_TENSORS(restarted[i].tensor, at_once[i].tensor);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <penstock/parallel/tensor_parallel.h>
-#include <penstock/value/call.h>
+#include <penstock/runtime/module_call.h>
 
 #include <torch/torch.h>
 
@@ -39,7 +39,7 @@ struct GptBlockImpl : torch::nn::Module {
 TORCH_MODULE(GptBlock);
 
 // Shares its weight with the token table, or has its own.
-struct GptHeadImpl : torch::nn::Module, ExchangeableParameters {
+struct GptHeadImpl : torch::nn::Module, parallel::ExchangeableParameters {
   explicit GptHeadImpl(const at::Tensor& table) { weight = register_parameter("weight", table); }
   at::Tensor forward(const at::Tensor& x) { return x.matmul(weight.t()); }
   void exchange_parameter(const std::string& /*name*/, const at::Tensor& distributed) override {
@@ -85,7 +85,7 @@ struct SmallGptImpl : torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = token(tokens) + place;
-    for (std::size_t i = 0; i < blocks->size(); ++i) x = call(blocks->ptr<GptBlockImpl>(i), x);
+    for (std::size_t i = 0; i < blocks->size(); ++i) x = runtime::call(blocks->ptr<GptBlockImpl>(i), x);
     return head(norm(x));
   }
 

@@ -1,6 +1,6 @@
 // Tensor parallelism against one process that has the whole model: losses, gradients, parameters after AdamW;
 // and what it sends.
-#include "parallel/module_paths.h"
+#include "parallel/tensor/module_paths.h"
 #include "parallel/trained.h"
 #include "support/process_ranks.h"
 #include "tensor/ranks.h"
@@ -10,8 +10,8 @@
 #include <penstock/parallel/input_reshard.h>
 #include <penstock/parallel/loss_parallel.h>
 #include <penstock/parallel/tensor_parallel.h>
+#include <penstock/runtime/module_call.h>
 #include <penstock/tensor/flatten.h>
-#include <penstock/value/call.h>
 
 #include <torch/torch.h>
 
@@ -63,7 +63,7 @@ struct GptImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = token(tokens) + place;
-    for (std::size_t i = 0; i < blocks->size(); ++i) x = call(blocks->ptr<BlockImpl>(i), x);
+    for (std::size_t i = 0; i < blocks->size(); ++i) x = runtime::call(blocks->ptr<BlockImpl>(i), x);
     return head(norm(x));
   }
   at::Tensor place;
@@ -74,19 +74,19 @@ struct GptImpl : torch::nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-ParallelPlan block_plan(const std::string& prefix, bool sequence) {
-  ParallelPlan plan;
-  for (const char* name : {"q", "k", "v", "up"}) plan.push_back({prefix + name, ColwiseParallel()});
-  for (const char* name : {"out", "down"}) plan.push_back({prefix + name, RowwiseParallel()});
-  if (sequence) plan.push_back({prefix + "norm?", SequenceParallel()});
+parallel::ParallelPlan block_plan(const std::string& prefix, bool sequence) {
+  parallel::ParallelPlan plan;
+  for (const char* name : {"q", "k", "v", "up"}) plan.push_back({prefix + name, parallel::ColwiseParallel()});
+  for (const char* name : {"out", "down"}) plan.push_back({prefix + name, parallel::RowwiseParallel()});
+  if (sequence) plan.push_back({prefix + "norm?", parallel::SequenceParallel()});
   return plan;
 }
 
-ParallelPlan gpt_plan(bool sequence) {
-  ParallelPlan plan = block_plan("blocks.*.", sequence);
-  plan.push_back({"token", RowwiseParallel()});
-  plan.push_back({"head", ColwiseParallel()});
-  if (sequence) plan.push_back({"norm", SequenceParallel()});
+parallel::ParallelPlan gpt_plan(bool sequence) {
+  parallel::ParallelPlan plan = block_plan("blocks.*.", sequence);
+  plan.push_back({"token", parallel::RowwiseParallel()});
+  plan.push_back({"head", parallel::ColwiseParallel()});
+  if (sequence) plan.push_back({"norm", parallel::SequenceParallel()});
   return plan;
 }
 
@@ -113,13 +113,13 @@ Trained train(Gpt gpt) {
   return result;
 }
 
-TEST(TensorParallel, TrainsAsOneProcess) {
+TEST(ParallelTensorParallel, TrainsAsOneProcess) {
   const Trained alone = train(Gpt());
   for (const std::int64_t ranks : {2, 4}) {
     for (const bool sequence : {false, true}) {
-      on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+      on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
         Gpt gpt;
-        parallelize_module(*gpt, mesh, gpt_plan(sequence));
+        parallel::parallelize_module(*gpt, mesh, gpt_plan(sequence));
         EXPECT_LT(distance(train(gpt), alone), 1e-5) << ranks << (sequence ? " sequence" : "");
       });
     }
@@ -127,124 +127,126 @@ TEST(TensorParallel, TrainsAsOneProcess) {
 }
 
 const test::RankFunction kOverGloo("tensor_parallel", [] {
-  World world = init();
-  const DeviceMesh mesh(world.group(), {world.size()}, {"tp"});
+  comm::World world = comm::init();
+  const tensor::DeviceMesh mesh(world.group(), {world.size()}, {"tp"});
   const Trained alone = train(Gpt());
   for (const bool sequence : {false, true}) {
     Gpt gpt;
-    parallelize_module(*gpt, mesh, gpt_plan(sequence));
+    parallel::parallelize_module(*gpt, mesh, gpt_plan(sequence));
     const double far = distance(train(gpt), alone);
     if (!(far < 1e-5)) throw std::runtime_error("differs by " + std::to_string(far));
   }
   return 0;
 });
 
-TEST(TensorParallel, TrainsAsOneProcessOverGloo) {
+TEST(ParallelTensorParallel, TrainsAsOneProcessOverGloo) {
   const test::RanksOutcome outcome = test::run_process_ranks("tensor_parallel", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-TEST(TensorParallel, ABlockCostsTwoAllReducesEachWay) {
+TEST(ParallelTensorParallel, ABlockCostsTwoAllReducesEachWay) {
   for (const std::int64_t ranks : {2, 4}) {
-    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+    on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       const std::int64_t bytes = kRows * kLength * kWidth * 4;
       Block block;
-      parallelize_module(*block, mesh, block_plan("", false));
-      const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {Replicate()})
+      parallel::parallelize_module(*block, mesh, block_plan("", false));
+      const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {value::Replicate()})
                                .set_requires_grad(true);
-      traffic() = {};
+      tensor::traffic() = {};
       const at::Tensor y = block(x);
-      EXPECT_EQ(placements_of(y), Placements{Replicate()});
-      EXPECT_EQ(traffic().all_reduces, 2);
-      EXPECT_EQ(traffic().calls(), 2);
-      EXPECT_EQ(traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
-      traffic() = {};
+      EXPECT_EQ(tensor::placements_of(y), tensor::Placements{value::Replicate()});
+      EXPECT_EQ(tensor::traffic().all_reduces, 2);
+      EXPECT_EQ(tensor::traffic().calls(), 2);
+      EXPECT_EQ(tensor::traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
+      tensor::traffic() = {};
       y.pow(2).sum().backward();
-      EXPECT_EQ(traffic().all_reduces, 2);
-      EXPECT_EQ(traffic().calls(), 2);
-      EXPECT_EQ(traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
+      EXPECT_EQ(tensor::traffic().all_reduces, 2);
+      EXPECT_EQ(tensor::traffic().calls(), 2);
+      EXPECT_EQ(tensor::traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
     });
   }
 }
 
-TEST(TensorParallel, SequenceParallelSendsTheSameBytes) {
+TEST(ParallelTensorParallel, SequenceParallelSendsTheSameBytes) {
   for (const std::int64_t ranks : {2, 4}) {
-    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+    on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       const std::int64_t bytes = kRows * kLength * kWidth * 4;
       Block block;
-      parallelize_module(*block, mesh, block_plan("", true));
-      const at::Tensor x =
-          distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {Shard(1)}).set_requires_grad(true);
-      traffic() = {};
+      parallel::parallelize_module(*block, mesh, block_plan("", true));
+      const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {tensor::Shard(1)})
+                               .set_requires_grad(true);
+      tensor::traffic() = {};
       const at::Tensor y = block(x);
-      EXPECT_EQ(placements_of(y), Placements{Shard(1)});
-      EXPECT_EQ(traffic().all_gathers, 2);
-      EXPECT_EQ(traffic().reduce_scatters, 2);
-      EXPECT_EQ(traffic().calls(), 4);
-      EXPECT_EQ(traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
-      traffic() = {};
+      EXPECT_EQ(tensor::placements_of(y), tensor::Placements{tensor::Shard(1)});
+      EXPECT_EQ(tensor::traffic().all_gathers, 2);
+      EXPECT_EQ(tensor::traffic().reduce_scatters, 2);
+      EXPECT_EQ(tensor::traffic().calls(), 4);
+      EXPECT_EQ(tensor::traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
+      tensor::traffic() = {};
       y.pow(2).sum().backward();
-      EXPECT_EQ(traffic().all_gathers, 2);
-      EXPECT_EQ(traffic().reduce_scatters, 2);
+      EXPECT_EQ(tensor::traffic().all_gathers, 2);
+      EXPECT_EQ(tensor::traffic().reduce_scatters, 2);
       // Weights and biases of the two norms: their gradients are sums over the sequence.
-      EXPECT_EQ(traffic().all_reduces, 4);
+      EXPECT_EQ(tensor::traffic().all_reduces, 4);
     });
   }
 }
 
-TEST(LossParallel, KeepsTheClassesCut) {
-  on_mesh({4}, [](const DeviceMesh& mesh) {
+TEST(ParallelLossParallel, KeepsTheClassesCut) {
+  on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor logits = numbers({6, kVocabulary}, 1),
                      targets = at::tensor({3, 0, 12, 2, 7, 1}, at::kLong);
     const at::Tensor dense = logits.clone().set_requires_grad(true);
     const at::Tensor want = at::cross_entropy_loss(dense, targets);
     want.backward();
-    const at::Tensor cut = distribute_tensor(dense, mesh, {Shard(1)}, false);
-    const LossParallel kept;
-    traffic() = {};
+    const at::Tensor cut = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
+    const parallel::LossParallel kept;
+    tensor::traffic() = {};
     const at::Tensor loss = at::cross_entropy_loss(cut, targets);
     loss.backward();
-    EXPECT_EQ(traffic().all_gathers, 0);
-    EXPECT_LE(traffic().bytes, 3 * 2 * 6 * 4);  // the greatest, the sum and a gradient of each of 6 rows
-    EXPECT_NEAR(full_tensor(loss).item<double>(), want.item<double>(), 1e-6);
-    EXPECT_LT(difference(full_tensor(cut.grad()), dense.grad()), 1e-6);
-    EXPECT_THROW(at::cross_entropy_loss(distribute_tensor(logits, mesh, {Shard(0)}, false), targets),
+    EXPECT_EQ(tensor::traffic().all_gathers, 0);
+    EXPECT_LE(tensor::traffic().bytes,
+              3 * 2 * 6 * 4);  // the greatest, the sum and a gradient of each of 6 rows
+    EXPECT_NEAR(tensor::full_tensor(loss).item<double>(), want.item<double>(), 1e-6);
+    EXPECT_LT(difference(tensor::full_tensor(cut.grad()), dense.grad()), 1e-6);
+    EXPECT_THROW(at::cross_entropy_loss(distribute_tensor(logits, mesh, {tensor::Shard(0)}, false), targets),
                  UsageError);
   });
 }
 
-TEST(LossParallel, HasTheGradientOfADenseLossWithIgnoredLabels) {
-  on_mesh({4}, [](const DeviceMesh& mesh) {
+TEST(ParallelLossParallel, HasTheGradientOfADenseLossWithIgnoredLabels) {
+  on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     for (const at::Tensor& targets :
          {at::tensor({3, -100, 12, -100}, at::kLong), at::full({4}, -100, at::kLong)}) {
       const at::Tensor dense = numbers({4, kVocabulary}, 1).set_requires_grad(true);
       at::cross_entropy_loss(dense, targets).backward();
-      const at::Tensor cut = distribute_tensor(dense, mesh, {Shard(1)}, false);
-      const LossParallel kept;
+      const at::Tensor cut = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
+      const parallel::LossParallel kept;
       at::cross_entropy_loss(cut, targets).backward();
-      EXPECT_LT(difference(full_tensor(cut.grad()), dense.grad()), 1e-6) << targets;
+      EXPECT_LT(difference(tensor::full_tensor(cut.grad()), dense.grad()), 1e-6) << targets;
     }
   });
 }
 
-TEST(InputReshard, KeepsSlicesAndGivesTheSameGradients) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(ParallelInputReshard, KeepsSlicesAndGivesTheSameGradients) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto run = [&](bool reshard) {
       Block block;
       const torch::NoGradGuard no_grad;
       unsigned seed = 0;
       for (at::Tensor& parameter : block->parameters())
         parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.3);
-      parallelize_module(*block, mesh, block_plan("", false));
+      parallel::parallelize_module(*block, mesh, block_plan("", false));
       const at::AutoGradMode grad(true);
-      const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {Replicate()});
-      std::unique_ptr<InputReshard> scope;
-      if (reshard) scope = std::make_unique<InputReshard>(mesh);
+      const at::Tensor x =
+          distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {value::Replicate()});
+      std::unique_ptr<parallel::InputReshard> scope;
+      if (reshard) scope = std::make_unique<parallel::InputReshard>(mesh);
       const at::Tensor y = block(x * 1);
       scope.reset();
-      traffic() = {};
+      tensor::traffic() = {};
       y.pow(2).sum().backward();
-      const auto gathers = traffic().all_gathers;
+      const auto gathers = tensor::traffic().all_gathers;
       std::vector<at::Tensor> gradients;
       for (const at::Tensor& parameter : block->parameters()) gradients.push_back(whole(parameter.grad()));
       return std::pair(gradients, gathers);
@@ -257,32 +259,34 @@ TEST(InputReshard, KeepsSlicesAndGivesTheSameGradients) {
   });
 }
 
-TEST(FlatDTensor, ComesTogetherAgainWithItsGradient) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(ParallelFlatDTensor, ComesTogetherAgainWithItsGradient) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor whole_one = numbers({5, 3}, 1).set_requires_grad(true);
-    const FlatDTensor flat = flatten_dtensor(distribute_tensor(whole_one, mesh, {Shard(0)}, false));
+    const tensor::FlatDTensor flat =
+        tensor::flatten_dtensor(distribute_tensor(whole_one, mesh, {tensor::Shard(0)}, false));
     ASSERT_TRUE(flat.form);
     EXPECT_TRUE(flat.local.is_leaf() && flat.local.requires_grad());
     const at::Tensor again = unflatten_dtensor(flat.local, *flat.form);
     EXPECT_LT(difference(whole(again), whole_one.detach()), 1e-7);
     again.pow(2).sum().backward();
     EXPECT_LT(difference(flat.local.grad(), flat.local.detach() * 2), 1e-6);
-    EXPECT_EQ(synced_gradient(again).sizes(), flat.local.sizes());
-    EXPECT_FALSE(flatten_dtensor(whole_one).form);
+    EXPECT_EQ(tensor::synced_gradient(again).sizes(), flat.local.sizes());
+    EXPECT_FALSE(tensor::flatten_dtensor(whole_one).form);
   });
 }
 
-TEST(TensorParallel, PreparesCalls) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(ParallelTensorParallel, PreparesCalls) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     Gpt gpt;
-    ParallelPlan plan = gpt_plan(false);
-    plan.push_back({"blocks.0", PrepareModuleInput{{Shard(1)}}});
-    plan.push_back({"blocks.1", PrepareModuleInputOutput{{{Replicate()}}, {Shard(1), true}}});
-    parallelize_module(*gpt, mesh, plan);
-    const at::Tensor x = call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2));
-    EXPECT_EQ(placements_of(x), Placements{Shard(1)});
-    const at::Tensor y = call(gpt->blocks->ptr<BlockImpl>(1), x);
-    EXPECT_FALSE(is_dtensor(y));
+    parallel::ParallelPlan plan = gpt_plan(false);
+    plan.push_back({"blocks.0", parallel::PrepareModuleInput{{tensor::Shard(1)}}});
+    plan.push_back(
+        {"blocks.1", parallel::PrepareModuleInputOutput{{{value::Replicate()}}, {tensor::Shard(1), true}}});
+    parallel::parallelize_module(*gpt, mesh, plan);
+    const at::Tensor x = runtime::call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2));
+    EXPECT_EQ(tensor::placements_of(x), tensor::Placements{tensor::Shard(1)});
+    const at::Tensor y = runtime::call(gpt->blocks->ptr<BlockImpl>(1), x);
+    EXPECT_FALSE(tensor::is_dtensor(y));
     EXPECT_EQ(y.size(1), kLength / 2);
   });
 }
@@ -298,110 +302,123 @@ struct ListImpl : torch::nn::Module {
 };
 TORCH_MODULE(List);
 
-TEST(TensorParallel, PreparesPlainResultsAndTuples) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(ParallelTensorParallel, PreparesPlainResultsAndTuples) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor a = numbers({4, 6}, 1), b = numbers({4, 6}, 2);
     Echo echo;
-    parallelize_module(*echo, mesh, {{"", PrepareModuleOutput{{Shard(0), Shard(1)}}}});
-    const auto [x, y] = call(echo, a, b);
-    ASSERT_TRUE(is_dtensor(x) && is_dtensor(y));
-    EXPECT_EQ(placements_of(x), Placements{Shard(0)});
-    EXPECT_EQ(placements_of(y), Placements{Shard(1)});
-    EXPECT_EQ(difference(full_tensor(y), b), 0);
+    parallel::parallelize_module(*echo, mesh,
+                                 {{"", parallel::PrepareModuleOutput{{tensor::Shard(0), tensor::Shard(1)}}}});
+    const auto [x, y] = runtime::call(echo, a, b);
+    ASSERT_TRUE(tensor::is_dtensor(x) && tensor::is_dtensor(y));
+    EXPECT_EQ(tensor::placements_of(x), tensor::Placements{tensor::Shard(0)});
+    EXPECT_EQ(tensor::placements_of(y), tensor::Placements{tensor::Shard(1)});
+    EXPECT_EQ(difference(tensor::full_tensor(y), b), 0);
 
     // What is plain is read as `given`: here as this rank's contribution to a sum.
     Echo sums;
-    parallelize_module(*sums, mesh, {{"", PrepareModuleOutput{Replicate(), true, Partial()}}});
-    const auto [u, v] = call(sums, a, b);
-    EXPECT_FALSE(is_dtensor(u));
+    parallel::parallelize_module(
+        *sums, mesh, {{"", parallel::PrepareModuleOutput{value::Replicate(), true, tensor::Partial()}}});
+    const auto [u, v] = runtime::call(sums, a, b);
+    EXPECT_FALSE(tensor::is_dtensor(u));
     EXPECT_LT(difference(u, a * 2), 1e-6);
     EXPECT_LT(difference(v, b * 2), 1e-6);
 
     List list;
-    parallelize_module(*list, mesh, {{"", PrepareModuleOutput{Shard(0)}}});
-    const std::vector<at::Tensor> both = call(list, a);
-    ASSERT_TRUE(is_dtensor(both[0]) && is_dtensor(both[1]));
-    EXPECT_LT(difference(full_tensor(both[1]), a * 2), 1e-6);
+    parallel::parallelize_module(*list, mesh, {{"", parallel::PrepareModuleOutput{tensor::Shard(0)}}});
+    const std::vector<at::Tensor> both = runtime::call(list, a);
+    ASSERT_TRUE(tensor::is_dtensor(both[0]) && tensor::is_dtensor(both[1]));
+    EXPECT_LT(difference(tensor::full_tensor(both[1]), a * 2), 1e-6);
   });
 }
 
-TEST(TensorParallel, RefusesListsOfTheWrongLength) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(ParallelTensorParallel, RefusesListsOfTheWrongLength) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor a = numbers({4, 6}, 1);
-    const std::vector<ParallelStyle> wrong{
-        PrepareModuleInput{{Shard(0)}}, PrepareModuleInput{{Shard(0), Shard(0), Shard(0)}},
-        PrepareModuleInput{{Shard(0), Shard(0)}, {Replicate()}}, PrepareModuleOutput{{Shard(0)}},
-        PrepareModuleOutput{{Shard(0), Shard(0), Shard(0)}}};
-    for (const ParallelStyle& style : wrong) {
+    const std::vector<parallel::ParallelStyle> wrong{
+        parallel::PrepareModuleInput{{tensor::Shard(0)}},
+        parallel::PrepareModuleInput{{tensor::Shard(0), tensor::Shard(0), tensor::Shard(0)}},
+        parallel::PrepareModuleInput{{tensor::Shard(0), tensor::Shard(0)}, {value::Replicate()}},
+        parallel::PrepareModuleOutput{{tensor::Shard(0)}},
+        parallel::PrepareModuleOutput{{tensor::Shard(0), tensor::Shard(0), tensor::Shard(0)}}};
+    for (const parallel::ParallelStyle& style : wrong) {
       Echo echo;
-      parallelize_module(*echo, mesh, {{"", style}});
-      EXPECT_THROW(call(echo, a, a), UsageError);
+      parallel::parallelize_module(*echo, mesh, {{"", style}});
+      EXPECT_THROW(runtime::call(echo, a, a), UsageError);
     }
     Echo fits;
-    parallelize_module(*fits, mesh, {{"", PrepareModuleInput{{Shard(0), std::nullopt}}}});
-    const auto [x, y] = call(fits, a, a);
-    EXPECT_TRUE(is_dtensor(x) && !is_dtensor(y));
+    parallel::parallelize_module(*fits, mesh,
+                                 {{"", parallel::PrepareModuleInput{{tensor::Shard(0), std::nullopt}}}});
+    const auto [x, y] = runtime::call(fits, a, a);
+    EXPECT_TRUE(tensor::is_dtensor(x) && !tensor::is_dtensor(y));
   });
 }
 
 //! Takes a distributed parameter, but not the one called `second`.
-struct FussyImpl : torch::nn::Module, ExchangeableParameters {
+struct FussyImpl : torch::nn::Module, parallel::ExchangeableParameters {
   FussyImpl()
       : first(register_parameter("first", at::ones({4}))),
         second(register_parameter("second", at::ones({4}))) {}
   void exchange_parameter(const std::string& name, const at::Tensor& distributed) override {
-    if (name == "second" && is_dtensor(distributed)) throw std::runtime_error("not this one");
+    if (name == "second" && tensor::is_dtensor(distributed)) throw std::runtime_error("not this one");
     (name == "first" ? first : second) = distributed;
   }
   at::Tensor first, second;
 };
 TORCH_MODULE(Fussy);
 
-TEST(TensorParallel, APlanThatFailsChangesNothing) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(ParallelTensorParallel, APlanThatFailsChangesNothing) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto unchanged = [](const torch::nn::Module& module) {
       for (const auto& item : module.named_parameters()) {
-        EXPECT_FALSE(is_dtensor(item.value())) << item.key();
+        EXPECT_FALSE(tensor::is_dtensor(item.value())) << item.key();
       }
     };
     Gpt gpt;
     // A later path that fits no module, a style that does not fit, and a module that is named twice.
-    for (const ParallelPlan& plan :
-         {ParallelPlan{{"blocks.0", PrepareModuleOutput{Shard(1)}},
-                       {"blocks.*.up", ColwiseParallel()},
-                       {"blocks.9", ColwiseParallel()}},
-          ParallelPlan{{"blocks.*.up", ColwiseParallel()}, {"norm", RowwiseParallel()}},
-          ParallelPlan{{"blocks.*.up", ColwiseParallel()}, {"blocks.0.up", RowwiseParallel()}}}) {
-      EXPECT_THROW(parallelize_module(*gpt, mesh, plan), UsageError);
+    for (const parallel::ParallelPlan& plan :
+         {parallel::ParallelPlan{{"blocks.0", parallel::PrepareModuleOutput{tensor::Shard(1)}},
+                                 {"blocks.*.up", parallel::ColwiseParallel()},
+                                 {"blocks.9", parallel::ColwiseParallel()}},
+          parallel::ParallelPlan{{"blocks.*.up", parallel::ColwiseParallel()},
+                                 {"norm", parallel::RowwiseParallel()}},
+          parallel::ParallelPlan{{"blocks.*.up", parallel::ColwiseParallel()},
+                                 {"blocks.0.up", parallel::RowwiseParallel()}}}) {
+      EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, plan), UsageError);
       unchanged(*gpt);
-      EXPECT_FALSE(is_dtensor(gpt->blocks->ptr<BlockImpl>(0)->up->weight));
-      EXPECT_FALSE(is_dtensor(call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2))));
+      EXPECT_FALSE(tensor::is_dtensor(gpt->blocks->ptr<BlockImpl>(0)->up->weight));
+      EXPECT_FALSE(tensor::is_dtensor(
+          runtime::call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2))));
     }
     Fussy fussy;
-    EXPECT_THROW(parallelize_module(
-                     *fussy, mesh, {{"", DistributeParameters{{{"first", Shard(0)}, {"second", Shard(0)}}}}}),
-                 std::runtime_error);
+    EXPECT_THROW(
+        parallel::parallelize_module(*fussy, mesh,
+                                     {{"", parallel::DistributeParameters{{{"first", tensor::Shard(0)},
+                                                                           {"second", tensor::Shard(0)}}}}}),
+        std::runtime_error);
     unchanged(*fussy);
-    EXPECT_FALSE(is_dtensor(fussy->first) || is_dtensor(fussy->second));
+    EXPECT_FALSE(tensor::is_dtensor(fussy->first) || tensor::is_dtensor(fussy->second));
   });
 }
 
-TEST(TensorParallel, RefusesPlansThatDoNotFit) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(ParallelTensorParallel, RefusesPlansThatDoNotFit) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     Gpt gpt;
-    EXPECT_THROW(parallelize_module(*gpt, mesh, {{"blocks.0.uq", ColwiseParallel()}}), UsageError);
-    EXPECT_THROW(parallelize_module(*gpt, mesh, {{"norm", ColwiseParallel()}}), UsageError);
-    EXPECT_THROW(parallelize_module(*gpt, mesh, {{"", DistributeParameters{{{"place", Shard(0)}}}}}),
+    EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, {{"blocks.0.uq", parallel::ColwiseParallel()}}),
+                 UsageError);
+    EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, {{"norm", parallel::ColwiseParallel()}}),
+                 UsageError);
+    EXPECT_THROW(parallel::parallelize_module(
+                     *gpt, mesh, {{"", parallel::DistributeParameters{{{"place", tensor::Shard(0)}}}}}),
                  UsageError);
   });
 }
 
-TEST(ModulePaths, FitPartByPart) {
-  EXPECT_TRUE(path_fits("blocks.*.up", "blocks.12.up"));
-  EXPECT_TRUE(path_fits("*.n?rm*", "blocks.norm1"));
-  EXPECT_FALSE(path_fits("blocks.*", "blocks.1.up"));
-  EXPECT_FALSE(path_fits("blocks.?", "blocks.12"));
-  EXPECT_FALSE(path_fits("up", "blocks.0.up"));
+TEST(ParallelModulePaths, FitPartByPart) {
+  EXPECT_TRUE(parallel::path_fits("blocks.*.up", "blocks.12.up"));
+  EXPECT_TRUE(parallel::path_fits("*.n?rm*", "blocks.norm1"));
+  EXPECT_FALSE(parallel::path_fits("blocks.*", "blocks.1.up"));
+  EXPECT_FALSE(parallel::path_fits("blocks.?", "blocks.12"));
+  EXPECT_FALSE(parallel::path_fits("up", "blocks.0.up"));
 }
 
 }  // namespace

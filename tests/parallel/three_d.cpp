@@ -5,7 +5,7 @@
 #include "tensor/ranks.h"
 
 #include <penstock/base/error.h>
-#include <penstock/schedule/placement.h>
+#include <penstock/schedule/stage_placement.h>
 #include <penstock/tensor/dtensor.h>
 
 #include <ATen/Parallel.h>
@@ -41,27 +41,29 @@ models::Gpt make_part(Kind kind, const models::GptPart& part) {
   return gpt;
 }
 
-ParallelPlan plan_for(const models::GptImpl& part) {
-  ParallelPlan plan{
-      {"blocks.*.attention.query", ColwiseParallel()}, {"blocks.*.attention.key", ColwiseParallel()},
-      {"blocks.*.attention.value", ColwiseParallel()}, {"blocks.*.attention.out", RowwiseParallel()},
-      {"blocks.*.mlp.up", ColwiseParallel()},          {"blocks.*.mlp.down", RowwiseParallel()}};
-  if (!part.token.is_empty()) plan.emplace_back("token", RowwiseParallel());
-  if (!part.head.is_empty()) plan.emplace_back("head", ColwiseParallel());
+parallel::ParallelPlan plan_for(const models::GptImpl& part) {
+  parallel::ParallelPlan plan{{"blocks.*.attention.query", parallel::ColwiseParallel()},
+                              {"blocks.*.attention.key", parallel::ColwiseParallel()},
+                              {"blocks.*.attention.value", parallel::ColwiseParallel()},
+                              {"blocks.*.attention.out", parallel::RowwiseParallel()},
+                              {"blocks.*.mlp.up", parallel::ColwiseParallel()},
+                              {"blocks.*.mlp.down", parallel::RowwiseParallel()}};
+  if (!part.token.is_empty()) plan.emplace_back("token", parallel::RowwiseParallel());
+  if (!part.head.is_empty()) plan.emplace_back("head", parallel::ColwiseParallel());
   return plan;
 }
 
 at::Tensor handed_over(const at::Tensor& tensor, Activation activation) {
-  if (!is_dtensor(tensor)) return tensor;
+  if (!tensor::is_dtensor(tensor)) return tensor;
   switch (activation) {
     case Activation::Whole:
-      return full_tensor(tensor);
+      return tensor::full_tensor(tensor);
     case Activation::AsItIs:
       return tensor;
     case Activation::CutRows:
-      return redistribute(tensor, {Shard(0)});
+      return tensor::redistribute(tensor, {tensor::Shard(0)});
     case Activation::CutTime:
-      return redistribute(tensor, {Shard(1)});
+      return tensor::redistribute(tensor, {tensor::Shard(1)});
   }
   return tensor;
 }
@@ -134,12 +136,12 @@ Tensors microbatch_gradients(Kind kind, const Batch& rows, bool backwards) {
 }
 
 std::string Row::text() const {
-  return std::string(schedule_name(schedule)) + " x" + std::to_string(stages_per_rank);
+  return std::string(to_string(schedule)) + " x" + std::to_string(stages_per_rank);
 }
 
 std::vector<Row> schedules(int ranks) {
   std::vector<Row> all;
-  for (const ScheduleInfo& info : schedule_infos()) {
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     for (const int per_rank : {1, 2}) {
       if (!info.has_backward) continue;
       try {
@@ -153,50 +155,51 @@ std::vector<Row> schedules(int ranks) {
   return all;
 }
 
-ThreeD::ThreeD(const World& world, Axes axes, ScheduleKind schedule, int stages_per_rank, Kind kind,
-               Data data, Activation activation, const StageOptions& stage_options)
+ThreeD::ThreeD(const comm::World& world, Axes axes, schedule::ScheduleKind schedule, int stages_per_rank,
+               Kind kind, Data data, Activation activation, const runtime::StageOptions& stage_options)
     : mesh(world.group(), {axes.pp, axes.replicas, axes.dp, axes.tp}, {"pp", "replicas", "dp", "tp"}) {
   const int count = axes.pp * stages_per_rank;
   const std::int64_t layers = gpt_options(kind).layers;
-  const Placement placement = Placement::make(axes.pp, count, info_of(schedule).placement);
+  const schedule::Placement placement =
+      schedule::Placement::make(axes.pp, count, info_of(schedule).placement);
   if (kind == Kind::Tied && count > 1)
     shared_ = {{{StageId(0), "token.weight"}, {StageId(count - 1), "token.weight"}}};
   if (data == Data::Sharded) {
-    ShardOptions sharding;
+    parallel::ShardOptions sharding;
     sharding.find_unused = true;
     sharding.unit_bytes = kUnitBytes;
     if (!shared_.empty()) sharding.alone = {"token.weight"};
     if (axes.replicas > 1) sharding.replicas = mesh.group("replicas");
-    sharded = std::make_shared<ShardedStages>(mesh.group("dp"), sharding);
+    sharded = std::make_shared<parallel::ShardedStages>(mesh.group("dp"), sharding);
   }
   for (const StageId stage : placement.stages_of(Rank(mesh.group("pp").rank()))) {
     const int s = stage.value;
     models::Gpt part =
         make_part(kind, {s * layers / count, (s + 1) * layers / count, s == 0, s == count - 1});
-    if (axes.tp > 1) parallelize_module(*part, mesh["tp"], plan_for(*part));
+    if (axes.tp > 1) parallel::parallelize_module(*part, mesh["tp"], plan_for(*part));
     const bool last = s == count - 1;
-    const std::shared_ptr<StageModule> module =
-        make_stage_module(part.ptr(), [part, last, activation](const Args& args, const Kwargs&) mutable {
+    const std::shared_ptr<runtime::StageModule> module = runtime::make_stage_module(
+        part.ptr(), [part, last, activation](const value::Args& args, const value::Kwargs&) mutable {
           const at::Tensor result = part->forward(args[0].toTensor());
-          return StageResult(last ? result : handed_over(result, activation));
+          return runtime::StageResult(last ? result : handed_over(result, activation));
         });
     stages.emplace_back(sharded ? sharded->add(s, module) : module, s, count, at::kCPU, mesh.group("pp"),
                         stage_options);
     parts_.push_back(part);
   }
   if (data == Data::Replicated) {
-    ReplicateOptions small;
+    parallel::ReplicateOptions small;
     small.bucket_bytes = small.first_bucket_bytes = 300;
-    replicated = std::make_shared<ReplicatedStages>(stages, mesh.group("dp"), small);
+    replicated = std::make_shared<parallel::ReplicatedStages>(stages, mesh.group("dp"), small);
   }
 }
 
-PipelineOptions ThreeD::options() const {
-  PipelineOptions options;
-  options.loss = tensor_loss(loss_of_logits);
+runtime::PipelineOptions ThreeD::options() const {
+  runtime::PipelineOptions options;
+  options.loss = runtime::tensor_loss(loss_of_logits);
   options.shared = shared_;
-  options.data_parallel = sharded ? std::static_pointer_cast<DataParallel>(sharded)
-                                  : std::static_pointer_cast<DataParallel>(replicated);
+  options.data_parallel = sharded ? std::static_pointer_cast<runtime::DataParallel>(sharded)
+                                  : std::static_pointer_cast<runtime::DataParallel>(replicated);
   return options;
 }
 
@@ -211,8 +214,8 @@ Batch ThreeD::part_of(const Batch& batch) const {
 at::Tensor ThreeD::mean(const at::Tensor& loss) const {
   if (!loss.defined()) return loss;
   at::Tensor value = loss.clone();
-  mesh.group("dp").all_reduce(value, ReduceOp::Avg);
-  mesh.group("replicas").all_reduce(value, ReduceOp::Avg);
+  mesh.group("dp").all_reduce(value, comm::ReduceOp::Avg);
+  mesh.group("replicas").all_reduce(value, comm::ReduceOp::Avg);
   return value;
 }
 
@@ -232,8 +235,8 @@ void ThreeD::drop_gradients() const {
 Tensors ThreeD::gradients() const {
   Tensors all;
   if (sharded) {
-    for (const PipelineStage& stage : stages) {
-      for (const NamedTensor& item : sharded->sharded(stage.index()).gather_gradients())
+    for (const runtime::PipelineStage& stage : stages) {
+      for (const runtime::NamedTensor& item : sharded->sharded(stage.index()).gather_gradients())
         all[item.name] = item.tensor;
     }
     return all;
@@ -247,8 +250,8 @@ Tensors ThreeD::gradients() const {
 Tensors ThreeD::parameters() const {
   Tensors all;
   if (sharded) {
-    for (const PipelineStage& stage : stages) {
-      for (const NamedTensor& item : sharded->sharded(stage.index()).gather_parameters())
+    for (const runtime::PipelineStage& stage : stages) {
+      for (const runtime::NamedTensor& item : sharded->sharded(stage.index()).gather_parameters())
         all[item.name] = item.tensor;
     }
     return all;

@@ -47,7 +47,7 @@ Batch batch_of(int step);
 Tensors microbatch_gradients(Kind kind, const Batch& rows, bool backwards);
 
 struct Row {
-  ScheduleKind schedule;
+  schedule::ScheduleKind schedule;
   int stages_per_rank;
   std::string text() const;
 };
@@ -61,11 +61,12 @@ struct Axes {
 
 class ThreeD {
  public:
-  ThreeD(const World& world, Axes axes, ScheduleKind schedule, int stages_per_rank, Kind kind, Data data,
-         Activation activation = Activation::Whole, const StageOptions& stage_options = {});
+  ThreeD(const comm::World& world, Axes axes, schedule::ScheduleKind schedule, int stages_per_rank, Kind kind,
+         Data data, Activation activation = Activation::Whole,
+         const runtime::StageOptions& stage_options = {});
 
   //! Options for its stages; the loss is the mean.
-  PipelineOptions options() const;
+  runtime::PipelineOptions options() const;
   //! This rank's part of a step's batch.
   Batch part_of(const Batch& batch) const;
   //! The batch's loss, on every rank of the last stage; undefined elsewhere.
@@ -78,13 +79,13 @@ class ThreeD {
   Tensors gradients() const;
   Tensors parameters() const;
 
-  DeviceMesh mesh;  //!< pp, replicas, dp, tp
-  std::vector<PipelineStage> stages;
-  std::shared_ptr<ReplicatedStages> replicated;
-  std::shared_ptr<ShardedStages> sharded;
+  tensor::DeviceMesh mesh;  //!< pp, replicas, dp, tp
+  std::vector<runtime::PipelineStage> stages;
+  std::shared_ptr<parallel::ReplicatedStages> replicated;
+  std::shared_ptr<parallel::ShardedStages> sharded;
 
  private:
-  std::vector<SharedParameter> shared_;
+  std::vector<runtime::SharedParameter> shared_;
   std::vector<models::Gpt> parts_;
 };
 

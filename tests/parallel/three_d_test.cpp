@@ -26,15 +26,15 @@ const DenseTraining& dense_of(Kind kind) {
   return runs.at(kind);
 }
 
-void train_and_compare(const World& world, Axes axes, Row row, Kind kind, Data data, Activation activation,
-                       const DenseTraining& dense, ShapeMode shapes = ShapeMode::Inferred,
-                       bool recompute = false) {
-  StageOptions stage_options;
+void train_and_compare(const comm::World& world, Axes axes, Row row, Kind kind, Data data,
+                       Activation activation, const DenseTraining& dense,
+                       runtime::ShapeMode shapes = runtime::ShapeMode::Inferred, bool recompute = false) {
+  runtime::StageOptions stage_options;
   stage_options.recompute = recompute;
   const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data, activation, stage_options);
-  PipelineOptions options = rank.options();
+  runtime::PipelineOptions options = rank.options();
   options.shapes = shapes;
-  PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
+  runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
   torch::optim::AdamW optimizer = adamw(rank.trained());
   for (int step = 0; step < kTrainSteps; ++step) {
     optimizer.zero_grad();
@@ -49,22 +49,22 @@ void train_and_compare(const World& world, Axes axes, Row row, Kind kind, Data d
 }
 
 void compare(Axes axes, Row row, Kind kind, Data data, Activation activation,
-             ShapeMode shapes = ShapeMode::Inferred, bool recompute = false) {
+             runtime::ShapeMode shapes = runtime::ShapeMode::Inferred, bool recompute = false) {
   at::set_num_threads(1);
   SCOPED_TRACE(row.text() + ", " + text(kind) + ", data parallel: " + text(data) +
                ", activations: " + text(activation));
   const DenseTraining& dense = dense_of(kind);
-  EXPECT_NO_THROW(run_thread_ranks(axes.ranks(), [&](World& world) {
+  EXPECT_NO_THROW(comm::run_thread_ranks(axes.ranks(), [&](comm::World& world) {
     train_and_compare(world, axes, row, kind, data, activation, dense, shapes, recompute);
   }));
 }
 
-class EverySchedule : public ::testing::TestWithParam<Data> {};
-INSTANTIATE_TEST_SUITE_P(Modes, EverySchedule, ::testing::Values(Data::Replicated, Data::Sharded),
+class ParallelThreeDimensions : public ::testing::TestWithParam<Data> {};
+INSTANTIATE_TEST_SUITE_P(Modes, ParallelThreeDimensions, ::testing::Values(Data::Replicated, Data::Sharded),
                          [](const auto& mode) { return text(mode.param); });
 
 // The kinds and activations take turns over the schedules; each schedule meets each in one of the modes.
-TEST_P(EverySchedule, TrainsIn3DAsOneProcess) {
+TEST_P(ParallelThreeDimensions, TrainsIn3DAsOneProcess) {
   const std::vector<Kind> kinds{Kind::Plain, Kind::Tied, Kind::Frozen};
   const std::vector<Activation> activations{Activation::Whole, Activation::AsItIs, Activation::CutTime};
   const std::vector<Row> rows = schedules(2);
@@ -76,7 +76,7 @@ TEST_P(EverySchedule, TrainsIn3DAsOneProcess) {
   }
 }
 
-TEST(PipelineTimesTensor, TrainsAsOneProcessInEverySchedule) {
+TEST(ParallelPipelineTimesTensor, TrainsAsOneProcessInEverySchedule) {
   const std::vector<Kind> kinds{Kind::Tied, Kind::Frozen, Kind::Plain};
   const std::vector<Activation> activations{Activation::AsItIs, Activation::CutTime, Activation::Whole};
   std::size_t turn = 0;
@@ -86,64 +86,68 @@ TEST(PipelineTimesTensor, TrainsAsOneProcessInEverySchedule) {
   }
 }
 
-TEST(PipelineTimesHybrid, TrainsAsOneProcess) {
+TEST(ParallelPipelineTimesHybrid, TrainsAsOneProcess) {
   for (const Row& row : schedules(2))
     compare({.pp = 2, .replicas = 2, .dp = 2}, row, Kind::Tied, Data::Sharded, Activation::Whole);
 }
 
 // Placements, mesh and global shape of what stages hand over travel with it.
-TEST(DistributedActivations, EqualWholeOnesInEveryShapeMode) {
+TEST(ParallelDistributedActivations, EqualWholeOnesInEveryShapeMode) {
   for (const Activation activation : {Activation::AsItIs, Activation::CutRows, Activation::CutTime}) {
-    for (const ShapeMode shapes : {ShapeMode::Inferred, ShapeMode::Static, ShapeMode::Dynamic}) {
-      for (const Row& row : {Row{ScheduleKind::OneFOneB, 1}, Row{ScheduleKind::ZBVZeroBubble, 2}})
+    for (const runtime::ShapeMode shapes :
+         {runtime::ShapeMode::Inferred, runtime::ShapeMode::Static, runtime::ShapeMode::Dynamic}) {
+      for (const Row& row :
+           {Row{schedule::ScheduleKind::OneFOneB, 1}, Row{schedule::ScheduleKind::ZBVZeroBubble, 2}})
         compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, activation, shapes);
     }
   }
 }
 
-TEST(DistributedActivations, MayBeRecomputed) {
-  for (const Row& row : {Row{ScheduleKind::OneFOneB, 1}, Row{ScheduleKind::ZBVZeroBubble, 2}})
-    compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, Activation::CutTime, ShapeMode::Inferred, true);
+TEST(ParallelDistributedActivations, MayBeRecomputed) {
+  for (const Row& row :
+       {Row{schedule::ScheduleKind::OneFOneB, 1}, Row{schedule::ScheduleKind::ZBVZeroBubble, 2}})
+    compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, Activation::CutTime,
+            runtime::ShapeMode::Inferred, true);
 }
 
 const RankFunction gloo_ranks("three_d", [] {
   at::set_num_threads(1);
-  const World world = init();
-  train_and_compare(world, {.pp = 2, .dp = 2, .tp = 2}, {ScheduleKind::ZB1P, 1}, Kind::Tied, Data::Sharded,
-                    Activation::CutTime, train_dense(Kind::Tied));
+  const comm::World world = comm::init();
+  train_and_compare(world, {.pp = 2, .dp = 2, .tp = 2}, {schedule::ScheduleKind::ZB1P, 1}, Kind::Tied,
+                    Data::Sharded, Activation::CutTime, train_dense(Kind::Tied));
   return 0;
 });
 
-TEST(ThreeDimensions, TrainAsOneProcessOverGlooProcesses) {
+TEST(ParallelThreeDimensions, TrainAsOneProcessOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("three_d", 8);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
 // What a stage hands over is a part of the shapes: it may not change where these may not.
-TEST(DistributedActivations, MayChangePlacesOnlyWhereShapesMayChange) {
-  for (const ShapeMode shapes : {ShapeMode::Inferred, ShapeMode::Dynamic}) {
+TEST(ParallelDistributedActivations, MayChangePlacesOnlyWhereShapesMayChange) {
+  for (const runtime::ShapeMode shapes : {runtime::ShapeMode::Inferred, runtime::ShapeMode::Dynamic}) {
     std::vector<std::string> causes;
     std::mutex mutex;
-    run_thread_ranks(4, [&](World& world) {
-      const DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
+    comm::run_thread_ranks(4, [&](comm::World& world) {
+      const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
       const int stage = mesh.group("pp").rank();
       int calls = 0;
-      const auto forward = [&](const Args& args, const Kwargs&) {
+      const auto forward = [&](const value::Args& args, const value::Kwargs&) {
         const at::Tensor& x = args[0].toTensor();
-        if (stage == 1) return StageResult(full_tensor(x));
-        return StageResult(distribute_tensor(x, mesh["tp"], {Shard(++calls % 2)}));
+        if (stage == 1) return runtime::StageResult(tensor::full_tensor(x));
+        return runtime::StageResult(distribute_tensor(x, mesh["tp"], {tensor::Shard(++calls % 2)}));
       };
-      StageOptions stage_options;
+      runtime::StageOptions stage_options;
       stage_options.mesh = mesh["tp"];
-      const PipelineStage here(make_stage_module(nullptr, forward), stage, 2, at::kCPU, mesh.group("pp"),
-                               stage_options);
-      PipelineOptions options;
-      options.loss = tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); });
+      const runtime::PipelineStage here(runtime::make_stage_module(nullptr, forward), stage, 2, at::kCPU,
+                                        mesh.group("pp"), stage_options);
+      runtime::PipelineOptions options;
+      options.loss = runtime::tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); });
       options.shapes = shapes;
-      PipelineSchedule pipeline({here}, "GPipe", 2, options);
+      runtime::PipelineSchedule pipeline({here}, "GPipe", 2, options);
       const at::Tensor x = at::arange(16, at::kFloat).view({4, 4});
       try {
-        const StepResult result = pipeline.eval({x}, x);
+        const runtime::StepResult result = pipeline.eval({x}, x);
         if (stage == 1) CHECK_TENSORS(result.outputs.toTensor(), x);
         world.group().barrier();
       } catch (const std::exception& error) {
@@ -151,58 +155,61 @@ TEST(DistributedActivations, MayChangePlacesOnlyWhereShapesMayChange) {
         causes.emplace_back(error.what());
       }
     });
-    EXPECT_EQ(causes.empty(), shapes == ShapeMode::Dynamic);
+    EXPECT_EQ(causes.empty(), shapes == runtime::ShapeMode::Dynamic);
     for (const std::string& cause : causes)
-      EXPECT_NE(cause.find("with [Shard(0)]), before"), std::string::npos) << cause;
+      EXPECT_NE(cause.find("with [Shard(0)]), previously"), std::string::npos) << cause;
   }
 }
 
-TEST(DistributedActivations, ArriveOnTheStagesOwnMesh) {
-  run_thread_ranks(4, [](World& world) {
-    const DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
+TEST(ParallelDistributedActivations, ArriveOnTheStagesOwnMesh) {
+  comm::run_thread_ranks(4, [](comm::World& world) {
+    const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
     const int stage = mesh.group("pp").rank();
     // A second mesh over the same ranks, as a stage that knows nothing of the first one's has.
-    const DeviceMesh own(mesh.group("tp"), {2}, {"tp"});
+    const tensor::DeviceMesh own(mesh.group("tp"), {2}, {"tp"});
     const at::Tensor x = at::arange(12, at::kFloat).view({4, 3});
-    const auto first = [&](const Args& args, const Kwargs&) {
-      return StageResult(distribute_tensor(args[0].toTensor(), mesh["tp"], {Shard(1)}));
+    const auto first = [&](const value::Args& args, const value::Kwargs&) {
+      return runtime::StageResult(distribute_tensor(args[0].toTensor(), mesh["tp"], {tensor::Shard(1)}));
     };
-    const auto second = [&](const Args& args, const Kwargs&) {
+    const auto second = [&](const value::Args& args, const value::Kwargs&) {
       const at::Tensor& got = args[0].toTensor();
-      CHECK_THAT(is_dtensor(got) && mesh_of(got).state() == own.state());
-      CHECK_THAT(placements_of(got) == Placements{Shard(1)} && got.sizes() == at::IntArrayRef({2, 3}));
-      return StageResult(got * 2);
+      CHECK_THAT(tensor::is_dtensor(got) && tensor::mesh_of(got).state() == own.state());
+      CHECK_THAT(tensor::placements_of(got) == tensor::Placements{tensor::Shard(1)} &&
+                 got.sizes() == at::IntArrayRef({2, 3}));
+      return runtime::StageResult(got * 2);
     };
-    StageOptions options;
+    runtime::StageOptions options;
     options.mesh = own;
-    const PipelineStage here(make_stage_module(nullptr, stage == 0 ? StageFunction(first) : second), stage, 2,
-                             at::kCPU, mesh.group("pp"), options);
-    PipelineSchedule pipeline(
+    const runtime::PipelineStage here(
+        runtime::make_stage_module(nullptr, stage == 0 ? runtime::StageFunction(first) : second), stage, 2,
+        at::kCPU, mesh.group("pp"), options);
+    runtime::PipelineSchedule pipeline(
         {here}, "GPipe", 2,
-        {.loss = tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); })});
-    const StepResult result = pipeline.eval({x}, x);
-    if (stage == 1) CHECK_TENSORS(full_tensor(result.outputs.toTensor()), x * 2);
+        {.loss = runtime::tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); })});
+    const runtime::StepResult result = pipeline.eval({x}, x);
+    if (stage == 1) CHECK_TENSORS(tensor::full_tensor(result.outputs.toTensor()), x * 2);
   });
 }
 
-TEST(DistributedActivations, NeedAMeshOfTheSameAxes) {
+TEST(ParallelDistributedActivations, NeedAMeshOfTheSameAxes) {
   for (const bool other : {false, true}) {
     std::set<std::string> causes;
     std::mutex mutex;
-    run_thread_ranks(4, [&](World& world) {
-      const DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
+    comm::run_thread_ranks(4, [&](comm::World& world) {
+      const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
       const int stage = mesh.group("pp").rank();
-      const auto forward = [&](const Args& args, const Kwargs&) {
-        return StageResult(stage == 0 ? distribute_tensor(args[0].toTensor(), mesh["tp"], {Shard(1)})
-                                      : args[0].toTensor() * 2);
+      const auto forward = [&](const value::Args& args, const value::Kwargs&) {
+        return runtime::StageResult(
+            stage == 0 ? distribute_tensor(args[0].toTensor(), mesh["tp"], {tensor::Shard(1)})
+                       : args[0].toTensor() * 2);
       };
-      StageOptions options;
-      if (other) options.mesh = DeviceMesh(mesh.group("tp"), {2}, {"other"});
-      const PipelineStage here(make_stage_module(nullptr, forward), stage, 2, at::kCPU, mesh.group("pp"),
-                               options);
-      PipelineSchedule pipeline(
+      runtime::StageOptions options;
+      if (other) options.mesh = tensor::DeviceMesh(mesh.group("tp"), {2}, {"other"});
+      const runtime::PipelineStage here(runtime::make_stage_module(nullptr, forward), stage, 2, at::kCPU,
+                                        mesh.group("pp"), options);
+      runtime::PipelineSchedule pipeline(
           {here}, "GPipe", 2,
-          {.loss = tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); })});
+          {.loss = runtime::tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); })});
       try {
         pipeline.eval({at::ones({4, 3})}, at::ones({4, 3}));
         world.group().barrier();
@@ -213,7 +220,7 @@ TEST(DistributedActivations, NeedAMeshOfTheSameAxes) {
     });
     ASSERT_FALSE(causes.empty());
     for (const std::string& cause : causes) {
-      EXPECT_NE(cause.find("no mesh of these axes"), std::string::npos) << cause;
+      EXPECT_NE(cause.find("no mesh with these axes"), std::string::npos) << cause;
       EXPECT_NE(cause.find("DeviceMesh(tp=2) with [Shard(1)]"), std::string::npos) << cause;
     }
   }
@@ -224,24 +231,24 @@ struct Seen {
   int count = 0;
   std::uint64_t first = 0;
 };
-Seen seen(const World& world, const std::string& op, const std::string& group, std::uint64_t from) {
+Seen seen(const comm::World& world, const std::string& op, const std::string& group, std::uint64_t from) {
   Seen result;
-  for (const FlightRecord& record : world.flight_recorder().records()) {
+  for (const comm::FlightRecord& record : world.flight_recorder().records()) {
     if (record.number <= from || op != record.op || (!group.empty() && record.group != group)) continue;
     if (result.count++ == 0) result.first = record.number;
   }
   return result;
 }
-std::uint64_t last_number(const World& world) {
+std::uint64_t last_number(const comm::World& world) {
   const auto records = world.flight_recorder().records();
   return records.empty() ? 0 : records.back().number;
 }
 
 // How many units a sharded stage has: each is closed by the parameter with which it has enough bytes.
-int units_of(const ShardedStages& sharded, const PipelineStage& stage) {
+int units_of(const parallel::ShardedStages& sharded, const runtime::PipelineStage& stage) {
   int units = 1;
   std::int64_t bytes = 0;
-  for (const ShardedParameter& item : sharded.sharded(stage.index()).shards()) {
+  for (const parallel::ShardedParameter& item : sharded.sharded(stage.index()).shards()) {
     if (bytes >= kUnitBytes) ++units, bytes = 0;
     std::int64_t own = 4;
     for (const std::int64_t size : item.shape) own *= size;
@@ -250,30 +257,33 @@ int units_of(const ShardedStages& sharded, const PipelineStage& stage) {
   return units;
 }
 
-TEST_P(EverySchedule, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
+TEST_P(ParallelThreeDimensions, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
   at::set_num_threads(1);
   for (const Row& row : schedules(2)) {
     SCOPED_TRACE(row.text());
-    EXPECT_NO_THROW(run_thread_ranks(8, [&](World& world) {
+    EXPECT_NO_THROW(comm::run_thread_ranks(8, [&](comm::World& world) {
       const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, row.schedule, row.stages_per_rank, Kind::Plain,
                         GetParam());
-      PipelineOptions options = rank.options();
+      runtime::PipelineOptions options = rank.options();
       const std::string group = rank.mesh.group("dp").name();
       std::map<int, int> weights;
       std::map<int, std::uint64_t> last;  // by stage: what had been begun before its last weight gradient
       std::uint64_t reduce = 0;           // the same before the first REDUCE_GRAD
-      const ActionFunction watch = [&](const Action& action, const std::function<void()>& usual) {
+      const runtime::ActionFunction watch = [&](const schedule::Action& action,
+                                                const std::function<void()>& usual) {
         if (++weights[action.stage().value] == kMicrobatches) last[action.stage().value] = last_number(world);
         usual();
       };
-      options.custom[ActionKind::Backward] = options.custom[ActionKind::BackwardWeight] = watch;
-      options.custom[ActionKind::ReduceGrad] = [&](const Action&, const std::function<void()>& usual) {
+      options.custom[schedule::ActionKind::Backward] = options.custom[schedule::ActionKind::BackwardWeight] =
+          watch;
+      options.custom[schedule::ActionKind::ReduceGrad] = [&](const schedule::Action&,
+                                                             const std::function<void()>& usual) {
         if (reduce == 0) reduce = last_number(world);
         usual();
       };
       const std::uint64_t start = last_number(world);
-      traffic() = {};
-      PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
+      tensor::traffic() = {};
+      runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
       const Batch own = rank.part_of(batch_of(0));
       pipeline.step({own.inputs}, own.targets);
       const std::uint64_t first_last = std::min_element(last.begin(), last.end(), [](auto& a, auto& b) {
@@ -283,12 +293,12 @@ TEST_P(EverySchedule, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
       int expected = 0;
       if (GetParam() == Data::Replicated) {
         reductions = seen(world, "all_reduce", group, start);
-        for (const PipelineStage& stage : rank.stages)
+        for (const runtime::PipelineStage& stage : rank.stages)
           expected += static_cast<int>(rank.replicated->replica(stage.index()).buckets().size());
       } else {
         reductions = seen(world, "reduce_scatter", "", start);
-        CHECK_SAME(traffic().reduce_scatters, 0);
-        for (const PipelineStage& stage : rank.stages) expected += units_of(*rank.sharded, stage);
+        CHECK_SAME(tensor::traffic().reduce_scatters, 0);
+        for (const runtime::PipelineStage& stage : rank.stages) expected += units_of(*rank.sharded, stage);
       }
       CHECK_SAME(reductions.count, expected);
       CHECK_THAT(expected > row.stages_per_rank);
@@ -298,7 +308,7 @@ TEST_P(EverySchedule, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
   }
 }
 
-TEST_P(EverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
+TEST_P(ParallelThreeDimensions, AccumulatesOverStepsAndClipsByTheWholeNorm) {
   at::set_num_threads(1);
   for (const Kind kind : {Kind::Plain, Kind::Tied}) {
     const DenseTraining& dense = dense_of(kind);
@@ -306,9 +316,11 @@ TEST_P(EverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
     for (const auto& [name, grad] : dense.gradients)
       squares += (2 * grad).to(at::kDouble).square().sum().item<double>();
     const double norm = std::sqrt(squares);
-    run_thread_ranks(8, [&](World& world) {
-      const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, ScheduleKind::ZBVZeroBubble, 2, kind, GetParam());
-      PipelineSchedule pipeline(rank.stages, ScheduleKind::ZBVZeroBubble, kMicrobatches, rank.options());
+    comm::run_thread_ranks(8, [&](comm::World& world) {
+      const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZBVZeroBubble, 2, kind,
+                        GetParam());
+      runtime::PipelineSchedule pipeline(rank.stages, schedule::ScheduleKind::ZBVZeroBubble, kMicrobatches,
+                                         rank.options());
       const Batch own = rank.part_of(batch_of(0));
       for (int repeat = 0; repeat < 2; ++repeat) pipeline.step({own.inputs}, own.targets);
       expect_equal("gradient of", rank.gradients(), dense.gradients, 2);
@@ -318,21 +330,22 @@ TEST_P(EverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
   }
 }
 
-TEST_P(EverySchedule, GoesOnAfterAStepThatThrew) {
+TEST_P(ParallelThreeDimensions, GoesOnAfterAStepThatThrew) {
   at::set_num_threads(1);
   const DenseTraining& dense = dense_of(Kind::Plain);
-  run_thread_ranks(8, [&](World& world) {
-    ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, ScheduleKind::ZB1P, 1, Kind::Plain, GetParam());
+  comm::run_thread_ranks(8, [&](comm::World& world) {
+    ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZB1P, 1, Kind::Plain, GetParam());
     const Batch own = rank.part_of(batch_of(0));
     bool thrown = false;
     try {
-      PipelineOptions options = rank.options();
+      runtime::PipelineOptions options = rank.options();
       int weights = 0;
-      options.custom[ActionKind::BackwardWeight] = [&](const Action&, const std::function<void()>& usual) {
+      options.custom[schedule::ActionKind::BackwardWeight] = [&](const schedule::Action&,
+                                                                 const std::function<void()>& usual) {
         if (++weights == 3 && world.rank().value == 5) throw std::runtime_error("broken on purpose");
         usual();
       };
-      PipelineSchedule(rank.stages, ScheduleKind::ZB1P, kMicrobatches, options)
+      runtime::PipelineSchedule(rank.stages, schedule::ScheduleKind::ZB1P, kMicrobatches, options)
           .step({own.inputs}, own.targets);
       world.group().barrier();  // whoever had done its part learns of it here
     } catch (const std::exception&) {
@@ -342,10 +355,11 @@ TEST_P(EverySchedule, GoesOnAfterAStepThatThrew) {
     world.rebuild();
     rank.mesh.recover(world.group());
     rank.drop_gradients();
-    std::vector<PipelineStage> stages;
-    for (const PipelineStage& stage : rank.stages) {
-      for (const NamedTensor& item : stage.module().parameters()) item.tensor.mutable_grad() = at::Tensor();
-      stages.emplace_back(std::shared_ptr<StageModule>(std::shared_ptr<void>(), &stage.module()),
+    std::vector<runtime::PipelineStage> stages;
+    for (const runtime::PipelineStage& stage : rank.stages) {
+      for (const runtime::NamedTensor& item : stage.module().parameters())
+        item.tensor.mutable_grad() = at::Tensor();
+      stages.emplace_back(std::shared_ptr<runtime::StageModule>(std::shared_ptr<void>(), &stage.module()),
                           stage.index().value, 2, at::kCPU, rank.mesh.group("pp"));
     }
     if (rank.sharded) {
@@ -353,7 +367,7 @@ TEST_P(EverySchedule, GoesOnAfterAStepThatThrew) {
     } else {
       rank.replicated->recover(rank.mesh.group("dp"));
     }
-    PipelineSchedule pipeline(stages, ScheduleKind::ZB1P, kMicrobatches, rank.options());
+    runtime::PipelineSchedule pipeline(stages, schedule::ScheduleKind::ZB1P, kMicrobatches, rank.options());
     pipeline.step({own.inputs}, own.targets);
     expect_equal("gradient of", rank.gradients(), dense.gradients);
   });

@@ -39,27 +39,28 @@ const char* text(Data data) {
 }
 
 // Vocabulary (13), hidden width (13) and time (5) are uneven over two ranks.
-ParallelPlan plan_of(bool sequence) {
-  ParallelPlan plan{{"token", RowwiseParallel()},
-                    {"head", DistributeParameters{{{"weight", Shard(0)}}}},
-                    {"blocks.*.out", RowwiseParallel()},
-                    {"blocks.*.up", ColwiseParallel()},
-                    {"blocks.*.down", RowwiseParallel()}};
-  if (sequence) plan.emplace_back("blocks.*.norm?", SequenceParallel());
+parallel::ParallelPlan plan_of(bool sequence) {
+  parallel::ParallelPlan plan{{"token", parallel::RowwiseParallel()},
+                              {"head", parallel::DistributeParameters{{{"weight", tensor::Shard(0)}}}},
+                              {"blocks.*.out", parallel::RowwiseParallel()},
+                              {"blocks.*.up", parallel::ColwiseParallel()},
+                              {"blocks.*.down", parallel::RowwiseParallel()}};
+  if (sequence) plan.emplace_back("blocks.*.norm?", parallel::SequenceParallel());
   return plan;
 }
 
 // One rank of data x tensor parallel: the model with both.
 struct TwoD {
-  TwoD(const World& world, Variant variant, Data data, bool sequence = false, ShardOptions options = {})
+  TwoD(const comm::World& world, Variant variant, Data data, bool sequence = false,
+       parallel::ShardOptions options = {})
       : mesh(world.group(),
              data == Data::Hybrid ? std::vector<std::int64_t>{2, 2, 2}
                                   : std::vector<std::int64_t>{world.size() / 2, 2},
              data == Data::Hybrid ? std::vector<std::string>{"replicas", "dp", "tp"}
                                   : std::vector<std::string>{"dp", "tp"}),
         model(variant) {
-    parallelize_module(*model, mesh["tp"], plan_of(sequence));
-    const Group& group = mesh.group("dp");
+    parallel::parallelize_module(*model, mesh["tp"], plan_of(sequence));
+    const comm::Group& group = mesh.group("dp");
     rank = group.rank();
     ranks = group.size();
     if (data == Data::Hybrid) {
@@ -68,7 +69,7 @@ struct TwoD {
       ranks *= options.replicas->size();
     }
     if (data == Data::Replicated) {
-      ReplicateOptions small;
+      parallel::ReplicateOptions small;
       small.bucket_bytes = small.first_bucket_bytes = 300;
       replica.emplace(replicate(model, group, small));
     } else {
@@ -83,55 +84,56 @@ struct TwoD {
   }
   at::Tensor loss(const Tokens& batch) const {
     const Tokens own = batch.part(rank, ranks);
-    return loss_of(call(model, own.inputs), own.targets);
+    return loss_of(runtime::call(model, own.inputs), own.targets);
   }
   //! The mean over the data-parallel ranks.
   at::Tensor mean(const at::Tensor& loss) const {
     at::Tensor value = whole(loss);
-    mesh.group("dp").all_reduce(value, ReduceOp::Avg);
-    if (mesh.ndim() == 3) mesh.group("replicas").all_reduce(value, ReduceOp::Avg);
+    mesh.group("dp").all_reduce(value, comm::ReduceOp::Avg);
+    if (mesh.ndim() == 3) mesh.group("replicas").all_reduce(value, comm::ReduceOp::Avg);
     return value;
   }
-  std::vector<NamedTensor> gradients() const {
+  std::vector<runtime::NamedTensor> gradients() const {
     if (sharded) return sharded->gather_gradients();
-    std::vector<NamedTensor> all = named();
-    for (NamedTensor& item : all) item.tensor = whole(item.tensor.grad());
+    std::vector<runtime::NamedTensor> all = named();
+    for (runtime::NamedTensor& item : all) item.tensor = whole(item.tensor.grad());
     return all;
   }
-  std::vector<NamedTensor> parameters() const {
+  std::vector<runtime::NamedTensor> parameters() const {
     if (sharded) return sharded->gather_parameters();
-    std::vector<NamedTensor> all = named();
-    for (NamedTensor& item : all) item.tensor = whole(item.tensor);
+    std::vector<runtime::NamedTensor> all = named();
+    for (runtime::NamedTensor& item : all) item.tensor = whole(item.tensor);
     return all;
   }
-  std::vector<NamedTensor> named() const {
-    std::vector<NamedTensor> all;
+  std::vector<runtime::NamedTensor> named() const {
+    std::vector<runtime::NamedTensor> all;
     for (const auto& item : model->named_parameters()) {
-      const auto same = [&](const NamedTensor& other) { return other.tensor.is_same(item.value()); };
+      const auto same = [&](const runtime::NamedTensor& other) { return other.tensor.is_same(item.value()); };
       if (std::none_of(all.begin(), all.end(), same)) all.push_back({item.key(), item.value()});
     }
     return all;
   }
 
-  DeviceMesh mesh;
+  tensor::DeviceMesh mesh;
   SmallGpt model;
   int rank = 0, ranks = 1;
-  std::optional<Replica> replica;
-  std::optional<Sharded> sharded;
+  std::optional<parallel::Replica> replica;
+  std::optional<parallel::Sharded> sharded;
 };
 
-void on_ranks(Data data, const std::function<void(World&)>& body) {
+void on_ranks(Data data, const std::function<void(comm::World&)>& body) {
   at::set_num_threads(1);
-  run_thread_ranks(data == Data::Hybrid ? 8 : 4, body);
+  comm::run_thread_ranks(data == Data::Hybrid ? 8 : 4, body);
 }
 
-class TwoDimensions : public ::testing::TestWithParam<Data> {};
-INSTANTIATE_TEST_SUITE_P(Modes, TwoDimensions,
+class ParallelTwoDimensions : public ::testing::TestWithParam<Data> {};
+INSTANTIATE_TEST_SUITE_P(Modes, ParallelTwoDimensions,
                          ::testing::Values(Data::Replicated, Data::Sharded, Data::Hybrid),
                          [](const auto& mode) { return text(mode.param); });
 
-void train_and_compare(const World& world, Variant variant, Data data, bool sequence, const DenseGpt& dense) {
-  ShardOptions options;
+void train_and_compare(const comm::World& world, Variant variant, Data data, bool sequence,
+                       const DenseGpt& dense) {
+  parallel::ShardOptions options;
   options.find_unused = true;
   options.prefetch = sequence ? 0 : 1;
   const TwoD rank(world, variant, data, sequence, options);
@@ -147,60 +149,63 @@ void train_and_compare(const World& world, Variant variant, Data data, bool sequ
   expect_near("parameter", rank.parameters(), dense.parameters);
 }
 
-TEST_P(TwoDimensions, TrainsAsOneProcess) {
+TEST_P(ParallelTwoDimensions, TrainsAsOneProcess) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     const DenseGpt dense = run_dense_gpt(variant);
     for (const bool sequence : {false, true}) {
       SCOPED_TRACE(std::string(text(variant)) + (sequence ? ", sequence parallel" : ""));
-      EXPECT_NO_THROW(on_ranks(
-          GetParam(), [&](World& world) { train_and_compare(world, variant, GetParam(), sequence, dense); }));
+      EXPECT_NO_THROW(on_ranks(GetParam(), [&](comm::World& world) {
+        train_and_compare(world, variant, GetParam(), sequence, dense);
+      }));
     }
   }
 }
 
-TEST(TwoDimensions, TrainAsOneProcessOver4x2Ranks) {
+TEST(ParallelTwoDimensions, TrainAsOneProcessOver4x2Ranks) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   for (const Data data : {Data::Replicated, Data::Sharded}) {
     SCOPED_TRACE(text(data));
-    EXPECT_NO_THROW(run_thread_ranks(
-        8, [&](World& world) { train_and_compare(world, Variant::Tied, data, true, dense); }));
+    EXPECT_NO_THROW(comm::run_thread_ranks(
+        8, [&](comm::World& world) { train_and_compare(world, Variant::Tied, data, true, dense); }));
   }
 }
 
 // Gradients keep the places of their parameters, in the buckets' memory.
-TEST_P(TwoDimensions, ParametersAndGradientsKeepTheirPlaces) {
-  on_ranks(GetParam(), [&](World& world) {
+TEST_P(ParallelTwoDimensions, ParametersAndGradientsKeepTheirPlaces) {
+  on_ranks(GetParam(), [&](comm::World& world) {
     const TwoD rank(world, Variant::Plain, GetParam());
     rank.loss(tokens_of(kGptRows, 0)).backward();
     if (rank.sharded) {
       rank.sharded->unshard();
-      for (const ShardedParameter& item : rank.sharded->shards()) {
+      for (const parallel::ShardedParameter& item : rank.sharded->shards()) {
         const bool cut = item.form && !item.form->placements[0].is_replicate();
-        CHECK_SAME(cut, !spread_over(item.form ? item.form->mesh : rank.mesh["tp"],
-                                     item.form ? item.form->placements : Placements(1))
+        CHECK_SAME(cut, !sharding_groups(item.form ? item.form->mesh : rank.mesh["tp"],
+                                         item.form ? item.form->placements : tensor::Placements(1))
                              .empty());
       }
     }
     const at::Tensor weight = rank.model->token->weight;
-    CHECK_THAT(is_dtensor(weight) && placements_of(weight) == Placements{Shard(0)});
+    CHECK_THAT(tensor::is_dtensor(weight) &&
+               tensor::placements_of(weight) == tensor::Placements{tensor::Shard(0)});
     CHECK_THAT(weight.sizes() == at::IntArrayRef({kVocabulary, kGptWidth}));
     if (rank.sharded) return;
-    CHECK_THAT(is_dtensor(weight.grad()) && placements_of(weight.grad()) == placements_of(weight));
-    const at::Tensor before = local_of(weight.grad());
+    CHECK_THAT(tensor::is_dtensor(weight.grad()) &&
+               tensor::placements_of(weight.grad()) == tensor::placements_of(weight));
+    const at::Tensor before = tensor::local_of(weight.grad());
     rank.loss(tokens_of(kGptRows, 1)).backward();  // adds in place
-    CHECK_THAT(local_of(weight.grad()).is_alias_of(before));
+    CHECK_THAT(tensor::local_of(weight.grad()).is_alias_of(before));
   });
 }
 
-TEST_P(TwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
+TEST_P(ParallelTwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   double squares = 0, largest = 0;
-  for (const NamedTensor& item : dense.gradients) {
+  for (const runtime::NamedTensor& item : dense.gradients) {
     squares += (2 * item.tensor).to(at::kDouble).square().sum().item<double>();
     largest = std::max(largest, (2 * item.tensor).abs().max().item<double>());
   }
   const double norm = std::sqrt(squares);
-  on_ranks(GetParam(), [&](World& world) {
+  on_ranks(GetParam(), [&](comm::World& world) {
     const TwoD rank(world, Variant::Tied, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
     if (rank.replica) {
@@ -213,24 +218,24 @@ TEST_P(TwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
     rank.loss(batch).backward();
     const auto clip = [&](double max, double order) {
       return rank.sharded ? rank.sharded->clip_grad_norm(max, order)
-                          : clip_grad_norm(rank.trained(), max, order);
+                          : tensor::clip_grad_norm(rank.trained(), max, order);
     };
     const double infinity = std::numeric_limits<double>::infinity();
     CHECK_THAT(std::abs(clip(1e9, infinity) - largest) < 1e-5);
     CHECK_THAT(std::abs(clip(0.1, 2) - norm) < 1e-5 * norm);
-    std::vector<NamedTensor> expected = dense.gradients;
-    for (NamedTensor& item : expected) item.tensor = item.tensor * (2 * 0.1 / norm);
+    std::vector<runtime::NamedTensor> expected = dense.gradients;
+    for (runtime::NamedTensor& item : expected) item.tensor = item.tensor * (2 * 0.1 / norm);
     expect_near("gradient of", rank.gradients(), expected);
   });
 }
 
-TEST_P(TwoDimensions, CommunicatesEachBucketOrUnitOnce) {
-  on_ranks(GetParam(), [&](World& world) {
+TEST_P(ParallelTwoDimensions, CommunicatesEachBucketOrUnitOnce) {
+  on_ranks(GetParam(), [&](comm::World& world) {
     const TwoD rank(world, Variant::Plain, GetParam());
     const Traffic all(world);
-    traffic() = {};
+    tensor::traffic() = {};
     rank.loss(tokens_of(kGptRows, 0)).backward();
-    const auto own = traffic();  // of tensor parallelism
+    const auto own = tensor::traffic();  // of tensor parallelism
     const int reduces = all.of("all_reduce").count - static_cast<int>(own.all_reduces);
     const int scatters = all.of("reduce_scatter").count - static_cast<int>(own.reduce_scatters);
     if (rank.replica) {
@@ -243,9 +248,9 @@ TEST_P(TwoDimensions, CommunicatesEachBucketOrUnitOnce) {
   });
 }
 
-TEST_P(TwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
+TEST_P(ParallelTwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
-  on_ranks(GetParam(), [&](World& world) {
+  on_ranks(GetParam(), [&](comm::World& world) {
     const TwoD rank(world, Variant::Plain, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
     // The last gradient of the backward: all others are on their way.
@@ -262,7 +267,7 @@ TEST_P(TwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
     }
     *breaks = false;
     CHECK_THAT(thrown);
-    for (const NamedTensor& item : rank.named()) item.tensor.mutable_grad() = at::Tensor();
+    for (const runtime::NamedTensor& item : rank.named()) item.tensor.mutable_grad() = at::Tensor();
     if (rank.sharded) {
       for (const at::Tensor& shard : rank.trained()) shard.mutable_grad() = at::Tensor();
     }
@@ -273,58 +278,59 @@ TEST_P(TwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
 
 // A style that prepares calls and sharding, on the same module.
 // A model that no rank could hold: made without memory, cut, sharded, then filled as a checkpoint would.
-TEST(TwoDimensions, ParametersWithoutMemoryAreCutShardedAndFilled) {
+TEST(ParallelTwoDimensions, ParametersWithoutMemoryAreCutShardedAndFilled) {
   SmallGpt dense;
   const Tokens batch = tokens_of(kGptRows, 0);
   loss_of(dense(batch.inputs), batch.targets).backward();
   std::map<std::string, at::Tensor> values;
   for (const auto& item : dense->named_parameters()) values[item.key()] = item.value().detach();
   at::set_num_threads(1);
-  run_thread_ranks(4, [&](World& world) {
-    const DeviceMesh mesh(world.group(), {2, 2}, {"dp", "tp"});
+  comm::run_thread_ranks(4, [&](comm::World& world) {
+    const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"dp", "tp"});
     SmallGpt model{nullptr};
     {
-      const NoMemory none;
+      const graph::NoMemory none;
       model = SmallGpt();
     }
-    parallelize_module(*model, mesh["tp"], plan_of(false));
-    CHECK_THAT(model->token->weight.is_meta() && is_dtensor(model->token->weight));
+    parallel::parallelize_module(*model, mesh["tp"], plan_of(false));
+    CHECK_THAT(model->token->weight.is_meta() && tensor::is_dtensor(model->token->weight));
     std::vector<std::shared_ptr<torch::nn::Module>> units;
     for (const auto& block : *model->blocks) units.push_back(block);
-    const Sharded sharded = fully_shard(model, mesh.group("dp"), {}, units);
+    const parallel::Sharded sharded = parallel::fully_shard(model, mesh.group("dp"), {}, units);
     {
       const at::NoGradGuard no_grad;
-      for (const ShardedParameter& item : sharded.shards()) {
+      for (const parallel::ShardedParameter& item : sharded.shards()) {
         at::Tensor value = values.at(item.name);
         if (item.form)
-          value = local_of(distribute_tensor(value, item.form->mesh, item.form->placements, false));
+          value = tensor::local_of(distribute_tensor(value, item.form->mesh, item.form->placements, false));
         item.shard.copy_(value.flatten().slice(0, item.begin, item.end));
       }
     }
     const Tokens own = batch.part(mesh.group("dp").rank(), 2);
-    loss_of(call(model, own.inputs), own.targets).backward();
+    loss_of(runtime::call(model, own.inputs), own.targets).backward();
     expect_near("parameter", sharded.gather_parameters(), copies(*dense));
     expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
   });
 }
 
-TEST(TwoDimensions, UnitsMayHavePreparedCalls) {
+TEST(ParallelTwoDimensions, UnitsMayHavePreparedCalls) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
-  on_ranks(Data::Sharded, [&](World& world) {
-    const DeviceMesh mesh(world.group(), {2, 2}, {"dp", "tp"});
+  on_ranks(Data::Sharded, [&](comm::World& world) {
+    const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"dp", "tp"});
     SmallGpt model(Variant::Plain);
-    ParallelPlan plan = plan_of(false);
-    plan.emplace_back("blocks.*", PrepareModuleInputOutput{{{AxisPlacement(Shard(1))}}, {Replicate()}});
-    parallelize_module(*model, mesh["tp"], plan);
+    parallel::ParallelPlan plan = plan_of(false);
+    plan.emplace_back("blocks.*", parallel::PrepareModuleInputOutput{
+                                      {{tensor::AxisPlacement(tensor::Shard(1))}}, {value::Replicate()}});
+    parallel::parallelize_module(*model, mesh["tp"], plan);
     std::vector<std::shared_ptr<torch::nn::Module>> units;
     for (const auto& block : *model->blocks) units.push_back(block);
-    const Sharded sharded = fully_shard(model, mesh.group("dp"), {}, units);
+    const parallel::Sharded sharded = parallel::fully_shard(model, mesh.group("dp"), {}, units);
     const Tokens own = tokens_of(kGptRows, 0).part(mesh.group("dp").rank(), 2);
-    loss_of(call(model, own.inputs), own.targets).backward();
+    loss_of(runtime::call(model, own.inputs), own.targets).backward();
     expect_near("gradient of", sharded.gather_gradients(), dense.gradients);
     bool refused = false;
     try {
-      const Sharded twice = fully_shard(model, mesh.group("dp"), {}, units);
+      const parallel::Sharded twice = parallel::fully_shard(model, mesh.group("dp"), {}, units);
     } catch (const UsageError&) {
       refused = true;
     }
@@ -333,32 +339,33 @@ TEST(TwoDimensions, UnitsMayHavePreparedCalls) {
 }
 
 // Every kind of placement in one norm, each element once.
-TEST(ClipGradNorm, CountsEachElementOnceOverAllAxes) {
+TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
   const double infinity = std::numeric_limits<double>::infinity();
   auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
   struct Item {
     at::Tensor grad;
-    Placements places, gradient_places;
+    tensor::Placements places, gradient_places;
   };
-  const Placements none{};
+  const tensor::Placements none{};
   std::vector<Item> items;
-  const auto add = [&](at::IntArrayRef sizes, Placements places, Placements gradient_places) {
+  const auto add = [&](at::IntArrayRef sizes, tensor::Placements places, tensor::Placements gradient_places) {
     items.push_back({at::randn(sizes, generator), std::move(places), std::move(gradient_places)});
   };
   add({3, 2}, none, none);
-  add({5, 3}, {Shard(0), Replicate()}, {Shard(0), Replicate()});
-  add({5, 3}, {Replicate(), Shard(1)}, {Replicate(), Shard(1)});
-  add({1, 7}, {Shard(0), Shard(1)}, {Shard(0), Shard(1)});
-  add({7}, {Shard(0), Shard(0)}, {Shard(0), Shard(0)});
-  add({4, 2}, {Replicate(), Replicate()}, {Replicate(), Replicate()});
-  add({4, 3}, {Shard(0), Replicate()}, {Partial(), Replicate()});
-  add({4, 3}, {Replicate(), Replicate()}, {Partial(), Partial(ReduceOp::Avg)});
-  add({4, 3}, {Replicate(), Shard(0)}, {Replicate(), Replicate()});
+  add({5, 3}, {tensor::Shard(0), value::Replicate()}, {tensor::Shard(0), value::Replicate()});
+  add({5, 3}, {value::Replicate(), tensor::Shard(1)}, {value::Replicate(), tensor::Shard(1)});
+  add({1, 7}, {tensor::Shard(0), tensor::Shard(1)}, {tensor::Shard(0), tensor::Shard(1)});
+  add({7}, {tensor::Shard(0), tensor::Shard(0)}, {tensor::Shard(0), tensor::Shard(0)});
+  add({4, 2}, {value::Replicate(), value::Replicate()}, {value::Replicate(), value::Replicate()});
+  add({4, 3}, {tensor::Shard(0), value::Replicate()}, {tensor::Partial(), value::Replicate()});
+  add({4, 3}, {value::Replicate(), value::Replicate()},
+      {tensor::Partial(), tensor::Partial(comm::ReduceOp::Avg)});
+  add({4, 3}, {value::Replicate(), tensor::Shard(0)}, {value::Replicate(), value::Replicate()});
   std::vector<at::Tensor> flat;
   for (const Item& item : items) flat.push_back(item.grad.flatten().to(at::kDouble));
   const at::Tensor all = at::cat(flat);
-  run_thread_ranks(6, [&](World& world) {
-    const DeviceMesh mesh(world.group(), {3, 2}, {"a", "b"});
+  comm::run_thread_ranks(6, [&](comm::World& world) {
+    const tensor::DeviceMesh mesh(world.group(), {3, 2}, {"a", "b"});
     for (const double order : {1.0, 2.0, 3.0, infinity}) {
       std::vector<at::Tensor> parameters;
       for (const Item& item : items) {
@@ -367,10 +374,10 @@ TEST(ClipGradNorm, CountsEachElementOnceOverAllAxes) {
         if (!item.places.empty()) {
           value = distribute_tensor(value, mesh, item.places);
           // A partial gradient: the first rank has it all, or each its share of an average.
-          Placements start(2);
+          tensor::Placements start(2);
           for (std::size_t axis = 0; axis < 2; ++axis) {
-            const AxisPlacement& to = item.gradient_places[axis];
-            if (to.is_partial() && to.reduce() == ReduceOp::Sum &&
+            const tensor::AxisPlacement& to = item.gradient_places[axis];
+            if (to.is_partial() && to.reduce() == comm::ReduceOp::Sum &&
                 mesh.coordinate(static_cast<int>(axis)) != 0)
               grad.zero_();
             if (to.is_partial()) start[axis] = to;
@@ -381,7 +388,7 @@ TEST(ClipGradNorm, CountsEachElementOnceOverAllAxes) {
         parameters.push_back(value);
       }
       const double expected = at::linalg_vector_norm(all, order).item<double>();
-      const double norm = clip_grad_norm(parameters, 0.5, order);
+      const double norm = tensor::clip_grad_norm(parameters, 0.5, order);
       CHECK_THAT(std::abs(norm - expected) < 1e-5 * expected);
       for (std::size_t i = 0; i < items.size(); ++i)
         expect_near("clipped", whole(parameters[i].grad()), items[i].grad * (0.5 / expected));

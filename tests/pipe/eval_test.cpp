@@ -1,6 +1,6 @@
 // `penstock eval`, `costs` and `plan --model` through the real binary, against the whole model in this
 // process.
-#include "../graph/as_python.h"
+#include "graph/as_python.h"
 #include "support/program.h"
 
 #include <penstock/checkpoint/safetensors.h>
@@ -11,7 +11,7 @@
 
 #include <filesystem>
 
-namespace penstock {
+namespace penstock::pipe {
 namespace {
 
 using test::archive;
@@ -26,7 +26,7 @@ std::string file_of(const std::string& name) {
 
 test::Outcome eval(const std::string& model, const Tensors& inputs,
                    const std::vector<std::string>& more = {}) {
-  save_safetensors(file_of("in.safetensors"), inputs);
+  checkpoint::save_safetensors(file_of("in.safetensors"), inputs);
   std::filesystem::remove(file_of("out.safetensors"));
   std::vector<std::string> words{PENSTOCK_TOOL,
                                  "eval",
@@ -42,8 +42,8 @@ test::Outcome eval(const std::string& model, const Tensors& inputs,
 //! The outputs of the whole model on the inputs of `run`. (That they are Python's, bit for bit, tests/graph
 //! shows.)
 Tensors whole_outputs(const std::string& name, const std::string& run) {
-  const Pt2Archive file(archive(name + ".pt2"));
-  GraphModule module(file.graph(), file.load(file.graph().slots));
+  const graph::Pt2Archive file(archive(name + ".pt2"));
+  graph::GraphModule module(file.graph(), file.load(file.graph().slots));
   module.train(false);
   const Tensors given = test::read_tensors(archive(name + ".safetensors"));
   const auto values = module.run(test::inputs_of(file.graph(), given, run + "."));
@@ -61,7 +61,7 @@ void expect_as_whole(const std::string& name, const Tensors& inputs, const std::
   SCOPED_TRACE(name + " " + ::testing::PrintToString(more));
   const auto result = eval(archive(name + ".pt2"), inputs, more);
   ASSERT_EQ(result.code, 0) << result.err;
-  const Tensors outputs = load_safetensors(file_of("out.safetensors"));
+  const Tensors outputs = checkpoint::load_safetensors(file_of("out.safetensors"));
   const Tensors expected = whole_outputs(name, run);
   for (const auto& [path, tensor] : expected) {
     const auto found = outputs.find(path);
@@ -71,7 +71,7 @@ void expect_as_whole(const std::string& name, const Tensors& inputs, const std::
   EXPECT_EQ(expected.size(), outputs.size());
 }
 
-TEST(Eval, GivesWhatTheWholeModelGivesOverAnyNumberOfRanks) {
+TEST(PipeEval, GivesWhatTheWholeModelGivesOverAnyNumberOfRanks) {
   const Tensors mlp = test::read_tensors(archive("mlp.safetensors"));
   const Tensors seven{{"x", mlp.at("r1.in.0")}};  // 7 rows: microbatches of 3, 2 and 2
   expect_as_whole("mlp", seven, "r1", {});
@@ -84,26 +84,26 @@ TEST(Eval, GivesWhatTheWholeModelGivesOverAnyNumberOfRanks) {
   expect_as_whole("mixed", {{"x", mixed.at("r0.in.0")}, {"other_u", mixed.at("r0.in.2")}}, "r0", {});
 }
 
-TEST(Eval, CutsForAFixedBatch) {
+TEST(PipeEval, CutsForAFixedBatch) {
   const Tensors lstm = test::read_tensors(archive("lstm.safetensors"));
   const at::Tensor both = at::cat({lstm.at("r0.in.0"), lstm.at("r1.in.0")});  // exported for 2 rows
   ASSERT_EQ(eval(archive("lstm.pt2"), {{"x", both}}, {"--ranks", "2"}).code, 0);
-  const Tensors outputs = load_safetensors(file_of("out.safetensors"));
+  const Tensors outputs = checkpoint::load_safetensors(file_of("out.safetensors"));
   EXPECT_TRUE(at::allclose(
       outputs.at("output.0"),
       at::cat({whole_outputs("lstm", "r0").at("output.0"), whole_outputs("lstm", "r1").at("output.0")}), 1e-5,
       1e-6));
 }
 
-TEST(Eval, ALossIsTheMeanOverAllExamples) {
+TEST(PipeEval, ALossIsTheMeanOverAllExamples) {
   const std::string model = PENSTOCK_SOURCE_DIR "/examples/exported/gpt.pt2";
   const Tensors inputs{{"tokens", at::arange(40, at::kLong).view({5, 8}) % 17},
                        {"targets", at::arange(3, 43, at::kLong).view({5, 8}) % 17}};
   ASSERT_EQ(eval(model, inputs).code, 0);
-  const Tensors whole = load_safetensors(file_of("out.safetensors"));
+  const Tensors whole = checkpoint::load_safetensors(file_of("out.safetensors"));
   const auto result = eval(model, inputs, {"--ranks", "2", "--microbatches", "3", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
-  const Tensors cut = load_safetensors(file_of("out.safetensors"));
+  const Tensors cut = checkpoint::load_safetensors(file_of("out.safetensors"));
   EXPECT_EQ(cut.at("output.loss").dim(), 0);
   for (const auto& [name, tensor] : whole)
     EXPECT_TRUE(at::allclose(cut.at(name), tensor, 1e-5, 1e-6)) << name;
@@ -112,12 +112,12 @@ TEST(Eval, ALossIsTheMeanOverAllExamples) {
   EXPECT_EQ(json["outputs"]["output.logits"]["shape"], (std::vector<int>{5, 8, 17}));
 }
 
-TEST(Eval, RunsOverPipelineDataAndTensorRanksAlike) {
+TEST(PipeEval, RunsOverPipelineDataAndTensorRanksAlike) {
   const std::string model = PENSTOCK_SOURCE_DIR "/examples/exported/gpt.pt2";
   const Tensors inputs{{"tokens", at::arange(56, at::kLong).view({7, 8}) % 17},
                        {"targets", at::arange(3, 59, at::kLong).view({7, 8}) % 17}};
   ASSERT_EQ(eval(model, inputs).code, 0);
-  const Tensors whole = load_safetensors(file_of("out.safetensors"));
+  const Tensors whole = checkpoint::load_safetensors(file_of("out.safetensors"));
   using Words = std::vector<std::string>;
   for (const Words& over : {Words{"--dp", "3"}, Words{"--tp", "2"},
                             Words{"--ranks", "8", "--dp", "2", "--tp", "2", "--microbatches", "2"}}) {
@@ -125,7 +125,7 @@ TEST(Eval, RunsOverPipelineDataAndTensorRanksAlike) {
     const auto result = eval(model, inputs, over);
     ASSERT_EQ(result.code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("7 examples in"));
-    const Tensors cut = load_safetensors(file_of("out.safetensors"));
+    const Tensors cut = checkpoint::load_safetensors(file_of("out.safetensors"));
     ASSERT_EQ(cut.size(), whole.size());
     for (const auto& [name, tensor] : whole)
       EXPECT_TRUE(at::allclose(cut.at(name), tensor, 1e-5, 1e-6)) << name;
@@ -133,27 +133,27 @@ TEST(Eval, RunsOverPipelineDataAndTensorRanksAlike) {
   // A model of a fixed batch gives each replica whole batches: of 3, 2 and 1.
   const at::Tensor x = at::arange(90, at::kFloat).view({6, 5, 3}) / 90;
   ASSERT_EQ(eval(archive("lstm.pt2"), {{"x", x}}).code, 0);
-  const Tensors one = load_safetensors(file_of("out.safetensors"));
+  const Tensors one = checkpoint::load_safetensors(file_of("out.safetensors"));
   ASSERT_EQ(eval(archive("lstm.pt2"), {{"x", x}}, {"--dp", "2"}).code, 0);
-  for (const auto& [name, tensor] : load_safetensors(file_of("out.safetensors")))
+  for (const auto& [name, tensor] : checkpoint::load_safetensors(file_of("out.safetensors")))
     EXPECT_TRUE(at::equal(tensor, one.at(name))) << name;
 }
 
-TEST(Eval, TakesIntegersOfAnyWidth) {
+TEST(PipeEval, TakesIntegersOfAnyWidth) {
   const std::string model = PENSTOCK_SOURCE_DIR "/examples/exported/gpt.pt2";
   Tensors inputs{{"tokens", at::arange(40, at::kLong).view({5, 8}) % 17},
                  {"targets", at::arange(3, 43, at::kLong).view({5, 8}) % 17}};
   ASSERT_EQ(eval(model, inputs).code, 0);
-  const Tensors expected = load_safetensors(file_of("out.safetensors"));
+  const Tensors expected = checkpoint::load_safetensors(file_of("out.safetensors"));
   inputs["tokens"] = inputs["tokens"].to(at::kInt);
   inputs["targets"] = inputs["targets"].to(at::kByte);
   const auto result = eval(model, inputs, {"--ranks", "2"});
   ASSERT_EQ(result.code, 0) << result.err;
-  for (const auto& [name, tensor] : load_safetensors(file_of("out.safetensors")))
+  for (const auto& [name, tensor] : checkpoint::load_safetensors(file_of("out.safetensors")))
     EXPECT_TRUE(at::allclose(tensor, expected.at(name), 1e-5, 1e-6)) << name;
 }
 
-TEST(Eval, SaysWhatIsWrong) {
+TEST(PipeEval, SaysWhatIsWrong) {
   const at::Tensor x = at::zeros({4, 6});
   const std::string mlp = archive("mlp.pt2"), lstm = archive("lstm.pt2");
   const auto complaint = [](const test::Outcome& outcome, int code) {
@@ -169,18 +169,18 @@ TEST(Eval, SaysWhatIsWrong) {
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--microbatches", "5"}), 2), HasSubstr("4 examples"));
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--stages", "100"}), 2), HasSubstr("too few for 100 stages"));
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "2", "--stages", "3"}), 2),
-              HasSubstr("3 stages cannot be dealt to 2 ranks"));
+              HasSubstr("3 stages cannot be divided evenly among 2 ranks"));
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--schedule", "1F2B"}), 2), HasSubstr("1F1B"));
   EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--tp", "2"}), 2),
               HasSubstr("that 2 tensor-parallel ranks could share"));
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--dp", "5"}), 2),
-              HasSubstr("4 examples cannot be shared by 5 data-parallel ranks"));
+              HasSubstr("4 examples cannot be divided among 5 data-parallel ranks"));
   EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({6, 5, 3})}}, {"--dp", "4"}), 2),
-              HasSubstr("in batches of 2 cannot be shared by 4"));
+              HasSubstr("in batches of 2 cannot be divided among 4"));
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "3", "--dp", "2"}), 2),
-              HasSubstr("3 ranks cannot be shared by --dp 2 x --tp 1"));
+              HasSubstr("3 ranks are not a multiple of --dp 2 x --tp 1"));
   EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "0"}), 2),
-              HasSubstr("--ranks must lie between 1 and 65535, not 0"));
+              HasSubstr("--ranks must be between 1 and 65535, not 0"));
   EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({3, 5, 3})}}), 2), HasSubstr("fixed batch of 2"));
   EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--microbatches", "4"}), 2),
               HasSubstr("fixed batch of 2"));
@@ -198,13 +198,13 @@ TEST(Eval, SaysWhatIsWrong) {
       test::run_program({PENSTOCK_TOOL, "eval", mlp, "--input", file_of("in.safetensors"), "--output",
                          file_of("in.safetensors")});
   EXPECT_EQ(onto_itself.code, 2);
-  EXPECT_NE(onto_itself.err.find("would overwrite a file that is read"), std::string::npos) << onto_itself.err;
+  EXPECT_NE(onto_itself.err.find("would overwrite an input file"), std::string::npos) << onto_itself.err;
   const auto no_tensors =
       test::run_program({PENSTOCK_TOOL, "eval", mlp, "--input", mlp, "--output", "y.safetensors"});
   EXPECT_EQ(no_tensors.code, 2) << no_tensors.err;
 }
 
-TEST(PlanModel, PlansAnExportedModelByItsCosts) {
+TEST(PipePlanModel, PlansAnExportedModelByItsCosts) {
   const std::string model = archive("gpt2.pt2");
   const auto costs = test::run_program({PENSTOCK_TOOL, "costs", model, "--flops", "1e9", "--json"});
   ASSERT_EQ(costs.code, 0) << costs.err;
@@ -237,4 +237,4 @@ TEST(PlanModel, PlansAnExportedModelByItsCosts) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::pipe

@@ -14,8 +14,8 @@
 namespace penstock::test {
 
 struct Batch {
-  Args args;
-  Kwargs kwargs{};
+  value::Args args;
+  value::Kwargs kwargs{};
   int microbatches = 4;
 };
 
@@ -26,9 +26,9 @@ struct Trained {
 };
 
 //! A loss of any output: how far its numbers are from 0.1.
-inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const Kwargs&) {
+inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const value::Kwargs&) {
   at::Tensor sum;
-  for (const at::Tensor& tensor : tensors_of(output)) {
+  for (const at::Tensor& tensor : value::tensors_of(output)) {
     if (!tensor.requires_grad()) continue;
     const at::Tensor part = (tensor.to(torch::kFloat) - 0.1).square().mean();
     sum = sum.defined() ? sum + part : part;
@@ -37,8 +37,10 @@ inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const 
 }
 
 //! The whole graph with tensors of its own, in eval mode (without dropout).
-inline Trained train_dense(const GraphModule& whole, const LossFunction& loss, const Batch& batch) {
-  const Chunks chunks = split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
+inline Trained train_dense(const graph::GraphModule& whole, const runtime::LossFunction& loss,
+                           const Batch& batch) {
+  const value::Chunks chunks =
+      value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
   double rows = 0;
   for (const auto count : chunks.rows) rows += static_cast<double>(count);
   Trained trained{.loss = at::zeros({}), .gradients = {}};
@@ -55,43 +57,44 @@ inline Trained train_dense(const GraphModule& whole, const LossFunction& loss, c
 }
 
 //! The whole of an archive, or of a captured model whose tensors are copied.
-inline GraphModule whole_of(const Pipe& unsplit) {
+inline graph::GraphModule whole_of(const pipe::Pipe& unsplit) {
   const auto module = unsplit.get_stage_module(0);
   // The stage has the slots that are read, in the order in which they are.
   std::map<std::string, at::Tensor> held;
   for (std::size_t i = 0; i < module->tensors().size(); ++i)
     held[module->graph().slots[i].names[0]] = module->tensors()[i];
   std::vector<at::Tensor> copies;
-  for (const Slot& slot : unsplit.graph().slots) {
+  for (const graph::Slot& slot : unsplit.graph().slots) {
     const at::Tensor& tensor = held[slot.names[0]];
     copies.push_back(tensor.defined() ? tensor.detach().clone().set_requires_grad(tensor.requires_grad())
                                       : at::zeros({}));
   }
-  GraphModule whole(unsplit.graph(), std::move(copies));
+  graph::GraphModule whole(unsplit.graph(), std::move(copies));
   whole.train(false);
   return whole;
 }
 
 //! This rank's part of one step; checks its parameters' gradients, and the loss where it is known.
-inline void expect_step(const Pipe& pipe, const std::string& schedule, PipelineOptions options,
-                        const Batch& batch, const Trained& expected, const Group& group) {
+inline void expect_step(const pipe::Pipe& pipe, const std::string& schedule, runtime::PipelineOptions options,
+                        const Batch& batch, const Trained& expected, const comm::Group& group) {
   const int ranks = group.size();
-  const ScheduleShape shape{ranks, pipe.num_stages() / ranks, batch.microbatches};
-  const Schedule table = make_schedule(parse_schedule_kind(schedule), shape);
-  std::vector<PipelineStage> mine;
+  const schedule::ScheduleShape shape{ranks, pipe.num_stages() / ranks, batch.microbatches};
+  const schedule::Schedule table = make_schedule(schedule::parse_schedule_kind(schedule), shape);
+  std::vector<runtime::PipelineStage> mine;
   for (const StageId stage : table.placement.stages_of(Rank(group.rank()))) {
     pipe.get_stage_module(static_cast<int>(stage.value))->train(false);
     mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, group));
   }
   options.return_outputs = false;
-  PipelineSchedule pipeline(mine, schedule, batch.microbatches, pipe.schedule_options(std::move(options)));
+  runtime::PipelineSchedule pipeline(mine, schedule, batch.microbatches,
+                                     pipe.schedule_options(std::move(options)));
   const bool first = mine.front().is_first();
-  const StepResult result = pipeline.step(first ? batch.args : Args{}, {}, batch.kwargs);
+  const runtime::StepResult result = pipeline.step(first ? batch.args : value::Args{}, {}, batch.kwargs);
   if (result.loss.defined()) {
     EXPECT_TRUE(at::allclose(result.loss, expected.loss, 1e-5, 1e-7));
   }
-  for (const PipelineStage& stage : pipeline.stages()) {
-    for (const NamedTensor& parameter : stage.module().parameters()) {
+  for (const runtime::PipelineStage& stage : pipeline.stages()) {
+    for (const runtime::NamedTensor& parameter : stage.module().parameters()) {
       const auto gradient = expected.gradients.find(parameter.name);
       ASSERT_EQ(parameter.tensor.grad().defined(), gradient != expected.gradients.end()) << parameter.name;
       if (gradient == expected.gradients.end()) continue;

@@ -1,10 +1,10 @@
 // A model that fits no machine at hand: built, captured, split and costed without memory.
-#include "../graph/models.h"
-#include "../graph/tensor_file.h"
+#include "graph/models.h"
+#include "graph/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
-#include <penstock/graph/text.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/plan/planner.h>
@@ -15,7 +15,7 @@
 #include <ctime>
 #include <fstream>
 
-namespace penstock {
+namespace penstock::pipe {
 namespace {
 
 //! Bytes of memory that the process holds (`VmRSS`), or held at most since it was asked to forget (`VmHWM`).
@@ -32,48 +32,48 @@ void forget_peak() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 
-TEST(NoMemoryCapture, ThirteenBillionParametersInEightStages) {
+TEST(PipeNoMemoryCapture, ThirteenBillionParametersInEightStages) {
   forget_peak();
   const std::uint64_t before = memory("VmRSS");
   const std::clock_t started = std::clock();
   const auto gpt = [] {
-    const NoMemory no_memory;
+    const graph::NoMemory no_memory;
     return test::Gpt(40, 5120, 40, 50257, 2048);
   }();
   const auto tokens = torch::zeros({1, 2048}, torch::kLong);
   const Pipe pipe = pipeline(gpt, {tokens}, {}, Balanced{8});
-  const Costs costs = stage_costs(pipe.split());
+  const plan::Costs costs = stage_costs(pipe.split());
   ASSERT_EQ(pipe.num_stages(), 8);
   std::uint64_t parameters = 0, heaviest = 0;
-  for (const StageCosts& stage : costs.stages) {
+  for (const plan::StageCosts& stage : costs.stages) {
     parameters += stage.parameter_bytes;
     heaviest = std::max(heaviest, stage.parameter_bytes);
   }
   EXPECT_GT(parameters, 4 * 12'800'000'000ULL);
   EXPECT_LT(heaviest, parameters / 5);
-  PlanOptions options{.ranks = 8, .microbatches = {16}, .schedules = {"1F1B", "ZB1P", "GPipe"}};
+  plan::PlanOptions options{.ranks = 8, .microbatches = {16}, .schedules = {"1F1B", "ZB1P", "GPipe"}};
   options.memory_cap = 80ULL << 30;
-  const PlanResult plan = plan_stages(costs, options);
-  EXPECT_EQ(plan.plans.front().verdict, PlanVerdict::Best);
+  const plan::PlanResult plan = plan_stages(costs, options);
+  EXPECT_EQ(plan.plans.front().verdict, plan::PlanVerdict::Best);
   // Promised: 5 s and 200 MB. Some 0.02 s and 14 MB are usual, so that no load of the machine matters.
   const double seconds = static_cast<double>(std::clock() - started) / CLOCKS_PER_SEC;
   const std::uint64_t peak = memory("VmHWM");
   std::printf("captured, split and planned in %.2f s of CPU time and %s; the process had %s\n", seconds,
-              bytes_text(peak - before).c_str(), bytes_text(before).c_str());
+              format_bytes(peak - before).c_str(), format_bytes(before).c_str());
   EXPECT_LT(seconds, 5);
   EXPECT_LT(peak - before, 200'000'000U);
   EXPECT_TRUE(torch::ones({1}).is_cpu());
 }
 
-TEST(NoMemoryCapture, GivesTheGraphOfTheRealModel) {
+TEST(PipeNoMemoryCapture, GivesTheGraphOfTheRealModel) {
   test::Gpt real;
   const auto tokens = torch::randint(0, 13, {3, 6});
   const auto sketch = [] {
-    const NoMemory no_memory;
+    const graph::NoMemory no_memory;
     return test::Gpt();
   }();
   const Pipe expected = pipeline(real, {tokens}), pipe = pipeline(sketch, {tokens});
-  EXPECT_EQ(to_text(pipe.graph()), to_text(expected.graph()));
+  EXPECT_EQ(to_string(pipe.graph()), to_string(expected.graph()));
   // A rank gives memory to its stage only, and fills it.
   const auto stage = pipe.get_stage_module(1, at::Device(at::kCPU));
   for (const auto& [name, tensor] : stage->named_parameters()) {
@@ -82,12 +82,12 @@ TEST(NoMemoryCapture, GivesTheGraphOfTheRealModel) {
   EXPECT_TRUE(pipe.get_stage_module(0)->named_parameters()[0].second.is_meta());
 }
 
-TEST(NoMemoryCapture, SaysWhereItHasNoRule) {
+TEST(PipeNoMemoryCapture, SaysWhereItHasNoRule) {
   const auto linear = [] {
-    const NoMemory no_memory;
+    const graph::NoMemory no_memory;
     return torch::nn::Linear(3, 4);
   }();
-  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+  const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
     return c10::IValue(linear.ptr()->forward(args[0].toTensor()).nonzero());  // its sizes depend on elements
   };
   try {
@@ -99,4 +99,4 @@ TEST(NoMemoryCapture, SaysWhereItHasNoRule) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::pipe

@@ -1,9 +1,9 @@
 // Models that compute their loss, tied weights that are sent, Sequentials in stages, forwards of several
 // arguments.
-#include "../graph/models.h"
-#include "../graph/stage_runner.h"
-#include "../graph/tensor_file.h"
 #include "executor.h"
+#include "graph/models.h"
+#include "graph/stage_runner.h"
+#include "graph/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -11,7 +11,7 @@
 
 #include <gmock/gmock.h>
 
-namespace penstock {
+namespace penstock::pipe {
 namespace {
 
 using c10::IValue;
@@ -19,7 +19,7 @@ using test::archive;
 using test::same_bits;
 using ::testing::HasSubstr;
 
-const SplitSpec uncut = SplitPolicy([](const Graph&) { return Cuts{}; });
+const SplitSpec uncut = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
 
 using Mse = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 using Wrapped = TrivialLossWrapper<test::Mlp, Mse>;
@@ -42,9 +42,9 @@ struct WithLossImpl : torch::nn::Module {
 };
 TORCH_MODULE(WithLoss);
 
-LossFunction leaf(std::size_t index) {
-  return [index](const IValue& output, const IValue&, const Kwargs&) {
-    return flatten(output).leaves[index].toTensor();
+runtime::LossFunction leaf(std::size_t index) {
+  return [index](const IValue& output, const IValue&, const value::Kwargs&) {
+    return value::flatten(output).leaves[index].toTensor();
   };
 }
 
@@ -53,7 +53,7 @@ TEST(PipeWithLoss, TrainsWithoutALossFunctionOrATarget) {
   torch::manual_seed(1);
   const auto model = std::make_shared<Wrapped>(test::Mlp(), mse);
   const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
-  const Args example{torch::randn({2, 6}), torch::randn({2, 6})};
+  const value::Args example{torch::randn({2, 6}), torch::randn({2, 6})};
   const auto expected =
       test::train_dense(test::whole_of(pipeline(model, example, {}, uncut)), leaf(0), batch);
   EXPECT_TRUE(expected.gradients.contains("module.layers.0.weight"));
@@ -63,7 +63,7 @@ TEST(PipeWithLoss, TrainsWithoutALossFunctionOrATarget) {
     model->zero_grad();
     const Pipe pipe = pipeline(model, example, {}, Balanced{stages});
     EXPECT_TRUE(pipe.info().has_loss_and_backward);
-    run_thread_ranks(ranks, [&, name = schedule](World& world) {
+    comm::run_thread_ranks(ranks, [&, name = schedule](comm::World& world) {
       test::expect_step(pipe, name, {}, batch, expected, world.group());
     });
   }
@@ -73,7 +73,7 @@ TEST(PipeWithLoss, TheLossMayBeOneOfSeveralOutputs) {
   at::set_num_threads(1);
   torch::manual_seed(2);
   const WithLoss model;
-  const Args example{torch::randn({2, 6}), torch::randint(0, 6, {2})};
+  const value::Args example{torch::randn({2, 6}), torch::randint(0, 6, {2})};
   const test::Batch batch{{torch::randn({8, 6}), torch::randint(0, 6, {8})}};
   const PipeOptions options{.loss_output = "output.loss"};
   const Pipe whole = pipeline(model, example, {}, uncut);
@@ -82,12 +82,12 @@ TEST(PipeWithLoss, TheLossMayBeOneOfSeveralOutputs) {
   const auto expected =
       test::train_dense(test::whole_of(whole), leaf(static_cast<std::size_t>(index)), batch);
   const Pipe pipe = pipeline(model, example, {}, Balanced{2}, options);
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     test::expect_step(pipe, "1F1B", {}, batch, expected, world.group());
     // Evaluation gives loss and outputs: rows joined, one loss for each microbatch.
-    std::vector<PipelineStage> stage{pipe.build_stage(world.rank().value, at::kCPU, world.group())};
-    PipelineSchedule pipeline(stage, "1F1B", 4, pipe.schedule_options());
-    const StepResult result = pipeline.eval(world.rank().value == 0 ? batch.args : Args{});
+    std::vector<runtime::PipelineStage> stage{pipe.build_stage(world.rank().value, at::kCPU, world.group())};
+    runtime::PipelineSchedule pipeline(stage, "1F1B", 4, pipe.schedule_options());
+    const runtime::StepResult result = pipeline.eval(world.rank().value == 0 ? batch.args : value::Args{});
     if (world.rank().value == 0) return;
     EXPECT_TRUE(at::allclose(result.loss, expected.loss));
     const auto outputs = result.outputs.toGenericDict();
@@ -116,13 +116,13 @@ TEST(PipeWithLoss, AWrapperMayConnectModelAndLossItsOwnWay) {
   torch::manual_seed(8);
   const auto model = std::make_shared<Penalised>(test::Mlp(), mse);
   const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
-  const Args example{torch::randn({2, 6}), torch::randn({2, 6})};
+  const value::Args example{torch::randn({2, 6}), torch::randn({2, 6})};
   const auto expected =
       test::train_dense(test::whole_of(pipeline(model, example, {}, uncut)), leaf(1), batch);
   const Pipe pipe = pipeline(model, example, {}, Balanced{3}, {.loss_output = "output.1"});
   EXPECT_TRUE(pipe.info().has_loss_and_backward);
-  run_thread_ranks(
-      3, [&](World& world) { test::expect_step(pipe, "1F1B", {}, batch, expected, world.group()); });
+  comm::run_thread_ranks(
+      3, [&](comm::World& world) { test::expect_step(pipe, "1F1B", {}, batch, expected, world.group()); });
 }
 
 struct TurnedImpl : torch::nn::Module {
@@ -142,12 +142,13 @@ TEST(PipeOutputs, AreJoinedAlongTheDimThatGrowsWithTheBatch) {
   const auto x = torch::randn({7, 4});
   const auto [y, turned, weight] = model->forward(x);
   const Pipe pipe = pipeline(model, {torch::randn({3, 4})}, {}, Balanced{2}, {.dynamic_batch = true});
-  run_thread_ranks(2, [&, y = y, turned = turned, weight = weight](World& world) {
-    std::vector<PipelineStage> stage{pipe.build_stage(world.rank().value, at::kCPU, world.group())};
-    PipelineSchedule pipeline(stage, "ForwardOnly", 3, pipe.schedule_options());
-    const StepResult result = pipeline.eval(world.rank().value == 0 ? Args{x} : Args{});
+  comm::run_thread_ranks(2, [&, y = y, turned = turned, weight = weight](comm::World& world) {
+    std::vector<runtime::PipelineStage> stage{pipe.build_stage(world.rank().value, at::kCPU, world.group())};
+    runtime::PipelineSchedule pipeline(stage, "ForwardOnly", 3, pipe.schedule_options());
+    const runtime::StepResult result =
+        pipeline.eval(world.rank().value == 0 ? value::Args{x} : value::Args{});
     if (world.rank().value == 0) return;
-    const auto outputs = tensors_of(result.outputs);
+    const auto outputs = value::tensors_of(result.outputs);
     EXPECT_TRUE(at::allclose(outputs.at(0), y));
     EXPECT_TRUE(at::allclose(outputs.at(1), turned));
     EXPECT_TRUE(at::equal(outputs.at(2), weight));
@@ -165,15 +166,16 @@ TEST(PipeWithLoss, RunsItsStagesCutOffFromEachOther) {
     EXPECT_TRUE(tensor.grad().defined()) << name;
 }
 
-TEST(MultiUse, ATransmittedWeightLivesInOneStageAndGetsItsWholeGradient) {
+TEST(PipeMultiUse, ATransmittedWeightLivesInOneStageAndGetsItsWholeGradient) {
   at::set_num_threads(1);
   torch::manual_seed(4);
   const test::Batch batch{{torch::randint(0, 13, {8, 5})}};
   const auto expected =
       test::train_dense(test::whole_of(load_pt2(archive("gpt.pt2"), uncut)), test::any_loss, batch);
-  const PipeOptions transmit{.multi_use = {MultiUseParameterConfig::Transmit}};
-  const PipeOptions by_name{.multi_use = {.by_name = {{"head.weight", MultiUseParameterConfig::Transmit}}}};
-  PipelineOptions options;
+  const PipeOptions transmit{.multi_use = {graph::MultiUseParameterConfig::Transmit}};
+  const PipeOptions by_name{
+      .multi_use = {.by_name = {{"head.weight", graph::MultiUseParameterConfig::Transmit}}}};
+  runtime::PipelineOptions options;
   options.loss = test::any_loss;
   options.loss_needs_target = false;
   for (const auto& [how, stages, schedule] :
@@ -183,13 +185,13 @@ TEST(MultiUse, ATransmittedWeightLivesInOneStageAndGetsItsWholeGradient) {
     const Pipe pipe = load_pt2(archive("gpt.pt2"), Balanced{stages}, how);
     EXPECT_TRUE(pipe.split().shared.empty());
     EXPECT_THAT(pipe.input_table(), HasSubstr("p_token_weight"));
-    run_thread_ranks(2, [&, name = schedule](World& world) {
+    comm::run_thread_ranks(2, [&, name = schedule](comm::World& world) {
       test::expect_step(pipe, name, options, batch, expected, world.group());
     });
   }
   try {
     load_pt2(archive("gpt.pt2"), AtMarks{},
-             {.multi_use = {.by_name = {{"heat.weight", MultiUseParameterConfig::Transmit}}}});
+             {.multi_use = {.by_name = {{"heat.weight", graph::MultiUseParameterConfig::Transmit}}}});
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("did you mean head.weight?"));
@@ -209,21 +211,21 @@ TEST(PipeSequential, HasAStageForEachLayer) {
   EXPECT_EQ(module_paths(pipe.stage_graph(1)), std::vector<std::string>{"1"});
 }
 
-TEST(AnnotateSplitPoints, MarksOnceAndLeavesTheGraphAlone) {
+TEST(PipeAnnotateSplitPoints, MarksOnceAndLeavesTheGraphAlone) {
   test::Mlp mlp;
   const Pipe whole = pipeline(mlp, {torch::randn({2, 6})}, {}, uncut);
-  const SplitPoints points{{"layers.1", SplitPoint::Beginning}, {"layers.2", SplitPoint::End}};
+  const SplitPoints points{{"layers.1", graph::SplitPoint::Beginning}, {"layers.2", graph::SplitPoint::End}};
   const std::size_t nodes = whole.graph().nodes.size();
-  const Graph marked = annotate_split_points(whole.graph(), points);
+  const graph::Graph marked = annotate_split_points(whole.graph(), points);
   EXPECT_EQ(whole.graph().nodes.size(), nodes);
   EXPECT_EQ(marked.nodes.size(), nodes + 2);
   EXPECT_EQ(annotate_split_points(marked, points).nodes.size(), nodes + 2);
-  const Graph more = annotate_split_points(marked, {{"layers.3", SplitPoint::Beginning}});
-  EXPECT_EQ(cuts_at_marks(marked).size(), 2U);
-  EXPECT_LE(cuts_at_marks(more).size(), 3U);
-  const auto text = [](const SplitGraph& split) { return split.table(); };
-  EXPECT_EQ(text(split_graph(marked, cuts_at_marks(marked))),
-            text(split_graph(whole.graph(), cuts_at_modules(whole.graph(), points))));
+  const graph::Graph more = annotate_split_points(marked, {{"layers.3", graph::SplitPoint::Beginning}});
+  EXPECT_EQ(split_at_marks(marked).size(), 2U);
+  EXPECT_LE(split_at_marks(more).size(), 3U);
+  const auto text = [](const graph::SplitGraph& split) { return split.table(); };
+  EXPECT_EQ(text(split_graph(marked, split_at_marks(marked))),
+            text(split_graph(whole.graph(), split_at_modules(whole.graph(), points))));
 }
 
 struct SeveralImpl : torch::nn::Module {
@@ -241,7 +243,7 @@ TEST(Pipeline, TakesForwardsOfSeveralArguments) {
   Several model;
   const auto a = torch::randn({2, 3}), b = torch::randn({2, 3});
   const Pipe pipe = pipeline(model, {a, b, 0.5, true}, {}, Balanced{2});
-  const auto got = flatten(pipe.forward({a, b, 0.5, true})).leaves;
+  const auto got = value::flatten(pipe.forward({a, b, 0.5, true})).leaves;
   const auto [y, sum] = model->forward(a, b, 0.5, true);
   EXPECT_TRUE(same_bits(got[0].toTensor(), y));
   EXPECT_TRUE(same_bits(got[1].toTensor(), sum));
@@ -250,4 +252,4 @@ TEST(Pipeline, TakesForwardsOfSeveralArguments) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::pipe

@@ -1,7 +1,7 @@
 // Captured and imported stages: one module per stage, moved in place, with a training mode that can be
 // switched on the pipe, the stage and the schedule.
-#include "../graph/models.h"
-#include "../graph/tensor_file.h"
+#include "graph/models.h"
+#include "graph/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace penstock {
+namespace penstock::pipe {
 namespace {
 
 using test::archive;
@@ -27,13 +27,13 @@ at::Tensor images() {
 
 // A pipe over two ranks, each with a stage of its own, and the buffers of this rank's stage.
 struct TwoStages {
-  TwoStages(const Pipe& pipe, World& world)
+  TwoStages(const Pipe& pipe, comm::World& world)
       : rank(world.rank().value),
         module(pipe.get_stage_module(rank)),
         schedule(pipe.build_stage(rank, at::kCPU, world.group()), "1F1B", 2, options_of(pipe)) {}
 
-  static PipelineOptions options_of(const Pipe& pipe) {
-    PipelineOptions options;
+  static runtime::PipelineOptions options_of(const Pipe& pipe) {
+    runtime::PipelineOptions options;
     options.loss = torch::mse_loss;
     return pipe.schedule_options(options);
   }
@@ -51,8 +51,8 @@ struct TwoStages {
   }
 
   int rank;
-  std::shared_ptr<GraphModule> module;
-  PipelineSchedule schedule;
+  std::shared_ptr<graph::GraphModule> module;
+  runtime::PipelineSchedule schedule;
 };
 
 // Evaluation mode in `eval`, training mode before and after, whoever switched it where.
@@ -60,14 +60,14 @@ void check_modes(Pipe& pipe, const at::Tensor& expected) {
   const at::Tensor target = torch::zeros({kImages, 3});
   ASSERT_EQ(pipe.num_stages(), 2);
   std::vector<std::string> failures(2);
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     TwoStages stages(pipe, world);
     const auto check = [&](bool condition, const char* what) {
       if (!condition) failures[static_cast<std::size_t>(stages.rank)] += std::string(what) + "; ";
     };
     const auto before = stages.buffers();
     for (int round = 0; round < 2; ++round) {
-      const StepResult result = stages.schedule.eval({images()}, target);
+      const runtime::StepResult result = stages.schedule.eval({images()}, target);
       if (stages.rank == 1)
         check(at::allclose(result.outputs.toTensor(), expected, 1e-5, 1e-6), "eval is not evaluation mode");
       check(stages.same_buffers(before), "eval took statistics");
@@ -97,14 +97,15 @@ TEST(PipeModes, OfACapturedModel) {
   }
   dense->eval();
   const at::Tensor expected = dense->forward(images()).detach();
-  Pipe pipe = pipeline(model, {images().slice(0, 0, 2)}, {}, SplitPoints{{"conv2", SplitPoint::Beginning}});
+  Pipe pipe =
+      pipeline(model, {images().slice(0, 0, 2)}, {}, SplitPoints{{"conv2", graph::SplitPoint::Beginning}});
   check_modes(pipe, expected);
 }
 
 TEST(PipeModes, OfAnImportedModel) {
   at::set_num_threads(1);
-  const Pt2Archive file(archive("convnet.pt2"));
-  GraphModule dense(file.graph(), file.load(file.graph().slots));
+  const graph::Pt2Archive file(archive("convnet.pt2"));
+  graph::GraphModule dense(file.graph(), file.load(file.graph().slots));
   dense.train(false);
   std::vector<at::Tensor> outputs;
   for (const at::Tensor& part : images().split(2))
@@ -125,7 +126,7 @@ TEST(PipeModes, AreSwitchedForAllStagesLoadedOrNot) {
 
 TEST(PipeStages, HaveOneModuleThatIsMovedInPlace) {
   const auto model = [] {
-    const NoMemory no_memory;
+    const graph::NoMemory no_memory;
     return test::Mlp();
   }();
   const Pipe pipe = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
@@ -186,11 +187,12 @@ TORCH_MODULE(Masked);
 TEST(PipeStages, OfAnOrdinaryForwardTakeKeywordArgumentsByTheNamesGiven) {
   Masked model;
   const at::Tensor x = torch::randn({3, 4}), mask = torch::rand({3, 4});
-  const Pipe pipe = pipeline(make_stage_module(model, {"x", "mask"}), {x}, {{"mask", mask}}, Balanced{2});
+  const Pipe pipe =
+      pipeline(runtime::make_stage_module(model, {"x", "mask"}), {x}, {{"mask", mask}}, Balanced{2});
   EXPECT_TRUE(at::equal(pipe.forward({x}, {{"mask", mask}}).toTensor(), model->forward(x, mask)));
   EXPECT_EQ(pipe.get_stage_module(0)->named_parameters()[0].first, "first.weight");
   EXPECT_THROW(pipeline(model, {x}, {{"mask", mask}}, Balanced{2}), UsageError);
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::pipe

@@ -1,10 +1,10 @@
 // Pipes: what they say about themselves, and that running them equals the model.
-#include "../graph/models.h"
-#include "../graph/tensor_file.h"
+#include "graph/models.h"
+#include "graph/tensor_file.h"
 
 #include <penstock/base/error.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/graph/text.h>
 #include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 
@@ -18,7 +18,7 @@
 #include <limits>
 #include <numeric>
 
-namespace penstock {
+namespace penstock::pipe {
 namespace {
 
 using c10::IValue;
@@ -28,7 +28,7 @@ using testing::HasSubstr;
 
 // A size that a later stage computes again is no work of its own.
 TEST(Pipe, KnowsTheModulesOfAStageWithoutWhatItComputesAgain) {
-  const Graph graph = parse_graph(R"(graph {
+  const graph::Graph graph = graph::parse_graph(R"(graph {
   inputs ((%x : float32["n"=2, 3]), {})
   %a : float32["n"=2, 3] = aten::relu(%x) @ layers.0
   %n : int "n" = aten::sym_size.int(%a, 0) @ layers.0
@@ -37,9 +37,9 @@ TEST(Pipe, KnowsTheModulesOfAStageWithoutWhatItComputesAgain) {
   %c = aten::view(%b, [%m]) @ layers.1.view
   return %c
 })");
-  const SplitPolicy before_layer_1 = [](const Graph&) { return Cuts{3}; };
+  const SplitPolicy before_layer_1 = [](const graph::Graph&) { return graph::SplitPositions{3}; };
   const Pipe pipe(
-      graph, [](const std::vector<Slot>&) { return std::vector<at::Tensor>{}; }, before_layer_1);
+      graph, [](const std::vector<graph::Slot>&) { return std::vector<at::Tensor>{}; }, before_layer_1);
   EXPECT_THAT(module_paths(pipe.stage_graph(1)), testing::Contains("layers.0.self_attn"));
   EXPECT_THAT(pipe.stage_modules(0), testing::ElementsAre("layers", "layers.0", "layers.0.self_attn"));
   EXPECT_THAT(pipe.stage_modules(1), testing::ElementsAre("layers", "layers.1", "layers.1.view"));
@@ -54,12 +54,14 @@ TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
   const auto expected = gpt->forward(tokens);
   const std::vector<std::pair<SplitSpec, int>> specs = {
       {AtMarks{}, 4},
-      {SplitPoints{{"blocks.2", SplitPoint::Beginning}}, 2},
-      {SplitPoints{{"blocks.0", SplitPoint::End}, {"blocks.3", SplitPoint::Beginning}}, 3},
+      {SplitPoints{{"blocks.2", graph::SplitPoint::Beginning}}, 2},
+      {SplitPoints{{"blocks.0", graph::SplitPoint::End}, {"blocks.3", graph::SplitPoint::Beginning}}, 3},
       {Balanced{3, BalanceBy::Parameters}, 3},
       {Balanced{5, BalanceBy::Flops}, 5},
       {Balanced{2, BalanceBy::MeasuredTime}, 2},
-      {SplitPolicy([](const Graph& graph) { return Cuts{legal_cuts(graph)[3]}; }), 2}};
+      {SplitPolicy(
+           [](const graph::Graph& graph) { return graph::SplitPositions{legal_split_positions(graph)[3]}; }),
+       2}};
   for (const auto& [spec, stages] : specs) {
     const Pipe pipe = pipeline(gpt, {tokens}, {}, spec);
     EXPECT_EQ(pipe.num_stages(), stages) << spec.index();
@@ -83,7 +85,7 @@ TEST(Pipe, StagesShareTheModelsTensorsUnderTheirNames) {
 
 TEST(Pipe, MovesBakedInDevicesWithTheStage) {
   torch::nn::Linear linear(4, 4);
-  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+  const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
     const at::Tensor places = torch::arange(4, at::device(at::kCPU).dtype(at::kFloat));
     return IValue(torch::tanh(linear(args[0].toTensor() * places)) + torch::zeros({4}));
   };
@@ -118,7 +120,7 @@ TEST(Pipe, ReadsNoWeightOfAnotherStage) {
   // One byte of a weight of stage 0 is damaged: stage 1 does not notice.
   std::ifstream file(archive("gpt.pt2"), std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(file)), {});
-  const at::Tensor weight = Pt2Archive(archive("gpt.pt2")).load("blocks.0.qkv.weight");
+  const at::Tensor weight = graph::Pt2Archive(archive("gpt.pt2")).load("blocks.0.qkv.weight");
   const std::size_t at =
       bytes.find(std::string(static_cast<const char*>(weight.data_ptr()), weight.nbytes()));
   ASSERT_NE(at, std::string::npos);
@@ -134,8 +136,8 @@ TEST(Pipe, ReadsNoWeightOfAnotherStage) {
 }
 
 //! The least weight of the heaviest part over all ways to cut at the places, by trying them all.
-double best_by_brute_force(const std::vector<double>& sums, const Cuts& places, std::size_t from,
-                           std::size_t begin, int stages) {
+double best_by_brute_force(const std::vector<double>& sums, const graph::SplitPositions& places,
+                           std::size_t from, std::size_t begin, int stages) {
   if (stages == 1) return sums.back() - sums[begin];
   double best = std::numeric_limits<double>::infinity();
   for (std::size_t i = from; i < places.size(); ++i) {
@@ -145,37 +147,38 @@ double best_by_brute_force(const std::vector<double>& sums, const Cuts& places, 
   return best;
 }
 
-TEST(Balance, FindsTheLightestHeaviestStage) {
+TEST(PipeBalance, FindsTheLightestHeaviestStage) {
   test::Gpt gpt(2);
-  const Captured captured =
-      capture([&](const Args& args, const Kwargs&) { return IValue(gpt->forward(args[0].toTensor())); },
-              model_tensors(*gpt), {torch::randint(0, 13, {3, 6})});
-  const Graph& graph = captured.graph;
+  const graph::Captured captured = capture(
+      [&](const value::Args& args, const value::Kwargs&) { return IValue(gpt->forward(args[0].toTensor())); },
+      model_tensors(*gpt), {torch::randint(0, 13, {3, 6})});
+  const graph::Graph& graph = captured.graph;
   for (const auto& weights : {parameter_weights(graph), flop_weights(graph)}) {
     std::vector<double> sums(weights.size() + 1, 0);
     std::partial_sum(weights.begin(), weights.end(), sums.begin() + 1);
     for (int stages = 2; stages <= 4; ++stages) {
-      const Cuts cuts = balanced_cuts(graph, stages, weights);
+      const graph::SplitPositions cuts = balanced_split(graph, stages, weights);
       ASSERT_EQ(cuts.size() + 1, static_cast<std::size_t>(stages));
       double heaviest = 0;
       for (std::size_t s = 0; s <= cuts.size(); ++s) {
         const std::size_t begin = s == 0 ? 0 : cuts[s - 1], end = s < cuts.size() ? cuts[s] : weights.size();
         heaviest = std::max(heaviest, sums[end] - sums[begin]);
       }
-      EXPECT_DOUBLE_EQ(heaviest, best_by_brute_force(sums, legal_cuts(graph), 0, 0, stages)) << stages;
+      EXPECT_DOUBLE_EQ(heaviest, best_by_brute_force(sums, legal_split_positions(graph), 0, 0, stages))
+          << stages;
     }
   }
-  EXPECT_THROW(balanced_cuts(graph, 1000, flop_weights(graph)), UsageError);
+  EXPECT_THROW(balanced_split(graph, 1000, flop_weights(graph)), UsageError);
 }
 
-TEST(Balance, CutsNoWeightFromItsTranspose) {
+TEST(PipeBalance, CutsNoWeightFromItsTranspose) {
   std::vector<at::Tensor> weights;
-  ModelTensors model;
+  graph::ModelTensors model;
   for (int i = 0; i < 4; ++i) {
     weights.push_back(torch::randn({5, 5}, torch::requires_grad()));
     model.parameters.emplace_back("w" + std::to_string(i), weights.back());
   }
-  const ForwardFunction forward = [&](const Args& args, const Kwargs&) {
+  const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
     std::vector<at::Tensor> turned;  // all at the beginning, as some models do
     for (const at::Tensor& weight : weights) turned.push_back(weight.t());
     at::Tensor x = args[0].toTensor();
@@ -196,13 +199,13 @@ TEST(Balance, CutsNoWeightFromItsTranspose) {
   }
 }
 
-TEST(Balance, StageCostsAddUpToTheWhole) {
+TEST(PipeBalance, StageCostsAddUpToTheWhole) {
   const Pipe pipe = load_pt2(archive("gpt.pt2"), Balanced{2});
-  const Costs costs = stage_costs(pipe.split());
+  const plan::Costs costs = stage_costs(pipe.split());
   ASSERT_EQ(costs.stages.size(), 2U);
   EXPECT_GT(costs.stages[0].output_bytes, 0U);
   check_costs(costs, 2);
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::pipe

@@ -1,8 +1,8 @@
 // Pipes through the executor, over thread ranks and over processes, against the whole model run microbatch by
 // microbatch.
-#include "../graph/models.h"
-#include "../graph/tensor_file.h"
 #include "executor.h"
+#include "graph/models.h"
+#include "graph/tensor_file.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -15,13 +15,13 @@
 #include <functional>
 #include <random>
 
-namespace penstock {
+namespace penstock::pipe {
 namespace {
 
 using test::archive;
 using test::Batch;
 
-const SplitSpec uncut = SplitPolicy([](const Graph&) { return Cuts{}; });
+const SplitSpec uncut = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
 
 const std::vector<std::string> small_models = {"mlp", "gpt", "convnet", "mixed", "lstm"};
 
@@ -42,9 +42,9 @@ Batch batch_for(const std::string& name) {
 
 //! `stages` stages at random legal cuts; the same on every rank.
 SplitPolicy random_cuts(int stages, unsigned seed) {
-  return [stages, seed](const Graph& graph) {
-    const Cuts legal = legal_cuts(graph);
-    Cuts cuts;
+  return [stages, seed](const graph::Graph& graph) {
+    const graph::SplitPositions legal = legal_split_positions(graph);
+    graph::SplitPositions cuts;
     std::mt19937 random(seed);
     std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), static_cast<std::size_t>(stages - 1),
                 random);
@@ -52,26 +52,26 @@ SplitPolicy random_cuts(int stages, unsigned seed) {
   };
 }
 
-PipelineOptions own_loss() {
-  PipelineOptions options;
+runtime::PipelineOptions own_loss() {
+  runtime::PipelineOptions options;
   options.loss = test::any_loss;
   options.loss_needs_target = false;
   return options;
 }
 
 //! Runs something on so many ranks.
-using OnRanks = std::function<void(int, const std::function<void(const Group&)>&)>;
+using OnRanks = std::function<void(int, const std::function<void(const comm::Group&)>&)>;
 
-void on_threads(int ranks, const std::function<void(const Group&)>& part) {
-  run_thread_ranks(ranks, [&](World& world) { part(world.group()); });
+void on_threads(int ranks, const std::function<void(const comm::Group&)>& part) {
+  comm::run_thread_ranks(ranks, [&](comm::World& world) { part(world.group()); });
 }
 
 //! In every number of stages up to 8 that the ranks can share.
-void expect_trains(const std::string& name, const Graph& whole,
+void expect_trains(const std::string& name, const graph::Graph& whole,
                    const std::function<Pipe(const SplitSpec&)>& cut, const Batch& batch,
                    const test::Trained& expected, const std::vector<int>& rank_counts = {2, 3, 4},
                    const OnRanks& on_ranks = on_threads) {
-  const auto most = static_cast<int>(legal_cuts(whole).size()) + 1;
+  const auto most = static_cast<int>(legal_split_positions(whole).size()) + 1;
   for (const int ranks : rank_counts) {
     for (int stages = ranks; stages <= std::min(8, most); stages += ranks) {
       std::vector<std::string> schedules{stages == ranks ? "1F1B" : "Interleaved1F1B"};
@@ -80,7 +80,7 @@ void expect_trains(const std::string& name, const Graph& whole,
         SCOPED_TRACE(name + " in " + std::to_string(stages) + " stages, " + schedule + ", " +
                      std::to_string(ranks) + " ranks");
         const Pipe pipe = cut(random_cuts(stages, static_cast<unsigned>(ranks)));
-        on_ranks(ranks, [&](const Group& group) {
+        on_ranks(ranks, [&](const comm::Group& group) {
           test::expect_step(pipe, schedule, own_loss(), batch, expected, group);
         });
       }
@@ -88,7 +88,7 @@ void expect_trains(const std::string& name, const Graph& whole,
   }
 }
 
-using BatchOf = std::function<Batch(const Graph&)>;
+using BatchOf = std::function<Batch(const graph::Graph&)>;
 
 void expect_archive_trains(const std::string& name, const BatchOf& batch_of,
                            const std::vector<int>& rank_counts = {2, 3, 4},
@@ -105,13 +105,13 @@ void expect_small_models_train(const std::vector<int>& rank_counts = {2, 3, 4},
                                const OnRanks& on_ranks = on_threads) {
   for (const std::string& name : small_models)
     expect_archive_trains(
-        name, [&](const Graph&) { return batch_for(name); }, rank_counts, on_ranks);
+        name, [&](const graph::Graph&) { return batch_for(name); }, rank_counts, on_ranks);
 }
 
 const test::RankFunction train_in_processes("pipe_trains", [] {
   at::set_num_threads(1);
-  const World world = init();
-  const Group& group = world.group();
+  const comm::World world = comm::init();
+  const comm::Group& group = world.group();
   expect_small_models_train({group.size()}, [&](int, const auto& part) { part(group); });
   return ::testing::Test::HasFailure() ? 1 : 0;
 });
@@ -122,7 +122,7 @@ TEST(PipeTrains, AsTheWholeDoesOverProcesses) {
 }
 
 //! The inputs that Python ran on, and the same rows once more in the other order; for 2 microbatches.
-Batch batch_of_archive(const Graph& graph, const std::string& name) {
+Batch batch_of_archive(const graph::Graph& graph, const std::string& name) {
   const auto tensors = test::read_tensors(archive(name + ".safetensors"));
   std::vector<c10::IValue> leaves;
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
@@ -145,12 +145,13 @@ TEST(PipeTrains, ArchivesAsTheWholeDoes) {
 TEST(PipeTrains, RealArchitecturesAsTheWholeDoes) {
   at::set_num_threads(1);
   for (const std::string name : {"gpt2", "llama", "bert", "t5", "vit", "marked"})
-    expect_archive_trains(name, [&](const Graph& graph) { return batch_of_archive(graph, name); });
+    expect_archive_trains(name, [&](const graph::Graph& graph) { return batch_of_archive(graph, name); });
 }
 
 template <class Holder>
 void expect_captured_trains(const std::string& name, Holder model, const Batch& batch) {
-  const Chunks chunks = split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
+  const value::Chunks chunks =
+      value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
   const Pipe whole = pipeline(model, chunks.args[0], {}, uncut);
   const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
   const auto cut = [&](const SplitSpec& spec) {
@@ -207,10 +208,10 @@ TEST(PipeTrains, BuffersAreWrittenAsInTheWhole) {
   const auto x = torch::randn({12, 4});
   for (const at::Tensor& part : x.chunk(4)) dense->forward(part);
   const Pipe pipe = pipeline(PipeSequential(model), {x.narrow(0, 0, 3)}, Balanced{2});
-  run_thread_ranks(2, [&](World& world) {
-    PipelineSchedule pipeline({pipe.build_stage(world.rank().value, at::kCPU, world.group())}, "1F1B", 4,
-                              pipe.schedule_options(own_loss()));
-    pipeline.step(world.rank().value == 0 ? Args{x} : Args{});
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    runtime::PipelineSchedule pipeline({pipe.build_stage(world.rank().value, at::kCPU, world.group())},
+                                       "1F1B", 4, pipe.schedule_options(own_loss()));
+    pipeline.step(world.rank().value == 0 ? value::Args{x} : value::Args{});
   });
   const auto expected = dense->named_buffers(), got = model->named_buffers();
   ASSERT_EQ(got.size(), 6U);
@@ -224,12 +225,12 @@ TEST(PipeTrains, RefusesAKeywordArgumentThatNoStageOfAnyRankTakes) {
   Batch batch = batch_for("mixed");
   batch.kwargs["maks"] = 1;
   const Pipe pipe = load_pt2(archive("mixed.pt2"), random_cuts(2, 1));
-  run_thread_ranks(2, [&](World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
-    PipelineSchedule pipeline({pipe.build_stage(rank, at::kCPU, world.group())}, "1F1B", batch.microbatches,
-                              pipe.schedule_options(own_loss()));
+    runtime::PipelineSchedule pipeline({pipe.build_stage(rank, at::kCPU, world.group())}, "1F1B",
+                                       batch.microbatches, pipe.schedule_options(own_loss()));
     try {
-      pipeline.step(rank == 0 ? batch.args : Args{}, {}, batch.kwargs);
+      pipeline.step(rank == 0 ? batch.args : value::Args{}, {}, batch.kwargs);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("no stage takes the keyword argument 'maks'"),
@@ -246,11 +247,11 @@ TEST(PipeTrains, AtMarksAndBalanced) {
       test::train_dense(test::whole_of(load_pt2(archive("gpt.pt2"), uncut)), test::any_loss, tokens);
   for (const SplitSpec& spec : {SplitSpec(AtMarks{}), SplitSpec(Balanced{2, BalanceBy::Flops})}) {
     const Pipe pipe = load_pt2(archive("gpt.pt2"), spec);
-    run_thread_ranks(2, [&](World& world) {
+    comm::run_thread_ranks(2, [&](comm::World& world) {
       test::expect_step(pipe, "GPipe", own_loss(), tokens, expected, world.group());
     });
   }
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::pipe

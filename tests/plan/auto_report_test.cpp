@@ -12,7 +12,7 @@
 #include <map>
 #include <vector>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 struct Group {
@@ -31,7 +31,7 @@ void print(const char* name, Group& group) {
               group.only, group.impossible);
 }
 
-TEST(AutoReport, OverAThousandRandomProfiles) {
+TEST(PlanAutoReport, OverAThousandRandomProfiles) {
   std::map<std::string, Group> groups;
   for (unsigned seed = 0; seed < 1000; ++seed) {
     const Profile profile = random_profile(seed);
@@ -71,4 +71,4 @@ TEST(AutoReport, OverAThousandRandomProfiles) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::plan

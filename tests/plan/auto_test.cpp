@@ -15,14 +15,15 @@
 #include <limits>
 #include <random>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
-TEST(Auto, TheQuickEvaluationEqualsTheSimulator) {
+TEST(PlanAuto, TheQuickEvaluationEqualsTheSimulator) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     const Profile profile = random_profile(seed);
-    const auto style = seed % 2 == 0 || profile.ranks == 1 ? PlacementStyle::Loop : PlacementStyle::V;
-    const Placement placement = Placement::make(profile.ranks, profile.stages(), style);
+    const auto style =
+        seed % 2 == 0 || profile.ranks == 1 ? schedule::PlacementStyle::Loop : schedule::PlacementStyle::V;
+    const schedule::Placement placement = schedule::Placement::make(profile.ranks, profile.stages(), style);
     const auto_search::Problem problem(placement, profile.microbatches, profile.costs, std::nullopt);
     auto_search::Rule rule;
     rule.depth = 0.5 + 0.5 * (seed % 4);
@@ -32,20 +33,21 @@ TEST(Auto, TheQuickEvaluationEqualsTheSimulator) {
     ASSERT_TRUE(order) << "seed " << seed;
     auto_search::Evaluation evaluation;
     auto_search::evaluate(problem, *order, evaluation);
-    const Schedule schedule{"list", placement, profile.microbatches, *order};
-    const Simulation result = simulate(make_program(schedule, SendMode::Buffered), profile.costs);
+    const schedule::Schedule schedule{"list", placement, profile.microbatches, *order};
+    const Simulation result = simulate(make_program(schedule, schedule::SendMode::Buffered), profile.costs);
     EXPECT_NEAR(evaluation.makespan, result.step_time, 1e-9 * result.step_time) << "seed " << seed;
   }
 }
 
-TEST(Auto, IsValidFitsAndIsNeverSlowerThanTheBestNamedSchedule) {
+TEST(PlanAuto, IsValidFitsAndIsNeverSlowerThanTheBestNamedSchedule) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     const Profile profile = random_profile(seed);
     const AutoOptions options{.memory_cap = profile.cap};
     // One microbatch at a time always fits under these caps, so there is a schedule.
     const AutoResult result = make_auto_schedule(profile.ranks, profile.microbatches, profile.costs, options);
     EXPECT_TRUE(validate(result.schedule).valid()) << "seed " << seed;
-    const Simulation simulation = simulate(make_program(result.schedule, SendMode::Buffered), profile.costs);
+    const Simulation simulation =
+        simulate(make_program(result.schedule, schedule::SendMode::Buffered), profile.costs);
     EXPECT_EQ(simulation.step_time, result.step_time) << "seed " << seed;
     EXPECT_LE(result.step_time, result.best_named_time) << "seed " << seed;
     EXPECT_GE(result.step_time, result.lower_bound * (1 - 1e-9)) << "seed " << seed;
@@ -53,7 +55,7 @@ TEST(Auto, IsValidFitsAndIsNeverSlowerThanTheBestNamedSchedule) {
   }
 }
 
-TEST(Auto, ReachesTheBoundAtEqualCosts) {
+TEST(PlanAuto, ReachesTheBoundAtEqualCosts) {
   // Without a cap, equal costs and enough microbatches, ZBV's time is the least there is; one stage a rank:
   // ZB2P's.
   for (int p = 1; p <= 6; ++p) {
@@ -64,20 +66,22 @@ TEST(Auto, ReachesTheBoundAtEqualCosts) {
   }
 }
 
-TEST(Auto, WorksUnderACapThatHoldsOneMicrobatchAndRefusesLess) {
+TEST(PlanAuto, WorksUnderACapThatHoldsOneMicrobatchAndRefusesLess) {
   const AutoResult tight = make_auto_schedule(4, 6, Costs::uniform(8), {.memory_cap = 2});
-  const Simulation simulation = simulate(make_program(tight.schedule, SendMode::Buffered), Costs::uniform(8));
+  const Simulation simulation =
+      simulate(make_program(tight.schedule, schedule::SendMode::Buffered), Costs::uniform(8));
   EXPECT_EQ(simulation.peak_memory(), 2u);
   EXPECT_THROW(make_auto_schedule(4, 6, Costs::uniform(8), {.memory_cap = 1}), ScheduleError);
 }
 
 //! Every order of two chains F, I, W on one rank: 20 of them.
-std::vector<ActionList> interleavings(const ActionList& one, const ActionList& other) {
-  std::vector<ActionList> all;
+std::vector<schedule::ActionList> interleavings(const schedule::ActionList& one,
+                                                const schedule::ActionList& other) {
+  std::vector<schedule::ActionList> all;
   std::vector<int> from(one.size() + other.size(), 1);
   std::fill(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(one.size()), 0);
   do {
-    ActionList list;
+    schedule::ActionList list;
     std::size_t next[2] = {0, 0};
     for (const int chain : from) list.push_back((chain == 0 ? one : other)[next[chain]++]);
     all.push_back(std::move(list));
@@ -85,16 +89,17 @@ std::vector<ActionList> interleavings(const ActionList& one, const ActionList& o
   return all;
 }
 
-ActionList chain(int stage, int microbatch) {
+schedule::ActionList chain(int stage, int microbatch) {
   const StageId s(stage);
   const MicrobatchId m(microbatch);
-  return {Action::forward(s, m), Action::backward_input(s, m), Action::backward_weight(s, m)};
+  return {schedule::Action::forward(s, m), schedule::Action::backward_input(s, m),
+          schedule::Action::backward_weight(s, m)};
 }
 
 //! The least time of all orders on two ranks: two microbatches of one stage each, or one of two stages each.
-double least_time(const Placement& placement, int microbatches, const Costs& costs) {
+double least_time(const schedule::Placement& placement, int microbatches, const Costs& costs) {
   const auto_search::Problem problem(placement, microbatches, costs, std::nullopt);
-  std::vector<std::vector<ActionList>> lists;
+  std::vector<std::vector<schedule::ActionList>> lists;
   for (int r = 0; r < 2; ++r) {
     const std::vector<StageId> stages = placement.stages_of(Rank(r));
     const int first = stages.front().value, last = stages.back().value;
@@ -102,8 +107,8 @@ double least_time(const Placement& placement, int microbatches, const Costs& cos
   }
   double least = std::numeric_limits<double>::infinity();
   auto_search::Evaluation evaluation;
-  for (const ActionList& a : lists[0]) {
-    for (const ActionList& b : lists[1]) {
+  for (const schedule::ActionList& a : lists[0]) {
+    for (const schedule::ActionList& b : lists[1]) {
       auto_search::evaluate(problem, {a, b}, evaluation);
       least = std::min(least, evaluation.makespan);
     }
@@ -111,7 +116,7 @@ double least_time(const Placement& placement, int microbatches, const Costs& cos
   return least;
 }
 
-TEST(Auto, EqualsBruteForceOnTinyPipelines) {
+TEST(PlanAuto, EqualsBruteForceOnTinyPipelines) {
   int faster = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
@@ -124,9 +129,11 @@ TEST(Auto, EqualsBruteForceOnTinyPipelines) {
       costs.stages.push_back({.forward = pick(9), .input = pick(9), .weight = pick(9)});
     costs.link.latency = pick(4) - 1;
     const int microbatches = two_stages ? 1 : 2, stages = static_cast<int>(costs.stages.size());
-    double least = least_time(Placement::make(2, stages, PlacementStyle::Loop), microbatches, costs);
+    double least =
+        least_time(schedule::Placement::make(2, stages, schedule::PlacementStyle::Loop), microbatches, costs);
     if (two_stages)
-      least = std::min(least, least_time(Placement::make(2, 4, PlacementStyle::V), microbatches, costs));
+      least = std::min(least, least_time(schedule::Placement::make(2, 4, schedule::PlacementStyle::V),
+                                         microbatches, costs));
     const AutoResult result = make_auto_schedule(2, microbatches, costs);
     EXPECT_NEAR(result.step_time, least, 1e-9) << "seed " << seed;
     EXPECT_LE(result.lower_bound, least + 1e-9) << "seed " << seed;
@@ -135,7 +142,7 @@ TEST(Auto, EqualsBruteForceOnTinyPipelines) {
   EXPECT_GE(faster, 3) << "the search must find what no named schedule has";
 }
 
-TEST(Auto, AFullBackwardThatIsCheaperIsUsed) {
+TEST(PlanAuto, AFullBackwardThatIsCheaperIsUsed) {
   // One rank and one microbatch: I and W take 6, a B takes 4.
   const Costs costs = Costs::uniform(1, {.forward = 2, .input = 3, .weight = 3, .backward = 4});
   EXPECT_EQ(make_auto_schedule(1, 1, costs).step_time, 6);
@@ -151,14 +158,14 @@ std::string refusal(int ranks, int microbatches, int stages) {
   return "accepted";
 }
 
-TEST(Auto, RefusesStagesThatAreNoMultipleOfTheRanks) {
-  EXPECT_EQ(refusal(4, 8, 6), "Auto cannot deal 6 stages to 4 ranks");
-  EXPECT_EQ(refusal(4, 8, 3), "Auto cannot deal 3 stages to 4 ranks");
-  EXPECT_EQ(refusal(4, 8, 0), "Auto cannot deal 0 stages to 4 ranks");
+TEST(PlanAuto, RefusesStagesThatAreNoMultipleOfTheRanks) {
+  EXPECT_EQ(refusal(4, 8, 6), "Auto cannot distribute 6 stages over 4 ranks");
+  EXPECT_EQ(refusal(4, 8, 3), "Auto cannot distribute 3 stages over 4 ranks");
+  EXPECT_EQ(refusal(4, 8, 0), "Auto cannot distribute 0 stages over 4 ranks");
   EXPECT_EQ(refusal(0, 8, 4), "Auto needs at least one rank and one microbatch");
   EXPECT_EQ(refusal(4, 0, 4), "Auto needs at least one rank and one microbatch");
   EXPECT_EQ(refusal(1, 1, 1), "accepted");
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::plan

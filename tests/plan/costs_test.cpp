@@ -13,7 +13,7 @@
 #include <cmath>
 #include <limits>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 using testing::HasSubstr;
@@ -50,7 +50,7 @@ StageCosts second_layer() {
   return costs;
 }
 
-TEST(MergeLayers, SumsEveryField) {
+TEST(PlanMergeLayers, SumsEveryField) {
   const std::vector<Layer> layers{{"a", first_layer()}, {"b", second_layer()}};
   const StageCosts expected{.forward = 101,
                             .input = 202,
@@ -71,7 +71,7 @@ TEST(MergeLayers, SumsEveryField) {
   EXPECT_EQ(merge_layers(std::span(layers).first(1)), first_layer());
 }
 
-TEST(MergeLayers, KeepsABackwardOfItsOwnAndRecomputation) {
+TEST(PlanMergeLayers, KeepsABackwardOfItsOwnAndRecomputation) {
   std::vector<Layer> layers{{"a", first_layer()}, {"b", first_layer()}};
   layers[1].costs.backward = 5;
   EXPECT_EQ(merge_layers(layers).backward, 6 + 5);
@@ -80,13 +80,13 @@ TEST(MergeLayers, KeepsABackwardOfItsOwnAndRecomputation) {
   EXPECT_TRUE(merge_layers(layers).recompute);
 }
 
-TEST(MergeLayers, OfNothingIsNothing) {
+TEST(PlanMergeLayers, OfNothingIsNothing) {
   const StageCosts nothing = merge_layers({});
   EXPECT_EQ(nothing.total_time(), 0);
   EXPECT_EQ(nothing.in_flight_bytes() + nothing.resident_bytes() + nothing.output_bytes, 0u);
 }
 
-TEST(Costs, TimesAndBytesOfAStageFollowFromItsFields) {
+TEST(PlanCosts, TimesAndBytesOfAStageFollowFromItsFields) {
   StageCosts stage = first_layer();
   EXPECT_EQ(stage.full_backward(), 6);
   EXPECT_EQ(stage.total_time(), 7);
@@ -99,33 +99,35 @@ TEST(Costs, TimesAndBytesOfAStageFollowFromItsFields) {
   EXPECT_EQ(stage.in_flight_bytes(), 4u);
 }
 
-TEST(Costs, EveryActionHasItsDuration) {
+TEST(PlanCosts, EveryActionHasItsDuration) {
   const StageId stage(0);
   const MicrobatchId microbatch(0);
   Costs costs = Costs::uniform(2, first_layer());
   costs.stages[1].forward = 100;
   costs.overlap = 0.25;
-  const auto duration = [&](const Action& action) { return duration_of(action, costs); };
-  EXPECT_EQ(duration(Action::forward(stage, microbatch)), 1);
-  EXPECT_EQ(duration(Action::backward_input(stage, microbatch)), 2);
-  EXPECT_EQ(duration(Action::backward_weight(stage, microbatch)), 4);
-  EXPECT_EQ(duration(Action::backward(stage, microbatch)), 6);
-  EXPECT_EQ(duration(Action::unshard(stage)), 8);
-  EXPECT_EQ(duration(Action::reshard(stage)), 16);
-  EXPECT_EQ(duration(Action::reduce_grad(stage)), 32);
-  EXPECT_EQ(duration(Action()), 0);
-  EXPECT_EQ(duration(Action::send_forward(stage, microbatch, StageId(1))), 0);
-  const Action backward = Action::backward(stage, microbatch);
-  EXPECT_EQ(duration(Action::overlap(Action::forward(stage, MicrobatchId(1)), backward)), 1 + 6 - 0.25);
-  EXPECT_EQ(duration(Action::overlap(Action::forward(StageId(1), microbatch), backward)), 100 + 6 - 1.5);
+  const auto duration = [&](const schedule::Action& action) { return duration_of(action, costs); };
+  EXPECT_EQ(duration(schedule::Action::forward(stage, microbatch)), 1);
+  EXPECT_EQ(duration(schedule::Action::backward_input(stage, microbatch)), 2);
+  EXPECT_EQ(duration(schedule::Action::backward_weight(stage, microbatch)), 4);
+  EXPECT_EQ(duration(schedule::Action::backward(stage, microbatch)), 6);
+  EXPECT_EQ(duration(schedule::Action::unshard(stage)), 8);
+  EXPECT_EQ(duration(schedule::Action::reshard(stage)), 16);
+  EXPECT_EQ(duration(schedule::Action::reduce_grad(stage)), 32);
+  EXPECT_EQ(duration(schedule::Action()), 0);
+  EXPECT_EQ(duration(schedule::Action::send_forward(stage, microbatch, StageId(1))), 0);
+  const schedule::Action backward = schedule::Action::backward(stage, microbatch);
+  EXPECT_EQ(duration(schedule::Action::overlap(schedule::Action::forward(stage, MicrobatchId(1)), backward)),
+            1 + 6 - 0.25);
+  EXPECT_EQ(duration(schedule::Action::overlap(schedule::Action::forward(StageId(1), microbatch), backward)),
+            100 + 6 - 1.5);
   costs.stages[0].recompute = true;
-  EXPECT_EQ(duration(Action::forward(stage, microbatch)), 1);
+  EXPECT_EQ(duration(schedule::Action::forward(stage, microbatch)), 1);
   EXPECT_EQ(duration(backward), 7);
-  EXPECT_EQ(duration(Action::backward_input(stage, microbatch)), 3);
-  EXPECT_EQ(duration(Action::backward_weight(stage, microbatch)), 4);
+  EXPECT_EQ(duration(schedule::Action::backward_input(stage, microbatch)), 3);
+  EXPECT_EQ(duration(schedule::Action::backward_weight(stage, microbatch)), 4);
 }
 
-TEST(Costs, LinksAndMessagesAreThoseOfTheirPair) {
+TEST(PlanCosts, LinksAndMessagesAreThoseOfTheirPair) {
   Costs costs = Costs::uniform(3);
   costs.stages[0].output_bytes = 10;
   costs.stages[1].output_bytes = 20;
@@ -152,7 +154,7 @@ std::string refusal(const std::function<void()>& call) {
   return "accepted";
 }
 
-TEST(Costs, EachFieldThatMakesNoSenseIsNamed) {
+TEST(PlanCosts, EachFieldThatMakesNoSenseIsNamed) {
   const std::pair<const char*, double StageCosts::*> fields[] = {
       {"forward", &StageCosts::forward}, {"input", &StageCosts::input},
       {"weight", &StageCosts::weight},   {"unshard", &StageCosts::unshard},
@@ -190,8 +192,9 @@ TEST(Costs, EachFieldThatMakesNoSenseIsNamed) {
 }
 
 // Each number is finite on its own; what follows from them is not.
-TEST(Costs, TotalsThatOverflowAreRefusedEverywhere) {
-  const Program program = make_program(make_schedule("1F1B", {2, 1, 8}), SendMode::Buffered);
+TEST(PlanCosts, TotalsThatOverflowAreRefusedEverywhere) {
+  const schedule::Program program =
+      make_program(schedule::make_schedule("1F1B", {2, 1, 8}), schedule::SendMode::Buffered);
   std::vector<Costs> wrong(7, Costs::uniform(2));
   wrong[0].stages[0].forward = 1e308;
   wrong[1].stages[1].backward = 1e308;
@@ -202,12 +205,14 @@ TEST(Costs, TotalsThatOverflowAreRefusedEverywhere) {
   wrong[6].links[{Rank(1), Rank(0)}].latency = 1e308;
   wrong[5].stages[0].reduce_grad = wrong[5].stages[1].unshard = 1.5e308;
   for (std::size_t i = 0; i < wrong.size(); ++i) {
-    EXPECT_THAT(refusal([&] { simulate(program, wrong[i]); }), HasSubstr("times add up")) << i;
-    EXPECT_THAT(refusal([&] { lower_bound(program.placement(), 8, wrong[i]); }), HasSubstr("times add up"))
+    EXPECT_THAT(refusal([&] { simulate(program, wrong[i]); }), HasSubstr("sum of the times overflows")) << i;
+    EXPECT_THAT(refusal([&] { lower_bound(program.placement(), 8, wrong[i]); }),
+                HasSubstr("sum of the times overflows"))
         << i;
-    EXPECT_THAT(refusal([&] { make_auto_schedule(2, 8, wrong[i]); }), HasSubstr("times add up")) << i;
+    EXPECT_THAT(refusal([&] { make_auto_schedule(2, 8, wrong[i]); }), HasSubstr("sum of the times overflows"))
+        << i;
     EXPECT_THAT(refusal([&] { plan_stages(wrong[i], {.ranks = 2, .microbatches = {8}}); }),
-                HasSubstr("times add up"))
+                HasSubstr("sum of the times overflows"))
         << i;
   }
   Costs bytes = Costs::uniform(2);
@@ -217,26 +222,32 @@ TEST(Costs, TotalsThatOverflowAreRefusedEverywhere) {
         &StageCosts::unsharded_bytes}) {
     Costs large = bytes;
     large.stages[1].*field = std::numeric_limits<std::uint64_t>::max();
-    EXPECT_THAT(refusal([&] { simulate(program, large); }), HasSubstr("bytes add up"));
+    EXPECT_THAT(refusal([&] { simulate(program, large); }), HasSubstr("sum of the bytes exceeds"));
     const std::vector<Layer> layers{{"", large.stages[1]}, {"", {}}};
-    EXPECT_THAT(refusal([&] { merge_layers(layers); }), HasSubstr("bytes add up"));
+    EXPECT_THAT(refusal([&] { merge_layers(layers); }), HasSubstr("sum of the bytes exceeds"));
   }
   bytes.stages[0].activation_bytes = std::uint64_t{1} << 61;  // one fits, eight do not
   EXPECT_EQ(refusal([&] { check_costs(bytes, 2); }), "accepted");
-  EXPECT_THAT(refusal([&] { simulate(program, bytes); }), HasSubstr("bytes add up"));
+  EXPECT_THAT(refusal([&] { simulate(program, bytes); }), HasSubstr("sum of the bytes exceeds"));
 }
 
-TEST(Costs, LayersWhoseTotalsOverflowAreRefusedEverywhere) {
+TEST(PlanCosts, LayersWhoseTotalsOverflowAreRefusedEverywhere) {
   std::vector<Layer> layers(4);
   for (Layer& layer : layers) layer.costs.forward = 4e307;
   const std::vector<Rank> two{Rank(0), Rank(1)};
-  EXPECT_THAT(refusal([&] { merge_layers(layers); }), HasSubstr("times add up"));
-  EXPECT_THAT(refusal([&] { partition_layers(layers, {two, {}, {}}); }), HasSubstr("times add up"));
+  EXPECT_THAT(refusal([&] { merge_layers(layers); }), HasSubstr("sum of the times overflows"));
+  EXPECT_THAT(refusal([&] {
+                partition_layers(layers, {two, {}, {}});
+              }),
+              HasSubstr("sum of the times overflows"));
   EXPECT_THAT(refusal([&] { plan_layers(layers, {}, {.ranks = 2, .microbatches = {4}}); }),
-              HasSubstr("times add up"));
+              HasSubstr("sum of the times overflows"));
   for (Layer& layer : layers) layer.costs = {.activation_bytes = std::uint64_t{1} << 60};
   EXPECT_EQ(refusal([&] { partition_layers(layers, {two, {}, {}}); }), "accepted");
-  EXPECT_THAT(refusal([&] { partition_layers(layers, {two, {1, 8}, {}}); }), HasSubstr("bytes add up"));
+  EXPECT_THAT(refusal([&] {
+                partition_layers(layers, {two, {1, 8}, {}});
+              }),
+              HasSubstr("sum of the bytes exceeds"));
   EXPECT_THAT(refusal([&] { partition_layers(layers, {two, {1, -1}, {}}); }), HasSubstr("in_flight"));
   Costs links;
   links.overhead = infinite;
@@ -245,7 +256,7 @@ TEST(Costs, LayersWhoseTotalsOverflowAreRefusedEverywhere) {
 }
 
 // Measured for many microbatches, planned for one: its bytes are that many times as large.
-TEST(Costs, AMicrobatchTooLargeForItsBytesIsAnImpossiblePlan) {
+TEST(PlanCosts, AMicrobatchTooLargeForItsBytesIsAnImpossiblePlan) {
   std::vector<Layer> layers(2);
   layers[0].costs.activation_bytes = std::uint64_t{1} << 54;
   const PlanResult result = plan_layers(layers, {},
@@ -261,4 +272,4 @@ TEST(Costs, AMicrobatchTooLargeForItsBytesIsAnImpossiblePlan) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -9,15 +9,15 @@
 
 #include <cmath>
 
-namespace penstock::auto_search {
+namespace penstock::plan::auto_search {
 namespace {
 
 const MicrobatchId m0(0), m1(1);
 const StageId s0(0), s1(1);
 
-TEST(Evaluate, AnOrderThatCanNeverFinishTakesForever) {
-  const Placement one = Placement::make(1, 1, PlacementStyle::Loop),
-                  two = Placement::make(2, 2, PlacementStyle::Loop);
+TEST(PlanEvaluate, AnOrderThatCanNeverFinishTakesForever) {
+  const schedule::Placement one = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop),
+                            two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2), single = Costs::uniform(1);
   const auto time = [](const Problem& problem, const Order& order) {
     Evaluation evaluation;
@@ -25,30 +25,33 @@ TEST(Evaluate, AnOrderThatCanNeverFinishTakesForever) {
     return evaluation.makespan;
   };
   const Problem alone(one, 1, single, std::nullopt);
-  EXPECT_EQ(time(alone, {{Action::forward(s0, m0), Action::backward(s0, m0)}}), 3);
-  EXPECT_TRUE(std::isinf(time(alone, {{Action::backward(s0, m0), Action::forward(s0, m0)}})));
-  EXPECT_TRUE(std::isinf(time(
-      alone, {{Action::forward(s0, m0), Action::backward_weight(s0, m0), Action::backward_input(s0, m0)}})));
+  EXPECT_EQ(time(alone, {{schedule::Action::forward(s0, m0), schedule::Action::backward(s0, m0)}}), 3);
+  EXPECT_TRUE(
+      std::isinf(time(alone, {{schedule::Action::backward(s0, m0), schedule::Action::forward(s0, m0)}})));
+  EXPECT_TRUE(
+      std::isinf(time(alone, {{schedule::Action::forward(s0, m0), schedule::Action::backward_weight(s0, m0),
+                               schedule::Action::backward_input(s0, m0)}})));
   // Each rank waits for what the other does next.
   const Problem pair(two, 2, costs, std::nullopt);
-  const ActionList first{Action::forward(s0, m0), Action::backward(s0, m0), Action::forward(s0, m1),
-                         Action::backward(s0, m1)};
-  const ActionList second{Action::forward(s1, m0), Action::forward(s1, m1), Action::backward(s1, m0),
-                          Action::backward(s1, m1)};
+  const schedule::ActionList first{schedule::Action::forward(s0, m0), schedule::Action::backward(s0, m0),
+                                   schedule::Action::forward(s0, m1), schedule::Action::backward(s0, m1)};
+  const schedule::ActionList second{schedule::Action::forward(s1, m0), schedule::Action::forward(s1, m1),
+                                    schedule::Action::backward(s1, m0), schedule::Action::backward(s1, m1)};
   EXPECT_TRUE(std::isinf(time(pair, {first, second})));
   // A stage that nobody feeds.
   EXPECT_TRUE(std::isinf(time(pair, {{}, second})));
 }
 
-TEST(Evaluate, SaysWhenEachActionRanAndWhatHeldItBack) {
-  const Placement two = Placement::make(2, 2, PlacementStyle::Loop);
+TEST(PlanEvaluate, SaysWhenEachActionRanAndWhatHeldItBack) {
+  const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   Costs costs = Costs::uniform(2);
   costs.link.latency = 0.5;
   const Problem problem(two, 1, costs, std::nullopt);
   Evaluation evaluation;
   evaluate(problem,
-           {{Action::forward(s0, m0), Action::backward_input(s0, m0), Action::backward_weight(s0, m0)},
-            {Action::forward(s1, m0), Action::backward(s1, m0)}},
+           {{schedule::Action::forward(s0, m0), schedule::Action::backward_input(s0, m0),
+             schedule::Action::backward_weight(s0, m0)},
+            {schedule::Action::forward(s1, m0), schedule::Action::backward(s1, m0)}},
            evaluation);
   EXPECT_EQ(evaluation.start, (std::vector<double>{0, 5, 6, 1.5, 2.5}));
   EXPECT_EQ(evaluation.end, (std::vector<double>{1, 6, 7, 2.5, 4.5}));
@@ -56,13 +59,14 @@ TEST(Evaluate, SaysWhenEachActionRanAndWhatHeldItBack) {
   EXPECT_EQ(evaluation.makespan, 7);
 }
 
-TEST(Memory, PeaksFollowFromTheOrder) {
-  const Placement one = Placement::make(1, 1, PlacementStyle::Loop);
+TEST(PlanMemory, PeaksFollowFromTheOrder) {
+  const schedule::Placement one = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   Costs costs = Costs::uniform(
       1, {.activation_bytes = 100, .weight_bytes = 10, .input_bytes = 1, .parameter_bytes = 1000});
-  const Action f0 = Action::forward(s0, m0), f1 = Action::forward(s0, m1);
-  const Action i0 = Action::backward_input(s0, m0), w0 = Action::backward_weight(s0, m0);
-  const Action b0 = Action::backward(s0, m0);
+  const schedule::Action f0 = schedule::Action::forward(s0, m0), f1 = schedule::Action::forward(s0, m1);
+  const schedule::Action i0 = schedule::Action::backward_input(s0, m0),
+                         w0 = schedule::Action::backward_weight(s0, m0);
+  const schedule::Action b0 = schedule::Action::backward(s0, m0);
   const Problem problem(one, 2, costs, 1220);
   EXPECT_EQ(peak_activations(problem, {f0, f1}), 220);
   EXPECT_EQ(peak_activations(problem, {f0, i0, f1}), 120);
@@ -79,17 +83,17 @@ TEST(Memory, PeaksFollowFromTheOrder) {
 }
 
 //! A rank's list as `F0 I0 …`; of the only stage of each rank.
-std::string text_of(const ActionList& list) {
+std::string text_of(const schedule::ActionList& list) {
   std::string text;
-  for (const Action& action : list)
-    text += (text.empty() ? "" : " ") + to_text(action).substr(std::to_string(action.stage().value).size());
+  for (const schedule::Action& action : list)
+    text += (text.empty() ? "" : " ") + to_string(action).substr(std::to_string(action.stage().value).size());
   return text;
 }
 
-TEST(ListSchedule, FollowsItsRule) {
+TEST(PlanListSchedule, FollowsItsRule) {
   // Two ranks, three microbatches, F = I = W = 1. A microbatch's way to the end and back is 4 from rank 0 and
   // 2 from rank 1, a rank works 3 on each: at depth 1 rank 0 lets 2 microbatches in, rank 1 one.
-  const Placement two = Placement::make(2, 2, PlacementStyle::Loop);
+  const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2);
   const Problem problem(two, 3, costs, std::nullopt);
   const auto lists = [&](const Rule& rule) {
@@ -106,8 +110,8 @@ TEST(ListSchedule, FollowsItsRule) {
   EXPECT_EQ(lists({Preference::Backward, 0.5, 1, 0, false}), "F0 B0 F1 B1 F2 B2 | F0 B0 F1 B1 F2 B2");
 }
 
-TEST(ListSchedule, LetsInOnlyWhatFits) {
-  const Placement two = Placement::make(2, 2, PlacementStyle::Loop);
+TEST(PlanListSchedule, LetsInOnlyWhatFits) {
+  const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2, {.activation_bytes = 10, .weight_bytes = 2, .parameter_bytes = 5});
   const Rule eager{Preference::Forward, 1e9, 1, 0, true};
   // 5 bytes are resident; a microbatch takes 12, of which 2 stay until its W.
@@ -130,11 +134,12 @@ TEST(ListSchedule, LetsInOnlyWhatFits) {
   EXPECT_FALSE(list_schedule(Problem(two, 4, again, 19), eager));
 }
 
-TEST(Improve, NeverKeepsAWorseOrder) {
+TEST(PlanImprove, NeverKeepsAWorseOrder) {
   int shorter = 0, tried = 0;
   for (unsigned seed = 0; seed < 80; ++seed) {
     const Profile profile = random_profile(seed);
-    const Placement placement = Placement::make(profile.ranks, profile.stages(), PlacementStyle::Loop);
+    const schedule::Placement placement =
+        schedule::Placement::make(profile.ranks, profile.stages(), schedule::PlacementStyle::Loop);
     const Problem problem(placement, profile.microbatches, profile.costs, profile.cap);
     Rule rule;
     rule.prefer = static_cast<Preference>(seed % 3);
@@ -161,16 +166,17 @@ TEST(Improve, NeverKeepsAWorseOrder) {
   EXPECT_GT(shorter, tried / 4);
 }
 
-TEST(Improve, MovesAWeightGradientOutOfTheWay) {
+TEST(PlanImprove, MovesAWeightGradientOutOfTheWay) {
   // Rank 1 computes W0 before it sends the gradient of microbatch 1; behind it, the step is shorter.
-  const Placement two = Placement::make(2, 2, PlacementStyle::Loop);
+  const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2);
   const Problem problem(two, 2, costs, std::nullopt);
-  Order order{
-      {Action::forward(s0, m0), Action::forward(s0, m1), Action::backward_input(s0, m0),
-       Action::backward_input(s0, m1), Action::backward_weight(s0, m0), Action::backward_weight(s0, m1)},
-      {Action::forward(s1, m0), Action::backward_input(s1, m0), Action::backward_weight(s1, m0),
-       Action::forward(s1, m1), Action::backward_input(s1, m1), Action::backward_weight(s1, m1)}};
+  Order order{{schedule::Action::forward(s0, m0), schedule::Action::forward(s0, m1),
+               schedule::Action::backward_input(s0, m0), schedule::Action::backward_input(s0, m1),
+               schedule::Action::backward_weight(s0, m0), schedule::Action::backward_weight(s0, m1)},
+              {schedule::Action::forward(s1, m0), schedule::Action::backward_input(s1, m0),
+               schedule::Action::backward_weight(s1, m0), schedule::Action::forward(s1, m1),
+               schedule::Action::backward_input(s1, m1), schedule::Action::backward_weight(s1, m1)}};
   Evaluation evaluation;
   evaluate(problem, order, evaluation);
   EXPECT_EQ(evaluation.makespan, 9);
@@ -178,4 +184,4 @@ TEST(Improve, MovesAWeightGradientOutOfTheWay) {
 }
 
 }  // namespace
-}  // namespace penstock::auto_search
+}  // namespace penstock::plan::auto_search

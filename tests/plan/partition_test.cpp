@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 struct Answer {
@@ -84,7 +84,7 @@ std::vector<Layer> random_layers(std::mt19937& random, int count) {
   return layers;
 }
 
-TEST(Partition, EqualsBruteForceForRandomChains) {
+TEST(PlanPartition, EqualsBruteForceForRandomChains) {
   for (unsigned seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);
     const int ranks = 1 + static_cast<int>(random() % 4);
@@ -120,7 +120,7 @@ TEST(Partition, EqualsBruteForceForRandomChains) {
   }
 }
 
-TEST(Partition, PlacementsThatAreNoTurnsStillMinimiseTheSlowestStage) {
+TEST(PlanPartition, PlacementsThatAreNoTurnsStillMinimiseTheSlowestStage) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     const auto layers = random_layers(random, 9);
@@ -132,7 +132,7 @@ TEST(Partition, PlacementsThatAreNoTurnsStillMinimiseTheSlowestStage) {
   }
 }
 
-TEST(Partition, BalancesAHundredLayersOverManyRanks) {
+TEST(PlanPartition, BalancesAHundredLayersOverManyRanks) {
   std::vector<Layer> layers(
       98,
       Layer{"block", {.forward = 1, .input = 1, .weight = 1, .activation_bytes = 4, .parameter_bytes = 12}});
@@ -150,7 +150,7 @@ TEST(Partition, BalancesAHundredLayersOverManyRanks) {
   EXPECT_EQ(v_shaped->slowest, 12);
 }
 
-TEST(Partition, IsExactForOneStageARankHoweverManyThereAre) {
+TEST(PlanPartition, IsExactForOneStageARankHoweverManyThereAre) {
   std::mt19937 random(1);
   const auto layers = random_layers(random, 300);
   const auto found = partition_layers(layers, {placement(64, 1, false), {}, {}});
@@ -162,13 +162,13 @@ TEST(Partition, IsExactForOneStageARankHoweverManyThereAre) {
   EXPECT_EQ(reversed->slowest, partition_layers(layers, {placement(3, 1, false), {}, {}})->slowest);
 }
 
-TEST(Partition, RefusesFewerLayersThanStagesAndRanksBelowZero) {
+TEST(PlanPartition, RefusesFewerLayersThanStagesAndRanksBelowZero) {
   const std::vector<Layer> layers(3);
   EXPECT_THROW(partition_layers(layers, {placement(4, 1, false), {}, {}}), UsageError);
   EXPECT_THROW(partition_layers(layers, {{Rank(-1), Rank(-1)}, {}, {}}), UsageError);
 }
 
-TEST(Partition, RefusesOptionsThatDoNotMatch) {
+TEST(PlanPartition, RefusesOptionsThatDoNotMatch) {
   std::vector<Layer> layers(3);
   EXPECT_THROW(partition_layers(layers, {{}, {}, {}}), UsageError);
   EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {1}, {}}), UsageError);
@@ -178,7 +178,7 @@ TEST(Partition, RefusesOptionsThatDoNotMatch) {
   EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {}, {}}), UsageError);
 }
 
-TEST(Partition, RankMemoryIsThatOfItsStages) {
+TEST(PlanPartition, RankMemoryIsThatOfItsStages) {
   std::mt19937 random(7);
   const auto layers = random_layers(random, 8);
   const PartitionOptions options{placement(2, 2, true), {4, 3, 2, 1}, {}};
@@ -194,4 +194,4 @@ TEST(Partition, RankMemoryIsThatOfItsStages) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 using testing::HasSubstr;
@@ -86,7 +86,7 @@ TEST(PlanNumbers, AmongEqualsTheSimplerComesFirst) {
   EXPECT_EQ(result.plans[2].why, "as fast");
   // Recomputation costs a third more.
   EXPECT_EQ(result.plans[3].recompute, true);
-  EXPECT_EQ(result.plans[3].why, "recomputation: +33.3% of the best's time");
+  EXPECT_EQ(result.plans[3].why, "recomputation: +33.3% of the best step time");
   ASSERT_TRUE(result.schedule);
   EXPECT_EQ(result.schedule->name, "1F1B");
 }
@@ -148,19 +148,19 @@ TEST(PlanNumbers, RefusalsSayWhatIsWrong) {
   const std::vector<Layer> layers(6);
   const auto plan = [&](PlanOptions options) { return refusal([&] { plan_layers(layers, {}, options); }); };
   EXPECT_EQ(plan({.ranks = 0, .microbatches = {4}}), "a plan needs at least one rank");
-  EXPECT_EQ(plan({.ranks = 2, .microbatches = {}}), "a plan needs a number of microbatches");
+  EXPECT_EQ(plan({.ranks = 2, .microbatches = {}}), "a plan needs at least one number of microbatches");
   EXPECT_EQ(plan({.ranks = 2, .microbatches = {4, 0}}), "microbatches must be 1 or more");
   EXPECT_EQ(plan({.ranks = 7, .microbatches = {4}}), "6 layers cannot fill 7 ranks");
   EXPECT_EQ(plan({.ranks = 6, .microbatches = {6}, .schedules = {"1F1B"}}), "accepted");
   EXPECT_THAT(plan({.ranks = 2, .microbatches = {4}, .stages_per_rank = {1}, .schedules = {"ZBVZeroBubble"}}),
-              HasSubstr("none of these schedules"));
+              HasSubstr("none of the schedules"));
   EXPECT_EQ(refusal([] { plan_layers({}, {}, {.ranks = 1, .microbatches = {1}}); }),
             "a plan needs at least one layer");
   EXPECT_EQ(refusal([] { plan_stages({}, {.ranks = 1, .microbatches = {1}}); }),
             "a plan needs at least one stage");
   EXPECT_EQ(refusal([] { plan_stages(Costs::uniform(6), {.ranks = 4, .microbatches = {4}}); }),
-            "6 stages cannot be dealt to 4 ranks evenly");
+            "6 stages cannot be divided evenly among 4 ranks");
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::plan

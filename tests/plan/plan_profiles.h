@@ -7,7 +7,7 @@
 #include <optional>
 #include <random>
 
-namespace penstock {
+namespace penstock::plan {
 
 struct Profile {
   int ranks = 1;
@@ -51,4 +51,4 @@ inline Profile random_profile(unsigned seed) {
   return profile;
 }
 
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <set>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 using testing::HasSubstr;
@@ -70,8 +70,8 @@ TEST(Planner, APlansTimeIsTheSimulatorsForItsOwnCut) {
                  to = static_cast<std::size_t>(plan.first_layer[s + 1]);
       costs.stages.push_back(merge_layers(std::span(layers).subspan(from, to - from)));
     }
-    const Schedule schedule = make_schedule(plan.schedule, {3, plan.stages_per_rank, 6});
-    const Simulation simulation = simulate(make_program(schedule, SendMode::Buffered), costs);
+    const schedule::Schedule schedule = schedule::make_schedule(plan.schedule, {3, plan.stages_per_rank, 6});
+    const Simulation simulation = simulate(make_program(schedule, schedule::SendMode::Buffered), costs);
     EXPECT_EQ(simulation.step_time, plan.step_time) << plan.schedule;
     EXPECT_EQ(simulation.peak_memory(), plan.peak_memory) << plan.schedule;
   }
@@ -140,4 +140,4 @@ TEST(Planner, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::plan

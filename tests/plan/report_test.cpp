@@ -5,14 +5,15 @@
 
 #include <gtest/gtest.h>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
-TEST(Report, BubblesOfATinyPipeline) {
+TEST(PlanReport, BubblesOfATinyPipeline) {
   // 1F1B, F = 1, B = 2.     0   1   2   3   4   5   6   7   8   9
   //                 rank 0: F0  F1  .   .   B0--    .   B1--
   //                 rank 1: .   F0  B0--    F1  B1--
-  const Program program = make_program(make_schedule("1F1B", {2, 1, 2}), SendMode::Buffered);
+  const schedule::Program program =
+      make_program(schedule::make_schedule("1F1B", {2, 1, 2}), schedule::SendMode::Buffered);
   const Simulation result = simulate(program, Costs::uniform(2));
   ASSERT_EQ(result.ranks.size(), 2u);
   const RankReport &first = result.ranks[0], &second = result.ranks[1];
@@ -31,15 +32,15 @@ TEST(Report, BubblesOfATinyPipeline) {
   EXPECT_DOUBLE_EQ(result.own_bubble, 1.5 / 9);
 }
 
-TEST(Report, AMeasuredTimelineCountsComputationsAndMemoryOnly) {
+TEST(PlanReport, AMeasuredTimelineCountsComputationsAndMemoryOnly) {
   const StageId stage(0);
-  Timeline timeline;
-  timeline.placement = Placement::make(2, 2, PlacementStyle::Loop);
+  schedule::Timeline timeline;
+  timeline.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   timeline.microbatches = 1;
-  timeline.ranks = {{{Action::unshard(stage), 0, 1},
-                     {Action::forward(stage, MicrobatchId(0)), 2, 5},
-                     {Action::backward(stage, MicrobatchId(0)), 6, 10},
-                     {Action::reduce_grad(stage), 10, 20}},
+  timeline.ranks = {{{schedule::Action::unshard(stage), 0, 1},
+                     {schedule::Action::forward(stage, MicrobatchId(0)), 2, 5},
+                     {schedule::Action::backward(stage, MicrobatchId(0)), 6, 10},
+                     {schedule::Action::reduce_grad(stage), 10, 20}},
                     {}};
   timeline.memory = {{{0, 5}, {2, 9}, {3, 9}, {6, 4}}, {}};
   const std::vector<RankReport> reports = report_ranks(timeline);
@@ -55,14 +56,14 @@ TEST(Report, AMeasuredTimelineCountsComputationsAndMemoryOnly) {
   EXPECT_EQ(reports[1].own_bubble, 0);
 }
 
-TEST(Report, StepsShorterThanASecondHaveTheirBubbles) {
+TEST(PlanReport, StepsShorterThanASecondHaveTheirBubbles) {
   const MicrobatchId m0(0);
-  Timeline timeline;
-  timeline.placement = Placement::make(2, 2, PlacementStyle::Loop);
+  schedule::Timeline timeline;
+  timeline.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   timeline.microbatches = 1;
-  timeline.ranks = {
-      {{Action::forward(StageId(0), m0), 0, 0.25}, {Action::backward(StageId(0), m0), 0.375, 0.5}},
-      {{Action::forward(StageId(1), m0), 0.25, 0.375}}};
+  timeline.ranks = {{{schedule::Action::forward(StageId(0), m0), 0, 0.25},
+                     {schedule::Action::backward(StageId(0), m0), 0.375, 0.5}},
+                    {{schedule::Action::forward(StageId(1), m0), 0.25, 0.375}}};
   const std::vector<RankReport> reports = report_ranks(timeline);
   EXPECT_EQ(reports[0].bubble, 1 - 0.375 / 0.5);
   EXPECT_EQ(reports[0].own_bubble, 1 - 0.375 / 0.5);
@@ -71,16 +72,17 @@ TEST(Report, StepsShorterThanASecondHaveTheirBubbles) {
 }
 
 double bound(int ranks, int stages, int microbatches, const Costs& costs, bool has_backward = true,
-             PlacementStyle style = PlacementStyle::Loop) {
-  return lower_bound(Placement::make(ranks, stages, style), microbatches, costs, has_backward);
+             schedule::PlacementStyle style = schedule::PlacementStyle::Loop) {
+  return lower_bound(schedule::Placement::make(ranks, stages, style), microbatches, costs, has_backward);
 }
 
-TEST(LowerBound, IsTheOptimumWhereOneIsKnown) {
+TEST(PlanLowerBound, IsTheOptimumWhereOneIsKnown) {
   for (int p = 1; p <= 8; ++p) {
     for (int m = 2 * p; m <= 3 * p; ++m) {
       // At equal costs no step is shorter than its fill and its work, and ZB2P and ZBV reach that.
       EXPECT_DOUBLE_EQ(bound(p, p, m, Costs::uniform(p)), 3.0 * m + p - 1);
-      EXPECT_DOUBLE_EQ(bound(p, 2 * p, m, Costs::uniform(2 * p), true, PlacementStyle::V), 6.0 * m + p - 1);
+      EXPECT_DOUBLE_EQ(bound(p, 2 * p, m, Costs::uniform(2 * p), true, schedule::PlacementStyle::V),
+                       6.0 * m + p - 1);
     }
     // One microbatch passes through all stages and back; stage 0's W comes last.
     EXPECT_DOUBLE_EQ(bound(p, p, 1, Costs::uniform(p)), 2.0 * p + 1);
@@ -89,7 +91,7 @@ TEST(LowerBound, IsTheOptimumWhereOneIsKnown) {
   }
 }
 
-TEST(LowerBound, OfUnevenStagesAndLinksByHand) {
+TEST(PlanLowerBound, OfUnevenStagesAndLinksByHand) {
   Costs costs;
   costs.stages = {{.forward = 1, .input = 3, .weight = 5}, {.forward = 2, .input = 4, .weight = 6}};
   costs.stages[0].output_bytes = 2;
@@ -109,17 +111,17 @@ TEST(LowerBound, OfUnevenStagesAndLinksByHand) {
   EXPECT_DOUBLE_EQ(bound(1, 2, 3, costs), 3 * (1 + 3 + 0.5 + 2 + 4));
 }
 
-TEST(LowerBound, OneMicrobatchPassesEveryStageAndComesBack) {
+TEST(PlanLowerBound, OneMicrobatchPassesEveryStageAndComesBack) {
   // Two stages on each of two ranks: all F's and I's, the hops between them both ways, then W of stage 0.
   Costs costs = Costs::uniform(4, {.forward = 1, .input = 2, .weight = 4});
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs), 4 * (1 + 2) + 4);
   costs.link.latency = 0.5;
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs), 4 * (1 + 2) + 4 + 6 * 0.5);
-  EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs, true, PlacementStyle::V), 4 * (1 + 2) + 4 + 4 * 0.5);
+  EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs, true, schedule::PlacementStyle::V), 4 * (1 + 2) + 4 + 4 * 0.5);
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs, false), 4 + 3 * 0.5);
 }
 
-TEST(LowerBound, CountsTheShorterBackwardRecomputationAndWhatOverlapHides) {
+TEST(PlanLowerBound, CountsTheShorterBackwardRecomputationAndWhatOverlapHides) {
   Costs costs = Costs::uniform(1, {.forward = 2, .input = 3, .weight = 4, .backward = 5});
   EXPECT_DOUBLE_EQ(bound(1, 1, 3, costs), 3 * (2 + 5));
   costs.stages[0].backward = 9;  // then I and W are better
@@ -131,4 +133,4 @@ TEST(LowerBound, CountsTheShorterBackwardRecomputationAndWhatOverlapHides) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -12,29 +12,30 @@
 #include <map>
 #include <random>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 constexpr StageCosts equal_costs{
     .forward = 1, .input = 1, .weight = 1, .activation_bytes = 1, .weight_bytes = 0};
 
-Simulation run(ScheduleKind kind, int ranks, int stages_per_rank, int microbatches,
+Simulation run(schedule::ScheduleKind kind, int ranks, int stages_per_rank, int microbatches,
                const StageCosts& each = equal_costs, double overlap = 0) {
-  const ScheduleShape shape{ranks, stages_per_rank, microbatches};
+  const schedule::ScheduleShape shape{ranks, stages_per_rank, microbatches};
   Costs costs = Costs::uniform(shape.stages(), each);
   costs.overlap = overlap;
-  return simulate(make_program(make_schedule(kind, shape), SendMode::Buffered), costs);
+  return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
 std::string name(int p, int v, int m) {
   return "p=" + std::to_string(p) + " v=" + std::to_string(v) + " m=" + std::to_string(m);
 }
 
-TEST(SimulateFormula, OneFOneBAndGPipeIdleForRanksMinusOneMicrobatches) {
+TEST(PlanSimulateFormula, OneFOneBAndGPipeIdleForRanksMinusOneMicrobatches) {
   for (int p = 1; p <= 12; ++p) {
     for (int m = 1; m <= 40; m += 3) {
       for (const auto& each : {equal_costs, StageCosts{.forward = 2, .input = 1.5, .weight = 0.75}}) {
-        for (const ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::GPipe}) {
+        for (const schedule::ScheduleKind kind :
+             {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::GPipe}) {
           const Simulation result = run(kind, p, 1, m, each);
           const double whole = each.forward + each.input + each.weight;
           EXPECT_NEAR(result.step_time, (m + p - 1) * whole, 1e-9) << name(p, 1, m);
@@ -45,11 +46,11 @@ TEST(SimulateFormula, OneFOneBAndGPipeIdleForRanksMinusOneMicrobatches) {
   }
 }
 
-TEST(SimulateFormula, InterleavingDividesTheBubbleByTheStagesOfARank) {
+TEST(PlanSimulateFormula, InterleavingDividesTheBubbleByTheStagesOfARank) {
   for (int p = 2; p <= 8; ++p) {
     for (int v = 1; v <= 4; ++v) {
       for (int m = p; m <= 4 * p + 1; ++m) {
-        const Simulation result = run(ScheduleKind::Interleaved1F1B, p, v, m);
+        const Simulation result = run(schedule::ScheduleKind::Interleaved1F1B, p, v, m);
         // In units of a whole rank's microbatch, 3v: the bubble is (p-1)/v of them.
         EXPECT_NEAR(result.step_time, 3.0 * v * m + 3.0 * (p - 1), 1e-9) << name(p, v, m);
         EXPECT_NEAR(result.bubble, (p - 1.0) / (v * m + p - 1), 1e-9) << name(p, v, m);
@@ -60,7 +61,7 @@ TEST(SimulateFormula, InterleavingDividesTheBubbleByTheStagesOfARank) {
 
 // The papers' (p-1)(F+I-W) and (p-1)(F+I-2W), which at equal costs are a third of 1F1B's and none, leave out
 // that the last rank cannot begin before p-1 forwards: of the step, no schedule idles less than (p-1)F.
-TEST(SimulateFormula, Zb1pAndZb2pIdleAsTheirPaperSaysButNeverLessThanTheFill) {
+TEST(PlanSimulateFormula, Zb1pAndZb2pIdleAsTheirPaperSaysButNeverLessThanTheFill) {
   for (int p = 2; p <= 10; ++p) {
     for (int m = 2 * p; m <= 4 * p; m += 3) {
       for (const auto& [f, i, w] : {std::array{1.0, 1.0, 1.0},
@@ -70,22 +71,22 @@ TEST(SimulateFormula, Zb1pAndZb2pIdleAsTheirPaperSaysButNeverLessThanTheFill) {
                                     {3.0, 3.0, 2.0},
                                     {2.0, 2.0, 3.0}}) {
         const StageCosts each{.forward = f, .input = i, .weight = w};
-        const double one = run(ScheduleKind::ZB1P, p, 1, m, each).step_time - m * (f + i + w);
-        const double two = run(ScheduleKind::ZB2P, p, 1, m, each).step_time - m * (f + i + w);
+        const double one = run(schedule::ScheduleKind::ZB1P, p, 1, m, each).step_time - m * (f + i + w);
+        const double two = run(schedule::ScheduleKind::ZB2P, p, 1, m, each).step_time - m * (f + i + w);
         EXPECT_NEAR(one, (p - 1) * std::max(f, f + i - w), 1e-9)
             << name(p, 1, m) << " F=" << f << " I=" << i << " W=" << w;
         EXPECT_NEAR(two, (p - 1) * std::max(f, f + i - 2 * w), 1e-9)
             << name(p, 1, m) << " F=" << f << " I=" << i << " W=" << w;
       }
-      EXPECT_NEAR(run(ScheduleKind::ZB2P, p, 1, m).own_bubble, 0, 1e-9) << name(p, 1, m);
+      EXPECT_NEAR(run(schedule::ScheduleKind::ZB2P, p, 1, m).own_bubble, 0, 1e-9) << name(p, 1, m);
     }
   }
 }
 
-TEST(SimulateFormula, ZbvHasNoBubbleInsideARanksOwnSpan) {
+TEST(PlanSimulateFormula, ZbvHasNoBubbleInsideARanksOwnSpan) {
   for (int p = 1; p <= 10; ++p) {
     for (int m = 2 * p; m <= 5 * p; ++m) {
-      const Simulation result = run(ScheduleKind::ZBVZeroBubble, p, 2, m);
+      const Simulation result = run(schedule::ScheduleKind::ZBVZeroBubble, p, 2, m);
       EXPECT_NEAR(result.own_bubble, 0, 1e-9) << name(p, 2, m);
       EXPECT_NEAR(result.step_time, 6.0 * m + (p - 1), 1e-9) << name(p, 2, m);
     }
@@ -95,7 +96,7 @@ TEST(SimulateFormula, ZbvHasNoBubbleInsideARanksOwnSpan) {
 // The most idle rank of DualPipeV has (p-1)(F&B + B - 3W), where F&B is an overlapped pair. The formula is
 // made for I = F; where I is longer than F the simulation finds less, because the longer I leaves the W's
 // room (docs/simulation.md).
-TEST(SimulateFormula, DualPipeVIdlesAsItsPaperSays) {
+TEST(PlanSimulateFormula, DualPipeVIdlesAsItsPaperSays) {
   for (int p = 1; p <= 10; ++p) {
     for (const int m : {2 * p, 3 * p, 4 * p + 1}) {
       for (const double overlap : {0.0, 0.25, 0.5, 1.0}) {
@@ -103,7 +104,7 @@ TEST(SimulateFormula, DualPipeVIdlesAsItsPaperSays) {
           for (const double input : {1.0, 2.0, 3.0}) {
             if (input < forward) continue;
             const StageCosts each{.forward = forward, .input = input, .weight = 1};
-            const Simulation result = run(ScheduleKind::DualPipeV, p, 2, m, each, overlap);
+            const Simulation result = run(schedule::ScheduleKind::DualPipeV, p, 2, m, each, overlap);
             const double both = each.forward + each.full_backward() - overlap * each.forward;
             const double formula = (p - 1) * (both + each.full_backward() - 3 * each.weight);
             double idle = 0;
@@ -120,10 +121,10 @@ TEST(SimulateFormula, DualPipeVIdlesAsItsPaperSays) {
   }
 }
 
-TEST(SimulateFormula, InFlightMicrobatchesOf1F1BAreItsDistanceFromTheEnd) {
+TEST(PlanSimulateFormula, InFlightMicrobatchesOf1F1BAreItsDistanceFromTheEnd) {
   for (int p = 1; p <= 10; ++p) {
     for (const int m : {1, p, 3 * p}) {
-      const Simulation result = run(ScheduleKind::OneFOneB, p, 1, m);
+      const Simulation result = run(schedule::ScheduleKind::OneFOneB, p, 1, m);
       for (int r = 0; r < p; ++r) {
         EXPECT_EQ(result.ranks[r].peak_memory, static_cast<std::uint64_t>(std::min(m, p - r)))
             << name(p, 1, m);
@@ -132,12 +133,12 @@ TEST(SimulateFormula, InFlightMicrobatchesOf1F1BAreItsDistanceFromTheEnd) {
   }
 }
 
-TEST(SimulateFormula, ControllableMemorySchedulesHoldTheirShare) {
+TEST(PlanSimulateFormula, ControllableMemorySchedulesHoldTheirShare) {
   for (int p = 2; p <= 12; ++p) {
     const int m = 4 * p;
     // A stage is half of a rank, so two bytes make one microbatch of 1F1B.
-    const double half = static_cast<double>(run(ScheduleKind::VHalf, p, 2, m).peak_memory()) / 2;
-    const double least = static_cast<double>(run(ScheduleKind::VMin, p, 2, m).peak_memory()) / 2;
+    const double half = static_cast<double>(run(schedule::ScheduleKind::VHalf, p, 2, m).peak_memory()) / 2;
+    const double least = static_cast<double>(run(schedule::ScheduleKind::VMin, p, 2, m).peak_memory()) / 2;
     EXPECT_LE(half, (p + 2) / 2.0 + 0.5) << name(p, 2, m);
     EXPECT_LE(least, (p + 4) / 3.0 + 0.5) << name(p, 2, m);
     EXPECT_GE(half, p / 2.0) << name(p, 2, m);
@@ -146,29 +147,29 @@ TEST(SimulateFormula, ControllableMemorySchedulesHoldTheirShare) {
 }
 
 //! How long an action keeps its rank, from the fields of the costs alone.
-double plain_duration(const Action& action, const Costs& costs) {
+double plain_duration(const schedule::Action& action, const Costs& costs) {
   const StageCosts& stage = costs.stages[static_cast<std::size_t>(action.stage().value)];
   const double again = stage.recompute ? stage.forward : 0;
   const double whole = stage.backward ? *stage.backward : stage.input + stage.weight;
   switch (action.kind()) {
-    case ActionKind::Forward:
+    case schedule::ActionKind::Forward:
       return stage.forward;
-    case ActionKind::Backward:
+    case schedule::ActionKind::Backward:
       return again + whole;
-    case ActionKind::BackwardInput:
+    case schedule::ActionKind::BackwardInput:
       return again + stage.input;
-    case ActionKind::BackwardWeight:
+    case schedule::ActionKind::BackwardWeight:
       return stage.weight;
-    case ActionKind::Overlap: {
+    case schedule::ActionKind::Overlap: {
       const double first = plain_duration(action.forward_part(), costs);
       const double second = plain_duration(action.backward_part(), costs);
       return first + second - costs.overlap * (first < second ? first : second);
     }
-    case ActionKind::Unshard:
+    case schedule::ActionKind::Unshard:
       return stage.unshard;
-    case ActionKind::Reshard:
+    case schedule::ActionKind::Reshard:
       return stage.reshard;
-    case ActionKind::ReduceGrad:
+    case schedule::ActionKind::ReduceGrad:
       return stage.reduce_grad;
     default:
       return 0;
@@ -192,47 +193,48 @@ double plain_bytes(const Costs& costs, int a, int b) {
 
 // The engine's oracle: the same rules written down naively and iterated until nothing moves any more.
 struct Naive {
-  const Program& program;
+  const schedule::Program& program;
   const Costs& costs;
   std::map<std::pair<int, std::size_t>, std::pair<double, double>> times;  // rank, step -> start, end
 
-  double end_of(int rank, const Action& action) const {
+  double end_of(int rank, const schedule::Action& action) const {
     const auto& list = program.of(Rank(rank));
     const auto found = std::find(list.begin(), list.end(), action);
-    EXPECT_NE(found, list.end()) << to_text(action);
+    EXPECT_NE(found, list.end()) << to_string(action);
     return times.at({rank, static_cast<std::size_t>(found - list.begin())}).second;
   }
   int rank_of(StageId stage) const { return program.placement().rank_of(stage).value; }
-  static Action partner(const Action& a) {
+  static schedule::Action partner(const schedule::Action& a) {
     switch (a.kind()) {
-      case ActionKind::SendForward:
-        return Action::recv_forward(a.peer(), a.microbatch(), a.stage());
-      case ActionKind::RecvForward:
-        return Action::send_forward(a.peer(), a.microbatch(), a.stage());
-      case ActionKind::SendBackward:
-        return Action::recv_backward(a.peer(), a.microbatch(), a.stage());
+      case schedule::ActionKind::SendForward:
+        return schedule::Action::recv_forward(a.peer(), a.microbatch(), a.stage());
+      case schedule::ActionKind::RecvForward:
+        return schedule::Action::send_forward(a.peer(), a.microbatch(), a.stage());
+      case schedule::ActionKind::SendBackward:
+        return schedule::Action::recv_backward(a.peer(), a.microbatch(), a.stage());
       default:
-        return Action::send_backward(a.peer(), a.microbatch(), a.stage());
+        return schedule::Action::send_backward(a.peer(), a.microbatch(), a.stage());
     }
   }
 
   //! When the message that `recv` names has come; sends hold [start, end] of their transfer.
-  double arrival(const Action& recv) const { return end_of(rank_of(recv.peer()), partner(recv)); }
+  double arrival(const schedule::Action& recv) const { return end_of(rank_of(recv.peer()), partner(recv)); }
 
-  double inputs_at(int rank, const Action& part) const {
+  double inputs_at(int rank, const schedule::Action& part) const {
     double at = 0;
-    const Wiring& wiring = program.wiring();
-    if (part.kind() == ActionKind::Forward) {
+    const schedule::Wiring& wiring = program.wiring();
+    if (part.kind() == schedule::ActionKind::Forward) {
       for (const int e : wiring.into(part.stage())) {
         const StageId from = wiring.edge(e).from;
         if (rank_of(from) != rank)
-          at = std::max(at, arrival(Action::recv_forward(part.stage(), part.microbatch(), from)));
+          at = std::max(at, arrival(schedule::Action::recv_forward(part.stage(), part.microbatch(), from)));
       }
-    } else if (part.kind() == ActionKind::Backward || part.kind() == ActionKind::BackwardInput) {
+    } else if (part.kind() == schedule::ActionKind::Backward ||
+               part.kind() == schedule::ActionKind::BackwardInput) {
       for (const int e : wiring.out_of(part.stage())) {
         const StageId to = wiring.edge(e).to;
         if (rank_of(to) != rank)
-          at = std::max(at, arrival(Action::recv_backward(part.stage(), part.microbatch(), to)));
+          at = std::max(at, arrival(schedule::Action::recv_backward(part.stage(), part.microbatch(), to)));
       }
     }
     return at;
@@ -247,10 +249,10 @@ struct Naive {
       std::map<int, double> unsharded;
       const auto& list = program.of(Rank(r));
       for (std::size_t i = 0; i < list.size(); ++i) {
-        const Action& a = list[i];
+        const schedule::Action& a = list[i];
         double start = clock, end = clock;
         if (a.is_compute()) {
-          for_each_part(a, [&](const Action& part) {
+          for_each_part(a, [&](const schedule::Action& part) {
             start = std::max({start, inputs_at(r, part), unsharded[part.stage().value]});
           });
           end = clock = start + plain_duration(a, costs);
@@ -266,7 +268,7 @@ struct Naive {
           const double posted_there = posted.at({other, step});
           posted[{r, i}] = clock;
           switch (program.mode()) {
-            case SendMode::Buffered:
+            case schedule::SendMode::Buffered:
               if (a.is_send()) {
                 start = std::max(clock, link_free[other]);
                 end = start + takes;
@@ -275,22 +277,22 @@ struct Naive {
                 end = std::max(clock, arrival(a));
               }
               break;
-            case SendMode::Ordered:
+            case schedule::SendMode::Ordered:
               start = std::max({clock, posted_there, link_free[other]});
               end = link_free[other] = start + takes;
               break;
-            case SendMode::Blocking:
+            case schedule::SendMode::Blocking:
               start = std::max(clock, posted_there);
               end = start + takes;
               if (a.is_send()) clock = end;
               break;
           }
-        } else if (a.kind() == ActionKind::Reshard) {
+        } else if (a.kind() == schedule::ActionKind::Reshard) {
           end = clock = start + plain_duration(a, costs);
         } else {
           start = std::max(clock, gathered_until);
           end = gathered_until = start + plain_duration(a, costs);
-          if (a.kind() == ActionKind::Unshard) unsharded[a.stage().value] = end;
+          if (a.kind() == schedule::ActionKind::Unshard) unsharded[a.stage().value] = end;
         }
         auto& entry = times[{r, i}];
         if (entry != std::pair(start, end)) moved = true;
@@ -340,19 +342,19 @@ Costs random_costs(std::mt19937& random, int stages, int ranks) {
   return costs;
 }
 
-TEST(Simulate, AgreesWithANaiveRelaxationInEverySendMode) {
-  const auto infos = schedule_infos();
+TEST(PlanSimulate, AgreesWithANaiveRelaxationInEverySendMode) {
+  const auto infos = schedule::schedule_infos();
   int compared = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
     std::mt19937 random(seed);
-    const ScheduleInfo& info = infos[random() % infos.size()];
+    const schedule::ScheduleInfo& info = infos[random() % infos.size()];
     const int ranks = 1 + static_cast<int>(random() % 4);
     const int v = info.only_stages_per_rank.value_or(1 + static_cast<int>(random() % 3));
-    const ScheduleShape shape{ranks, v, ranks * (1 + static_cast<int>(random() % 3))};
-    const auto mode = static_cast<SendMode>(random() % 3);
-    LowerOptions options;
+    const schedule::ScheduleShape shape{ranks, v, ranks * (1 + static_cast<int>(random() % 3))};
+    const auto mode = static_cast<schedule::SendMode>(random() % 3);
+    schedule::LowerOptions options;
     if (shape.stages() > 3 && random() % 3 == 0) options.skips = {{StageId(0), StageId(shape.stages() - 1)}};
-    std::optional<Program> program;
+    std::optional<schedule::Program> program;
     try {
       program = make_program(make_schedule(info.kind, shape), mode, options);
     } catch (const UsageError&) {
@@ -364,47 +366,48 @@ TEST(Simulate, AgreesWithANaiveRelaxationInEverySendMode) {
     Naive naive{*program, costs, {}, {}};
     EXPECT_NEAR(result.step_time, naive.makespan(), 1e-9)
         << "seed " << seed << " " << info.name << " " << name(ranks, v, shape.microbatches) << " "
-        << send_mode_name(mode);
+        << to_string(mode);
     ++compared;
   }
   EXPECT_GT(compared, 250);
 }
 
-TEST(Simulate, TheCriticalPathHasNoGapsAndReachesFromBeginningToEnd) {
+TEST(PlanSimulate, TheCriticalPathHasNoGapsAndReachesFromBeginningToEnd) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
-    const ScheduleShape shape{4, 1, 6};
+    const schedule::ScheduleShape shape{4, 1, 6};
     const Costs costs = random_costs(random, 4, 4);
-    const auto mode = static_cast<SendMode>(seed % 3);
+    const auto mode = static_cast<schedule::SendMode>(seed % 3);
     const Simulation result =
-        simulate(make_program(make_schedule(ScheduleKind::OneFOneB, shape), mode), costs);
+        simulate(make_program(make_schedule(schedule::ScheduleKind::OneFOneB, shape), mode), costs);
     ASSERT_FALSE(result.critical_path.empty());
     EXPECT_EQ(result.critical_path.front().timed.start, 0) << "seed " << seed;
     EXPECT_EQ(result.critical_path.back().timed.end, result.step_time);
     for (std::size_t i = 1; i < result.critical_path.size(); ++i) {
-      const TimedAction& before = result.critical_path[i - 1].timed;
-      const TimedAction& after = result.critical_path[i].timed;
+      const schedule::TimedAction& before = result.critical_path[i - 1].timed;
+      const schedule::TimedAction& after = result.critical_path[i].timed;
       // A link that is busy frees a latency before its message arrives.
       const bool transfer = before.action.is_transfer() && after.action.is_transfer();
       if (transfer) {
         EXPECT_LE(after.start, before.end) << "seed " << seed;
       } else {
-        EXPECT_EQ(after.start, before.end) << "seed " << seed << " at " << to_text(after.action);
+        EXPECT_EQ(after.start, before.end) << "seed " << seed << " at " << to_string(after.action);
       }
     }
   }
 }
 
-TEST(Simulate, NoScheduleBeatsTheLowerBound) {
-  const auto infos = schedule_infos();
+TEST(PlanSimulate, NoScheduleBeatsTheLowerBound) {
+  const auto infos = schedule::schedule_infos();
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
-    const ScheduleInfo& info = infos[random() % infos.size()];
+    const schedule::ScheduleInfo& info = infos[random() % infos.size()];
     const int ranks = 1 + static_cast<int>(random() % 4);
     const int v = info.only_stages_per_rank.value_or(1 + static_cast<int>(random() % 2));
-    const ScheduleShape shape{ranks, v, 2 * ranks};
+    const schedule::ScheduleShape shape{ranks, v, 2 * ranks};
     const Costs costs = random_costs(random, shape.stages(), ranks);
-    const Program program = make_program(make_schedule(info.kind, shape), SendMode::Buffered);
+    const schedule::Program program =
+        make_program(make_schedule(info.kind, shape), schedule::SendMode::Buffered);
     const Simulation result = simulate(program, costs);
     EXPECT_LE(lower_bound(program.placement(), shape.microbatches, costs, info.has_backward),
               result.step_time + 1e-9)
@@ -412,7 +415,7 @@ TEST(Simulate, NoScheduleBeatsTheLowerBound) {
   }
 }
 
-TEST(Simulate, MemoryIsHeldFromForwardUntilInputAndUntilWeight) {
+TEST(PlanSimulate, MemoryIsHeldFromForwardUntilInputAndUntilWeight) {
   // One rank, two microbatches, ZB1P on one rank: F0 I0 W0 …; sizes are chosen so that each term shows.
   Costs costs = Costs::uniform(1, {.forward = 1,
                                    .input = 1,
@@ -420,13 +423,13 @@ TEST(Simulate, MemoryIsHeldFromForwardUntilInputAndUntilWeight) {
                                    .activation_bytes = 100,
                                    .weight_bytes = 10,
                                    .parameter_bytes = 1000});
-  Schedule schedule{"hand", Placement::make(1, 1, PlacementStyle::Loop), 2, {}};
+  schedule::Schedule schedule{"hand", schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop), 2, {}};
   const StageId s(0);
   const MicrobatchId a(0), b(1);
-  schedule.ranks = {{Action::forward(s, a), Action::forward(s, b), Action::backward_input(s, a),
-                     Action::backward_weight(s, a), Action::backward_input(s, b),
-                     Action::backward_weight(s, b)}};
-  const Simulation result = simulate(make_program(schedule, SendMode::Buffered), costs);
+  schedule.ranks = {{schedule::Action::forward(s, a), schedule::Action::forward(s, b),
+                     schedule::Action::backward_input(s, a), schedule::Action::backward_weight(s, a),
+                     schedule::Action::backward_input(s, b), schedule::Action::backward_weight(s, b)}};
+  const Simulation result = simulate(make_program(schedule, schedule::SendMode::Buffered), costs);
   EXPECT_EQ(result.ranks[0].peak_memory, 1220u);
   EXPECT_EQ(result.ranks[0].peak_at, 1);
   const auto& samples = result.timeline.memory[0];
@@ -444,13 +447,14 @@ TEST(Simulate, MemoryIsHeldFromForwardUntilInputAndUntilWeight) {
   EXPECT_EQ(at(6), 1000u);
   costs = with_recomputation(costs);
   costs.stages[0].input_bytes = 1;
-  const Simulation again = simulate(make_program(schedule, SendMode::Buffered), costs);
+  const Simulation again = simulate(make_program(schedule, schedule::SendMode::Buffered), costs);
   EXPECT_EQ(again.ranks[0].peak_memory, 1112u);  // two inputs kept, one microbatch computed again
   EXPECT_EQ(again.step_time, 8);
 }
 
-TEST(Simulate, CostsThatDoNotFitAreRefused) {
-  const Program program = make_program(make_schedule(ScheduleKind::OneFOneB, {2, 1, 2}), SendMode::Buffered);
+TEST(PlanSimulate, CostsThatDoNotFitAreRefused) {
+  const schedule::Program program =
+      make_program(make_schedule(schedule::ScheduleKind::OneFOneB, {2, 1, 2}), schedule::SendMode::Buffered);
   EXPECT_THROW(simulate(program, Costs::uniform(3)), UsageError);
   Costs negative = Costs::uniform(2);
   negative.stages[1].forward = -1;
@@ -458,4 +462,4 @@ TEST(Simulate, CostsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::plan

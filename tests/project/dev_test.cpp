@@ -18,9 +18,9 @@ using testing::IsEmpty;
 using testing::Not;
 
 // A checkout that holds nothing but `dev`, and a folder of stand-ins.
-class Dev : public testing::Test {
+class ProjectDev : public testing::Test {
  protected:
-  Dev() {
+  ProjectDev() {
     std::filesystem::create_directory(dir_ / "bin");
     std::filesystem::copy(PENSTOCK_SOURCE_DIR "/dev", dir_ / "dev");
     // Every package is there but ninja and CLI11's.
@@ -47,7 +47,7 @@ class Dev : public testing::Test {
   TempDir dir_;
 };
 
-TEST_F(Dev, APlainUserIsToldTheOneLine) {
+TEST_F(ProjectDev, APlainUserIsToldTheOneLine) {
   stand_in("id", "echo 1000");
   const Outcome outcome = dev({"test"});
   EXPECT_EQ(outcome.code, 1);
@@ -57,7 +57,7 @@ TEST_F(Dev, APlainUserIsToldTheOneLine) {
   EXPECT_THAT(apt_log(), IsEmpty());
 }
 
-TEST_F(Dev, RootInstallsOnlyWhatIsMissing) {
+TEST_F(ProjectDev, RootInstallsOnlyWhatIsMissing) {
   stand_in("id", "echo 0");
   // It goes on to look for libtorch, and this one is none.
   const Outcome outcome = dev({"build"}, {"PENSTOCK_TORCH=" + dir_.path()});
@@ -66,7 +66,7 @@ TEST_F(Dev, RootInstallsOnlyWhatIsMissing) {
   EXPECT_THAT(outcome.err, HasSubstr("has no share/cmake/Torch"));
 }
 
-TEST_F(Dev, AFailedInstallationShowsWhy) {
+TEST_F(ProjectDev, AFailedInstallationShowsWhy) {
   stand_in("id", "echo 0");
   stand_in("apt-get", "echo 'the mirror is gone'; exit 100");
   const Outcome outcome = dev({"build"});
@@ -77,7 +77,7 @@ TEST_F(Dev, AFailedInstallationShowsWhy) {
 
 // A machine without torch, whose virtual environments have a pip that is `script`; its arguments go to
 // pip.log.
-class DevInstallsTorch : public Dev {
+class ProjectDevInstallsTorch : public ProjectDev {
  protected:
   Outcome build_with_pip(const std::string& script) {
     stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
@@ -89,7 +89,7 @@ class DevInstallsTorch : public Dev {
   std::string asked() const { return slurp(dir_ / "pip.log"); }
 };
 
-TEST_F(DevInstallsTorch, TakesTheCpuBuildWherePipFindsOne) {
+TEST_F(ProjectDevInstallsTorch, TakesTheCpuBuildWherePipFindsOne) {
   const Outcome outcome = build_with_pip("exit 0");
   EXPECT_THAT(outcome.err, HasSubstr("installing torch 2.13.0+cpu into .venv if pip finds it (0.2 GB)"));
   EXPECT_THAT(asked(), HasSubstr(" torch==2.13.0+cpu\n"));
@@ -98,7 +98,7 @@ TEST_F(DevInstallsTorch, TakesTheCpuBuildWherePipFindsOne) {
   EXPECT_THAT(outcome.err, HasSubstr("the installed torch is not 2.13.0"));
 }
 
-TEST_F(DevInstallsTorch, SaysHowLargeTheCudaBuildIsBeforeItIsTaken) {
+TEST_F(ProjectDevInstallsTorch, SaysHowLargeTheCudaBuildIsBeforeItIsTaken) {
   const Outcome outcome = build_with_pip(
       "case \"$*\" in *+cpu) echo 'ERROR: No matching distribution found for torch==2.13.0+cpu' >&2;; esac\n"
       "exit 1");
@@ -112,7 +112,7 @@ TEST_F(DevInstallsTorch, SaysHowLargeTheCudaBuildIsBeforeItIsTaken) {
 }
 
 // A CPU build that is there but cannot be fetched is no reason to fetch the large one.
-TEST_F(DevInstallsTorch, ShowsWhyTheCpuBuildCouldNotBeInstalled) {
+TEST_F(ProjectDevInstallsTorch, ShowsWhyTheCpuBuildCouldNotBeInstalled) {
   const Outcome outcome = build_with_pip("echo 'ERROR: No space left on device' >&2; exit 1");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("No space left on device"));
@@ -121,7 +121,7 @@ TEST_F(DevInstallsTorch, ShowsWhyTheCpuBuildCouldNotBeInstalled) {
 }
 
 // The slow tier stands in for other processors by what libtorch's libraries read from the environment.
-TEST_F(Dev, TestsAsOnAnotherProcessor) {
+TEST_F(ProjectDev, TestsAsOnAnotherProcessor) {
   stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
   stand_in("cmake", "exit 0");
   stand_in("ninja", "exit 0");
@@ -133,7 +133,7 @@ TEST_F(Dev, TestsAsOnAnotherProcessor) {
   EXPECT_THAT(dev({"test", "--cpu", "avx2"}, settings).out, testing::StartsWith("avx2 AVX2 AVX2: "));
 }
 
-TEST_F(Dev, BadUsageExitsWithTwo) {
+TEST_F(ProjectDev, BadUsageExitsWithTwo) {
   EXPECT_EQ(dev({"tset"}).code, 2);
   EXPECT_EQ(dev({"sanitize", "everything"}).code, 2);
   EXPECT_EQ(dev({"test", "--cpu", "abacus"}).code, 2);
@@ -141,7 +141,7 @@ TEST_F(Dev, BadUsageExitsWithTwo) {
   EXPECT_THAT(dev({"help"}).out, HasSubstr("usage: ./dev COMMAND"));
 }
 
-TEST(Mutate, ChoosesTheSameMutantsForASeedAndKnowsItsEquivalentOnes) {
+TEST(ProjectMutate, ChoosesTheSameMutantsForASeedAndKnowsItsEquivalentOnes) {
   const auto mutate = [](std::vector<std::string> words) {
     words.insert(words.begin(), {"python3", PENSTOCK_SOURCE_DIR "/tests/mutation/mutate.py"});
     return run_program(words);

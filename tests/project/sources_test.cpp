@@ -43,18 +43,18 @@ std::string module_of_include(const std::string& include, const Reach& modules) 
   return rest.find('/') != std::string::npos && modules.contains(first) ? first : "";
 }
 
-TEST(Arrows, AreFollowedAndCirclesAreFound) {
+TEST(ProjectArrows, AreFollowedAndCirclesAreFound) {
   const Reach read = read_arrows("a <- b <- c\n{c, d} <- e\n");
   EXPECT_THAT(read.at("e"), testing::ElementsAre("a", "b", "c", "d", "e"));
   EXPECT_THAT(read.at("b"), testing::ElementsAre("a", "b"));
   EXPECT_THROW(read_arrows("a <- b <- c\nc <- a\n"), std::runtime_error);
 }
 
-TEST(Sources, ThereAreSome) {
+TEST(ProjectSources, ThereAreSome) {
   EXPECT_GT(std::count_if(source_tree().begin(), source_tree().end(), is_code), 20);
 }
 
-TEST(Sources, EveryModuleStandsInTheArrows) {
+TEST(ProjectSources, EveryModuleStandsInTheArrows) {
   const Reach modules = reach();
   for (const SourceFile& file : source_tree()) {
     if (!is_library(file) || file.module().empty()) continue;
@@ -62,7 +62,7 @@ TEST(Sources, EveryModuleStandsInTheArrows) {
   }
 }
 
-TEST(Sources, ModulesIncludeOnlyAlongTheArrows) {
+TEST(ProjectSources, ModulesIncludeOnlyAlongTheArrows) {
   const Reach modules = reach();
   for (const SourceFile& file : source_tree()) {
     if (!is_library(file) || !is_code(file) || file.module().empty()) continue;
@@ -76,7 +76,7 @@ TEST(Sources, ModulesIncludeOnlyAlongTheArrows) {
   }
 }
 
-TEST(Sources, TorchFreeModulesIncludeNoTorch) {
+TEST(ProjectSources, TorchFreeModulesIncludeNoTorch) {
   for (const SourceFile& file : source_tree()) {
     if (!is_code(file) || !is_library(file) || !kTorchFree.contains(file.module())) continue;
     for (const std::string& include : file.includes())
@@ -84,7 +84,7 @@ TEST(Sources, TorchFreeModulesIncludeNoTorch) {
   }
 }
 
-TEST(Sources, PublicHeadersIncludeOnlyLightHeadersOfTorch) {
+TEST(ProjectSources, PublicHeadersIncludeOnlyLightHeadersOfTorch) {
   for (const SourceFile& file : source_tree()) {
     // A model is a torch::nn module, and its header is one to learn from; penstock.h does not include it.
     if (!is_public(file) || file.module() == "models") continue;
@@ -95,7 +95,7 @@ TEST(Sources, PublicHeadersIncludeOnlyLightHeadersOfTorch) {
   }
 }
 
-TEST(Sources, C10dAndGlooStayInComm) {
+TEST(ProjectSources, C10dAndGlooStayInComm) {
   std::vector<std::string> gloo_users;
   for (const SourceFile& file : source_tree()) {
     if (!is_code(file)) continue;
@@ -108,7 +108,7 @@ TEST(Sources, C10dAndGlooStayInComm) {
   EXPECT_LE(gloo_users.size(), 1U) << testing::PrintToString(gloo_users);
 }
 
-TEST(Sources, ParsersOfCommandLinesAndTomlStayInTheTool) {
+TEST(ProjectSources, ParsersOfCommandLinesAndTomlStayInTheTool) {
   for (const SourceFile& file : source_tree()) {
     if (!is_code(file) || file.under("tools")) continue;
     for (const std::string& include : file.includes()) {
@@ -119,7 +119,7 @@ TEST(Sources, ParsersOfCommandLinesAndTomlStayInTheTool) {
 }
 
 // The values of nlohmann::json allocate when they are destroyed, and end the process if there is no memory.
-TEST(Sources, TheJsonLibraryStaysInTheReader) {
+TEST(ProjectSources, TheJsonLibraryStaysInTheReader) {
   for (const SourceFile& file : source_tree()) {
     if (!is_code(file) || !(is_library(file) || file.under("tools"))) continue;
     for (const std::string& include : file.includes())
@@ -128,7 +128,7 @@ TEST(Sources, TheJsonLibraryStaysInTheReader) {
   }
 }
 
-TEST(Sources, EveryFileSaysWhatItIsFor) {
+TEST(ProjectSources, EveryFileSaysWhatItIsFor) {
   for (const SourceFile& file : source_tree()) {
     const std::string kind = file.extension();
     if (is_code(file)) {
@@ -140,7 +140,7 @@ TEST(Sources, EveryFileSaysWhatItIsFor) {
   }
 }
 
-TEST(Sources, FilesAreSmall) {
+TEST(ProjectSources, FilesAreSmall) {
   for (const SourceFile& file : source_tree()) {
     const std::string kind = file.extension();
     if (!is_code(file) && kind != ".py" && kind != ".cmake" && file.path != "dev") continue;
@@ -150,7 +150,7 @@ TEST(Sources, FilesAreSmall) {
 
 // A test that sleeps is slow on a quiet machine and wrong on a busy one. (A process that a test starts may
 // sleep: it only has to be there.)
-TEST(Sources, NoTestSleeps) {
+TEST(ProjectSources, NoTestSleeps) {
   const std::vector<std::string> forbidden = {std::string("sleep") + "_for", std::string("sleep") + "_until",
                                               std::string("u") + "sleep(",   std::string("nano") + "sleep(",
                                               std::string("::sl") + "eep(",  std::string("time.sl") + "eep"};
@@ -161,7 +161,7 @@ TEST(Sources, NoTestSleeps) {
   }
 }
 
-TEST(Sources, NoPathOrHostOfOneMachine) {
+TEST(ProjectSources, NoPathOrHostOfOneMachine) {
   // Written in two parts so that this file does not find itself.
   const std::vector<std::string> forbidden = {
       std::string("/wo") + "rk/",   std::string("/ro") + "ot/",   std::string("/ho") + "me/",
@@ -178,7 +178,7 @@ TEST(Sources, NoPathOrHostOfOneMachine) {
 // Debian's Gloo headers are older than the Gloo inside libtorch. That is harmless as long as none of its
 // classes is laid out by us: an object of ours that defined a vtable or type information of gloo:: could be
 // taken for libtorch's.
-TEST(Objects, NoVtableOfGlooIsDefinedByUs) {
+TEST(ProjectObjects, NoVtableOfGlooIsDefinedByUs) {
   std::string user;
   for (const SourceFile& file : source_tree()) {
     if (!file.under("src")) continue;

@@ -30,13 +30,13 @@ std::vector<std::string> listed_commands() {
   return names;
 }
 
-TEST(Tool, VersionIsTheLibrarys) {
+TEST(ProjectTool, VersionIsTheLibrarys) {
   const Outcome outcome = test::penstock({"--version"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.out, "penstock " + version() + "\n");
 }
 
-TEST(Tool, EveryListedCommandHasAHelpWithAnExample) {
+TEST(ProjectTool, EveryListedCommandHasAHelpWithAnExample) {
   const std::vector<std::string> names = listed_commands();
   ASSERT_FALSE(names.empty());
   for (const std::string& name : names) {
@@ -49,7 +49,7 @@ TEST(Tool, EveryListedCommandHasAHelpWithAnExample) {
 }
 
 // Scripts rely on these.
-TEST(Tool, KeepsTheOptionsOfItsCommands) {
+TEST(ProjectTool, KeepsTheOptionsOfItsCommands) {
   const std::string over =
       "--ranks --pp --tp --dp --schedule --stages-per-rank --microbatches --split --stages --balance "
       "--backend --device ";
@@ -80,7 +80,7 @@ TEST(Tool, KeepsTheOptionsOfItsCommands) {
     EXPECT_THAT(train, HasSubstr(choices));
 }
 
-TEST(Tool, HasEveryCommandThatTheReadmeShows) {
+TEST(ProjectTool, HasEveryCommandThatTheReadmeShows) {
   const std::string readme = test::slurp(PENSTOCK_SOURCE_DIR "/README.md");
   const std::vector<std::string> names = listed_commands();
   const std::regex line("\nbuild/release/bin/penstock ([a-z]+) ");
@@ -91,42 +91,42 @@ TEST(Tool, HasEveryCommandThatTheReadmeShows) {
   EXPECT_GT(shown, 3);
 }
 
-TEST(Tool, AnUnknownCommandIsBadUsageAndSuggestsTheNearest) {
+TEST(ProjectTool, AnUnknownCommandIsBadUsageAndSuggestsTheNearest) {
   const Outcome outcome = test::penstock({"versoin"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.out, IsEmpty());
   EXPECT_EQ(outcome.err,
-            "penstock: error: there is no command 'versoin'\nhint: did you mean penstock version?\n");
+            "penstock: error: unknown command 'versoin'\nhint: did you mean penstock version?\n");
   EXPECT_EQ(test::penstock({}).code, 2);
-  EXPECT_THAT(test::penstock({"--frobnicate"}).err, HasSubstr("there is no option '--frobnicate'"));
+  EXPECT_THAT(test::penstock({"--frobnicate"}).err, HasSubstr("unknown option '--frobnicate'"));
 }
 
-TEST(Tool, AnUnknownOptionIsBadUsageAndSuggestsTheNearest) {
+TEST(ProjectTool, AnUnknownOptionIsBadUsageAndSuggestsTheNearest) {
   const Outcome outcome = test::penstock({"version", "--jsn"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.err, "penstock: error: version does not take '--jsn'\nhint: did you mean --json?\n");
 }
 
-TEST(Tool, AFullDiskIsAnError) {
+TEST(ProjectTool, AFullDiskIsAnError) {
   const Outcome outcome = test::run_program({"sh", "-c", PENSTOCK_TOOL " --help > /dev/full"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, StartsWith("penstock: error: cannot write to standard output"));
 }
 
-TEST(Tool, DoesNotLoadLibtorch) {
+TEST(ProjectTool, DoesNotLoadLibtorch) {
   const Outcome outcome = test::run_program({"ldd", PENSTOCK_TOOL});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, HasSubstr("libc.so"));
   EXPECT_THAT(outcome.out, testing::Not(HasSubstr("torch")));
 }
 
-TEST(Tool, StartsTheTorchProgramBesideItself) {
+TEST(ProjectTool, StartsTheTorchProgramBesideItself) {
   const Outcome outcome = test::penstock({"version", "--json"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, StartsWith("{\"penstock\":\"" + version() + "\",\"libtorch\":\"2.13."));
 }
 
-TEST(Tool, TrainStartsRanks) {
+TEST(ProjectTool, TrainStartsRanks) {
   const Outcome outcome = test::penstock({"train", "--ranks", "3", "--json", "--steps", "1", "--layers", "1",
                                           "--width", "8", "--heads", "1", "--seq", "4", "--batch", "4"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -134,7 +134,7 @@ TEST(Tool, TrainStartsRanks) {
   EXPECT_EQ(test::penstock({"train", "--ranks", "0"}).code, 2);
 }
 
-TEST(Tool, SaysSoWhereTheTorchProgramIsMissing) {
+TEST(ProjectTool, SaysSoWhereTheTorchProgramIsMissing) {
   const test::TempDir dir;
   std::filesystem::copy(PENSTOCK_TOOL, dir / "penstock");
   const Outcome outcome = test::run_program({dir / "penstock", "version"});
@@ -143,7 +143,7 @@ TEST(Tool, SaysSoWhereTheTorchProgramIsMissing) {
   EXPECT_THAT(outcome.err, HasSubstr("\nhint: "));
 }
 
-TEST(Tool, TheTorchProgramDoesNotStartItselfForAPlanCommand) {
+TEST(ProjectTool, TheTorchProgramDoesNotStartItselfForAPlanCommand) {
   EXPECT_EQ(test::run_program({PENSTOCK_TOOL "-torch", "no-such"}).code, 2);
 }
 

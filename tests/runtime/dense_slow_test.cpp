@@ -1,7 +1,7 @@
 // The rest of the sweep against dense runs: 24 stages of every model over thread ranks, and all of it over
 // Gloo processes.
-#include "runtime/models.h"
-#include "runtime/sweep.h"
+#include "runtime/support/models.h"
+#include "runtime/support/sweep.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -14,9 +14,9 @@
 namespace penstock::test {
 namespace {
 
-class ManyStages : public ::testing::TestWithParam<std::string> {};
+class RuntimeManyStages : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(ManyStages, EqualADenseRun) {
+TEST_P(RuntimeManyStages, EqualADenseRun) {
   at::set_num_threads(1);
   constexpr int ranks = 8;
   int run = 0;
@@ -26,8 +26,9 @@ TEST_P(ManyStages, EqualADenseRun) {
       if (test.stages_per_rank != 3) continue;
       const DenseRun& dense = sweep_dense(model, ranks * test.stages_per_rank, test);
       SCOPED_TRACE(model.name + ": " + test.text());
-      ASSERT_NO_THROW(run_thread_ranks(
-          ranks, [&](World& world) { expect_dense(model, test, dense, world, kSweepSteps, kSweepSeed); }));
+      ASSERT_NO_THROW(comm::run_thread_ranks(ranks, [&](comm::World& world) {
+        expect_dense(model, test, dense, world, kSweepSteps, kSweepSeed);
+      }));
       ++run;
     }
   }
@@ -35,13 +36,13 @@ TEST_P(ManyStages, EqualADenseRun) {
   EXPECT_GT(run, 5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ManyStages, ::testing::Values("frozen", "transformer", "cnn", "many"),
+INSTANTIATE_TEST_SUITE_P(Models, RuntimeManyStages, ::testing::Values("frozen", "transformer", "cnn", "many"),
                          [](const auto& test) { return test.param; });
 
 const RankFunction gloo_sweep("gloo_sweep", [] {
   at::set_num_threads(1);
   const std::string name = std::getenv("SWEEP_MODEL");
-  World world = init();
+  comm::World world = comm::init();
   int held = 0;
   for (const Model& model : all_models()) {
     if (model.name != name) continue;
@@ -55,9 +56,9 @@ const RankFunction gloo_sweep("gloo_sweep", [] {
   return 0;
 });
 
-class GlooSweep : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+class RuntimeGlooSweep : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
-TEST_P(GlooSweep, EqualsADenseRun) {
+TEST_P(RuntimeGlooSweep, EqualsADenseRun) {
   const auto& [ranks, name] = GetParam();
   RanksOptions options;
   options.deadline = std::chrono::minutes(8);
@@ -70,7 +71,7 @@ TEST_P(GlooSweep, EqualsADenseRun) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Models, GlooSweep,
+    Models, RuntimeGlooSweep,
     ::testing::Combine(::testing::Values(1, 2, 4, 8),
                        ::testing::Values("mlp", "frozen", "transformer", "cnn", "skips", "many")),
     [](const auto& test) { return std::get<1>(test.param) + std::to_string(std::get<0>(test.param)); });

@@ -1,7 +1,7 @@
 // Every schedule gives what a dense run gives, over thread ranks and over Gloo processes. What is left out
 // here runs in dense_slow_test.cpp.
-#include "runtime/models.h"
-#include "runtime/sweep.h"
+#include "runtime/support/models.h"
+#include "runtime/support/sweep.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -15,13 +15,13 @@
 namespace penstock::test {
 namespace {
 
-class ThreadRanks : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+class RuntimeThreadRanks : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
-TEST_P(ThreadRanks, EqualADenseRun) {
+TEST_P(RuntimeThreadRanks, EqualADenseRun) {
   at::set_num_threads(1);
   const auto& [ranks, name] = GetParam();
   int run = 0;
-  std::set<ScheduleKind> kinds;
+  std::set<schedule::ScheduleKind> kinds;
   for (const Model& model : all_models()) {
     if (model.name != name) continue;
     for (const Case& test : sweep_cases(ranks, sweep_batches(ranks))) {
@@ -29,8 +29,9 @@ TEST_P(ThreadRanks, EqualADenseRun) {
       if (ranks == 8 && test.stages_per_rank == 3 && name != "mlp" && name != "skips") continue;
       const DenseRun& dense = sweep_dense(model, ranks * test.stages_per_rank, test);
       SCOPED_TRACE(model.name + " on " + std::to_string(ranks) + " ranks: " + test.text());
-      ASSERT_NO_THROW(run_thread_ranks(
-          ranks, [&](World& world) { expect_dense(model, test, dense, world, kSweepSteps, kSweepSeed); }));
+      ASSERT_NO_THROW(comm::run_thread_ranks(ranks, [&](comm::World& world) {
+        expect_dense(model, test, dense, world, kSweepSteps, kSweepSeed);
+      }));
       ++run;
       kinds.insert(test.kind);
     }
@@ -38,19 +39,20 @@ TEST_P(ThreadRanks, EqualADenseRun) {
   std::cout << "held " << run << " cases of " << kinds.size() << " schedules" << std::endl;
   EXPECT_GT(run, 30);
   std::size_t schedules = 0;
-  for (const ScheduleInfo& info : schedule_infos()) schedules += info.has_backward ? 1 : 0;
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos())
+    schedules += info.has_backward ? 1 : 0;
   EXPECT_EQ(kinds.size(), schedules);
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Models, ThreadRanks,
+    Models, RuntimeThreadRanks,
     ::testing::Combine(::testing::Values(1, 2, 4, 8),
                        ::testing::Values("mlp", "frozen", "transformer", "cnn", "skips", "many")),
     [](const auto& test) { return std::get<1>(test.param) + std::to_string(std::get<0>(test.param)); });
 
 const RankFunction gloo_ranks("against_dense", [] {
   at::set_num_threads(1);
-  World world = init();
+  comm::World world = comm::init();
   int held = 0;
   for (const Model& model : all_models()) {
     for (const Case& test : sweep_cases(world.size(), {{4, 10}})) {
@@ -63,7 +65,7 @@ const RankFunction gloo_ranks("against_dense", [] {
   return 0;
 });
 
-TEST(GlooProcesses, EqualADenseRun) {
+TEST(RuntimeGlooProcesses, EqualADenseRun) {
   const RanksOutcome outcome = run_process_ranks("against_dense", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) {

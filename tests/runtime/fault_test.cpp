@@ -1,7 +1,7 @@
 // Faults: whatever one rank throws, every rank raises, knows the cause, and can go on in a rebuilt world.
-#include "runtime/against_dense.h"
-#include "runtime/kill.h"
-#include "runtime/models.h"
+#include "runtime/support/against_dense.h"
+#include "runtime/support/kill.h"
+#include "runtime/support/models.h"
 #include "support/check.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -37,9 +37,10 @@ Model failing_model(Place place) {
     auto modules = good(stages);
     const auto inner = modules[1];
     const auto calls = std::make_shared<int>(0);
-    modules[1] = make_stage_module(
-        nullptr, [inner, calls, place](const Args& args, const Kwargs& kwargs) -> StageResult {
-          StageResult result = inner->forward(args, kwargs);
+    modules[1] = runtime::make_stage_module(
+        nullptr,
+        [inner, calls, place](const value::Args& args, const value::Kwargs& kwargs) -> runtime::StageResult {
+          runtime::StageResult result = inner->forward(args, kwargs);
           if ((*calls)++ != 2) return result;
           if (place == Place::Forward) throw std::runtime_error("the roof is on fire");
           if (place == Place::Shape) return result.output.toTensor().narrow(1, 0, 2);
@@ -56,7 +57,7 @@ Model failing_model(Place place) {
   if (place == Place::Loss) {
     const auto calls = std::make_shared<std::atomic<int>>(0);
     model.loss = [loss = model.loss, calls](const c10::IValue& output, const c10::IValue& target,
-                                            const Kwargs& more) {
+                                            const value::Kwargs& more) {
       if ((*calls)++ == 2) throw std::runtime_error("the roof is on fire");
       return loss(output, target, more);
     };
@@ -66,25 +67,25 @@ Model failing_model(Place place) {
 
 struct Fault {
   Place place;
-  ScheduleKind kind;
+  schedule::ScheduleKind kind;
   int rank;            // that fails
   const char* action;  // that fails
 };
 
-class AFault : public ::testing::TestWithParam<Fault> {};
+class RuntimeAFault : public ::testing::TestWithParam<Fault> {};
 
-TEST_P(AFault, ReachesEveryRankAndAllGoOnInANewWorld) {
+TEST_P(RuntimeAFault, ReachesEveryRankAndAllGoOnInANewWorld) {
   at::set_num_threads(1);
   const Fault fault = GetParam();
   const Model model = failing_model(fault.place), good = mlp();
   const DenseRun dense = run_dense(good, kRanks, kMicrobatches, kRows, 1, 0);
   std::vector<std::string> seen(kRanks);
-  run_thread_ranks(kRanks, [&](World& world) {
+  comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     const auto rank = static_cast<std::size_t>(world.rank().value);
     const auto start = Clock::now();
     try {
-      PipelineSchedule pipeline(stages_for(model, world.group(), fault.kind, 1), fault.kind, kMicrobatches,
-                                options_for(model, kRanks));
+      runtime::PipelineSchedule pipeline(stages_for(model, world.group(), fault.kind, 1), fault.kind,
+                                         kMicrobatches, options_for(model, kRanks));
       // A rank whose part was done before the fault learns of it in its next call.
       for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kRows));
       throw std::logic_error("the step should have failed");
@@ -112,16 +113,16 @@ TEST_P(AFault, ReachesEveryRankAndAllGoOnInANewWorld) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, AFault,
-                         ::testing::Values(Fault{Place::Forward, ScheduleKind::OneFOneB, 1, "1F2"},
-                                           Fault{Place::Forward, ScheduleKind::GPipe, 1, "1F2"},
-                                           Fault{Place::Backward, ScheduleKind::OneFOneB, 1, "1B2"},
-                                           Fault{Place::Backward, ScheduleKind::InterleavedZeroBubble, 1,
-                                                 "1I2"},
-                                           Fault{Place::Loss, ScheduleKind::OneFOneB, 2, "2F2"},
-                                           Fault{Place::Shape, ScheduleKind::GPipe, 1, "1SEND_F2"}));
+INSTANTIATE_TEST_SUITE_P(
+    Places, RuntimeAFault,
+    ::testing::Values(Fault{Place::Forward, schedule::ScheduleKind::OneFOneB, 1, "1F2"},
+                      Fault{Place::Forward, schedule::ScheduleKind::GPipe, 1, "1F2"},
+                      Fault{Place::Backward, schedule::ScheduleKind::OneFOneB, 1, "1B2"},
+                      Fault{Place::Backward, schedule::ScheduleKind::InterleavedZeroBubble, 1, "1I2"},
+                      Fault{Place::Loss, schedule::ScheduleKind::OneFOneB, 2, "2F2"},
+                      Fault{Place::Shape, schedule::ScheduleKind::GPipe, 1, "1SEND_F2"}));
 
-TEST(AKilledRank, IsNamedByTheOthersWithinFiveSeconds) {
+TEST(RuntimeAKilledRank, IsNamedByTheOthersWithinFiveSeconds) {
   kill_at_random(10, 1);
 }
 

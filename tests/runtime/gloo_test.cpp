@@ -1,6 +1,6 @@
 // The executor over Gloo processes: every schedule on 4 ranks, and a new world after a fault in the old one.
-#include "runtime/against_dense.h"
-#include "runtime/models.h"
+#include "runtime/support/against_dense.h"
+#include "runtime/support/models.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
 
@@ -20,10 +20,10 @@ constexpr int kSteps = 2;
 
 const RankFunction every_schedule("every_schedule", [] {
   at::set_num_threads(1);
-  World world = init();
+  comm::World world = comm::init();
   const Model model = mlp();
   int held = 0;
-  for (const ScheduleInfo& info : schedule_infos()) {
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     if (!info.has_backward) continue;
     for (const int per_rank : {1, 2}) {
       const Case test{info.kind, per_rank, kMicrobatches, kRows};
@@ -42,24 +42,26 @@ const RankFunction every_schedule("every_schedule", [] {
   return 0;
 });
 
-TEST(GlooProcesses, RunEveryScheduleOnFourRanks) {
+TEST(RuntimeGlooProcesses, RunEveryScheduleOnFourRanks) {
   const RanksOutcome outcome = run_process_ranks("every_schedule", 4);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   int with_backward = 0;
-  for (const ScheduleInfo& info : schedule_infos()) with_backward += info.has_backward ? 1 : 0;
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos())
+    with_backward += info.has_backward ? 1 : 0;
   for (const auto& lines : outcome.lines)
     EXPECT_EQ(lines.back(), "held " + std::to_string(with_backward)) << outcome.text();
 }
 
 const RankFunction rebuilt("rebuilt", [] {
   at::set_num_threads(1);
-  World world = init();
+  comm::World world = comm::init();
   const Model good = mlp();
   Model model = good;
   model.make = [&good](int stages) {
     auto modules = good.make(stages);
-    modules[1] = make_stage_module(
-        nullptr, [inner = modules[1], calls = 0](const Args& args, const Kwargs& kwargs) mutable {
+    modules[1] = runtime::make_stage_module(
+        nullptr,
+        [inner = modules[1], calls = 0](const value::Args& args, const value::Kwargs& kwargs) mutable {
           if (calls++ == 3) throw std::runtime_error("the roof is on fire");
           return inner->forward(args, kwargs);
         });
@@ -67,26 +69,27 @@ const RankFunction rebuilt("rebuilt", [] {
   };
   for (int round = 0; round < 2; ++round) {  // a world may be rebuilt more than once
     try {
-      PipelineSchedule pipeline(stages_for(model, world.group(), ScheduleKind::OneFOneB, 1), "1F1B",
-                                kMicrobatches, options_for(model, world.size()));
+      runtime::PipelineSchedule pipeline(
+          stages_for(model, world.group(), schedule::ScheduleKind::OneFOneB, 1), "1F1B", kMicrobatches,
+          options_for(model, world.size()));
       for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kRows));
       throw std::logic_error("the step should have failed");
     } catch (const PeerFailed& e) {
       CHECK_SAME(e.peer().value, 1);
       CHECK_THAT(e.cause().find("the roof is on fire") != std::string::npos);
-    } catch (const StageError& e) {
+    } catch (const runtime::StageError& e) {
       CHECK_SAME(world.rank().value, 1);
       CHECK_SAME(e.context().action, std::string("1F3"));
     }
     world.rebuild();
     const DenseRun dense = run_dense(good, world.size(), kMicrobatches, kRows, kSteps, 0);
-    expect_dense(good, {ScheduleKind::OneFOneB, 1, kMicrobatches, kRows}, dense, world, kSteps, 0);
+    expect_dense(good, {schedule::ScheduleKind::OneFOneB, 1, kMicrobatches, kRows}, dense, world, kSteps, 0);
   }
   std::cout << "rebuilt" << std::endl;
   return 0;
 });
 
-TEST(GlooProcesses, GoOnInANewWorldAfterAFault) {
+TEST(RuntimeGlooProcesses, GoOnInANewWorldAfterAFault) {
   const RanksOutcome outcome = run_process_ranks("rebuilt", 3);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) EXPECT_EQ(lines.back(), "rebuilt") << outcome.text();
@@ -95,21 +98,22 @@ TEST(GlooProcesses, GoOnInANewWorldAfterAFault) {
 // Batches that grow and shrink: over Gloo a receive of the wrong size would end the process.
 const RankFunction growing("growing", [] {
   at::set_num_threads(1);
-  World world = init();
+  comm::World world = comm::init();
   const Model model = mlp();
-  const auto make = [&](ShapeMode mode) {
-    PipelineOptions options = options_for(model, world.size());
+  const auto make = [&](runtime::ShapeMode mode) {
+    runtime::PipelineOptions options = options_for(model, world.size());
     options.shapes = mode;
-    return PipelineSchedule(stages_for(model, world.group(), ScheduleKind::OneFOneB, 1), "1F1B", 4, options);
+    return runtime::PipelineSchedule(stages_for(model, world.group(), schedule::ScheduleKind::OneFOneB, 1),
+                                     "1F1B", 4, options);
   };
-  for (const ShapeMode mode : {ShapeMode::Inferred, ShapeMode::Dynamic}) {
-    PipelineSchedule pipeline = make(mode);
+  for (const runtime::ShapeMode mode : {runtime::ShapeMode::Inferred, runtime::ShapeMode::Dynamic}) {
+    runtime::PipelineSchedule pipeline = make(mode);
     for (const int rows : {8, 40, 7, 8, 13}) {
-      const StepResult result = pipeline.step(model.batch(rows));
+      const runtime::StepResult result = pipeline.step(model.batch(rows));
       if (world.rank().value == world.size() - 1) CHECK_SAME(result.outputs.toTensor().size(0), rows);
     }
   }
-  PipelineSchedule pipeline = make(ShapeMode::Static);
+  runtime::PipelineSchedule pipeline = make(runtime::ShapeMode::Static);
   pipeline.step(model.batch(8));
   try {
     pipeline.step(model.batch(40));
@@ -119,13 +123,14 @@ const RankFunction growing("growing", [] {
   return 0;
 });
 
-TEST(GlooProcesses, TakeBatchesThatGrowAndShrinkUnlessShapesAreStatic) {
+TEST(RuntimeGlooProcesses, TakeBatchesThatGrowAndShrinkUnlessShapesAreStatic) {
   const RanksOutcome outcome = run_process_ranks("growing", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) {
     ASSERT_FALSE(lines.empty()) << outcome.text();
-    EXPECT_NE(lines.back().find("the inputs changed after the first step, and this pipeline's shapes are static"),
-              std::string::npos)
+    EXPECT_NE(
+        lines.back().find("the inputs changed after the first step, and this pipeline's shapes are static"),
+        std::string::npos)
         << outcome.text();
   }
 }

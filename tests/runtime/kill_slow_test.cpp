@@ -1,12 +1,12 @@
 // The same as in fault_test.cpp, many more times.
-#include "runtime/kill.h"
+#include "runtime/support/kill.h"
 
 #include <gtest/gtest.h>
 
 namespace penstock::test {
 namespace {
 
-TEST(AKilledRank, IsNamedByTheOthersWithinFiveSeconds50Times) {
+TEST(RuntimeAKilledRank, IsNamedByTheOthersWithinFiveSeconds50Times) {
   kill_at_random(50, 2);
 }
 

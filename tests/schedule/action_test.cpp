@@ -8,37 +8,37 @@
 #include <random>
 #include <tuple>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 using testing::HasSubstr;
 
-TEST(Action, TextIsTheReferences) {
+TEST(ScheduleAction, TextIsTheReferences) {
   const StageId s1(1), s2(2), s4(4), s7(7);
   const MicrobatchId m0(0), m3(3);
-  EXPECT_EQ(to_text(Action::forward(s2, m0)), "2F0");
-  EXPECT_EQ(to_text(Action::backward(s2, m3)), "2B3");
-  EXPECT_EQ(to_text(Action::backward_input(s2, m3)), "2I3");
-  EXPECT_EQ(to_text(Action::backward_weight(s2, m3)), "2W3");
-  EXPECT_EQ(to_text(Action::send_forward(s1, m3, s2)), "1SEND_F3");
-  EXPECT_EQ(to_text(Action::recv_forward(s2, m3, s1)), "2RECV_F3");
-  EXPECT_EQ(to_text(Action::send_backward(s2, m3, s1)), "2SEND_B3");
-  EXPECT_EQ(to_text(Action::recv_backward(s1, m3, s2)), "1RECV_B3");
-  EXPECT_EQ(to_text(Action::unshard(s4)), "4UNSHARD");
-  EXPECT_EQ(to_text(Action::reshard(s4)), "4RESHARD");
-  EXPECT_EQ(to_text(Action::reduce_grad(s4)), "4REDUCE_GRAD");
-  EXPECT_EQ(to_text(Action::overlap(Action::forward(s1, m3), Action::backward(s7, m0))),
+  EXPECT_EQ(to_string(Action::forward(s2, m0)), "2F0");
+  EXPECT_EQ(to_string(Action::backward(s2, m3)), "2B3");
+  EXPECT_EQ(to_string(Action::backward_input(s2, m3)), "2I3");
+  EXPECT_EQ(to_string(Action::backward_weight(s2, m3)), "2W3");
+  EXPECT_EQ(to_string(Action::send_forward(s1, m3, s2)), "1SEND_F3");
+  EXPECT_EQ(to_string(Action::recv_forward(s2, m3, s1)), "2RECV_F3");
+  EXPECT_EQ(to_string(Action::send_backward(s2, m3, s1)), "2SEND_B3");
+  EXPECT_EQ(to_string(Action::recv_backward(s1, m3, s2)), "1RECV_B3");
+  EXPECT_EQ(to_string(Action::unshard(s4)), "4UNSHARD");
+  EXPECT_EQ(to_string(Action::reshard(s4)), "4RESHARD");
+  EXPECT_EQ(to_string(Action::reduce_grad(s4)), "4REDUCE_GRAD");
+  EXPECT_EQ(to_string(Action::overlap(Action::forward(s1, m3), Action::backward(s7, m0))),
             "(1F3;7B0)OVERLAP_F_B");
-  EXPECT_EQ(to_text(Action()), "");
+  EXPECT_EQ(to_string(Action()), "");
 }
 
-TEST(Action, TransfersThatSkipStagesNameTheOtherEnd) {
+TEST(ScheduleAction, TransfersThatSkipStagesNameTheOtherEnd) {
   const StageId s1(1), s4(4);
   const MicrobatchId m3(3);
-  EXPECT_EQ(to_text(Action::send_forward(s1, m3, s4)), "1SEND_F3>4");
-  EXPECT_EQ(to_text(Action::recv_forward(s4, m3, s1)), "4RECV_F3<1");
-  EXPECT_EQ(to_text(Action::send_backward(s4, m3, s1)), "4SEND_B3>1");
-  EXPECT_EQ(to_text(Action::recv_backward(s1, m3, s4)), "1RECV_B3<4");
+  EXPECT_EQ(to_string(Action::send_forward(s1, m3, s4)), "1SEND_F3>4");
+  EXPECT_EQ(to_string(Action::recv_forward(s4, m3, s1)), "4RECV_F3<1");
+  EXPECT_EQ(to_string(Action::send_backward(s4, m3, s1)), "4SEND_B3>1");
+  EXPECT_EQ(to_string(Action::recv_backward(s1, m3, s4)), "1RECV_B3<4");
 }
 
 Action random_action(std::mt19937& random) {
@@ -78,24 +78,24 @@ Action random_action(std::mt19937& random) {
   }
 }
 
-TEST(Action, ParsingIsTheInverseOfPrinting) {
+TEST(ScheduleAction, ParsingIsTheInverseOfPrinting) {
   std::mt19937 random(20);
   for (int i = 0; i < 100'000; ++i) {
     const Action action = random_action(random);
     Action read;
-    const auto problem = read_action(to_text(action), read);
-    ASSERT_FALSE(problem) << to_text(action) << ": " << problem->reason;
-    ASSERT_EQ(read, action) << to_text(action);
+    const auto problem = read_action(to_string(action), read);
+    ASSERT_FALSE(problem) << to_string(action) << ": " << problem->reason;
+    ASSERT_EQ(read, action) << to_string(action);
   }
 }
 
 // Whatever the parser accepts, it prints the same: no two texts mean one action.
-TEST(Action, PrintingIsTheInverseOfParsing) {
+TEST(ScheduleAction, PrintingIsTheInverseOfParsing) {
   std::mt19937 random(21);
   const std::string alphabet = "0123456789FBIWSENDRCVUHA_GOLP();<> ,x";
   int accepted = 0;
   for (int i = 0; i < 300'000; ++i) {
-    std::string text = to_text(random_action(random));
+    std::string text = to_string(random_action(random));
     for (unsigned edits = random() % 3; edits > 0 && !text.empty(); --edits) {
       const std::size_t at = random() % text.size();
       const char c = alphabet[random() % alphabet.size()];
@@ -114,14 +114,14 @@ TEST(Action, PrintingIsTheInverseOfParsing) {
     Action action;
     if (read_action(text, action)) continue;
     ++accepted;
-    ASSERT_EQ(to_text(action), text);
+    ASSERT_EQ(to_string(action), text);
   }
   EXPECT_GT(accepted, 100'000);
 }
 
-class Refused : public testing::TestWithParam<std::tuple<const char*, std::size_t, const char*>> {};
+class ScheduleRefused : public testing::TestWithParam<std::tuple<const char*, std::size_t, const char*>> {};
 
-TEST_P(Refused, WithColumnAndReason) {
+TEST_P(ScheduleRefused, WithColumnAndReason) {
   const auto& [text, column, reason] = GetParam();
   Action action;
   const auto problem = read_action(text, action);
@@ -131,7 +131,7 @@ TEST_P(Refused, WithColumnAndReason) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Action, Refused,
+    Action, ScheduleRefused,
     testing::Values(
         std::tuple{"", 1, "empty"}, std::tuple{"1F0garbage", 4, "unexpected 'garbage'"},
         std::tuple{"F0", 1, "number of a stage"}, std::tuple{"1", 2, "expected F, B"},
@@ -140,22 +140,23 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple{" 1F0", 1, "number of a stage"}, std::tuple{"-1F0", 1, "number of a stage"},
         std::tuple{"1F-1", 3, "number of a microbatch"}, std::tuple{"1UNSHARD2", 9, "takes no microbatch"},
         std::tuple{"70000F0", 1, "at most 65534"}, std::tuple{"1F99999999999999999999", 3, "at most"},
-        std::tuple{"1SEND_F3>2", 9, "is the neighbour"}, std::tuple{"4SEND_F3>1", 10, "later stage"},
+        std::tuple{"1SEND_F3>2", 9, "is adjacent"}, std::tuple{"4SEND_F3>1", 10, "later stage"},
         std::tuple{"1RECV_F3<4", 10, "earlier stage"}, std::tuple{"1SEND_F3>1", 10, "itself"},
-        std::tuple{"1SEND_F3<4", 9, "unexpected"}, std::tuple{"0RECV_F1", 1, "no neighbour"},
-        std::tuple{"0SEND_B1", 1, "no neighbour"}, std::tuple{"(0F1;2F3)OVERLAP_F_B", 6, "B or an I"},
-        std::tuple{"(0B1;2B3)OVERLAP_F_B", 2, "is an F"}, std::tuple{"(0F1)OVERLAP_F_B", 5, "';'"},
+        std::tuple{"1SEND_F3<4", 9, "unexpected"}, std::tuple{"0RECV_F1", 1, "no adjacent stage"},
+        std::tuple{"0SEND_B1", 1, "no adjacent stage"}, std::tuple{"(0F1;2F3)OVERLAP_F_B", 6, "B or an I"},
+        std::tuple{"(0B1;2B3)OVERLAP_F_B", 2, "must be an F"}, std::tuple{"(0F1)OVERLAP_F_B", 5, "';'"},
         std::tuple{"(0F1;2B3OVERLAP_F_B", 9, "')'"}, std::tuple{"(0F1;2B3)OVERLAP", 10, "OVERLAP_F_B"},
         std::tuple{"()OVERLAP_F_B", 2, "number of a stage"}));
 
-TEST(Action, ParseErrorSaysWhereAndWhy) {
+TEST(ScheduleAction, ParseErrorSaysWhereAndWhy) {
   try {
     parse_action("1F0garbage");
     FAIL();
   } catch (const ParseError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("'1F0garbage' is no action: column 4: unexpected 'garbage'"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("'1F0garbage' is not a valid action: column 4: unexpected 'garbage'"));
   }
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 using testing::ElementsAre;
@@ -25,13 +25,13 @@ Diagnostics problems_of(const std::string& text) {
   return problems;
 }
 
-TEST(Csv, BothFormsOfEveryKindComeBackEqual) {
+TEST(ScheduleCsv, BothFormsOfEveryKindComeBackEqual) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const ScheduleShape shape{4, info.default_stages_per_rank, 9};
     const Schedule schedule = make_schedule(info.kind, shape);
     std::istringstream in(to_csv(schedule));
     const ScheduleFile file = read_csv(in);
-    EXPECT_EQ(file.form, Form::Compute);
+    EXPECT_EQ(file.form, ProgramLevel::Compute);
     EXPECT_EQ(file.placement, schedule.placement) << info.name;
     EXPECT_EQ(file.microbatches, 9);
     EXPECT_EQ(to_csv(file.schedule()), to_csv(schedule)) << info.name;
@@ -39,46 +39,47 @@ TEST(Csv, BothFormsOfEveryKindComeBackEqual) {
     const Draft draft = lower(schedule, {.skips = {{StageId(0), StageId(2)}, {StageId(1), StageId(3)}}});
     std::istringstream lowered(to_csv(draft));
     const ScheduleFile back = read_csv(lowered);
-    EXPECT_EQ(back.form, Form::Lowered);
+    EXPECT_EQ(back.form, ProgramLevel::Lowered);
     EXPECT_EQ(back.wiring, draft.wiring) << info.name;
     EXPECT_EQ(back.draft().ranks, draft.ranks) << info.name;
     EXPECT_TRUE(back.validate().safe(SendMode::Blocking)) << info.name;
   }
 }
 
-TEST(Csv, RowsMayEndInCrLfAndFieldsMayHaveSpaces) {
+TEST(ScheduleCsv, RowsMayEndInCrLfAndFieldsMayHaveSpaces) {
   std::istringstream in("0F0,,0B0\r\n 1F0 , 1B0\r\n");
   const ScheduleFile file = read_csv(in);
   EXPECT_EQ(to_csv(file.schedule()), "0F0,,0B0\n1F0,1B0\n");
 }
 
-TEST(Csv, LeavesOutTrailingIdleSlots) {
+TEST(ScheduleCsv, LeavesOutTrailingIdleSlots) {
   Schedule schedule = make_schedule(ScheduleKind::GPipe, {1, 1, 1});
   schedule.ranks[0].resize(9);
   EXPECT_EQ(to_csv(schedule), "0F0,0B0\n");
 }
 
-TEST(Csv, NamesRowColumnCharacterAndReasonOfEveryBadField) {
+TEST(ScheduleCsv, NamesRowColumnCharacterAndReasonOfEveryBadField) {
   const Diagnostics problems = problems_of("0F0,0F1x,0B0\n1F0,zz\n");
   ASSERT_EQ(problems.size(), 2U);
-  EXPECT_EQ(problems[0].text(),
-            "error: row 1, column 2: '0F1x' is no action: character 4: unexpected 'x' after the action");
+  EXPECT_EQ(
+      problems[0].text(),
+      "error: row 1, column 2: '0F1x' is not a valid action: character 4: unexpected 'x' after the action");
   EXPECT_EQ(problems[1].where, "row 2, column 2");
   std::istringstream in("0F0,0F1x\n");
   EXPECT_THROW(read_csv(in), ParseError);
 }
 
-TEST(Csv, NamesStagesThatNoRankHas) {
+TEST(ScheduleCsv, NamesStagesThatNoRankHas) {
   EXPECT_THAT(problems_of("0F0,0B0\n2F0,2B0\n")[0].message, HasSubstr("no rank has stage 1"));
 }
 
-TEST(Csv, EmptyFilesAreRefused) {
+TEST(ScheduleCsv, EmptyFilesAreRefused) {
   EXPECT_THAT(problems_of("")[0].message, HasSubstr("empty"));
   EXPECT_THAT(problems_of("\n\n")[0].message, HasSubstr("no actions"));
   EXPECT_THAT(problems_of(",,,\n,\n")[0].message, HasSubstr("no actions"));
 }
 
-TEST(Csv, HugeRowsAndBinaryJunkAreProblemsNotCrashes) {
+TEST(ScheduleCsv, HugeRowsAndBinaryJunkAreProblemsNotCrashes) {
   EXPECT_THAT(problems_of(std::string(10'000'000, 'x'))[0].message, HasSubstr("longer than 8.00 MiB"));
   std::string junk;
   for (int i = 0; i < 200'000; ++i) junk += static_cast<char>(i * 7919 >> 5);
@@ -88,7 +89,7 @@ TEST(Csv, HugeRowsAndBinaryJunkAreProblemsNotCrashes) {
   EXPECT_FALSE(problems_of(std::string(1000, '\0')).empty());
 }
 
-TEST(Csv, IsReadFromAPath) {
+TEST(ScheduleCsv, IsReadFromAPath) {
   const auto folder = std::filesystem::temp_directory_path() / ("penstock_csv_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   const Schedule schedule = make_schedule("1F1B", {2, 1, 4});
@@ -113,4 +114,4 @@ TEST(Csv, IsReadFromAPath) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::schedule

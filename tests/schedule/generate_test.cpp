@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 using testing::HasSubstr;
@@ -48,11 +48,11 @@ TEST(ScheduleInfo, SaysWhatTheTablesHold) {
   }
 }
 
-TEST(Placement, StylesHaveNamesThatAreRead) {
-  EXPECT_EQ(placement_style_name(PlacementStyle::Loop), "loop");
-  EXPECT_EQ(placement_style_name(PlacementStyle::V), "v");
+TEST(SchedulePlacement, StylesHaveNamesThatAreRead) {
+  EXPECT_EQ(to_string(PlacementStyle::Loop), "loop");
+  EXPECT_EQ(to_string(PlacementStyle::V), "v");
   for (const PlacementStyle style : {PlacementStyle::Loop, PlacementStyle::V})
-    EXPECT_EQ(parse_placement_style(placement_style_name(style)), style);
+    EXPECT_EQ(parse_placement_style(to_string(style)), style);
 }
 
 TEST(Schedule, CountsSlotsAndActions) {
@@ -65,9 +65,9 @@ TEST(Schedule, CountsSlotsAndActions) {
   EXPECT_TRUE(has_backward({{f}, {Action::backward_weight(StageId(0), MicrobatchId(0))}}));
 }
 
-class EveryKind : public testing::TestWithParam<ScheduleKind> {};
+class ScheduleEveryKind : public testing::TestWithParam<ScheduleKind> {};
 
-TEST_P(EveryKind, IsValidForAllLegalCountsUpTo16RanksBy4StagesBy64Microbatches) {
+TEST_P(ScheduleEveryKind, IsValidForAllLegalCountsUpTo16RanksBy4StagesBy64Microbatches) {
   int checked = 0;
   for (int ranks = 1; ranks <= 16; ++ranks) {
     for (int stages = 1; stages <= 4; ++stages) {
@@ -77,11 +77,11 @@ TEST_P(EveryKind, IsValidForAllLegalCountsUpTo16RanksBy4StagesBy64Microbatches) 
         const Schedule schedule = make_schedule(GetParam(), shape);
         const Verdict verdict = validate(schedule);
         ASSERT_TRUE(verdict.valid()) << ranks << " x " << stages << " x " << microbatches << "\n"
-                                     << to_text(verdict.findings);
+                                     << to_string(verdict.findings);
         const Verdict lowered = validate(lower(schedule));
         for (const SendMode mode : {SendMode::Buffered, SendMode::Ordered, SendMode::Blocking}) {
           ASSERT_TRUE(lowered.safe(mode)) << ranks << " x " << stages << " x " << microbatches << "\n"
-                                          << to_text(lowered.all(mode));
+                                          << to_string(lowered.all(mode));
         }
         ++checked;
       }
@@ -91,7 +91,7 @@ TEST_P(EveryKind, IsValidForAllLegalCountsUpTo16RanksBy4StagesBy64Microbatches) 
 }
 
 std::string kind_name(const testing::TestParamInfo<ScheduleKind>& info) {
-  std::string name(schedule_name(info.param));
+  std::string name(to_string(info.param));
   std::erase(name, '-');
   return name;
 }
@@ -102,7 +102,7 @@ std::vector<ScheduleKind> all_kinds() {
   return kinds;
 }
 
-INSTANTIATE_TEST_SUITE_P(Generators, EveryKind, testing::ValuesIn(all_kinds()), kind_name);
+INSTANTIATE_TEST_SUITE_P(Generators, ScheduleEveryKind, testing::ValuesIn(all_kinds()), kind_name);
 
 TEST(ScheduleNames, AreFoundWhateverTheirCase) {
   EXPECT_EQ(parse_schedule_kind("1f1b"), ScheduleKind::OneFOneB);
@@ -130,19 +130,19 @@ std::string refusal(ScheduleKind kind, const ScheduleShape& shape) {
   return "";
 }
 
-TEST(Shapes, IllegalCountsAreRefusedWithTheNearestLegalOne) {
+TEST(ScheduleShapes, IllegalCountsAreRefusedWithTheNearestLegalOne) {
   EXPECT_EQ(refusal(ScheduleKind::ZBVZeroBubble, {4, 3, 8}),
-            "ZBVZeroBubble has exactly 2 stages a rank, not 3\nhint: use 2");
+            "ZBVZeroBubble requires exactly 2 stages per rank, not 3\nhint: use 2");
   EXPECT_THAT(refusal(ScheduleKind::OneFOneB, {4, 2, 8}), HasSubstr("hint: use 1, or Interleaved1F1B"));
   EXPECT_THAT(refusal(ScheduleKind::DualPipeV, {4, 2, 7}), HasSubstr("hint: use 8 microbatches"));
-  EXPECT_EQ(refusal(ScheduleKind::GPipe, {4, 1, 0}), "GPipe cannot have 0 microbatches\nhint: use 1");
-  EXPECT_EQ(refusal(ScheduleKind::GPipe, {0, 1, 4}), "GPipe cannot have 0 ranks\nhint: use 1");
+  EXPECT_EQ(refusal(ScheduleKind::GPipe, {4, 1, 0}), "GPipe does not support 0 microbatches\nhint: use 1");
+  EXPECT_EQ(refusal(ScheduleKind::GPipe, {0, 1, 4}), "GPipe does not support 0 ranks\nhint: use 1");
   EXPECT_EQ(refusal(ScheduleKind::LoopedBFS, {4, -1, 4}),
-            "LoopedBFS cannot have -1 stages a rank\nhint: use 1");
+            "LoopedBFS does not support -1 stages per rank\nhint: use 1");
   EXPECT_THAT(refusal(ScheduleKind::LoopedBFS, {40'000, 2, 4}), HasSubstr("hint: use 1"));
 }
 
-TEST(Shapes, OneRankAloneIsThatRankOfAll) {
+TEST(ScheduleShapes, OneRankAloneIsThatRankOfAll) {
   for (const ScheduleInfo& info : schedule_infos()) {
     for (const int microbatches : {6, 11}) {
       const ScheduleShape shape{3, info.only_stages_per_rank.value_or(3), microbatches};
@@ -154,7 +154,7 @@ TEST(Shapes, OneRankAloneIsThatRankOfAll) {
   }
 }
 
-TEST(ForwardOnly, RunsEveryForwardDepthFirst) {
+TEST(ScheduleForwardOnly, RunsEveryForwardDepthFirst) {
   const Schedule schedule = make_schedule(ScheduleKind::ForwardOnly, {2, 2, 4});
   EXPECT_EQ(to_csv(schedule), "0F0,0F1,2F0,2F1,0F2,0F3,2F2,2F3\n,1F0,1F1,3F0,3F1,1F2,1F3,3F2,3F3\n");
 }
@@ -185,7 +185,7 @@ Measured measure(ScheduleKind kind, const ScheduleShape& shape) {
   return measured;
 }
 
-TEST(ZeroBubble, ZB1PHasAThirdOf1F1BsBubbleAndItsMemory) {
+TEST(ScheduleZeroBubble, ZB1PHasAThirdOf1F1BsBubbleAndItsMemory) {
   for (int p = 1; p <= 16; ++p) {
     for (const int m : {p, p + 1, 2 * p, 3 * p + 1, 64}) {
       if (m < p) continue;
@@ -196,7 +196,7 @@ TEST(ZeroBubble, ZB1PHasAThirdOf1F1BsBubbleAndItsMemory) {
   }
 }
 
-TEST(ZeroBubble, ZB2PAndZBVHaveNoBubbleWithinARanksSpan) {
+TEST(ScheduleZeroBubble, ZB2PAndZBVHaveNoBubbleWithinARanksSpan) {
   for (int p = 1; p <= 16; ++p) {
     for (const int m : {2 * p - 1, 2 * p, 3 * p + 1, 64}) {
       const Measured zb2p = measure(ScheduleKind::ZB2P, {p, 1, m});
@@ -209,7 +209,7 @@ TEST(ZeroBubble, ZB2PAndZBVHaveNoBubbleWithinARanksSpan) {
   }
 }
 
-TEST(InFlight, FollowsTheFormulasOfTheDocumentation) {
+TEST(ScheduleInFlight, FollowsTheFormulasOfTheDocumentation) {
   for (int p = 1; p <= 12; ++p) {
     const int m = 4 * p;
     for (int v = 1; v <= 4; ++v) {
@@ -227,7 +227,7 @@ TEST(InFlight, FollowsTheFormulasOfTheDocumentation) {
   }
 }
 
-TEST(ControllableMemory, VHalfAndVMinKeepHalfAndAThirdInFlight) {
+TEST(ScheduleControllableMemory, VHalfAndVMinKeepHalfAndAThirdInFlight) {
   for (int p = 1; p <= 32; ++p) {
     const int m = 4 * p;
     const Measured half = measure(ScheduleKind::VHalf, {p, 2, m});
@@ -241,4 +241,4 @@ TEST(ControllableMemory, VHalfAndVMinKeepHalfAndAThirdInFlight) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock::testing_support {
+namespace penstock::schedule::testing_support {
 namespace {
 
 // A message: direction (0 forward, 1 backward), from stage, to stage, microbatch.
@@ -29,9 +29,10 @@ enum class Step { Done, Wait, Fail };
 
 class World {
  public:
-  World(const Draft& draft, SendMode mode) : draft_(draft), mode_(mode), ranks_(draft.ranks.size()) {
-    for (const ActionList& list : draft.ranks) {
-      for (const Action& action : list) look(action);
+  World(const schedule::Draft& draft, schedule::SendMode mode)
+      : draft_(draft), mode_(mode), ranks_(draft.ranks.size()) {
+    for (const schedule::ActionList& list : draft.ranks) {
+      for (const schedule::Action& action : list) look(action);
     }
   }
 
@@ -48,17 +49,17 @@ class World {
           moved = true;
         }
       }
-      if (mode_ == SendMode::Ordered && finish_transfers()) moved = true;
+      if (mode_ == schedule::SendMode::Ordered && finish_transfers()) moved = true;
     }
     return finished();
   }
 
  private:
-  void look(const Action& action) {
-    if (action.kind() == ActionKind::Unshard || action.kind() == ActionKind::Reshard)
+  void look(const schedule::Action& action) {
+    if (action.kind() == schedule::ActionKind::Unshard || action.kind() == schedule::ActionKind::Reshard)
       sharded_.insert(action.stage().value);
-    if (action.kind() == ActionKind::ReduceGrad) any_reduce_ = true;
-    if (action.is_compute() && action.kind() != ActionKind::Forward) training_ = true;
+    if (action.kind() == schedule::ActionKind::ReduceGrad) any_reduce_ = true;
+    if (action.is_compute() && action.kind() != schedule::ActionKind::Forward) training_ = true;
   }
 
   int rank_of(int stage) const { return draft_.placement.rank_of(StageId(stage)).value; }
@@ -69,7 +70,7 @@ class World {
   std::vector<int> inputs_of(int stage) const {
     std::vector<int> from;
     if (stage > 0) from.push_back(stage - 1);
-    for (const StageEdge& edge : draft_.wiring.skips()) {
+    for (const schedule::StageEdge& edge : draft_.wiring.skips()) {
       if (edge.to.value == stage) from.push_back(edge.from.value);
     }
     return from;
@@ -77,7 +78,7 @@ class World {
   std::vector<int> users_of(int stage) const {
     std::vector<int> to;
     if (stage + 1 < draft_.placement.stages()) to.push_back(stage + 1);
-    for (const StageEdge& edge : draft_.wiring.skips()) {
+    for (const schedule::StageEdge& edge : draft_.wiring.skips()) {
       if (edge.from.value == stage) to.push_back(edge.to.value);
     }
     return to;
@@ -86,18 +87,19 @@ class World {
   // Whether a message has arrived: Fail if the rank never asked for it.
   Step arrived(const RankState& me, const Message& message) const {
     if (!me.posted.contains(message)) return Step::Fail;
-    const bool here = mode_ == SendMode::Ordered ? delivered_.contains(message) : sent_.contains(message);
+    const bool here =
+        mode_ == schedule::SendMode::Ordered ? delivered_.contains(message) : sent_.contains(message);
     return here ? Step::Done : Step::Wait;
   }
 
-  Step inputs_ready(int rank, const RankState& me, const Action& part) const {
+  Step inputs_ready(int rank, const RankState& me, const schedule::Action& part) const {
     const int stage = part.stage().value, batch = part.microbatch().value;
     Step worst = Step::Done;
     const auto merge = [&](Step step) {
       if (step == Step::Fail || worst == Step::Done) worst = step;
     };
     switch (part.kind()) {
-      case ActionKind::Forward:
+      case schedule::ActionKind::Forward:
         for (const int from : inputs_of(stage)) {
           if (worst == Step::Fail) break;
           if (rank_of(from) == rank) {
@@ -107,8 +109,8 @@ class World {
           }
         }
         return worst;
-      case ActionKind::Backward:
-      case ActionKind::BackwardInput:
+      case schedule::ActionKind::Backward:
+      case schedule::ActionKind::BackwardInput:
         if (!me.outputs.contains({stage, batch})) return Step::Fail;
         for (const int to : users_of(stage)) {
           if (worst == Step::Fail) break;
@@ -124,11 +126,12 @@ class World {
     }
   }
 
-  Step compute(int rank, RankState& me, const Action& action) {
+  Step compute(int rank, RankState& me, const schedule::Action& action) {
     std::vector<Action> parts{action};
-    if (action.kind() == ActionKind::Overlap) parts = {action.forward_part(), action.backward_part()};
+    if (action.kind() == schedule::ActionKind::Overlap)
+      parts = {action.forward_part(), action.backward_part()};
     bool wait = false;
-    for (const Action& part : parts) {
+    for (const schedule::Action& part : parts) {
       if (!exists(part.stage().value, part.microbatch().value) || rank_of(part.stage().value) != rank)
         return Step::Fail;
       if (sharded_.contains(part.stage().value) && !me.unsharded.contains(part.stage().value))
@@ -138,14 +141,16 @@ class World {
       if (step == Step::Wait) wait = true;
     }
     if (wait) return Step::Wait;
-    for (const Action& part : parts) {
+    for (const schedule::Action& part : parts) {
       const Batch key{part.stage().value, part.microbatch().value};
       bool fresh = true;
-      if (part.kind() == ActionKind::Forward) fresh = me.outputs.insert(key).second;
-      if (part.kind() == ActionKind::Backward || part.kind() == ActionKind::BackwardInput) {
+      if (part.kind() == schedule::ActionKind::Forward) fresh = me.outputs.insert(key).second;
+      if (part.kind() == schedule::ActionKind::Backward ||
+          part.kind() == schedule::ActionKind::BackwardInput) {
         fresh = me.input_gradients.insert(key).second;
       }
-      if (part.kind() == ActionKind::Backward || part.kind() == ActionKind::BackwardWeight) {
+      if (part.kind() == schedule::ActionKind::Backward ||
+          part.kind() == schedule::ActionKind::BackwardWeight) {
         fresh = me.weight_gradients.insert(key).second && fresh;
       }
       if (!fresh) return Step::Fail;
@@ -153,11 +158,12 @@ class World {
     return Step::Done;
   }
 
-  Step transfer(int rank, RankState& me, const Action& action) {
+  Step transfer(int rank, RankState& me, const schedule::Action& action) {
     const int stage = action.stage().value, peer = action.peer().value, batch = action.microbatch().value;
     if (!exists(stage, batch) || !exists(peer, batch)) return Step::Fail;
     if (rank_of(stage) != rank || rank_of(peer) == rank) return Step::Fail;
-    const bool forward = action.kind() == ActionKind::SendForward || action.kind() == ActionKind::RecvForward;
+    const bool forward = action.kind() == schedule::ActionKind::SendForward ||
+                         action.kind() == schedule::ActionKind::RecvForward;
     const bool send = action.is_send();
     const int from = send ? stage : peer, to = send ? peer : stage;
     bool linked = false;
@@ -169,7 +175,7 @@ class World {
     } else {
       const auto& values = forward ? me.outputs : me.input_gradients;
       if (!values.contains({stage, batch}) || sent_.contains(message)) return Step::Fail;
-      if (mode_ == SendMode::Blocking &&
+      if (mode_ == schedule::SendMode::Blocking &&
           !ranks_[static_cast<std::size_t>(rank_of(to))].posted.contains(message)) {
         return Step::Wait;
       }
@@ -179,16 +185,17 @@ class World {
     return Step::Done;
   }
 
-  Step perform(int rank, const Action& action) {
+  Step perform(int rank, const schedule::Action& action) {
     RankState& me = ranks_[static_cast<std::size_t>(rank)];
     const int stage = action.stage().value;
     if (action.is_idle()) return Step::Done;
     if (action.is_compute()) return compute(rank, me, action);
     if (action.is_transfer()) return transfer(rank, me, action);
     if (!exists(stage, 0) || rank_of(stage) != rank) return Step::Fail;
-    if (action.kind() == ActionKind::Unshard)
+    if (action.kind() == schedule::ActionKind::Unshard)
       return me.unsharded.insert(stage).second ? Step::Done : Step::Fail;
-    if (action.kind() == ActionKind::Reshard) return me.unsharded.erase(stage) == 1 ? Step::Done : Step::Fail;
+    if (action.kind() == schedule::ActionKind::Reshard)
+      return me.unsharded.erase(stage) == 1 ? Step::Done : Step::Fail;
     for (int batch = 0; batch < draft_.microbatches; ++batch) {
       if (!me.weight_gradients.contains({stage, batch})) return Step::Fail;
     }
@@ -224,7 +231,7 @@ class World {
       for (const Message& message : rank.posted) {
         if (!sent_.contains(message)) return false;
       }
-      if (mode_ != SendMode::Ordered) continue;
+      if (mode_ != schedule::SendMode::Ordered) continue;
       for (const auto& [peer, queue] : rank.queue) {
         if (!queue.empty()) return false;
       }
@@ -236,8 +243,8 @@ class World {
     return !any_reduce_ || reduced_.size() == static_cast<std::size_t>(draft_.placement.stages());
   }
 
-  const Draft& draft_;
-  SendMode mode_;
+  const schedule::Draft& draft_;
+  schedule::SendMode mode_;
   bool training_ = false, any_reduce_ = false;
   std::set<int> sharded_, reduced_;
   std::set<Message> sent_, delivered_;
@@ -247,7 +254,7 @@ class World {
 // The same for compute tables: values are everywhere at once, so only the order counts.
 class Tables {
  public:
-  Tables(const Schedule& schedule, const Wiring& wiring)
+  Tables(const schedule::Schedule& schedule, const schedule::Wiring& wiring)
       : schedule_(schedule), wiring_(wiring), next_(schedule.ranks.size(), 0) {}
 
   bool run() {
@@ -266,11 +273,12 @@ class Tables {
   }
 
  private:
-  Step perform(int rank, const Action& action) {
+  Step perform(int rank, const schedule::Action& action) {
     if (action.is_idle()) return Step::Done;
     if (!action.is_compute()) return Step::Fail;
     std::vector<Action> parts{action};
-    if (action.kind() == ActionKind::Overlap) parts = {action.forward_part(), action.backward_part()};
+    if (action.kind() == schedule::ActionKind::Overlap)
+      parts = {action.forward_part(), action.backward_part()};
     for (const Action& part : parts) {
       const int stage = part.stage().value;
       if (stage >= schedule_.placement.stages() || part.microbatch().value >= schedule_.microbatches)
@@ -284,7 +292,7 @@ class Tables {
     return Step::Done;
   }
 
-  bool ready(const Action& part) const {
+  bool ready(const schedule::Action& part) const {
     const int stage = part.stage().value, batch = part.microbatch().value;
     if (part.kind() == ActionKind::BackwardWeight) return inputs_.contains({stage, batch});
     const bool forward = part.kind() == ActionKind::Forward;
@@ -298,7 +306,7 @@ class Tables {
   }
 
   // False if it has been done before.
-  bool apply(const Action& part) {
+  bool apply(const schedule::Action& part) {
     const Batch key{part.stage().value, part.microbatch().value};
     if (part.kind() == ActionKind::Forward) return outputs_.insert(key).second;
     training_ = true;
@@ -315,8 +323,8 @@ class Tables {
     return outputs_.size() == all && (!training_ || (inputs_.size() == all && weights_.size() == all));
   }
 
-  const Schedule& schedule_;
-  const Wiring& wiring_;
+  const schedule::Schedule& schedule_;
+  const schedule::Wiring& wiring_;
   bool training_ = false;
   std::set<Batch> outputs_, inputs_, weights_;
   std::vector<std::size_t> next_;
@@ -332,4 +340,4 @@ bool runs_to_the_end(const Schedule& schedule, const Wiring& wiring) {
   return Tables(schedule, wiring).run();
 }
 
-}  // namespace penstock::testing_support
+}  // namespace penstock::schedule::testing_support

@@ -6,13 +6,13 @@
 
 #include <penstock/schedule/program.h>
 
-namespace penstock::testing_support {
+namespace penstock::schedule::testing_support {
 
 //! Whether the lists run to their end with sends of this mode, every value used was there, and nothing was
 //! left undone or done twice.
-bool runs_to_the_end(const Draft& draft, SendMode mode);
+bool runs_to_the_end(const schedule::Draft& draft, schedule::SendMode mode);
 
 //! The same for a compute table, where a value is everywhere as soon as it is computed.
-bool runs_to_the_end(const Schedule& schedule, const Wiring& wiring);
+bool runs_to_the_end(const schedule::Schedule& schedule, const schedule::Wiring& wiring);
 
-}  // namespace penstock::testing_support
+}  // namespace penstock::schedule::testing_support

@@ -12,7 +12,7 @@
 #include <set>
 #include <sstream>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 using testing::HasSubstr;
@@ -22,7 +22,7 @@ Draft draft_of(const std::string& text, std::vector<StageEdge> skips = {}) {
   return to_draft(read_csv(in).schedule(), std::move(skips));
 }
 
-TEST(Passes, RunByNameAndAnUnknownNameListsThem) {
+TEST(SchedulePasses, RunByNameAndAnUnknownNameListsThem) {
   EXPECT_EQ(to_csv(run_pass("merge-backward", draft_of("0F0,0I0,0W0\n"))), "0F0,0B0\n");
   try {
     run_pass("merge", draft_of("0F0,0B0\n"));
@@ -33,13 +33,13 @@ TEST(Passes, RunByNameAndAnUnknownNameListsThem) {
   }
 }
 
-TEST(MergeBackward, MergesOnlyAnInputWithItsOwnWeightRightAfterIt) {
+TEST(ScheduleMergeBackward, MergesOnlyAnInputWithItsOwnWeightRightAfterIt) {
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,,0W0,0I1,0F2,0W1,0I2,0W2\n"))),
             "0F0,0F1,0B0,0I1,0F2,0W1,0B2\n");
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0I1,0W0,0W1\n"))), "0F0,0F1,0I0,0I1,0W0,0W1\n");
 }
 
-TEST(MergeBackward, LooksNoFurtherThanTheEndOfAList) {
+TEST(ScheduleMergeBackward, LooksNoFurtherThanTheEndOfAList) {
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0W0\n"))), "0F0,0F1,0B0\n");
   // An I that ends the list stays one, also where its W once stood in the memory behind it.
   Draft draft = draft_of("0F0,0F1,0I0,0W0\n");
@@ -50,14 +50,14 @@ TEST(MergeBackward, LooksNoFurtherThanTheEndOfAList) {
   EXPECT_EQ(merge_backward(std::move(moved)).ranks[0].size(), 2u);
 }
 
-TEST(Lower, WorksForMoreRanksThanAWordHasBits) {
+TEST(ScheduleLower, WorksForMoreRanksThanAWordHasBits) {
   for (const int ranks : {63, 64, 65, 130}) {
     const Draft draft = lower(make_schedule("1F1B", {ranks, 1, 3}));
     EXPECT_TRUE(validate(draft).safe(SendMode::Blocking)) << ranks;
   }
 }
 
-TEST(MergeBackward, LeavesEveryZeroBubbleScheduleValid) {
+TEST(ScheduleMergeBackward, LeavesEveryZeroBubbleScheduleValid) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const Draft draft =
         lower(make_schedule(info.kind, {4, info.default_stages_per_rank, 12}), {.merge_backward = true});
@@ -65,33 +65,33 @@ TEST(MergeBackward, LeavesEveryZeroBubbleScheduleValid) {
   }
 }
 
-TEST(Unshard, PrefetchesTheNextStagesAndDropsTheOthers) {
+TEST(ScheduleUnshard, PrefetchesTheNextStagesAndDropsTheOthers) {
   EXPECT_EQ(to_csv(add_unshard(draft_of("0F0,1F0,2F0,3F0,3B0,2B0,1B0,0B0\n"), {.max_active_stages = 2})),
             "0UNSHARD,1UNSHARD,0F0,0RESHARD,2UNSHARD,1F0,1RESHARD,3UNSHARD,2F0,3F0,3B0,3RESHARD,1UNSHARD,2B0,"
             "2RESHARD,"
             "0UNSHARD,1B0,1RESHARD,0B0,0RESHARD\n");
 }
 
-TEST(ReduceGrad, FollowsTheLastBackwardOfItsStage) {
+TEST(ScheduleReduceGrad, FollowsTheLastBackwardOfItsStage) {
   EXPECT_EQ(to_csv(add_reduce_grad(draft_of("0F0,0F1,1F0,1F1,1B0,1B1,0I0,0I1,0W0,0W1\n"))),
             "0F0,0F1,1F0,1F1,1B0,1B1,1REDUCE_GRAD,0I0,0I1,0W0,0W1,0REDUCE_GRAD\n");
   EXPECT_EQ(to_csv(add_reduce_grad(draft_of("0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0B1\n"))),
             "0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,1REDUCE_GRAD,0B1,0REDUCE_GRAD\n");
 }
 
-TEST(SendRecv, WritesBothEndsAtTheSameMoment) {
+TEST(ScheduleSendRecv, WritesBothEndsAtTheSameMoment) {
   EXPECT_EQ(to_csv(add_send_recv(draft_of("0F0,0B0\n1F0,1B0\n"))),
             "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
 }
 
-TEST(SendRecv, ValuesThatSkipStagesGoStraightToTheirUser) {
+TEST(ScheduleSendRecv, ValuesThatSkipStagesGoStraightToTheirUser) {
   EXPECT_EQ(to_csv(add_send_recv(draft_of("0F0,0B0\n1F0,1B0\n2F0,2B0\n", {{StageId(0), StageId(2)}}))),
             "0F0,0SEND_F0,0SEND_F0>2,0RECV_B0<2,0RECV_B0,0B0\n"
             "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0\n"
             "2RECV_F0<0,2RECV_F0,2F0,2B0,2SEND_B0,2SEND_B0>0\n");
 }
 
-TEST(SendRecv, AValueOfTwoLaterStagesGoesToBothAndBothGradientsComeBack) {
+TEST(ScheduleSendRecv, AValueOfTwoLaterStagesGoesToBothAndBothGradientsComeBack) {
   const Draft draft = add_send_recv(
       draft_of("0F0,0B0\n1F0,1B0\n2F0,2B0\n3F0,3B0\n", {{StageId(0), StageId(2)}, {StageId(0), StageId(3)}}));
   EXPECT_EQ(to_csv(draft),
@@ -111,14 +111,14 @@ TEST(SendRecv, AValueOfTwoLaterStagesGoesToBothAndBothGradientsComeBack) {
   }
 }
 
-TEST(SendRecv, SkipEdgesWithinARankNeedNoTransfer) {
+TEST(ScheduleSendRecv, SkipEdgesWithinARankNeedNoTransfer) {
   // Two ranks, stages 0 and 2 on rank 0.
   const Schedule schedule = make_schedule(ScheduleKind::LoopedBFS, {2, 2, 2});
   const std::string text = to_csv(lower(schedule, {.skips = {{StageId(0), StageId(2)}}}));
   EXPECT_EQ(text, to_csv(lower(schedule)));
 }
 
-TEST(SendRecv, RefusesWhatCanNeverRunAndWhatIsLoweredAlready) {
+TEST(ScheduleSendRecv, RefusesWhatCanNeverRunAndWhatIsLoweredAlready) {
   try {
     add_send_recv(draft_of("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"));
     FAIL();
@@ -129,7 +129,7 @@ TEST(SendRecv, RefusesWhatCanNeverRunAndWhatIsLoweredAlready) {
   EXPECT_THROW(add_send_recv(lower(make_schedule(ScheduleKind::GPipe, {2, 1, 1}))), UsageError);
 }
 
-TEST(SendRecv, SkipEdgesAreSafeInEveryScheduleAndMode) {
+TEST(ScheduleSendRecv, SkipEdgesAreSafeInEveryScheduleAndMode) {
   for (const ScheduleInfo& info : schedule_infos()) {
     for (int ranks = 2; ranks <= 5; ++ranks) {
       const ScheduleShape shape{ranks, std::max(2, info.default_stages_per_rank), 2 * ranks + 1};
@@ -143,7 +143,7 @@ TEST(SendRecv, SkipEdgesAreSafeInEveryScheduleAndMode) {
       const Verdict verdict = validate(lower(make_schedule(info.kind, fitted), options));
       EXPECT_TRUE(verdict.safe(SendMode::Blocking) && verdict.safe(SendMode::Ordered))
           << info.name << " " << ranks << "\n"
-          << to_text(verdict.all(SendMode::Blocking));
+          << to_string(verdict.all(SendMode::Blocking));
     }
   }
 }
@@ -166,12 +166,12 @@ void expect_late(const Draft& draft) {
       if (user.is_send()) due = due || draft.placement.rank_of(user.peer()) == peer;
       const std::vector<Fact> given = yields(list[i], topology);
       for (const Fact& need : dependencies(user, topology)) due = due || need == given.front();
-      EXPECT_TRUE(due) << to_text(list[i]) << " before " << to_text(user);
+      EXPECT_TRUE(due) << to_string(list[i]) << " before " << to_string(user);
     }
   }
 }
 
-TEST(DeferReceives, AreLateAndKeepThePairsOrderInEverySchedule) {
+TEST(ScheduleDeferReceives, AreLateAndKeepThePairsOrderInEverySchedule) {
   for (const ScheduleInfo& info : schedule_infos()) {
     for (int ranks = 1; ranks <= 6; ++ranks) {
       for (const int microbatches : {2 * ranks, 2 * ranks + 1, 4 * ranks}) {
@@ -181,14 +181,14 @@ TEST(DeferReceives, AreLateAndKeepThePairsOrderInEverySchedule) {
         const Verdict verdict = validate(draft);
         EXPECT_TRUE(verdict.safe(SendMode::Buffered)) << info.name;
         EXPECT_TRUE(verdict.safe(SendMode::Ordered)) << info.name << "\n"
-                                                     << to_text(verdict.all(SendMode::Ordered));
+                                                     << to_string(verdict.all(SendMode::Ordered));
         expect_late(draft);
       }
     }
   }
 }
 
-TEST(Reorder, MakesDeferredReceivesSafeForBlockingSends) {
+TEST(ScheduleReorder, MakesDeferredReceivesSafeForBlockingSends) {
   const Schedule schedule = make_schedule(ScheduleKind::Interleaved1F1B, {4, 2, 8});
   const Draft deferred = lower(schedule, {.defer_receives = true});
   EXPECT_FALSE(validate(deferred).safe(SendMode::Blocking));
@@ -196,7 +196,7 @@ TEST(Reorder, MakesDeferredReceivesSafeForBlockingSends) {
   EXPECT_EQ(reorder(deferred).ranks, lower(schedule).ranks);
 }
 
-TEST(Wiring, FindsItsEdgesAndNoOthers) {
+TEST(ScheduleWiring, FindsItsEdgesAndNoOthers) {
   const Wiring wiring(4, {{StageId(0), StageId(3)}, {StageId(0), StageId(2)}});
   const auto find = [&](int from, int to) { return wiring.find(StageId(from), StageId(to)); };
   EXPECT_EQ(wiring.edges(), 5);
@@ -213,7 +213,7 @@ TEST(Wiring, FindsItsEdgesAndNoOthers) {
   EXPECT_EQ(Wiring(0).find(StageId(0), StageId(1)), -1);
 }
 
-TEST(Wiring, RefusesEdgesThatMakeNoSense) {
+TEST(ScheduleWiring, RefusesEdgesThatMakeNoSense) {
   const auto text = [](std::vector<StageEdge> skips) -> std::string {
     try {
       Wiring(4, std::move(skips));
@@ -222,12 +222,12 @@ TEST(Wiring, RefusesEdgesThatMakeNoSense) {
     }
     return "";
   };
-  EXPECT_THAT(text({{StageId(0), StageId(1)}}), HasSubstr("joins neighbours"));
+  EXPECT_THAT(text({{StageId(0), StageId(1)}}), HasSubstr("connects adjacent stages"));
   EXPECT_THAT(text({{StageId(2), StageId(0)}}), HasSubstr("does not lead to a later stage"));
-  EXPECT_THAT(text({{StageId(0), StageId(4)}}), HasSubstr("leaves the 4 stages"));
+  EXPECT_THAT(text({{StageId(0), StageId(4)}}), HasSubstr("is not within the 4 stages"));
   EXPECT_THAT(text({{StageId(0), StageId(2)}, {StageId(0), StageId(2)}}), HasSubstr("twice"));
   EXPECT_EQ(text({{StageId(0), StageId(2)}, {StageId(0), StageId(3)}}), "");
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::schedule

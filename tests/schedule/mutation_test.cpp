@@ -13,7 +13,7 @@
 #include <array>
 #include <random>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 using testing_support::runs_to_the_end;
@@ -122,7 +122,7 @@ class Mutator {
   std::mt19937 random_;
 };
 
-TEST(Mutations, ValidatorAndIndependentRunAgreeInEveryMode) {
+TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeInEveryMode) {
   int harmless = 0, refused = 0, only_some_modes = 0;
   for (unsigned seed = 1; seed <= 12'000; ++seed) {
     Mutator mutator(seed);
@@ -133,10 +133,10 @@ TEST(Mutations, ValidatorAndIndependentRunAgreeInEveryMode) {
     int safe = 0;
     for (const SendMode mode : modes) {
       ASSERT_EQ(verdict.safe(mode), runs_to_the_end(draft, mode))
-          << "seed " << seed << ", " << before.name << ", " << send_mode_name(mode) << " sends\nbefore:\n"
+          << "seed " << seed << ", " << before.name << ", " << to_string(mode) << " sends\nbefore:\n"
           << to_csv(before) << "after:\n"
           << to_csv(draft) << "findings:\n"
-          << to_text(verdict.all(mode));
+          << to_string(verdict.all(mode));
       safe += verdict.safe(mode) ? 1 : 0;
     }
     harmless += safe == 3 ? 1 : 0;
@@ -149,7 +149,7 @@ TEST(Mutations, ValidatorAndIndependentRunAgreeInEveryMode) {
   EXPECT_GT(only_some_modes, 200);
 }
 
-TEST(Mutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
+TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
   int harmless = 0, refused = 0;
   for (unsigned seed = 1; seed <= 8'000; ++seed) {
     Mutator mutator(seed);
@@ -160,7 +160,7 @@ TEST(Mutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
     const Verdict verdict = validate(table, draft.wiring);
     ASSERT_EQ(verdict.valid(), runs_to_the_end(table, draft.wiring))
         << "seed " << seed << ", " << draft.name << "\n"
-        << to_csv(table) << to_text(verdict.findings);
+        << to_csv(table) << to_string(verdict.findings);
     (verdict.valid() ? harmless : refused) += 1;
     // What the validator accepts, lowering can lower, and the result is safe.
     if (verdict.valid()) {
@@ -171,7 +171,7 @@ TEST(Mutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
   EXPECT_GT(refused, 4'000);
 }
 
-TEST(Mutations, UnchangedProgramsRunToTheEnd) {
+TEST(ScheduleMutations, UnchangedProgramsRunToTheEnd) {
   for (unsigned seed = 1; seed <= 500; ++seed) {
     const Draft draft = Mutator(seed).draft();
     EXPECT_TRUE(runs_to_the_end(draft, SendMode::Buffered)) << seed;
@@ -180,7 +180,7 @@ TEST(Mutations, UnchangedProgramsRunToTheEnd) {
 }
 
 // Reordering only needs the computations to be possible; then its result is safe in every mode.
-TEST(Mutations, ReorderMakesEveryRunnableProgramSafeInEveryMode) {
+TEST(ScheduleMutations, ReorderMakesEveryRunnableProgramSafeInEveryMode) {
   int repaired = 0;
   for (unsigned seed = 1; seed <= 2'000; ++seed) {
     Mutator mutator(seed);
@@ -200,4 +200,4 @@ TEST(Mutations, ReorderMakesEveryRunnableProgramSafeInEveryMode) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::schedule

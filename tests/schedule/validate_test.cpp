@@ -10,7 +10,7 @@
 
 #include <sstream>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 using testing::ElementsAre;
@@ -32,20 +32,20 @@ std::vector<std::string> findings(const std::string& text, const CsvOptions& opt
   return texts(file(text, options).validate().findings);
 }
 
-TEST(Validate, AcceptsSoundFilesOfBothForms) {
+TEST(ScheduleValidate, AcceptsSoundFilesOfBothForms) {
   EXPECT_THAT(findings("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), IsEmpty());
   EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"), IsEmpty());
   EXPECT_THAT(findings("0F0,0F1\n1F0,1F1\n"), IsEmpty());  // no backward at all: evaluation
 }
 
-TEST(Validate, NamesAnEmptyFrame) {
+TEST(ScheduleValidate, NamesAnEmptyFrame) {
   const std::vector<std::string> lines = texts(validate(Schedule{}).findings);
   EXPECT_THAT(lines, testing::Contains(HasSubstr("there are no ranks")));
   EXPECT_THAT(lines, testing::Contains(HasSubstr("there are no stages")));
   EXPECT_THAT(lines, testing::Contains(HasSubstr("there are no microbatches")));
 }
 
-TEST(Validate, NamesWhatIsMissing) {
+TEST(ScheduleValidate, NamesWhatIsMissing) {
   EXPECT_THAT(findings("0F0,0F1,0B0\n1F0,1F1,1B0,1B1\n"),
               ElementsAre("error: row 1: stage 0 has no B or I of microbatch 1",
                           "error: row 1: stage 0 has no B or W of microbatch 1"));
@@ -54,33 +54,32 @@ TEST(Validate, NamesWhatIsMissing) {
               testing::Contains("error: row 1: stage 0 has no F of microbatches 1, 2, 3, 4, 5 and 3 more"));
 }
 
-TEST(Validate, NamesWhatIsDoneTwiceOrOutOfOrder) {
-  EXPECT_THAT(findings("0F0,0F0,0B0\n"), ElementsAre("error: row 1, column 2: 0F0 stands there twice"));
-  EXPECT_THAT(
-      findings("0F0,0B0,0I0\n"),
-      ElementsAre("error: row 1, column 3: 0I0 repeats a backward that an earlier B, I or W has done"));
+TEST(ScheduleValidate, NamesWhatIsDoneTwiceOrOutOfOrder) {
+  EXPECT_THAT(findings("0F0,0F0,0B0\n"), ElementsAre("error: row 1, column 2: 0F0 appears twice"));
+  EXPECT_THAT(findings("0F0,0B0,0I0\n"),
+              ElementsAre("error: row 1, column 3: 0I0 repeats the backward of an earlier B, I or W"));
   EXPECT_THAT(
       findings("0B0,0F0\n"),
       ElementsAre("error: row 1, column 1: 0B0 needs the output of stage 0 of microbatch 0, which no earlier "
-                  "action of the rank gives"));
+                  "action of the rank produces"));
   EXPECT_THAT(
       findings("0F0,0W0,0I0\n"),
       ElementsAre("error: row 1, column 2: 0W0 needs the input gradient of stage 0 of microbatch 0, which no "
-                  "earlier action of the rank gives"));
+                  "earlier action of the rank produces"));
 }
 
-TEST(Validate, NamesStagesThatAreOnTwoRanks) {
+TEST(ScheduleValidate, NamesStagesThatAreOnTwoRanks) {
   EXPECT_THAT(findings("0F0,0B0\n1F0,0F1,1B0,1F1,1B1,0B1\n"),
-              testing::Contains("error: row 2, column 2: 0F1 is of stage 0, which is on rank 0"));
+              testing::Contains("error: row 2, column 2: 0F1 belongs to stage 0, which is on rank 0"));
 }
 
-TEST(Validate, NamesMicrobatchesThatDoNotExist) {
+TEST(ScheduleValidate, NamesMicrobatchesThatDoNotExist) {
   EXPECT_THAT(findings("0F0,0F1,0B0,0B1\n", {.microbatches = 1}),
               ElementsAre("error: row 1, column 2: 0F1 names microbatch 1, but there are only 1",
                           "error: row 1, column 4: 0B1 names microbatch 1, but there are only 1"));
 }
 
-TEST(Validate, NamesTransfersWithoutTheirOtherEnd) {
+TEST(ScheduleValidate, NamesTransfersWithoutTheirOtherEnd) {
   EXPECT_THAT(findings("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
               ElementsAre("error: row 1: stage 0 has no SEND_F to stage 1 of microbatch 0"));
   EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n"),
@@ -88,18 +87,18 @@ TEST(Validate, NamesTransfersWithoutTheirOtherEnd) {
   EXPECT_THAT(
       findings("0F0,1F0,0SEND_F0,1B0,0B0\n"),
       ElementsAre(
-          "error: row 1, column 3: 0SEND_F0: stages 0 and 1 are on the same rank, so nothing is sent"));
+          "error: row 1, column 3: 0SEND_F0: stages 0 and 1 are on the same rank, so no transfer is needed"));
 }
 
-TEST(Validate, NamesUseOfAValueThatWasNotReceived) {
+TEST(ScheduleValidate, NamesUseOfAValueThatWasNotReceived) {
   EXPECT_THAT(
       findings("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n"),
       ElementsAre(
           "error: row 2, column 1: 1F0 needs the output of stage 0 of microbatch 0, received by stage 1, "
-          "which no earlier action of the rank gives"));
+          "which no earlier action of the rank produces"));
 }
 
-TEST(Validate, NamesUseOfAShardedStage) {
+TEST(ScheduleValidate, NamesUseOfAShardedStage) {
   EXPECT_THAT(findings("0UNSHARD,0F0,0RESHARD,0B0\n"),
               ElementsAre("error: row 1, column 4: 0B0 uses stage 0 while it is sharded"));
   EXPECT_THAT(findings("0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n"),
@@ -107,19 +106,19 @@ TEST(Validate, NamesUseOfAShardedStage) {
                           "error: row 1, column 6: 0RESHARD: the stage is sharded already"));
 }
 
-TEST(Validate, GradientsAreReducedOnceAfterTheLastBackwardOfEveryStage) {
+TEST(ScheduleValidate, GradientsAreReducedOnceAfterTheLastBackwardOfEveryStage) {
   EXPECT_THAT(
       findings("0F0,0REDUCE_GRAD,0B0\n"),
       ElementsAre(
           "error: row 1, column 2: 0REDUCE_GRAD needs the weight gradient of stage 0 of microbatch 0, which "
-          "no earlier action of the rank gives"));
+          "no earlier action of the rank produces"));
   EXPECT_THAT(findings("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"),
-              ElementsAre("error: row 1, column 4: 0REDUCE_GRAD stands there twice"));
+              ElementsAre("error: row 1, column 4: 0REDUCE_GRAD appears twice"));
   EXPECT_THAT(findings("0F0,1F0,1B0,0B0,0REDUCE_GRAD\n"),
-              ElementsAre("error: row 1: stage 1 has no REDUCE_GRAD, but others do"));
+              ElementsAre("error: row 1: stage 1 has no REDUCE_GRAD, but other stages do"));
 }
 
-TEST(Validate, ShowsTheCycleOfAComputeTable) {
+TEST(ScheduleValidate, ShowsTheCycleOfAComputeTable) {
   EXPECT_THAT(
       findings("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"),
       ElementsAre(
@@ -127,7 +126,7 @@ TEST(Validate, ShowsTheCycleOfAComputeTable) {
           "row 2, column 2, 1F1 (waits for row 1, column 3, 0F1) -> row 1, column 2, 0B0"));
 }
 
-TEST(Validate, TellsSendModesApart) {
+TEST(ScheduleValidate, TellsSendModesApart) {
   const std::string agreed =
       "0F0,0SEND_F0,0F1,0RECV_B0,0SEND_F1,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
@@ -154,12 +153,12 @@ TEST(Validate, TellsSendModesApart) {
           "-> row 2, column 4, 1SEND_B0 (waits for row 1, column 5, 0RECV_B0) -> row 1, column 4, 0SEND_F1"));
 }
 
-TEST(Validate, SaysEverythingAtOnce) {
+TEST(ScheduleValidate, SaysEverythingAtOnce) {
   EXPECT_THAT(findings("0F0,0F0,0B0,0UNSHARD,0B9\n1F0\n", {.microbatches = 2}),
               testing::SizeIs(testing::Ge(8)));
 }
 
-TEST(Validate, CountsWhatIsInFlight) {
+TEST(ScheduleValidate, CountsWhatIsInFlight) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     const Schedule schedule = make_schedule(ScheduleKind::OneFOneB, {ranks, 1, 2 * ranks});
     const Verdict verdict = validate(schedule);
@@ -171,7 +170,7 @@ TEST(Validate, CountsWhatIsInFlight) {
   }
 }
 
-TEST(Program, ExistsOnlyIfProven) {
+TEST(ScheduleProgram, ExistsOnlyIfProven) {
   static_assert(!std::is_default_constructible_v<Program>);
   const Schedule schedule = make_schedule(ScheduleKind::OneFOneB, {2, 1, 4});
   const Program program = make_program(schedule, SendMode::Blocking);
@@ -185,7 +184,7 @@ TEST(Program, ExistsOnlyIfProven) {
     Program::prove(broken, SendMode::Buffered);
     FAIL();
   } catch (const ScheduleError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("may not run with buffered sends"));
+    EXPECT_THAT(error.what(), HasSubstr("is not safe with buffered sends"));
     EXPECT_THAT(error.what(), HasSubstr("rank 1: stage 1 has no REDUCE_GRAD"));
   }
   Schedule wrong = schedule;
@@ -193,9 +192,9 @@ TEST(Program, ExistsOnlyIfProven) {
   EXPECT_THROW(make_program(wrong, SendMode::Buffered), ScheduleError);
 }
 
-TEST(Validate, HugeNumbersInASmallFileAreRefusedWithoutHugeTables) {
+TEST(ScheduleValidate, HugeNumbersInASmallFileAreRefusedWithoutHugeTables) {
   EXPECT_THAT(findings("0F999999998,0B0\n").front(), HasSubstr("need far more than the 2 actions"));
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -33,7 +33,7 @@ std::string RanksOutcome::text() const {
 RanksOutcome run_process_ranks(const std::string& function, int ranks, const RanksOptions& options) {
   RanksOutcome outcome;
   outcome.lines.resize(static_cast<std::size_t>(ranks));
-  LaunchOptions launch_options;
+  comm::LaunchOptions launch_options;
   launch_options.command = {std::filesystem::read_symlink("/proc/self/exe").string()};
   launch_options.ranks = ranks;
   launch_options.deadline = options.deadline;

@@ -24,7 +24,7 @@ struct RanksOptions {
 };
 
 struct RanksOutcome {
-  LaunchResult result;
+  comm::LaunchResult result;
   std::vector<std::vector<std::string>> lines;  //!< by rank, both streams
 
   //! Everything, for a failed assertion.

@@ -16,83 +16,125 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 
 //! This rank's contribution of a partial value.
-at::Tensor contribution(const DeviceMesh& mesh, const std::vector<double>& of_ranks) {
+at::Tensor contribution(const tensor::DeviceMesh& mesh, const std::vector<double>& of_ranks) {
   return at::full({2}, of_ranks[static_cast<std::size_t>(mesh.coordinate(0))], at::kDouble);
 }
 
-TEST(Partial, IsReducedBeforeItIsRounded) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const at::Tensor sum = from_local(contribution(mesh, {0.6, 0.6}), mesh, {Partial()});
-    EXPECT_EQ(full_tensor(sum.to(at::kLong))[0].item<std::int64_t>(), 1);
-    EXPECT_EQ(full_tensor(sum.to(at::kInt) + 1)[0].item<int>(), 2);
-    EXPECT_EQ(full_tensor(sum.sum(at::kLong)).item<std::int64_t>(), 2);
+TEST(TensorPartial, IsReducedBeforeItIsRounded) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor sum = from_local(contribution(mesh, {0.6, 0.6}), mesh, {tensor::Partial()});
+    EXPECT_EQ(tensor::full_tensor(sum.to(at::kLong))[0].item<std::int64_t>(), 1);
+    EXPECT_EQ(tensor::full_tensor(sum.to(at::kInt) + 1)[0].item<int>(), 2);
+    EXPECT_EQ(tensor::full_tensor(sum.sum(at::kLong)).item<std::int64_t>(), 2);
     // What adds up stays a partial sum.
-    EXPECT_TRUE(placements_of(sum.to(at::kFloat))[0].is_partial());
-    const at::Tensor zero = from_local(contribution(mesh, {1, -1}), mesh, {Partial()});
-    EXPECT_FALSE(full_tensor(zero.to(at::kBool))[0].item<bool>());
-    const at::Tensor whole_numbers = from_local(contribution(mesh, {3, 4}).to(at::kInt), mesh, {Partial()});
-    EXPECT_TRUE(placements_of(whole_numbers.to(at::kDouble))[0].is_partial());
-    EXPECT_EQ(full_tensor(whole_numbers.to(at::kDouble))[0].item<double>(), 7);
-    at::Tensor target = distributed_zeros({2}, mesh, {Replicate()}, at::kLong);
+    EXPECT_TRUE(tensor::placements_of(sum.to(at::kFloat))[0].is_partial());
+    const at::Tensor zero = from_local(contribution(mesh, {1, -1}), mesh, {tensor::Partial()});
+    EXPECT_FALSE(tensor::full_tensor(zero.to(at::kBool))[0].item<bool>());
+    const at::Tensor whole_numbers =
+        from_local(contribution(mesh, {3, 4}).to(at::kInt), mesh, {tensor::Partial()});
+    EXPECT_TRUE(tensor::placements_of(whole_numbers.to(at::kDouble))[0].is_partial());
+    EXPECT_EQ(tensor::full_tensor(whole_numbers.to(at::kDouble))[0].item<double>(), 7);
+    at::Tensor target = distributed_zeros({2}, mesh, {value::Replicate()}, at::kLong);
     target.copy_(sum);
-    EXPECT_EQ(full_tensor(target)[0].item<std::int64_t>(), 1);
+    EXPECT_EQ(tensor::full_tensor(target)[0].item<std::int64_t>(), 1);
   });
 }
 
-TEST(Partial, MaximaAndMinimaPassOnlyWhatKeepsThem) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const at::Tensor max = from_local(contribution(mesh, {1, 5}), mesh, {Partial(ReduceOp::Max)});
-    EXPECT_EQ(full_tensor(-max)[0].item<double>(), -5);
-    EXPECT_EQ(full_tensor(max * -2)[0].item<double>(), -10);
-    EXPECT_EQ(full_tensor(max / -1)[0].item<double>(), -5);
-    EXPECT_EQ(full_tensor(max + 1)[0].item<double>(), 6);
-    EXPECT_TRUE(placements_of(max.clone())[0].is_partial());
-    EXPECT_EQ(full_tensor(max.to(at::kInt))[0].item<int>(), 5);
+TEST(TensorPartial, MaximaAndMinimaPassOnlyWhatKeepsThem) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor max =
+        from_local(contribution(mesh, {1, 5}), mesh, {tensor::Partial(comm::ReduceOp::Max)});
+    EXPECT_EQ(tensor::full_tensor(-max)[0].item<double>(), -5);
+    EXPECT_EQ(tensor::full_tensor(max * -2)[0].item<double>(), -10);
+    EXPECT_EQ(tensor::full_tensor(max / -1)[0].item<double>(), -5);
+    EXPECT_EQ(tensor::full_tensor(max + 1)[0].item<double>(), 6);
+    EXPECT_TRUE(tensor::placements_of(max.clone())[0].is_partial());
+    EXPECT_EQ(tensor::full_tensor(max.to(at::kInt))[0].item<int>(), 5);
   });
 }
 
-TEST(Mean, OfHalvesDoesNotOverflow) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const at::Tensor ones = distributed_ones({200000}, mesh, {Shard(0)}, at::kHalf);
-    EXPECT_EQ(full_tensor(ones.mean()).item<float>(), 1);
+TEST(TensorPartial, ExtremaAreReducedBeforeIntegersWrapAround) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor max =
+        from_local(contribution(mesh, {-1, 5}).to(at::kLong), mesh, {tensor::Partial(comm::ReduceOp::Max)});
+    EXPECT_EQ(tensor::full_tensor(max.to(at::kByte))[0].item<std::int64_t>(), 5);
+    const at::Tensor large = from_local(contribution(mesh, {4294967296.0, 5}).to(at::kLong), mesh,
+                                        {tensor::Partial(comm::ReduceOp::Min)});
+    EXPECT_EQ(tensor::full_tensor(large.to(at::kInt))[0].item<int>(), 5);
+    EXPECT_FALSE(tensor::placements_of(max.to(at::kInt))[0].is_partial());
+    EXPECT_TRUE(tensor::placements_of(max.to(at::kInt).to(at::kLong))[0] ==
+                tensor::placements_of(max.to(at::kInt))[0]);
+  });
+}
+
+TEST(TensorPartial, SumsAreReducedBeforeTheyLoseRange) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor sum = from_local(contribution(mesh, {70000, -69000}), mesh, {tensor::Partial()});
+    EXPECT_EQ(tensor::full_tensor(sum.to(at::kHalf))[0].item<float>(), 1000);
+  });
+}
+
+TEST(TensorReductions, RefuseTheDimsThatDenseTensorsRefuse) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor x = distributed_ones({4, 3}, mesh, {tensor::Shard(0)});
+    EXPECT_THROW(x.mean(5), c10::Error);
+    EXPECT_THROW(x.sum(-3), c10::Error);
+    EXPECT_THROW(x.mean(Shape{0, 0}), c10::Error);
+    EXPECT_THROW(x.amax(2), c10::Error);
+    EXPECT_EQ(tensor::full_tensor(x.sum(-2))[0].item<float>(), 4);
+  });
+}
+
+TEST(TensorMean, OfIntegersIsRefusedAsForDenseTensors) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor x = distributed_ones({2}, mesh, {tensor::Shard(0)}, at::kLong);
+    EXPECT_THROW(x.mean(), c10::Error);
+    EXPECT_EQ(tensor::full_tensor(x.mean(at::kDouble)).item<double>(), 1);
+  });
+}
+
+TEST(TensorMean, OfHalvesDoesNotOverflow) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor ones = distributed_ones({200000}, mesh, {tensor::Shard(0)}, at::kHalf);
+    EXPECT_EQ(tensor::full_tensor(ones.mean()).item<float>(), 1);
     EXPECT_EQ(ones.mean().scalar_type(), at::kHalf);
   });
 }
 
-TEST(Redistribute, ReducesAPartialGradientThoughNothingMoves) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const at::Tensor x = distributed_ones({4}, mesh, {Replicate()}).set_requires_grad(true);
-    const at::Tensor same = redistribute(x, {Replicate()});
+TEST(TensorRedistribute, ReducesAPartialGradientThoughNothingMoves) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor x = distributed_ones({4}, mesh, {value::Replicate()}).set_requires_grad(true);
+    const at::Tensor same = tensor::redistribute(x, {value::Replicate()});
     // A gradient that is the sum of 1 and 2.
-    const at::Tensor grad = from_local(at::full({4}, 1.0 + mesh.coordinate(0)), mesh, {Partial()});
+    const at::Tensor grad = from_local(at::full({4}, 1.0 + mesh.coordinate(0)), mesh, {tensor::Partial()});
     same.backward(grad);
-    EXPECT_EQ(placements_of(x.grad()), Placements{Replicate()});
-    EXPECT_EQ(local_of(x.grad())[0].item<double>(), 3);
+    EXPECT_EQ(tensor::placements_of(x.grad()), tensor::Placements{value::Replicate()});
+    EXPECT_EQ(tensor::local_of(x.grad())[0].item<double>(), 3);
   });
 }
 
-TEST(Replicas, ThatDifferAreFound) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorReplicas, ThatDifferAreFound) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor mine = numbers({4, 4}, static_cast<unsigned>(mesh.coordinate(0)));
-    at::Tensor d = distributed_zeros({4, 4}, mesh, {Replicate()});
-    EXPECT_NO_THROW(check_replicas(d));
+    at::Tensor d = distributed_zeros({4, 4}, mesh, {value::Replicate()});
+    EXPECT_NO_THROW(tensor::check_replicas(d));
     EXPECT_THROW(d.copy_(mine), UsageError);
     EXPECT_THROW(check_replicas(mine, mesh), UsageError);
-    const at::Tensor different = from_local(mine, mesh, {Replicate()});
-    EXPECT_THROW(check_replicas(different), UsageError);
-    EXPECT_NO_THROW(check_replicas(from_local(mine, mesh, {Shard(0)})));
+    const at::Tensor different = from_local(mine, mesh, {value::Replicate()});
+    EXPECT_THROW(tensor::check_replicas(different), UsageError);
+    EXPECT_NO_THROW(tensor::check_replicas(from_local(mine, mesh, {tensor::Shard(0)})));
     EXPECT_NO_THROW(d.copy_(numbers({4, 4}, 7)));
     // A draw that each rank makes for itself, from a generator of its own.
-    at::Tensor weight = distribute_parameter(at::zeros({4, 4}), mesh, {Shard(0)});
+    at::Tensor weight = distribute_parameter(at::zeros({4, 4}), mesh, {tensor::Shard(0)});
     const at::NoGradGuard no_grad;
     EXPECT_THROW(weight.copy_(mine), UsageError);
   });
 }
 
-TEST(Sizes, ThatDoNotFitAreRefusedOnEveryRank) {
-  on_mesh({4}, [](const DeviceMesh& mesh) {
+TEST(TensorSizes, ThatDoNotFitAreRefusedOnEveryRank) {
+  on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     const auto d = [&](Shape sizes, std::int64_t dim) {
-      return distribute_tensor(numbers(sizes, 1), mesh, {Shard(dim)}, false);
+      return distribute_tensor(numbers(sizes, 1), mesh, {tensor::Shard(dim)}, false);
     };
     // On most ranks the shards fit.
     EXPECT_THROW(d({4}, 0) + d({3}, 0), ShapeError);
@@ -107,9 +149,11 @@ TEST(Sizes, ThatDoNotFitAreRefusedOnEveryRank) {
 }
 
 // The message names what was called, with sizes and placements, also where it is made of other products.
-TEST(Sizes, ThatCannotBeMultipliedAreNamed) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const auto d = [&](Shape sizes) { return distribute_tensor(numbers(sizes, 1), mesh, {Shard(0)}, false); };
+TEST(TensorSizes, ThatCannotBeMultipliedAreNamed) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const auto d = [&](Shape sizes) {
+      return distribute_tensor(numbers(sizes, 1), mesh, {tensor::Shard(0)}, false);
+    };
     const auto expect = [](const std::string& call, const std::string& hint, const auto& run) {
       try {
         run();
@@ -144,12 +188,13 @@ TEST(Sizes, ThatCannotBeMultipliedAreNamed) {
   });
 }
 
-TEST(Products, OfVectors) {
-  on_mesh({3}, [](const DeviceMesh& mesh) {
+TEST(TensorProducts, OfVectors) {
+  on_mesh({3}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor a = numbers({5}, 1), b = numbers({5}, 2), m = numbers({5, 5}, 3);
-    for (const AxisPlacement& placement : {AxisPlacement(Shard(0)), AxisPlacement(Replicate())}) {
+    for (const tensor::AxisPlacement& placement :
+         {tensor::AxisPlacement(tensor::Shard(0)), tensor::AxisPlacement(value::Replicate())}) {
       const at::Tensor x = distribute_tensor(a.clone().set_requires_grad(true), mesh, {placement}, false);
-      const at::Tensor y = distribute_tensor(b, mesh, {Shard(0)}, false),
+      const at::Tensor y = distribute_tensor(b, mesh, {tensor::Shard(0)}, false),
                        w = distribute_tensor(m, mesh, {placement}, false);
       EXPECT_LT(difference(whole(x.matmul(y)), a.matmul(b)), 1e-5);
       EXPECT_LT(difference(whole(x.dot(y)), a.dot(b)), 1e-5);
@@ -172,9 +217,9 @@ std::string message_of(const Body& body) {
   return "nothing was thrown";
 }
 
-TEST(Memory, OfADistributedTensorIsExplained) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const at::Tensor d = distributed_ones({4, 4}, mesh, {Shard(0)});
+TEST(TensorMemory, OfADistributedTensorIsExplained) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor d = distributed_ones({4, 4}, mesh, {tensor::Shard(0)});
     const std::vector<std::string> messages{
         message_of([&] {
           std::ostringstream out;
@@ -194,47 +239,47 @@ TEST(Memory, OfADistributedTensorIsExplained) {
     };
     for (const std::string& message : messages) {
       EXPECT_NE(message.find("distributed tensor"), std::string::npos) << message;
-      EXPECT_NE(message.find("describe"), std::string::npos) << message;
+      EXPECT_NE(message.find("to_string"), std::string::npos) << message;
       EXPECT_NE(message.find("full_tensor"), std::string::npos) << message;
     }
     EXPECT_FALSE(d.has_storage());
   });
 }
 
-TEST(Microbatches, OfAShardedBatchAreItsShardsInChunks) {
+TEST(TensorMicrobatches, OfAShardedBatchAreItsShardsInChunks) {
   for (const Shape& shape : {Shape{2}, Shape{4}, Shape{2, 2}}) {
-    on_mesh(shape, [&](const DeviceMesh& mesh) {
+    on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
       for (const std::int64_t rows : {8, 16, 17, 11}) {
         for (const int chunks : {1, 2, 3}) {
-          const Placements layout(shape.size(), Shard(0));
+          const tensor::Placements layout(shape.size(), tensor::Shard(0));
           const at::Tensor dense = numbers({rows, 3}, 1).set_requires_grad(true);
           const at::Tensor batch = distribute_tensor(dense, mesh, layout, false);
           const bool enough = (rows + mesh.size() - 1) / mesh.size() >= chunks;
-          traffic() = {};
+          tensor::traffic() = {};
           if (!enough) {
-            EXPECT_THROW(split_tree(batch, chunks, "batch"), ShapeError);
+            EXPECT_THROW(value::split_tree(batch, chunks, "batch"), ShapeError);
             continue;
           }
-          const Chunks split = split_args_kwargs_into_chunks({batch}, {}, chunks);
-          EXPECT_EQ(traffic().calls(), 0);
-          const auto local = at::tensor_split(local_of(batch), chunks, 0);
+          const value::Chunks split = value::split_args_kwargs_into_chunks({batch}, {}, chunks);
+          EXPECT_EQ(tensor::traffic().calls(), 0);
+          const auto local = at::tensor_split(tensor::local_of(batch), chunks, 0);
           std::vector<c10::IValue> outputs;
           std::int64_t sum = 0;
           for (int i = 0; i < chunks; ++i) {
             const auto index = static_cast<std::size_t>(i);
             const at::Tensor part = split.args[index][0].toTensor();
-            EXPECT_EQ(placements_of(part), layout);
-            EXPECT_TRUE(at::equal(local_of(part), local[index]));
+            EXPECT_EQ(tensor::placements_of(part), layout);
+            EXPECT_TRUE(at::equal(tensor::local_of(part), local[index]));
             EXPECT_EQ(part.size(0), split.rows[index]);
             sum += part.size(0);
             outputs.emplace_back(part * 2);
           }
           EXPECT_EQ(sum, rows);
-          const at::Tensor merged = merge_chunks(outputs).toTensor();
-          EXPECT_EQ(traffic().calls(), 0);
-          EXPECT_EQ(placements_of(merged), layout);
+          const at::Tensor merged = value::merge_chunks(outputs).toTensor();
+          EXPECT_EQ(tensor::traffic().calls(), 0);
+          EXPECT_EQ(tensor::placements_of(merged), layout);
           EXPECT_EQ(merged.sizes(), dense.sizes());
-          EXPECT_TRUE(at::equal(full_tensor(merged).detach(), dense.detach() * 2));
+          EXPECT_TRUE(at::equal(tensor::full_tensor(merged).detach(), dense.detach() * 2));
           merged.sum().backward();
           EXPECT_TRUE(at::equal(whole(batch.grad()), at::full({rows, 3}, 2.0F)));
         }
@@ -243,33 +288,34 @@ TEST(Microbatches, OfAShardedBatchAreItsShardsInChunks) {
   }
 }
 
-TEST(Microbatches, OtherPlacementsAreKeptToo) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorMicrobatches, OtherPlacementsAreKeptToo) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({6, 4}, 1);
-    for (const AxisPlacement& placement :
-         {AxisPlacement(Shard(1)), AxisPlacement(Replicate()), AxisPlacement(Partial())}) {
-      const auto parts = split_tree(distribute_tensor(dense, mesh, {placement}, false), 4, "batch");
+    for (const tensor::AxisPlacement& placement :
+         {tensor::AxisPlacement(tensor::Shard(1)), tensor::AxisPlacement(value::Replicate()),
+          tensor::AxisPlacement(tensor::Partial())}) {
+      const auto parts = value::split_tree(distribute_tensor(dense, mesh, {placement}, false), 4, "batch");
       const auto want = at::tensor_split(dense, 4, 0);
       for (std::size_t i = 0; i < parts.size(); ++i) {
-        EXPECT_EQ(placements_of(parts[i].toTensor()), Placements{placement});
-        EXPECT_LT(difference(full_tensor(parts[i].toTensor()), want[i]), 1e-6);
+        EXPECT_EQ(tensor::placements_of(parts[i].toTensor()), tensor::Placements{placement});
+        EXPECT_LT(difference(tensor::full_tensor(parts[i].toTensor()), want[i]), 1e-6);
       }
-      EXPECT_LT(difference(full_tensor(merge_chunks(parts).toTensor()), dense), 1e-6);
+      EXPECT_LT(difference(tensor::full_tensor(value::merge_chunks(parts).toTensor()), dense), 1e-6);
     }
   });
 }
 
-TEST(Microbatches, OfTensorsSplitTogetherHaveTheSameRows) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorMicrobatches, OfTensorsSplitTogetherHaveTheSameRows) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({8, 4}, 1);
-    const at::Tensor rows = distribute_tensor(dense, mesh, {Shard(0)}, false);
-    const at::Tensor columns = distribute_tensor(dense, mesh, {Shard(1)}, false);
-    EXPECT_NO_THROW(split_args_kwargs_into_chunks({rows}, {{"mask", rows.select(1, 0)}}, 4));
-    EXPECT_NO_THROW(split_args_kwargs_into_chunks({columns}, {{"mask", dense}}, 4));
-    EXPECT_NO_THROW(split_args_kwargs_into_chunks({rows}, {{"mask", dense}}, 1));
+    const at::Tensor rows = distribute_tensor(dense, mesh, {tensor::Shard(0)}, false);
+    const at::Tensor columns = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
+    EXPECT_NO_THROW(value::split_args_kwargs_into_chunks({rows}, {{"mask", rows.select(1, 0)}}, 4));
+    EXPECT_NO_THROW(value::split_args_kwargs_into_chunks({columns}, {{"mask", dense}}, 4));
+    EXPECT_NO_THROW(value::split_args_kwargs_into_chunks({rows}, {{"mask", dense}}, 1));
     for (const at::Tensor& other : {dense, columns}) {
       try {
-        split_args_kwargs_into_chunks({rows}, {{"mask", other}}, 4);
+        value::split_args_kwargs_into_chunks({rows}, {{"mask", other}}, 4);
         ADD_FAILURE() << "no error";
       } catch (const ShapeError& e) {
         EXPECT_NE(
@@ -283,33 +329,34 @@ TEST(Microbatches, OfTensorsSplitTogetherHaveTheSameRows) {
   });
 }
 
-TEST(Microbatches, OfMixedPlacementsAreNotMerged) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorMicrobatches, OfMixedPlacementsAreNotMerged) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({4, 4}, 1);
-    const auto d = [&](const AxisPlacement& p) {
+    const auto d = [&](const tensor::AxisPlacement& p) {
       return c10::IValue(distribute_tensor(dense, mesh, {p}, false));
     };
-    EXPECT_THROW(merge_chunks({d(Shard(0)), d(Replicate())}), UsageError);
-    EXPECT_THROW(merge_chunks({d(Shard(0)), c10::IValue(dense)}), UsageError);
-    EXPECT_THROW(merge_chunks({c10::IValue(dense), d(Shard(0))}), UsageError);
-    EXPECT_NO_THROW(merge_chunks({d(Shard(0)), d(Shard(0))}));
+    EXPECT_THROW(value::merge_chunks({d(tensor::Shard(0)), d(value::Replicate())}), UsageError);
+    EXPECT_THROW(value::merge_chunks({d(tensor::Shard(0)), c10::IValue(dense)}), UsageError);
+    EXPECT_THROW(value::merge_chunks({c10::IValue(dense), d(tensor::Shard(0))}), UsageError);
+    EXPECT_NO_THROW(value::merge_chunks({d(tensor::Shard(0)), d(tensor::Shard(0))}));
   });
 }
 
-TEST(Metadata, KnowsDistributedTensors) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorMetadata, KnowsDistributedTensors) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({6, 4}, 1);
-    const at::Tensor d = distribute_tensor(dense, mesh, {Shard(0)}, false);
-    const TensorMeta meta = TensorMeta::of(d);
+    const at::Tensor d = distribute_tensor(dense, mesh, {tensor::Shard(0)}, false);
+    const value::TensorMeta meta = value::TensorMeta::of(d);
     ASSERT_TRUE(meta.distributed);
     EXPECT_EQ(meta.shape, (Shape{6, 4}));
     EXPECT_EQ(meta.distributed->local_shape, (Shape{3, 4}));
     EXPECT_EQ(meta.distributed->placements, std::vector<std::string>{"Shard(0)"});
     EXPECT_EQ(meta.text(), "float32[6, 4] on DeviceMesh(x=2) [Shard(0)]");
-    EXPECT_FALSE(TensorMeta::of(dense).distributed);
-    EXPECT_TRUE(differences(meta, TensorMeta::of(d * 2)).empty());
-    EXPECT_EQ(differences(meta, TensorMeta::of(redistribute(d, {Replicate()}))).size(), 1U);
-    EXPECT_EQ(differences(meta, TensorMeta::of(dense)).size(), 1U);
+    EXPECT_FALSE(value::TensorMeta::of(dense).distributed);
+    EXPECT_TRUE(differences(meta, value::TensorMeta::of(d * 2)).empty());
+    EXPECT_EQ(differences(meta, value::TensorMeta::of(tensor::redistribute(d, {value::Replicate()}))).size(),
+              1U);
+    EXPECT_EQ(differences(meta, value::TensorMeta::of(dense)).size(), 1U);
     EXPECT_THROW(validate_tensor_metadata(meta, dense, "x"), ShapeError);
     EXPECT_THROW(meta.empty(), UsageError);
   });

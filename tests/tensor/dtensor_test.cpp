@@ -11,15 +11,15 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 
 //! All layouts of a tensor of `dims` dims on a mesh of `axes` axes.
-std::vector<Placements> layouts(int dims, int axes, bool partial) {
-  std::vector<AxisPlacement> one{Replicate()};
-  for (int d = 0; d < dims; ++d) one.emplace_back(Shard(d));
-  if (partial) one.emplace_back(Partial());
-  std::vector<Placements> all{{}};
+std::vector<tensor::Placements> layouts(int dims, int axes, bool partial) {
+  std::vector<tensor::AxisPlacement> one{value::Replicate()};
+  for (int d = 0; d < dims; ++d) one.emplace_back(tensor::Shard(d));
+  if (partial) one.emplace_back(tensor::Partial());
+  std::vector<tensor::Placements> all{{}};
   for (int axis = 0; axis < axes; ++axis) {
-    std::vector<Placements> next;
-    for (const Placements& before : all) {
-      for (const AxisPlacement& placement : one) {
+    std::vector<tensor::Placements> next;
+    for (const tensor::Placements& before : all) {
+      for (const tensor::AxisPlacement& placement : one) {
         next.push_back(before);
         next.back().push_back(placement);
       }
@@ -29,14 +29,14 @@ std::vector<Placements> layouts(int dims, int axes, bool partial) {
   return all;
 }
 
-TEST(Mesh, HasCoordinatesGroupsAndParts) {
-  on_mesh({2, 3}, [](const DeviceMesh& mesh) {
+TEST(TensorMesh, HasCoordinatesGroupsAndParts) {
+  on_mesh({2, 3}, [](const tensor::DeviceMesh& mesh) {
     const auto me = mesh.all().rank();
     EXPECT_EQ(mesh.coordinate(0), me / 3);
     EXPECT_EQ(mesh.coordinate(1), me % 3);
     EXPECT_EQ(mesh.group("x").size(), 2);
     EXPECT_EQ(mesh.group("y").rank(), me % 3);
-    const DeviceMesh part = mesh["y"];
+    const tensor::DeviceMesh part = mesh["y"];
     EXPECT_EQ(part.ranks(), (std::vector<int>{me / 3 * 3, me / 3 * 3 + 1, me / 3 * 3 + 2}));
     EXPECT_EQ(part.state(), mesh["y"].state());
     EXPECT_EQ(mesh.text(), "DeviceMesh(x=2, y=3)");
@@ -46,25 +46,28 @@ TEST(Mesh, HasCoordinatesGroupsAndParts) {
     EXPECT_EQ(one.item<float>(), 2);
     EXPECT_EQ(mesh.flatten("all").size(0), 6);
   });
-  EXPECT_THROW(on_mesh({2}, [](const DeviceMesh& mesh) { DeviceMesh(mesh.all(), {3}); }), UsageError);
+  EXPECT_THROW(on_mesh({2}, [](const tensor::DeviceMesh& mesh) { tensor::DeviceMesh(mesh.all(), {3}); }),
+               UsageError);
 }
 
-TEST(DTensor, EveryMoveKeepsTheValueAndItsGradient) {
+TEST(TensorDTensor, EveryMoveKeepsTheValueAndItsGradient) {
   for (const Shape& shape : {Shape{2}, Shape{4}, Shape{2, 2}}) {
-    on_mesh(shape, [&](const DeviceMesh& mesh) {
+    on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
       for (const Shape& sizes : {Shape{8, 4}, Shape{5, 3}, Shape{1, 7}}) {
         const at::Tensor whole = numbers(sizes, 1), weight = numbers(sizes, 2);
         const auto all = layouts(2, mesh.ndim(), true);
-        for (const Placements& from : all) {
+        for (const tensor::Placements& from : all) {
           const at::Tensor a = distribute_tensor(whole, mesh, from, false).set_requires_grad(true);
-          ASSERT_LT(difference(full_tensor(a).detach(), whole), 1e-6) << text(from);
-          for (const Placements& to : all) {
+          ASSERT_LT(difference(tensor::full_tensor(a).detach(), whole), 1e-6) << to_string(from);
+          for (const tensor::Placements& to : all) {
             const at::Tensor b = redistribute(a, to);
-            ASSERT_EQ(placements_of(b), to);
-            ASSERT_LT(difference(full_tensor(b).detach(), whole), 1e-6) << text(from) << " to " << text(to);
+            ASSERT_EQ(tensor::placements_of(b), to);
+            ASSERT_LT(difference(tensor::full_tensor(b).detach(), whole), 1e-6)
+                << to_string(from) << " to " << to_string(to);
             a.mutable_grad() = at::Tensor();
-            (full_tensor(b) * weight).sum().backward();
-            ASSERT_LT(difference(full_tensor(a.grad()), weight), 1e-6) << text(from) << " to " << text(to);
+            (tensor::full_tensor(b) * weight).sum().backward();
+            ASSERT_LT(difference(tensor::full_tensor(a.grad()), weight), 1e-6)
+                << to_string(from) << " to " << to_string(to);
           }
         }
       }
@@ -72,36 +75,39 @@ TEST(DTensor, EveryMoveKeepsTheValueAndItsGradient) {
   }
 }
 
-TEST(DTensor, LocalPartsComeAndGoWithTheirGradients) {
-  on_mesh({3}, [](const DeviceMesh& mesh) {
+TEST(TensorDTensor, LocalPartsComeAndGoWithTheirGradients) {
+  on_mesh({3}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor whole = numbers({7, 2}, 3);
     const at::Tensor part = whole.chunk(3)[mesh.coordinate(0)].clone().set_requires_grad(true);
-    const at::Tensor d = from_local(part, mesh, {Shard(0)}, Shape{7, 2});
+    const at::Tensor d = from_local(part, mesh, {tensor::Shard(0)}, Shape{7, 2});
     EXPECT_EQ(d.sizes(), (Shape{7, 2}));
-    const at::Tensor local = to_local(d * 2);
+    const at::Tensor local = tensor::to_local(d * 2);
     EXPECT_LT(difference(local.detach(), part.detach() * 2), 1e-6);
     local.pow(2).sum().backward();
     EXPECT_LT(difference(part.grad(), part.detach() * 8), 1e-5);
 
     // An average: each rank's contribution counts a third.
     const at::Tensor mine = at::full({2}, static_cast<float>(mesh.coordinate(0))).set_requires_grad(true);
-    const at::Tensor mean = full_tensor(from_local(mine, mesh, {Partial(ReduceOp::Avg)}));
+    const at::Tensor mean =
+        tensor::full_tensor(from_local(mine, mesh, {tensor::Partial(comm::ReduceOp::Avg)}));
     EXPECT_LT(difference(mean.detach(), at::ones({2})), 1e-6);
     mean.sum().backward();
     EXPECT_LT(difference(mine.grad(), at::full({2}, 1.0 / 3)), 1e-6);
-    for (const auto& [op, want] : {std::pair{ReduceOp::Max, 2.0}, std::pair{ReduceOp::Min, 0.0}}) {
-      EXPECT_EQ(full_tensor(from_local(mine.detach(), mesh, {Partial(op)}))[0].item<double>(), want);
+    for (const auto& [op, want] :
+         {std::pair{comm::ReduceOp::Max, 2.0}, std::pair{comm::ReduceOp::Min, 0.0}}) {
+      EXPECT_EQ(tensor::full_tensor(from_local(mine.detach(), mesh, {tensor::Partial(op)}))[0].item<double>(),
+                want);
     }
   });
 }
 
-TEST(DTensor, WrongUseIsNamed) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {Shard(1)}), UsageError);
-    EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {Shard(0), Shard(0)}), UsageError);
-    EXPECT_THROW(from_local(at::ones({2}), mesh, {Shard(0)}, Shape{7}), ShapeError);
-    EXPECT_THROW(to_local(at::ones({2})), UsageError);
-    const at::Tensor d = distribute_tensor(numbers({4, 4}, 1), mesh, {Shard(0)});
+TEST(TensorDTensor, WrongUseIsNamed) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(1)}), UsageError);
+    EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(0), tensor::Shard(0)}), UsageError);
+    EXPECT_THROW(from_local(at::ones({2}), mesh, {tensor::Shard(0)}, Shape{7}), ShapeError);
+    EXPECT_THROW(tensor::to_local(at::ones({2})), UsageError);
+    const at::Tensor d = distribute_tensor(numbers({4, 4}, 1), mesh, {tensor::Shard(0)});
     EXPECT_ANY_THROW(d.data_ptr());
     try {
       at::linalg_inv(d);
@@ -110,24 +116,25 @@ TEST(DTensor, WrongUseIsNamed) {
       EXPECT_NE(std::string(e.what()).find("Shard(0)"), std::string::npos) << e.what();
       EXPECT_NE(std::string(e.what()).find("linalg"), std::string::npos) << e.what();
     }
-    const ReplicateUnknownOps allowed;
-    EXPECT_LT(difference(full_tensor(at::linalg_inv(d)), at::linalg_inv(numbers({4, 4}, 1))), 1e-4);
+    const tensor::ReplicateUnknownOps allowed;
+    EXPECT_LT(difference(tensor::full_tensor(at::linalg_inv(d)), at::linalg_inv(numbers({4, 4}, 1))), 1e-4);
   });
 }
 
-TEST(DTensor, RandomNumbersDoNotDependOnTheMesh) {
+TEST(TensorDTensor, RandomNumbersDoNotDependOnTheMesh) {
   std::vector<at::Tensor> seen;
   for (const Shape& shape : {Shape{1}, Shape{2}, Shape{2, 2}}) {
     std::vector<at::Tensor> mine(4);
-    on_mesh(shape, [&](const DeviceMesh& mesh) {
+    on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
       mesh.manual_seed(7);
-      Placements cut(shape.size(), Shard(0));
-      if (shape.size() == 2) cut[1] = Shard(1);
+      tensor::Placements cut(shape.size(), tensor::Shard(0));
+      if (shape.size() == 2) cut[1] = tensor::Shard(1);
       const at::Tensor a = distributed_rand({5, 6}, mesh, cut);
-      const at::Tensor b = distributed_randn({5, 6}, mesh, Placements(shape.size()));
+      const at::Tensor b = distributed_randn({5, 6}, mesh, tensor::Placements(shape.size()));
       const at::Tensor c = torch::dropout(distributed_ones({5, 6}, mesh, cut), 0.5, true);
       const at::Tensor d = at::randn_like(a);
-      const std::vector<at::Tensor> all{full_tensor(a), full_tensor(b), full_tensor(c), full_tensor(d)};
+      const std::vector<at::Tensor> all{tensor::full_tensor(a), tensor::full_tensor(b),
+                                        tensor::full_tensor(c), tensor::full_tensor(d)};
       if (mesh.all().rank() == 0) mine = all;
     });
     if (seen.empty()) seen = mine;
@@ -137,11 +144,11 @@ TEST(DTensor, RandomNumbersDoNotDependOnTheMesh) {
   }
 }
 
-TEST(DTensor, IsComparedByItsValue) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorDTensor, IsComparedByItsValue) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor whole = numbers({5, 4}, 1);
-    const at::Tensor a = distribute_tensor(whole, mesh, {Shard(0)}, false),
-                     b = distribute_tensor(whole, mesh, {Shard(1)}, false);
+    const at::Tensor a = distribute_tensor(whole, mesh, {tensor::Shard(0)}, false),
+                     b = distribute_tensor(whole, mesh, {tensor::Shard(1)}, false);
     EXPECT_TRUE(at::equal(a, b));
     EXPECT_TRUE(at::equal(a, whole));  // a plain tensor counts as replicated
     EXPECT_TRUE(at::allclose(a, b));
@@ -149,16 +156,16 @@ TEST(DTensor, IsComparedByItsValue) {
     // A difference on the last rank only is one on every rank.
     at::Tensor other = whole.clone();
     other[4][3] += 1;
-    const at::Tensor c = distribute_tensor(other, mesh, {Shard(0)}, false);
+    const at::Tensor c = distribute_tensor(other, mesh, {tensor::Shard(0)}, false);
     EXPECT_FALSE(at::equal(a, c));
     EXPECT_FALSE((a == c).all().item<bool>());
     EXPECT_EQ((a != c).sum().item<std::int64_t>(), 1);
   });
 }
 
-TEST(DTensor, IsDescribed) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const std::string text = describe(distributed_ones({4, 2}, mesh, {Shard(0)}));
+TEST(TensorDTensor, IsDescribed) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const std::string text = tensor::to_string(distributed_ones({4, 2}, mesh, {tensor::Shard(0)}));
     EXPECT_EQ(text.substr(0, text.find('\n')), "DTensor([4, 2], Float, DeviceMesh(x=2), [Shard(0)])");
   });
 }

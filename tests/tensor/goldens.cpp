@@ -28,17 +28,17 @@ std::vector<std::int64_t> golden_sizes(const std::string& text) {
   return sizes;
 }
 
-AxisPlacement golden_placement(const std::string& name) {
-  if (name == "R") return Replicate();
-  if (name == "P") return Partial();
-  if (name == "Pavg") return Partial(ReduceOp::Avg);
-  if (name == "Pmax") return Partial(ReduceOp::Max);
-  if (name == "Pmin") return Partial(ReduceOp::Min);
-  return Shard(std::stoll(name.substr(1)));
+tensor::AxisPlacement golden_placement(const std::string& name) {
+  if (name == "R") return value::Replicate();
+  if (name == "P") return tensor::Partial();
+  if (name == "Pavg") return tensor::Partial(comm::ReduceOp::Avg);
+  if (name == "Pmax") return tensor::Partial(comm::ReduceOp::Max);
+  if (name == "Pmin") return tensor::Partial(comm::ReduceOp::Min);
+  return tensor::Shard(std::stoll(name.substr(1)));
 }
 
-Placements golden_placements(const std::string& text) {
-  Placements placements;
+tensor::Placements golden_placements(const std::string& text) {
+  tensor::Placements placements;
   for (const std::string& name : cut_at(text, ",")) placements.push_back(golden_placement(name));
   return placements;
 }

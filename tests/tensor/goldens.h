@@ -26,7 +26,7 @@ struct GoldenValue {
 //! A result of the reference in one layout: its placements and, for each rank, sizes and checksum (none where
 //! it has a partial value).
 struct GoldenResult {
-  Placements placements;
+  tensor::Placements placements;
   struct Local {
     std::vector<std::int64_t> sizes;
     std::optional<double> checksum;
@@ -37,7 +37,7 @@ struct GoldenResult {
 struct GoldenLayout {
   std::string text;  //!< its line
   std::vector<std::int64_t> mesh;
-  std::vector<Placements> inputs;
+  std::vector<tensor::Placements> inputs;
   std::string refusal;  //!< `refused`, `differs`, `other`: the reference has nothing to compare with
   std::vector<GoldenResult> results;
 };

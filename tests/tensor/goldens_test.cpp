@@ -23,22 +23,23 @@ using GoldenShape = std::vector<std::int64_t>;
 
 // This rank's part, cut axis by axis as chunk does; partial values add up to the whole. Written without the
 // library's own arithmetic of placements.
-at::Tensor golden_part(const at::Tensor& whole, const Placements& placements, const DeviceMesh& mesh) {
+at::Tensor golden_part(const at::Tensor& whole, const tensor::Placements& placements,
+                       const tensor::DeviceMesh& mesh) {
   at::Tensor part = whole;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
     const std::int64_t n = mesh.size(static_cast<int>(axis)), c = mesh.coordinate(static_cast<int>(axis));
-    const AxisPlacement& at = placements[axis];
+    const tensor::AxisPlacement& at = placements[axis];
     if (at.is_shard()) {
       const std::int64_t size = part.size(at.dim()), step = (size + n - 1) / n,
                          begin = std::min(step * c, size);
       part = part.narrow(at.dim(), begin, std::min(step, size - begin));
-    } else if (at.is_partial() && at.reduce() == ReduceOp::Max) {
+    } else if (at.is_partial() && at.reduce() == comm::ReduceOp::Max) {
       part = c == n - 1 ? part : part - 2;
-    } else if (at.is_partial() && at.reduce() == ReduceOp::Min) {
+    } else if (at.is_partial() && at.reduce() == comm::ReduceOp::Min) {
       part = c == n - 1 ? part : part + 2;
     } else if (at.is_partial()) {
       part = c == 0 ? part - (n - 1) : at::ones_like(part);
-      if (at.reduce() == ReduceOp::Avg) part = part * n;
+      if (at.reduce() == comm::ReduceOp::Avg) part = part * n;
     }
   }
   return part.clone(at::MemoryFormat::Contiguous);
@@ -156,12 +157,12 @@ struct GoldenCount {
 };
 
 //! Redistributed to the reference's placements, this rank's part has its sizes and elements.
-void check_part(const at::Tensor& result, const GoldenResult& want, bool exact, const DeviceMesh& mesh,
-                GoldenCount& count) {
-  for (const AxisPlacement& placement : want.placements) {
+void check_part(const at::Tensor& result, const GoldenResult& want, bool exact,
+                const tensor::DeviceMesh& mesh, GoldenCount& count) {
+  for (const tensor::AxisPlacement& placement : want.placements) {
     if (placement.is_partial()) return;
   }
-  const at::Tensor local = to_local(redistribute(result, want.placements));
+  const at::Tensor local = tensor::to_local(redistribute(result, want.placements));
   const auto& mine = want.ranks.at(static_cast<std::size_t>(mesh.all().rank()));
   if (local.sizes() != mine.sizes) throw std::runtime_error("this rank's part has other sizes");
   if (!mine.checksum) return;
@@ -171,8 +172,8 @@ void check_part(const at::Tensor& result, const GoldenResult& want, bool exact, 
   if (mesh.all().rank() == 0) ++count.parts;
 }
 
-void check_layout(const GoldenOp& op, const GoldenLayout& layout, const DeviceMesh& mesh, std::int64_t seed,
-                  GoldenCount& count) {
+void check_layout(const GoldenOp& op, const GoldenLayout& layout, const tensor::DeviceMesh& mesh,
+                  std::int64_t seed, GoldenCount& count) {
   const bool first = mesh.all().rank() == 0;
   std::vector<at::Tensor> in;
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
@@ -192,14 +193,14 @@ void check_layout(const GoldenOp& op, const GoldenLayout& layout, const DeviceMe
                                                     : want.dtype == "int64"   ? "Long"
                                                                               : "Bool"))
       throw std::runtime_error("is of another type");
-    const at::Tensor whole = full_tensor(results[r]);
+    const at::Tensor whole = tensor::full_tensor(results[r]);
     if (const std::string how = unlike(whole, want); !how.empty())
       throw std::runtime_error("the value " + how);
     if (!layout.results.empty()) {
       check_part(results[r].detach(), layout.results[r], want.exact, mesh, count);
       if (first) {
         ++count.results;
-        count.elsewhere += placements_of(results[r]) == layout.results[r].placements ? 0 : 1;
+        count.elsewhere += tensor::placements_of(results[r]) == layout.results[r].placements ? 0 : 1;
       }
     }
     if (!whole.requires_grad()) continue;
@@ -212,7 +213,7 @@ void check_layout(const GoldenOp& op, const GoldenLayout& layout, const DeviceMe
   for (std::size_t k = 0; k < in.size(); ++k) {
     if (!op.gradients[k]) continue;
     if (!in[k].grad().defined()) throw std::runtime_error("no gradient " + std::to_string(k));
-    const std::string how = unlike(full_tensor(in[k].grad()), *op.gradients[k]);
+    const std::string how = unlike(tensor::full_tensor(in[k].grad()), *op.gradients[k]);
     if (!how.empty()) throw std::runtime_error("gradient " + std::to_string(k) + " " + how);
   }
   if (!first) return;
@@ -234,7 +235,7 @@ void compare_with_goldens(const std::string& file) {
       }
       expected += layouts.size();
       try {
-        on_mesh(shape, [&](const DeviceMesh& mesh) {
+        on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
           for (const GoldenLayout* layout : layouts) {
             try {
               check_layout(op, *layout, mesh, goldens.seed, count);
@@ -257,7 +258,7 @@ void compare_with_goldens(const std::string& file) {
 
 // With PENSTOCK_FRESH_GOLDENS the reference writes new ones first, with the Python that PENSTOCK_PYTHON
 // names.
-TEST(Goldens, ResultsPartsAndGradientsEqualTheReferences) {
+TEST(TensorGoldens, ResultsPartsAndGradientsEqualTheReferences) {
   if (std::getenv("PENSTOCK_FRESH_GOLDENS") == nullptr)
     return compare_with_goldens(PENSTOCK_SOURCE_DIR "/tests/tensor/goldens.txt");
   const char* const named = std::getenv("PENSTOCK_PYTHON");

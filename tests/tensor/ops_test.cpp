@@ -144,45 +144,47 @@ std::vector<Case> cases() {
   };
 }
 
-AxisPlacement draw_placement(std::mt19937& engine, int dims, bool partial) {
+tensor::AxisPlacement draw_placement(std::mt19937& engine, int dims, bool partial) {
   const int choice = static_cast<int>(engine() % static_cast<unsigned>(dims + (partial ? 2 : 1)));
-  if (choice < dims) return Shard(choice);
-  if (choice == dims) return Replicate();
-  return Partial();
+  if (choice < dims) return tensor::Shard(choice);
+  if (choice == dims) return value::Replicate();
+  return tensor::Partial();
 }
 
-void check(const Case& c, const DeviceMesh& mesh, const std::vector<Placements>& layouts, unsigned seed) {
+void check(const Case& c, const tensor::DeviceMesh& mesh, const std::vector<tensor::Placements>& layouts,
+           unsigned seed) {
   Inputs dense, cut;
   std::string layout;
   for (std::size_t i = 0; i < c.shapes.size(); ++i) {
     dense.push_back(numbers(c.shapes[i], seed * 10 + static_cast<unsigned>(i)).set_requires_grad(true));
-    layout += " " + text(layouts[i]);
+    layout += " " + to_string(layouts[i]);
     cut.push_back(distribute_tensor(dense.back(), mesh, layouts[i], false));
   }
   const std::string where = c.name + layout + " on " + mesh.text() + ", seed " + std::to_string(seed);
   try {
     const at::Tensor want = c.run(dense), got = c.run(cut);
-    ASSERT_TRUE(is_dtensor(got)) << where;
+    ASSERT_TRUE(tensor::is_dtensor(got)) << where;
     ASSERT_EQ(got.sizes(), want.sizes()) << where;
-    ASSERT_LT(difference(full_tensor(got).detach(), want.detach()), 2e-5)
-        << where << " gives " << text(placements_of(got));
+    ASSERT_LT(difference(tensor::full_tensor(got).detach(), want.detach()), 2e-5)
+        << where << " gives " << to_string(tensor::placements_of(got));
     const at::Tensor weight = numbers(want.sizes(), seed + 5).to(want.scalar_type());
     (want * weight).sum().backward();
     (got * weight).sum().backward();
     for (std::size_t i = 0; i < cut.size(); ++i) {
-      ASSERT_TRUE(is_dtensor(cut[i].grad())) << where;
-      ASSERT_LT(difference(full_tensor(cut[i].grad()), dense[i].grad()), 5e-5) << where << " gradient " << i;
+      ASSERT_TRUE(tensor::is_dtensor(cut[i].grad())) << where;
+      ASSERT_LT(difference(tensor::full_tensor(cut[i].grad()), dense[i].grad()), 5e-5)
+          << where << " gradient " << i;
     }
     const torch::InferenceMode inference;
-    ASSERT_LT(difference(full_tensor(c.run(cut)), want), 2e-5) << where << " in inference mode";
+    ASSERT_LT(difference(tensor::full_tensor(c.run(cut)), want), 2e-5) << where << " in inference mode";
   } catch (const std::exception& e) {
     throw std::runtime_error(where + ": " + e.what());
   }
 }
 
-void check_random(const Case& c, const DeviceMesh& mesh, unsigned seed) {
+void check_random(const Case& c, const tensor::DeviceMesh& mesh, unsigned seed) {
   std::mt19937 engine(seed);
-  std::vector<Placements> layouts(c.shapes.size());
+  std::vector<tensor::Placements> layouts(c.shapes.size());
   for (std::size_t i = 0; i < c.shapes.size(); ++i) {
     for (int axis = 0; axis < mesh.ndim(); ++axis)
       layouts[i].push_back(draw_placement(engine, static_cast<int>(c.shapes[i].size()), true));
@@ -191,16 +193,20 @@ void check_random(const Case& c, const DeviceMesh& mesh, unsigned seed) {
 }
 
 // Four rows over three ranks leave one without any. Its gradient must not take another way than the others'.
-TEST(Ops, AgreeWithTheWholeThoughARankHasAnEmptyPart) {
+TEST(TensorOps, AgreeWithTheWholeThoughARankHasAnEmptyPart) {
   const std::vector<Case> all = cases();
   const auto linear = std::find_if(all.begin(), all.end(), [](const Case& c) { return c.name == "linear"; });
   ASSERT_NE(linear, all.end());
-  on_mesh({2, 3}, [&](const DeviceMesh& mesh) {
-    check(*linear, mesh, {{Partial(), Replicate()}, {Replicate(), Shard(0)}, {Shard(0), Partial()}}, 26);
+  on_mesh({2, 3}, [&](const tensor::DeviceMesh& mesh) {
+    check(*linear, mesh,
+          {{tensor::Partial(), value::Replicate()},
+           {value::Replicate(), tensor::Shard(0)},
+           {tensor::Shard(0), tensor::Partial()}},
+          26);
   });
 }
 
-TEST(Ops, AgreeWithTheWholeForEveryCase) {
+TEST(TensorOps, AgreeWithTheWholeForEveryCase) {
   const bool long_sweep = std::getenv("PENSTOCK_LONG_SWEEP") != nullptr;
   const unsigned seeds = long_sweep ? 40 : 4;
   std::vector<Shape> meshes{{2}, {4}, {2, 2}};
@@ -210,7 +216,7 @@ TEST(Ops, AgreeWithTheWholeForEveryCase) {
       SCOPED_TRACE(c.name);
       if (long_sweep) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";  // it takes long
       try {
-        on_mesh(shape, [&](const DeviceMesh& mesh) {
+        on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
           for (unsigned seed = 0; seed < seeds; ++seed) check_random(c, mesh, seed);
         });
       } catch (const std::exception& e) {

@@ -1,6 +1,6 @@
 // The way from one layout to another, against the cheapest of all ways, found by relaxing every step between
 // every two layouts.
-#include "tensor/move.h"
+#include "tensor/layout/redistribute.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ struct Ways {
   std::vector<std::int64_t> mesh, sizes;
 
   //! What the first rank has, elements, with one axis taken for replicated.
-  double elements(const Placements& at, std::size_t without) const {
+  double elements(const tensor::Placements& at, std::size_t without) const {
     double product = 1;
     for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
       std::int64_t size = sizes[dim];
@@ -29,11 +29,11 @@ struct Ways {
 
   //! Elements that a rank sends, and one more for each collective; infinite where a step cannot be. (A dim
   //! that several axes cut is cut by them in their order: an inner cut hides an outer one.)
-  double step(const Placements& at, std::size_t axis, const AxisPlacement& to) const {
+  double step(const tensor::Placements& at, std::size_t axis, const tensor::AxisPlacement& to) const {
     constexpr double never = std::numeric_limits<double>::infinity();
-    const AxisPlacement& from = at[axis];
+    const tensor::AxisPlacement& from = at[axis];
     for (std::size_t inner = axis + 1; inner < mesh.size(); ++inner) {
-      for (const AxisPlacement& cut : {from, to})
+      for (const tensor::AxisPlacement& cut : {from, to})
         if (cut.is_shard() && at[inner].is_shard(cut.dim())) return never;
     }
     if (from.is_replicate()) return 1e-3;  // a slice, or zeros
@@ -43,22 +43,24 @@ struct Ways {
     return 1 + (to.is_shard() ? sent : 2 * sent);
   }
 
-  std::vector<Placements> layouts(bool partial) const {
-    std::vector<AxisPlacement> kinds{Replicate()};
-    for (std::size_t dim = 0; dim < sizes.size(); ++dim) kinds.emplace_back(Shard(static_cast<int>(dim)));
-    if (partial) kinds.emplace_back(Partial());
-    std::vector<Placements> all{{}};
+  std::vector<tensor::Placements> layouts(bool partial) const {
+    std::vector<tensor::AxisPlacement> kinds{value::Replicate()};
+    for (std::size_t dim = 0; dim < sizes.size(); ++dim)
+      kinds.emplace_back(tensor::Shard(static_cast<int>(dim)));
+    if (partial) kinds.emplace_back(tensor::Partial());
+    std::vector<tensor::Placements> all{{}};
     for (std::size_t axis = 0; axis < mesh.size(); ++axis) {
-      std::vector<Placements> longer;
-      for (const Placements& before : all)
-        for (const AxisPlacement& kind : kinds) (longer.emplace_back(before)).push_back(kind);
+      std::vector<tensor::Placements> longer;
+      for (const tensor::Placements& before : all)
+        for (const tensor::AxisPlacement& kind : kinds) (longer.emplace_back(before)).push_back(kind);
       all = std::move(longer);
     }
     return all;
   }
 
   //! To every layout, from one.
-  std::vector<double> cheapest(const std::vector<Placements>& all, const Placements& from) const {
+  std::vector<double> cheapest(const std::vector<tensor::Placements>& all,
+                               const tensor::Placements& from) const {
     std::vector<double> cost(all.size(), std::numeric_limits<double>::infinity());
     for (std::size_t i = 0; i < all.size(); ++i)
       if (all[i] == from) cost[i] = 0;
@@ -82,7 +84,7 @@ struct Ways {
   }
 };
 
-TEST(Redistribution, TakesTheCheapestOfAllWays) {
+TEST(TensorRedistribution, TakesTheCheapestOfAllWays) {
   const std::vector<Ways> cases{{{2, 2}, {8, 12}},
                                 {{2, 2}, {8, 4, 6}},
                                 {{2, 3}, {7, 5, 12}},
@@ -90,17 +92,17 @@ TEST(Redistribution, TakesTheCheapestOfAllWays) {
                                 {{2, 2, 2}, {16, 8}}};
   int through_others = 0;
   for (const Ways& ways : cases) {
-    MeshState mesh;
+    tensor::MeshState mesh;
     mesh.shape = ways.mesh;
     mesh.coordinate.assign(ways.mesh.size(), 0);
-    const std::vector<Placements> all = ways.layouts(true);
-    for (const Placements& from : all) {
+    const std::vector<tensor::Placements> all = ways.layouts(true);
+    for (const tensor::Placements& from : all) {
       const std::vector<double> cheapest = ways.cheapest(all, from);
       for (std::size_t i = 0; i < all.size(); ++i) {
-        const std::vector<Placements> path = find_path(ways.sizes, mesh, from, all[i]);
+        const std::vector<tensor::Placements> path = find_path(ways.sizes, mesh, from, all[i]);
         double cost = 0;
-        Placements at = from;
-        for (const Placements& next : path) {
+        tensor::Placements at = from;
+        for (const tensor::Placements& next : path) {
           for (std::size_t axis = 0; axis < at.size(); ++axis) {
             if (at[axis] == next[axis]) continue;
             cost += ways.step(at, axis, next[axis]);
@@ -109,7 +111,7 @@ TEST(Redistribution, TakesTheCheapestOfAllWays) {
           at = next;
         }
         ASSERT_EQ(at, all[i]);
-        ASSERT_NEAR(cost, cheapest[i], 1e-6) << text(from) << " to " << text(all[i]);
+        ASSERT_NEAR(cost, cheapest[i], 1e-6) << to_string(from) << " to " << to_string(all[i]);
       }
     }
   }

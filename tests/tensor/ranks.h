@@ -13,13 +13,14 @@
 
 namespace penstock::test {
 
-inline void on_mesh(std::vector<std::int64_t> shape, const std::function<void(const DeviceMesh&)>& body) {
+inline void on_mesh(std::vector<std::int64_t> shape,
+                    const std::function<void(const tensor::DeviceMesh&)>& body) {
   int ranks = 1;
   for (const std::int64_t n : shape) ranks *= static_cast<int>(n);
-  run_thread_ranks(ranks, [&](World& world) {
+  comm::run_thread_ranks(ranks, [&](comm::World& world) {
     std::vector<std::string> names{"x", "y", "z"};
     names.resize(shape.size());
-    body(DeviceMesh(world.group(), shape, names));
+    body(tensor::DeviceMesh(world.group(), shape, names));
   });
 }
 
@@ -36,7 +37,7 @@ inline at::Tensor numbers(c10::IntArrayRef sizes, unsigned seed) {
 //! A copy of all elements, of a tensor that is plain, distributed or undefined.
 inline at::Tensor whole(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
-  return (is_dtensor(tensor) ? full_tensor(tensor) : tensor).detach().clone();
+  return (tensor::is_dtensor(tensor) ? tensor::full_tensor(tensor) : tensor).detach().clone();
 }
 
 inline double difference(const at::Tensor& a, const at::Tensor& b) {

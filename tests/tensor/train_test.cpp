@@ -1,7 +1,7 @@
 // What training needs of distributed tensors: second derivatives, split backwards, optimizers, autocast,
 // moves that are shared and that nobody waits for too early.
 #include "ranks.h"
-#include "tensor/impl.h"
+#include "tensor/dispatch/dtensor_impl.h"
 
 #include <penstock/base/error.h>
 #include <penstock/runtime/backward.h>
@@ -15,10 +15,11 @@
 namespace penstock::test {
 namespace {
 
-TEST(Autograd, SecondDerivativesAgree) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    for (const AxisPlacement& cut :
-         {AxisPlacement(Shard(0)), AxisPlacement(Shard(1)), AxisPlacement(Replicate())}) {
+TEST(TensorAutograd, SecondDerivativesAgree) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    for (const tensor::AxisPlacement& cut :
+         {tensor::AxisPlacement(tensor::Shard(0)), tensor::AxisPlacement(tensor::Shard(1)),
+          tensor::AxisPlacement(value::Replicate())}) {
       const auto run = [&](const at::Tensor& x, const at::Tensor& w) {
         const at::Tensor y = x.matmul(w).tanh().pow(3).sum();
         const auto first = torch::autograd::grad({y}, {x}, {}, true, true)[0];
@@ -28,32 +29,36 @@ TEST(Autograd, SecondDerivativesAgree) {
       const at::Tensor x = numbers({2, 4, 6}, 1).set_requires_grad(true),
                        w = numbers({6, 4}, 2).set_requires_grad(true);
       const auto want = run(x, w);
-      const auto got = run(distribute_tensor(x, mesh, {Replicate()}), distribute_tensor(w, mesh, {cut}));
+      const auto got =
+          run(distribute_tensor(x, mesh, {value::Replicate()}), distribute_tensor(w, mesh, {cut}));
       for (int i = 0; i < 2; ++i)
-        EXPECT_LT(difference(full_tensor(got[i]), want[i]), 1e-4 * want[i].abs().max().item<double>());
+        EXPECT_LT(difference(tensor::full_tensor(got[i]), want[i]),
+                  1e-4 * want[i].abs().max().item<double>());
     }
   });
 }
 
-TEST(Autograd, ReadersOfOneTensorShareItsMove) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const at::Tensor x = distribute_tensor(numbers({4, 6}, 1), mesh, {Shard(0)}).set_requires_grad(true);
-    const at::Tensor w = distribute_parameter(numbers({6, 6}, 2).set_requires_grad(true), mesh, {Shard(1)});
+TEST(TensorAutograd, ReadersOfOneTensorShareItsMove) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor x =
+        distribute_tensor(numbers({4, 6}, 1), mesh, {tensor::Shard(0)}).set_requires_grad(true);
+    const at::Tensor w =
+        distribute_parameter(numbers({6, 6}, 2).set_requires_grad(true), mesh, {tensor::Shard(1)});
     const at::Tensor h = x * 2;
-    traffic() = {};
+    tensor::traffic() = {};
     const at::Tensor y = h.mm(w) + h.mm(w) * h.mm(w);
-    EXPECT_EQ(traffic().all_gathers, 1);
-    EXPECT_EQ(traffic().calls(), 1);
-    traffic() = {};
+    EXPECT_EQ(tensor::traffic().all_gathers, 1);
+    EXPECT_EQ(tensor::traffic().calls(), 1);
+    tensor::traffic() = {};
     y.sum().backward();
-    EXPECT_EQ(traffic().reduce_scatters, 1);
-    EXPECT_EQ(traffic().calls(), 1);
+    EXPECT_EQ(tensor::traffic().reduce_scatters, 1);
+    EXPECT_EQ(tensor::traffic().calls(), 1);
   });
 }
 
 template <class Optimizer, class Options>
 void check_optimizer(const Options& options) {
-  on_mesh({2}, [&](const DeviceMesh& mesh) {
+  on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
     const at::Tensor x = numbers({8, 6}, 3);
     const auto train = [&](std::vector<at::Tensor> parameters) {
       Optimizer optimizer(parameters, options);
@@ -66,7 +71,7 @@ void check_optimizer(const Options& options) {
       return parameters;
     };
     std::vector<at::Tensor> dense, cut;
-    const std::vector<AxisPlacement> places{Shard(1), Shard(0), Replicate()};
+    const std::vector<tensor::AxisPlacement> places{tensor::Shard(1), tensor::Shard(0), value::Replicate()};
     const std::vector<std::vector<std::int64_t>> shapes{{6, 5}, {5, 3}, {3}};
     for (std::size_t i = 0; i < 3; ++i) {
       dense.push_back(numbers(shapes[i], static_cast<unsigned>(i)).set_requires_grad(true));
@@ -75,25 +80,25 @@ void check_optimizer(const Options& options) {
     dense = train(dense);
     cut = train(cut);
     for (std::size_t i = 0; i < 3; ++i)
-      EXPECT_LT(difference(full_tensor(cut[i]).detach(), dense[i].detach()), 1e-5);
+      EXPECT_LT(difference(tensor::full_tensor(cut[i]).detach(), dense[i].detach()), 1e-5);
   });
 }
 
-TEST(Optimizers, StepDistributedParameters) {
+TEST(TensorOptimizers, StepDistributedParameters) {
   check_optimizer<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2));
   check_optimizer<torch::optim::SGD>(torch::optim::SGDOptions(1e-1).momentum(0.9));
 }
 
-TEST(Autocast, ComputesInTheLowerType) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorAutocast, ComputesInTheLowerType) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::increment_nesting();
     const at::Tensor x = numbers({4, 6}, 1), w = numbers({6, 4}, 2);
-    const at::Tensor a = distribute_tensor(x, mesh, {Replicate()}, false).set_requires_grad(true);
-    const at::Tensor b = distribute_tensor(w, mesh, {Shard(1)}, false).set_requires_grad(true);
+    const at::Tensor a = distribute_tensor(x, mesh, {value::Replicate()}, false).set_requires_grad(true);
+    const at::Tensor b = distribute_tensor(w, mesh, {tensor::Shard(1)}, false).set_requires_grad(true);
     const at::Tensor want = x.mm(w), got = a.mm(b);
     EXPECT_EQ(got.scalar_type(), at::kBFloat16);
-    EXPECT_LT(difference(full_tensor(got).detach(), want), 1e-2);
+    EXPECT_LT(difference(tensor::full_tensor(got).detach(), want), 1e-2);
     at::autocast::decrement_nesting();
     at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(at::kCPU, false);
@@ -102,7 +107,7 @@ TEST(Autocast, ComputesInTheLowerType) {
   });
 }
 
-TEST(Autocast, ALayerTrainsAsTheWholeOne) {
+TEST(TensorAutocast, ALayerTrainsAsTheWholeOne) {
   const at::Tensor x = numbers({4, 6}, 1), w = numbers({8, 6}, 2), b = numbers({8}, 3);
   const auto run = [](const at::Tensor& in, const at::Tensor& weight, const at::Tensor& bias) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
@@ -116,19 +121,20 @@ TEST(Autocast, ALayerTrainsAsTheWholeOne) {
   };
   const auto leaf = [](const at::Tensor& t) { return t.clone().set_requires_grad(true); };
   const auto want = run(leaf(x), leaf(w), leaf(b));
-  on_mesh({2}, [&](const DeviceMesh& mesh) {
-    const auto got = run(distribute_tensor(leaf(x), mesh, {Replicate()}, false),
-                         distribute_parameter(leaf(w), mesh, {Shard(0)}, false),
-                         distribute_parameter(leaf(b), mesh, {Shard(0)}, false));
+  on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
+    const auto got = run(distribute_tensor(leaf(x), mesh, {value::Replicate()}, false),
+                         distribute_parameter(leaf(w), mesh, {tensor::Shard(0)}, false),
+                         distribute_parameter(leaf(b), mesh, {tensor::Shard(0)}, false));
     // Sums of products over whole rows: nothing is added in another order than in the whole layer's.
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(got[i].scalar_type(), at::kFloat);
-      EXPECT_LT(difference(full_tensor(got[i]), want[i]), 2e-2 * want[i].abs().max().item<double>()) << i;
+      EXPECT_LT(difference(tensor::full_tensor(got[i]), want[i]), 2e-2 * want[i].abs().max().item<double>())
+          << i;
     }
   });
 }
 
-TEST(Autograd, SecondDerivativesOfLayersAgree) {
+TEST(TensorAutograd, SecondDerivativesOfLayersAgree) {
   const at::Tensor words = at::arange(12, at::kLong).remainder(5).view({3, 4});
   const auto run = [&](const std::vector<at::Tensor>& p) {
     const at::Tensor x = at::layer_norm(at::embedding(p[0], words, /*padding_idx=*/2), {6}, p[1], p[2]);
@@ -146,47 +152,50 @@ TEST(Autograd, SecondDerivativesOfLayersAgree) {
   for (std::size_t i = 0; i < 4; ++i)
     dense.push_back(numbers(shapes[i], static_cast<unsigned>(i)).set_requires_grad(true));
   const auto want = run(dense);
-  const std::vector<std::vector<AxisPlacement>> layouts{{Shard(0), Replicate(), Replicate(), Shard(0)},
-                                                        {Shard(1), Shard(0), Replicate(), Shard(1)},
-                                                        {Replicate(), Replicate(), Replicate(), Replicate()}};
+  const std::vector<std::vector<tensor::AxisPlacement>> layouts{
+      {tensor::Shard(0), value::Replicate(), value::Replicate(), tensor::Shard(0)},
+      {tensor::Shard(1), tensor::Shard(0), value::Replicate(), tensor::Shard(1)},
+      {value::Replicate(), value::Replicate(), value::Replicate(), value::Replicate()}};
   for (const std::int64_t ranks : {2, 4}) {
-    on_mesh({ranks}, [&](const DeviceMesh& mesh) {
+    on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       for (const auto& layout : layouts) {
         std::vector<at::Tensor> cut;
         for (std::size_t i = 0; i < 4; ++i)
           cut.push_back(distribute_tensor(dense[i], mesh, {layout[i]}, false));
         const auto got = run(cut);
         for (std::size_t i = 0; i < got.size(); ++i) {
-          EXPECT_LT(difference(full_tensor(got[i]).detach(), want[i].detach()),
+          EXPECT_LT(difference(tensor::full_tensor(got[i]).detach(), want[i].detach()),
                     1e-4 * std::max(1.0, want[i].abs().max().item<double>()))
-              << text({layout[0]}) << " " << i;
+              << tensor::to_string({layout[0]}) << " " << i;
         }
       }
     });
   }
 }
 
-TEST(Autograd, ASplitBackwardGivesTheSameBits) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorAutograd, ASplitBackwardGivesTheSameBits) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto run = [&](bool split) {
-      const auto parameter = [&](c10::IntArrayRef sizes, unsigned seed, const AxisPlacement& at) {
+      const auto parameter = [&](c10::IntArrayRef sizes, unsigned seed, const tensor::AxisPlacement& at) {
         return distribute_parameter(numbers(sizes, seed).set_requires_grad(true), mesh, {at}, false);
       };
-      const std::vector<at::Tensor> p{parameter({8, 6}, 1, Shard(0)), parameter({8}, 2, Shard(0)),
-                                      parameter({6, 8}, 3, Shard(1)), parameter({6}, 4, Replicate())};
+      const std::vector<at::Tensor> p{
+          parameter({8, 6}, 1, tensor::Shard(0)), parameter({8}, 2, tensor::Shard(0)),
+          parameter({6, 8}, 3, tensor::Shard(1)), parameter({6}, 4, value::Replicate())};
       const at::Tensor x = numbers({2, 5, 6}, 5).set_requires_grad(true);
-      const at::Tensor y = full_tensor(at::linear(at::gelu(at::linear(x, p[0], p[1])), p[2], p[3]) + x);
+      const at::Tensor y =
+          tensor::full_tensor(at::linear(at::gelu(at::linear(x, p[0], p[1])), p[2], p[3]) + x);
       const at::Tensor grad = numbers({2, 5, 6}, 6);
       std::vector<at::Tensor> result;
       if (split) {
-        InputBackward half = backward_input({y}, {grad}, {x});
+        runtime::InputBackward half = runtime::backward_input({y}, {grad}, {x});
         result = half.input_grads;
         EXPECT_FALSE(p[0].grad().defined());
         half.weights.run();
       } else {
-        result = backward_full({y}, {grad}, {x});
+        result = runtime::backward_full({y}, {grad}, {x});
       }
-      for (const at::Tensor& one : p) result.push_back(local_of(one.grad()));
+      for (const at::Tensor& one : p) result.push_back(tensor::local_of(one.grad()));
       return result;
     };
     const auto whole = run(false), halves = run(true);
@@ -194,7 +203,7 @@ TEST(Autograd, ASplitBackwardGivesTheSameBits) {
   });
 }
 
-TEST(Autograd, ACutTableMakesTheGradientOfItsOwnRows) {
+TEST(TensorAutograd, ACutTableMakesTheGradientOfItsOwnRows) {
   const at::Tensor words = at::arange(24, at::kLong).remainder(7).view({4, 6});
   for (const bool by_frequency : {false, true}) {
     const at::Tensor dense = numbers({7, 4}, 1).set_requires_grad(true);
@@ -205,28 +214,30 @@ TEST(Autograd, ACutTableMakesTheGradientOfItsOwnRows) {
     };
     run(dense, words);
     for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{2}, {4}, {2, 2}}) {
-      on_mesh(shape, [&](const DeviceMesh& mesh) {
-        std::vector<std::pair<Placements, Placements>> layouts{{{Shard(0)}, {Replicate()}}};
+      on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
+        std::vector<std::pair<tensor::Placements, tensor::Placements>> layouts{
+            {{tensor::Shard(0)}, {value::Replicate()}}};
         if (shape.size() == 2) {
-          layouts = {{{Shard(0), Shard(1)}, {Replicate(), Replicate()}},
-                     {{Shard(0), Replicate()}, {Replicate(), Shard(0)}},
-                     {{Shard(0), Shard(0)}, {Replicate(), Replicate()}}};
+          layouts = {{{tensor::Shard(0), tensor::Shard(1)}, {value::Replicate(), value::Replicate()}},
+                     {{tensor::Shard(0), value::Replicate()}, {value::Replicate(), tensor::Shard(0)}},
+                     {{tensor::Shard(0), tensor::Shard(0)}, {value::Replicate(), value::Replicate()}}};
         }
         for (const auto& [at, cut] : layouts) {
           const at::Tensor table = distribute_parameter(dense, mesh, at, false);
-          traffic() = {};
+          tensor::traffic() = {};
           run(table, distribute_tensor(words, mesh, cut, false));
-          EXPECT_EQ(placements_of(table.grad()), at);
-          EXPECT_LT(difference(full_tensor(table.grad()), dense.grad()), 1e-5) << text(at) << text(cut);
+          EXPECT_EQ(tensor::placements_of(table.grad()), at);
+          EXPECT_LT(difference(tensor::full_tensor(table.grad()), dense.grad()), 1e-5)
+              << to_string(at) << to_string(cut);
         }
       });
     }
   }
 }
 
-TEST(Optimizers, ForeachAndFusedStepsWorkOnLists) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const std::vector<AxisPlacement> places{Shard(1), Shard(0), Replicate()};
+TEST(TensorOptimizers, ForeachAndFusedStepsWorkOnLists) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const std::vector<tensor::AxisPlacement> places{tensor::Shard(1), tensor::Shard(0), value::Replicate()};
     const std::vector<std::vector<std::int64_t>> shapes{{6, 5}, {5, 3}, {3}};
     using List = std::vector<at::Tensor>;
     const auto list = [&](unsigned seed, bool cut) {
@@ -259,47 +270,48 @@ TEST(Optimizers, ForeachAndFusedStepsWorkOnLists) {
     };
     const List want = steps(false), got = steps(true);
     for (std::size_t i = 0; i < want.size(); ++i) {
-      ASSERT_TRUE(is_dtensor(got[i])) << i;
-      EXPECT_LT(difference(full_tensor(got[i]), want[i]), 1e-5) << i;
+      ASSERT_TRUE(tensor::is_dtensor(got[i])) << i;
+      EXPECT_LT(difference(tensor::full_tensor(got[i]), want[i]), 1e-5) << i;
     }
     // A gradient that is elsewhere is brought to its parameter.
-    List parameter{distribute_tensor(at::ones({4, 4}), mesh, {Shard(0)}, false)},
-        gradient{distribute_tensor(at::ones({4, 4}), mesh, {Partial()}, false)};
+    List parameter{distribute_tensor(at::ones({4, 4}), mesh, {tensor::Shard(0)}, false)},
+        gradient{distribute_tensor(at::ones({4, 4}), mesh, {tensor::Partial()}, false)};
     at::_fused_sgd_(parameter, gradient, {}, 0, 0, 0.5, 0, false, false, false);
-    EXPECT_LT(difference(full_tensor(parameter[0]), at::full({4, 4}, 0.5)), 1e-6);
+    EXPECT_LT(difference(tensor::full_tensor(parameter[0]), at::full({4, 4}, 0.5)), 1e-6);
   });
 }
 
-TEST(Collectives, AreOnTheirWayUntilTheirResultIsUsed) {
+TEST(TensorCollectives, AreOnTheirWayUntilTheirResultIsUsed) {
   std::promise<void> first_has_gone_on;
   std::shared_future<void> gone_on = first_has_gone_on.get_future().share();
-  on_mesh({2}, [&](const DeviceMesh& mesh) {
+  on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
     const at::Tensor x =
-        from_local(at::full({4}, 1.0F + static_cast<float>(mesh.coordinate(0))), mesh, {Partial()});
-    const at::Tensor cut = from_local(at::full({2}, 5.0F), mesh, {Shard(0)});
+        from_local(at::full({4}, 1.0F + static_cast<float>(mesh.coordinate(0))), mesh, {tensor::Partial()});
+    const at::Tensor cut = from_local(at::full({2}, 5.0F), mesh, {tensor::Shard(0)});
     // The second rank does not begin before the first is past all of this: had anything waited, it could not
     // be.
     if (mesh.coordinate(0) == 1) gone_on.wait();
-    const at::Tensor sum = redistribute(x, {Replicate()}), part = redistribute(x, {Shard(0)}),
-                     all = redistribute(cut, {Replicate()});
+    const at::Tensor sum = tensor::redistribute(x, {value::Replicate()}),
+                     part = tensor::redistribute(x, {tensor::Shard(0)}),
+                     all = tensor::redistribute(cut, {value::Replicate()});
     const at::Tensor kept = sum.detach();  // knows that it is on its way, too
     if (mesh.coordinate(0) == 0) {
-      for (const at::Tensor& t : {sum, part, all, kept}) EXPECT_TRUE(impl_of(t)->pending());
+      for (const at::Tensor& t : {sum, part, all, kept}) EXPECT_TRUE(tensor::impl_of(t)->pending());
       EXPECT_EQ(sum.sizes(), (std::vector<std::int64_t>{4}));  // sizes are no use of the elements
       first_has_gone_on.set_value();
     }
     const at::Tensor twice = sum + all;  // the first use waits
-    EXPECT_FALSE(impl_of(sum)->pending());
-    EXPECT_TRUE(impl_of(part)->pending());
-    EXPECT_LT(difference(full_tensor(twice), at::full({4}, 8.0)), 1e-6);
-    EXPECT_LT(difference(local_of(kept), at::full({4}, 3.0)), 1e-6);
-    EXPECT_LT(difference(local_of(part), at::full({2}, 3.0)), 1e-6);
+    EXPECT_FALSE(tensor::impl_of(sum)->pending());
+    EXPECT_TRUE(tensor::impl_of(part)->pending());
+    EXPECT_LT(difference(tensor::full_tensor(twice), at::full({4}, 8.0)), 1e-6);
+    EXPECT_LT(difference(tensor::local_of(kept), at::full({4}, 3.0)), 1e-6);
+    EXPECT_LT(difference(tensor::local_of(part), at::full({2}, 3.0)), 1e-6);
   });
 }
 
-TEST(Rules, AnOperatorWithoutOneSaysWhatToDo) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const at::Tensor d = distribute_tensor(numbers({4, 4}, 1), mesh, {Shard(0)}, false);
+TEST(TensorRules, AnOperatorWithoutOneSaysWhatToDo) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor d = distribute_tensor(numbers({4, 4}, 1), mesh, {tensor::Shard(0)}, false);
     const auto error = [](const auto& call) -> std::string {
       try {
         call();
@@ -317,28 +329,28 @@ TEST(Rules, AnOperatorWithoutOneSaysWhatToDo) {
                   copy.geometric_(0.5);
                 }),
                 testing::AllOf(testing::HasSubstr("aten::geometric_"), testing::HasSubstr("local_of()")));
-    const ReplicateUnknownOps allowed;
-    EXPECT_EQ(placements_of(at::linalg_inv(d)), Placements{Replicate()});
+    const tensor::ReplicateUnknownOps allowed;
+    EXPECT_EQ(tensor::placements_of(at::linalg_inv(d)), tensor::Placements{value::Replicate()});
     const torch::InferenceMode inference;
-    EXPECT_LT(difference(full_tensor(at::linalg_inv(d)), at::linalg_inv(numbers({4, 4}, 1))), 1e-4);
+    EXPECT_LT(difference(tensor::full_tensor(at::linalg_inv(d)), at::linalg_inv(numbers({4, 4}, 1))), 1e-4);
   });
 }
 
 // A view of a tensor that had to be moved is a view of the copy: a write that would be lost is an error.
-TEST(Views, AWriteReachesTheTensorOrIsRefused) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorViews, AWriteReachesTheTensorOrIsRefused) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor row = at::full({2, 6}, 7.0F);
     for (const bool record : {false, true}) {
       const c10::AutoGradMode mode(record);
-      at::Tensor by_columns = distribute_tensor(at::zeros({4, 6}), mesh, {Shard(1)}, false);
+      at::Tensor by_columns = distribute_tensor(at::zeros({4, 6}), mesh, {tensor::Shard(1)}, false);
       by_columns.slice(0, 1, 3).copy_(row);
       by_columns.select(0, 0).add_(1);
       at::Tensor want = at::zeros({4, 6});
       want.slice(0, 1, 3).copy_(row);
       want.select(0, 0).add_(1);
-      EXPECT_TRUE(at::equal(full_tensor(by_columns), want));
+      EXPECT_TRUE(at::equal(tensor::full_tensor(by_columns), want));
 
-      at::Tensor by_rows = distribute_tensor(at::zeros({4, 6}), mesh, {Shard(0)}, false);
+      at::Tensor by_rows = distribute_tensor(at::zeros({4, 6}), mesh, {tensor::Shard(0)}, false);
       try {
         by_rows.slice(0, 1, 3).copy_(row);
         ADD_FAILURE() << "a write was lost";
@@ -354,21 +366,22 @@ TEST(Views, AWriteReachesTheTensorOrIsRefused) {
       // What nobody else has may be written to, and so may a copy.
       at::Tensor own = (by_rows + 1).slice(0, 1, 3);
       own.mul_(3);
-      EXPECT_TRUE(at::equal(full_tensor(own), at::full({2, 6}, 3.0F)));
+      EXPECT_TRUE(at::equal(tensor::full_tensor(own), at::full({2, 6}, 3.0F)));
       at::Tensor copy = by_rows.slice(0, 1, 3).clone();
       copy.add_(2);
-      EXPECT_TRUE(at::equal(full_tensor(copy), at::full({2, 6}, 2.0F)));
-      EXPECT_TRUE(at::equal(full_tensor(by_rows), at::zeros({4, 6})));
+      EXPECT_TRUE(at::equal(tensor::full_tensor(copy), at::full({2, 6}, 2.0F)));
+      EXPECT_TRUE(at::equal(tensor::full_tensor(by_rows), at::zeros({4, 6})));
     }
   });
 }
 
 // The gradient of a view may be one of a moved copy; adding up is no lost write.
-TEST(Views, GradientsOfMovedViewsAddUp) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const at::Tensor x = distribute_tensor(at::ones({4, 6}), mesh, {Shard(1)}, false).set_requires_grad(true);
+TEST(TensorViews, GradientsOfMovedViewsAddUp) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor x =
+        distribute_tensor(at::ones({4, 6}), mesh, {tensor::Shard(1)}, false).set_requires_grad(true);
     for (int i = 0; i < 2; ++i) (x.reshape({24}) * 2).sum().backward();
-    EXPECT_TRUE(at::equal(full_tensor(x.grad()), at::full({4, 6}, 4.0F)));
+    EXPECT_TRUE(at::equal(tensor::full_tensor(x.grad()), at::full({4, 6}, 4.0F)));
   });
 }
 

@@ -91,7 +91,7 @@ std::vector<at::Tensor> tensors(const Stack& stack) {
 }
 
 //! What is wrong with the operator on distributed tensors; empty if nothing is.
-std::string fault(const c10::OperatorHandle& op, const DeviceMesh& mesh, bool grad) {
+std::string fault(const c10::OperatorHandle& op, const tensor::DeviceMesh& mesh, bool grad) {
   unsigned seed = 0;
   const auto dense_input = [&] { return made_up(seed++).set_requires_grad(grad); };
   std::optional<Stack> dense = arguments(op.schema(), dense_input);
@@ -102,8 +102,8 @@ std::string fault(const c10::OperatorHandle& op, const DeviceMesh& mesh, bool gr
     return {};
   }
   seed = 0;
-  Stack stack =
-      *arguments(op.schema(), [&] { return distribute_tensor(dense_input(), mesh, {Shard(0)}, false); });
+  Stack stack = *arguments(op.schema(),
+                           [&] { return distribute_tensor(dense_input(), mesh, {tensor::Shard(0)}, false); });
   try {
     op.callBoxed(&stack);
   } catch (const Error& e) {
@@ -124,10 +124,10 @@ std::string fault(const c10::OperatorHandle& op, const DeviceMesh& mesh, bool gr
   return {};
 }
 
-TEST(UnknownOps, ComputeTheSameOrNameThemselves) {
+TEST(TensorUnknownOps, ComputeTheSameOrNameThemselves) {
   std::vector<std::string> faults;
   int called = 0;
-  on_mesh({2}, [&](const DeviceMesh& mesh) {
+  on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       if (!name.name.starts_with("aten::")) continue;
       const auto op = c10::Dispatcher::singleton().findSchema(name);
@@ -147,10 +147,10 @@ TEST(UnknownOps, ComputeTheSameOrNameThemselves) {
   for (const std::string& one : faults) ADD_FAILURE() << one;
 }
 
-TEST(UnknownOps, NameWhatTheUserCalled) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
-    const at::Tensor image = distribute_tensor(numbers({2, 3, 8, 8}, 1), mesh, {Shard(0)}, false);
-    const at::Tensor kernel = distribute_tensor(numbers({4, 3, 3, 3}, 2), mesh, {Replicate()}, false);
+TEST(TensorUnknownOps, NameWhatTheUserCalled) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor image = distribute_tensor(numbers({2, 3, 8, 8}, 1), mesh, {tensor::Shard(0)}, false);
+    const at::Tensor kernel = distribute_tensor(numbers({4, 3, 3, 3}, 2), mesh, {value::Replicate()}, false);
     const auto expect = [&](const char* op, const std::function<void()>& call) {
       try {
         call();
@@ -174,9 +174,9 @@ TEST(UnknownOps, NameWhatTheUserCalled) {
     EXPECT_THROW(image.transpose_(0, 1), UsageError);
     EXPECT_THROW(image.squeeze_(), UsageError);
     EXPECT_EQ(image.sizes(), (std::vector<std::int64_t>{2, 3, 8, 8}));
-    const ReplicateUnknownOps allowed;
-    EXPECT_LT(difference(full_tensor(at::conv2d(image, kernel)),
-                         at::conv2d(full_tensor(image), full_tensor(kernel))),
+    const tensor::ReplicateUnknownOps allowed;
+    EXPECT_LT(difference(tensor::full_tensor(at::conv2d(image, kernel)),
+                         at::conv2d(tensor::full_tensor(image), tensor::full_tensor(kernel))),
               1e-4);
   });
 }

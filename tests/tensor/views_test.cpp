@@ -33,10 +33,11 @@ class Draw {
     for (std::int64_t& size : sizes) size = below(12) == 0 ? 0 : coin() ? 1 + below(7) : 1 + below(2);
     return sizes;
   }
-  AxisPlacement placement(std::int64_t dims) {
+  tensor::AxisPlacement placement(std::int64_t dims) {
     const std::int64_t choice = below(dims + 2);
-    if (choice < dims) return Shard(choice);
-    return choice == dims ? AxisPlacement(Replicate()) : AxisPlacement(Partial());
+    if (choice < dims) return tensor::Shard(choice);
+    return choice == dims ? tensor::AxisPlacement(value::Replicate())
+                          : tensor::AxisPlacement(tensor::Partial());
   }
   //! A dim of the tensor, at times counted from the end.
   std::int64_t dim(std::int64_t dims) {
@@ -193,7 +194,7 @@ void require(bool condition, const std::string& what) {
 }
 
 void require_same(const at::Tensor& got, const at::Tensor& want) {
-  require(is_dtensor(got), "not distributed");
+  require(tensor::is_dtensor(got), "not distributed");
   require(got.sizes() == want.sizes(), "sizes " + c10::str(got.sizes()));
   require(got.scalar_type() == want.scalar_type(), "another type");
   // A dim of one element has any stride.
@@ -202,22 +203,22 @@ void require_same(const at::Tensor& got, const at::Tensor& want) {
             "strides " + c10::str(got.strides()) + " and not " + c10::str(want.strides()));
   }
   require(want.numel() == 0 || got.is_contiguous() == want.is_contiguous(), "contiguous or not");
-  const at::Tensor all = full_tensor(got).detach();
+  const at::Tensor all = tensor::full_tensor(got).detach();
   require(all.sizes() == want.sizes(), "the full tensor has sizes " + c10::str(all.sizes()));
   require(at::allclose(all, want.detach(), 1e-5, 1e-5), "other values");
 }
 
 //! One drawn chain; `where` tells it.
-void sweep(const DeviceMesh& mesh, unsigned seed, std::string& where) {
+void sweep(const tensor::DeviceMesh& mesh, unsigned seed, std::string& where) {
   Draw draw(seed);
   const Shape sizes = draw.shape();
-  Placements layout;
+  tensor::Placements layout;
   for (int axis = 0; axis < mesh.ndim(); ++axis)
     layout.push_back(draw.placement(static_cast<std::int64_t>(sizes.size())));
   at::Tensor want = numbers(sizes, seed).set_requires_grad(true);
   at::Tensor got = distribute_tensor(want, mesh, layout, false);
   const at::Tensor dense = want, distributed = got;
-  where = c10::str(want.sizes()) + " " + text(layout) + " on " + mesh.text() + ", seed " +
+  where = c10::str(want.sizes()) + " " + to_string(layout) + " on " + mesh.text() + ", seed " +
           std::to_string(seed) + ":";
   for (std::int64_t steps = 1 + draw.below(4); steps > 0; --steps) {
     const Step step = draw_step(draw, want);
@@ -238,10 +239,10 @@ void sweep(const DeviceMesh& mesh, unsigned seed, std::string& where) {
   require(at::allclose(whole(distributed.grad()), dense.grad(), 1e-4, 1e-4), "other values");
 }
 
-TEST(Views, AgreeWithTheDenseTensor) {
+TEST(TensorViews, AgreeWithTheDenseTensor) {
   const unsigned seeds = std::getenv("PENSTOCK_LONG_SWEEP") != nullptr ? 20000 : 500;
   for (const Shape& shape : {Shape{2}, Shape{3}, Shape{4}, Shape{2, 2}}) {
-    on_mesh(shape, [&](const DeviceMesh& mesh) {
+    on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
       std::string where;
       try {
         for (unsigned seed = 0; seed < seeds; ++seed) sweep(mesh, seed, where);
@@ -252,73 +253,75 @@ TEST(Views, AgreeWithTheDenseTensor) {
   }
 }
 
-TEST(Views, SqueezeLooksAtGlobalSizes) {
-  on_mesh({4}, [](const DeviceMesh& mesh) {
+TEST(TensorViews, SqueezeLooksAtGlobalSizes) {
+  on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({4, 1, 4}, 1);
-    const at::Tensor d = distribute_tensor(dense, mesh, {Shard(0)});
+    const at::Tensor d = distribute_tensor(dense, mesh, {tensor::Shard(0)});
     for (const at::Tensor& squeezed : {d.squeeze(), d.squeeze(1), d.squeeze(Shape{0, 1}), d.squeeze(-2)}) {
       EXPECT_EQ(squeezed.sizes(), (Shape{4, 4}));
-      EXPECT_EQ(placements_of(squeezed), Placements{Shard(0)});
-      EXPECT_TRUE(at::equal(full_tensor(squeezed), dense.squeeze()));
+      EXPECT_EQ(tensor::placements_of(squeezed), tensor::Placements{tensor::Shard(0)});
+      EXPECT_TRUE(at::equal(tensor::full_tensor(squeezed), dense.squeeze()));
     }
     EXPECT_EQ(d.squeeze(0).sizes(), (Shape{4, 1, 4}));
   });
 }
 
-TEST(Views, DiagonalAndUnfoldKeepTheShardsOfOtherDims) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorViews, DiagonalAndUnfoldKeepTheShardsOfOtherDims) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({4, 5, 6}, 1);
-    const auto shard = [&](std::int64_t dim) { return distribute_tensor(dense, mesh, {Shard(dim)}, false); };
-    const auto expect = [&](const at::Tensor& got, const at::Tensor& want, const Placements& placements,
-                            bool moves) {
-      EXPECT_EQ(placements_of(got), placements);
-      EXPECT_EQ(traffic().calls() > 0, moves);
-      EXPECT_TRUE(at::equal(full_tensor(got), want));
+    const auto shard = [&](std::int64_t dim) {
+      return distribute_tensor(dense, mesh, {tensor::Shard(dim)}, false);
+    };
+    const auto expect = [&](const at::Tensor& got, const at::Tensor& want,
+                            const tensor::Placements& placements, bool moves) {
+      EXPECT_EQ(tensor::placements_of(got), placements);
+      EXPECT_EQ(tensor::traffic().calls() > 0, moves);
+      EXPECT_TRUE(at::equal(tensor::full_tensor(got), want));
     };
     const std::vector<at::Tensor> cut{shard(0), shard(1), shard(2)};
-    traffic() = {};
-    expect(cut[0].diagonal(1, 1, 2), dense.diagonal(1, 1, 2), {Shard(0)}, false);
-    traffic() = {};
-    expect(cut[1].diagonal(0, 0, 2), dense.diagonal(0, 0, 2), {Shard(0)}, false);
-    traffic() = {};
-    expect(cut[2].diagonal(-1, 0, -2), dense.diagonal(-1, 0, 1), {Shard(0)}, false);
-    traffic() = {};
-    expect(cut[0].unfold(2, 3, 2), dense.unfold(2, 3, 2), {Shard(0)}, false);
-    traffic() = {};
-    expect(cut[2].unfold(-3, 2, 1), dense.unfold(0, 2, 1), {Shard(2)}, false);
+    tensor::traffic() = {};
+    expect(cut[0].diagonal(1, 1, 2), dense.diagonal(1, 1, 2), {tensor::Shard(0)}, false);
+    tensor::traffic() = {};
+    expect(cut[1].diagonal(0, 0, 2), dense.diagonal(0, 0, 2), {tensor::Shard(0)}, false);
+    tensor::traffic() = {};
+    expect(cut[2].diagonal(-1, 0, -2), dense.diagonal(-1, 0, 1), {tensor::Shard(0)}, false);
+    tensor::traffic() = {};
+    expect(cut[0].unfold(2, 3, 2), dense.unfold(2, 3, 2), {tensor::Shard(0)}, false);
+    tensor::traffic() = {};
+    expect(cut[2].unfold(-3, 2, 1), dense.unfold(0, 2, 1), {tensor::Shard(2)}, false);
     // Along a dim that is sharded the tensor is moved first.
-    traffic() = {};
+    tensor::traffic() = {};
     const at::Tensor moved = cut[0].unfold(0, 2, 2);
-    EXPECT_GT(traffic().calls(), 0);
-    EXPECT_TRUE(at::equal(full_tensor(moved), dense.unfold(0, 2, 2)));
+    EXPECT_GT(tensor::traffic().calls(), 0);
+    EXPECT_TRUE(at::equal(tensor::full_tensor(moved), dense.unfold(0, 2, 2)));
   });
 }
 
-TEST(Views, ContiguousOfATransposedTensorIsContiguous) {
-  on_mesh({4}, [](const DeviceMesh& mesh) {
+TEST(TensorViews, ContiguousOfATransposedTensorIsContiguous) {
+  on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     // One column per rank: its shard has no strides to derive the tensor's from.
     const at::Tensor dense = numbers({4, 4}, 1);
-    const at::Tensor turned = distribute_tensor(dense, mesh, {Shard(1)}).t();
+    const at::Tensor turned = distribute_tensor(dense, mesh, {tensor::Shard(1)}).t();
     EXPECT_EQ(turned.strides(), (Shape{1, 4}));
     EXPECT_FALSE(turned.is_contiguous());
     EXPECT_ANY_THROW(turned.view({16}));
     const at::Tensor straight = turned.contiguous();
     EXPECT_TRUE(straight.is_contiguous());
-    EXPECT_TRUE(at::equal(full_tensor(straight.view({16})), dense.t().contiguous().view({16})));
+    EXPECT_TRUE(at::equal(tensor::full_tensor(straight.view({16})), dense.t().contiguous().view({16})));
   });
 }
 
 // A shard that has to be copied for a view does not take writes that the tensor would not see.
-TEST(Views, WritesToACopiedShardAreRefused) {
-  on_mesh({2}, [](const DeviceMesh& mesh) {
+TEST(TensorViews, WritesToACopiedShardAreRefused) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor wide = numbers({4, 6}, mesh.coordinate(0) == 0 ? 1U : 2U);
-    const at::Tensor d = from_local(wide.narrow(1, 0, 3), mesh, {Shard(0)});
+    const at::Tensor d = from_local(wide.narrow(1, 0, 3), mesh, {tensor::Shard(0)});
     const at::Tensor view = d.view({24});
     EXPECT_EQ(view.sizes(), (Shape{24}));
     EXPECT_THROW(view.zero_(), UsageError);
     const at::Tensor straight = d.clone();
     straight.view({24}).zero_();
-    EXPECT_EQ(full_tensor(straight).abs().sum().item<float>(), 0);
+    EXPECT_EQ(tensor::full_tensor(straight).abs().sum().item<float>(), 0);
   });
 }
 
@@ -327,7 +330,7 @@ struct Complex {
   std::function<at::Tensor(const at::Tensor&)> run;
 };
 
-TEST(Views, ConjugatesAreKept) {
+TEST(TensorViews, ConjugatesAreKept) {
   const std::vector<Complex> cases{
       {"conj + 1", [](const at::Tensor& x) { return x.conj() + 1; }},
       {"mH", [](const at::Tensor& x) { return x.mH() * 2; }},
@@ -345,24 +348,26 @@ TEST(Views, ConjugatesAreKept) {
       {"view of conj", [](const at::Tensor& x) { return x.conj().t().reshape({-1}); }},
   };
   for (const Shape& shape : {Shape{2}, Shape{3}, Shape{2, 2}}) {
-    on_mesh(shape, [&](const DeviceMesh& mesh) {
+    on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
       const at::Tensor values = at::complex(numbers({4, 5}, 1), numbers({4, 5}, 2));
       for (const Complex& c : cases) {
-        for (const AxisPlacement& first : {AxisPlacement(Shard(0)), AxisPlacement(Shard(1)),
-                                           AxisPlacement(Replicate()), AxisPlacement(Partial())}) {
-          Placements layout(shape.size(), Shard(1));
+        for (const tensor::AxisPlacement& first :
+             {tensor::AxisPlacement(tensor::Shard(0)), tensor::AxisPlacement(tensor::Shard(1)),
+              tensor::AxisPlacement(value::Replicate()), tensor::AxisPlacement(tensor::Partial())}) {
+          tensor::Placements layout(shape.size(), tensor::Shard(1));
           layout[0] = first;
-          const std::string where = c.name + " " + text(layout) + " on " + mesh.text();
+          const std::string where = c.name + " " + to_string(layout) + " on " + mesh.text();
           const at::Tensor dense = values.clone().set_requires_grad(true);
           const at::Tensor cut = distribute_tensor(dense, mesh, layout, false);
           try {
             const at::Tensor want = c.run(dense), got = c.run(cut);
             require(got.sizes() == want.sizes(), "sizes");
-            require(at::allclose(full_tensor(got).resolve_conj().resolve_neg(), want, 1e-4, 1e-4),
+            require(at::allclose(tensor::full_tensor(got).resolve_conj().resolve_neg(), want, 1e-4, 1e-4),
                     "values or gradient");
             // Moved as it is, lazily conjugated.
-            const at::Tensor moved = redistribute(got, Placements(shape.size()));
-            require(at::allclose(full_tensor(moved).resolve_conj(), want, 1e-4, 1e-4), "values or gradient");
+            const at::Tensor moved = redistribute(got, tensor::Placements(shape.size()));
+            require(at::allclose(tensor::full_tensor(moved).resolve_conj(), want, 1e-4, 1e-4),
+                    "values or gradient");
             at::abs(want).pow(2).sum().backward();
             at::abs(got).pow(2).sum().backward();
             require(at::allclose(whole(cut.grad()).resolve_conj(), dense.grad(), 1e-3, 1e-3),

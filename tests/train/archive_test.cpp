@@ -56,13 +56,13 @@ std::vector<double> losses_of(const Case& test, const ArchiveOptions& more = {},
   options.optimizer.weight_decay = adam ? 0.02 : 0;
   options.optimizer.momentum = adam ? 0 : 0.5;
   std::vector<double> losses;
-  run_thread_ranks(options.parallel.ranks(), [&](World& world) {
+  comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
     ArchiveOptions asked = more;
     asked.file = archive(test.model + ".pt2");
     asked.loss = test.loss;
     const ArchiveModel model = archive_model(asked);
     const std::string file = test.model == "fixed" ? "language" : test.model;
-    const auto data = tensor_data(load_safetensors(archive(file + ".safetensors")),
+    const auto data = tensor_data(checkpoint::load_safetensors(archive(file + ".safetensors")),
                                   {.positional = model.positional, .keywords = model.keywords});
     const RunResult result = run(world, *model.model, *data, options);
     if (world.rank().value == 0) losses = result.losses;
@@ -70,7 +70,7 @@ std::vector<double> losses_of(const Case& test, const ArchiveOptions& more = {},
   return losses;
 }
 
-TEST(ArchiveTraining, HasPythonsLosses) {
+TEST(TrainArchiveTraining, HasPythonsLosses) {
   at::set_num_threads(1);
   const auto expected = python_losses();
   ASSERT_EQ(expected.size(), 4U);
@@ -99,23 +99,23 @@ TEST(ArchiveTraining, HasPythonsLosses) {
   }
 }
 
-TEST(ArchiveTraining, SplitsWhereItIsTold) {
+TEST(TrainArchiveTraining, SplitsWhereItIsTold) {
   at::set_num_threads(1);
   const Case test{"language", LossKind::CrossEntropy, OptimizerKind::Sgd, {.pp = 2, .microbatches = 4}};
-  const auto losses = losses_of(test, {.split = {{"layers.1", SplitPoint::Beginning}}});
+  const auto losses = losses_of(test, {.split = {{"layers.1", graph::SplitPoint::Beginning}}});
   EXPECT_NEAR(losses[19], python_losses().at("language sgd")[19], 1e-4 * losses[19]);
   // The first rank has none of the layers that read the keyword argument.
-  const auto without = losses_of(test, {.split = {{"layers.0", SplitPoint::Beginning}}});
+  const auto without = losses_of(test, {.split = {{"layers.0", graph::SplitPoint::Beginning}}});
   EXPECT_NEAR(without[19], losses[19], 1e-4 * losses[19]);
-  EXPECT_THROW(
-      losses_of(test, {.split = {{"layers.1", SplitPoint::Beginning}, {"layers.2", SplitPoint::Beginning}}}),
-      UsageError);
+  EXPECT_THROW(losses_of(test, {.split = {{"layers.1", graph::SplitPoint::Beginning},
+                                          {"layers.2", graph::SplitPoint::Beginning}}}),
+               UsageError);
   EXPECT_THROW(losses_of(test, {.loss_output = "probabilities"}), UsageError);
 }
 
 // Measured times differ from run to run, and from rank to rank: all ranks take the places of one, and a run
 // that goes on takes those of the run before.
-TEST(ArchiveTraining, BalancedByMeasuredTimesRepeatsItsCuts) {
+TEST(TrainArchiveTraining, BalancedByMeasuredTimesRepeatsItsCuts) {
   at::set_num_threads(1);
   const test::TempDir dir;
   RunOptions options;
@@ -127,10 +127,10 @@ TEST(ArchiveTraining, BalancedByMeasuredTimesRepeatsItsCuts) {
   const auto train = [&](std::int64_t steps) {
     options.steps = steps;
     std::vector<double> losses;
-    run_thread_ranks(3, [&](World& world) {
+    comm::run_thread_ranks(3, [&](comm::World& world) {
       const ArchiveModel model =
           archive_model({.file = archive("language.pt2"), .balance = BalanceKind::Time});
-      const auto data = tensor_data(load_safetensors(archive("language.safetensors")),
+      const auto data = tensor_data(checkpoint::load_safetensors(archive("language.safetensors")),
                                     {.positional = model.positional, .keywords = model.keywords});
       const RunResult result = run(world, *model.model, *data, options);
       if (world.rank().value == 0) losses = result.losses;
@@ -138,17 +138,17 @@ TEST(ArchiveTraining, BalancedByMeasuredTimesRepeatsItsCuts) {
     return losses;
   };
   const auto losses = train(4);
-  const std::string cuts = Checkpoint(dir / "c/step-00000000").note("cuts");
+  const std::string cuts = checkpoint::Checkpoint(dir / "c/step-00000000").note("cuts");
   EXPECT_EQ(std::count(cuts.begin(), cuts.end(), ' '), 1) << cuts;
   for (const std::int64_t step : {2, 4})
-    EXPECT_EQ(Checkpoint(dir / ("c/" + checkpoint_name(step))).note("cuts"), cuts);
+    EXPECT_EQ(checkpoint::Checkpoint(dir / ("c/" + checkpoint::checkpoint_name(step))).note("cuts"), cuts);
   fs::remove_all(dir / "c/step-00000004");
   options.checkpoint.resume = true;
   EXPECT_EQ(train(4), std::vector<double>(losses.begin() + 2, losses.end()));
-  EXPECT_EQ(Checkpoint(dir / "c/step-00000004").note("cuts"), cuts);
+  EXPECT_EQ(checkpoint::Checkpoint(dir / "c/step-00000004").note("cuts"), cuts);
 }
 
-TEST(ArchiveTraining, AFixedBatchNeedsMicrobatchesOfItsSize) {
+TEST(TrainArchiveTraining, AFixedBatchNeedsMicrobatchesOfItsSize) {
   at::set_num_threads(1);
   Case test{"fixed", LossKind::CrossEntropy, OptimizerKind::Sgd, {.pp = 2, .microbatches = 2}};
   EXPECT_NEAR(losses_of(test)[19], python_losses().at("language sgd")[19], 1e-4);

@@ -50,9 +50,10 @@ TEST(TrainCommand, TrainsAndWritesWhatItIsAskedFor) {
       penstock(small({"--log-json=" + (dir / "log"), "--timeline=" + (dir / "t.html"),
                       "--trace=" + (dir / "t.json"), "--profile=" + (dir / "costs.toml")}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out,
-              AllOf(HasSubstr("steps = 4\n"), HasSubstr("step 4/4  loss "), HasSubstr("a sample of text:\n"),
-                    HasSubstr("timeline: " + (dir / "t.html")), testing::Not(HasSubstr("\x1e"))));
+  EXPECT_THAT(
+      outcome.out,
+      AllOf(HasSubstr("steps = 4\n"), HasSubstr("step 4/4  loss "), HasSubstr("sample of generated text:\n"),
+            HasSubstr("timeline: " + (dir / "t.html")), testing::Not(HasSubstr("\x1e"))));
   const auto log = lines_of(slurp(dir / "log"));
   ASSERT_EQ(log.size(), 4U);
   for (const char* name : {"loss", "grad_norm", "seconds", "tokens_per_second", "bubble"})
@@ -78,7 +79,7 @@ TEST(TrainCommand, PutsWhatIsNotNamedIntoTheOutputDirectory) {
   // A second run there would mix two curves.
   const Outcome again = penstock(small({"--output=" + (dir / "a/b"), "--sample=0"}));
   EXPECT_EQ(again.code, 2);
-  EXPECT_THAT(again.err, AllOf(HasSubstr("holds checkpoints of an earlier run"), HasSubstr("resume")));
+  EXPECT_THAT(again.err, AllOf(HasSubstr("contains checkpoints of an earlier run"), HasSubstr("resume")));
 }
 
 TEST(TrainCommand, TwoRunsOfASeedAreBitwiseTheSame) {
@@ -109,13 +110,13 @@ void expect_near(const std::vector<double>& losses, const std::vector<double>& e
 TEST(TrainCommand, WithoutShuffleTakesRowsInFileOrder) {
   const std::string archives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
   const TempDir dir;
-  const auto all = load_safetensors(archives + "mlp.safetensors");
+  const auto all = checkpoint::load_safetensors(archives + "mlp.safetensors");
   const std::int64_t rows = all.at("target").size(0);
   const auto losses = [&](std::int64_t first, int steps, const std::string& log) {
     // The rows from `first` on, and then those before it.
     std::map<std::string, at::Tensor> rolled;
     for (const auto& [name, tensor] : all) rolled[name] = tensor.roll({-first}, {0}).contiguous();
-    save_safetensors(dir / "rolled.safetensors", rolled);
+    checkpoint::save_safetensors(dir / "rolled.safetensors", rolled);
     const Outcome outcome =
         penstock({"train", archives + "mlp.pt2", "--data=" + (dir / "rolled.safetensors"), "--loss=mse",
                   "--lr=0", "--batch=4", "--microbatches=2", "--no-shuffle", "--device=auto",
@@ -206,7 +207,8 @@ std::string settled(const std::string& out) {
 TEST(TrainCommand, SettledConfigurationIsCompleteAndReadsBack) {
   const TempDir dir;
   const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/language";
-  const std::vector<std::string> of_archives{"split", "tp-plan", "balance", "loss", "loss-output"},
+  const std::vector<std::string> of_archives{"split", "tp-plan",     "balance",
+                                             "loss",  "loss-output", "no-shuffle"},
       of_gpt{"seq",    "layers",       "width",     "heads",  "dropout",
              "untied", "feed-forward", "positions", "sample", "prompt"};
   const std::string help = penstock({"train", "--help"}).out;
@@ -238,9 +240,9 @@ TEST(TrainCommand, SettledConfigurationIsCompleteAndReadsBack) {
 TEST(TrainCommand, TakesTokensAndLabelsOfInt32) {
   const TempDir dir;
   const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/language";
-  auto tensors = load_safetensors(archive + ".safetensors");
+  auto tensors = checkpoint::load_safetensors(archive + ".safetensors");
   for (const char* name : {"tokens", "target"}) tensors[name] = tensors[name].to(at::kInt);
-  save_safetensors(dir / "int32.safetensors", tensors);
+  checkpoint::save_safetensors(dir / "int32.safetensors", tensors);
   std::vector<std::vector<double>> losses;
   for (const std::string& data : {archive + ".safetensors", dir / "int32.safetensors"}) {
     const Outcome outcome = penstock({"train", archive + ".pt2", "--data", data, "--steps=3", "--batch=8",

@@ -23,7 +23,7 @@ struct DiskRun {
   std::string verified;  //!< what `checkpoint verify` says afterwards
 };
 
-class Disk : public testing::Test {
+class TrainDisk : public testing::Test {
  protected:
   //! Trains with its checkpoints on a disk of so many pages. When a line that holds `mark` is written, the
   //! shell does `deed`.
@@ -65,7 +65,7 @@ class Disk : public testing::Test {
   TempDir dir_;
 };
 
-TEST_F(Disk, ThatIsFullStopsOrIsPassedOverAsAskedAndKeepsWhatIsComplete) {
+TEST_F(TrainDisk, ThatIsFullStopsOrIsPassedOverAsAskedAndKeepsWhatIsComplete) {
   const FaultRun quiet = run_with_faults("", {"--steps=8"}, dir_ / "quiet");
   ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
   // Room for one and a half: the second does not fit.
@@ -76,7 +76,7 @@ TEST_F(Disk, ThatIsFullStopsOrIsPassedOverAsAskedAndKeepsWhatIsComplete) {
   EXPECT_EQ(stops.outcome.code, 1) << stops.outcome.err;
   EXPECT_THAT(stops.outcome.err,
               AllOf(HasSubstr("step-00000004 was not written"), HasSubstr("No space left on device"),
-                    HasSubstr("make room on that disk")));
+                    HasSubstr("free space on that disk")));
   EXPECT_LT(stops.losses.size(), 8U);
   EXPECT_THAT(stops.verified,
               AllOf(HasSubstr("exit 0\n"), HasSubstr("step-00000002\n"), Not(HasSubstr("00000004"))));
@@ -86,24 +86,24 @@ TEST_F(Disk, ThatIsFullStopsOrIsPassedOverAsAskedAndKeepsWhatIsComplete) {
   const DiskRun goes_on = train(pages, warns);
   EXPECT_EQ(goes_on.outcome.code, 0) << goes_on.outcome.err;
   EXPECT_THAT(goes_on.outcome.out,
-              AllOf(HasSubstr("step-00000004 was not written"), HasSubstr("training goes on"),
+              AllOf(HasSubstr("step-00000004 was not written"), HasSubstr("training continues"),
                     HasSubstr("checkpoint: " + (dir_ / "disk/saved/step-00000002"))));
   EXPECT_EQ(goes_on.losses, quiet.losses);
   EXPECT_THAT(goes_on.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("step-00000002\n")));
 }
 
-TEST_F(Disk, ThatBecomesReadOnlyStopsTheRunAndKeepsWhatIsComplete) {
+TEST_F(TrainDisk, ThatBecomesReadOnlyStopsTheRunAndKeepsWhatIsComplete) {
   // When the second is told of, the first is complete: never two are written at once.
   const DiskRun run = train(4000, {"--steps=1000000", "--checkpoint-every=40"}, "step-00000080",
                             "until mount -o remount,ro " + (dir_ / "disk") + " 2> /dev/null; do :; done");
   if (run.outcome.code == kNoDisk) GTEST_SKIP() << "only root can mount a small disk";
   EXPECT_EQ(run.outcome.code, 1);
   EXPECT_THAT(run.outcome.err, AllOf(HasSubstr("was not written"), HasSubstr("Read-only file system"),
-                                     HasSubstr("write to a place that this user may write to")));
+                                     HasSubstr("use a directory that this user can write to")));
   EXPECT_THAT(run.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("\nstep-0")));
 }
 
-TEST_F(Disk, WhoseDirectoryVanishesStopsOrIsToldOnce) {
+TEST_F(TrainDisk, WhoseDirectoryVanishesStopsOrIsToldOnce) {
   const std::string gone = "rm -rf " + (dir_ / "disk/saved");
   const DiskRun stops = train(4000, {"--steps=1000000", "--checkpoint-every=40"}, "step-00000080", gone);
   if (stops.outcome.code == kNoDisk) GTEST_SKIP() << "only root can mount a small disk";
@@ -113,7 +113,7 @@ TEST_F(Disk, WhoseDirectoryVanishesStopsOrIsToldOnce) {
   const DiskRun goes_on =
       train(4000, {"--steps=400", "--checkpoint-every=40", "--on-storage-error=warn"}, "step-00000080", gone);
   EXPECT_EQ(goes_on.outcome.code, 0) << goes_on.outcome.err;
-  EXPECT_THAT(goes_on.outcome.out, AllOf(HasSubstr("training goes on"), HasSubstr("/step-00000400")));
+  EXPECT_THAT(goes_on.outcome.out, AllOf(HasSubstr("training continues"), HasSubstr("/step-00000400")));
   EXPECT_EQ(goes_on.losses.size(), 400U);
   EXPECT_THAT(goes_on.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("step-00000400\n")));
 }

@@ -24,7 +24,7 @@ std::size_t count_of(const std::string& part, const std::string& text) {
 
 // Every kind at every moment on each of the two ranks: all faults of a moment and rank in one run that starts
 // again after each.
-TEST(Faults, OfEveryKindAtEveryMomentOnEachRankCostNothingButTime) {
+TEST(TrainFaults, OfEveryKindAtEveryMomentOnEachRankCostNothingButTime) {
   const TempDir dir;
   const std::vector<std::string> kinds{"kill", "throw", "stop", "exit", "cut"};
   const std::vector<std::string> moments{"at=start",
@@ -69,14 +69,14 @@ TEST(Faults, OfEveryKindAtEveryMomentOnEachRankCostNothingButTime) {
   std::printf("a quiet run beside them: %.1f s\n", quiet.seconds);
 }
 
-TEST(Faults, TwentyAtRandomChangeNothing) {
+TEST(TrainFaults, TwentyAtRandomChangeNothing) {
   soak(7, 4, 5);
 }
 
-TEST(Faults, AreNamedWithRankStepStageActionAndCause) {
+TEST(TrainFaults, AreNamedWithRankStepStageActionAndCause) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
       {"throw rank=1 step=3 action=1F1",
-       {"rank 1 failed first", "rank 1 was in step 3, stage 1, action 1F1", "a fault was asked for"}},
+       {"rank 1 failed first", "rank 1 was in step 3, stage 1, action 1F1", "injected fault in step 3"}},
       {"kill rank=1 step=4 action=1B0",
        {"rank 1 failed first: it was killed by signal 9 (SIGKILL)",
         "rank 1 was in step 4, stage 1, action 1B0"}},
@@ -123,7 +123,7 @@ TEST(Faults, AreNamedWithRankStepStageActionAndCause) {
   }
 }
 
-TEST(Faults, NoPlaceForCheckpointsStopsOrWarnsAsAsked) {
+TEST(TrainFaults, NoPlaceForCheckpointsStopsOrWarnsAsAsked) {
   const TempDir dir;
   [[maybe_unused]] const int made = std::system(("touch " + (dir / "file")).c_str());
   const std::string bad = "--checkpoint=" + (dir / "file") + "/saved";
@@ -132,7 +132,7 @@ TEST(Faults, NoPlaceForCheckpointsStopsOrWarnsAsAsked) {
   EXPECT_THAT(stops.outcome.err, HasSubstr("file/saved"));
   const FaultRun warns = run_with_faults("", {bad, "--on-storage-error=warn"}, dir / "b");
   EXPECT_EQ(warns.outcome.code, 0) << warns.outcome.err;
-  EXPECT_THAT(warns.outcome.out, HasSubstr("training goes on"));
+  EXPECT_THAT(warns.outcome.out, HasSubstr("training continues"));
   EXPECT_EQ(warns.losses.size(), 6U);
 }
 
@@ -158,7 +158,7 @@ std::vector<std::string> bars_of(const std::string& shown) {
   return bars;
 }
 
-TEST(Terminal, ShowsABarAndControlCLeavesNothingBehind) {
+TEST(TrainTerminal, ShowsABarAndControlCLeavesNothingBehind) {
   const TempDir dir;
   std::filesystem::create_directories(dir / "tmp");
   int terminal = -1;

@@ -70,7 +70,7 @@ class TrainingHosts {
   TwoHosts hosts_;
 };
 
-class Hosts : public testing::Test {
+class TrainHosts : public testing::Test {
  protected:
   void SetUp() override {
     if (!hosts_.problem().empty()) GTEST_SKIP() << hosts_.problem();
@@ -78,7 +78,7 @@ class Hosts : public testing::Test {
   TrainingHosts hosts_;
 };
 
-TEST_F(Hosts, TrainWithTheLossesOfOne) {
+TEST_F(TrainHosts, TrainWithTheLossesOfOne) {
   const FaultRun alone = run_with_faults("", {}, hosts_ / "alone");
   ASSERT_EQ(alone.losses.size(), 6U) << alone.outcome.err;
   const std::vector<std::string> more{"--steps=6", "--log-json=" + (hosts_ / "log"),
@@ -92,7 +92,7 @@ TEST_F(Hosts, TrainWithTheLossesOfOne) {
   EXPECT_EQ(hosts_.left(), "");
 }
 
-TEST_F(Hosts, ARankThatIsKilledOnOneIsNamedOnBothAndTheRunGoesOn) {
+TEST_F(TrainHosts, ARankThatIsKilledOnOneIsNamedOnBothAndTheRunGoesOn) {
   const FaultRun alone = run_with_faults("", {}, hosts_ / "alone");
   const std::string faults = "kill rank=1 step=4 action=1F1";
   for (const bool restarts : {false, true}) {
@@ -121,7 +121,7 @@ TEST_F(Hosts, ARankThatIsKilledOnOneIsNamedOnBothAndTheRunGoesOn) {
   }
 }
 
-TEST_F(Hosts, AWireThatIsCutEndsBothAndSaysSo) {
+TEST_F(TrainHosts, AWireThatIsCutEndsBothAndSaysSo) {
   const FaultRun alone = run_with_faults("", {}, hosts_ / "alone");
   const std::vector<std::string> more{"--steps=1000000", "--log-json=" + (hosts_ / "log")};
   Program first(hosts_.line(0, more), hosts_.settings(0, "")),
@@ -134,7 +134,7 @@ TEST_F(Hosts, AWireThatIsCutEndsBothAndSaysSo) {
   EXPECT_LT(seconds_since(start), bound(1, alone)) << zero.err << one.err;
   EXPECT_EQ(zero.code, 1);
   EXPECT_EQ(one.code, 1);
-  EXPECT_THAT(zero.err, AllOf(HasSubstr("rank 1 failed first, on another node: gave no sign of life"),
+  EXPECT_THAT(zero.err, AllOf(HasSubstr("rank 1 failed first, on another node: sent no heartbeat"),
                               HasSubstr("rank 0 was in step ")));
   EXPECT_THAT(one.err, AllOf(HasSubstr("node 0 cannot be reached"), HasSubstr("rank 1 was in step ")));
   EXPECT_EQ(hosts_.left(), "");
@@ -142,7 +142,7 @@ TEST_F(Hosts, AWireThatIsCutEndsBothAndSaysSo) {
 }
 
 // Also while the ranks start, find each other and set up, where no rank watches another yet.
-TEST_F(Hosts, AWireThatIsCutAtAnyMomentEndsBoth) {
+TEST_F(TrainHosts, AWireThatIsCutAtAnyMomentEndsBoth) {
   constexpr unsigned seed = 11;
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);
@@ -179,8 +179,8 @@ TEST_F(Hosts, AWireThatIsCutAtAnyMomentEndsBoth) {
     EXPECT_EQ(zero.code, 1);
     EXPECT_EQ(one.code, 1);
     // By the ranks' watch, the launchers', or that of a group that connects.
-    EXPECT_THAT(zero.err, ContainsRegex("rank 1 failed first, on another node: gave no sign of life|"
-                                        "node 1 gives no sign of life|rank 1 does not answer at"));
+    EXPECT_THAT(zero.err, ContainsRegex("rank 1 failed first, on another node: sent no heartbeat|"
+                                        "node 1 sent no heartbeat|rank 1 does not answer at"));
     EXPECT_THAT(one.err, HasSubstr("node 0 cannot be reached"));
     EXPECT_THAT(zero.err + one.err, Not(HasSubstr("frame #")));  // libtorch's own words would hide ours
     EXPECT_EQ(pair.hosts.left(), "");

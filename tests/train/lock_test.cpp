@@ -30,7 +30,7 @@ bool wait_for(Program& program, const std::string& text) {
   return true;
 }
 
-TEST(CheckpointDirectory, IsOneRunsAloneAndFreeAgainRightAfterAKill) {
+TEST(TrainCheckpointDirectory, IsOneRunsAloneAndFreeAgainRightAfterAKill) {
   const TempDir dir;
   const std::string directory = dir / "saved";
   Program first(train({"--steps=1000000", "--checkpoint-every=20", "--checkpoint=" + directory}));
@@ -45,7 +45,7 @@ TEST(CheckpointDirectory, IsOneRunsAloneAndFreeAgainRightAfterAKill) {
   EXPECT_EQ(resumed.code, 0) << resumed.err;
 }
 
-TEST(CheckpointDirectory, IsLockedAgainByARestart) {
+TEST(TrainCheckpointDirectory, IsLockedAgainByARestart) {
   const TempDir dir;
   Program program(
       train({"--steps=8", "--checkpoint-every=2", "--max-restarts=1", "--checkpoint=" + (dir / "saved")}),
@@ -55,7 +55,7 @@ TEST(CheckpointDirectory, IsLockedAgainByARestart) {
   EXPECT_THAT(done.out, HasSubstr("checkpoint " + (dir / "saved/step-00000008")));
 }
 
-TEST(CheckpointDirectory, ThatCannotBeWrittenIsKnownBeforeTraining) {
+TEST(TrainCheckpointDirectory, ThatCannotBeWrittenIsKnownBeforeTraining) {
   const TempDir dir;
   std::ofstream(dir / "file") << "x";
   for (const std::string& directory : {dir / "file", dir / "file/inside", std::string("/proc/no/such")}) {
@@ -77,8 +77,8 @@ TEST(TrainCommand, DirectoriesAreMadeOnlyWhereTheyAreNamedAndTold) {
   const Outcome made = run_program(
       train({"--steps=2", "--output=" + (dir / "new/run"), "--optimizer=sgd", "--momentum=1e-320"}));
   EXPECT_EQ(made.code, 0) << made.err;
-  EXPECT_THAT(made.out, AllOf(HasSubstr("made the directory " + (dir / "new/run") + "\n"),
-                              HasSubstr("made the directory " + (dir / "new/run/checkpoint") + "\n"),
+  EXPECT_THAT(made.out, AllOf(HasSubstr("created the directory " + (dir / "new/run") + "\n"),
+                              HasSubstr("created the directory " + (dir / "new/run/checkpoint") + "\n"),
                               HasSubstr("momentum = 1e-320\n")));
   // Told of when it is complete: after the last step.
   EXPECT_LT(made.out.find("step 2/2"),

@@ -42,7 +42,8 @@ at::Tensor mean_over_valid(const at::Tensor& logits, const at::Tensor& target) {
 class Dense {
  public:
   explicit Dense(const std::string& model)
-      : pipe_(load_pt2(archive(model + ".pt2"), SplitPolicy([](const Graph&) { return Cuts{}; }))),
+      : pipe_(pipe::load_pt2(archive(model + ".pt2"),
+                             pipe::SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; }))),
         module_(pipe_.stage_module(0)),
         language_(model != "mlp") {}
 
@@ -50,7 +51,7 @@ class Dense {
     const auto of = [&](const char* name) { return data.at(name).index_select(0, rows); };
     if (!language_)
       return (module_->forward({of("input")}, {}).output.toTensor() - of("target")).square().mean();
-    const StageResult result = module_->forward({of("tokens")}, {{"weight", of("weight")}});
+    const runtime::StageResult result = module_->forward({of("tokens")}, {{"weight", of("weight")}});
     return mean_over_valid(result.output.toGenericDict().at("logits").toTensor(), of("target"));
   }
 
@@ -65,7 +66,7 @@ class Dense {
       value.backward();
       double squares = 0;
       const at::NoGradGuard no_grad;
-      for (const NamedTensor& item : module_->parameters()) {
+      for (const runtime::NamedTensor& item : module_->parameters()) {
         at::Tensor parameter = item.tensor;
         squares += parameter.grad().square().sum().item<double>();
         parameter.sub_(parameter.grad(), rate);
@@ -78,8 +79,8 @@ class Dense {
   }
 
  private:
-  Pipe pipe_;
-  std::shared_ptr<StageModule> module_;
+  pipe::Pipe pipe_;
+  std::shared_ptr<runtime::StageModule> module_;
   bool language_;
 };
 
@@ -94,7 +95,7 @@ class Watcher : public Observer {
 RunResult run_archive(const std::string& model, const Tensors& tensors, const RunOptions& options,
                       Observer* observer = nullptr, double validation = 0) {
   RunResult result;
-  run_thread_ranks(options.parallel.ranks(), [&](World& world) {
+  comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
     const ArchiveModel loaded = archive_model(
         {.file = archive(model + ".pt2"), .loss = model == "mlp" ? LossKind::Mse : LossKind::CrossEntropy});
     const auto data = tensor_data(tensors, {loaded.positional, loaded.keywords, validation});
@@ -145,7 +146,7 @@ const std::vector<Topology>& topologies() {
 }
 
 Tensors with_ignored(std::uint64_t seed, double share) {
-  Tensors data = load_safetensors(archive("language.safetensors"));
+  Tensors data = checkpoint::load_safetensors(archive("language.safetensors"));
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   at::Tensor target = data.at("target").clone();
   target.masked_fill_(at::rand(target.sizes(), generator).lt(share), kIgnored);
@@ -155,7 +156,7 @@ Tensors with_ignored(std::uint64_t seed, double share) {
   return data;
 }
 
-TEST(IgnoredLabels, LossesAndGradientsAreThoseOfTheWholeBatchInEveryTopology) {
+TEST(TrainIgnoredLabels, LossesAndGradientsAreThoseOfTheWholeBatchInEveryTopology) {
   at::set_num_threads(1);
   for (const auto& [seed, share] : {std::pair{1U, 0.1}, {2U, 0.5}, {3U, 0.9}}) {
     const Tensors data = with_ignored(seed, share);
@@ -189,11 +190,11 @@ class MaskedText : public DataSource {
   Batch validation(Rows) const override { return {}; }
 };
 
-TEST(IgnoredLabels, CountForTheBuiltInModelAlike) {
+TEST(TrainIgnoredLabels, CountForTheBuiltInModelAlike) {
   at::set_num_threads(1);
   const auto losses = [](const ParallelOptions& parallel, std::int64_t accumulate) {
     RunResult result;
-    run_thread_ranks(parallel.ranks(), [&](World& world) {
+    comm::run_thread_ranks(parallel.ranks(), [&](comm::World& world) {
       const auto model = gpt_model({.vocabulary = 11, .context = 8, .layers = 2, .heads = 2, .width = 16}, 1);
       RunResult mine = run(world, *model, MaskedText(), sgd(parallel, 8, accumulate));
       if (world.rank().value == 0) result = std::move(mine);
@@ -210,7 +211,7 @@ TEST(IgnoredLabels, CountForTheBuiltInModelAlike) {
   }
 }
 
-TEST(IgnoredLabels, ABatchWithoutAnyOtherChangesNothingAndIsNoted) {
+TEST(TrainIgnoredLabels, ABatchWithoutAnyOtherChangesNothingAndIsNoted) {
   at::set_num_threads(1);
   Tensors data = with_ignored(2, 0.5);
   data.at("target").narrow(0, 4, 4).fill_(kIgnored);  // step 2 of batches of 4
@@ -233,9 +234,10 @@ TEST(IgnoredLabels, ABatchWithoutAnyOtherChangesNothingAndIsNoted) {
 }
 
 // 20 rows, of which some are kept; batches that they fill, fill in part, or do not even fill once.
-TEST(Validation, IsExactOverItsRowsWhateverTheBatchSizeAndTopology) {
+TEST(TrainValidation, IsExactOverItsRowsWhateverTheBatchSizeAndTopology) {
   at::set_num_threads(1);
-  const Tensors language = with_ignored(4, 0.3), mlp = load_safetensors(archive("mlp.safetensors"));
+  const Tensors language = with_ignored(4, 0.3),
+                mlp = checkpoint::load_safetensors(archive("mlp.safetensors"));
   for (const auto& [kept, batch] : {std::pair{7, 4}, {7, 8}, {5, 12}, {8, 8}, {2, 8}}) {
     for (const std::string model : {"language", "fixed", "mlp"}) {
       const Tensors& data = model == "mlp" ? mlp : language;
@@ -263,7 +265,7 @@ TEST(Validation, IsExactOverItsRowsWhateverTheBatchSizeAndTopology) {
   }
 }
 
-TEST(Validation, TakesAsManyBatchesAsAskedForAndNotesLabelsThatAreAllIgnored) {
+TEST(TrainValidation, TakesAsManyBatchesAsAskedForAndNotesLabelsThatAreAllIgnored) {
   at::set_num_threads(1);
   Tensors data = with_ignored(6, 0.3);
   RunOptions options = sgd({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 4);
@@ -280,7 +282,7 @@ TEST(Validation, TakesAsManyBatchesAsAskedForAndNotesLabelsThatAreAllIgnored) {
 }
 
 // Rows of a text have fixed numbers, and each sequence of the kept share is one.
-TEST(Validation, OfATextCoversItsKeptShareOnce) {
+TEST(TrainValidation, OfATextCoversItsKeptShareOnce) {
   const std::string text = generated_text(3000);
   const Vocabulary vocabulary(text);
   const auto data = text_data(text, vocabulary, {.length = 7, .validation = 0.25, .seed = 3});
@@ -308,10 +310,10 @@ std::string error_of(const std::string& model, const Tensors& data, const RunOpt
   return "nothing was thrown";
 }
 
-TEST(NotFinite, NamesTheDataItsMicrobatchStageAndFirstOperator) {
+TEST(TrainNotFinite, NamesTheDataItsMicrobatchStageAndFirstOperator) {
   at::set_num_threads(1);
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  const Tensors clean = load_safetensors(archive("mlp.safetensors"));
+  const Tensors clean = checkpoint::load_safetensors(archive("mlp.safetensors"));
   Tensors data = clean;
   data["input"] = clean.at("input").clone();
   data["input"][5][2] = nan;
@@ -336,7 +338,7 @@ TEST(NotFinite, NamesTheDataItsMicrobatchStageAndFirstOperator) {
                     HasSubstr("stage 1, microbatch 1, tensor target, op aten::mse_loss")));
 }
 
-TEST(NotFinite, NamesAKeywordInTheStageThatReadsIt) {
+TEST(TrainNotFinite, NamesAKeywordInTheStageThatReadsIt) {
   at::set_num_threads(1);
   Tensors data = with_ignored(1, 0.1);  // rows 10 to 14 have no valid label, and a loss that is NaN
   data["weight"] = data.at("weight").clone();

@@ -34,20 +34,21 @@ const std::string kArchives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
 // a keyword, weight float32[n], n from 2 to 64; it gives features [n, 6, 16] and logits [n, 6, 17].
 void write_files(const TempDir& dir) {
   namespace fs = std::filesystem;
-  const Tensors good = load_safetensors(kArchives + "language.safetensors");
+  const Tensors good = checkpoint::load_safetensors(kArchives + "language.safetensors");
   const at::Tensor tokens = good.at("tokens"), target = good.at("target");
   const auto with = [&](const std::string& file, const std::string& name, const at::Tensor& tensor) {
     Tensors tensors = good;
     tensors[name] = tensor;
-    save_safetensors(dir / file, tensors);
+    checkpoint::save_safetensors(dir / file, tensors);
   };
-  save_safetensors(dir / "good.safetensors", good);
-  save_safetensors(dir / "no_target.safetensors", {{"tokens", tokens}, {"weight", good.at("weight")}});
-  save_safetensors(dir / "misnamed.safetensors",
-                   {{"token", tokens}, {"weight", good.at("weight")}, {"target", target}});
-  save_safetensors(dir / "empty.safetensors", {{"tokens", tokens.narrow(0, 0, 0)},
-                                               {"weight", good.at("weight").narrow(0, 0, 0)},
-                                               {"target", target.narrow(0, 0, 0)}});
+  checkpoint::save_safetensors(dir / "good.safetensors", good);
+  checkpoint::save_safetensors(dir / "no_target.safetensors",
+                               {{"tokens", tokens}, {"weight", good.at("weight")}});
+  checkpoint::save_safetensors(dir / "misnamed.safetensors",
+                               {{"token", tokens}, {"weight", good.at("weight")}, {"target", target}});
+  checkpoint::save_safetensors(dir / "empty.safetensors", {{"tokens", tokens.narrow(0, 0, 0)},
+                                                           {"weight", good.at("weight").narrow(0, 0, 0)},
+                                                           {"target", target.narrow(0, 0, 0)}});
   with("float_tokens.safetensors", "tokens", tokens.to(at::kFloat));
   with("double_weight.safetensors", "weight", good.at("weight").to(at::kDouble));
   with("one_weight.safetensors", "weight", at::ones({}));
@@ -58,12 +59,12 @@ void write_files(const TempDir& dir) {
   with("class_negative.safetensors", "target", target - 18);
   with("float_target.safetensors", "target", target.to(at::kFloat));
   with("flat_target.safetensors", "target", target.select(1, 0));
-  Tensors regression = load_safetensors(kArchives + "mlp.safetensors");
-  save_safetensors(dir / "mlp.safetensors", regression);
+  Tensors regression = checkpoint::load_safetensors(kArchives + "mlp.safetensors");
+  checkpoint::save_safetensors(dir / "mlp.safetensors", regression);
   regression["target"] = regression["target"].select(1, 0);
-  save_safetensors(dir / "mlp_flat.safetensors", regression);
-  save_safetensors(dir / "x.safetensors", {{"x", at::zeros({4, 6})}});
-  save_safetensors(dir / "lstm.safetensors", {{"x", at::zeros({4, 5, 3})}});
+  checkpoint::save_safetensors(dir / "mlp_flat.safetensors", regression);
+  checkpoint::save_safetensors(dir / "x.safetensors", {{"x", at::zeros({4, 6})}});
+  checkpoint::save_safetensors(dir / "lstm.safetensors", {{"x", at::zeros({4, 5, 3})}});
   std::ofstream(dir / "short.txt") << "abc";
   std::ofstream(dir / "empty.txt");
   std::ofstream(dir / "notes.pt2") << "These are notes.\n";
@@ -74,9 +75,9 @@ void write_files(const TempDir& dir) {
   std::ofstream(dir / "gpt.toml") << "[gpt]\nlayers = 2\n";
   fs::create_directories(dir / "folder/earlier/step-00000002");
   fs::copy(kArchives + "language.pt2", dir / "folder/model.pt2");
-  run_thread_ranks(1, [&](World& world) {
-    CheckpointWriter writer(dir / "folder/other_model", world.group());
-    writer.save(2, {whole_piece("other.weight", at::ones({2}))}, {});
+  comm::run_thread_ranks(1, [&](comm::World& world) {
+    checkpoint::CheckpointWriter writer(dir / "folder/other_model", world.group());
+    writer.save(2, {checkpoint::whole_piece("other.weight", at::ones({2}))}, {});
     writer.wait();
   });
 }
@@ -142,7 +143,7 @@ const std::vector<Mistake>& mistakes() {
       train("Token", {"--data=@large_token.safetensors"}, "embedding 'token' has 17 rows",
             "larger embedding"),
       train("Class", {"--data=@class_17.safetensors"}, "17 classes (0 to 16)", "number the classes from 0"),
-      train("NegativeClass", {"--data=@class_negative.safetensors"}, "'target' holds class -", "-100"),
+      train("NegativeClass", {"--data=@class_negative.safetensors"}, "'target' contains class -", "-100"),
       train("FloatTarget", {"--data=@float_target.safetensors"}, "class indices", "--loss mse"),
       train("FlatTarget", {"--data=@flat_target.safetensors"}, "'target' is int64[4]", "[4, 6]"),
       train("FlatRegression", {"%mlp.pt2", "--data=@mlp_flat.safetensors", "--loss=mse"},
@@ -236,10 +237,10 @@ const std::vector<Mistake>& mistakes() {
       eval("StagesOverRanks", {"--ranks=2", "--stages=3"}, "3 stages", "multiple"),
       eval("Replicas", {"--dp=5"}, "4 examples", "--dp 4"),
       eval("TensorRanks", {"%../../graph/archives/lstm.pt2", "--input=@lstm.safetensors", "--tp=2"},
-           "2 tensor-parallel ranks", "--tp at 1"),
+           "2 tensor-parallel ranks", "--tp 1"),
       eval("Schedule", {"--schedule=Gpip"}, "'Gpip'", "GPipe"),
       eval("SplitPath", {"--split=layer.1=beginning"}, "'layer.1'", "did you mean"),
-      eval("SplitTwice", {"--split=layers.1=beginning", "--stages=2"}, "exclude", "one of them"),
+      eval("SplitTwice", {"--split=layers.1=beginning", "--stages=2"}, "exclusive", "one of them"),
       eval("Backend", {"--backend=glue"}, "'glue'", "gloo"),
       eval("Cuda", {"--device=cuda"}, "--device cuda: ", "--device cpu"),
       eval("Device", {"--device=tpu"}, "tpu", "cpu"),
@@ -251,7 +252,7 @@ const std::vector<Mistake>& mistakes() {
   return all;
 }
 
-class Mistakes : public testing::TestWithParam<std::size_t> {
+class TrainMistakes : public testing::TestWithParam<std::size_t> {
  protected:
   // Most of a case is the start of the program: two at a time.
   static void SetUpTestSuite() {
@@ -279,10 +280,10 @@ class Mistakes : public testing::TestWithParam<std::size_t> {
   static std::unique_ptr<TempDir> dir_;
   static std::vector<Outcome> outcomes_;
 };
-std::unique_ptr<TempDir> Mistakes::dir_;
-std::vector<Outcome> Mistakes::outcomes_;
+std::unique_ptr<TempDir> TrainMistakes::dir_;
+std::vector<Outcome> TrainMistakes::outcomes_;
 
-TEST_P(Mistakes, AreNamedOnceWithTheFix) {
+TEST_P(TrainMistakes, AreNamedOnceWithTheFix) {
   const Mistake& mistake = mistakes()[GetParam()];
   const Outcome& outcome = outcomes_[GetParam()];
   SCOPED_TRACE(testing::PrintToString(mistake.words) + "\n" + outcome.err);
@@ -303,7 +304,7 @@ std::vector<std::size_t> numbers() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Mistakes, testing::ValuesIn(numbers()),
+INSTANTIATE_TEST_SUITE_P(All, TrainMistakes, testing::ValuesIn(numbers()),
                          [](const auto& one) { return mistakes()[one.param].name; });
 
 }  // namespace

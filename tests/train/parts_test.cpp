@@ -1,11 +1,11 @@
 // The trainer's parts: optimizers against libtorch's, rates against their formulas, data, faults, refusals.
-#include "train/fault.h"
-#include "train/optimizer.h"
+#include "train/diagnostics/fault.h"
+#include "train/loop/optimizer.h"
 
 #include <penstock/base/error.h>
 #include <penstock/train/data.h>
 #include <penstock/train/options.h>
-#include <penstock/train/whereabouts.h>
+#include <penstock/train/progress_board.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ void expect_steps_like(
     const OptimizerOptions& options,
     const std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>& make) {
   torch::manual_seed(1);
-  std::vector<NamedTensor> mine;
+  std::vector<runtime::NamedTensor> mine;
   std::vector<at::Tensor> theirs;
   for (const auto& shape : {std::vector<std::int64_t>{7, 5}, {3}, {4, 33}}) {
     const auto value = torch::randn(shape);
@@ -44,7 +44,7 @@ void expect_steps_like(
   }
 }
 
-TEST(Optimizer, StepsAsLibtorchsDo) {
+TEST(TrainOptimizer, StepsAsLibtorchsDo) {
   expect_steps_like({.kind = OptimizerKind::AdamW, .weight_decay = 0.02}, [](std::vector<at::Tensor> p) {
     return std::make_unique<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.1).weight_decay(0.02));
   });
@@ -53,7 +53,7 @@ TEST(Optimizer, StepsAsLibtorchsDo) {
   });
 }
 
-TEST(Optimizer, KeepsMomentum) {
+TEST(TrainOptimizer, KeepsMomentum) {
   const auto value = torch::ones({3});
   Optimizer optimizer({{"p", value.clone().set_requires_grad(true)}},
                       {.kind = OptimizerKind::Sgd, .momentum = 0.5});
@@ -65,7 +65,7 @@ TEST(Optimizer, KeepsMomentum) {
   EXPECT_TRUE(torch::allclose(p, value - 1 - 1.5 - 1.75));
 }
 
-TEST(Rate, RisesHoldsAndFalls) {
+TEST(TrainRate, RisesHoldsAndFalls) {
   const RateOptions options{RateKind::Cosine, 2.0, 10, 0.1};
   EXPECT_DOUBLE_EQ(rate_at(options, 1, 110), 0.2);
   EXPECT_DOUBLE_EQ(rate_at(options, 10, 110), 2.0);
@@ -76,7 +76,7 @@ TEST(Rate, RisesHoldsAndFalls) {
   EXPECT_DOUBLE_EQ(rate_at({RateKind::Constant, 2.0, 0}, 99, 110), 2.0);
 }
 
-TEST(TextData, GivesSequencesWithTheNextCharactersAsTargets) {
+TEST(TrainTextData, GivesSequencesWithTheNextCharactersAsTargets) {
   const std::string text = generated_text(5000);
   const Vocabulary vocabulary(text);
   EXPECT_EQ(vocabulary.decode(vocabulary.encode(text)), text);
@@ -102,7 +102,7 @@ TEST(TextData, GivesSequencesWithTheNextCharactersAsTargets) {
   EXPECT_THROW(text_data("too short", Vocabulary("too short"), {.length = 20}), UsageError);
 }
 
-TEST(TensorData, TakesExamplesInOrderAndWraps) {
+TEST(TrainTensorData, TakesExamplesInOrderAndWraps) {
   const auto x = torch::arange(10).view({5, 2}).to(torch::kFloat), mask = torch::arange(5),
              y = torch::arange(5) * 10;
   const auto data =
@@ -126,7 +126,7 @@ TEST(TensorData, TakesExamplesInOrderAndWraps) {
   EXPECT_THROW(tensor_data({{"x", x}, {"target", y.narrow(0, 0, 3)}}, {.positional = {"x"}}), ShapeError);
 }
 
-TEST(Faults, AreReadStrictly) {
+TEST(TrainFaults, AreReadStrictly) {
   const auto faults = parse_faults("kill rank=1 step=3 action=1F2; throw at=checkpoint attempt=2;");
   ASSERT_EQ(faults.size(), 2U);
   EXPECT_EQ(faults[0].kind, FaultKind::Kill);
@@ -139,12 +139,12 @@ TEST(Faults, AreReadStrictly) {
     EXPECT_THROW(parse_faults(text), UsageError);
 }
 
-TEST(Whereabouts, AreSeenByTheOneWhoMadeTheBoard) {
-  WhereaboutsBoard board(2);
+TEST(TrainRankProgress, AreSeenByTheOneWhoMadeTheBoard) {
+  ProgressBoard board(2);
   for (const auto& [name, value] : board.environment()) setenv(name.c_str(), value.c_str(), 1);
-  Whereabouts rank(1);
+  RankProgress rank(1);
   EXPECT_EQ(board.of(1), "");
-  rank.at(7, Action::forward(StageId(1), MicrobatchId(2)));
+  rank.at(7, schedule::Action::forward(StageId(1), MicrobatchId(2)));
   EXPECT_EQ(board.of(1), "step 7, stage 1, action 1F2");
   rank.at(0, "setup");
   EXPECT_EQ(board.of(1), "setup");
@@ -152,7 +152,7 @@ TEST(Whereabouts, AreSeenByTheOneWhoMadeTheBoard) {
   for (const auto& [name, value] : board.environment()) unsetenv(name.c_str());
 }
 
-TEST(RunOptions, AreRefusedWhereTheyFitNoRun) {
+TEST(TrainRunOptions, AreRefusedWhereTheyFitNoRun) {
   RunOptions options;
   options.batch = 6;
   options.parallel.dp = 4;

@@ -37,7 +37,7 @@ RunOptions options_of(const Topology& topology, std::int64_t steps, const std::s
   return options;
 }
 
-TEST(Resume, IsBitwiseTheUndisturbedRun) {
+TEST(TrainResume, IsBitwiseTheUndisturbedRun) {
   at::set_num_threads(1);
   for (const Topology& topology : kTopologies) {
     SCOPED_TRACE(topology.schedule);
@@ -56,7 +56,7 @@ TEST(Resume, IsBitwiseTheUndisturbedRun) {
   }
 }
 
-TEST(Resume, GoesOnInAnyOtherTopology) {
+TEST(TrainResume, GoesOnInAnyOtherTopology) {
   at::set_num_threads(1);
   const TempDir dir;
   const auto whole = small_run(options_of(kTopologies[0], 8, dir / "whole", false)).losses;
@@ -80,7 +80,7 @@ class Notes : public Observer {
   std::string all;
 };
 
-TEST(Resume, PassesOverADamagedCheckpointAndNamesIt) {
+TEST(TrainResume, PassesOverADamagedCheckpointAndNamesIt) {
   at::set_num_threads(1);
   const TempDir dir;
   RunOptions options = options_of(kTopologies[1], 6, dir / "c", false);
@@ -98,7 +98,7 @@ TEST(Resume, PassesOverADamagedCheckpointAndNamesIt) {
   EXPECT_THAT(notes.all, testing::HasSubstr("step-00000006"));
 }
 
-TEST(Resume, LoadsPartlyOnlyWhereThatIsAsked) {
+TEST(TrainResume, LoadsPartlyOnlyWhereThatIsAsked) {
   at::set_num_threads(1);
   const TempDir dir;
   // SGD keeps no averages, which AdamW then misses.
@@ -115,10 +115,10 @@ TEST(Resume, LoadsPartlyOnlyWhereThatIsAsked) {
   options.checkpoint.partly = true;
   Notes notes;
   EXPECT_EQ(small_run(options, &notes).losses.size(), 2U);
-  EXPECT_THAT(notes.all, testing::HasSubstr("not in the checkpoint, left as they begin: "));
+  EXPECT_THAT(notes.all, testing::HasSubstr("not in the checkpoint, initial values kept: "));
 }
 
-TEST(Resume, RefusesWhatItCannotGoOnFrom) {
+TEST(TrainResume, RefusesWhatItCannotGoOnFrom) {
   at::set_num_threads(1);
   const TempDir dir;
   EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "none", true)), Error);

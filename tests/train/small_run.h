@@ -21,7 +21,7 @@ inline const std::string& small_text() {
 inline train::RunResult small_run(const train::RunOptions& options, train::Observer* observer = nullptr,
                                   bool gather = false, double dropout = 0) {
   train::RunResult result;
-  run_thread_ranks(options.parallel.ranks(), [&](World& world) {
+  comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
     const train::Vocabulary vocabulary(small_text());
     models::GptOptions gpt = small_gpt(vocabulary);
     gpt.dropout = dropout;

@@ -6,13 +6,13 @@
 namespace penstock::test {
 namespace {
 
-class Soak : public testing::TestWithParam<unsigned> {};
+class TrainSoak : public testing::TestWithParam<unsigned> {};
 
-TEST_P(Soak, FiftyFaultsChangeNothing) {
+TEST_P(TrainSoak, FiftyFaultsChangeNothing) {
   soak(GetParam(), 10, 5);
 }
 
-INSTANTIATE_TEST_SUITE_P(TwoHundred, Soak, testing::Values(20261116U, 20261117U, 20261118U, 20261119U));
+INSTANTIATE_TEST_SUITE_P(TwoHundred, TrainSoak, testing::Values(20261116U, 20261117U, 20261118U, 20261119U));
 
 }  // namespace
 }  // namespace penstock::test

@@ -28,11 +28,11 @@ RunOptions twenty_steps(const ParallelOptions& parallel) {
   return options;
 }
 
-std::vector<double> losses_of(const RunOptions& options, const ParallelPlan& plan = {}) {
+std::vector<double> losses_of(const RunOptions& options, const parallel::ParallelPlan& plan = {}) {
   std::vector<double> losses;
-  run_thread_ranks(options.parallel.ranks(), [&](World& world) {
+  comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
     const ArchiveModel model = archive_model({.file = kArchive + ".pt2", .tensor_plan = plan});
-    const auto data = tensor_data(load_safetensors(kArchive + ".safetensors"),
+    const auto data = tensor_data(checkpoint::load_safetensors(kArchive + ".safetensors"),
                                   {.positional = model.positional, .keywords = model.keywords});
     const RunResult result = run(world, *model.model, *data, options);
     if (world.rank().value == 0) losses = result.losses;
@@ -45,7 +45,7 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
   for (std::size_t i = from; i < want.size(); ++i) EXPECT_NEAR(got[i - from], want[i], 1e-4 * want[i]) << i;
 }
 
-TEST(ArchiveTensorParallel, LossesAreThoseOfOneRank) {
+TEST(TrainArchiveTensorParallel, LossesAreThoseOfOneRank) {
   at::set_num_threads(1);
   const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   EXPECT_LT(alone[19], alone[0] - 0.3);
@@ -61,17 +61,17 @@ TEST(ArchiveTensorParallel, LossesAreThoseOfOneRank) {
   }
 }
 
-TEST(ArchiveTensorParallel, APlanCanBeGiven) {
+TEST(TrainArchiveTensorParallel, APlanCanBeGiven) {
   at::set_num_threads(1);
   const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   const RunOptions two = twenty_steps({.tp = 2, .schedule = "GPipe", .microbatches = 2});
-  expect_near(losses_of(two, {{"blocks.*.mlp.gate", ColwiseParallel()},
-                              {"blocks.*.mlp.up", ColwiseParallel()},
-                              {"blocks.*.mlp.down", RowwiseParallel()},
-                              {"token", RowwiseParallel()},
-                              {"blocks.*.norm?", SequenceParallel()}}),
+  expect_near(losses_of(two, {{"blocks.*.mlp.gate", parallel::ColwiseParallel()},
+                              {"blocks.*.mlp.up", parallel::ColwiseParallel()},
+                              {"blocks.*.mlp.down", parallel::RowwiseParallel()},
+                              {"token", parallel::RowwiseParallel()},
+                              {"blocks.*.norm?", parallel::SequenceParallel()}}),
               alone);
-  const auto error = [](const RunOptions& options, const ParallelPlan& plan) -> std::string {
+  const auto error = [](const RunOptions& options, const parallel::ParallelPlan& plan) -> std::string {
     try {
       losses_of(options, plan);
     } catch (const UsageError& e) {
@@ -79,12 +79,13 @@ TEST(ArchiveTensorParallel, APlanCanBeGiven) {
     }
     return "nothing was thrown";
   };
-  EXPECT_THAT(error(two, {{"blocks.*.mpl.up", ColwiseParallel()}}), HasSubstr("blocks.*.mpl.up"));
-  EXPECT_THAT(error(twenty_steps({.pp = 2, .tp = 2, .microbatches = 2}), {{"token", RowwiseParallel()}}),
-              HasSubstr("several stages"));
+  EXPECT_THAT(error(two, {{"blocks.*.mpl.up", parallel::ColwiseParallel()}}), HasSubstr("blocks.*.mpl.up"));
+  EXPECT_THAT(
+      error(twenty_steps({.pp = 2, .tp = 2, .microbatches = 2}), {{"token", parallel::RowwiseParallel()}}),
+      HasSubstr("several stages"));
 }
 
-TEST(ArchiveTensorParallel, CheckpointsGoOnInOtherTopologies) {
+TEST(TrainArchiveTensorParallel, CheckpointsGoOnInOtherTopologies) {
   at::set_num_threads(1);
   const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock_archive_tp";

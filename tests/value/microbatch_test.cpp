@@ -2,7 +2,7 @@
 #include "value/trees.h"
 
 #include <penstock/base/error.h>
-#include <penstock/value/loss_reduction.h>
+#include <penstock/runtime/loss_reduction.h>
 #include <penstock/value/microbatch.h>
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include <torch/custom_class.h>
 #include <torch/types.h>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using c10::IValue;
@@ -31,7 +31,7 @@ std::string message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST(Split, cuts_as_tensor_split_does_for_every_size_and_count) {
+TEST(ValueSplit, CutsAsTensorSplitDoesForEverySizeAndCount) {
   for (std::int64_t rows = 1; rows <= 17; ++rows) {
     for (int chunks = 1; chunks <= rows; ++chunks) {
       const at::Tensor x = torch::arange(rows * 2).view({rows, 2});
@@ -48,7 +48,7 @@ TEST(Split, cuts_as_tensor_split_does_for_every_size_and_count) {
   }
 }
 
-TEST(Split, merging_what_was_split_gives_the_batch_for_nested_trees_and_any_dims) {
+TEST(ValueSplit, MergingWhatWasSplitGivesTheBatchForNestedTreesAndAnyDims) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     test::Random random(seed);
@@ -68,7 +68,7 @@ TEST(Split, merging_what_was_split_gives_the_batch_for_nested_trees_and_any_dims
   }
 }
 
-TEST(Split, replicates_scalars_by_default_and_tensors_on_request) {
+TEST(ValueSplit, ReplicatesScalarsByDefaultAndTensorsOnRequest) {
   const at::Tensor mask = torch::ones({5});
   const Chunks got = split_args_kwargs_into_chunks(
       {torch::ones({4, 2}), mask, 3, torch::scalar_tensor(2)}, {{"name", "x"}, {"none", IValue()}}, 2,
@@ -86,14 +86,14 @@ TEST(Split, replicates_scalars_by_default_and_tensors_on_request) {
             0);
 }
 
-TEST(Split, without_anything_to_cut_every_chunk_gets_everything) {
+TEST(ValueSplit, WithoutAnythingToCutEveryChunkGetsEverything) {
   const Chunks got = split_args_kwargs_into_chunks({5}, {}, 3);
   EXPECT_EQ(got.args.size(), 3u);
   EXPECT_TRUE(got.rows.empty());
   EXPECT_EQ(split_args_kwargs_into_chunks({}, {}, 2).kwargs.size(), 2u);
 }
 
-TEST(Split, one_error_names_every_tensor_that_does_not_fit) {
+TEST(ValueSplit, OneErrorNamesEveryTensorThatDoesNotFit) {
   const std::string few = message_of<ShapeError>([] {
     split_args_kwargs_into_chunks({torch::ones({3, 2})}, {{"y", torch::ones({2, 9})}}, 4);
   });
@@ -107,12 +107,12 @@ TEST(Split, one_error_names_every_tensor_that_does_not_fit) {
   EXPECT_THAT(differ,
               AllOf(HasSubstr("args[1].m has 10 rows in dim 0 (shape [10, 3]), which disagrees with args[0] "
                               "with 8 rows in dim 0 (shape [8])"),
-                    HasSubstr("a chunk spec says"), Not(HasSubstr("args[2]"))));
+                    HasSubstr("use a chunk spec"), Not(HasSubstr("args[2]"))));
   EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 0), UsageError);
   EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 2, ChunkSpec::dims({1})), ShapeError);
 }
 
-TEST(Split, what_a_spec_covers_is_split_each_on_its_own) {
+TEST(ValueSplit, WhatASpecCoversIsSplitEachOnItsOwn) {
   const at::Tensor x = torch::randn({128, 2}), y = torch::randn({256, 3}), z = torch::randn({4, 512});
   const Chunks got = split_args_kwargs_into_chunks({x, y}, {{"z", z}}, 2, ChunkSpec::dims({0, 0}),
                                                    ChunkSpec::named_dims({{"z", 1}}));
@@ -141,7 +141,7 @@ TEST(Split, what_a_spec_covers_is_split_each_on_its_own) {
                ShapeError);
 }
 
-TEST(Split, a_spec_that_does_not_fit_is_refused_with_its_place) {
+TEST(ValueSplit, ASpecThatDoesNotFitIsRefusedWithItsPlace) {
   const Args args = {torch::ones({4}), 3};
   EXPECT_THAT(
       message_of<UsageError>([&] { split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0})); }),
@@ -149,14 +149,14 @@ TEST(Split, a_spec_that_does_not_fit_is_refused_with_its_place) {
   EXPECT_THAT(message_of<UsageError>([&] {
                 split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0, 0}));
               }),
-              HasSubstr("kind int cannot be cut (tensor args[1])"));
+              HasSubstr("kind int cannot be split (tensor args[1])"));
   EXPECT_THROW(
       split_args_kwargs_into_chunks(args, {{"a", 1}}, 2, std::nullopt, ChunkSpec::named_dims({{"b", 0}})),
       UsageError);
   EXPECT_THROW(split_tree(torch::ones({4}), 2, "x", ChunkSpec(Reducer::sum())), UsageError);
 }
 
-TEST(Merge, joins_by_default_and_wants_agreement_of_the_rest) {
+TEST(ValueMerge, JoinsByDefaultAndWantsAgreementOfTheRest) {
   const IValue merged = merge_chunks({tuple({torch::ones({2}), 5}), tuple({torch::zeros({1}), 5})});
   EXPECT_TRUE(flatten(merged).leaves[0].toTensor().equal(torch::tensor({1.0f, 1.0f, 0.0f})));
   EXPECT_THAT(message_of<UsageError>([] { merge_chunks({tuple({4}), tuple({5})}); }), HasSubstr("chunk[0]"));
@@ -166,7 +166,7 @@ TEST(Merge, joins_by_default_and_wants_agreement_of_the_rest) {
   EXPECT_THROW(merge_chunks({}), UsageError);
 }
 
-TEST(Merge, reduces_losses_by_sum_mean_or_the_users_function) {
+TEST(ValueMerge, ReducesLossesBySumMeanOrTheUsersFunction) {
   const std::vector<IValue> losses = {torch::scalar_tensor(1.0), torch::scalar_tensor(2.0),
                                       torch::scalar_tensor(6.0)};
   EXPECT_EQ(merge_chunks(losses, ChunkSpec(Reducer::sum())).toTensor().item<float>(), 9);
@@ -192,7 +192,7 @@ const at::Tensor& rows_of(const IValue& value) {
   return dynamic_cast<const Mask&>(*value.toCapsule()).rows;
 }
 
-TEST(Split, values_of_a_registered_type_are_cut_by_the_users_functions) {
+TEST(ValueSplit, ValuesOfARegisteredTypeAreCutByTheUsersFunctions) {
   const IValue six = mask(torch::arange(6));
   EXPECT_TRUE(split_tree(six, 2, "x")[1].is(six)) << "unknown types are replicated";
   register_splitter(typeid(Mask), {[](const IValue& value) -> std::optional<std::int64_t> {
@@ -220,7 +220,7 @@ TEST(Split, values_of_a_registered_type_are_cut_by_the_users_functions) {
   EXPECT_NO_THROW(split_args_kwargs_into_chunks({torch::ones({8}), mask(torch::ones({1}))}, {}, 4));
 }
 
-TEST(LossReduction, seeds_make_the_gradient_that_of_the_whole_batch) {
+TEST(ValueLossReduction, SeedsMakeTheGradientThatOfTheWholeBatch) {
   const at::Tensor w = torch::randn({3}, torch::dtype(torch::kDouble).requires_grad(true));
   const at::Tensor x = torch::randn({10, 3}, torch::kDouble);
   const at::Tensor target = torch::randint(0, 2, {10}, torch::kLong);  // 0: ignored
@@ -228,13 +228,15 @@ TEST(LossReduction, seeds_make_the_gradient_that_of_the_whole_batch) {
   const auto counted = [](const IValue& t) { return t.toTensor().sum().item<double>(); };
 
   struct Case {
-    LossReduction reduction;
+    runtime::LossReduction reduction;
     std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> loss;
   };
   const Case cases[] = {
-      {LossReduction::mean(), [&](const at::Tensor& r, const at::Tensor&) { return row_loss(r).mean(); }},
-      {LossReduction::sum(), [&](const at::Tensor& r, const at::Tensor&) { return row_loss(r).sum(); }},
-      {LossReduction::weighted(counted),
+      {runtime::LossReduction::mean(),
+       [&](const at::Tensor& r, const at::Tensor&) { return row_loss(r).mean(); }},
+      {runtime::LossReduction::sum(),
+       [&](const at::Tensor& r, const at::Tensor&) { return row_loss(r).sum(); }},
+      {runtime::LossReduction::weighted(counted),
        [&](const at::Tensor& r, const at::Tensor& t) { return (row_loss(r) * t).sum() / t.sum(); }},
   };
   for (const Case& each : cases) {
@@ -253,63 +255,65 @@ TEST(LossReduction, seeds_make_the_gradient_that_of_the_whole_batch) {
       total += torch::autograd::grad({losses[i]}, {w}, {torch::full_like(losses[i], seeds[i])})[0];
     }
     EXPECT_TRUE(total.allclose(whole, 1e-12, 1e-12));
-    EXPECT_TRUE(LossReduction::reduce(losses, seeds).allclose(each.loss(x, labels), 1e-12, 1e-12));
+    EXPECT_TRUE(runtime::LossReduction::reduce(losses, seeds).allclose(each.loss(x, labels), 1e-12, 1e-12));
   }
 }
 
-TEST(LossReduction, refuses_weights_that_mean_nothing) {
+TEST(ValueLossReduction, RefusesWeightsThatMeanNothing) {
   const auto with = [](double weight) {
-    return LossReduction::weighted([weight](const IValue&) { return weight; });
+    return runtime::LossReduction::weighted([weight](const IValue&) { return weight; });
   };
   EXPECT_THROW(with(-1).seeds({1}, {IValue()}), UsageError);
   EXPECT_THROW(with(std::numeric_limits<double>::quiet_NaN()).seeds({1}, {IValue()}), UsageError);
   EXPECT_THROW(with(1).seeds({1, 1}, {IValue()}), UsageError);
-  EXPECT_THROW(LossReduction::mean().seeds({}, {}), UsageError);
-  EXPECT_THROW(LossReduction::reduce({}, {}), UsageError);
+  EXPECT_THROW(runtime::LossReduction::mean().seeds({}, {}), UsageError);
+  EXPECT_THROW(runtime::LossReduction::reduce({}, {}), UsageError);
   for (const double denominator : {-1.0, 0.0, std::numeric_limits<double>::infinity()})
     EXPECT_THROW(with(1).seeds({1}, {IValue()}, denominator), UsageError) << denominator;
-  EXPECT_THROW(LossReduction::mean_over_valid_labels().seeds({1}, {tuple({})}), UsageError);
+  EXPECT_THROW(runtime::LossReduction::mean_over_valid_labels().seeds({1}, {tuple({})}), UsageError);
 }
 
-TEST(LossReduction, leaves_out_what_has_no_weight) {
-  const LossReduction reduction = LossReduction::weighted([](const IValue& t) { return t.toDouble(); });
+TEST(ValueLossReduction, LeavesOutWhatHasNoWeight) {
+  const runtime::LossReduction reduction =
+      runtime::LossReduction::weighted([](const IValue& t) { return t.toDouble(); });
   const at::Tensor nan = torch::scalar_tensor(std::numeric_limits<double>::quiet_NaN()),
                    three = torch::scalar_tensor(3.0), five = torch::scalar_tensor(5.0);
   const auto seeds = reduction.seeds({4, 4}, {0.0, 2.0});
   EXPECT_THAT(seeds, testing::ElementsAre(0.0, 1.0));
-  EXPECT_EQ(LossReduction::reduce({nan, three}, seeds).item<double>(), 3.0);
-  EXPECT_EQ(LossReduction::reduce({three, five, nan}, reduction.seeds({}, {1.0, 3.0, 0.0})).item<double>(),
-            3.0 / 4 + 5.0 * 3 / 4);
+  EXPECT_EQ(runtime::LossReduction::reduce({nan, three}, seeds).item<double>(), 3.0);
+  EXPECT_EQ(
+      runtime::LossReduction::reduce({three, five, nan}, reduction.seeds({}, {1.0, 3.0, 0.0})).item<double>(),
+      3.0 / 4 + 5.0 * 3 / 4);
   // No weight at all: nothing to learn from, and no NaN.
   const auto none = reduction.seeds({4, 4}, {0.0, 0.0});
   EXPECT_THAT(none, testing::ElementsAre(0.0, 0.0));
-  EXPECT_EQ(LossReduction::reduce({nan, nan}, none).item<double>(), 0.0);
+  EXPECT_EQ(runtime::LossReduction::reduce({nan, nan}, none).item<double>(), 0.0);
   // What has weight is not hidden.
-  EXPECT_TRUE(std::isnan(LossReduction::reduce({nan, three}, {0.5, 0.5}).item<double>()));
+  EXPECT_TRUE(std::isnan(runtime::LossReduction::reduce({nan, three}, {0.5, 0.5}).item<double>()));
 }
 
-TEST(LossReduction, sums_with_and_without_targets) {
-  EXPECT_THAT(LossReduction::sum().seeds({3, 3, 2}, {}), testing::ElementsAre(1.0, 1.0, 1.0));
-  EXPECT_THAT(LossReduction::sum().seeds({}, {IValue(), IValue()}), testing::ElementsAre(1.0, 1.0));
-  EXPECT_EQ(LossReduction::sum().weight_of(torch::ones({3})), std::nullopt);
-  EXPECT_EQ(LossReduction::mean().weight_of(torch::ones({3})), std::nullopt);
+TEST(ValueLossReduction, SumsWithAndWithoutTargets) {
+  EXPECT_THAT(runtime::LossReduction::sum().seeds({3, 3, 2}, {}), testing::ElementsAre(1.0, 1.0, 1.0));
+  EXPECT_THAT(runtime::LossReduction::sum().seeds({}, {IValue(), IValue()}), testing::ElementsAre(1.0, 1.0));
+  EXPECT_EQ(runtime::LossReduction::sum().weight_of(torch::ones({3})), std::nullopt);
+  EXPECT_EQ(runtime::LossReduction::mean().weight_of(torch::ones({3})), std::nullopt);
 }
 
-TEST(LossReduction, divides_by_the_denominator_of_the_whole_batch) {
+TEST(ValueLossReduction, DividesByTheDenominatorOfTheWholeBatch) {
   // Two parts of a batch, 1 and 5 valid labels: each is divided by 6 / 2, and their mean is the whole
   // batch's.
-  const LossReduction reduction = LossReduction::mean_over_valid_labels();
+  const runtime::LossReduction reduction = runtime::LossReduction::mean_over_valid_labels();
   const at::Tensor few = torch::tensor({7, -100, -100, -100}),
                    many = torch::tensor({{1, 2, 3}, {-100, 4, 5}});
   EXPECT_EQ(reduction.weight_of(few), 1.0);
   EXPECT_EQ(reduction.weight_of(many), 5.0);
-  EXPECT_EQ(LossReduction::mean_over_valid_labels(7).weight_of(few), 3.0);
+  EXPECT_EQ(runtime::LossReduction::mean_over_valid_labels(7).weight_of(few), 3.0);
   EXPECT_THAT(reduction.seeds({2, 2}, {few.slice(0, 0, 2), few.slice(0, 2)}, 3.0),
               testing::ElementsAre(1.0 / 3, 0.0));
   EXPECT_THAT(reduction.seeds({1, 1}, {many[0], many[1]}, 3.0), testing::ElementsAre(1.0, 2.0 / 3));
-  EXPECT_THAT(LossReduction::mean().seeds({3, 2}, {}, 10.0), testing::ElementsAre(0.3, 0.2));
+  EXPECT_THAT(runtime::LossReduction::mean().seeds({3, 2}, {}, 10.0), testing::ElementsAre(0.3, 0.2));
   EXPECT_THAT(reduction.seeds({2}, {few.slice(0, 2)}, 0.0), testing::ElementsAre(0.0));
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::value

@@ -9,7 +9,7 @@
 
 #include <cstdlib>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using c10::IValue;
@@ -27,7 +27,7 @@ void expect_same(const IValue& a, const IValue& b) {
   }
 }
 
-TEST(Serialize, any_tree_comes_back_equal) {
+TEST(ValueSerialize, AnyTreeComesBackEqual) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
@@ -36,7 +36,7 @@ TEST(Serialize, any_tree_comes_back_equal) {
   }
 }
 
-TEST(Serialize, tensors_of_every_layout_arrive_with_their_elements) {
+TEST(ValueSerialize, TensorsOfEveryLayoutArriveWithTheirElements) {
   const at::Tensor base = torch::arange(24).to(torch::kFloat).view({2, 3, 4});
   const at::Tensor tensors[] = {
       base.transpose(0, 2),
@@ -57,7 +57,7 @@ TEST(Serialize, tensors_of_every_layout_arrive_with_their_elements) {
   EXPECT_FALSE(undefined.defined());
 }
 
-TEST(Serialize, metadata_comes_back_equal) {
+TEST(ValueSerialize, MetadataComesBackEqual) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
@@ -68,12 +68,12 @@ TEST(Serialize, metadata_comes_back_equal) {
   EXPECT_EQ(deserialize_meta(serialize_meta(expanded)), expanded);
 }
 
-TEST(Serialize, is_compact) {
+TEST(ValueSerialize, IsCompact) {
   EXPECT_LE(serialize(1).size(), 4u);
   EXPECT_LE(serialize(torch::ones({100})).size(), 400u + 8u);
 }
 
-TEST(Serialize, names_the_place_of_what_cannot_travel) {
+TEST(ValueSerialize, NamesThePlaceOfWhatCannotTravel) {
   const IValue tree = c10::ivalue::Tuple::create({IValue(1), IValue(at::Device(at::kCPU))});
   try {
     serialize(tree);
@@ -84,7 +84,7 @@ TEST(Serialize, names_the_place_of_what_cannot_travel) {
   EXPECT_THROW(serialize(torch::ones({2, 2}).to_sparse()), UsageError);
 }
 
-TEST(Serialize, every_truncation_is_refused) {
+TEST(ValueSerialize, EveryTruncationIsRefused) {
   Random random(7);
   for (int round = 0; round < 20; ++round) {
     const auto bytes = serialize(c10::ivalue::Tuple::create({test::random_tree(random, 3), IValue("end")}));
@@ -99,7 +99,7 @@ TEST(Serialize, every_truncation_is_refused) {
 
 // A flipped bit in an element is another element; anywhere else the reader must refuse or find another legal
 // tree. It must not crash, hang, or allocate more than a small multiple of the message.
-TEST(Serialize, damaged_bytes_are_refused_or_legal) {
+TEST(ValueSerialize, DamagedBytesAreRefusedOrLegal) {
   const char* chosen = std::getenv("PENSTOCK_FUZZ_ROUNDS");
   const int rounds = chosen != nullptr ? std::atoi(chosen) : 20000;
   int refused = 0;
@@ -128,7 +128,7 @@ TEST(Serialize, damaged_bytes_are_refused_or_legal) {
   EXPECT_GT(refused, rounds / 10);
 }
 
-TEST(Serialize, refuses_endless_nesting_and_huge_counts) {
+TEST(ValueSerialize, RefusesEndlessNestingAndHugeCounts) {
   std::vector<std::uint8_t> nested(100000, 2);  // a tuple of two, of two, …
   nested[0] = 0xA1;
   EXPECT_THROW(deserialize(nested), ParseError);
@@ -141,4 +141,4 @@ TEST(Serialize, refuses_endless_nesting_and_huge_counts) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::value

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using ::testing::HasSubstr;
@@ -20,7 +20,7 @@ std::string message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST(TensorMeta, goes_from_a_tensor_to_an_empty_one_with_the_same_metadata) {
+TEST(ValueTensorMeta, GoesFromATensorToAnEmptyOneWithTheSameMetadata) {
   const at::Tensor tensors[] = {
       torch::empty({0}),
       torch::empty({3, 0, 2}, torch::kLong),
@@ -47,13 +47,13 @@ TEST(TensorMeta, goes_from_a_tensor_to_an_empty_one_with_the_same_metadata) {
   }
 }
 
-TEST(TensorMeta, prints_strides_only_where_they_are_unusual) {
+TEST(ValueTensorMeta, PrintsStridesOnlyWhereTheyAreUnusual) {
   EXPECT_EQ(TensorMeta::of(torch::ones({2, 3})).text(), "float32[2, 3]");
   EXPECT_EQ(TensorMeta::of(torch::ones({2, 3}).t()).text(), "float32[3, 2] stride [1, 3]");
   EXPECT_EQ(TensorMeta::of(torch::scalar_tensor(1, torch::kLong)).text(), "int64[]");
 }
 
-TEST(TensorMeta, has_no_differences_from_itself_whatever_requires_grad_and_strides_of_single_rows) {
+TEST(ValueTensorMeta, HasNoDifferencesFromItselfWhateverRequiresGradAndStridesOfSingleRows) {
   const at::Tensor row = torch::ones({1, 4});
   EXPECT_TRUE(differences(TensorMeta::of(row), TensorMeta::of(torch::ones({4, 1}).t())).empty());
   EXPECT_TRUE(
@@ -63,7 +63,7 @@ TEST(TensorMeta, has_no_differences_from_itself_whatever_requires_grad_and_strid
           .empty());
 }
 
-TEST(Validate, one_error_holds_every_difference_of_every_tensor) {
+TEST(ValueValidate, OneErrorHoldsEveryDifferenceOfEveryTensor) {
   const std::vector<std::optional<TensorMeta>> expected = {
       TensorMeta::of(torch::ones({2, 3})), TensorMeta::of(torch::ones({4})),
       TensorMeta::of(torch::ones({2, 2})), std::nullopt, TensorMeta::of(torch::ones({1}))};
@@ -79,12 +79,12 @@ TEST(Validate, one_error_holds_every_difference_of_every_tensor) {
                       "expected [3, 1]"));
   EXPECT_THAT(text, HasSubstr("c has stride [1, 2], expected [2, 1]"));
   EXPECT_THAT(text, HasSubstr("d is float32[7], expected no tensor"));
-  EXPECT_THAT(text, HasSubstr("e is no tensor, expected float32[1]"));
+  EXPECT_THAT(text, HasSubstr("e is not a tensor, expected float32[1]"));
   EXPECT_THAT(text, HasSubstr("stage 3"));
   EXPECT_THAT(text, Not(HasSubstr("b has")));
 }
 
-TEST(Validate, counts_tensors_and_names_them_by_position) {
+TEST(ValueValidate, CountsTensorsAndNamesThemByPosition) {
   const std::vector<std::optional<TensorMeta>> expected = {TensorMeta::of(torch::ones({2}))};
   EXPECT_THAT(
       message_of([&] {
@@ -94,7 +94,7 @@ TEST(Validate, counts_tensors_and_names_them_by_position) {
   EXPECT_NO_THROW(validate_tensors_metadata(expected, {torch::ones({2})}, "inputs"));
 }
 
-TEST(Validate, a_single_tensor) {
+TEST(ValueValidate, ASingleTensor) {
   const TensorMeta meta =
       TensorMeta::of(torch::ones({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast));
   EXPECT_NO_THROW(validate_tensor_metadata(meta, meta.empty(), "x"));
@@ -108,7 +108,7 @@ TEST(Validate, a_single_tensor) {
                ShapeError);
 }
 
-TEST(Validate, a_tree_by_structure_and_place) {
+TEST(ValueValidate, ATreeByStructureAndPlace) {
   c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
   dict.insert("mask", torch::ones({3}));
   const c10::IValue tree = c10::ivalue::Tuple::create({dict, c10::IValue(4)});
@@ -121,16 +121,16 @@ TEST(Validate, a_tree_by_structure_and_place) {
               HasSubstr("args has the structure *, expected ({mask: *}, *)"));
 }
 
-TEST(TreeMeta, of_arguments_is_that_of_a_tuple) {
+TEST(ValueTreeMeta, OfArgumentsIsThatOfATuple) {
   const std::vector<c10::IValue> args{torch::ones({2, 3}), 4};
   EXPECT_EQ(TreeMeta::of(args), TreeMeta::of(c10::ivalue::Tuple::create(args)));
   EXPECT_EQ(TreeMeta::of({torch::ones({2})}), TreeMeta::of(torch::ones({2})));  // braces: one value
 }
 
-TEST(TensorMeta, refuses_what_has_none) {
+TEST(ValueTensorMeta, RefusesWhatHasNone) {
   EXPECT_THROW(TensorMeta::of(at::Tensor()), UsageError);
   EXPECT_THROW(TensorMeta::of(torch::ones({2, 2}).to_sparse()), UsageError);
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::value

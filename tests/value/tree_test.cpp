@@ -2,20 +2,20 @@
 #include "value/trees.h"
 
 #include <penstock/base/error.h>
-#include <penstock/value/pipe_info.h>
+#include <penstock/pipe/pipe_info.h>
 #include <penstock/value/tree.h>
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-namespace penstock {
+namespace penstock::value {
 namespace {
 
 using c10::IValue;
 using test::dict;
 using test::tuple;
 
-TEST(Tree, flattens_depth_first_and_names_the_place_of_every_leaf) {
+TEST(ValueTree, FlattensDepthFirstAndNamesThePlaceOfEveryLeaf) {
   c10::List<IValue> list(c10::AnyType::get());
   list.push_back(1);
   list.push_back(IValue());
@@ -31,7 +31,7 @@ TEST(Tree, flattens_depth_first_and_names_the_place_of_every_leaf) {
                                       "args[2][0]"}));
 }
 
-TEST(Tree, lists_and_dicts_keep_their_element_type_where_the_leaves_still_fit) {
+TEST(ValueTree, ListsAndDictsKeepTheirElementTypeWhereTheLeavesStillFit) {
   const IValue tensors = std::vector<at::Tensor>{torch::zeros({2}), torch::ones({2})};
   EXPECT_TRUE(map_tensors(tensors, [](const at::Tensor& t) { return t + 1; }).isTensorList());
   const IValue numbers = map_leaves(tensors, [](const IValue&) { return IValue(7); });
@@ -47,7 +47,7 @@ TEST(Tree, lists_and_dicts_keep_their_element_type_where_the_leaves_still_fit) {
   EXPECT_EQ(unflatten(flat.leaves, flat.structure).type()->str(), IValue(typed).type()->str());
 }
 
-TEST(Tree, any_tree_is_rebuilt_from_its_leaves) {
+TEST(ValueTree, AnyTreeIsRebuiltFromItsLeaves) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     test::Random random(seed);
@@ -64,7 +64,7 @@ TEST(Tree, any_tree_is_rebuilt_from_its_leaves) {
   }
 }
 
-TEST(Tree, structures_differ_where_trees_do) {
+TEST(ValueTree, StructuresDifferWhereTreesDo) {
   const Structure a = flatten(tuple({1, 2})).structure;
   EXPECT_EQ(a, flatten(tuple({torch::ones({2}), IValue()})).structure);
   EXPECT_NE(a, flatten(tuple({1, 2, 3})).structure);
@@ -72,7 +72,7 @@ TEST(Tree, structures_differ_where_trees_do) {
   EXPECT_NE(flatten(dict({{"a", 1}})).structure, flatten(dict({{"b", 1}})).structure);
 }
 
-TEST(Tree, refuses_too_few_leaves_and_odd_keys) {
+TEST(ValueTree, RefusesTooFewLeavesAndOddKeys) {
   EXPECT_THROW(unflatten({1}, flatten(tuple({1, 2})).structure), UsageError);
   EXPECT_THROW(unflatten({1, 2, 3}, flatten(tuple({1, 2})).structure), UsageError);
   c10::Dict<double, std::int64_t> odd;
@@ -80,7 +80,7 @@ TEST(Tree, refuses_too_few_leaves_and_odd_keys) {
   EXPECT_THROW(flatten(odd), UsageError);
 }
 
-TEST(Tree, detached_arguments_keep_requires_grad_and_are_the_same_tensors_in_tree_and_list) {
+TEST(ValueTree, DetachedArgumentsKeepRequiresGradAndAreTheSameTensorsInTreeAndList) {
   const at::Tensor weight = torch::ones({3}, torch::requires_grad());
   const at::Tensor made = weight * 2;
   const at::Tensor plain = torch::ones({3});
@@ -95,14 +95,14 @@ TEST(Tree, detached_arguments_keep_requires_grad_and_are_the_same_tensors_in_tre
   EXPECT_TRUE(flatten_args(tuple({made}))[0].toTensor().is_same(made));
 }
 
-TEST(Tree, tensors_of_skips_everything_else) {
+TEST(ValueTree, TensorsOfSkipsEverythingElse) {
   const at::Tensor a = torch::ones({1}), b = torch::zeros({2});
   const auto found = tensors_of(tuple({a, 1, IValue(), at::Tensor(), tuple({b})}));
   ASSERT_EQ(found.size(), 2u);
   EXPECT_TRUE(found[1].is_same(b));
 }
 
-TEST(Tree, leaves_are_equal_by_value_and_type) {
+TEST(ValueTree, LeavesAreEqualByValueAndType) {
   EXPECT_TRUE(leaves_equal(torch::ones({2}), torch::ones({2})));
   EXPECT_FALSE(leaves_equal(torch::ones({2}), torch::ones({3})));
   EXPECT_FALSE(leaves_equal(torch::ones({2}), torch::ones({2}, torch::kDouble)));
@@ -112,10 +112,10 @@ TEST(Tree, leaves_are_equal_by_value_and_type) {
   EXPECT_TRUE(leaves_equal(IValue(), IValue()));
 }
 
-TEST(PipeInfo, has_no_graph_for_stages_written_by_hand) {
-  const PipeInfo info{.num_stages = 4, .has_loss_and_backward = true};
+TEST(ValuePipeInfo, HasNoGraphForStagesWrittenByHand) {
+  const pipe::PipeInfo info{.num_stages = 4, .has_loss_and_backward = true};
   EXPECT_FALSE(info.graph.has_value());
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::value

@@ -6,15 +6,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace penstock {
+namespace penstock::view {
 namespace {
 
 using testing::ElementsAre;
 using testing::Pair;
 
-Timeline timeline_of(std::vector<TimedAction> actions) {
-  Timeline timeline;
-  timeline.placement = Placement::make(1, 1, PlacementStyle::Loop);
+schedule::Timeline timeline_of(std::vector<schedule::TimedAction> actions) {
+  schedule::Timeline timeline;
+  timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   timeline.microbatches = 1;
   timeline.ranks = {std::move(actions)};
   return timeline;
@@ -23,10 +23,13 @@ Timeline timeline_of(std::vector<TimedAction> actions) {
 const StageId s0(0);
 const MicrobatchId m0(0);
 
-TEST(Drawing, TitlesCountInTheRightNumber) {
+TEST(ViewDrawing, TitlesCountInTheRightNumber) {
   const auto title = [](const char* name, int ranks, int stages_per_rank, int microbatches) {
-    Schedule schedule{
-        name, Placement::make(ranks, ranks * stages_per_rank, PlacementStyle::Loop), microbatches, {}};
+    schedule::Schedule schedule{
+        name,
+        schedule::Placement::make(ranks, ranks * stages_per_rank, schedule::PlacementStyle::Loop),
+        microbatches,
+        {}};
     schedule.ranks.resize(static_cast<std::size_t>(ranks));
     return draw(schedule).title;
   };
@@ -34,9 +37,11 @@ TEST(Drawing, TitlesCountInTheRightNumber) {
   EXPECT_EQ(title("mine", 2, 2, 3), "mine: 2 ranks, 4 stages, 3 microbatches");
 }
 
-TEST(Drawing, ATableHasOneUnitForEachSlot) {
-  Schedule schedule{"mine", Placement::make(2, 4, PlacementStyle::V), 1, {}};
-  schedule.ranks = {{Action::forward(s0, m0), Action(), Action::backward(s0, m0)}, {Action()}};
+TEST(ViewDrawing, ATableHasOneUnitForEachSlot) {
+  schedule::Schedule schedule{"mine", schedule::Placement::make(2, 4, schedule::PlacementStyle::V), 1, {}};
+  schedule.ranks = {
+      {schedule::Action::forward(s0, m0), schedule::Action(), schedule::Action::backward(s0, m0)},
+      {schedule::Action()}};
   const Drawing drawing = draw(schedule);
   const Panel& panel = drawing.panels.at(0);
   EXPECT_EQ(panel.name, "order");
@@ -50,10 +55,11 @@ TEST(Drawing, ATableHasOneUnitForEachSlot) {
   EXPECT_TRUE(panel.compute[1].empty());
 }
 
-TEST(Drawing, SummarisesBothBubblesAndThePeak) {
+TEST(ViewDrawing, SummarisesBothBubblesAndThePeak) {
   // F = 1, B = 2: 9 units, a third of them idle, half of that inside the ranks' own spans (report_test).
-  const Simulation simulation =
-      simulate(make_program(make_schedule("1F1B", {2, 1, 2}), SendMode::Buffered), Costs::uniform(2));
+  const plan::Simulation simulation =
+      simulate(make_program(schedule::make_schedule("1F1B", {2, 1, 2}), schedule::SendMode::Buffered),
+               plan::Costs::uniform(2));
   EXPECT_THAT(
       draw(simulation, false).panels[0].summary,
       ElementsAre(Pair("step", "9"), Pair("idle in the step", "33.3%"),
@@ -61,67 +67,71 @@ TEST(Drawing, SummarisesBothBubblesAndThePeak) {
   EXPECT_THAT(draw(simulation, true).panels[0].summary,
               ElementsAre(Pair("step", "9.00 s"), Pair("idle in the step", "33.3%"),
                           Pair("idle inside the ranks' own spans", "16.7%"), Pair("peak memory", "2 B")));
-  Timeline bare = timeline_of({{Action::forward(s0, m0), 0, 2}});
+  schedule::Timeline bare = timeline_of({{schedule::Action::forward(s0, m0), 0, 2}});
   EXPECT_EQ(draw(std::span(&bare, 1), false).panels[0].summary.size(), 3u);  // no memory was recorded
   bare.memory = {{{0, 1}}};
   EXPECT_EQ(draw(std::span(&bare, 1), false).panels[0].summary.back().second, "1 activation");
 }
 
-TEST(Drawing, CommunicationIsDrawnOnlyWhereItTakesTime) {
-  const Action send = Action::send_forward(s0, m0, StageId(1)), unshard = Action::unshard(s0);
-  Timeline free =
-      timeline_of({{unshard, 0, 0}, {Action::forward(s0, m0), 0, 2}, {send, 2, 2}, {Action(), 2, 2}});
+TEST(ViewDrawing, CommunicationIsDrawnOnlyWhereItTakesTime) {
+  const schedule::Action send = schedule::Action::send_forward(s0, m0, StageId(1)),
+                         unshard = schedule::Action::unshard(s0);
+  schedule::Timeline free = timeline_of(
+      {{unshard, 0, 0}, {schedule::Action::forward(s0, m0), 0, 2}, {send, 2, 2}, {schedule::Action(), 2, 2}});
   EXPECT_TRUE(draw(std::span(&free, 1), false).panels[0].communication.empty());
   // Where something takes time, a transfer of no length is drawn for its arrow; a chore of no length is not.
-  Timeline some = timeline_of(
-      {{unshard, 0, 0}, {Action::reduce_grad(s0), 0, 1}, {Action::forward(s0, m0), 0, 2}, {send, 2, 2}});
+  schedule::Timeline some = timeline_of({{unshard, 0, 0},
+                                         {schedule::Action::reduce_grad(s0), 0, 1},
+                                         {schedule::Action::forward(s0, m0), 0, 2},
+                                         {send, 2, 2}});
   const Panel panel = draw(std::span(&some, 1), false).panels[0];
   ASSERT_EQ(panel.communication.size(), 1u);
   ASSERT_EQ(panel.communication[0].size(), 2u);
-  EXPECT_EQ(panel.communication[0][0].action, Action::reduce_grad(s0));
+  EXPECT_EQ(panel.communication[0][0].action, schedule::Action::reduce_grad(s0));
   EXPECT_EQ(panel.communication[0][1].action, send);
   EXPECT_EQ(panel.compute[0].size(), 1u);
 }
 
-TEST(Drawing, BoxesOfOneLaneDoNotOverlapUntilTheLanesAreFull) {
-  std::vector<TimedAction> actions;
-  const auto send = [](int m) { return Action::send_forward(s0, MicrobatchId(m), StageId(1)); };
+TEST(ViewDrawing, BoxesOfOneLaneDoNotOverlapUntilTheLanesAreFull) {
+  std::vector<schedule::TimedAction> actions;
+  const auto send = [](int m) { return schedule::Action::send_forward(s0, MicrobatchId(m), StageId(1)); };
   for (int m = 0; m < 6; ++m) actions.push_back({send(m), static_cast<double>(m), 10});
   actions.push_back({send(6), 10, 11});
-  const Timeline timeline = timeline_of(actions);
+  const schedule::Timeline timeline = timeline_of(actions);
   std::vector<int> lanes;
   const Drawing drawing = draw(std::span(&timeline, 1), false);
   for (const ActionBox& box : drawing.panels[0].communication[0]) lanes.push_back(box.lane);
   EXPECT_THAT(lanes, ElementsAre(0, 1, 2, 3, 3, 3, 0));
 }
 
-TEST(Drawing, MarksExactlyTheCriticalPath) {
-  Costs costs = Costs::uniform(2);
+TEST(ViewDrawing, MarksExactlyTheCriticalPath) {
+  plan::Costs costs = plan::Costs::uniform(2);
   costs.link.latency = 0.5;
-  const Simulation simulation =
-      simulate(make_program(make_schedule("1F1B", {2, 1, 1}), SendMode::Buffered), costs);
+  const plan::Simulation simulation =
+      simulate(make_program(schedule::make_schedule("1F1B", {2, 1, 1}), schedule::SendMode::Buffered), costs);
   const Panel panel = draw(simulation, false).panels[0];
   for (const auto& row : panel.compute) {
     for (const ActionBox& box : row)
-      EXPECT_TRUE(box.critical) << to_text(box.action);  // one microbatch: all of it
+      EXPECT_TRUE(box.critical) << to_string(box.action);  // one microbatch: all of it
   }
   // Rank 1 is twice as fast, so that rank 0's own work bounds the step.
-  Costs uneven = Costs::uniform(2);
+  plan::Costs uneven = plan::Costs::uniform(2);
   uneven.stages[1] = {.forward = 0.1, .input = 0.1, .weight = 0.1};
-  const Simulation other =
-      simulate(make_program(make_schedule("GPipe", {2, 1, 3}), SendMode::Buffered), uneven);
+  const plan::Simulation other = simulate(
+      make_program(schedule::make_schedule("GPipe", {2, 1, 3}), schedule::SendMode::Buffered), uneven);
   const Panel second = draw(other, false).panels[0];
-  for (const ActionBox& box : second.compute[0]) EXPECT_TRUE(box.critical) << to_text(box.action);
+  for (const ActionBox& box : second.compute[0]) EXPECT_TRUE(box.critical) << to_string(box.action);
   std::size_t critical = 0;
   for (const ActionBox& box : second.compute[1]) critical += box.critical;
   EXPECT_EQ(critical, 2u);  // 1F2, and 1B0, for which rank 0 waits
 }
 
-TEST(Drawing, AProgramsTransfersAreATenth) {
-  const Drawing drawing = draw(make_program(make_schedule("1F1B", {2, 1, 1}), SendMode::Buffered));
+TEST(ViewDrawing, AProgramsTransfersAreATenth) {
+  const Drawing drawing =
+      draw(make_program(schedule::make_schedule("1F1B", {2, 1, 1}), schedule::SendMode::Buffered));
   EXPECT_NEAR(drawing.panels[0].end, 1 + 0.1 + 1 + 2 + 0.1 + 2, 1e-9);
   EXPECT_FALSE(drawing.seconds);
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::view

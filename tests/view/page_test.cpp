@@ -14,7 +14,7 @@
 #include <regex>
 #include <string>
 
-namespace penstock {
+namespace penstock::view {
 namespace {
 
 using testing::HasSubstr;
@@ -63,10 +63,10 @@ Page open_page(std::string html, const std::string& script = "") {
   return page;
 }
 
-Simulation run(ScheduleKind kind, ScheduleShape shape, double latency = 0) {
-  Costs costs = Costs::uniform(shape.stages());
+plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape, double latency = 0) {
+  plan::Costs costs = plan::Costs::uniform(shape.stages());
   costs.link.latency = latency;
-  return simulate(make_program(make_schedule(kind, shape), SendMode::Buffered), costs);
+  return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
 //! Scripted pointer: `point(type, x, y)` on the first canvas, where x and y are CSS pixels of it.
@@ -79,16 +79,17 @@ const std::string pointer = R"js(
   const report = (name, value) => { document.body.dataset[name] = value; };
 )js";
 
-TEST(Page, DrawsEveryBoxOfASmallSchedule) {
-  const Page page = open_page(to_html(draw(run(ScheduleKind::OneFOneB, {4, 1, 8}), false)));
+TEST(ViewPage, DrawsEveryBoxOfASmallSchedule) {
+  const Page page = open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), false)));
   EXPECT_EQ(page.value("boxes"), "64");  // 4 ranks x 8 microbatches x F and B
   EXPECT_EQ(page.value("drawn"), "64");
   EXPECT_THAT(page.dom, HasSubstr("1F1B: 4 ranks, 4 stages, 8 microbatches"));
 }
 
-TEST(Page, HoverTellsTheActionAndItsTimes) {
+TEST(ViewPage, HoverTellsTheActionAndItsTimes) {
   // The step takes 33 units; rank 0 begins with 0F0 from 0 to 1, and the gutter is 64 pixels wide.
-  const Page page = open_page(to_html(draw(run(ScheduleKind::OneFOneB, {4, 1, 8}), false)), pointer + R"js(
+  const Page page =
+      open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), false)), pointer + R"js(
     const unit = (canvas.clientWidth - 64 - 8) / 33;
     const tip = document.getElementById("tip");
     point("mousemove", 64 + 0.5 * unit, 24 + 10);
@@ -106,8 +107,8 @@ TEST(Page, HoverTellsTheActionAndItsTimes) {
   EXPECT_EQ(page.value("gap"), "hidden");
 }
 
-TEST(Page, ZoomsFollowsAMicrobatchAndChangesItsTheme) {
-  const Simulation simulation = run(ScheduleKind::DualPipeV, {4, 2, 10}, 0.2);
+TEST(ViewPage, ZoomsFollowsAMicrobatchAndChangesItsTheme) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.2);
   const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
     const state = document.getElementById("state");
     const before = getComputedStyle(document.body).backgroundColor;
@@ -131,13 +132,13 @@ TEST(Page, ZoomsFollowsAMicrobatchAndChangesItsTheme) {
   EXPECT_NE(page.value("messages"), "0");
 }
 
-TEST(Page, ShowsThePredictedBesideTheMeasuredTimeline) {
-  const Simulation simulation = run(ScheduleKind::ZB1P, {3, 1, 6}, 0.1);
+TEST(ViewPage, ShowsThePredictedBesideTheMeasuredTimeline) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::ZB1P, {3, 1, 6}, 0.1);
   Drawing drawing = draw(simulation, true);
-  Timeline measured = simulation.timeline;
-  measured.source = TimelineSource::Measured;
+  schedule::Timeline measured = simulation.timeline;
+  measured.source = schedule::TimelineSource::Measured;
   for (auto& rank : measured.ranks) {
-    for (TimedAction& timed : rank) timed.start *= 1.1, timed.end *= 1.1;
+    for (schedule::TimedAction& timed : rank) timed.start *= 1.1, timed.end *= 1.1;
   }
   add_panel(drawing, measured);
   const Page page = open_page(to_html(drawing));
@@ -146,8 +147,8 @@ TEST(Page, ShowsThePredictedBesideTheMeasuredTimeline) {
   EXPECT_EQ(page.value("boxes"), std::to_string(2 * 3 * 6 * 3));
 }
 
-TEST(Page, SixtyFourRanksTimesFiveHundredTwelveMicrobatchesStayUsable) {
-  const Simulation simulation = run(ScheduleKind::InterleavedZeroBubble, {64, 2, 512});
+TEST(ViewPage, SixtyFourRanksTimesFiveHundredTwelveMicrobatchesStayUsable) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::InterleavedZeroBubble, {64, 2, 512});
   const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
     point("mousemove", 700, 60);
     report("found", document.getElementById("tip").textContent);
@@ -162,4 +163,4 @@ TEST(Page, SixtyFourRanksTimesFiveHundredTwelveMicrobatchesStayUsable) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::view

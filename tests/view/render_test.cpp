@@ -12,15 +12,15 @@
 #include <set>
 #include <sstream>
 
-namespace penstock {
+namespace penstock::view {
 namespace {
 
 using testing::HasSubstr;
 
-Simulation run(ScheduleKind kind, ScheduleShape shape, double latency = 0) {
-  Costs costs = Costs::uniform(shape.stages());
+plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape, double latency = 0) {
+  plan::Costs costs = plan::Costs::uniform(shape.stages());
   costs.link.latency = latency;
-  return simulate(make_program(make_schedule(kind, shape), SendMode::Buffered), costs);
+  return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
 std::size_t count(const std::string& text, const std::string& part) {
@@ -29,8 +29,8 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-TEST(Grid, Shows1F1BAsThePapersDo) {
-  EXPECT_EQ(to_grid(draw(run(ScheduleKind::OneFOneB, {3, 1, 4}), false)),
+TEST(ViewGrid, Shows1F1BAsThePapersDo) {
+  EXPECT_EQ(to_grid(draw(run(schedule::ScheduleKind::OneFOneB, {3, 1, 4}), false)),
             "1F1B: 3 ranks, 3 stages, 4 microbatches\n"
             "rank 0 F0 F1 F2 ............B0--- F3 B1--- ...B2--- ...B3---\n"
             "rank 1 ...F0 F1 ......B0--- F2 B1--- F3 B2--- ...B3---\n"
@@ -38,8 +38,8 @@ TEST(Grid, Shows1F1BAsThePapersDo) {
             "       F forward   B backward\n");
 }
 
-TEST(Grid, ColoursSayTheKindAndASqueezedGridFitsTheTerminal) {
-  const Drawing drawing = draw(run(ScheduleKind::ZBVZeroBubble, {4, 2, 16}), false);
+TEST(ViewGrid, ColoursSayTheKindAndASqueezedGridFitsTheTerminal) {
+  const Drawing drawing = draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, 16}), false);
   const std::string text = to_grid(drawing, {.colour = true, .width = 80});
   EXPECT_THAT(text, HasSubstr("\x1b[38;5;16;48;5;68m"));
   std::string plain;
@@ -54,28 +54,30 @@ TEST(Grid, ColoursSayTheKindAndASqueezedGridFitsTheTerminal) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 81u) << line;
 }
 
-TEST(Grid, ATableIsDrawnSlotBySlot) {
-  Schedule schedule{"mine", Placement::make(1, 1, PlacementStyle::Loop), 1, {}};
-  schedule.ranks = {{Action::forward(StageId(0), MicrobatchId(0)), Action(),
-                     Action::backward(StageId(0), MicrobatchId(0))}};
+TEST(ViewGrid, ATableIsDrawnSlotBySlot) {
+  schedule::Schedule schedule{"mine", schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop), 1, {}};
+  schedule.ranks = {{schedule::Action::forward(StageId(0), MicrobatchId(0)), schedule::Action(),
+                     schedule::Action::backward(StageId(0), MicrobatchId(0))}};
   EXPECT_THAT(to_grid(draw(schedule)), HasSubstr("rank 0 F0 ...B0\n"));
 }
 
-TEST(Grid, TheHalvesOfAnOverlapStandSideBySide) {
+TEST(ViewGrid, TheHalvesOfAnOverlapStandSideBySide) {
   const StageId first(0), second(1);
   const MicrobatchId m0(0), m1(1);
-  Schedule schedule{"mine", Placement::make(1, 2, PlacementStyle::Loop), 2, {}};
-  schedule.ranks = {{Action::forward(first, m0),
-                     Action::overlap(Action::forward(first, m1), Action::backward(second, m0)),
-                     Action::backward(first, m0)}};
+  schedule::Schedule schedule{"mine", schedule::Placement::make(1, 2, schedule::PlacementStyle::Loop), 2, {}};
+  schedule.ranks = {{schedule::Action::forward(first, m0),
+                     schedule::Action::overlap(schedule::Action::forward(first, m1),
+                                               schedule::Action::backward(second, m0)),
+                     schedule::Action::backward(first, m0)}};
   // A label of three characters and a gap in half a slot: a slot has 8 columns.
   EXPECT_THAT(to_grid(draw(schedule)), HasSubstr("\nrank 0 0F0---- 0F1 1B0 0B0----\n"));
 }
 
-TEST(Grid, ColoursReplaceTheLetters) {
-  Schedule schedule{"mine", Placement::make(1, 1, PlacementStyle::Loop), 1, {}};
-  schedule.ranks = {{Action(), Action::forward(StageId(0), MicrobatchId(0)), Action(), Action(),
-                     Action::backward(StageId(0), MicrobatchId(0))}};
+TEST(ViewGrid, ColoursReplaceTheLetters) {
+  schedule::Schedule schedule{"mine", schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop), 1, {}};
+  schedule.ranks = {{schedule::Action(), schedule::Action::forward(StageId(0), MicrobatchId(0)),
+                     schedule::Action(), schedule::Action(),
+                     schedule::Action::backward(StageId(0), MicrobatchId(0))}};
   // Two columns for each slot; idle slots are blank, and each box ends with a reset.
   const std::string f = "\x1b[38;5;16;48;5;68m", b = "\x1b[38;5;16;48;5;72m", end = "\x1b[0m";
   EXPECT_EQ(to_grid(draw(schedule), {.colour = true}),
@@ -85,11 +87,13 @@ TEST(Grid, ColoursReplaceTheLetters) {
                 " B " + end + " backward\n");
 }
 
-TEST(Grid, ABoxWithoutRoomForItsLabelShowsItsKind) {
-  Schedule schedule{"mine", Placement::make(1, 1, PlacementStyle::Loop), 4, {}};
+TEST(ViewGrid, ABoxWithoutRoomForItsLabelShowsItsKind) {
+  schedule::Schedule schedule{"mine", schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop), 4, {}};
   schedule.ranks.resize(1);
-  for (int m = 0; m < 4; ++m) schedule.ranks[0].push_back(Action::forward(StageId(0), MicrobatchId(m)));
-  for (int m = 0; m < 4; ++m) schedule.ranks[0].push_back(Action::backward(StageId(0), MicrobatchId(m)));
+  for (int m = 0; m < 4; ++m)
+    schedule.ranks[0].push_back(schedule::Action::forward(StageId(0), MicrobatchId(m)));
+  for (int m = 0; m < 4; ++m)
+    schedule.ranks[0].push_back(schedule::Action::backward(StageId(0), MicrobatchId(m)));
   // Eight slots in the 8 columns next to the name of the rank, then in 16: the label fits without a gap.
   EXPECT_THAT(to_grid(draw(schedule), {.width = 15}), HasSubstr("\nrank 0 FFFFBBBB\n"));
   EXPECT_THAT(to_grid(draw(schedule), {.width = 23}), HasSubstr("\nrank 0 F0F1F2F3B0B1B2B3\n"));
@@ -98,11 +102,11 @@ TEST(Grid, ABoxWithoutRoomForItsLabelShowsItsKind) {
   EXPECT_THAT(to_grid(draw(schedule), {.width = 3}), HasSubstr("\nrank 0 FFFFBBBB\n"));
 }
 
-TEST(Grid, SeveralPanelsAreNamedAndShareOneLegend) {
-  const Simulation simulation = run(ScheduleKind::OneFOneB, {1, 1, 1});
+TEST(ViewGrid, SeveralPanelsAreNamedAndShareOneLegend) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {1, 1, 1});
   Drawing drawing = draw(simulation, false);
-  Timeline measured = simulation.timeline;
-  measured.source = TimelineSource::Measured;
+  schedule::Timeline measured = simulation.timeline;
+  measured.source = schedule::TimelineSource::Measured;
   add_panel(drawing, measured);
   EXPECT_EQ(to_grid(drawing),
             "1F1B: 1 rank, 1 stage, 1 microbatch\n"
@@ -113,15 +117,16 @@ TEST(Grid, SeveralPanelsAreNamedAndShareOneLegend) {
             "       F forward   B backward\n");
 }
 
-TEST(Svg, HasABoxForEveryAction) {
-  for (const ScheduleKind kind :
-       {ScheduleKind::OneFOneB, ScheduleKind::ZBVZeroBubble, ScheduleKind::DualPipeV}) {
-    const ScheduleShape shape{4, info_of(kind).default_stages_per_rank, 8};
-    const Simulation simulation = run(kind, shape);
+TEST(ViewSvg, HasABoxForEveryAction) {
+  for (const schedule::ScheduleKind kind :
+       {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZBVZeroBubble,
+        schedule::ScheduleKind::DualPipeV}) {
+    const schedule::ScheduleShape shape{4, info_of(kind).default_stages_per_rank, 8};
+    const plan::Simulation simulation = run(kind, shape);
     std::size_t parts = 0;
     for (const auto& rank : simulation.timeline.ranks) {
-      for (const TimedAction& timed : rank) {
-        if (timed.action.is_compute()) for_each_part(timed.action, [&](const Action&) { ++parts; });
+      for (const schedule::TimedAction& timed : rank) {
+        if (timed.action.is_compute()) for_each_part(timed.action, [&](const schedule::Action&) { ++parts; });
       }
     }
     const std::string svg = to_svg(draw(simulation, false));
@@ -132,14 +137,14 @@ TEST(Svg, HasABoxForEveryAction) {
   }
 }
 
-TEST(Svg, EscapesTheName) {
-  Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 2});
+TEST(ViewSvg, EscapesTheName) {
+  plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "<a & b>";
   EXPECT_THAT(to_svg(draw(simulation, false)), HasSubstr("&lt;a &amp; b&gt;"));
 }
 
-TEST(Trace, IsJsonWithSeparateTracksAndAnArrowForEveryMessage) {
-  const Simulation simulation = run(ScheduleKind::OneFOneB, {4, 1, 6}, 0.25);
+TEST(ViewTrace, IsJsonWithSeparateTracksAndAnArrowForEveryMessage) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {4, 1, 6}, 0.25);
   const auto trace = nlohmann::json::parse(to_trace(draw(simulation, false)));
   std::map<std::string, std::pair<double, double>> arrows;
   std::size_t compute = 0, transfers = 0, starts = 0, ends = 0;
@@ -163,8 +168,8 @@ TEST(Trace, IsJsonWithSeparateTracksAndAnArrowForEveryMessage) {
   for (const auto& [id, ends_of] : arrows) EXPECT_GE(ends_of.second - ends_of.first, 250 - 1e-6) << id;
 }
 
-TEST(Trace, SlicesOfOneTrackNeverOverlap) {
-  const Simulation simulation = run(ScheduleKind::DualPipeV, {4, 2, 10}, 0.4);
+TEST(ViewTrace, SlicesOfOneTrackNeverOverlap) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.4);
   const auto trace = nlohmann::json::parse(to_trace(draw(simulation, false)));
   std::map<std::pair<int, int>, double> last;
   for (const auto& event : trace.at("traceEvents")) {
@@ -175,9 +180,9 @@ TEST(Trace, SlicesOfOneTrackNeverOverlap) {
   }
 }
 
-TEST(Trace, CountersAreTheMemorySamples) {
+TEST(ViewTrace, CountersAreTheMemorySamples) {
   for (const bool seconds : {false, true}) {
-    const Simulation simulation = run(ScheduleKind::ZB1P, {3, 1, 4});
+    const plan::Simulation simulation = run(schedule::ScheduleKind::ZB1P, {3, 1, 4});
     const auto trace = nlohmann::json::parse(to_trace(draw(simulation, seconds)));
     std::vector<std::vector<std::pair<double, std::uint64_t>>> counters(3);
     for (const auto& event : trace.at("traceEvents")) {
@@ -197,11 +202,11 @@ TEST(Trace, CountersAreTheMemorySamples) {
   }
 }
 
-TEST(Trace, TimesOfALongStepKeepTheirNanoseconds) {
-  Timeline timeline;
-  timeline.placement = Placement::make(1, 1, PlacementStyle::Loop);
+TEST(ViewTrace, TimesOfALongStepKeepTheirNanoseconds) {
+  schedule::Timeline timeline;
+  timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   timeline.microbatches = 1;
-  timeline.ranks = {{{Action::forward(StageId(0), MicrobatchId(0)), 123.456789012, 246.913578025}}};
+  timeline.ranks = {{{schedule::Action::forward(StageId(0), MicrobatchId(0)), 123.456789012, 246.913578025}}};
   timeline.memory = {{{123.456789012, 7}}};
   const auto trace = nlohmann::json::parse(to_trace(draw(std::span(&timeline, 1), true)));
   for (const auto& event : trace.at("traceEvents")) {
@@ -213,11 +218,11 @@ TEST(Trace, TimesOfALongStepKeepTheirNanoseconds) {
   }
 }
 
-TEST(Trace, NamesProcessesTracksAndWhatASliceIs) {
-  const Simulation simulation = run(ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
+TEST(ViewTrace, NamesProcessesTracksAndWhatASliceIs) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
   Drawing drawing = draw(simulation, false);
-  Timeline measured = simulation.timeline;
-  measured.source = TimelineSource::Measured;
+  schedule::Timeline measured = simulation.timeline;
+  measured.source = schedule::TimelineSource::Measured;
   add_panel(drawing, measured);
   const auto trace = nlohmann::json::parse(to_trace(drawing));
   std::map<int, std::string> processes;
@@ -240,7 +245,8 @@ TEST(Trace, NamesProcessesTracksAndWhatASliceIs) {
     if (event.at("ph") != "X") continue;
     used.insert({pid, tid});
     slices[{pid, event.at("name")}] = {event.at("ts"), event.at("dur")};
-    EXPECT_EQ(event.at("args").at("stage"), parse_action(event.at("name").get<std::string>()).stage().value);
+    EXPECT_EQ(event.at("args").at("stage"),
+              schedule::parse_action(event.at("name").get<std::string>()).stage().value);
     critical += event.at("args").contains("critical");
     overlapped += tid == 99;
   }
@@ -262,7 +268,7 @@ TEST(Trace, NamesProcessesTracksAndWhatASliceIs) {
   EXPECT_GT(overlapped, 0u);
   for (std::size_t r = 0; r < 2; ++r) {
     for (const ActionBox& box : drawing.panels[0].compute[r]) {
-      const auto& [start, length] = slices.at({static_cast<int>(r), to_text(box.action)});
+      const auto& [start, length] = slices.at({static_cast<int>(r), to_string(box.action)});
       EXPECT_NEAR(start, box.start * 1e3, 1e-6);
       EXPECT_NEAR(length, (box.end - box.start) * 1e3, 1e-6);
     }
@@ -276,8 +282,8 @@ nlohmann::json page_data(const std::string& page) {
   return nlohmann::json::parse(page.substr(from, page.find("</script>", from) - from));
 }
 
-TEST(Html, HoldsEveryBoxSampleAndSummary) {
-  const Simulation simulation = run(ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
+TEST(ViewHtml, HoldsEveryBoxSampleAndSummary) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
   Drawing drawing = draw(simulation, false);
   add_panel(drawing, simulation.timeline);
   const auto data = page_data(to_html(drawing));
@@ -285,7 +291,8 @@ TEST(Html, HoldsEveryBoxSampleAndSummary) {
   EXPECT_EQ(data.at("seconds"), false);
   EXPECT_EQ(data.at("chunks"), nlohmann::json(drawing.chunk_of_stage));
   EXPECT_EQ(data.at("memoryPeak"), simulation.peak_memory());
-  EXPECT_EQ(data.at("kinds").at(static_cast<std::size_t>(ActionKind::Forward)).at("meaning"), "forward");
+  EXPECT_EQ(data.at("kinds").at(static_cast<std::size_t>(schedule::ActionKind::Forward)).at("meaning"),
+            "forward");
   ASSERT_EQ(data.at("panels").size(), 2u);
   for (std::size_t p = 0; p < 2; ++p) {
     const auto& panel = data.at("panels").at(p);
@@ -315,7 +322,7 @@ TEST(Html, HoldsEveryBoxSampleAndSummary) {
     }
     for (std::size_t r = 0; r < 2; ++r) {
       std::vector<double> samples;
-      for (const MemorySample& sample : drawn.memory[r]) {
+      for (const schedule::MemorySample& sample : drawn.memory[r]) {
         samples.push_back(sample.time);
         samples.push_back(static_cast<double>(sample.bytes));
       }
@@ -326,9 +333,9 @@ TEST(Html, HoldsEveryBoxSampleAndSummary) {
   }
 }
 
-TEST(Html, ThinsLongMemoryCurvesWithoutLosingThePeak) {
-  Timeline timeline;
-  timeline.placement = Placement::make(1, 1, PlacementStyle::Loop);
+TEST(ViewHtml, ThinsLongMemoryCurvesWithoutLosingThePeak) {
+  schedule::Timeline timeline;
+  timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   timeline.ranks.resize(1);
   timeline.memory.resize(1);
   for (int i = 0; i < 50'001; ++i)
@@ -345,14 +352,14 @@ TEST(Html, ThinsLongMemoryCurvesWithoutLosingThePeak) {
   EXPECT_EQ(data.at("seconds"), true);
 }
 
-TEST(Html, EscapesTheTitle) {
-  Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 2});
+TEST(ViewHtml, EscapesTheTitle) {
+  plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "<a & \"b\">";
   EXPECT_THAT(to_html(draw(simulation, false)), HasSubstr("<title>&lt;a &amp; &quot;b&quot;&gt;: 2 ranks"));
 }
 
-TEST(Html, HoldsItsDataAndNothingFromElsewhere) {
-  Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 2});
+TEST(ViewHtml, HoldsItsDataAndNothingFromElsewhere) {
+  plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "</script><b>";
   const std::string page = to_html(draw(simulation, false));
   EXPECT_EQ(page.find("</script><b>"), std::string::npos);
@@ -362,4 +369,4 @@ TEST(Html, HoldsItsDataAndNothingFromElsewhere) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::view

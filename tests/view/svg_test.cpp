@@ -10,7 +10,7 @@
 #include <regex>
 #include <set>
 
-namespace penstock {
+namespace penstock::view {
 namespace {
 
 using testing::ElementsAre;
@@ -68,16 +68,17 @@ struct Svg {
   std::vector<Label> labels;
 };
 
-Simulation run(ScheduleKind kind, ScheduleShape shape, double latency = 0) {
-  Costs costs = Costs::uniform(shape.stages());
+plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape, double latency = 0) {
+  plan::Costs costs = plan::Costs::uniform(shape.stages());
   costs.link.latency = latency;
-  return simulate(make_program(make_schedule(kind, shape), SendMode::Buffered), costs);
+  return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
-TEST(SvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
-  for (const ScheduleKind kind :
-       {ScheduleKind::OneFOneB, ScheduleKind::ZBVZeroBubble, ScheduleKind::DualPipeV}) {
-    const Simulation simulation = run(kind, {3, info_of(kind).default_stages_per_rank, 6}, 0.2);
+TEST(ViewSvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
+  for (const schedule::ScheduleKind kind :
+       {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZBVZeroBubble,
+        schedule::ScheduleKind::DualPipeV}) {
+    const plan::Simulation simulation = run(kind, {3, info_of(kind).default_stages_per_rank, 6}, 0.2);
     const Drawing drawing = draw(simulation, false);
     const Svg svg(drawing);
     const std::vector<Rect> lanes = svg.with_class("lane");
@@ -93,7 +94,7 @@ TEST(SvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
       for (const auto* row : {&drawing.panels[0].compute[r], &drawing.panels[0].communication[r]}) {
         for (const ActionBox& box : *row) {
           const bool compute = row == &drawing.panels[0].compute[r];
-          const std::string title = to_text(box.action);
+          const std::string title = to_string(box.action);
           const auto found = std::find_if(svg.rects.begin(), svg.rects.end(), [&](const Rect& rect) {
             return rect.title == title && rect.y >= lanes[r].y && rect.y < next_row;
           });
@@ -116,8 +117,8 @@ TEST(SvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
   }
 }
 
-TEST(SvgFigure, LanesOfCommunicationDoNotOverlap) {
-  const Drawing drawing = draw(run(ScheduleKind::DualPipeV, {4, 2, 10}, 0.7), false);
+TEST(ViewSvgFigure, LanesOfCommunicationDoNotOverlap) {
+  const Drawing drawing = draw(run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.7), false);
   const Svg svg(drawing);
   const std::vector<Rect> transfers = svg.with_class("c");
   std::set<double> rows;
@@ -134,8 +135,8 @@ TEST(SvgFigure, LanesOfCommunicationDoNotOverlap) {
   }
 }
 
-TEST(SvgFigure, ABoxHasItsMicrobatchInItsMiddleWhereItFits) {
-  const Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 3});
+TEST(ViewSvgFigure, ABoxHasItsMicrobatchInItsMiddleWhereItFits) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 3});
   const Svg svg(draw(simulation, false));
   std::size_t numbers = 0;
   for (const Label& label : svg.labels) {
@@ -152,19 +153,19 @@ TEST(SvgFigure, ABoxHasItsMicrobatchInItsMiddleWhereItFits) {
   }
   EXPECT_EQ(numbers, 2u * 3 * 2);
   // A long step leaves no room for numbers.
-  const Svg narrow(draw(run(ScheduleKind::OneFOneB, {2, 1, 200}), false));
+  const Svg narrow(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 200}), false));
   EXPECT_TRUE(narrow.texts("n").size() < 2 * 2 * 200) << narrow.texts("n").size();
 }
 
-TEST(SvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
-  EXPECT_THAT(Svg(draw(run(ScheduleKind::OneFOneB, {2, 1, 4}), false)).legend(),
+TEST(ViewSvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
+  EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}), false)).legend(),
               ElementsAre("forward", "backward"));
-  EXPECT_THAT(Svg(draw(run(ScheduleKind::OneFOneB, {2, 1, 4}, 0.1), false)).legend(),
+  EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}, 0.1), false)).legend(),
               ElementsAre("forward", "backward", "transfer"));
-  EXPECT_THAT(Svg(draw(run(ScheduleKind::ZB1P, {2, 1, 4}), false)).legend(),
+  EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), false)).legend(),
               ElementsAre("forward", "backward: inputs", "backward: weights"));
   // From left to right, without overlap, each after a box of its colour.
-  const Svg svg(draw(run(ScheduleKind::ZB1P, {2, 1, 4}), false));
+  const Svg svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), false));
   const std::vector<Rect> rows = svg.with_class("lane");
   double last = 0;
   for (const Label& label : svg.labels) {
@@ -181,12 +182,12 @@ TEST(SvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
   }
 }
 
-TEST(SvgFigure, PanelsAreNamedWhereThereAreSeveral) {
-  const Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 2});
+TEST(ViewSvgFigure, PanelsAreNamedWhereThereAreSeveral) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   const Svg one(draw(simulation, false));
   EXPECT_THAT(one.texts("h"), ElementsAre("1F1B: 2 ranks, 2 stages, 2 microbatches"));
-  Timeline measured = simulation.timeline;
-  measured.source = TimelineSource::Measured;
+  schedule::Timeline measured = simulation.timeline;
+  measured.source = schedule::TimelineSource::Measured;
   Drawing both = draw(simulation, false);
   add_panel(both, measured);
   const Svg two(both);
@@ -206,8 +207,8 @@ TEST(SvgFigure, PanelsAreNamedWhereThereAreSeveral) {
   EXPECT_LT(names[1], lanes[2].y);
 }
 
-TEST(SvgFigure, TheAxisHasRoundTimesAtTheirPlaces) {
-  const Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 8});  // 27 units
+TEST(ViewSvgFigure, TheAxisHasRoundTimesAtTheirPlaces) {
+  const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 8});  // 27 units
   const Svg svg(draw(simulation, false));
   const Rect lane = svg.with_class("lane")[0];
   const double scale = lane.width / 27;
@@ -230,13 +231,13 @@ TEST(SvgFigure, TheAxisHasRoundTimesAtTheirPlaces) {
   EXPECT_LE(step * static_cast<double>(texts.size() - 1), 27);
   EXPECT_GT(step * static_cast<double>(texts.size()), 27);
   EXPECT_GE(step * scale, 45);  // not crowded
-  Simulation seconds = run(ScheduleKind::OneFOneB, {2, 1, 8});
+  plan::Simulation seconds = run(schedule::ScheduleKind::OneFOneB, {2, 1, 8});
   EXPECT_THAT(Svg(draw(seconds, true)).texts("l m"), testing::Contains("5.00 s"));
 }
 
-TEST(SvgFigure, EverythingIsInsideThePicture) {
+TEST(ViewSvgFigure, EverythingIsInsideThePicture) {
   for (const int microbatches : {1, 4, 60}) {
-    const Svg svg(draw(run(ScheduleKind::ZBVZeroBubble, {4, 2, microbatches}, 0.3), false));
+    const Svg svg(draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, microbatches}, 0.3), false));
     std::smatch size;
     ASSERT_TRUE(std::regex_search(
         svg.source, size,
@@ -257,13 +258,13 @@ TEST(SvgFigure, EverythingIsInsideThePicture) {
   }
 }
 
-TEST(SvgFigure, TheSizeIsThatOfTheViewBoxToTheLastDigit) {
+TEST(ViewSvgFigure, TheSizeIsThatOfTheViewBoxToTheLastDigit) {
   // 9.7 units of 22 / 0.3 each are no round number.
-  Timeline timeline;
-  timeline.placement = Placement::make(1, 1, PlacementStyle::Loop);
+  schedule::Timeline timeline;
+  timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   timeline.microbatches = 1;
-  timeline.ranks = {{{Action::forward(StageId(0), MicrobatchId(0)), 0, 0.3},
-                     {Action::backward(StageId(0), MicrobatchId(0)), 0.3, 9.7}}};
+  timeline.ranks = {{{schedule::Action::forward(StageId(0), MicrobatchId(0)), 0, 0.3},
+                     {schedule::Action::backward(StageId(0), MicrobatchId(0)), 0.3, 9.7}}};
   const std::string svg = to_svg(draw(std::span(&timeline, 1), false));
   std::smatch size;
   ASSERT_TRUE(std::regex_search(
@@ -273,8 +274,8 @@ TEST(SvgFigure, TheSizeIsThatOfTheViewBoxToTheLastDigit) {
   EXPECT_GT(std::stod(size[1]), 9.7 * 22 / 0.3);
 }
 
-TEST(SvgFigure, LaterStagesOfARankAreLighterAndTheirNumbersDark) {
-  const Svg svg(draw(run(ScheduleKind::Interleaved1F1B, {2, 5, 4}), false));
+TEST(ViewSvgFigure, LaterStagesOfARankAreLighterAndTheirNumbersDark) {
+  const Svg svg(draw(run(schedule::ScheduleKind::Interleaved1F1B, {2, 5, 4}), false));
   std::map<std::string, std::string> classes;
   for (const Rect& rect : svg.rects) {
     if (!rect.title.empty()) classes[rect.title] = rect.classes;
@@ -299,14 +300,15 @@ std::map<std::string, std::string> fills(const std::string& style) {
   return found;
 }
 
-TEST(SvgFigure, EveryKindHasAColourOnLightAndAnotherOnDarkPages) {
-  Costs costs = Costs::uniform(4);
+TEST(ViewSvgFigure, EveryKindHasAColourOnLightAndAnotherOnDarkPages) {
+  plan::Costs costs = plan::Costs::uniform(4);
   costs.link.latency = 0.2;
-  for (StageCosts& stage : costs.stages) stage.unshard = 0.1;
+  for (plan::StageCosts& stage : costs.stages) stage.unshard = 0.1;
   std::map<std::string, std::string> colours;
-  for (const ScheduleKind kind : {ScheduleKind::ZBVZeroBubble, ScheduleKind::DualPipeV}) {
-    const Schedule schedule = make_schedule(kind, {2, 2, 6});
-    const Svg svg(draw(simulate(make_program(schedule, SendMode::Buffered), costs), false));
+  for (const schedule::ScheduleKind kind :
+       {schedule::ScheduleKind::ZBVZeroBubble, schedule::ScheduleKind::DualPipeV}) {
+    const schedule::Schedule schedule = make_schedule(kind, {2, 2, 6});
+    const Svg svg(draw(simulate(make_program(schedule, schedule::SendMode::Buffered), costs), false));
     const std::size_t dark_part = svg.source.find("@media(prefers-color-scheme:dark)");
     ASSERT_NE(dark_part, std::string::npos);
     const auto light = fills(svg.source.substr(0, dark_part)), dark = fills(svg.source.substr(dark_part));
@@ -323,9 +325,9 @@ TEST(SvgFigure, EveryKindHasAColourOnLightAndAnotherOnDarkPages) {
   EXPECT_GE(colours.size(), 5u);  // F, B, I, W and transfers
 }
 
-TEST(SvgFigure, TextsDoNotOverlap) {
-  Drawing drawing = draw(run(ScheduleKind::ZB1P, {3, 1, 5}, 0.3), false);
-  add_panel(drawing, run(ScheduleKind::ZB1P, {3, 1, 5}, 0.3).timeline);
+TEST(ViewSvgFigure, TextsDoNotOverlap) {
+  Drawing drawing = draw(run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3), false);
+  add_panel(drawing, run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3).timeline);
   const Svg svg(drawing);
   // At least 5 units for a character and 10 for a line, around the anchor that the class says.
   struct Box {
@@ -347,16 +349,16 @@ TEST(SvgFigure, TextsDoNotOverlap) {
   }
 }
 
-TEST(SvgFigure, NamesAreEscaped) {
-  Simulation simulation = run(ScheduleKind::OneFOneB, {2, 1, 2});
+TEST(ViewSvgFigure, NamesAreEscaped) {
+  plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "a<b> & c";
   EXPECT_THAT(to_svg(draw(simulation, false)), HasSubstr(">a&lt;b&gt; &amp; c: 2 ranks"));
 }
 
-TEST(SvgFigure, AnEmptyTimelineIsStillAPicture) {
-  Timeline empty;
+TEST(ViewSvgFigure, AnEmptyTimelineIsStillAPicture) {
+  schedule::Timeline empty;
   empty.name = "nothing";
-  empty.placement = Placement::make(2, 2, PlacementStyle::Loop);
+  empty.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   empty.ranks.resize(2);
   const Svg svg(draw(std::span(&empty, 1), false));
   EXPECT_EQ(svg.with_class("lane").size(), 2u);
@@ -365,4 +367,4 @@ TEST(SvgFigure, AnEmptyTimelineIsStillAPicture) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::view

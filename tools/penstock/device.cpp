@@ -1,4 +1,4 @@
-// The devices that a run can use: so far CPUs.
+// Resolves `--device`. Runs support only CPUs so far.
 #include "device.h"
 
 #include <penstock/base/error.h>
@@ -10,9 +10,9 @@ namespace penstock::tool {
 DeviceChoice settle_device(DeviceChoice asked) {
   if (asked != DeviceChoice::Cuda) return DeviceChoice::Cpu;
   const bool present = at::detail::getCUDAHooks().hasCUDA();
-  throw UsageError(present ? "--device cuda: runs of this command use CPUs only so far"
+  throw UsageError(present ? "--device cuda: this command supports only CPUs so far"
                            : "--device cuda: this libtorch has no CUDA support, or there is no CUDA device",
-                   {}, "use --device cpu, or auto");
+                   {}, "use --device cpu or --device auto");
 }
 
 }  // namespace penstock::tool

@@ -1,4 +1,4 @@
-// `--device`: what a run computes on.
+// `--device`: the device of a run.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ enum class DeviceChoice { Auto, Cpu, Cuda };
 inline const std::vector<std::pair<std::string, DeviceChoice>> kDeviceWords{
     {"cpu", DeviceChoice::Cpu}, {"cuda", DeviceChoice::Cuda}, {"auto", DeviceChoice::Auto}};
 
-//! Before ranks start: the device that `asked` stands for. UsageError for one that a run cannot use.
+//! Resolves `asked` to a device, before ranks start. Throws UsageError if a run cannot use that device.
 DeviceChoice settle_device(DeviceChoice asked);
 
 }  // namespace penstock::tool

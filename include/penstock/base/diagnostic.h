@@ -1,4 +1,4 @@
-// Diagnostics: what a validator found, all of it at once, rather than the first thing as an exception.
+// Diagnostics: a validator reports all findings at once instead of throwing at the first one.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@ namespace penstock {
 
 enum class Severity { Note, Warning, Error };
 
-std::string_view severity_name(Severity severity);
+std::string_view to_string(Severity severity);
 
-//! One finding. `where` is the place as its user counts it, for example `row 2, column 5` or `rank 1, step 4`.
+//! One finding. `where` is the location in the user's terms, such as `row 2, column 5` or `rank 1, step 4`.
 struct Diagnostic {
   Severity severity = Severity::Error;
   std::string where;
@@ -28,7 +28,7 @@ using Diagnostics = std::vector<Diagnostic>;
 //! Whether any finding is an error.
 bool has_errors(const Diagnostics& diagnostics);
 
-//! One line for each finding.
-std::string to_text(const Diagnostics& diagnostics);
+//! One line per finding.
+std::string to_string(const Diagnostics& diagnostics);
 
 }  // namespace penstock

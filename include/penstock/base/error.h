@@ -1,5 +1,5 @@
-// The error family. Every error says what went wrong, where (rank, stage, microbatch, action, tensor, op), and,
-// where we know it, what to do. docs/errors.md says which ones a program can recover from.
+// The exception hierarchy. Every error states what went wrong, where (rank, stage, microbatch, action,
+// tensor, op) and, if known, how to fix it. docs/errors.md lists the recoverable ones.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -10,23 +10,23 @@
 
 namespace penstock {
 
-//! Where an error happened; only the parts that are known are set.
+//! Where an error occurred; unknown fields are unset.
 struct ErrorContext {
   std::optional<Rank> rank;
   std::optional<StageId> stage;
   std::optional<MicrobatchId> microbatch;
   std::string action;  //!< the action's text, for example `2F0`
-  std::string tensor;  //!< the tensor's place in its tree, for example `args[0].mask`
+  std::string tensor;  //!< the tensor's path in its tree, for example `args[0].mask`
   std::string op;      //!< an operator or a collective
 
   //! `rank 1, stage 3, microbatch 2, …`; empty when nothing is known.
   std::string text() const;
 
-  //! This context with the gaps filled from `outer`.
+  //! Returns this context with unset fields taken from `outer`.
   ErrorContext within(const ErrorContext& outer) const;
 };
 
-//! The root of the family. `what()` is the whole text: message, context and hint.
+//! Base class of all errors. `what()` contains message, context and hint.
 class Error : public std::runtime_error {
  public:
   explicit Error(std::string message, ErrorContext context = {}, std::string hint = {});
@@ -41,43 +41,43 @@ class Error : public std::runtime_error {
   std::string hint_;
 };
 
-//! The caller asked for something that cannot be: a bad argument, an illegal count, a call in the wrong order.
+//! Incorrect use of the API: an invalid argument, an unsupported count, a call in the wrong order.
 class UsageError : public Error {
   using Error::Error;
 };
 
-//! Text or a file that cannot be read; the message holds the position.
+//! Text or a file that cannot be parsed; the message contains the position.
 class ParseError : public Error {
   using Error::Error;
 };
 
-//! A schedule or program that the validator refused.
+//! A schedule or program that the validator rejected.
 class ScheduleError : public Error {
   using Error::Error;
 };
 
-//! Tensors that are not of the promised shape, stride or dtype.
+//! A tensor with an unexpected shape, strides or dtype.
 class ShapeError : public Error {
   using Error::Error;
 };
 
-//! Communication failed in a way that is no single peer's fault (set-up, a missing backend, the store).
+//! A communication failure that no single peer caused (set-up, a missing backend, the store).
 class CommError : public Error {
   using Error::Error;
 };
 
-//! A wait ended without its event; the message says who waited for whom, for what, since when.
+//! A wait timed out; the message states who waited for whom, for what, and since when.
 class TimeoutError : public CommError {
   using CommError::CommError;
 };
 
-//! Another rank died, threw or was killed.
+//! Another rank crashed, threw or was killed.
 class PeerFailed : public CommError {
  public:
   PeerFailed(Rank peer, std::string cause, ErrorContext context = {});
 
   Rank peer() const { return peer_; }
-  //! What the failed rank said, or how it ended.
+  //! The error message or exit status of the failed rank.
   const std::string& cause() const { return cause_; }
 
  private:

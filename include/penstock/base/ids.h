@@ -1,4 +1,4 @@
-// Strong ids: a stage, a microbatch and a rank are all small integers, and must never be mixed up.
+// Strong integer types for stages, microbatches and ranks, so that they cannot be mixed up.
 #pragma once
 
 #include <compare>
@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-//! An integer that only compares and converts within its own kind.
+//! An integer that compares only with ids of the same type; construction is explicit.
 template <class Tag>
 struct StrongId {
   std::int32_t value = 0;
@@ -28,5 +28,7 @@ using Rank = StrongId<struct RankTag>;
 
 template <class Tag>
 struct std::hash<penstock::StrongId<Tag>> {
-  std::size_t operator()(penstock::StrongId<Tag> id) const noexcept { return std::hash<std::int32_t>{}(id.value); }
+  std::size_t operator()(penstock::StrongId<Tag> id) const noexcept {
+    return std::hash<std::int32_t>{}(id.value);
+  }
 };

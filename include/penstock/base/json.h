@@ -1,4 +1,4 @@
-// A small JSON writer: appends to a string, checks nesting, writes numbers so that they read back equal.
+// A small JSON writer that appends to a string. Numbers round-trip exactly.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-//! Writes one JSON value. Commas and quoting are its business; the nesting is the caller's.
+//! Writes one JSON value. The writer inserts commas and quotes; the caller must balance begin and end calls.
 //!   JsonWriter json; json.begin_object().key("rank").value(3).end_object(); json.text();
 class JsonWriter {
  public:
@@ -21,14 +21,14 @@ class JsonWriter {
   JsonWriter& value(std::string_view text);
   JsonWriter& value(const char* text) { return value(std::string_view(text)); }
   JsonWriter& value(const std::string& text) { return value(std::string_view(text)); }
-  JsonWriter& value(double number);  //!< infinities and NaN, which JSON lacks, become null
+  JsonWriter& value(double number);  //!< writes infinities and NaN as null
   JsonWriter& value(std::int64_t number);
   JsonWriter& value(std::uint64_t number);
   JsonWriter& value(int number) { return value(static_cast<std::int64_t>(number)); }
   JsonWriter& value(bool truth);
   JsonWriter& null();
 
-  //! `key` and `value` in one.
+  //! Calls `key`, then `value`.
   template <class T>
   JsonWriter& field(std::string_view name, const T& content) {
     return key(name).value(content);
@@ -46,7 +46,7 @@ class JsonWriter {
   bool after_key_ = false;
 };
 
-//! The text as a JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD.
+//! Returns the text as a quoted JSON string. Bytes that are not valid UTF-8 become U+FFFD.
 std::string json_quote(std::string_view text);
 
 }  // namespace penstock

@@ -1,5 +1,5 @@
-// A small logger to stderr. Off by default; PENSTOCK_LOG=error|warn|info|debug|trace turns it on. Lines carry the
-// rank, once it is known, and are written whole, so that the lines of several ranks do not mix.
+// A small logger to stderr. Off by default; PENSTOCK_LOG=error|warn|info|debug|trace enables it. Each line
+// shows the rank, once known, and is one write call, so lines of different ranks do not interleave.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -13,21 +13,21 @@ namespace penstock {
 
 enum class LogLevel { Off, Error, Warn, Info, Debug, Trace };
 
-//! Reads a level's name; nothing if it is none.
+//! Parses the name of a level; nullopt if it is unknown.
 std::optional<LogLevel> parse_log_level(std::string_view name);
 
-//! The level in force: PENSTOCK_LOG's, until `set_log_level` is called.
+//! The current level: from PENSTOCK_LOG, unless `set_log_level` overrides it.
 LogLevel log_level();
 void set_log_level(LogLevel level);
 
-//! The rank that the calling thread's lines are prefixed with (threads may be ranks).
+//! The rank in the prefix of the calling thread's lines; per thread, because ranks may be threads.
 void set_log_rank(std::optional<Rank> rank);
 std::optional<Rank> log_rank();
 
-//! Writes `penstock[rank] level: text`, if `level` is on.
+//! Writes `penstock[rank] level: text` if `level` is enabled.
 void log_line(LogLevel level, const std::string& text);
 
-//! Collects one line: `Log(LogLevel::Info) << "joined after " << seconds << " s";`
+//! Builds one line and writes it on destruction: `Log(LogLevel::Info) << "joined after " << seconds << " s";`
 class Log {
  public:
   explicit Log(LogLevel level) : level_(level), on_(level <= log_level()) {}

@@ -1,11 +1,11 @@
-// Penstock's own version, for the torch-free side and the tool.
+// Penstock's version; does not depend on torch.
 #pragma once
 
 #include <string>
 
 namespace penstock {
 
-//! Penstock's own version, for example `0.1.0`.
+//! Penstock's version, for example `0.1.0`.
 std::string version();
 
 }  // namespace penstock

@@ -1,6 +1,6 @@
-// Checkpoints on disk, for reading. DIR/step-00000120 holds safetensors files and a manifest that names every
-// tensor of the whole model and where its pieces lie; DIR/step-….incomplete is one whose writing did not end.
-// docs/checkpoint.md has the format.
+// Reads checkpoints from disk. DIR/step-00000120 contains safetensors files and a manifest that lists every
+// tensor of the model and the location of its pieces. DIR/step-….incomplete is a checkpoint whose write did
+// not complete. docs/checkpoint.md describes the format.
 #pragma once
 
 #include <penstock/base/diagnostic.h>
@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::checkpoint {
 
-//! What is stored beside the tensors, as text by name: the configuration, the place in the data, seeds.
+//! Texts stored with the tensors, by name: the configuration, the position in the data, seeds.
 using Notes = std::map<std::string, std::string>;
 
-//! A tensor that a checkpoint holds.
+//! A tensor in a checkpoint.
 struct StoredTensor {
   std::string name;
   std::string state;
@@ -29,9 +29,9 @@ struct StoredTensor {
   std::vector<std::string> aliases;
 
   struct StoredPiece {
-    std::size_t file = 0;  //!< in `files()`
-    std::string key;       //!< its name in that file
-    Part part;             //!< never Whole
+    std::size_t file = 0;  //!< index in `files()`
+    std::string key;       //!< name of the piece in that file
+    Region part;           //!< never WholeTensor
     std::uint32_t crc32c = 0;
   };
   std::vector<StoredPiece> pieces;
@@ -46,24 +46,23 @@ struct StoredFile {
 };
 
 struct LoadOptions {
-  bool allow_missing = false;  //!< leave tensors as they are that the checkpoint lacks
-  bool allow_extra =
-      false;  //!< parameters, buffers or optimizer states of the checkpoint that nobody asked for
-  bool allow_reshaped = false;  //!< leave tensors as they are whose shape differs
-  bool convert_dtypes = false;  //!< cast elements to the asked dtype
+  bool allow_missing = false;   //!< do not modify tensors that are missing in the checkpoint
+  bool allow_extra = false;     //!< ignore parameters, buffers and states that no rank requests
+  bool allow_reshaped = false;  //!< do not modify tensors whose stored shape differs
+  bool convert_dtypes = false;  //!< cast elements to the dtype of `local`
 };
 
 struct LoadReport {
-  std::uint64_t bytes_used = 0;  //!< that were copied into pieces of this rank
-  std::uint64_t bytes_read = 0;  //!< from files; more where rows are too short to read one by one
-  //! What was allowed, by title, over all ranks.
+  std::uint64_t bytes_used = 0;  //!< bytes copied into the pieces of this rank
+  std::uint64_t bytes_read = 0;  //!< bytes read from files; more than used if short rows are read together
+  //! Titles of the differences that the options allowed, over all ranks.
   std::vector<std::string> missing, extra, reshaped;
 };
 
-//! A complete checkpoint. Only its manifest is read at first.
+//! A complete checkpoint. The constructor reads only the manifest.
 class Checkpoint {
  public:
-  //! The directory of one step. CheckpointError if it has no manifest or a damaged one.
+  //! Opens the directory of one step. Throws CheckpointError if its manifest is missing or damaged.
   explicit Checkpoint(const std::string& path);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
@@ -72,62 +71,62 @@ class Checkpoint {
   const std::string& path() const;
   std::int64_t step() const;
   const Notes& notes() const;
-  //! The note of this name; empty if there is none.
+  //! Returns the note with this name, or an empty string.
   std::string note(const std::string& name) const;
   //! Sorted by name, then state.
   const std::vector<StoredTensor>& tensors() const;
   const std::vector<StoredFile>& files() const;
-  //! By name or alias; null if there is none.
+  //! Finds a tensor by name or alias; null if there is none.
   const StoredTensor* find(const std::string& name, const std::string& state = {}) const;
 
-  //! A whole tensor. CheckpointError if there is none or it is damaged.
+  //! Reads a full tensor. Throws CheckpointError if it is missing or damaged.
   at::Tensor read(const std::string& name, const std::string& state = {}) const;
 
-  //! Fills the `local` tensors of the pieces from whatever files hold their elements, reading those bytes
-  //! only. Nothing is changed before everything is found: else one CheckpointError lists all that is missing,
-  //! too much or of another shape or dtype.
+  //! Fills the `local` tensors of the pieces. Reads only the files and bytes that contain their elements.
+  //! Compares everything before it modifies any tensor: throws one CheckpointError that lists all missing and
+  //! extra tensors and all differences in shape or dtype.
   LoadReport load(const std::vector<Piece>& pieces, const LoadOptions& options = {}) const;
-  //! The same for a model that is spread over the ranks of a group; every rank calls it. What only others
-  //! asked for is not too much, and what any rank misses is an error on all.
-  LoadReport load(const std::vector<Piece>& pieces, const Group& group,
+  //! Collective version for a model distributed over a group. A stored tensor is extra only if no rank
+  //! requests it; a tensor missing on one rank is an error on all ranks.
+  LoadReport load(const std::vector<Piece>& pieces, const comm::Group& group,
                   const LoadOptions& options = {}) const;
-  //! Only the comparison that `load` begins with: reads no elements and changes nothing.
+  //! Runs only the comparison of `load`: reads no elements and modifies nothing.
   LoadReport compare(const std::vector<Piece>& pieces, const LoadOptions& options = {}) const;
 
-  //! Reads every byte and says everything that is wrong; none of it is a whole checkpoint's.
+  //! Reads every byte and returns every problem found; empty if the checkpoint is intact.
   Diagnostics verify() const;
-  //! The same of one file of `files()`, for ranks that share the work.
+  //! Verifies one file of `files()`, so that ranks can share the work.
   Diagnostics verify_file(std::size_t file) const;
 
-  struct Content;
+  struct Impl;
 
  private:
-  std::unique_ptr<Content> content_;
+  std::unique_ptr<Impl> impl_;
 };
 
-//! `step-00000120`.
+//! Returns the directory name of a step, such as `step-00000120`.
 std::string checkpoint_name(std::int64_t step);
 
-struct CheckpointPlace {
+struct CheckpointLocation {
   std::int64_t step = 0;
   std::string path;
-  bool complete = true;  //!< by its name; what is in it is another matter
+  bool complete = true;  //!< according to its name; the contents are not checked
 };
 
-//! Those in a directory, oldest first.
-std::vector<CheckpointPlace> list_checkpoints(const std::string& directory);
+//! Lists the checkpoints in a directory, oldest first.
+std::vector<CheckpointLocation> list_checkpoints(const std::string& directory);
 
-//! Where to go on after an interruption.
+//! The checkpoint from which a run resumes.
 struct ResumePoint {
   Checkpoint checkpoint;
-  //! Newer ones that are incomplete or damaged, each with the reason.
+  //! Newer checkpoints that are incomplete or damaged, each with the reason.
   std::vector<std::string> passed_over;
 };
 
-//! The newest checkpoint of a directory that is complete and undamaged (every byte is read). CheckpointError,
-//! with what was passed over, if there is none.
+//! Finds the newest complete and intact checkpoint in a directory; reads every byte. If there is none, throws
+//! CheckpointError with the reason for each checkpoint that was skipped.
 ResumePoint find_resume_point(const std::string& directory);
-//! The same on every rank of a group; each reads a share of the files, and all come to the same answer.
-ResumePoint find_resume_point(const std::string& directory, const Group& group);
+//! Collective version: each rank reads a share of the files, and all ranks return the same result.
+ResumePoint find_resume_point(const std::string& directory, const comm::Group& group);
 
-}  // namespace penstock
+}  // namespace penstock::checkpoint

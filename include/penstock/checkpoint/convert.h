@@ -1,30 +1,32 @@
-// From a checkpoint to one plain safetensors file and back, so that Python and other tools can read it and
-// models from elsewhere can be trained on.
+// Converts between a checkpoint and a single safetensors file, so that Python and other tools can read
+// checkpoints and Penstock can continue to train models from elsewhere.
 #pragma once
 
 #include <penstock/checkpoint/checkpoint.h>
 
 #include <string>
 
-namespace penstock {
+namespace penstock::checkpoint {
 
-//! Which tensors become part of the file.
+//! Which tensors the exported file contains.
 enum class ExportContent {
-  Model,       //!< parameters and buffers under every name they have: the model's state_dict
+  Model,       //!< parameters and buffers under all their names: the model's state_dict
   Everything,  //!< also optimizer states (`optimizer/exp_avg/NAME`), extras (`extra/NAME`) and notes
                //!< (metadata)
 };
 
-//! Writes one file, a tensor at a time. A file of that name is replaced.
+//! Writes one file, one tensor at a time. Replaces an existing file.
 void export_safetensors(const Checkpoint& checkpoint, const std::string& file,
                         ExportContent content = ExportContent::Model);
 
-//! Makes a checkpoint of a file, as DIRECTORY/step-N, with the step that `export_safetensors` noted, else 0.
-//! Names that Everything gave are read back as what they were. Returns its path. UsageError if there is a
-//! checkpoint of that step, unless `overwrite`; StorageError if a run is writing into the directory.
+//! Converts a file to the checkpoint DIRECTORY/step-N and returns its path. N is the step recorded by
+//! `export_safetensors`, else 0. Restores optimizer states, extras and notes exported with Everything. Throws
+//! UsageError if that checkpoint exists, unless `overwrite`; StorageError if a run is writing to the
+//! directory.
 std::string import_safetensors(const std::string& file, const std::string& directory, bool overwrite = false);
 
-//! The checkpoint that a path means: that of one step, or the newest complete one of a directory of them.
+//! Opens the checkpoint at a path: the directory of one step, or a directory of checkpoints, of which it
+//! opens the newest complete one.
 Checkpoint open_checkpoint(const std::string& path);
 
-}  // namespace penstock
+}  // namespace penstock::checkpoint

@@ -1,11 +1,11 @@
-// The errors of files and checkpoints, on top of the family in base.
+// Errors of files and checkpoints.
 #pragma once
 
 #include <penstock/base/error.h>
 
-namespace penstock {
+namespace penstock::checkpoint {
 
-//! The system refused to read or write: no space, no permission, a directory that is gone. `code()` is errno.
+//! A read or write failed: no space, no permission, a removed directory. `code()` is the errno.
 class StorageError : public Error {
  public:
   StorageError(const std::string& message, int code);
@@ -16,10 +16,9 @@ class StorageError : public Error {
   int code_;
 };
 
-//! A checkpoint that is incomplete or damaged, or does not hold what was asked for; the message lists
-//! everything that is wrong.
+//! A checkpoint is incomplete, damaged, or lacks requested tensors. The message lists every problem.
 class CheckpointError : public Error {
   using Error::Error;
 };
 
-}  // namespace penstock
+}  // namespace penstock::checkpoint

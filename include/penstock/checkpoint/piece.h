@@ -1,6 +1,5 @@
-// What a rank hands to a checkpoint, and what it asks one for: pieces of named tensors of the whole model.
-// How the model is spread over ranks is told by the pieces alone, so that any way of spreading it can be
-// saved, and loaded as any other.
+// Pieces: the parts of named tensors of the model that a rank saves or loads. The pieces alone describe how
+// the model is distributed over ranks, so a checkpoint saved in one topology can be loaded in any other.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,14 +11,14 @@
 #include <variant>
 #include <vector>
 
-namespace penstock {
+namespace penstock::checkpoint {
 
 //! All of a tensor.
-struct Whole {
-  friend auto operator<=>(const Whole&, const Whole&) = default;
+struct WholeTensor {
+  friend auto operator<=>(const WholeTensor&, const WholeTensor&) = default;
 };
 
-//! A slice of each dim: what tensor parallelism cuts.
+//! A slice of each dim: a shard of tensor parallelism.
 struct Box {
   std::vector<std::int64_t> offsets;
   std::vector<std::int64_t> lengths;
@@ -27,7 +26,7 @@ struct Box {
   friend auto operator<=>(const Box&, const Box&) = default;
 };
 
-//! Elements `begin` to `end` of the tensor as one row: what sharded data parallelism cuts.
+//! Elements `begin` to `end` of the flattened tensor: a shard of sharded data parallelism.
 struct FlatRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -35,8 +34,8 @@ struct FlatRange {
   friend auto operator<=>(const FlatRange&, const FlatRange&) = default;
 };
 
-//! Elements `begin` to `end` of a box as one row: what sharded data parallelism cuts of a tensor that tensor
-//! parallelism has cut before. It is stored as the few boxes that it consists of.
+//! Elements `begin` to `end` of a flattened box: a shard of sharded data parallelism within a shard of tensor
+//! parallelism. It is stored as the few boxes that it consists of.
 struct BoxRange {
   Box box;
   std::int64_t begin = 0;
@@ -45,34 +44,34 @@ struct BoxRange {
   friend auto operator<=>(const BoxRange&, const BoxRange&) = default;
 };
 
-using Part = std::variant<Whole, Box, FlatRange, BoxRange>;
+using Region = std::variant<WholeTensor, Box, FlatRange, BoxRange>;
 
-//! What a tensor is to the model.
+//! The role of a tensor in the model.
 enum class PieceKind : std::uint8_t {
   Parameter,
   Buffer,
-  Optimizer,  //!< a state of a parameter's optimizer: `name` is the parameter's, `state` its own
-  Extra,      //!< anything else, for example the state of a random generator; never missed and never too many
+  Optimizer,  //!< an optimizer state: `name` names the parameter, `state` the state
+  Extra,      //!< anything else, such as the state of a random generator; may be missing or unrequested
 };
 
-std::string_view piece_kind_name(PieceKind kind);
+std::string_view to_string(PieceKind kind);
 
 struct Piece {
-  std::string name;                 //!< in the whole model: `blocks.3.attention.query.weight`
-  std::vector<std::int64_t> shape;  //!< of the whole tensor
-  //! This rank's part. Of the part's sizes; that of a range is contiguous, of any sizes. Saved from, and
-  //! loaded into.
+  std::string name;                 //!< in the model: `blocks.3.attention.query.weight`
+  std::vector<std::int64_t> shape;  //!< of the full tensor
+  //! The elements of this rank; source of a save and target of a load. Has the shape of the region; for a
+  //! range it must be contiguous, with any shape.
   at::Tensor local;
-  Part part{};
+  Region part{};
   PieceKind kind = PieceKind::Parameter;
-  std::string state{};                 //!< of PieceKind::Optimizer: `exp_avg`, `step`, …
-  std::vector<std::string> aliases{};  //!< further names of the same tensor (tied weights)
+  std::string state{};                 //!< for PieceKind::Optimizer: `exp_avg`, `step`, …
+  std::vector<std::string> aliases{};  //!< other names of the same tensor (tied weights)
 };
 
-//! A tensor that this rank has all of.
+//! Makes a piece of a tensor that this rank holds in full.
 Piece whole_piece(std::string name, at::Tensor tensor, PieceKind kind = PieceKind::Parameter);
 
-//! How messages call a tensor: `blocks.0.weight`, or `exp_avg of blocks.0.weight`.
+//! Returns the name of a tensor for messages: `blocks.0.weight` or `exp_avg of blocks.0.weight`.
 std::string tensor_title(const std::string& name, const std::string& state);
 
-}  // namespace penstock
+}  // namespace penstock::checkpoint

@@ -1,4 +1,4 @@
-// Writing of checkpoints by all ranks of a group, in the background of training.
+// Writes checkpoints from all ranks of a group while training continues.
 #pragma once
 
 #include <penstock/checkpoint/checkpoint.h>
@@ -11,39 +11,39 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::checkpoint {
 
 class Files;
 
 struct WriterOptions {
-  int keep = 3;              //!< complete checkpoints that stay; 0: all
-  bool asynchronous = true;  //!< write while the caller goes on
-  //! A rank whose share is larger than this does not copy it, but writes before `save` returns.
+  int keep = 3;              //!< number of complete checkpoints to keep; 0: all
+  bool asynchronous = true;  //!< write in a background thread
+  //! A rank that must write more bytes than this makes no copy and writes before `save` returns.
   std::uint64_t copy_limit = std::uint64_t{8} << 30;
-  Files* files = nullptr;  //!< the operations on disk; tests put others in their place
+  Files* files = nullptr;  //!< file system operations, not owned; tests replace them
 };
 
-//! Writes into DIR/step-N.incomplete, flushes files and directories to disk, and renames: whatever happens
-//! meanwhile, the checkpoints that were complete before stay so. All ranks must see the same directory. The
-//! group's first rank holds a lock on DIR/run.lock as long as the writer lives; the system releases it when
-//! the process ends, however it ends.
+//! Writes to DIR/step-N.incomplete, flushes files and directories to disk, then renames the directory. A
+//! failure at any time leaves earlier checkpoints intact. All ranks must see the same directory. The first
+//! rank of the group holds a lock on DIR/run.lock for the lifetime of the writer; the kernel releases it if
+//! the process dies.
 class CheckpointWriter {
  public:
-  //! Every rank of the group calls it. Makes the directory and locks it: a StorageError on every rank if
-  //! nothing can be written there or, after some seconds, if another run has the lock.
-  CheckpointWriter(const std::string& directory, const Group& group, WriterOptions options = {});
-  //! Waits for a write that is under way; its error, if nobody asked for it, is logged.
+  //! Collective. Creates the directory and locks it. Throws StorageError on every rank if the directory is
+  //! not writable or if another run still holds the lock after some seconds.
+  CheckpointWriter(const std::string& directory, const comm::Group& group, WriterOptions options = {});
+  //! Waits for a pending write; logs its error if no call has thrown it.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  //! Every rank calls it with the pieces that it has; of pieces that several ranks have, one of them writes
-  //! it. Together they must be whole tensors: a UsageError on every rank lists what does not fit. `notes` are
-  //! taken from the group's first rank. When it returns, the tensors may be changed. Waits for the write
-  //! before, and throws that one's error (StorageError) before it begins.
+  //! Collective. Each rank passes its own pieces; a piece that several ranks hold is written once. The pieces
+  //! must cover every tensor: otherwise a UsageError on every rank lists the problems. `notes` are taken from
+  //! the first rank of the group. The caller may modify the tensors after the return. Waits for the previous
+  //! write first and throws its error (StorageError).
   void save(std::int64_t step, const std::vector<Piece>& pieces, const Notes& notes = {});
 
-  //! Until the last save is complete on disk; throws what went wrong with it.
+  //! Waits until the last save is complete on disk; throws its error.
   void wait();
 
   //! The newest step that this writer has completed.
@@ -51,12 +51,12 @@ class CheckpointWriter {
   const std::string& directory() const;
 
  private:
-  struct Content;
-  std::unique_ptr<Content> content_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
-//! Makes the directory, and throws what a CheckpointWriter for it would throw: for a launcher that wants to
-//! know before it starts ranks.
+//! Creates the directory and throws the errors that a CheckpointWriter would throw for it, so that a launcher
+//! can check it before it starts ranks.
 void try_checkpoint_directory(const std::string& directory);
 
-}  // namespace penstock
+}  // namespace penstock::checkpoint

@@ -1,5 +1,6 @@
-// The flight recorder: a ring of the last operations of a rank, kept always (it costs well under a microsecond an
-// operation), dumped as JSON when something fails, so that one can see which rank did not join which operation.
+// The flight recorder: a ring buffer of the last communication operations of a rank. It is always on (well
+// under a microsecond per operation) and is dumped as JSON after a failure, to show which rank did not join
+// which operation.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -9,18 +10,18 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::comm {
 
 struct FlightRecord {
-  std::uint64_t number = 0;      //!< counts this rank's operations from 1
-  const char* op = "";           //!< `send`, `recv`, `all_reduce`, …
+  std::uint64_t number = 0;  //!< index of the operation on this rank, from 1
+  const char* op = "";       //!< `send`, `recv`, `all_reduce`, …
   std::string group;
-  std::uint64_t sequence = 0;    //!< counts the group's collectives from 1; 0 for sends and receives
-  int peer = -1;                 //!< the peer's rank in the group, or a collective's root; -1 for none
+  std::uint64_t sequence = 0;  //!< index of the collective in its group, from 1; 0 for sends and receives
+  int peer = -1;               //!< group rank of the peer or of the root of a collective; -1 if none
   int tag = 0;
   std::uint64_t bytes = 0;
-  double started = 0;            //!< seconds since the epoch
-  double finished = 0;           //!< 0 while under way
+  double started = 0;   //!< seconds since the epoch
+  double finished = 0;  //!< 0 while the operation runs
   bool failed = false;
 };
 
@@ -31,11 +32,12 @@ class FlightRecorder {
   std::uint64_t start(FlightRecord record);
   void finish(std::uint64_t number, bool failed);
 
-  //! The kept records, oldest first.
+  //! Returns the records in the buffer, oldest first.
   std::vector<FlightRecord> records() const;
   std::string to_json() const;
 
-  //! Writes the JSON to `rank<R>.json` in the directory that PENSTOCK_FLIGHT_DIR names, once; nothing if it is unset.
+  //! Writes the JSON to `rank<R>.json` in the directory PENSTOCK_FLIGHT_DIR. Does nothing if the variable is
+  //! unset, or after the first call.
   void dump(const std::string& reason);
 
  private:
@@ -47,8 +49,9 @@ class FlightRecorder {
   bool dumped_ = false;
 };
 
-//! What a set of dumps (their JSON texts, with the ranks that gave none listed) says: which rank did not join which
-//! collective, and which receives wait for a send that never came. One line for each finding.
-std::vector<std::string> explain_flight(const std::vector<std::string>& dumps, const std::vector<Rank>& silent);
+//! Analyzes the JSON dumps of several ranks: which rank did not join which collective, and which sends and
+//! receives did not complete. `silent` lists the ranks without a dump. Returns one line per finding.
+std::vector<std::string> explain_flight(const std::vector<std::string>& dumps,
+                                        const std::vector<Rank>& silent);
 
-}  // namespace penstock
+}  // namespace penstock::comm

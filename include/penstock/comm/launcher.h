@@ -1,5 +1,6 @@
-// Starts the ranks of a job as child processes with torchrun's environment, hosts their store, passes their
-// output on, and ends them all when one fails. `penstock run`, `penstock train` and the tests stand on it.
+// Starts the ranks of a job as child processes with torchrun's environment variables, hosts their store,
+// forwards their output, and terminates all of them when one fails. Used by `penstock run`, `penstock train`
+// and the tests.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -16,32 +17,32 @@
 #include <string_view>
 #include <vector>
 
-namespace penstock {
+namespace penstock::comm {
 
 struct LaunchOptions {
   std::vector<std::string> command;  //!< program and arguments
   int ranks = 1;                     //!< on this node
   int nodes = 1;
   int node_rank = 0;
-  std::string host = "127.0.0.1";  //!< where node 0's launcher hosts the store
+  std::string host = "127.0.0.1";  //!< address at which the launcher of node 0 hosts the store
   std::uint16_t port = 0;          //!< 0: any free port (one node only)
-  //! What the launchers of several nodes have in common: a file with the same 16 bytes or more on every node, from
-  //! which the job's secret is derived. Empty: node 0 makes a secret and hands it out through its store.
+  //! For several nodes: a file of at least 16 bytes, identical on every node, from which the job secret is
+  //! derived. If empty, node 0 generates a secret and distributes it through its store.
   std::filesystem::path token_file;
   int max_restarts = 0;
-  std::map<std::string, std::string> environment;  //!< on top of this process's
-  std::filesystem::path log_dir;           //!< if set: `attempt<A>/rank<R>.out` and `.err` instead of lines
-  std::chrono::milliseconds grace{10000};  //!< for the other ranks, after a failure, before they are ended
-  std::optional<std::chrono::milliseconds> deadline;  //!< for the whole job; then all ranks are ended
-  std::chrono::milliseconds join_timeout{120000};  //!< for the launchers of several nodes to find each other
-  bool pass_signals = true;                        //!< SIGINT, SIGTERM and SIGHUP go to the ranks
+  std::map<std::string, std::string> environment;  //!< added to the environment of this process
+  std::filesystem::path log_dir;  //!< if set: output goes to `attempt<A>/rank<R>.out` and `.err` here
+  std::chrono::milliseconds grace{10000};  //!< time that the other ranks get to exit after a failure
+  std::optional<std::chrono::milliseconds> deadline;  //!< time limit of the job, with all restarts
+  std::chrono::milliseconds join_timeout{120000};     //!< time for the launchers of all nodes to connect
+  bool pass_signals = true;                           //!< forward SIGINT, SIGTERM and SIGHUP to the ranks
 
-  //! Gets every line of output; without it they go to this process's stdout and stderr as `[rank] line`. A line of a
-  //! progress bar has its carriage return at the end; a line of more than 1 MiB comes in several.
+  //! Called with every line of output. If unset, lines go to stdout and stderr of this process as
+  //! `[rank] line`. A line of a progress bar ends with its carriage return. Lines over 1 MiB are split.
   std::function<void(Rank rank, bool is_error, std::string_view line)> on_line;
-  //! Called when the ranks of an attempt have been started.
+  //! Called after the ranks of an attempt have started.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
-  //! Called with a failed attempt that another one follows; without it the report goes to stderr.
+  //! Called with the result of a failed attempt before the restart. If unset, the report goes to stderr.
   std::function<void(const struct LaunchResult& result)> on_restart;
 };
 
@@ -49,37 +50,39 @@ struct LaunchOptions {
 struct RankExit {
   Rank rank;
   pid_t pid = 0;
-  int code = 0;    //!< the exit code, if it exited
-  int signal = 0;  //!< the signal that ended it, or 0
+  int code = 0;    //!< exit code, if the process exited
+  int signal = 0;  //!< signal that killed the process, or 0
   bool ended_by_launcher = false;
-  double seconds = 0;  //!< after the start of the attempt
+  double seconds = 0;  //!< from the start of the attempt to the exit
   std::vector<std::string> last_lines;
 
   bool ok() const { return code == 0 && signal == 0; }
-  //! `exited with code 3`, `was killed by signal 9 (SIGKILL)`
+  //! Describes the exit: `exited with code 3`, `was killed by signal 9 (SIGKILL)`
   std::string text() const;
 };
 
 struct LaunchResult {
   bool ok = false;
   int restarts = 0;
-  int signal = 0;                     //!< the signal that this launcher was asked to stop by, or 0
-  bool timed_out = false;             //!< the deadline passed
-  std::vector<RankExit> ranks;        //!< of the last attempt, those of this node
-  std::optional<Rank> first_failure;  //!< nothing if it was a node
-  std::string cause;                  //!< what the ranks or another node say of it; empty if nothing
-  std::vector<std::string> flight;    //!< what the flight recorders say
+  int signal = 0;                     //!< signal that stopped this launcher, or 0
+  bool timed_out = false;             //!< the deadline expired
+  std::vector<RankExit> ranks;        //!< ranks of this node in the last attempt
+  std::optional<Rank> first_failure;  //!< nullopt if a node failed, not a rank
+  std::string cause;                  //!< as reported by the ranks or by another node; may be empty
+  std::vector<std::string> flight;    //!< findings of the flight recorders
 
-  //! A few lines for people: the first failure, its last lines, what the others waited in.
+  //! Returns a readable report: the first failure, its last lines of output, the operations that the other
+  //! ranks waited in. Empty if the job succeeded.
   std::string report() const;
-  //! What the launching program should exit with: 0, 1 for a failed run, or 128 + the signal it was asked to
-  //! stop by.
+  //! Returns the exit code for the launching program: 0 for success, 1 for a failed job, or 128 plus the
+  //! signal that stopped the launcher.
   int exit_code() const;
 };
 
-//! Runs the job to its end, and ends every process that the ranks have started and left behind. UsageError for a
-//! command that cannot be started. While it runs, this process ignores SIGPIPE and has a child process more, which
-//! cleans up if this one is killed; the soft limit of file descriptors is raised to the hard one.
+//! Runs the job to completion and kills every process that the ranks left behind. Throws UsageError if the
+//! command cannot be started. While it runs, this process ignores SIGPIPE and has one extra child process
+//! that cleans up if this one is killed. Raises the soft limit of file descriptors to the hard limit (at most
+//! 65536).
 LaunchResult launch(const LaunchOptions& options);
 
-}  // namespace penstock
+}  // namespace penstock::comm

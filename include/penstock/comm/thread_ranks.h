@@ -1,4 +1,5 @@
-// Ranks as threads of one process, behind the same World and Group handles: for tests, sanitizers and small programs.
+// Runs ranks as threads of one process, with the same World and Group handles. For tests, sanitizers and
+// small programs.
 #pragma once
 
 #include <penstock/comm/world.h>
@@ -7,15 +8,17 @@
 #include <functional>
 #include <vector>
 
-namespace penstock {
+namespace penstock::comm {
 
-//! Runs `body` once for each of `ranks` ranks, each on its own thread, and returns each rank's exception (null where
-//! it had none). A rank that throws makes the others' pending and next operations raise PeerFailed. Several thread ranks in a
-//! process that a launcher started as one of several raise a UsageError: such a program takes its world from init().
+//! Runs `body` once per rank, each on its own thread, and returns the exception of each rank (null if it
+//! threw none). If a rank throws, pending and later operations of the other ranks throw PeerFailed. Throws
+//! UsageError for more than one thread rank in a process that a launcher started as one of several: such a
+//! program must get its world from init().
 std::vector<std::exception_ptr> try_thread_ranks(int ranks, const std::function<void(World&)>& body,
                                                  const InitOptions& options = {});
 
-//! The same, and rethrows the exception that came first: the cause, not the PeerFailed errors that follow from it.
+//! Like try_thread_ranks, but rethrows the first exception: the cause, not the PeerFailed errors that follow
+//! from it.
 void run_thread_ranks(int ranks, const std::function<void(World&)>& body, const InitOptions& options = {});
 
-}  // namespace penstock
+}  // namespace penstock::comm

@@ -1,46 +1,46 @@
-// The handle of an operation under way. A wait ends with the result, or with an error that names the peer:
-// PeerFailed when another rank is known to have failed, TimeoutError when nothing happened for the world's
-// time-out.
+// The handle of an asynchronous operation. A wait returns when the operation completes, or throws an error
+// that names the peer: PeerFailed if another rank failed, TimeoutError if the operation did not complete
+// within the timeout of the world.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <vector>
 
-namespace penstock {
+namespace penstock::comm {
 
 struct WorkState;
 
-//! One asynchronous operation. Dropping the handle lets the operation go on: its tensors stay alive until it
-//! is done.
+//! One asynchronous operation. Destroying the handle does not cancel it: its tensors stay alive until it is
+//! done.
 class Work {
  public:
-  Work() = default;  //!< an operation that is done
+  Work() = default;  //!< an operation that is already done
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
   Work(Work&&) noexcept = default;
   Work& operator=(Work&& other) noexcept;
   ~Work() { detach(); }
 
-  //! Blocks until the operation is done.
+  //! Blocks until the operation is done. Throws if it failed.
   void wait();
 
-  //! Whether it is done; does not block, and does not throw for an operation that failed (`wait` does).
+  //! Returns whether the operation ended. Does not block, and does not throw if it failed (`wait` does).
   bool done() const;
 
-  //! Runs `after` once the operation has succeeded, on the thread that sees its end; before the first wait
-  //! only.
+  //! Runs `after` when the operation succeeds, on the thread that observes its completion. Must be called
+  //! before the first wait.
   void then(std::function<void()> after);
 
-  //! Lets go of the operation: its tensors are freed as soon as it completes.
+  //! Releases the operation: its tensors are freed as soon as it completes.
   void detach() noexcept;
-  //! The same for many: wakes the thread that waits for them once.
+  //! Detaches several operations, but wakes the reaper thread only once.
   static void detach_all(std::vector<Work> works) noexcept;
 
  private:
-  //! Gives up the state; what is left for someone else to wait for, if anything.
+  //! Resets the handle. Returns the state if the reaper still has to wait for the operation, else null.
   std::shared_ptr<WorkState> let_go() noexcept;
 
   std::shared_ptr<WorkState> state_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::comm

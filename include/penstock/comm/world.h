@@ -1,5 +1,6 @@
-// The world: all ranks of a job. `init()` joins it from the environment that torchrun and `penstock run` make; without
-// one it is a world of one. A monitor thread watches the other ranks, so that a failure anywhere becomes an error here.
+// The world: all ranks of a job. `init()` joins it, as described by the environment variables of torchrun and
+// `penstock run`; without them, the world has one rank. A monitor thread watches the other ranks, so that a
+// failure of any rank becomes an error on this one.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -10,23 +11,23 @@
 #include <string>
 #include <string_view>
 
-namespace penstock {
+namespace penstock::comm {
 
-//! The transports that can be asked for. `Auto` is NCCL on CUDA builds of libtorch, else Gloo.
+//! The supported transports. `Auto` selects Gloo.
 enum class BackendKind { Auto, Gloo, Nccl, Mpi, Ucc };
 
-//! Reads `auto`, `gloo`, `nccl`, `mpi` or `ucc`; UsageError for anything else.
+//! Parses `auto`, `gloo`, `nccl`, `mpi` or `ucc`, ignoring case. Throws UsageError for any other name.
 BackendKind parse_backend(std::string_view name);
-std::string_view backend_name(BackendKind kind);
+std::string_view to_string(BackendKind kind);
 
-//! Whether the libtorch at hand has this transport.
+//! Returns whether this build of libtorch has the transport.
 bool backend_available(BackendKind kind);
 
 struct InitOptions {
-  BackendKind backend = BackendKind::Auto;  //!< PENSTOCK_BACKEND, if set, wins over Auto
-  //! How long an operation may wait before it is a TimeoutError; PENSTOCK_TIMEOUT (seconds), if set, wins.
+  BackendKind backend = BackendKind::Auto;  //!< PENSTOCK_BACKEND, if set, overrides Auto
+  //! How long an operation may wait before it throws TimeoutError. PENSTOCK_TIMEOUT (seconds) overrides it.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
-  //! How long the ranks may take to find each other.
+  //! How long the ranks may take to connect to each other.
   std::chrono::milliseconds join_timeout = std::chrono::minutes(2);
 };
 
@@ -42,18 +43,19 @@ class World {
 
   Rank rank() const;
   int size() const;
-  //! The rank among those of this machine.
+  //! Returns the rank within this machine.
   int local_rank() const;
-  //! All ranks.
+  //! Returns the group of all ranks.
   const Group& group() const;
 
-  //! Tells every other rank that this one has failed, and why. Uncaught exceptions do this by themselves.
+  //! Reports to every other rank that this rank failed, with the cause. Uncaught exceptions are reported
+  //! automatically.
   void fail(const std::string& cause);
   //! Throws PeerFailed if a rank is known to have failed.
   void check() const;
 
-  //! After a failure that left every process alive: abandons all groups and joins a new world of the same ranks. Every
-  //! rank must call it; a rank that does not come is named after `join_timeout`.
+  //! Recovers from a failure that left every process alive: abandons all groups and joins a new world of the
+  //! same ranks. Every rank must call it; after `join_timeout`, throws TimeoutError naming the missing ranks.
   void rebuild();
 
   FlightRecorder& flight_recorder() const;
@@ -62,7 +64,7 @@ class World {
   std::unique_ptr<WorldState> state_;
 };
 
-//! Joins the world that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe.
+//! Joins the world described by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 World init(const InitOptions& options = {});
 
-}  // namespace penstock
+}  // namespace penstock::comm

@@ -1,5 +1,5 @@
-// Capture of C++ models without Python: the forward runs once while a recorder sits above autograd in
-// libtorch's dispatcher and writes down every operator it calls.
+// Captures C++ models without Python. The forward runs once while a recorder above autograd in libtorch's
+// dispatcher records every operator call.
 #pragma once
 
 #include <penstock/graph/ir.h>
@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-namespace penstock {
+namespace penstock::graph {
 
 //! A forward pass: any function of the arguments.
-using ForwardFunction = std::function<c10::IValue(const Args& args, const Kwargs& kwargs)>;
+using ForwardFunction = std::function<c10::IValue(const value::Args& args, const value::Kwargs& kwargs)>;
 
-//! The tensors that a model owns, by fully qualified name; a tensor may stand under several names.
+//! The parameters and buffers of a model, by fully qualified name. A tensor may have several names.
 struct ModelTensors {
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   std::vector<std::pair<std::string, at::Tensor>> buffers;
@@ -25,26 +25,25 @@ struct ModelTensors {
 
 struct Captured {
   Graph graph;
-  std::vector<at::Tensor> tensors;  //!< of the slots: the model's own, not copies
+  std::vector<at::Tensor> tensors;  //!< one per slot; they share memory with the model
 };
 
-//! Runs `forward` once on copies of the arguments and returns what it did. Buffers and the random state are
-//! as before afterwards. Sizes are baked in. UsageError, naming operator and module, for what a graph cannot
-//! hold: numbers read from tensors, memory that is shared behind the recorder's back, custom autograd
-//! functions.
-Captured capture(const ForwardFunction& forward, const ModelTensors& model, const Args& args,
-                 const Kwargs& kwargs = {});
+//! Runs `forward` once on copies of the arguments and returns the recorded graph. Restores the buffers and
+//! the random state. Sizes become constants of the graph. Throws UsageError, naming operator and module, for
+//! anything a graph cannot represent: numbers read from tensors, memory sharing that the recorder cannot
+//! see, custom autograd functions.
+Captured capture(const ForwardFunction& forward, const ModelTensors& model, const value::Args& args,
+                 const value::Kwargs& kwargs = {});
 
-//! The same for any number of rows (dim 0 of the tensor arguments that have as many as the first): the
-//! forward runs with three of them, and every size and number that grows with the rows becomes an expression
-//! of the symbol `batch`. UsageError, naming operator and module, where one does so otherwise than as a
-//! multiple of it plus a constant, or other operators run.
-Captured capture_dynamic(const ForwardFunction& forward, const ModelTensors& model, const Args& args,
-                         const Kwargs& kwargs = {});
+//! Like `capture`, but the graph accepts any number of rows (dim 0 of every tensor argument with as many rows
+//! as the first). Runs the forward with three different numbers of rows; every size or integer that depends
+//! on the rows becomes an expression in the symbol `batch`. Throws UsageError, naming operator and module, if
+//! the dependence is not linear (a multiple of `batch` plus a constant) or if different operators run.
+Captured capture_dynamic(const ForwardFunction& forward, const ModelTensors& model, const value::Args& args,
+                         const value::Kwargs& kwargs = {});
 
-//! While it lives, tensors that this thread makes have sizes but no memory: a model of any size can be built,
-//! captured (its parameters being on the meta device, nothing is computed) and split; each rank then fills
-//! only its stages.
+//! While it is alive, this thread creates tensors on the meta device, without memory. A model of any size can
+//! be built, captured (nothing is computed) and split; each rank then materializes only its own stages.
 class NoMemory {
  public:
   NoMemory();
@@ -53,11 +52,11 @@ class NoMemory {
   NoMemory& operator=(const NoMemory&) = delete;
 };
 
-//! Marks the place between two stages. Outside of a capture it does nothing.
+//! Marks a stage boundary. Does nothing outside a capture.
 void pipe_split();
 
-//! While it lives, recorded operators belong to the module `name` (below the scopes around it). Where a
-//! forward has none, operators belong to the module whose parameters they read.
+//! While it is alive, recorded operators belong to the module `name`, relative to the enclosing scopes.
+//! Without any scope, operators belong to the module whose parameters they read.
 class ModuleScope {
  public:
   explicit ModuleScope(const std::string& name);
@@ -66,4 +65,4 @@ class ModuleScope {
   ModuleScope& operator=(const ModuleScope&) = delete;
 };
 
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -1,5 +1,5 @@
-// Runs a graph: the nodes become a list of steps once, and each run is one pass over it. Autograd records as
-// it would for the eager model; values are freed where they are read last.
+// Runs a graph. The constructor compiles the nodes into a list of steps; each run executes the list once.
+// Autograd records as for the eager model; values are freed after their last use.
 #pragma once
 
 #include <penstock/graph/ir.h>
@@ -12,21 +12,21 @@
 #include <span>
 #include <vector>
 
-namespace penstock {
+namespace penstock::graph {
 
 class Interpreter {
  public:
-  //! With a device, operators that were exported with a device of their own run on that one.
+  //! A device overrides the device arguments of recorded operators.
   explicit Interpreter(const Graph& graph, std::optional<c10::Device> device = std::nullopt);
   ~Interpreter();
   Interpreter(Interpreter&&) noexcept;
   Interpreter& operator=(Interpreter&&) noexcept;
 
-  //! One value for each input of the graph, one tensor for each slot; gives one value for each output. May be
-  //! called by several threads at once. A failing operator is an Error that names it and its module.
+  //! Takes one value per graph input and one tensor per slot; returns one value per output. Thread-safe.
+  //! Throws an Error naming operator and module if an operator fails.
   std::vector<c10::IValue> run(std::vector<c10::IValue> inputs, std::span<const at::Tensor> slots) const;
 
-  //! The same, calling `after(node)` when a node has run, for profiles.
+  //! Also calls `after(node)` after each node, for profiling.
   std::vector<c10::IValue> run(std::vector<c10::IValue> inputs, std::span<const at::Tensor> slots,
                                const std::function<void(std::size_t node)>& after) const;
 
@@ -35,4 +35,4 @@ class Interpreter {
   std::unique_ptr<const Program> program_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -1,5 +1,5 @@
-// The flat ATen graph: what capture and import produce, what splitting cuts, what the interpreter runs. Plain
-// data; every change of a graph is a function that returns another one.
+// The flat ATen graph. Capture and import produce it, `split_graph` divides it into stages, the interpreter
+// runs it. Graphs are plain data; transformations are functions that return a new graph.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -19,26 +19,25 @@ namespace c10 {
 class OperatorHandle;
 }
 
-namespace penstock {
+namespace penstock::graph {
 
-//! A value's place in `Graph::values`.
+//! The index of a value in `Graph::values`.
 using ValueId = StrongId<struct ValueTag>;
 
-//! A result that nobody reads.
+//! Marks a result that nothing reads.
 inline constexpr ValueId unused_value{-1};
 
 enum class ValueType : std::uint8_t { Tensor, Int, Float, Bool };
 
-//! A size of a tensor: a number, or a symbolic expression with the number that it had when the model was
-//! exported.
+//! A size of a tensor: a number, or a symbolic expression with its value at export time.
 struct Dim {
   std::int64_t size = 0;
-  std::string expression;  //!< empty where the size is fixed
+  std::string expression;  //!< empty if the size is fixed
 
   friend bool operator==(const Dim&, const Dim&) = default;
 };
 
-//! What is known of a tensor before the graph runs.
+//! Metadata of a tensor that is known before the graph runs.
 struct ValueMeta {
   at::ScalarType dtype = at::kFloat;
   std::vector<Dim> sizes;
@@ -55,11 +54,11 @@ struct Value {
   ValueType type = ValueType::Tensor;
   std::optional<ValueMeta> meta;
   std::string expression;  //!< of a symbolic scalar
-  //! Values with equal numbers may share memory; -1 for scalars.
+  //! Values with the same storage number may share memory; -1 for scalars.
   std::int32_t storage = -1;
 };
 
-//! An argument of a node: a constant, a value, or a list in which at least one item is a value.
+//! An argument of a node: a constant, a value, or a list with at least one value.
 struct Arg {
   std::variant<c10::IValue, ValueId, std::vector<Arg>> is;
 
@@ -68,13 +67,13 @@ struct Arg {
   const std::vector<Arg>* list() const { return std::get_if<std::vector<Arg>>(&is); }
 };
 
-//! One return of an operator: a value, or the items of a list.
+//! One return value of an operator: a single value, or the items of a list.
 struct Result {
   std::vector<ValueId> ids;
   bool is_list = false;
 };
 
-//! Arithmetic on sizes, which is no operator of the dispatcher.
+//! Arithmetic on sizes. These operators do not exist in the dispatcher.
 enum class ScalarOp : std::uint8_t {
   Add,
   Sub,
@@ -105,13 +104,12 @@ enum class ScalarOp : std::uint8_t {
   RightShift
 };
 
-std::string_view scalar_op_name(ScalarOp op);
+std::string_view to_string(ScalarOp op);
 std::optional<ScalarOp> parse_scalar_op(std::string_view name);
 
 enum class GradFlag : std::uint8_t { Inherit, On, Off };
 
-//! An autocast region: `region` tells apart regions that follow each other, since each has a cache of its
-//! own.
+//! An autocast region. `region` distinguishes consecutive regions, because each has its own cache.
 struct Autocast {
   c10::DeviceType device = c10::DeviceType::CPU;
   at::ScalarType dtype = at::kBFloat16;
@@ -122,7 +120,7 @@ struct Autocast {
   friend bool operator==(const Autocast&, const Autocast&) = default;
 };
 
-//! The modes that a node runs in, where they differ from the caller's.
+//! The grad and autocast modes of a node that differ from the caller's.
 struct NodeMode {
   GradFlag grad = GradFlag::Inherit;
   std::vector<Autocast> autocast;  //!< outermost first
@@ -134,43 +132,43 @@ struct Node {
   enum class Kind : std::uint8_t { Op, Scalar, Split };
 
   Kind kind = Kind::Op;
-  const c10::OperatorHandle* op = nullptr;  //!< of Op; from `find_operator`, which keeps it alive
-  ScalarOp scalar = ScalarOp::Add;          //!< of Scalar
-  std::vector<Arg> args;                    //!< of Op: one for each argument of its schema
-  std::vector<Result> results;              //!< of Op: one for each return of its schema
-  std::string module;                       //!< path of the module that ran it, `` for the root
-  //! Which call of each module on the path it was, counted from 0; empty where all are first ones.
+  const c10::OperatorHandle* op = nullptr;  //!< for Op; from `find_operator`, which keeps it alive
+  ScalarOp scalar = ScalarOp::Add;          //!< for Scalar
+  std::vector<Arg> args;                    //!< for Op: one per argument of the schema
+  std::vector<Result> results;              //!< for Op: one per return of the schema
+  std::string module;                       //!< path of the module that ran the node; empty for the root
+  //! The call number of each module on the path, from 0; empty if every call is the first.
   std::vector<int> calls{};
   NodeMode mode;
 
   std::string name() const;  //!< `aten::add.Tensor`, `scalar::mul`, `pipe_split`
 };
 
-//! A tensor that the graph reads but does not get from its caller.
+//! A tensor that belongs to the graph instead of being passed by the caller.
 struct Slot {
   enum class Kind : std::uint8_t { Parameter, Buffer, Constant };
 
   Kind kind = Kind::Parameter;
   ValueId value;
-  std::vector<std::string> names;  //!< fully qualified; several where modules share the tensor
+  std::vector<std::string> names;  //!< fully qualified; several if modules share the tensor
   bool requires_grad = false;
   bool persistent = true;
 };
 
-//! An input of the graph: a leaf of its arguments. Leaves that no node reads have a value all the same;
-//! leaves that export baked in say what they must be.
+//! An input of the graph: a leaf of its arguments. A leaf that no node reads still has a value. `baked` is
+//! the required value of a leaf that export turned into a constant.
 struct GraphInput {
   ValueId value;
   std::optional<c10::IValue> baked;
 };
 
-//! After the nodes: `target`, a slot's or an input's value, gets the elements of `from`.
+//! After all nodes have run, `from` is copied into `target`, the value of a slot or input.
 struct Mutation {
   ValueId target;
   ValueId from;
 };
 
-//! What a symbol of size expressions may be.
+//! The allowed range of a symbol in size expressions.
 struct SymbolRange {
   std::string symbol;
   std::optional<std::int64_t> min, max;
@@ -180,10 +178,10 @@ struct Graph {
   std::vector<Value> values;
   std::vector<Slot> slots;
   std::vector<GraphInput> inputs;  //!< leaves of the tuple (args, kwargs)
-  Structure input_structure;
+  value::Structure input_structure;
   std::vector<Node> nodes;
-  std::vector<Arg> outputs;  //!< leaves; never lists
-  Structure output_structure;
+  std::vector<Arg> outputs;  //!< leaves, never lists
+  value::Structure output_structure;
   std::vector<Mutation> mutations;
   std::vector<SymbolRange> symbols;
 
@@ -191,15 +189,15 @@ struct Graph {
   Value& value(ValueId id) { return values[static_cast<std::size_t>(id.value)]; }
   ValueId add_value(Value value);
 
-  //! The names of the inputs' leaves, `args[0]` or a keyword.
+  //! The names of the input leaves: `args[0]` or a keyword.
   std::vector<std::string> input_paths() const;
-  //! `output`, `output.0`, `output.logits`, `output.hidden.1`.
+  //! The names of the output leaves: `output`, `output.0`, `output.logits`, `output.hidden.1`.
   std::vector<std::string> output_paths() const;
 
   const Slot* find_slot(ValueId value) const;
 };
 
-//! The operator of this name (`aten::add.Tensor`), or null. The handle lives as long as the process.
+//! Returns the operator with this name (`aten::add.Tensor`), or null. The handle lives until process exit.
 const c10::OperatorHandle* find_operator(const std::string& name);
 const c10::OperatorHandle* intern_operator(const c10::OperatorHandle& op);
 
@@ -227,4 +225,4 @@ void for_each_result(const Node& node, const Visit& visit) {
   }
 }
 
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -1,4 +1,4 @@
-// Import of what Python's `torch.export.save` writes: the graph at once, the weights when they are asked for.
+// Imports archives written by Python's `torch.export.save`. Reads the graph at once, the weights on demand.
 #pragma once
 
 #include <penstock/graph/ir.h>
@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::graph {
 
 class Pt2Archive {
  public:
-  //! Reads the graph. ParseError for a damaged file, UsageError naming operator and module for what a graph
-  //! cannot hold.
+  //! Reads the graph. Throws ParseError if the file is damaged, and UsageError, naming operator and module,
+  //! for anything a graph cannot represent.
   explicit Pt2Archive(const std::string& file);
   ~Pt2Archive();
   Pt2Archive(Pt2Archive&&) noexcept;
@@ -23,18 +23,18 @@ class Pt2Archive {
 
   const Graph& graph() const;
 
-  //! The tensor of a parameter, buffer or constant by any of its names, freshly read on each call.
+  //! Reads a parameter, buffer or constant by any of its names. Every call reads the file again.
   at::Tensor load(const std::string& name) const;
 
-  //! The tensors of the slots, in their order; parameters require gradients as they did in Python.
+  //! Reads the tensors of the slots, in slot order. Parameters keep the `requires_grad` of the export.
   std::vector<at::Tensor> load(const std::vector<Slot>& slots) const;
 
  private:
-  struct Content;
-  std::unique_ptr<Content> content_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
-//! The archive's schema version that we were written for; later minor versions are read as well.
+//! The supported major version of the archive schema; any minor version is accepted.
 inline constexpr int pt2_schema_major = 8;
 
-}  // namespace penstock
+}  // namespace penstock::graph

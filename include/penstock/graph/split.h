@@ -1,5 +1,5 @@
-// Cuts a graph into stage graphs: a pure function. Which values cross a cut, and where each stage input comes
-// from, is part of the answer.
+// Splits a graph into stage graphs. The result also lists the values that cross stage boundaries and the
+// source of every stage input.
 #pragma once
 
 #include <penstock/graph/ir.h>
@@ -9,15 +9,15 @@
 #include <variant>
 #include <vector>
 
-namespace penstock {
+namespace penstock::graph {
 
-//! A stage input that the user passes: a leaf of the whole graph's inputs.
+//! A stage input that the user passes: a leaf of the inputs of the unsplit graph.
 struct FromUser {
   int input = 0;
   friend bool operator==(const FromUser&, const FromUser&) = default;
 };
 
-//! A stage input that another stage makes.
+//! A stage input that another stage produces.
 struct FromStage {
   int stage = 0;
   int output = 0;  //!< of that stage
@@ -27,12 +27,12 @@ struct FromStage {
 using InputSource = std::variant<FromUser, FromStage>;
 
 struct StageGraph {
-  Graph graph;  //!< inputs are flat; so are outputs, but the last stage's are the whole's
-  std::vector<InputSource> sources;  //!< of `graph.inputs`
-  std::vector<int> slots;            //!< of `graph.slots`: their places in the whole's
+  Graph graph;  //!< with flat inputs and outputs; the last stage has the outputs of the unsplit graph
+  std::vector<InputSource> sources;  //!< one per input of `graph`
+  std::vector<int> slots;            //!< for each slot of `graph`, its index in the unsplit graph
 };
 
-//! A tensor that several stages hold a copy of. Gradients of parameters are to be summed over them.
+//! A tensor of which several stages hold a copy. The gradients of a parameter must be summed over them.
 struct SharedSlot {
   std::vector<std::string> names;
   std::vector<int> stages;
@@ -43,53 +43,53 @@ struct SplitGraph {
   std::vector<StageGraph> stages;
   std::vector<SharedSlot> shared;
 
-  //! The table of stage inputs: which stage takes what from whom.
+  //! Formats the stage inputs and their sources as a table.
   std::string table() const;
 };
 
-//! What becomes of a parameter that several stages read: the first of them sends it along with every
-//! microbatch and gets its gradient back, or each holds a copy and the runtime sums the gradients.
+//! How to treat a parameter that several stages read. Transmit: the first of them sends it with every
+//! microbatch and receives its gradient. Replicate: each holds a copy and the runtime sums the gradients.
 enum class MultiUseParameterConfig { Transmit, Replicate };
 
 struct MultiUseParamSpec {
   MultiUseParameterConfig usual = MultiUseParameterConfig::Replicate;
-  std::map<std::string, MultiUseParameterConfig> by_name{};  //!< by any of a parameter's names
+  std::map<std::string, MultiUseParameterConfig> by_name{};  //!< by any name of the parameter
 };
 
-//! Where stages begin: node indices, ascending; a stage may not be empty. Stage 0 begins at node 0.
-using Cuts = std::vector<std::size_t>;
+//! The node indices at which stages 1, 2, … start, ascending. Stage 0 starts at node 0. No stage is empty.
+using SplitPositions = std::vector<std::size_t>;
 
-//! Outputs of the whole that earlier stages make are sent to the last one. Sizes and
-//! `recomputed_values` are computed again where they are needed rather than sent. Splits before each of the
-//! nodes `cuts`. UsageError names operator and module where a later stage writes memory that an
-//! earlier one made, or that another stage reads.
-SplitGraph split_graph(const Graph& graph, const Cuts& cuts, const MultiUseParamSpec& multi_use = {});
+//! Splits the graph before each of the nodes `cuts`. Earlier stages send outputs of the graph to the last
+//! stage. Sizes and `recomputed_values` are recomputed by the stages that need them instead of being sent.
+//! Throws UsageError, naming operator and module, if a stage writes memory that an earlier stage produced or
+//! that another stage reads.
+SplitGraph split_graph(const Graph& graph, const SplitPositions& cuts,
+                       const MultiUseParamSpec& multi_use = {});
 
-//! For each value, whether the stages that read it compute it again instead of getting it sent: what depends
-//! on constants only (positions, masks), and views of weights, so that no weight crosses a cut in disguise.
+//! For each value, whether the stages that read it recompute it instead of receiving it. True for values that
+//! depend only on constants (positions, masks) and for views of weights, which would send the weight itself.
 std::vector<bool> recomputed_values(const Graph& graph);
 
-//! Why the graph cannot be cut before this node; empty if it can.
-std::string why_not_cut(const Graph& graph, std::size_t node);
+//! Returns why the graph cannot be split before this node; empty if it can.
+std::string why_not_splittable(const Graph& graph, std::size_t node);
 
-//! The nodes before which the graph can be cut and that have work on both sides, ascending.
-Cuts legal_cuts(const Graph& graph);
+//! Returns the nodes before which the graph can be split with work on both sides, ascending.
+SplitPositions legal_split_positions(const Graph& graph);
 
 enum class SplitPoint { Beginning, End };
 
-//! At the marks of `pipe_split()`; marks with nothing before or after them do not count.
-Cuts cuts_at_marks(const Graph& graph);
+//! Split positions at the marks of `pipe_split()`. Ignores marks with nothing before or after them.
+SplitPositions split_at_marks(const Graph& graph);
 
-//! Before the first or after the last node of each call of these modules; `block@1` names the second call
-//! only. Calls are known where the model was imported or has `ModuleScope` guards; else a module has one
-//! beginning and one end. UsageError if a path names no module that ran.
-Cuts cuts_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points);
+//! Split positions before the first or after the last node of each call of these modules; `block@1` selects
+//! only the second call. Calls are distinguished if the model was imported or has `ModuleScope` guards;
+//! otherwise a module has one beginning and one end. Throws UsageError if no node ran in a named module.
+SplitPositions split_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points);
 
-//! The graph with `pipe_split` marks at these points, so that `cuts_at_marks` finds them beside those that it
-//! had. A point that has its mark already gets no second one.
+//! Inserts `pipe_split` marks at these points, in addition to existing marks. Does not duplicate a mark.
 Graph annotate_split_points(const Graph& graph, const std::map<std::string, SplitPoint>& points);
 
-//! The module paths that ran, in order of first appearance, parents included.
+//! The paths of all modules that ran, with their parents, in order of first appearance.
 std::vector<std::string> module_paths(const Graph& graph);
 
-}  // namespace penstock
+}  // namespace penstock::graph

@@ -1,5 +1,5 @@
-// The built-in GPT, and a model of how to write one: plain torch::nn modules whose parameters have the names
-// that a Python model of the same build would give them. Whole, or only the part that a pipeline stage needs.
+// The built-in GPT: plain torch::nn modules with the parameter names of an equivalent Python model. A module
+// contains the complete model or only the part that a pipeline stage needs.
 //
 //   tokens [batch, time] -> token (+ position) -> blocks.0 … blocks.N-1 -> norm -> head -> logits [batch,
 //   time, vocabulary]
@@ -23,22 +23,22 @@
 
 namespace penstock::models {
 
-//! Keys and values of the tokens that a model has seen, so that the next token costs one token's work.
+//! Attention keys and values of previous tokens, so that generation computes only the new token.
 struct KeyValueCache {
   struct Layer {
     at::Tensor keys, values;  //!< [batch, heads, length, head_width]
   };
-  std::vector<Layer> layers;  //!< made on first use
-  std::int64_t length = 0;    //!< tokens seen
+  std::vector<Layer> layers;  //!< allocated on first use
+  std::int64_t length = 0;    //!< number of cached tokens
 };
 
-//! Causal self-attention. Query, key and value are layers of their own, so that tensor parallelism can cut
-//! each by heads; the number of heads follows from the width that arrives.
+//! Causal self-attention. Query, key and value are separate layers, so that tensor parallelism can shard each
+//! by heads. The forward derives the number of heads from the width of the projections.
 class AttentionImpl : public torch::nn::Module {
  public:
   explicit AttentionImpl(const GptOptions& options);
-  //! `past` tokens come before these; with a cache their keys and values are taken from it and these are
-  //! added.
+  //! `past` is the number of tokens before `x`. With a cache, reads their keys and values from it and appends
+  //! those of `x`.
   at::Tensor forward(const at::Tensor& x, std::int64_t past = 0, KeyValueCache::Layer* cache = nullptr);
 
   torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr}, out{nullptr};
@@ -48,11 +48,11 @@ class AttentionImpl : public torch::nn::Module {
 
   std::int64_t head_width_;
   double dropout_;
-  at::Tensor cos_, sin_;  //!< [context, head_width] of rotary positions; else undefined
+  at::Tensor cos_, sin_;  //!< [context, head_width] for rotary positions; else undefined
 };
 TORCH_MODULE(Attention);
 
-//! down(gelu(up(x))), or down(silu(gate(x)) * up(x)).
+//! Computes down(gelu(up(x))) or down(silu(gate(x)) * up(x)).
 class FeedForwardImpl : public torch::nn::Module {
  public:
   explicit FeedForwardImpl(const GptOptions& options);
@@ -77,13 +77,13 @@ TORCH_MODULE(Block);
 
 class GptImpl : public torch::nn::Module {
  public:
-  //! The whole model, or a part of it; parameters keep their names in the whole. UsageError for options that
-  //! fit no model.
+  //! Builds the complete model or a part of it; parameter names are those of the complete model. Throws
+  //! UsageError for invalid options.
   explicit GptImpl(const GptOptions& options, std::optional<GptPart> part = std::nullopt);
 
-  //! Tokens (or the hidden state of the part before) to logits (or the hidden state).
+  //! Maps tokens (or the hidden state of the previous part) to logits (or the hidden state).
   at::Tensor forward(const at::Tensor& x);
-  //! The same for tokens that follow those in the cache.
+  //! Runs the forward for tokens that follow those in the cache.
   at::Tensor forward(const at::Tensor& x, KeyValueCache& cache);
 
   const GptOptions& options() const { return options_; }
@@ -92,7 +92,7 @@ class GptImpl : public torch::nn::Module {
   torch::nn::Embedding token{nullptr}, position{nullptr};
   std::vector<Block> blocks;
   torch::nn::LayerNorm norm{nullptr};
-  torch::nn::Linear head{nullptr};  //!< none if it is tied
+  torch::nn::Linear head{nullptr};  //!< empty if tied
   torch::nn::Dropout dropout{nullptr};
 
  private:
@@ -103,22 +103,23 @@ class GptImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-//! Fills the parameters. Each one's values follow from the seed and its name alone, so that every split of a
-//! model, over any ranks, begins with the same numbers.
+//! Initialises the parameters. The values depend only on the seed and the parameter name, so every split of
+//! the model starts from the same values.
 void initialise(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed);
 
 struct SampleOptions {
   std::int64_t tokens = 100;
-  double temperature = 0.8;  //!< 0: always the likeliest
-  std::int64_t top = 0;      //!< choose among so many of the likeliest; 0: all
+  double temperature = 0.8;  //!< 0: greedy
+  std::int64_t top = 0;      //!< sample from the `top` most likely tokens; 0: all
   std::uint64_t seed = 0;
 };
 
-//! Continues a prompt (at least one token) with a whole model. Longer than the context, the window slides.
+//! Continues a prompt of at least one token. `model` must be complete. The context window slides if the text
+//! becomes longer than it.
 std::vector<std::int64_t> sample(GptImpl& model, const std::vector<std::int64_t>& prompt,
                                  const SampleOptions& options = {});
 
-//! How many numbers the parameters are.
+//! Returns the total number of parameter elements.
 std::int64_t parameter_count(const torch::nn::Module& module);
 
 }  // namespace penstock::models

@@ -1,5 +1,4 @@
-// The sizes and kinds of the built-in GPT, and the parts it can be cut into; light, for those who only pass
-// them on.
+// Options of the built-in GPT and the description of its parts. This header does not include libtorch.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +10,28 @@ enum class PositionKind { Rotary, Learned };
 
 struct GptOptions {
   std::int64_t vocabulary = 65;
-  std::int64_t context = 128;  //!< the longest sequence
+  std::int64_t context = 128;  //!< maximum sequence length
   std::int64_t layers = 4;
   std::int64_t heads = 4;
   std::int64_t width = 128;
-  std::int64_t hidden =
-      0;  //!< width of the feed-forward; 0: 4 times the width, for SwiGLU 8/3 rounded up to 8s
+  //! Width of the feed-forward; 0: 4 * width, or for SwiGLU 8/3 * width rounded up to a multiple of 8.
+  std::int64_t hidden = 0;
   FeedForwardKind feed_forward = FeedForwardKind::Gelu;
   PositionKind positions = PositionKind::Rotary;
-  bool tied = true;   //!< whether the head is the token table
-  bool bias = false;  //!< of the linear layers
+  bool tied = true;   //!< the head shares the weight of the token embedding
+  bool bias = false;  //!< linear layers have a bias
   double dropout = 0;
 
   std::int64_t head_width() const { return width / heads; }
   std::int64_t hidden_width() const;
 };
 
-//! Which part of the model a module holds. The parts of all stages, in order, are the whole.
+//! Which part of the model a module contains. The parts of all stages, in order, form the complete model.
 struct GptPart {
   std::int64_t first_block = 0;
-  std::int64_t end_block = 0;  //!< one after the last
-  bool embeds = false;         //!< takes tokens; otherwise what the part before gives
-  bool predicts = false;       //!< gives logits
+  std::int64_t end_block = 0;  //!< exclusive
+  bool embeds = false;         //!< takes tokens; otherwise the output of the previous part
+  bool predicts = false;       //!< returns logits
 
   static GptPart whole(const GptOptions& options) { return {0, options.layers, true, true}; }
 };

@@ -1,5 +1,5 @@
-// A module and its replica in one: calls go through it, so that buffers are shared before each forward and
-// unused parameters found after it. The counterpart of torch.nn.parallel.DistributedDataParallel.
+// A module together with its Replica. Its forward broadcasts buffers before the call and finds unused
+// parameters after it. The counterpart of torch.nn.parallel.DistributedDataParallel.
 #pragma once
 
 #include <penstock/parallel/replicate.h>
@@ -10,22 +10,24 @@
 #include <type_traits>
 #include <utility>
 
-namespace penstock {
+namespace penstock::parallel {
 
 template <class Module>
 class DistributedDataParallel {
  public:
-  DistributedDataParallel(std::shared_ptr<Module> module, const Group& group, ReplicateOptions options = {})
+  DistributedDataParallel(std::shared_ptr<Module> module, const comm::Group& group,
+                          ReplicateOptions options = {})
       : module_(std::move(module)), replica_(replicate(module_, group, std::move(options))) {}
 
-  //! The module's forward, with whatever it takes and gives.
+  //! Calls the module's forward with the same arguments and returns its result.
   template <class... Args>
   auto forward(Args&&... args) {
     const bool trains = module_->is_training() && replica_.syncs();
     if (trains && replica_.options().broadcast_buffers) replica_.broadcast_buffers();
     auto output = module_->forward(std::forward<Args>(args)...);
     if constexpr (std::is_constructible_v<c10::IValue, decltype(output)>) {
-      if (trains && replica_.options().find_unused) replica_.find_unused(tensors_of(c10::IValue(output)));
+      if (trains && replica_.options().find_unused)
+        replica_.find_unused(value::tensors_of(c10::IValue(output)));
     }
     return output;
   }
@@ -44,10 +46,11 @@ class DistributedDataParallel {
   Replica replica_;
 };
 
-//! Of the holders that TORCH_MODULE makes: `DistributedDataParallel ddp(model.ptr(), group)` reads the same.
+//! Deduction guides. They also serve TORCH_MODULE holders: `DistributedDataParallel ddp(model.ptr(), group)`.
 template <class Module>
-DistributedDataParallel(std::shared_ptr<Module>, Group) -> DistributedDataParallel<Module>;
+DistributedDataParallel(std::shared_ptr<Module>, comm::Group) -> DistributedDataParallel<Module>;
 template <class Module>
-DistributedDataParallel(std::shared_ptr<Module>, Group, ReplicateOptions) -> DistributedDataParallel<Module>;
+DistributedDataParallel(std::shared_ptr<Module>, comm::Group, ReplicateOptions)
+    -> DistributedDataParallel<Module>;
 
-}  // namespace penstock
+}  // namespace penstock::parallel

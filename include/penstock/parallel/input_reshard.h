@@ -1,4 +1,4 @@
-// Activations that are whole on every rank, kept for backward as slices.
+// Stores replicated activations as shards between forward and backward.
 #pragma once
 
 #include <penstock/tensor/mesh.h>
@@ -7,15 +7,15 @@
 #include <memory>
 #include <vector>
 
-namespace penstock {
+namespace penstock::parallel {
 
-//! While it lives, what operators of this thread save for backward is kept cut along `dim` over a mesh of one
-//! axis where it is a distributed tensor that is replicated there (parameters are not touched), and gathered
-//! again when backward reads it: 1 / ranks of the memory for one all-gather each. Scopes nest; the innermost
-//! counts.
+//! During its lifetime, distributed tensors that operators on this thread save for backward and that are
+//! replicated on the one-axis mesh are stored sharded along `dim`; parameters are excluded. The backward
+//! gathers them again. This divides their memory by the number of ranks, at the cost of one all-gather per
+//! tensor. Scopes nest; the innermost one applies.
 class InputReshard {
  public:
-  explicit InputReshard(const DeviceMesh& mesh, std::int64_t dim = 0);
+  explicit InputReshard(const tensor::DeviceMesh& mesh, std::int64_t dim = 0);
   ~InputReshard();
   InputReshard(const InputReshard&) = delete;
   InputReshard& operator=(const InputReshard&) = delete;
@@ -26,4 +26,4 @@ class InputReshard {
   std::unique_ptr<Scope> scope_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::parallel

@@ -1,11 +1,11 @@
-// Cross entropy on logits whose classes are cut over the ranks.
+// Cross entropy on logits that are sharded along the class dim.
 #pragma once
 
-namespace penstock {
+namespace penstock::parallel {
 
-//! Log-softmax and cross entropy keep classes that are cut where they are wherever that is cheaper, with or
-//! without this. While it lives, on its thread, they never gather them, and logits whose classes are not cut
-//! are a UsageError.
+//! Log-softmax and cross entropy keep sharded classes sharded whenever that is cheaper. During the lifetime
+//! of this object, on its thread, they never gather classes and throw UsageError for logits that are not
+//! sharded along the class dim.
 class LossParallel {
  public:
   LossParallel();
@@ -17,4 +17,4 @@ class LossParallel {
   bool outer_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::parallel

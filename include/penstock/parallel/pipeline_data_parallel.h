@@ -1,5 +1,6 @@
-// Data parallelism of pipeline stages: what the executor asks for (runtime/data_parallel.h), replicated or
-// sharded. Gradients are reduced once a step, after the last weight gradient of the stage, in every schedule.
+// Data parallelism of pipeline stages, replicated or sharded: implementations of the executor's interface
+// (runtime/data_parallel.h). With every schedule, gradients are reduced once per step, after the last weight
+// gradient of the stage.
 #pragma once
 
 #include <penstock/parallel/replicate.h>
@@ -11,13 +12,14 @@
 #include <memory>
 #include <vector>
 
-namespace penstock {
+namespace penstock::parallel {
 
-//! Stages that every rank of `group` (the ranks with the same stages in other pipelines) has whole. Goes into
-//! PipelineOptions::data_parallel; PipelineOptions::replica should be the rank in the group.
-class ReplicatedStages final : public DataParallel {
+//! Stages that are replicated on every rank of `group`: the ranks that run the same stages in other
+//! pipelines. Pass it as PipelineOptions::data_parallel and set PipelineOptions::replica to the rank in the
+//! group.
+class ReplicatedStages final : public runtime::DataParallel {
  public:
-  ReplicatedStages(const std::vector<PipelineStage>& stages, const Group& group,
+  ReplicatedStages(const std::vector<runtime::PipelineStage>& stages, const comm::Group& group,
                    const ReplicateOptions& options = {});
 
   void unshard(StageId) override {}
@@ -26,31 +28,31 @@ class ReplicatedStages final : public DataParallel {
   void reduce_grad(StageId stage) override;
 
   const Replica& replica(StageId stage) const { return replicas_.at(stage); }
-  //! After a failed step and a rebuilt world.
-  void recover(const Group& group);
+  //! Continues with a new group after a failed step.
+  void recover(const comm::Group& group);
 
  private:
   std::map<StageId, Replica> replicas_;
 };
 
-//! Stages of which each rank of the group has a part. The modules are given first, and what comes back makes
-//! the stages:
+//! Stages that are sharded over the ranks of the group. Add the modules first and construct the stages from
+//! the results:
 //!   auto sharded = std::make_shared<ShardedStages>(group);
 //!   PipelineStage stage(sharded->add(0, make_stage_module(module)), 0, …);
-//! A stage's parameters are then the shards: for optimizers, clipping, and parameters that stages share
-//! (which must be named in ShardOptions::alone).
-class ShardedStages final : public DataParallel {
+//! The parameters of such a stage are the shards, for optimizers, clipping and tied parameters. Tied
+//! parameters must be listed in ShardOptions::alone.
+class ShardedStages final : public runtime::DataParallel {
  public:
-  explicit ShardedStages(Group group, ShardOptions options = {})
+  explicit ShardedStages(comm::Group group, ShardOptions options = {})
       : group_(std::move(group)), options_(std::move(options)) {}
 
-  //! Shards the module, which must be on its device. All ranks of the group must add the same stages in the
-  //! same order.
-  std::shared_ptr<StageModule> add(int stage_index, std::shared_ptr<StageModule> module);
+  //! Shards the module, which must already be on its device. All ranks of the group must add the same stages
+  //! in the same order.
+  std::shared_ptr<runtime::StageModule> add(int stage_index, std::shared_ptr<runtime::StageModule> module);
   template <class Module>
-  requires(!std::is_convertible_v<Module, std::shared_ptr<StageModule>>) std::shared_ptr<StageModule> add(
-      int stage_index, const Module& module) {
-    return add(stage_index, make_stage_module(module));
+  requires(!std::is_convertible_v<Module, std::shared_ptr<runtime::StageModule>>)
+      std::shared_ptr<runtime::StageModule> add(int stage_index, const Module& module) {
+    return add(stage_index, runtime::make_stage_module(module));
   }
 
   void unshard(StageId stage) override;
@@ -59,19 +61,20 @@ class ShardedStages final : public DataParallel {
   void before_backward(StageId stage, bool last) override;
   void reduce_grad(StageId stage) override;
   double combine_norm(double part, bool largest) override;
-  std::vector<Group> spread_of(const at::Tensor& parameter) const override;
+  std::vector<comm::Group> spread_of(const at::Tensor& parameter) const override;
 
   const Sharded& sharded(StageId stage) const { return stages_.at(stage); }
-  //! What to give to an optimizer: the shards of all stages.
+  //! The parameters for an optimizer: the shards of all stages.
   std::vector<at::Tensor> parameters() const;
-  //! After a failed step and a rebuilt world.
-  void recover(const Group& group);
+  //! Continues with a new group after a failed step.
+  void recover(const comm::Group& group);
 
  private:
-  Group group_;
+  comm::Group group_;
   ShardOptions options_;
   std::map<StageId, Sharded> stages_;
-  std::map<const c10::TensorImpl*, std::vector<Group>> spread_;  //!< of shards of distributed parameters
+  std::map<const c10::TensorImpl*, std::vector<comm::Group>>
+      spread_;  //!< sharding groups of distributed parameters
 };
 
-}  // namespace penstock
+}  // namespace penstock::parallel

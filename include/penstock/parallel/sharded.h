@@ -1,11 +1,11 @@
-// Sharded data parallelism (ZeRO-3, FSDP): each rank of a group keeps one part of every unit's parameters,
-// gradients and optimizer states; a unit's parameters are whole only while the unit computes.
+// Sharded data parallelism (ZeRO-3, FSDP): each rank of a group keeps a shard of the parameters, gradients
+// and optimizer states of every unit. The parameters of a unit are gathered only while the unit computes.
 #pragma once
 
 #include <penstock/comm/group.h>
+#include <penstock/runtime/module_call.h>
 #include <penstock/runtime/stage_module.h>
 #include <penstock/tensor/flatten.h>
-#include <penstock/value/call.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -16,60 +16,58 @@
 #include <utility>
 #include <vector>
 
-namespace penstock {
+namespace penstock::parallel {
 
 struct ShardOptions {
   //! Free a unit's parameters after its forward and gather them again for its backward. The last unit keeps
-  //! them.
+  //! its parameters.
   bool reshard_after_forward = true;
-  //! How many units are gathered ahead of the one that computes. 0 takes the least memory: reductions are
-  //! then waited for before the next unit's backward begins.
+  //! How many units are gathered ahead of the one that computes. 0 needs the least memory; the reduction of a
+  //! unit then completes before the next unit's backward starts.
   int prefetch = 1;
-  //! Gather and compute in this type (bfloat16 or half); the shards, which the optimizer sees, keep their
-  //! own.
+  //! Gather and compute in this type (bfloat16 or half). The shards that the optimizer updates keep their own
+  //! type.
   std::optional<at::ScalarType> compute_as{};
-  //! Whether the floating-point tensors among the arguments of a call (of the model, a unit, a stage) are
-  //! converted to `compute_as`.
+  //! Convert floating-point tensor arguments of the model, unit or stage to `compute_as`.
   bool cast_inputs = true;
-  //! Convert the floating-point tensors of the model's or stage's result to this type.
+  //! Convert floating-point tensors in the result of the model or stage to this type.
   std::optional<at::ScalarType> output_as{};
-  //! Add up and reduce gradients in this type; else in the one that they are computed in.
+  //! Accumulate and reduce gradients in this type. Default: the type in which they are computed.
   std::optional<at::ScalarType> reduce_as{};
-  //! Hybrid: the ranks of other sharding groups that hold the same shards. Gradients are averaged over them
-  //! too.
-  std::optional<Group> replicas{};
-  //! Replicated data parallelism with a compute type: every rank of the group keeps all parameters in their
-  //! own type, which the optimizer sees, and computes with a copy in `compute_as`. Nothing is gathered.
+  //! Hybrid sharding: the ranks in other sharding groups that hold the same shards. Gradients are also
+  //! averaged over them.
+  std::optional<comm::Group> replicas{};
+  //! Replicated data parallelism with mixed precision: every rank of the group keeps all parameters in their
+  //! own type for the optimizer and computes with a copy in `compute_as`. Nothing is gathered.
   bool replicate = false;
-  //! Whether parameters that no rank used keep an undefined gradient (one more small message a step); else it
-  //! is 0.
+  //! Leave the gradient of parameters undefined if no rank used them (one more small message per step).
+  //! Otherwise it is 0.
   bool find_unused = false;
-  //! Whether all start from the parameters of the group's first rank.
+  //! Start from the parameters of the group's first rank.
   bool broadcast_parameters = true;
-  //! Parameters that are cut for themselves: those that several pipeline stages hold, which must be cut
-  //! alike.
+  //! Parameters that are sharded separately. Required for tied parameters of several pipeline stages, which
+  //! must be sharded identically.
   std::vector<std::string> alone{};
-  //! Of pipeline stages: about how many bytes of parameters are gathered and reduced at a time. Gradients are
-  //! reduced while the stage's last backward goes on.
+  //! Pipeline stages only: approximate bytes of parameters that are gathered and reduced together. Gradients
+  //! are reduced during the stage's last backward.
   std::int64_t unit_bytes = 25 << 20;
-  //! Where parameters that are on the meta device get memory. They have no values until `shards()` are
-  //! filled.
+  //! The device on which parameters on the meta device are allocated. They are uninitialized until the caller
+  //! fills `shards()`.
   at::Device device = at::kCPU;
 };
 
-//! What this rank has of one parameter of the model: all that a checkpoint needs.
+//! The shard of one parameter on this rank, with all metadata that a checkpoint needs.
 struct ShardedParameter {
-  std::string name;                   //!< in the whole model
-  std::vector<std::int64_t> shape;    //!< if it is distributed, of this rank's part of it
-  std::int64_t begin = 0, end = 0;    //!< which of its elements, in row-major order
-  at::Tensor shard;                   //!< those, one after the other: the leaf that the optimizer sees
-  std::optional<DTensorForm> form{};  //!< of a distributed parameter (tensor parallelism)
+  std::string name;                 //!< in the complete model
+  std::vector<std::int64_t> shape;  //!< for a distributed parameter: shape of its local shard
+  std::int64_t begin = 0, end = 0;  //!< range of its elements, in row-major order
+  at::Tensor shard;                 //!< these elements as a 1-D tensor: the leaf that the optimizer updates
+  std::optional<tensor::DTensorSpec> form{};  //!< for distributed parameters (tensor parallelism)
 };
 
 class ShardedUnits;
 
-//! A sharded model. Keeps the state for as long as it lives; afterwards the module has no parameters to
-//! compute with.
+//! Handle of a sharded model. It owns the shards: the module cannot compute after the handle is destroyed.
 class Sharded {
  public:
   explicit Sharded(std::shared_ptr<ShardedUnits> units);
@@ -77,12 +75,12 @@ class Sharded {
   Sharded& operator=(Sharded&&) noexcept;
   ~Sharded();
 
-  //! What to give to an optimizer: the shards that are not empty, of parameters that take a gradient.
+  //! The parameters for an optimizer: non-empty shards of parameters that require a gradient.
   std::vector<at::Tensor> parameters() const;
-  //! Every parameter, also where this rank has nothing of it, in the model's order.
+  //! All parameters in the model's order, including those with an empty shard on this rank.
   std::vector<ShardedParameter> shards() const;
 
-  //! Until it is destroyed, backwards add to this rank's own whole gradients, without communication.
+  //! During its lifetime, backwards accumulate full local gradients without communication.
   class NoSync {
    public:
     explicit NoSync(std::shared_ptr<ShardedUnits> units);
@@ -96,22 +94,22 @@ class Sharded {
   };
   [[nodiscard]] NoSync no_sync() const { return NoSync(units_); }
 
-  //! Scales all gradients so that the norm of the whole is at most `max_norm`; the norm before. For all
-  //! ranks.
+  //! Scales all gradients so that their total norm is at most `max_norm`, and returns the norm before
+  //! scaling. Collective.
   double clip_grad_norm(double max_norm, double norm_type = 2.0) const;
 
-  //! Whole parameters and gradients on every rank, for tests and small models; all ranks must call it.
-  std::vector<NamedTensor> gather_parameters() const;
-  std::vector<NamedTensor> gather_gradients() const;
+  //! Full parameters and gradients on every rank, for tests and small models. Collective.
+  std::vector<runtime::NamedTensor> gather_parameters() const;
+  std::vector<runtime::NamedTensor> gather_gradients() const;
 
-  // By hand, for those who know when parameters are needed (pipelines).
+  // Manual control, for callers that know when parameters are needed (pipelines).
   void unshard() const;
   void reshard() const;
-  //! Reduces what has been added since the last time, and waits.
+  //! Reduces the gradients accumulated since the last reduction, and waits.
   void reduce() const;
-  //! After a failure and a rebuilt world: goes on with a new group of the same ranks. What the failed step
-  //! had added and not reduced is dropped.
-  void recover(const Group& group, std::optional<Group> replicas = std::nullopt) const;
+  //! Continues with a new group of the same ranks after a failure. Gradients that the failed step accumulated
+  //! but did not reduce are dropped.
+  void recover(const comm::Group& group, std::optional<comm::Group> replicas = std::nullopt) const;
 
   const std::shared_ptr<ShardedUnits>& units() const { return units_; }
 
@@ -119,10 +117,10 @@ class Sharded {
   std::shared_ptr<ShardedUnits> units_;
 };
 
-//! Shards a module of torch::nn over the group. Each of `units` (parts of it, in the order of their calls) is
-//! gathered for itself, whatever remains when the whole begins. The module and its units must be called
-//! through `call` (call.h): `call(model, x)`, and within its forward `call(block, x)`.
-Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const Group& group,
+//! Shards a torch::nn module over the group. Each of `units` (submodules, in call order) is gathered
+//! separately; the remaining parameters are gathered when the module is called. Call the module and its units
+//! through `call` (module_call.h): `call(model, x)`, and `call(block, x)` within its forward.
+Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm::Group& group,
                     ShardOptions options = {},
                     const std::vector<std::shared_ptr<torch::nn::Module>>& units = {});
 
@@ -130,12 +128,13 @@ template <class Holder>
 requires requires(const Holder& holder) {
   holder.ptr()->parameters();
 }
-Sharded fully_shard(const Holder& holder, const Group& group, ShardOptions options = {},
+Sharded fully_shard(const Holder& holder, const comm::Group& group, ShardOptions options = {},
                     const std::vector<std::shared_ptr<torch::nn::Module>>& units = {}) {
   return fully_shard(std::shared_ptr<torch::nn::Module>(holder.ptr()), group, std::move(options), units);
 }
 
-//! As one unit that is gathered, released and reduced by hand.
-Sharded shard_by_hand(const StageModule& module, const Group& group, ShardOptions options = {});
+//! Shards the module as one unit; the caller controls unshard, reshard and reduce.
+Sharded shard_by_hand(const runtime::StageModule& module, const comm::Group& group,
+                      ShardOptions options = {});
 
-}  // namespace penstock
+}  // namespace penstock::parallel

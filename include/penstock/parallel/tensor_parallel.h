@@ -1,5 +1,5 @@
-// Tensor parallelism: a plan says how the parameters of modules are cut over one axis of a mesh, and the
-// model runs as before. A cut parameter brings its operator's communication with it (docs/adr/0009).
+// Tensor parallelism: a plan says how the parameters of modules are sharded over one mesh axis. The forward
+// does not change: operators on sharded parameters communicate as needed (docs/adr/0009).
 #pragma once
 
 #include <penstock/tensor/dtensor.h>
@@ -15,66 +15,72 @@ namespace torch::nn {
 class Module;
 }
 
-namespace penstock {
-
+namespace penstock::graph {
 class GraphModule;
-struct Graph;
+}
 
-//! A linear layer's outputs, or an embedding's features, are cut: weight Shard(0) and bias Shard(0), or table
-//! Shard(1).
+namespace penstock::graph {
+struct Graph;
+}
+
+namespace penstock::parallel {
+
+//! Shards the outputs of a linear layer (weight and bias Shard(0)) or the features of an embedding (weight
+//! Shard(1)).
 struct ColwiseParallel {};
 
-//! A linear layer's inputs, or an embedding's vocabulary, are cut: weight Shard(1) and bias whole, or table
-//! Shard(0). The output is a partial sum until it is used.
+//! Shards the inputs of a linear layer (weight Shard(1), bias replicated) or the vocabulary of an embedding
+//! (weight Shard(0)). The output is partial until it is used.
 struct RowwiseParallel {};
 
-//! Norms, and whatever else computes row by row, on activations that are cut along `dim`; their parameters
-//! are whole. The input is brought there.
+//! For norms and other modules that compute row by row: activations are sharded along `dim`, parameters are
+//! replicated. The input is redistributed to Shard(dim).
 struct SequenceParallel {
   std::int64_t dim = 1;
 };
 
-//! Parameters by name, each cut as given. For own modules (ExchangeableParameters) and for the stock ones.
+//! Shards the named parameters as given. For custom modules (ExchangeableParameters) and those of libtorch.
 struct DistributeParameters {
-  std::vector<std::pair<std::string, AxisPlacement>> parameters;
+  std::vector<std::pair<std::string, tensor::AxisPlacement>> parameters;
 };
 
-//! What a call of the module, `ps::call(module, …)`, does with its tensors. A plain argument is read as being
-//! placed as `given` says (replicated where it says nothing), and each is moved to where `wanted` says. The
-//! lists have an entry for each argument, nothing for one that stays as it is and for one that is no tensor;
-//! UsageError where the call has another number of arguments. `given` may be empty.
+//! Redistributes the tensor arguments of `ps::call(module, …)` to `wanted`. A plain argument is interpreted
+//! with the placement in `given`, replicated if there is none. Each list has one entry per argument; an empty
+//! entry leaves an argument unchanged and is required for non-tensors. `given` may be empty. The call throws
+//! UsageError if the number of arguments differs.
 struct PrepareModuleInput {
-  std::vector<std::optional<AxisPlacement>> wanted;
-  std::vector<std::optional<AxisPlacement>> given{};
+  std::vector<std::optional<tensor::AxisPlacement>> wanted;
+  std::vector<std::optional<tensor::AxisPlacement>> given{};
 };
 
-//! Where the tensors of a result are: one placement for all of them, or one for each (nothing: it stays as it
-//! is).
+//! Placements of the tensors in a result: one for all of them, or one per tensor (empty: leave unchanged).
 class ResultPlacements {
  public:
   ResultPlacements() = default;
-  ResultPlacements(AxisPlacement all) : all_(all) {}  // NOLINT: written in place
-  ResultPlacements(Replicate all) : all_(all) {}      // NOLINT
-  ResultPlacements(Shard all) : all_(all) {}          // NOLINT
-  ResultPlacements(Partial all) : all_(all) {}        // NOLINT
-  ResultPlacements(std::vector<std::optional<AxisPlacement>> each) : each_(std::move(each)) {}  // NOLINT
-  ResultPlacements(std::initializer_list<std::optional<AxisPlacement>> each) : each_(each) {}
+  ResultPlacements(tensor::AxisPlacement all) : all_(all) {}  // NOLINT: implicit by design
+  ResultPlacements(value::Replicate all) : all_(all) {}       // NOLINT
+  ResultPlacements(tensor::Shard all) : all_(all) {}          // NOLINT
+  ResultPlacements(tensor::Partial all) : all_(all) {}        // NOLINT
+  ResultPlacements(std::vector<std::optional<tensor::AxisPlacement>> each)
+      : each_(std::move(each)) {}  // NOLINT
+  ResultPlacements(std::initializer_list<std::optional<tensor::AxisPlacement>> each) : each_(each) {}
 
   bool empty() const { return !all_ && !each_; }
-  //! The number of tensors that it is for, if it says so.
+  //! The required number of tensors; empty if any number is allowed.
   std::optional<std::size_t> count() const { return each_ ? std::optional(each_->size()) : std::nullopt; }
-  std::optional<AxisPlacement> of(std::size_t index) const {
+  std::optional<tensor::AxisPlacement> of(std::size_t index) const {
     return each_ && index < each_->size() ? (*each_)[index] : all_;
   }
 
  private:
-  std::optional<AxisPlacement> all_;
-  std::optional<std::vector<std::optional<AxisPlacement>>> each_;
+  std::optional<tensor::AxisPlacement> all_;
+  std::optional<std::vector<std::optional<tensor::AxisPlacement>>> each_;
 };
 
-//! The tensors of a call's result are moved, and given as this rank's plain part if asked for. A plain tensor
-//! is read as being placed as `given` says, replicated where it says nothing. Results may be tuples, lists or
-//! trees; UsageError where a list of placements is for another number of tensors.
+//! Redistributes the tensors in the result of a call to `wanted`; with `use_local_output`, returns their
+//! local shards as plain tensors. A plain tensor is interpreted with the placement in `given`, replicated if
+//! there is none. Results may be tuples, lists or trees. The call throws UsageError if the number of tensors
+//! differs from the list of placements.
 struct PrepareModuleOutput {
   ResultPlacements wanted;
   bool use_local_output = false;
@@ -89,37 +95,38 @@ struct PrepareModuleInputOutput {
 using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, SequenceParallel, DistributeParameters,
                                    PrepareModuleInput, PrepareModuleOutput, PrepareModuleInputOutput>;
 
-//! Module paths, `*` and `?` within a part between dots, each with a style: {"blocks.*.up",
-//! ColwiseParallel()}. An empty path is the module itself.
+//! Module paths with a style each: {"blocks.*.up", ColwiseParallel()}. `*` and `?` match within one path
+//! component. An empty path is the module itself.
 using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 
-//! For own modules that hold handles to their parameters: takes the distributed tensor in place of the
-//! parameter.
+//! For custom modules that hold handles to their parameters: replaces the parameter by the distributed
+//! tensor.
 class ExchangeableParameters {
  public:
   virtual ~ExchangeableParameters() = default;
   virtual void exchange_parameter(const std::string& name, const at::Tensor& distributed) = 0;
 };
 
-//! Shards the module's parameters over a mesh of one axis. Values are those of the mesh's first rank. What no
-//! path names stays as it is: a plain parameter counts as replicated, and its gradient is whole on every
-//! rank. Prepare styles stay on their modules as long as these live. UsageError for paths that fit no module,
-//! styles that do not fit theirs, and tied parameters that are sharded twice differently: the module is then
-//! as it was.
-void parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan);
+//! Shards the module's parameters over a one-axis mesh, with the values of the mesh's first rank. Parameters
+//! that no path matches stay plain: they count as replicated, and every rank has their full gradient. Prepare
+//! styles stay attached to a module for its lifetime. Throws UsageError if a path matches no module, a style
+//! does not apply to its module, or a tied parameter gets two different placements; the module is then
+//! unchanged.
+void parallelize_module(torch::nn::Module& module, const tensor::DeviceMesh& mesh, const ParallelPlan& plan);
 
-//! What a path is that fits no module: a mistake, or one of another stage of the model that the plan is for.
+//! How to treat a path that matches no module: as an error, or as a path of another stage of the model.
 enum class UnknownPath { Refuse, PassOver };
 
-//! The same for a graph, captured or imported, in place: modules are the paths of its operators and
-//! parameters. What a weight is follows from the operators that read it, so that layers which are no
-//! torch::nn::Linear are cut too. Prepare styles act where tensors enter and leave the operators of a module
-//! (an empty path: where they enter and leave the graph); arguments count in the order in which they are
-//! first read, without parameters and buffers, and results in the order in which others first read them.
-void parallelize_module(GraphModule& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+//! The same for a captured or imported graph, in place. Modules are the paths of its operators and
+//! parameters. The role of a weight follows from the operators that read it, so layers other than
+//! torch::nn::Linear are sharded too. Prepare styles apply where tensors enter and leave the operators of a
+//! module (for an empty path, the graph). Arguments are numbered in the order in which they are first read,
+//! without parameters and buffers; results in the order in which other operators first read them.
+void parallelize_module(graph::GraphModule& module, const tensor::DeviceMesh& mesh, const ParallelPlan& plan,
                         UnknownPath unknown = UnknownPath::Refuse);
 
-//! UsageError for a path that fits no module of the graph; for plans whose stages pass unknown ones over.
-void check_paths(const Graph& graph, const ParallelPlan& plan);
+//! Throws UsageError if a path matches no module of the graph. For plans whose stages use
+//! UnknownPath::PassOver.
+void check_paths(const graph::Graph& graph, const ParallelPlan& plan);
 
-}  // namespace penstock
+}  // namespace penstock::parallel

@@ -1,7 +1,7 @@
-// Cuts a graph into stages of about equal weight, with the planner's partitioner.
+// Splits a graph into stages of similar weight, using the planner's partitioner.
 #pragma once
 
-#include <penstock/graph/module.h>
+#include <penstock/graph/graph_module.h>
 #include <penstock/graph/split.h>
 #include <penstock/plan/costs.h>
 
@@ -9,28 +9,29 @@
 #include <span>
 #include <vector>
 
-namespace penstock {
+namespace penstock::pipe {
 
-//! A weight for each node: bytes of the parameters that it is the first to read, itself or by a view.
-std::vector<double> parameter_weights(const Graph& graph);
+//! Returns, per node, the bytes of the parameters that it is the first to read, directly or through a view.
+std::vector<double> parameter_weights(const graph::Graph& graph);
 
-//! Estimated floating-point operations of each node.
-std::vector<double> flop_weights(const Graph& graph);
+//! Returns the estimated FLOPs per node.
+std::vector<double> flop_weights(const graph::Graph& graph);
 
-//! The cuts into `stages` stages whose heaviest is lightest; among those with the same weights, places where
-//! few bytes cross. UsageError where the graph cannot be cut into so many.
-Cuts balanced_cuts(const Graph& graph, int stages, std::span<const double> weights);
+//! Returns the split positions that minimize the weight of the heaviest stage; among equals, prefers those
+//! where few bytes cross. Throws UsageError if the graph cannot be split into `stages` stages.
+graph::SplitPositions balanced_split(const graph::Graph& graph, int stages, std::span<const double> weights);
 
-//! Bytes that would cross a cut before each node.
-std::vector<std::uint64_t> crossing_bytes(const Graph& graph);
+//! Returns, per node, the bytes that would be sent if the graph were split before it.
+std::vector<std::uint64_t> crossing_bytes(const graph::Graph& graph);
 
-//! What the planner needs to know of stages: times as estimated operations over `flops_per_second`, bytes as
-//! sizes tell. A backward is taken for twice a forward, half of it for the inputs.
-Costs stage_costs(const SplitGraph& split, double flops_per_second = 1e11);
+//! Estimates the costs of the stages for the planner: times are FLOPs / `flops_per_second`, bytes follow from
+//! sizes. A backward takes twice as long as a forward, half of it for the input gradients.
+plan::Costs stage_costs(const graph::SplitGraph& split, double flops_per_second = 1e11);
 
-//! The model as the planner takes it: at most `most` layers of about equal time, between places where it can
-//! be cut and little crosses, named by module and operator. `seconds` are the forward times of the nodes; a
-//! backward is taken for twice that, half of it for the weights where a layer has any.
-std::vector<Layer> graph_layers(const Graph& graph, std::span<const double> seconds, std::size_t most = 64);
+//! Groups the nodes into at most `most` layers of similar time for the planner. Layers begin at split
+//! positions where few bytes cross and are named by module and operator. `seconds` holds the forward time per
+//! node. A backward takes twice as long, half of it for the weight gradients if the layer has weights.
+std::vector<plan::Layer> graph_layers(const graph::Graph& graph, std::span<const double> seconds,
+                                      std::size_t most = 64);
 
-}  // namespace penstock
+}  // namespace penstock::pipe

@@ -1,13 +1,13 @@
-// From a whole model to stages: a graph, where it is cut, and where its tensors come from. Only the stages
-// that are asked for get their tensors.
+// Splits a model into stages. A Pipe holds the graph, its split positions and the source of its tensors; it
+// loads the tensors of a stage on first use.
 #pragma once
 
 #include <penstock/graph/capture.h>
-#include <penstock/graph/module.h>
+#include <penstock/graph/graph_module.h>
 #include <penstock/graph/split.h>
+#include <penstock/pipe/pipe_info.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/value/microbatch.h>
-#include <penstock/value/pipe_info.h>
 
 #include <functional>
 #include <map>
@@ -21,134 +21,135 @@ namespace torch::nn {
 class Module;
 }
 
-namespace penstock {
+namespace penstock::pipe {
 
-//! Gives the tensors of the slots, in their order.
-using TensorSource = std::function<std::vector<at::Tensor>(const std::vector<Slot>& slots)>;
+//! Returns the tensors of the slots, in slot order.
+using TensorSource = std::function<std::vector<at::Tensor>(const std::vector<graph::Slot>& slots)>;
 
 enum class BalanceBy { Parameters, Flops, MeasuredTime };
 
-//! Stages of about equal weight.
+//! Splits into stages of similar weight.
 struct Balanced {
   int stages = 1;
   BalanceBy by = BalanceBy::Parameters;
 };
 
-//! At the marks of `pipe_split()`.
+//! Splits at the marks of `pipe_split()`.
 struct AtMarks {};
 
-//! By module path.
-using SplitPoints = std::map<std::string, SplitPoint>;
+//! Splits at modules, given by path.
+using SplitPoints = std::map<std::string, graph::SplitPoint>;
 
-//! Any rule of the user's.
-using SplitPolicy = std::function<Cuts(const Graph& graph)>;
+//! Splits at the positions that a user function returns.
+using SplitPolicy = std::function<graph::SplitPositions(const graph::Graph& graph)>;
 
 using SplitSpec = std::variant<AtMarks, SplitPoints, Balanced, SplitPolicy>;
 
 struct PipeOptions {
-  //! The output that is the loss (`output`, `output.0`, `output.loss`), if the model computes it.
+  //! The path of the output that is the loss (`output`, `output.0`, `output.loss`), if the model computes it.
   std::optional<std::string> loss_output{};
-  //! Parameters that several stages read.
-  MultiUseParamSpec multi_use{};
-  //! Of captured models: microbatches may have any number of rows (see `capture_dynamic`).
+  //! How to treat parameters that several stages read.
+  graph::MultiUseParamSpec multi_use{};
+  //! For captured models: allow microbatches with any number of rows (see `capture_dynamic`).
   bool dynamic_batch = false;
 };
 
 class Pipe {
  public:
-  //! `example` are the leaves that a measurement runs on; needed for BalanceBy::MeasuredTime only.
-  Pipe(Graph graph, TensorSource source, const SplitSpec& spec, PipeOptions options = {},
+  //! `example` holds the input leaves for the measurement of BalanceBy::MeasuredTime; otherwise unused.
+  Pipe(graph::Graph graph, TensorSource source, const SplitSpec& spec, PipeOptions options = {},
        const std::vector<c10::IValue>& example = {});
 
   int num_stages() const { return static_cast<int>(split_.stages.size()); }
-  const Graph& graph() const { return graph_; }
-  const Graph& stage_graph(int stage) const;
-  //! The paths of the modules that ran the stage's operators, in order of first appearance, parents included.
-  //! Sizes and constants that it computes again, because the stages that made them do not send them, do not
-  //! count.
+  const graph::Graph& graph() const { return graph_; }
+  const graph::Graph& stage_graph(int stage) const;
+  //! The paths of the modules that ran the stage's operators, with their parents, in order of first
+  //! appearance. Excludes sizes and constants that the stage recomputes.
   std::vector<std::string> stage_modules(int stage) const;
-  const SplitGraph& split() const { return split_; }
+  const graph::SplitGraph& split() const { return split_; }
   const PipeOptions& options() const { return options_; }
-  //! The nodes before which the graph was cut.
-  const Cuts& cuts() const { return cuts_; }
+  //! The nodes before which the graph is split.
+  const graph::SplitPositions& cuts() const { return cuts_; }
 
-  //! The stage with its tensors, loaded on the first call and the same object ever after: what is switched,
-  //! sharded or moved here is what `stage_module` and `build_stage` run. With a device, it is moved there.
-  //! Parameters keep their names in the whole model.
-  std::shared_ptr<GraphModule> get_stage_module(int stage,
-                                                std::optional<c10::Device> device = std::nullopt) const;
+  //! Returns the stage with its tensors. The first call loads it; later calls return the same object, which
+  //! `stage_module` and `build_stage` also run. With a device, moves it there. Parameters keep the names they
+  //! have in the model.
+  std::shared_ptr<graph::GraphModule> get_stage_module(
+      int stage, std::optional<c10::Device> device = std::nullopt) const;
 
-  //! Switches all stages between training mode, as recorded, and evaluation mode (GraphModule::train); those
-  //! that are loaded later start in it.
+  //! Switches all stages, including those loaded later, to training mode (as recorded) or evaluation mode
+  //! (see GraphModule::train).
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
 
-  //! The stage as the runtime runs it: its arguments are what the stage before gives, or for the first stage
-  //! the model's positional ones; keyword arguments of the model are taken by the stages that read them.
-  std::shared_ptr<StageModule> stage_module(int stage) const;
-  PipelineStage build_stage(int stage, at::Device device, const Group& group,
-                            StageOptions options = {}) const;
+  //! Returns the stage for the runtime. Its arguments are the outputs of the previous stage, or for the first
+  //! stage the positional arguments of the model. Each stage takes the keyword arguments that it reads.
+  std::shared_ptr<runtime::StageModule> stage_module(int stage) const;
+  runtime::PipelineStage build_stage(int stage, at::Device device, const comm::Group& group,
+                                     runtime::StageOptions options = {}) const;
 
-  //! What a schedule must know of the whole: values that skip stages, parameters in several stages, and, if
-  //! the model computes it, the loss: `step` then takes no target. Outputs are joined along the dim
-  //! that grows with the batch; those that are one number come as one for each microbatch.
-  std::vector<SkipValue> skips() const;
-  std::vector<SharedParameter> shared() const;
-  PipelineOptions schedule_options(PipelineOptions options = {}) const;
+  //! What the pipeline needs to know about the split: skip values, tied parameters, and the loss if the model
+  //! computes it; `step` then takes no target. Outputs are concatenated along the dim that grows with the
+  //! batch; scalar outputs become a tensor with one element per microbatch.
+  std::vector<runtime::SkipValue> skips() const;
+  std::vector<runtime::SharedParameter> shared() const;
+  runtime::PipelineOptions schedule_options(runtime::PipelineOptions options = {}) const;
 
-  //! Runs all stages in this process, each cut off from the others' autograd graphs, to check a split.
-  c10::IValue forward(const Args& args, const Kwargs& kwargs = {}) const;
+  //! Runs all stages in this process, each with its own autograd graph, to check a split.
+  c10::IValue forward(const value::Args& args, const value::Kwargs& kwargs = {}) const;
 
   PipeInfo info() const;
-  //! Every stage's graph as text.
+  //! The graphs of all stages as text.
   std::string print_readable() const;
-  //! Where each stage's inputs come from, and which tensors several stages hold.
+  //! A table of the sources of all stage inputs, and of the tensors that several stages hold.
   std::string input_table() const { return split_.table(); }
-  //! Stages and the values that cross them, for Graphviz.
+  //! The stages and the values between them in Graphviz syntax.
   std::string graphviz() const;
-  //! The same as a picture: stages in a row, arcs for values that skip stages and for tied weights.
+  //! The same as an SVG image: stages in a row, arcs for skip values and tied weights.
   std::string svg() const;
 
  private:
-  Graph graph_;
+  graph::Graph graph_;
   TensorSource source_;
   PipeOptions options_;
-  Cuts cuts_;
-  SplitGraph split_;
-  mutable std::vector<std::shared_ptr<GraphModule>> modules_;
+  graph::SplitPositions cuts_;
+  graph::SplitGraph split_;
+  mutable std::vector<std::shared_ptr<graph::GraphModule>> modules_;
   bool training_ = true;
-  std::string size_hint_;  // of inputs whose sizes the graph was not made for
+  std::string size_hint_;  // error hint for inputs of the wrong size
 
-  friend Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, const Args& example_args,
-                          const Kwargs& example_kwargs, const SplitSpec& spec, PipeOptions options);
+  friend Pipe pipeline_of(const graph::ForwardFunction& forward, const graph::ModelTensors& model,
+                          const value::Args& example_args, const value::Kwargs& example_kwargs,
+                          const SplitSpec& spec, PipeOptions options);
 };
 
-//! The names and tensors of a module; a tensor that stands under several names is listed with each.
-ModelTensors model_tensors(const torch::nn::Module& module);
+//! Returns the named tensors of a module. A tensor with several names is listed under each.
+graph::ModelTensors model_tensors(const torch::nn::Module& module);
 
-//! Captures a forward and splits it. The stages share the model's tensors.
-Pipe pipeline_of(const ForwardFunction& forward, const ModelTensors& model, const Args& example_args,
-                 const Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
-                 PipeOptions options = {});
+//! Captures a forward function and splits it. The stages share memory with the model's tensors.
+Pipe pipeline_of(const graph::ForwardFunction& forward, const graph::ModelTensors& model,
+                 const value::Args& example_args, const value::Kwargs& example_kwargs = {},
+                 const SplitSpec& spec = AtMarks{}, PipeOptions options = {});
 
-//! The same for a stage module, for example `make_stage_module(module, {"x", "mask"})`, whose forward takes
-//! keyword arguments by these names.
-Pipe pipeline(const std::shared_ptr<StageModule>& module, const Args& example_args,
-              const Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{}, PipeOptions options = {});
+//! Captures and splits a stage module, for example `make_stage_module(module, {"x", "mask"})`, whose forward
+//! takes keyword arguments with these names.
+Pipe pipeline(const std::shared_ptr<runtime::StageModule>& module, const value::Args& example_args,
+              const value::Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
+              PipeOptions options = {});
 
-//! The same for a torch::nn module. Its forward may take any number of arguments, or `(const Args&, const
-//! Kwargs&)` to be given keyword arguments; one that is a template or overloaded takes one tensor. Where the
-//! module's class says which output is the loss (`loss_output`), the options need not.
+//! Captures and splits a torch::nn module. Its forward may take any number of arguments, or `(const Args&,
+//! const Kwargs&)` to receive keyword arguments; a template or overloaded forward takes one tensor. The
+//! default of `options.loss_output` is the static member `loss_output` of the module's class, if it has one.
 template <class Module>
 requires requires(Module& module) {
   module.named_parameters();
 }
-Pipe pipeline(const std::shared_ptr<Module>& module, const Args& example_args,
-              const Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
+Pipe pipeline(const std::shared_ptr<Module>& module, const value::Args& example_args,
+              const value::Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
               PipeOptions options = {}) {
-  const std::shared_ptr<StageModule> whole = make_stage_module(module);
-  const ForwardFunction forward = [whole](const Args& args, const Kwargs& kwargs) {
+  const std::shared_ptr<runtime::StageModule> whole = runtime::make_stage_module(module);
+  const graph::ForwardFunction forward = [whole](const value::Args& args, const value::Kwargs& kwargs) {
     return whole->forward(args, kwargs).output;
   };
   if constexpr (requires { std::string(Module::loss_output); }) {
@@ -157,18 +158,18 @@ Pipe pipeline(const std::shared_ptr<Module>& module, const Args& example_args,
   return pipeline_of(forward, model_tensors(*module), example_args, example_kwargs, spec, std::move(options));
 }
 
-//! The same for the holders that TORCH_MODULE makes.
+//! Captures and splits a module in a TORCH_MODULE holder.
 template <class Holder>
 requires requires(const Holder& holder) {
   holder.ptr()->named_parameters();
 }
-Pipe pipeline(const Holder& module, const Args& example_args, const Kwargs& example_kwargs = {},
+Pipe pipeline(const Holder& module, const value::Args& example_args, const value::Kwargs& example_kwargs = {},
               const SplitSpec& spec = AtMarks{}, PipeOptions options = {}) {
   return pipeline(module.ptr(), example_args, example_kwargs, spec, std::move(options));
 }
 
-//! An archive of Python's `torch.export.save`, split. `example` as for the constructor of Pipe.
+//! Imports and splits an archive written by `torch.export.save`. `example`: see the Pipe constructor.
 Pipe load_pt2(const std::string& file, const SplitSpec& spec = AtMarks{}, PipeOptions options = {},
               const std::vector<c10::IValue>& example = {});
 
-}  // namespace penstock
+}  // namespace penstock::pipe

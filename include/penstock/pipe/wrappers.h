@@ -1,5 +1,4 @@
-// Models that are made of others: a model with its loss as one module, and a Sequential whose layers are
-// stages.
+// Wrappers that combine a model with its loss, and a Sequential whose layers become stages.
 #pragma once
 
 #include <penstock/pipe/pipe.h>
@@ -12,11 +11,11 @@ class Module;
 class SequentialImpl;
 }  // namespace torch::nn
 
-namespace penstock {
+namespace penstock::pipe {
 
-//! A model and its loss function as one module, whose parameters are the model's under `module.`. Derive from
-//! it with a `forward` that says how arguments, model and loss are connected. `Model` is a shared_ptr or a
-//! holder of a torch::nn module. (`Base` is a parameter only so that this header needs no torch::nn.)
+//! Combines a model and its loss function into one module; parameter names get the prefix `module.`. Derive
+//! from it and define a `forward` that connects arguments, model and loss. `Model` is a shared_ptr or holder
+//! of a torch::nn module. `Base` is a template parameter only to avoid including torch::nn in this header.
 template <class Model, class Loss, class Base = torch::nn::Module>
 class LossWrapper : public Base {
  public:
@@ -28,8 +27,7 @@ class LossWrapper : public Base {
   Loss loss_fn;
 };
 
-//! The usual connection: the loss of the model's answer to `x` and of the targets, and nothing else, is the
-//! output. `pipeline()` knows that it is the loss.
+//! Returns `loss(model(x), targets)` as the only output. `pipeline()` treats this output as the loss.
 template <class Model, class Loss, class Base = torch::nn::Module>
 class TrivialLossWrapper : public LossWrapper<Model, Loss, Base> {
  public:
@@ -41,12 +39,12 @@ class TrivialLossWrapper : public LossWrapper<Model, Loss, Base> {
   }
 };
 
-//! A torch::nn::Sequential with a `pipe_split()` between each two of its layers; the layers are shared.
+//! A torch::nn::Sequential with a `pipe_split()` between consecutive layers. Shares the layers.
 class PipeSequential {
  public:
   explicit PipeSequential(std::shared_ptr<torch::nn::SequentialImpl> layers) : layers_(std::move(layers)) {}
 
-  //! From torch::nn::Sequential.
+  //! `layers` is a torch::nn::Sequential.
   template <class Sequential>
   static PipeSequential from_sequential(const Sequential& layers) {
     return PipeSequential(layers.ptr());
@@ -59,8 +57,8 @@ class PipeSequential {
   std::shared_ptr<torch::nn::SequentialImpl> layers_;
 };
 
-//! One stage a layer, or fewer where `spec` says so.
-Pipe pipeline(const PipeSequential& layers, const Args& example_args, const SplitSpec& spec = AtMarks{},
-              PipeOptions options = {});
+//! Creates one stage per layer by default; `spec` may select fewer stages.
+Pipe pipeline(const PipeSequential& layers, const value::Args& example_args,
+              const SplitSpec& spec = AtMarks{}, PipeOptions options = {});
 
-}  // namespace penstock
+}  // namespace penstock::pipe

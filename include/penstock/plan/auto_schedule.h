@@ -1,5 +1,5 @@
-// `Auto`: a schedule made for the costs at hand. It builds many orders by list scheduling, improves the best
-// one along its critical path, and compares it with every named schedule that fits; the fastest wins.
+// `Auto`: searches for the fastest schedule for given costs. It builds many orders by list scheduling,
+// improves the best along their critical paths, and compares the result with every named schedule that fits.
 #pragma once
 
 #include <penstock/plan/costs.h>
@@ -11,25 +11,25 @@
 #include <optional>
 #include <string>
 
-namespace penstock {
+namespace penstock::plan {
 
 struct AutoOptions {
-  std::optional<std::uint64_t> memory_cap;  //!< bytes of each rank, resident ones included
-  SendMode mode = SendMode::Buffered;       //!< of the transport, for the comparison
-  int effort = 1;                           //!< 0: no improvement; larger: longer search, in proportion
+  std::optional<std::uint64_t> memory_cap;                 //!< bytes per rank, including resident ones
+  schedule::SendMode mode = schedule::SendMode::Buffered;  //!< send mode of the transport, for the comparison
+  int effort = 1;  //!< 0: no improvement; search time is proportional to it
 };
 
 struct AutoResult {
-  Schedule schedule;
+  schedule::Schedule schedule;
   double step_time = 0;
-  std::string best_named;      //!< the fastest named schedule that fits; empty if none does
+  std::string best_named;      //!< the fastest named schedule that fits; empty if none fits
   double best_named_time = 0;  //!< infinite if none fits
-  double lower_bound = 0;      //!< over the placements that were tried
+  double lower_bound = 0;      //!< of the step time, over the placements that were tried
 };
 
-//! The costs say how many stages there are; they must be a multiple of the ranks. A ScheduleError if not even
-//! one microbatch at a time fits under the cap.
+//! The number of stages is that of `costs` and must be a multiple of the number of ranks. Throws a
+//! ScheduleError if no schedule fits into the memory cap.
 AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs,
                               const AutoOptions& options = {});
 
-}  // namespace penstock
+}  // namespace penstock::plan

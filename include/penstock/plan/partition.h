@@ -1,5 +1,5 @@
-// Cuts a chain of layers into stages: the exact minimum of the slowest stage, and among those of the fullest
-// rank.
+// Partitions a chain of layers into stages: minimizes the time of the slowest stage, then the memory of the
+// fullest rank. The minimum is exact.
 #pragma once
 
 #include <penstock/plan/costs.h>
@@ -8,27 +8,27 @@
 #include <span>
 #include <vector>
 
-namespace penstock {
+namespace penstock::plan {
 
 struct PartitionOptions {
-  std::vector<Rank> rank_of_stage;  //!< where each stage runs; its size is the number of stages
-  std::vector<int> in_flight;       //!< microbatches that each stage holds at its peak; empty: one each
-  std::optional<std::uint64_t> memory_cap;  //!< for each rank
+  std::vector<Rank> rank_of_stage;          //!< rank per stage; its size is the number of stages
+  std::vector<int> in_flight;               //!< peak microbatches in flight per stage; empty: 1 each
+  std::optional<std::uint64_t> memory_cap;  //!< bytes per rank
 };
 
 struct Partition {
-  std::vector<int> first_layer;  //!< for each stage; one more entry, the number of layers, closes it
+  std::vector<int> first_layer;  //!< per stage; the last entry is the number of layers
   std::vector<StageCosts> stages;
-  double slowest = 0;                      //!< time of the slowest stage for one microbatch
-  std::vector<std::uint64_t> rank_memory;  //!< resident bytes plus the activations in flight
-  std::uint64_t fullest = 0;               //!< the largest of `rank_memory`
-  //! False only where three or more stages a rank made the exact search for memory too long; `slowest` is
-  //! then exact among the cuts that were looked at.
+  double slowest = 0;                      //!< time of the slowest stage per microbatch
+  std::vector<std::uint64_t> rank_memory;  //!< resident bytes plus activations in flight
+  std::uint64_t fullest = 0;               //!< the maximum of `rank_memory`
+  //! False only if the exact search over memory is too expensive with three or more stages per rank;
+  //! `slowest` is then the minimum over the partitions that were tried.
   bool exact = true;
 };
 
-//! The best cut, or nothing if no cut keeps every rank under the cap. Every stage gets at least one layer;
-//! fewer layers than stages are a UsageError.
+//! Returns the best partition, or nullopt if none fits into the memory cap. Every stage gets at least one
+//! layer; throws a UsageError if there are fewer layers than stages.
 std::optional<Partition> partition_layers(std::span<const Layer> layers, const PartitionOptions& options);
 
-}  // namespace penstock
+}  // namespace penstock::plan

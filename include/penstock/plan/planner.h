@@ -1,6 +1,6 @@
-// The planner: cuts a model for every schedule, number of stages a rank, number of microbatches, with and
-// without recomputation, simulates each, and ranks them by predicted time under the memory cap, with why the
-// others lost.
+// The planner: for every schedule, number of stages per rank and number of microbatches, with and without
+// recomputation, it partitions the model and simulates a step. It ranks the plans by predicted time under the
+// memory cap and explains why the others lost.
 #pragma once
 
 #include <penstock/plan/costs.h>
@@ -13,25 +13,25 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::plan {
 
 struct PlanOptions {
   int ranks = 1;
-  std::vector<int> microbatches;  //!< counts to try; the batch is the same, so more of them are smaller
-  int measured_microbatches = 0;  //!< the count that the costs are for; 0: the first of `microbatches`
+  std::vector<int> microbatches;  //!< numbers to try; the batch size stays the same
+  int measured_microbatches = 0;  //!< the number that the costs refer to; 0: the first of `microbatches`
   std::vector<int> stages_per_rank{1, 2, 3, 4};
-  std::vector<std::string> schedules;  //!< names to try; empty: all, and Auto
+  std::vector<std::string> schedules;  //!< names to try; empty: all and Auto
   std::optional<std::uint64_t> memory_cap;
-  bool recomputation = true;  //!< try that too
-  SendMode mode = SendMode::Buffered;
+  bool recomputation = true;  //!< also try recomputation
+  schedule::SendMode mode = schedule::SendMode::Buffered;
 };
 
-//! Where the time of a step goes; the parts add up to it.
+//! Breakdown of the step time; the parts add up to it.
 struct TimeShares {
-  double compute = 0;        //!< mean over the ranks of their computations
-  double imbalance = 0;      //!< what the busiest rank has more than the mean
-  double bubble = 0;         //!< what that rank waits, were transfers free
-  double communication = 0;  //!< what transfers add
+  double compute = 0;        //!< mean computation time per rank
+  double imbalance = 0;      //!< computation time of the busiest rank above the mean
+  double bubble = 0;         //!< idle time of that rank if transfers took no time
+  double communication = 0;  //!< additional time due to transfers
 
   double total() const { return compute + imbalance + bubble + communication; }
 };
@@ -43,26 +43,25 @@ struct Plan {
   int stages_per_rank = 1;
   int microbatches = 1;
   bool recompute = false;
-  std::vector<int>
-      first_layer;  //!< of each stage, and the number of layers; empty where the model came in stages
+  std::vector<int> first_layer;  //!< per stage, then the number of layers; empty for plan_stages
   double step_time = 0;
-  double bubble = 0;  //!< idle share of the step
+  double bubble = 0;  //!< idle fraction of the step
   std::uint64_t peak_memory = 0;
   TimeShares shares;
   PlanVerdict verdict = PlanVerdict::Impossible;
-  std::string why;  //!< why it is not the best; of an impossible one, why not at all
+  std::string why;  //!< why the plan is not the best, or why it is impossible
 };
 
 struct PlanResult {
   std::vector<Plan>
-      plans;  //!< those that fit by time, then those that do not by memory, then the impossible ones
-  std::optional<Schedule> schedule;  //!< of the best
+      plans;  //!< plans that fit, by time; then plans that do not fit, by memory; then impossible ones
+  std::optional<schedule::Schedule> schedule;  //!< the schedule of the best plan
 };
 
-//! A model in layers, cut anew for every candidate. `links` gives the links, the overlap and the overhead;
-//! its stages are not looked at.
+//! Plans for a model given as layers, which is partitioned for every candidate. `links` provides links,
+//! overlap and overhead; its stages are ignored.
 PlanResult plan_layers(std::span<const Layer> layers, const Costs& links, const PlanOptions& options);
-//! A model that comes in stages: their number, divided by the ranks, is the only number of stages a rank.
+//! Plans for a model that is already split into stages, which determines the number of stages per rank.
 PlanResult plan_stages(const Costs& costs, const PlanOptions& options);
 
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -1,8 +1,8 @@
-// The backward of one stage and one microbatch: whole, or in two halves. Zero-bubble schedules run the half
-// that the previous stage waits for (the gradients of the inputs) first, and the other (the gradients of the
-// weights) when the rank would be idle. Both ways give bitwise the same gradients.
+// Backward of one stage for one microbatch, in full or split into two halves. Zero-bubble schedules run the
+// input half (input gradients, which the previous stage waits for) first, and the weight half (weight
+// gradients) when the rank would otherwise be idle. Both variants give bitwise identical gradients.
 //
-// Thread ranks: every function here may be called from several threads at once, for different graphs.
+// Thread safety: every function here may be called concurrently from several threads for different graphs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,10 +11,11 @@
 #include <memory>
 #include <vector>
 
-namespace penstock {
+namespace penstock::runtime {
 
-//! The weight half of a backward that has been split: runs once, or is dropped. Destroying it frees what it
-//! holds. It holds the output gradients it was made from, so their memory must not be reused before.
+//! The weight half of a split backward. It runs once or is dropped; the destructor frees what it holds. It
+//! holds the output gradients it was created from: their memory must not be reused before it runs or is
+//! destroyed.
 class WeightWork {
  public:
   WeightWork() noexcept;
@@ -22,54 +23,53 @@ class WeightWork {
   WeightWork(WeightWork&&) noexcept;
   WeightWork& operator=(WeightWork&&) noexcept;
 
-  //! A user's own function, for modules that keep the work for their weights themselves.
+  //! Wraps a user function, for modules that compute their weight gradients themselves.
   static WeightWork of(std::function<void()> function);
 
-  //! Adds the weights' gradients to their `.grad`; hooks on parameters and on their accumulators fire here.
-  //! The second call is a UsageError. When it throws, the work is gone.
+  //! Adds the weight gradients to `.grad`; hooks on parameters and on their accumulators fire here. A second
+  //! call throws UsageError. If it throws, the work is lost.
   void run();
 
-  //! Whether there is still something to run.
-  bool pending() const { return content_ != nullptr; }
+  //! Whether there is work left to run.
+  bool pending() const { return impl_ != nullptr; }
 
-  struct Content;
-  explicit WeightWork(std::unique_ptr<Content> content) noexcept;
+  struct Impl;
+  explicit WeightWork(std::unique_ptr<Impl> content) noexcept;
 
  private:
-  std::unique_ptr<Content> content_;
+  std::unique_ptr<Impl> impl_;
   bool done_ = false;
 };
 
 struct InputBackward {
-  std::vector<at::Tensor> input_grads;  //!< as of `backward_full`
+  std::vector<at::Tensor> input_grads;  //!< as returned by `backward_full`
   WeightWork weights;
 };
 
-//! Runs the whole backward: returns the gradient of each input (undefined where it needs or gets none; laid
-//! out like the input, or contiguous where the input's elements overlap), and adds the others to their
-//! leaves' `.grad`.
-//!   - Outputs that need no gradient (integers, constants) and outputs whose gradient is undefined (unused)
-//!   are skipped.
-//!   - Inputs must be leaves, as `flatten_args_detach` makes them; their `.grad` is left as it was. The
-//!   gradient of a
-//!     tensor that is an input twice is returned at its first place only.
-//! The graph is freed. UsageError and ShapeError name the output whose gradient does not fit.
+//! Runs the full backward. Returns the gradient of each input and adds all other gradients to the `.grad` of
+//! their leaves. A returned gradient has the layout of its input, or is contiguous if the input's elements
+//! overlap; it is undefined if the input needs or receives none.
+//!   - Outputs that need no gradient (integers, constants) and outputs with an undefined gradient (unused)
+//!     are skipped.
+//!   - Inputs must be leaves, as `flatten_args_detach` makes them; their `.grad` is unchanged. If a tensor is
+//!     an input twice, its gradient is returned at the first position only.
+//! Frees the graph. UsageError and ShapeError name the output whose gradient does not match.
 std::vector<at::Tensor> backward_full(const std::vector<at::Tensor>& outputs,
                                       const std::vector<at::Tensor>& output_grads,
                                       const std::vector<at::Tensor>& inputs);
 
-//! Runs only what the inputs' gradients need, and leaves the rest in `weights`. Between the two, only what
-//! the weights' gradients need is kept in memory. If no input needs a gradient (a first stage), all the work
-//! is left.
+//! Computes only the input gradients and leaves the rest in `weights`. Between the two halves, only what the
+//! weight gradients need stays in memory. If no input needs a gradient (first stage), all work is left in
+//! `weights`.
 InputBackward backward_input(const std::vector<at::Tensor>& outputs,
                              const std::vector<at::Tensor>& output_grads,
                              const std::vector<at::Tensor>& inputs);
 
-//! For modules that keep the work for their weights themselves (the reference's `dw_builder`): runs the whole
-//! backward, then asks `builder` for the function that this microbatch's weight half runs.
+//! For modules that compute their weight gradients themselves (the reference's `dw_builder`): runs the full
+//! backward, then calls `builder` to get the function that the weight half of this microbatch runs.
 InputBackward backward_input_with(const std::function<std::function<void()>()>& builder,
                                   const std::vector<at::Tensor>& outputs,
                                   const std::vector<at::Tensor>& output_grads,
                                   const std::vector<at::Tensor>& inputs);
 
-}  // namespace penstock
+}  // namespace penstock::runtime

@@ -1,13 +1,14 @@
-// A linear layer made for the split backward. An ordinary one is split by the engine, which runs its node
-// twice; this one is run once and leaves its weight's matrix product in the queue itself, so that small
-// layers split for free.
+// A linear layer for the split backward. The engine splits an ordinary linear layer by running its node
+// twice. This one runs once and queues its weight matmul itself, so that splitting small layers costs nothing
+// extra.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-namespace penstock {
+namespace penstock::runtime {
 
-//! input · weightᵀ + bias, the gradients bitwise those of torch::linear. `bias` may be undefined.
+//! Computes input · weightᵀ + bias. Gradients are bitwise identical to those of torch::linear. `bias` may be
+//! undefined.
 at::Tensor deferred_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias = {});
 
-}  // namespace penstock
+}  // namespace penstock::runtime

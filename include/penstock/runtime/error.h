@@ -1,14 +1,14 @@
-// The error of code that the pipeline runs for its user.
+// The error for failures in user code that the pipeline runs.
 #pragma once
 
 #include <penstock/base/error.h>
 
-namespace penstock {
+namespace penstock::runtime {
 
-//! A module, a loss, a hook or libtorch threw while an action ran. The context says which action; the
-//! original is the nested exception (std::rethrow_if_nested).
+//! A module, a loss, a hook or libtorch threw while an action ran. The context names the action; the original
+//! exception is nested (std::rethrow_if_nested).
 class StageError : public Error {
   using Error::Error;
 };
 
-}  // namespace penstock
+}  // namespace penstock::runtime

@@ -1,15 +1,16 @@
-// OVERLAP_F_B on two threads of a rank.
+// Runs OVERLAP_F_B on two threads of a rank.
 #pragma once
 
 #include <penstock/runtime/pipeline.h>
 
-namespace penstock {
+namespace penstock::runtime {
 
-//! Runs the two parts of an overlap at once on CPU: the module's forward on a second thread, all else on the
-//! rank's own. Without it they run in turn.
+//! Runs the forward and the backward of an overlap concurrently on CPU: the module's forward on a second
+//! thread, everything else on the thread of the rank. By default they run one after the other.
 //!   options.custom[ActionKind::Overlap] = overlap_on_threads();
-//! It pays where a rank leaves cores idle (docs/thread-model.md); modules must bear a forward beside a
-//! backward. With data parallelism, and where a part is replaced too, the parts still run in turn.
+//! This pays off if a rank leaves cores idle (docs/thread-model.md). The module must support a forward pass
+//! that runs concurrently with a backward pass. With data parallelism, or if the forward or backward action
+//! is replaced too, they still run one after the other.
 ActionFunction overlap_on_threads();
 
-}  // namespace penstock
+}  // namespace penstock::runtime

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <penstock/runtime/data_parallel.h>
+#include <penstock/runtime/loss_reduction.h>
 #include <penstock/runtime/stage.h>
 #include <penstock/runtime/step.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/schedule/program.h>
-#include <penstock/value/loss_reduction.h>
 
 #include <ATen/core/Reduction.h>
 
@@ -24,12 +24,13 @@
 #include <utility>
 #include <vector>
 
-namespace penstock {
+namespace penstock::runtime {
 
-//! The loss of one microbatch, from the last stage's output and the microbatch's target. From any function of
+//! Computes the loss of one microbatch from the output of the last stage and the target. Constructible from
+//! any function of
 //!   - two tensors: a lambda, or a module such as `torch::nn::MSELoss()`;
-//!   - two tensors and a reduction, as `torch::mse_loss` is: it reduces by the mean;
-//!   - two values of any structure, and the further arguments of the loss if it takes a third.
+//!   - two tensors and a reduction, such as `torch::mse_loss`, which is called with the mean;
+//!   - two values of any structure and, optionally, the further keyword arguments of the loss.
 class LossFunction {
  public:
   LossFunction() = default;
@@ -42,185 +43,193 @@ class LossFunction {
       if (function == nullptr) return;
     }
     if constexpr (requires(const Tensor& tensor) { function.ptr()->forward(tensor, tensor); }) {
-      function_ = [module = function.ptr()](const IValue& output, const IValue& target, const Kwargs&) {
+      function_ = [module = function.ptr()](const IValue& output, const IValue& target,
+                                            const value::Kwargs&) {
         return module->forward(output.toTensor(), target.toTensor());
       };
     } else if constexpr (std::is_invocable_r_v<Tensor, Function&, const IValue&, const IValue&,
-                                               const Kwargs&>) {
+                                               const value::Kwargs&>) {
       function_ = std::move(function);
     } else if constexpr (std::is_invocable_r_v<Tensor, Function&, const IValue&, const IValue&>) {
-      function_ = [function](const IValue& output, const IValue& target, const Kwargs&) mutable {
+      function_ = [function](const IValue& output, const IValue& target, const value::Kwargs&) mutable {
         return function(output, target);
       };
     } else if constexpr (std::is_invocable_r_v<Tensor, Function&, const Tensor&, const Tensor&>) {
-      function_ = [function](const IValue& output, const IValue& target, const Kwargs&) mutable {
+      function_ = [function](const IValue& output, const IValue& target, const value::Kwargs&) mutable {
         return function(output.toTensor(), target.toTensor());
       };
     } else {
       static_assert(
           std::is_invocable_r_v<Tensor, Function&, const Tensor&, const Tensor&, std::int64_t>,
-          "a loss is a function of two tensors, output and target, or of (const c10::IValue& output, "
-          "const c10::IValue& target, const Kwargs& more): wrap any other in a lambda, as in "
+          "a loss must be callable with two tensors, output and target, or with (const c10::IValue& output, "
+          "const c10::IValue& target, const Kwargs& more): wrap other functions in a lambda, as in "
           "tensor_loss([](const at::Tensor& output, const at::Tensor& target) { return …; })");
-      function_ = [function](const IValue& output, const IValue& target, const Kwargs&) mutable {
+      function_ = [function](const IValue& output, const IValue& target, const value::Kwargs&) mutable {
         return function(output.toTensor(), target.toTensor(), at::Reduction::Mean);
       };
     }
   }
 
   explicit operator bool() const { return static_cast<bool>(function_); }
-  at::Tensor operator()(const c10::IValue& output, const c10::IValue& target, const Kwargs& more) const {
+  at::Tensor operator()(const c10::IValue& output, const c10::IValue& target,
+                        const value::Kwargs& more) const {
     return function_(output, target, more);
   }
 
  private:
-  std::function<at::Tensor(const c10::IValue&, const c10::IValue&, const Kwargs&)> function_;
+  std::function<at::Tensor(const c10::IValue&, const c10::IValue&, const value::Kwargs&)> function_;
 };
 
-//! From a function of two tensors; also from one whose parameters are `auto`.
+//! Makes a loss from a function of two tensors, including one with `auto` parameters.
 template <class Function>
 requires std::is_invocable_r_v<at::Tensor, Function&, const at::Tensor&, const at::Tensor&> LossFunction
 tensor_loss(Function function) {
-  return [function](const c10::IValue& output, const c10::IValue& target, const Kwargs&) mutable {
+  return [function](const c10::IValue& output, const c10::IValue& target, const value::Kwargs&) mutable {
     return function(output.toTensor(), target.toTensor());
   };
 }
 
-//! How stages learn the shapes of what they receive (docs/adr/0006).
+//! How stages learn the shapes of the values they receive (docs/adr/0006).
 enum class ShapeMode {
-  Inferred,  //!< sent ahead in a step whose batch has new shapes, remembered afterwards
-  Static,    //!< the same in the first step; later changes are a ShapeError that names each, on every rank
+  Inferred,  //!< sent ahead if the batch has new shapes, then cached
+  Static,    //!< sent in the first step; a later change is a ShapeError on every rank that lists all changes
   Dynamic,   //!< sent ahead of every message: shapes may change with every microbatch
 };
 
-//! A value that `from` gives by name (StageResult::skips) and `to` takes as a keyword argument.
+//! A value that stage `from` returns by name (StageResult::skips) and stage `to` takes as a keyword argument.
 struct SkipValue {
   std::string name;
   StageId from;
   StageId to;
 };
 
-struct ParameterPlace {
+struct ParameterLocation {
   StageId stage;
   std::string name;
 };
 
-//! One parameter that several stages hold. All start from the first place's values; each step sums their
-//! gradients.
-using SharedParameter = std::vector<ParameterPlace>;
+//! A parameter that several stages hold. All copies start from the values at the first location; each step
+//! sums their gradients.
+using SharedParameter = std::vector<ParameterLocation>;
 
-//! What a replaced action sees of the step on this rank.
+//! The state of the step on this rank, as a replaced action sees it.
 struct StepView {
-  const std::vector<Args>& args;  //!< of the first stage, by microbatch; empty elsewhere
-  const std::vector<std::vector<Kwargs>>&
-      kwargs;                               //!< by stage, then by microbatch; empty where there are none
-  const std::vector<c10::IValue>& targets;  //!< by microbatch; empty where there are none
+  const std::vector<value::Args>& args;  //!< of the first stage, by microbatch; empty on other ranks
+  const std::vector<std::vector<value::Kwargs>>&
+      kwargs;                               //!< by stage, then by microbatch; empty if there are none
+  const std::vector<c10::IValue>& targets;  //!< by microbatch; empty if there are none
   const std::vector<at::Tensor>& losses;    //!< of the last stage, by microbatch; undefined until computed
 };
 
-//! Replaces what the executor does for an action; `usual` does it. From any function (action, usual) or
-//! (action, usual, view).
+//! Replaces the execution of an action; `usual` runs the default implementation. Constructible from any
+//! function of (action, usual) or (action, usual, view).
 class ActionFunction {
  public:
   using Usual = std::function<void()>;
 
   template <class Function>
-  requires std::is_invocable_v<Function, const Action&, const Usual&, const StepView&> ActionFunction(
-      Function function)  // NOLINT: functions are meant to convert
+  requires std::is_invocable_v<Function, const schedule::Action&, const Usual&, const StepView&>
+  ActionFunction(Function function)  // NOLINT: functions are meant to convert
       : function_(std::move(function)) {}
   template <class Function>
-  requires std::is_invocable_v<Function, const Action&, const Usual&> ActionFunction(
+  requires std::is_invocable_v<Function, const schedule::Action&, const Usual&> ActionFunction(
       Function function)  // NOLINT
-      : function_([function](const Action& action, const Usual& usual, const StepView&) mutable {
+      : function_([function](const schedule::Action& action, const Usual& usual, const StepView&) mutable {
           function(action, usual);
         }) {}
   ActionFunction() = default;
 
-  void operator()(const Action& action, const Usual& usual, const StepView& view) const {
+  void operator()(const schedule::Action& action, const Usual& usual, const StepView& view) const {
     function_(action, usual, view);
   }
 
  private:
-  std::function<void(const Action&, const Usual&, const StepView&)> function_;
+  std::function<void(const schedule::Action&, const Usual&, const StepView&)> function_;
 };
 
 struct PipelineOptions {
-  //! On the rank of the last stage. A schedule without a loss can run `eval`, and `step` if it has no
-  //! backward (ForwardOnly).
+  //! Set it on the rank of the last stage. Without a loss, a schedule can run `eval`, and `step` only if it
+  //! has no backward (ForwardOnly).
   LossFunction loss{};
-  //! Off: the model computes its loss itself, and `loss` only finds it in the output; there is no target.
+  //! If false, the model computes its loss itself and `loss` only extracts it from the output; there is no
+  //! target.
   bool loss_needs_target = true;
   LossReduction reduction = LossReduction::mean();
-  //! Whether gradients are the batch's (as `reduction` says), or the plain sum of the microbatches'.
+  //! Whether gradients are those of the batch loss (see `reduction`) or the plain sum over the microbatches.
   bool scale_grads = true;
   ShapeMode shapes = ShapeMode::Inferred;
-  std::optional<ChunkSpec> args_spec{};
-  std::optional<ChunkSpec> kwargs_spec{};
-  std::optional<ChunkSpec> target_spec{};
-  std::optional<ChunkSpec> output_spec{};
+  std::optional<value::ChunkSpec> args_spec{};
+  std::optional<value::ChunkSpec> kwargs_spec{};
+  std::optional<value::ChunkSpec> target_spec{};
+  std::optional<value::ChunkSpec> output_spec{};
   std::vector<SkipValue> skips{};
   std::vector<SharedParameter> shared{};
-  bool return_outputs = true;  //!< unless the step says otherwise
+  bool return_outputs = true;  //!< default for StepInput::return_outputs
   bool loss_on_all_ranks = false;
-  bool input_grads = false;  //!< return the gradients of arguments, besides adding them to `.grad`
+  bool input_grads = false;  //!< also return the gradients that are added to the `.grad` of arguments
   std::shared_ptr<DataParallel> data_parallel{};
-  std::uint64_t seed = 0;     //!< of random operations (random.h)
-  std::uint32_t replica = 0;  //!< the data-parallel rank, for the same
-  std::map<ActionKind, ActionFunction> custom{};
-  //! How a schedule is lowered; skips, and sharding without data parallelism, are filled in.
-  LowerOptions lowering{};
+  std::uint64_t seed = 0;     //!< seed of random operations (random.h)
+  std::uint32_t replica = 0;  //!< data-parallel rank; random operations depend on it
+  std::map<schedule::ActionKind, ActionFunction> custom{};
+  //! How the schedule is lowered. The constructor sets `skips` and, without data parallelism, disables
+  //! `shard` and `reduce_grad`.
+  schedule::LowerOptions lowering{};
 };
 
 class PipelineSchedule {
  public:
-  //! A built-in schedule by name or kind. Every rank of the stages' group must make the same pipeline at the
-  //! same time; what must agree is compared, and all connections are opened.
+  //! Builds a built-in schedule by name or kind. Collective: every rank of the stages' group must construct
+  //! the same pipeline at the same time. The constructor checks that the ranks agree and opens all
+  //! connections.
   PipelineSchedule(std::vector<PipelineStage> stages, std::string_view name, int microbatches,
                    PipelineOptions options = {});
-  PipelineSchedule(std::vector<PipelineStage> stages, ScheduleKind kind, int microbatches,
+  PipelineSchedule(std::vector<PipelineStage> stages, schedule::ScheduleKind kind, int microbatches,
                    PipelineOptions options = {});
-  //! A user's own table, lowered and proven here.
-  PipelineSchedule(std::vector<PipelineStage> stages, const Schedule& schedule, PipelineOptions options = {});
-  //! A proven program, for example from a file. Its skip edges must be those of the options.
-  PipelineSchedule(std::vector<PipelineStage> stages, Program program, PipelineOptions options = {});
+  //! Lowers and validates a custom schedule table.
+  PipelineSchedule(std::vector<PipelineStage> stages, const schedule::Schedule& schedule,
+                   PipelineOptions options = {});
+  //! Takes a validated program, for example from a file. Its skip edges must match those of the options.
+  PipelineSchedule(std::vector<PipelineStage> stages, schedule::Program program,
+                   PipelineOptions options = {});
 
-  //! The same for one stage per rank.
+  //! Overloads for one stage per rank.
   PipelineSchedule(PipelineStage stage, std::string_view name, int microbatches, PipelineOptions options = {})
       : PipelineSchedule(one(std::move(stage)), name, microbatches, std::move(options)) {}
-  PipelineSchedule(PipelineStage stage, ScheduleKind kind, int microbatches, PipelineOptions options = {})
+  PipelineSchedule(PipelineStage stage, schedule::ScheduleKind kind, int microbatches,
+                   PipelineOptions options = {})
       : PipelineSchedule(one(std::move(stage)), kind, microbatches, std::move(options)) {}
-  PipelineSchedule(PipelineStage stage, const Schedule& schedule, PipelineOptions options = {})
+  PipelineSchedule(PipelineStage stage, const schedule::Schedule& schedule, PipelineOptions options = {})
       : PipelineSchedule(one(std::move(stage)), schedule, std::move(options)) {}
-  PipelineSchedule(PipelineStage stage, Program program, PipelineOptions options = {})
+  PipelineSchedule(PipelineStage stage, schedule::Program program, PipelineOptions options = {})
       : PipelineSchedule(one(std::move(stage)), std::move(program), std::move(options)) {}
 
   PipelineSchedule(PipelineSchedule&&) noexcept;
   PipelineSchedule& operator=(PipelineSchedule&&) noexcept;
   ~PipelineSchedule();
 
-  //! Runs one batch forward and backward; gradients are added to the parameters'. When it throws, the other
-  //! ranks raise PeerFailed with the cause (those that had done their part, in their next call), nothing of
-  //! the step is left but what was added to gradients and buffers, and the pipeline is no longer usable:
-  //! rebuild the world and make a new one.
+  //! Runs one batch forward and backward and accumulates the gradients in `.grad`. If it throws, the other
+  //! ranks raise PeerFailed with the cause; ranks that had already finished raise it in their next call.
+  //! Changes to gradients and buffers remain. The pipeline is then unusable: rebuild the world and construct
+  //! a new one.
   //!
-  //! The modules run in the mode that they are in. UsageError, on every rank, for a schedule with backward
-  //! that has no loss.
+  //! Modules keep their current mode. UsageError on every rank if the schedule has a backward but no loss.
   StepResult step(const StepInput& input);
-  template <std::same_as<Args> Positional = Args>  // a template, so that `step({})` means the other
-  StepResult step(Positional args = {}, c10::IValue target = {}, Kwargs kwargs = {}) {
+  template <
+      std::same_as<value::Args> Positional = value::Args>  // a template, so that `step({})` selects StepInput
+  StepResult step(Positional args = {}, c10::IValue target = {}, value::Kwargs kwargs = {}) {
     return step(StepInput{std::move(args), std::move(kwargs), std::move(target)});
   }
-  //! The same for a batch that is split already.
+  //! Overload for a batch that is already split.
   template <std::same_as<Microbatches> Split>
   StepResult step(const Split& input) {
     return step_microbatches(input);
   }
 
-  //! Runs one batch forward only, without gradients and in evaluation mode; afterwards every module and
-  //! submodule is in the mode that it was in. Losses are computed where there is a target.
+  //! Runs one batch forward only, without gradients and in evaluation mode, then restores the mode of every
+  //! module and submodule. Losses are computed if there is a target.
   StepResult eval(const StepInput& input);
-  template <std::same_as<Args> Positional = Args>
-  StepResult eval(Positional args = {}, c10::IValue target = {}, Kwargs kwargs = {}) {
+  template <std::same_as<value::Args> Positional = value::Args>
+  StepResult eval(Positional args = {}, c10::IValue target = {}, value::Kwargs kwargs = {}) {
     return eval(StepInput{std::move(args), std::move(kwargs), std::move(target)});
   }
   template <std::same_as<Microbatches> Split>
@@ -228,17 +237,16 @@ class PipelineSchedule {
     return eval_microbatches(input);
   }
 
-  //! Switches the stages of this rank to training mode, or to evaluation mode if off.
+  //! Sets the stages of this rank to training mode, or to evaluation mode if `on` is false.
   void train(bool on = true);
 
-  //! Scales the gradients of all stages so that the norm over all of them is at most `max_norm`; the norm
-  //! before. Every rank must call it.
+  //! Scales the gradients of all stages so that their total norm is at most `max_norm`. Returns the norm
+  //! before scaling. Collective: every rank must call it.
   double clip_grad_norm(double max_norm, double norm_type = 2.0);
 
-  const Program& program() const;
+  const schedule::Program& program() const;
   const std::vector<PipelineStage>& stages() const;
-  //! How many steps have been run; random operations depend on it, so that a resumed run can go on with the
-  //! same.
+  //! The number of steps run so far. Random operations depend on it; set it when a run resumes.
   std::uint64_t steps() const;
   void set_steps(std::uint64_t steps);
 
@@ -247,8 +255,8 @@ class PipelineSchedule {
   StepResult step_microbatches(const Microbatches& input);
   StepResult eval_microbatches(const Microbatches& input);
 
-  struct Content;
-  std::unique_ptr<Content> content_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::runtime

@@ -1,6 +1,6 @@
-// Random numbers that depend on what is computed and not on where or when: while a RandomScope lives, every
-// random operation of its thread draws from a generator of its own, seeded by the scope's key. The default
-// generator, which all threads share, is neither read nor changed.
+// Random numbers that depend on what is computed, not on which rank computes it or when. While a RandomScope
+// lives, every random operation of its thread draws from a separate generator that is seeded with the scope's
+// key. The default generator, which all threads share, is neither read nor changed.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -8,9 +8,10 @@
 #include <cstdint>
 #include <memory>
 
-namespace penstock {
+namespace penstock::runtime {
 
-//! What a draw depends on. Stages count, not ranks; `replica` is the data-parallel rank.
+//! The key from which a generator is seeded. It contains the stage instead of the rank; `replica` is the
+//! data-parallel rank.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
@@ -18,11 +19,12 @@ struct RandomKey {
   MicrobatchId microbatch;
   std::uint32_t replica = 0;
 
-  //! All of them mixed into one seed.
+  //! Hashes all fields into one seed.
   std::uint64_t mixed() const;
 };
 
-//! Two scopes of one key give the same numbers. Scopes nest; an operation that is given a generator keeps it.
+//! Two scopes with the same key produce the same numbers. Scopes nest. An operation that is called with an
+//! explicit generator uses that generator.
 class RandomScope {
  public:
   explicit RandomScope(const RandomKey& key);
@@ -30,10 +32,10 @@ class RandomScope {
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 
-  struct Content;
+  struct Impl;
 
  private:
-  std::unique_ptr<Content> content_;
+  std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::runtime

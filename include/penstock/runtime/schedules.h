@@ -1,4 +1,4 @@
-// The schedules under the names that users know.
+// The built-in schedules as classes, such as Schedule1F1B.
 #pragma once
 
 #include <penstock/runtime/pipeline.h>
@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-namespace penstock {
+namespace penstock::runtime {
 
-//! A PipelineSchedule of one kind, from one stage or several.
-template <ScheduleKind kind>
+//! A PipelineSchedule of a fixed kind, with one or several stages per rank.
+template <schedule::ScheduleKind kind>
 class NamedSchedule : public PipelineSchedule {
  public:
   NamedSchedule(PipelineStage stage, int microbatches, PipelineOptions options = {})
@@ -18,13 +18,10 @@ class NamedSchedule : public PipelineSchedule {
       : PipelineSchedule(std::move(stages), kind, microbatches, std::move(options)) {}
 };
 
-using ScheduleGPipe = NamedSchedule<ScheduleKind::GPipe>;
-using Schedule1F1B = NamedSchedule<ScheduleKind::OneFOneB>;
-using ScheduleInterleaved1F1B = NamedSchedule<ScheduleKind::Interleaved1F1B>;
-using ScheduleLoopedBFS = NamedSchedule<ScheduleKind::LoopedBFS>;
-using ScheduleInterleavedZeroBubble = NamedSchedule<ScheduleKind::InterleavedZeroBubble>;
-using ScheduleZBVZeroBubble = NamedSchedule<ScheduleKind::ZBVZeroBubble>;
-using ScheduleDualPipeV = NamedSchedule<ScheduleKind::DualPipeV>;
-using ForwardOnly = NamedSchedule<ScheduleKind::ForwardOnly>;
+#define PENSTOCK_SCHEDULE(kind, class_name, ...) \
+  using class_name = NamedSchedule<schedule::ScheduleKind::kind>;
+#include <penstock/schedule/schedules.def>
 
-}  // namespace penstock
+using ForwardOnly = ScheduleForwardOnly;
+
+}  // namespace penstock::runtime

@@ -1,5 +1,5 @@
-// One stage of a pipeline: a module, its index, its device. A handle: copies share the module. What a step
-// needs lives in the step.
+// One stage of a pipeline: a module, its index and its device. PipelineStage is a handle: copies share the
+// module. It holds no state of a running step.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -13,67 +13,67 @@
 #include <optional>
 #include <vector>
 
-namespace penstock {
+namespace penstock::runtime {
 
 struct StageOptions {
-  //! What every microbatch must bring and give; checked, if given, with a ShapeError for what differs.
-  std::optional<TreeMeta> input;
-  std::optional<TreeMeta> output;
-  //! Fills parameters and buffers that are still on the meta device, once they have memory on the stage's
-  //! device. Without it such a module is a UsageError.
+  //! Expected metadata of the input and output of every microbatch. If set, a mismatch is a ShapeError.
+  std::optional<value::TreeMeta> input;
+  std::optional<value::TreeMeta> output;
+  //! Initialises parameters and buffers that were on the meta device, after memory on the stage's device was
+  //! allocated for them. Without it, a module with meta tensors is a UsageError.
   std::function<void()> initialise;
-  //! Modules that keep the work for their weights themselves (the reference's `dw_builder`): called after
-  //! each I, gives the function that the W of that microbatch runs.
+  //! For modules that compute their weight gradients themselves (the reference's `dw_builder`): called after
+  //! each I, returns the function that the W of the same microbatch runs.
   std::function<std::function<void()>()> weight_work;
-  //! Keep only the inputs of each microbatch, and run its forward again when its backward comes.
+  //! Keep only the inputs of each microbatch and run its forward again before its backward.
   bool recompute = false;
-  //! Where distributed values that arrive are put together, for a stage without distributed parameters on
-  //! such a mesh.
-  std::optional<DeviceMesh> mesh;
+  //! The mesh on which received distributed values are rebuilt. Needed only if the stage has no distributed
+  //! parameters on such a mesh.
+  std::optional<tensor::DeviceMesh> mesh;
 };
 
 class PipelineStage {
  public:
-  //! Moves the module to `device`, in place. UsageError for a stage that is not within 0 … num_stages-1.
+  //! Moves the module to `device`, in place. UsageError if `stage_index` is not in 0 … num_stages-1.
   PipelineStage(std::shared_ptr<StageModule> module, int stage_index, int num_stages, at::Device device,
-                Group group, StageOptions options = {});
+                comm::Group group, StageOptions options = {});
 
-  //! The same from a torch::nn module, by shared_ptr or holder.
+  //! Overload for a torch::nn module, given as a shared_ptr or a holder.
   template <class Module>
   requires(!std::is_convertible_v<Module, std::shared_ptr<StageModule>>)
-      PipelineStage(const Module& module, int stage_index, int num_stages, at::Device device, Group group,
-                    StageOptions options = {})
+      PipelineStage(const Module& module, int stage_index, int num_stages, at::Device device,
+                    comm::Group group, StageOptions options = {})
       : PipelineStage(make_stage_module(module), stage_index, num_stages, device, std::move(group),
                       std::move(options)) {}
 
-  StageId index() const { return content_->index; }
-  int num_stages() const { return content_->num_stages; }
+  StageId index() const { return impl_->index; }
+  int num_stages() const { return impl_->num_stages; }
   bool is_first() const { return index().value == 0; }
   bool is_last() const { return index().value == num_stages() - 1; }
-  at::Device device() const { return content_->device; }
-  const Group& group() const { return content_->group; }
-  StageModule& module() const { return *content_->module; }
-  //! Switches the module between training mode and evaluation mode.
+  at::Device device() const { return impl_->device; }
+  const comm::Group& group() const { return impl_->group; }
+  StageModule& module() const { return *impl_->module; }
+  //! Sets the module to training mode, or to evaluation mode if `on` is false.
   void train(bool on = true) { module().train(on); }
   void eval() { train(false); }
   bool is_training() const { return module().is_training(); }
-  const StageOptions& options() const { return content_->options; }
-  //! The meshes that distributed values can arrive on: the options' own, and those of the parameters.
-  const std::vector<DeviceMesh>& meshes() const { return content_->meshes; }
-  //! The parameter of this name; UsageError names the nearest one there is.
+  const StageOptions& options() const { return impl_->options; }
+  //! The meshes on which distributed values can be received: StageOptions::mesh and those of the parameters.
+  const std::vector<tensor::DeviceMesh>& meshes() const { return impl_->meshes; }
+  //! The parameter with this name. UsageError, with the closest existing name, if there is none.
   at::Tensor parameter(const std::string& name) const;
 
  private:
-  struct Content {
+  struct Impl {
     std::shared_ptr<StageModule> module;
     StageId index;
     int num_stages;
     at::Device device;
-    Group group;
+    comm::Group group;
     StageOptions options;
-    std::vector<DeviceMesh> meshes;
+    std::vector<tensor::DeviceMesh> meshes;
   };
-  std::shared_ptr<const Content> content_;
+  std::shared_ptr<const Impl> impl_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::runtime

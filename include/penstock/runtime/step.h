@@ -1,4 +1,4 @@
-// What a step takes and what it gives.
+// Inputs and results of a step.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -12,62 +12,63 @@
 #include <optional>
 #include <vector>
 
-namespace penstock {
+namespace penstock::runtime {
 
-//! The batch, as far as this rank has it: ranks without the first stage need no `args`, ranks without the
-//! last no `target`. Whatever is given is split into microbatches.
+//! The part of the batch that this rank provides. Only the rank of the first stage needs `args`, only the
+//! rank of the last stage needs `target`. All values given are split into microbatches.
 //!
-//! Tensors that require a gradient are treated alike whether they are given by position or by name: a step
-//! with backward adds the gradient of the batch's loss to the `.grad` of leaves, and runs the backward of the
-//! operations that made the others, once and at the end.
+//! Tensors that require a gradient are treated the same whether they are positional or keyword arguments. A
+//! step with a backward adds the gradient of the batch loss to the `.grad` of leaves. For non-leaf tensors it
+//! runs the backward of the operations that produced them, once, at the end of the step.
 struct StepInput {
-  Args args{};           //!< of the first stage
-  Kwargs kwargs{};       //!< of every stage that takes them; ranks without one pass over them
-  c10::IValue target{};  //!< of the loss
-  Kwargs loss_kwargs{};  //!< further arguments of the loss
+  value::Args args{};           //!< arguments of the first stage
+  value::Kwargs kwargs{};       //!< for every stage that takes them; ignored on ranks without such a stage
+  c10::IValue target{};         //!< target of the loss
+  value::Kwargs loss_kwargs{};  //!< further arguments of the loss
   //! Further keyword arguments for one stage, for example a mask or labels.
-  std::map<StageId, Kwargs> stage_kwargs{};
-  //! What the weights of the microbatches' losses (PipelineOptions::reduction) are divided by, on the rank of
-  //! the last stage; without it, by their sum. For a batch of which this step is one of several parts, over
-  //! which gradients are averaged (replicas, accumulated steps): the sum over the whole batch divided by the
-  //! number of parts. Then the mean of the parts' losses and gradients is that of the whole batch, however
-  //! the weights are distributed.
+  std::map<StageId, value::Kwargs> stage_kwargs{};
+  //! The denominator of the weights of the microbatch losses (see PipelineOptions::reduction), on the rank of
+  //! the last stage; by default the sum of the weights. Set it if this step processes one of several shares
+  //! of a batch whose gradients are averaged (replicas, accumulated steps): use the sum of weights over the
+  //! full batch divided by the number of shares. The mean of the losses and gradients of all shares is then
+  //! that of the full batch, however the weights are distributed.
   std::optional<double> loss_denominator{};
-  //! Whether the result has the outputs, if not as PipelineOptions::return_outputs says.
+  //! Whether the result contains the outputs; overrides PipelineOptions::return_outputs.
   std::optional<bool> return_outputs{};
-  //! `eval` only: leaves the modules in the mode that they are in, for example to look for the cause of a
-  //! NaN in training mode.
+  //! `eval` only: keeps the current mode of the modules, for example to find the cause of a NaN in training
+  //! mode.
   bool keep_mode = false;
 };
 
-//! A batch that the caller has split: where a list is not empty, it has an entry for each microbatch. Else as
-//! StepInput. Microbatches may differ in their number of rows; a mean of losses weighs them by it.
+//! A batch that the caller has split: every non-empty list has one entry per microbatch. Otherwise as
+//! StepInput. Microbatches may have different numbers of rows; a mean of losses weights them by their rows.
 struct Microbatches {
-  std::vector<Args> args{};
-  std::vector<Kwargs> kwargs{};
+  std::vector<value::Args> args{};
+  std::vector<value::Kwargs> kwargs{};
   std::vector<c10::IValue> targets{};
-  std::vector<Kwargs> loss_kwargs{};
-  std::map<StageId, std::vector<Kwargs>> stage_kwargs{};
+  std::vector<value::Kwargs> loss_kwargs{};
+  std::map<StageId, std::vector<value::Kwargs>> stage_kwargs{};
   std::optional<double> loss_denominator{};
   std::optional<bool> return_outputs{};
   bool keep_mode = false;
 };
 
 struct StepResult {
-  //! The user's own loss of each microbatch: on the rank of the last stage, or on all if asked for.
+  //! The unreduced loss of each microbatch: on the rank of the last stage, or on all ranks if
+  //! `loss_on_all_ranks` is set.
   std::vector<at::Tensor> losses;
-  //! The batch's: their reduction. Undefined where there are none.
+  //! The batch loss, reduced from `losses`. Undefined if there are none.
   at::Tensor loss;
-  //! The last stage's outputs, merged; None elsewhere or if not asked for.
+  //! The merged outputs of the last stage; None on other ranks or if `return_outputs` is false.
   c10::IValue outputs;
-  //! If asked for: what the step added to the gradient of each argument, on the rank of the first stage, and
-  //! of each keyword argument that this rank was given. None where there is none. Of a batch that the caller
-  //! split, a tuple with the gradient of each microbatch's.
-  Args input_grads;
-  Kwargs kwarg_grads;
-  std::map<StageId, Kwargs> stage_kwarg_grads;
-  //! When this rank's actions ran; the other ranks' lists are empty.
-  Timeline timeline;
+  //! With `input_grads`: the gradient that the step added to each argument (on the rank of the first stage)
+  //! and to each keyword argument given on this rank. None if there is no gradient. For a batch that the
+  //! caller split, each entry is a tuple with one gradient per microbatch.
+  value::Args input_grads;
+  value::Kwargs kwarg_grads;
+  std::map<StageId, value::Kwargs> stage_kwarg_grads;
+  //! The start and end of this rank's actions; the lists of other ranks are empty.
+  schedule::Timeline timeline;
 };
 
-}  // namespace penstock
+}  // namespace penstock::runtime

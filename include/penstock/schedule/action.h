@@ -1,6 +1,5 @@
-// One action of a rank: a computation of a stage on a microbatch, a transfer, or a chore of a stage.
-// Everything after the generators (lowering, validation, simulation, drawing, the executor) works on lists of
-// these.
+// One action of a rank: a computation of a stage on a microbatch, a transfer, or a stage action. Generators
+// produce lists of actions; lowering, validation, simulation, drawing and the executor work on them.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -11,29 +10,29 @@
 #include <string>
 #include <string_view>
 
-namespace penstock {
+namespace penstock::schedule {
 
-//! What an action does. The letters are those of its text form.
+//! What an action does. The comments give the notation in its text.
 enum class ActionKind : std::uint8_t {
-  Idle,            //!< an empty slot of a compute table; order, not time
+  Idle,            //!< an empty slot of a compute table; expresses order, not time
   Forward,         //!< F
-  Backward,        //!< B: input and weight gradients at once
+  Backward,        //!< B: input and weight gradients together
   BackwardInput,   //!< I
   BackwardWeight,  //!< W
-  Overlap,         //!< OVERLAP_F_B: a forward and a backward, run together
-  SendForward,     //!< SEND_F: the stage's output, to a later stage
-  RecvForward,     //!< RECV_F: an input of the stage, from an earlier one
-  SendBackward,    //!< SEND_B: the gradient of an input, to the stage that produced it
-  RecvBackward,    //!< RECV_B: the gradient of an output, from the stage that used it
-  Unshard,         //!< UNSHARD: gather the stage's sharded parameters
-  Reshard,         //!< RESHARD: drop them again
-  ReduceGrad,      //!< REDUCE_GRAD: reduce the stage's gradients over its data-parallel group
+  Overlap,         //!< OVERLAP_F_B: a forward and a backward that run concurrently
+  SendForward,     //!< SEND_F: sends an output of the stage to a later stage
+  RecvForward,     //!< RECV_F: receives an input of the stage from an earlier stage
+  SendBackward,    //!< SEND_B: sends the gradient of an input to the stage that produced the input
+  RecvBackward,    //!< RECV_B: receives the gradient of an output from the stage that used the output
+  Unshard,         //!< UNSHARD: gathers the stage's sharded parameters
+  Reshard,         //!< RESHARD: frees the gathered parameters
+  ReduceGrad,      //!< REDUCE_GRAD: reduces the stage's gradients over its data-parallel group
 };
 
 //! The text of a kind (`F`, `SEND_B`, …); empty for Idle.
-std::string_view kind_text(ActionKind kind);
+std::string_view to_string(ActionKind kind);
 
-//! 16 bytes. Stages are counted up to 65,535. A default-made action is an idle slot.
+//! A 16-byte value. A default-constructed action is an idle slot.
 class Action {
  public:
   constexpr Action() = default;
@@ -81,14 +80,14 @@ class Action {
   }
 
   constexpr ActionKind kind() const { return kind_; }
-  //! The stage that acts; of an overlap, that of its forward part.
+  //! The stage that the action runs on; for an overlap, the stage of its forward.
   constexpr StageId stage() const { return StageId(stage_); }
-  //! Of a computation or a transfer; of an overlap, that of its forward part.
+  //! Only for computations and transfers; for an overlap, the microbatch of its forward.
   constexpr MicrobatchId microbatch() const { return MicrobatchId(microbatch_); }
-  //! Of a transfer: the stage at its other end.
+  //! Only for transfers: the stage at the other end.
   constexpr StageId peer() const { return StageId(other_stage_); }
 
-  //! Of an overlap: its two parts.
+  //! Only for overlaps: the forward and the backward.
   constexpr Action forward_part() const { return forward(stage(), microbatch()); }
   constexpr Action backward_part() const {
     return Action(second_kind_, StageId(other_stage_), MicrobatchId(other_microbatch_));
@@ -122,11 +121,11 @@ class Action {
 };
 static_assert(sizeof(Action) == 16);
 
-//! The most stages an action can name, and the most microbatches.
+//! The largest supported numbers of stages and microbatches.
 inline constexpr int max_stages = 65'535;
 inline constexpr int max_microbatches = 1'000'000'000;
 
-//! Calls `visit(part)` for an action that is no overlap, and for both parts of one that is.
+//! Calls `visit` on the forward and the backward of an overlap, or on any other action itself.
 template <class Visit>
 constexpr void for_each_part(const Action& action, Visit&& visit) {
   if (action.kind() != ActionKind::Overlap) {
@@ -137,21 +136,22 @@ constexpr void for_each_part(const Action& action, Visit&& visit) {
   visit(action.backward_part());
 }
 
-//! The text form, which is the reference's: `2F0`, `1SEND_B3`, `4UNSHARD`, `(0F4;7B2)OVERLAP_F_B`; empty for
-//! an idle slot. A transfer with a stage that is not the neighbour names it: `1SEND_F3>4`, `4RECV_F3<1`.
-std::string to_text(const Action& action);
+//! The notation of torch.distributed: `2F0`, `1SEND_B3`, `4UNSHARD`, `(0F4;7B2)OVERLAP_F_B`; empty for an
+//! idle slot. A transfer with a stage that is not adjacent names that stage: `1SEND_F3>4`, `4RECV_F3<1`.
+std::string to_string(const Action& action);
 void append_text(std::string& text, const Action& action);
 
-//! Why and where (counted from 1) a text is no action.
+//! Why a text is not a valid action, and at which column (counted from 1).
 struct ActionProblem {
   std::size_t column = 1;
   std::string reason;
 };
 
-//! Reads exactly what `to_text` writes of an action that is not idle, nothing more lenient.
+//! Parses exactly the texts that `to_string` returns for actions other than idle slots. Returns the problem,
+//! or nullopt on success.
 std::optional<ActionProblem> read_action(std::string_view text, Action& action);
 
-//! The same, with a ParseError.
+//! Like `read_action`, but throws a ParseError.
 Action parse_action(std::string_view text);
 
-}  // namespace penstock
+}  // namespace penstock::schedule

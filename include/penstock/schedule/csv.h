@@ -1,5 +1,5 @@
-// Schedules as text: a row for each rank, a field for each slot, an empty field for an idle one. The fields
-// are the reference's, so that its files and ours are the same.
+// Schedules as CSV: one row per rank, one field per slot; the field of an idle slot is empty. The format is
+// the one of torch.distributed, so files are interchangeable.
 #pragma once
 
 #include <penstock/base/diagnostic.h>
@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
-//! Rows end in LF; idle slots at the end of a row are left out.
+//! Rows end in LF; idle slots at the end of a row are omitted.
 void write_csv(std::ostream& out, const std::vector<ActionList>& ranks);
 void write_csv(std::ostream& out, const Schedule& schedule);
 void write_csv(std::ostream& out, const Draft& draft);
@@ -23,14 +23,14 @@ std::string to_csv(const Schedule& schedule);
 std::string to_csv(const Draft& draft);
 
 struct CsvOptions {
-  std::optional<int> microbatches;  //!< else one more than the highest that the file names
-  std::vector<StageEdge> skips;     //!< besides those that the file's transfers show
+  std::optional<int> microbatches;  //!< default: one more than the highest microbatch in the file
+  std::vector<StageEdge> skips;     //!< in addition to those implied by the file's transfers
 };
 
-//! What a file holds. Stages are on the rank that first names them. The form is lowered if any field is no
-//! computation.
+//! The content of a file. A stage is placed on the first rank whose row names it. The level is `Lowered` if
+//! any field is not a computation.
 struct ScheduleFile {
-  Form form = Form::Compute;
+  ProgramLevel form = ProgramLevel::Compute;
   Placement placement;
   Wiring wiring;
   int microbatches = 0;
@@ -38,18 +38,18 @@ struct ScheduleFile {
 
   Schedule schedule() const;
   Draft draft() const;
-  //! By the form; places are rows and columns.
+  //! Validates the schedule or the draft, depending on `form`; locations are rows and columns.
   Verdict validate(ValidateOptions options = {}) const;
 };
 
-//! Reads rows that end in LF or CRLF. What cannot be read is added to `problems` with row and column (fields,
-//! from 1); then the result holds what could be. Never throws for any bytes.
+//! Reads rows that end in LF or CRLF. Adds every unreadable field to `problems` with its row and column
+//! (field number), both from 1, and returns the readable fields. Does not throw on malformed input.
 ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions& options = {});
 
-//! The same; a ParseError holds all problems.
+//! Like the above, but throws a ParseError that lists all problems.
 ScheduleFile read_csv(std::istream& in, const CsvOptions& options = {});
 
-//! The same from a file, which the errors name. UsageError if it cannot be read.
+//! Reads a file. Errors name the file; throws a UsageError if it cannot be opened.
 ScheduleFile read_csv(const std::filesystem::path& file, const CsvOptions& options = {});
 
-}  // namespace penstock
+}  // namespace penstock::schedule

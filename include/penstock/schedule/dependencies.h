@@ -1,55 +1,55 @@
-// The one dependency rule: what an action needs before it may run, and what it yields. Lowering, validation,
-// simulation, drawing and the executor's checks all call it, and none of them has a rule of its own.
+// The dependency rule: which facts an action needs before it may run, and which facts it yields. Lowering,
+// validation, simulation, drawing and the executor's checks all use this single definition.
 #pragma once
 
 #include <penstock/schedule/action.h>
-#include <penstock/schedule/placement.h>
+#include <penstock/schedule/stage_placement.h>
 #include <penstock/schedule/wiring.h>
 
 #include <cstdint>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
-//! Something that becomes true once in a step and stays true. (Whether a stage is unsharded comes and goes,
-//! so it is no fact; the validator follows it.)
+//! A condition that becomes true once per step and stays true. (Whether a stage is unsharded is not a fact,
+//! because it can change back; the validator tracks it separately.)
 enum class FactKind : std::uint8_t {
-  Output,            //!< of a stage: its forward is done
-  InputGradient,     //!< of a stage: by an I or a B
-  WeightGradient,    //!< of a stage: by a W or a B
-  ForwardSent,       //!< of an edge: its value is on its way
-  ForwardReceived,   //!< of an edge: its value has arrived
-  BackwardSent,      //!< of an edge: the gradient of its value is on its way
-  BackwardReceived,  //!< of an edge: that gradient has arrived
+  Output,            //!< stage: its forward is done
+  InputGradient,     //!< stage: computed by an I or a B
+  WeightGradient,    //!< stage: computed by a W or a B
+  ForwardSent,       //!< edge: the send of its value is posted
+  ForwardReceived,   //!< edge: its value has been received
+  BackwardSent,      //!< edge: the send of its gradient is posted
+  BackwardReceived,  //!< edge: its gradient has been received
 };
 
 struct Fact {
   FactKind kind = FactKind::Output;
-  int index = 0;  //!< the stage's or the edge's number, as the kind says
+  int index = 0;  //!< of the stage or the edge, depending on the kind
   MicrobatchId microbatch;
 
   friend constexpr bool operator==(const Fact&, const Fact&) = default;
 };
 
-//! Compute tables know no transfers: a value is there once it is computed. In lowered lists a value of
-//! another rank's stage must have been received.
-enum class Form { Compute, Lowered };
+//! In a compute table a value is available everywhere once it is computed. In lowered lists a value from
+//! another rank must be received first.
+enum class ProgramLevel { Compute, Lowered };
 
-//! Where actions run: the edges, the ranks, and how many microbatches a step has.
+//! Where actions run: edges, placement and number of microbatches.
 struct Topology {
   const Wiring& wiring;
   const Placement& placement;
   int microbatches;
-  Form form;
+  ProgramLevel form;
 
   bool crosses(int edge) const {
     const StageEdge& ends = wiring.edge(edge);
-    return form == Form::Lowered && placement.rank_of(ends.from) != placement.rank_of(ends.to);
+    return form == ProgramLevel::Lowered && placement.rank_of(ends.from) != placement.rank_of(ends.to);
   }
 };
 
-//! Calls `visit(fact)` for everything that must be true before `action` may run. Stages and transfers must be
-//! within the topology (the validator checks that first); a transfer along no edge needs nothing.
+//! Calls `visit(fact)` for every fact that must be true before `action` may run. The stages of the action
+//! must exist in the topology (the validator checks this first). A transfer without an edge needs nothing.
 template <class Visit>
 void for_each_need(const Action& action, const Topology& topology, Visit&& visit) {
   const Wiring& wiring = topology.wiring;
@@ -109,7 +109,7 @@ void for_each_need(const Action& action, const Topology& topology, Visit&& visit
   }
 }
 
-//! Calls `visit(fact)` for everything that becomes true by `action`.
+//! Calls `visit(fact)` for every fact that `action` makes true.
 template <class Visit>
 void for_each_yield(const Action& action, const Topology& topology, Visit&& visit) {
   const int stage = action.stage().value;
@@ -155,11 +155,11 @@ void for_each_yield(const Action& action, const Topology& topology, Visit&& visi
   }
 }
 
-//! The same as lists, for where speed does not matter.
+//! The same as vectors, for code that is not performance-critical.
 std::vector<Fact> dependencies(const Action& action, const Topology& topology);
 std::vector<Fact> yields(const Action& action, const Topology& topology);
 
-//! Facts numbered densely, so that a table can hold what is known of each.
+//! Maps facts to dense indices, so that a flat table can store one entry per fact.
 class FactIndex {
  public:
   FactIndex(const Wiring& wiring, int microbatches)
@@ -179,4 +179,4 @@ class FactIndex {
   std::size_t stages_, edges_, microbatches_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::schedule

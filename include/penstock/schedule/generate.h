@@ -1,4 +1,4 @@
-// From a schedule's name and counts to its table. Each kind has a file of its own in src/schedule/generators.
+// Generates a schedule from its name and counts. src/schedule/generators has one file per schedule.
 #pragma once
 
 #include <penstock/schedule/schedule.h>
@@ -10,21 +10,12 @@
 #include <string_view>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
+//! The built-in schedules; schedules.def lists them.
 enum class ScheduleKind {
-  GPipe,
-  OneFOneB,
-  Interleaved1F1B,
-  LoopedBFS,
-  InterleavedZeroBubble,
-  ZBVZeroBubble,
-  DualPipeV,
-  ForwardOnly,
-  ZB1P,
-  ZB2P,
-  VHalf,
-  VMin,
+#define PENSTOCK_SCHEDULE(kind, ...) kind,
+#include <penstock/schedule/schedules.def>
 };
 
 struct ScheduleShape {
@@ -35,39 +26,39 @@ struct ScheduleShape {
   int stages() const { return ranks * stages_per_rank; }
 };
 
-//! What is known of a kind without building a table.
+//! Properties of a kind of schedule.
 struct ScheduleInfo {
   ScheduleKind kind;
-  std::string_view name;     //!< the reference's where it has one: `1F1B`
+  std::string_view name;     //!< the name in torch.distributed if it exists there: `1F1B`
   std::string_view summary;  //!< one line
   PlacementStyle placement;
   int default_stages_per_rank;
-  std::optional<int> only_stages_per_rank;  //!< where the rule is made for exactly that many
-  bool splits_backward;                     //!< has I and W
+  std::optional<int> only_stages_per_rank;  //!< set if the generator supports only this number
+  bool splits_backward;                     //!< uses I and W
   bool has_backward;
-  bool local;  //!< a rank's table follows from its number alone
+  bool local;  //!< the list of one rank can be generated without the others
 };
 
 std::span<const ScheduleInfo> schedule_infos();
 const ScheduleInfo& info_of(ScheduleKind kind);
-std::string_view schedule_name(ScheduleKind kind);
+std::string_view to_string(ScheduleKind kind);
 std::vector<std::string> schedule_names();
 
-//! Case does not count; a UsageError lists the known names.
+//! Case-insensitive. Throws a UsageError that lists the known names.
 ScheduleKind parse_schedule_kind(std::string_view name);
 
-//! A UsageError says which count the kind cannot have, and the nearest that it can.
+//! Throws a UsageError if the kind does not support a count; the hint gives the nearest supported one.
 void check_shape(ScheduleKind kind, const ScheduleShape& shape);
 
 Schedule make_schedule(ScheduleKind kind, const ScheduleShape& shape);
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
 
-//! One rank's list. Where the kind is local, the others' are not built.
+//! Generates the list of one rank. If the kind is local, does not generate the other lists.
 ActionList make_rank_schedule(ScheduleKind kind, const ScheduleShape& shape, Rank rank);
 
-//! The same orders on a common clock of one slot an action, with idle slots where a rank would wait: what a
-//! diagram shows. (The tables of GPipe and 1F1B come without idle slots, others with some, as the reference's
-//! do.)
+//! Aligns the lists on a common clock of one slot per action and inserts idle slots where a rank waits, as a
+//! diagram shows them. (Generated tables follow torch.distributed: those of GPipe and 1F1B have no idle
+//! slots, others have some.)
 Schedule with_idle_slots(const Schedule& schedule, const std::vector<StageEdge>& skips = {});
 
-}  // namespace penstock
+}  // namespace penstock::schedule

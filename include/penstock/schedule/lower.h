@@ -1,5 +1,5 @@
-// Lowering: passes that turn a compute table into lists with transfers and chores. Each pass is a file and
-// has a name.
+// Lowering: named passes that turn a compute table into lists with transfers and stage actions. Each pass has
+// its own file in src/schedule/passes.
 #pragma once
 
 #include <penstock/schedule/program.h>
@@ -9,15 +9,15 @@
 #include <string_view>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
 struct LowerOptions {
   std::vector<StageEdge> skips;  //!< values that skip stages
-  bool merge_backward = false;   //!< an I with its W right after it becomes a B
-  bool shard = true;             //!< unshard stages ahead of their use, reshard them after
-  int max_active_stages = 3;     //!< how many stages of a rank are unsharded at a time
+  bool merge_backward = false;   //!< merge an I and the W right after it into a B
+  bool shard = true;             //!< unshard stages before their use, reshard them afterwards
+  int max_active_stages = 3;     //!< maximum number of unsharded stages per rank
   bool reduce_grad = true;       //!< reduce a stage's gradients after its last backward
-  bool defer_receives = false;   //!< receive as late as the use and the pair's order allow
+  bool defer_receives = false;   //!< post receives as late as possible (see the pass)
 };
 
 //! A pass rewrites the lists of a draft.
@@ -27,26 +27,27 @@ struct Pass {
   Draft (*run)(Draft draft, const LowerOptions& options);
 };
 
-//! merge-backward, unshard, reduce-grad, send-recv, defer-receives, reorder: in the order in which lowering
-//! runs them.
+//! All passes in the order in which lowering runs them: merge-backward, unshard, reduce-grad, send-recv,
+//! defer-receives, reorder.
 std::span<const Pass> passes();
-//! By its name; a UsageError lists the names.
+//! Runs the pass of that name. Throws a UsageError that lists the names if it is unknown.
 Draft run_pass(std::string_view name, Draft draft, const LowerOptions& options = {});
 
 Draft merge_backward(Draft draft, const LowerOptions& options = {});
 Draft add_unshard(Draft draft, const LowerOptions& options = {});
 Draft add_reduce_grad(Draft draft, const LowerOptions& options = {});
-//! A ScheduleError if the computations can never all run.
+//! Throws a ScheduleError if the order of the computations makes it impossible to run all of them.
 Draft add_send_recv(Draft draft, const LowerOptions& options = {});
+//! Moves each receive as late as the use of its value and the transfer order of the pair allow.
 Draft defer_receives(Draft draft, const LowerOptions& options = {});
-//! Moves the transfers (never the computations) so that the lists are safe in every send mode.
+//! Moves transfers (never computations) so that the lists are safe in every send mode.
 Draft reorder(Draft draft, const LowerOptions& options = {});
 
-//! All passes that the options ask for. What it makes of a valid schedule is safe in every send mode, or with
-//! deferred receives in the buffered and the ordered one.
+//! Runs the passes that the options enable. The draft of a valid schedule is safe in every send mode; with
+//! deferred receives, only in the buffered and the ordered mode.
 Draft lower(const Schedule& schedule, const LowerOptions& options = {});
 
-//! Lowers and proves; a ScheduleError holds the validator's findings.
+//! Lowers and validates. Throws a ScheduleError that contains the validator's findings.
 Program make_program(const Schedule& schedule, SendMode mode, const LowerOptions& options = {});
 
-}  // namespace penstock
+}  // namespace penstock::schedule

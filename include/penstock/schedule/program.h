@@ -1,6 +1,5 @@
-// From lowered lists to a program that may run. A `Draft` is what the passes work on; a `Program` is a draft
-// that the validator has proven for the send mode of the transport it is to run on, and cannot be made in any
-// other way.
+// Drafts and programs. Passes work on a `Draft`. A `Program` is a draft that the validator accepted for the
+// send mode of its transport; only `Program::prove` creates one.
 #pragma once
 
 #include <penstock/schedule/dependencies.h>
@@ -10,44 +9,44 @@
 #include <string_view>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
-//! What a transport promises of a send. Receives are posted where they stand and waited for where their value
-//! is used.
+//! When a send completes. A receive is posted at its position in the list; the rank waits for it where the
+//! value is used.
 enum class SendMode {
-  Buffered,  //!< a send ends at once, and transfers are matched by tag (Gloo, shared memory)
-  Ordered,   //!< a pair's transfers run in each rank's program order and end together; compute goes on (NCCL)
-  Blocking,  //!< the rank waits at each send until the other has posted its receive
+  Buffered,  //!< a send completes immediately; transfers are matched by tag (Gloo, shared memory)
+  Ordered,   //!< a pair's transfers run in program order and complete together; computations continue (NCCL)
+  Blocking,  //!< a send blocks its rank until the peer has posted the receive
 };
 
-std::string_view send_mode_name(SendMode mode);
-//! Reads `buffered`, `ordered` or `blocking`; a UsageError names all three.
+std::string_view to_string(SendMode mode);
+//! Parses `buffered`, `ordered` or `blocking`. Throws a UsageError that lists the modes.
 SendMode parse_send_mode(std::string_view name);
 
-//! Lists of computations, transfers and chores that nobody has proven yet.
+//! Lists of computations, transfers and stage actions that are not validated yet.
 struct Draft {
   std::string name;
   Placement placement;
   Wiring wiring;
   int microbatches = 0;
-  std::vector<ActionList> ranks;  //!< one list a rank; idle slots are passed over
+  std::vector<ActionList> ranks;  //!< one list per rank; idle slots are ignored
 
   int stages() const { return placement.stages(); }
-  Topology topology() const { return {wiring, placement, microbatches, Form::Lowered}; }
+  Topology topology() const { return {wiring, placement, microbatches, ProgramLevel::Lowered}; }
 
   friend bool operator==(const Draft&, const Draft&) = default;
 };
 
-//! The schedule as a draft: idle slots dropped, nothing added yet.
+//! Converts a schedule to a draft without idle slots. Adds no transfers or stage actions.
 Draft to_draft(const Schedule& schedule, std::vector<StageEdge> skips = {});
 
-//! The computations of lowered lists.
+//! Returns only the computations of a draft.
 Schedule compute_only(const Draft& draft);
 
-//! A proven draft.
+//! A validated draft.
 class Program {
  public:
-  //! A ScheduleError holds every finding of the validator.
+  //! Validates the draft. Throws a ScheduleError that contains every finding.
   static Program prove(Draft draft, SendMode mode);
 
   SendMode mode() const { return mode_; }
@@ -60,7 +59,7 @@ class Program {
   int microbatches() const { return draft_.microbatches; }
   bool has_backward() const { return has_backward_; }
   const ActionList& of(Rank rank) const { return draft_.ranks[static_cast<std::size_t>(rank.value)]; }
-  //! The most microbatches of a stage whose forward is done and whose backward is not.
+  //! The maximum number of microbatches in flight on a stage.
   int peak_in_flight(StageId stage) const { return peak_in_flight_[static_cast<std::size_t>(stage.value)]; }
 
  private:
@@ -72,4 +71,4 @@ class Program {
   std::vector<int> peak_in_flight_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,25 +1,25 @@
-// A schedule: what each rank computes, in order, with idle slots where a diagram would show a gap. Generators
-// make it, lowering (lower.h) turns it into a program.
+// A schedule: the computations of each rank in order, with idle slots where a diagram shows a gap. Generators
+// create schedules; lowering (lower.h) turns them into programs.
 #pragma once
 
 #include <penstock/schedule/action.h>
-#include <penstock/schedule/placement.h>
+#include <penstock/schedule/stage_placement.h>
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
 //! A rank's actions in order.
 using ActionList = std::vector<Action>;
 
-//! Computations only: F, B, I, W, overlaps and idle slots. Plain data; `validate` (validate.h) judges it.
+//! Plain data: computations (F, B, I, W, overlaps) and idle slots. `validate` (validate.h) checks it.
 struct Schedule {
-  std::string name;     //!< of its generator or file; may be empty
-  Placement placement;  //!< which rank holds which stage
+  std::string name;     //!< name of the generator or file; may be empty
+  Placement placement;  //!< which rank runs which stage
   int microbatches = 0;
-  std::vector<ActionList> ranks;  //!< one list a rank
+  std::vector<ActionList> ranks;  //!< one list per rank
 
   int stages() const { return placement.stages(); }
   const ActionList& of(Rank rank) const { return ranks[static_cast<std::size_t>(rank.value)]; }
@@ -27,11 +27,11 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
-//! The number of slots of the longest rank.
+//! The number of slots of the longest list.
 std::size_t slot_count(const std::vector<ActionList>& ranks);
-//! The number of actions, idle slots not counted.
+//! The number of actions without idle slots.
 std::size_t action_count(const std::vector<ActionList>& ranks);
-//! Whether any action is a B, an I or a W.
+//! Whether any action is a B, I, W or overlap.
 bool has_backward(const std::vector<ActionList>& ranks);
 
-}  // namespace penstock
+}  // namespace penstock::schedule

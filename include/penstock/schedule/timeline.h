@@ -1,24 +1,24 @@
-// When each action ran: predicted by the simulator, measured by the executor, drawn by `view`.
+// Timelines: when each action ran. Predicted by the simulator, measured by the executor, drawn by `view`.
 #pragma once
 
 #include <penstock/schedule/action.h>
-#include <penstock/schedule/placement.h>
+#include <penstock/schedule/stage_placement.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
-//! One action's time, in seconds since the step began. A transfer starts when it is posted and ends when it
-//! is done.
+//! Start and end of one action, in seconds since the start of the step. A transfer starts when it is posted
+//! and ends when it is complete.
 struct TimedAction {
   Action action;
   double start = 0;
   double end = 0;
 };
 
-//! What a rank holds from a moment on.
+//! The memory in use on a rank from `time` until the next sample.
 struct MemorySample {
   double time = 0;
   std::uint64_t bytes = 0;
@@ -31,11 +31,11 @@ struct Timeline {
   TimelineSource source = TimelineSource::Predicted;
   Placement placement;
   int microbatches = 0;
-  std::vector<std::vector<TimedAction>> ranks;    //!< one list a rank, in order of start
-  std::vector<std::vector<MemorySample>> memory;  //!< one list a rank, or none at all
+  std::vector<std::vector<TimedAction>> ranks;    //!< one list per rank, ordered by start
+  std::vector<std::vector<MemorySample>> memory;  //!< one list per rank, or empty
 
   //! The end of the last action.
   double makespan() const;
 };
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,4 +1,4 @@
-// The validator: proves a compute table or a draft, or says everything that is wrong with it.
+// The validator: checks a compute table or a draft and reports every problem it finds.
 #pragma once
 
 #include <penstock/base/diagnostic.h>
@@ -9,45 +9,43 @@
 #include <optional>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
-//! How findings name the place of an action: as programs count, from 0, or as a file's rows and fields,
-//! from 1.
-enum class Places { RankAndStep, RowAndColumn };
+//! How findings name the location of an action: rank and step (from 0), or row and column of a file (from 1).
+enum class LocationStyle { RankAndStep, RowAndColumn };
 
 struct ValidateOptions {
-  //! Only this mode's safety is looked at; all three without it.
+  //! Checks safety only in this send mode; default: in all three.
   std::optional<SendMode> mode;
-  //! The most microbatches that a rank may have in flight, summed over its stages.
+  //! The maximum number of microbatches in flight per rank, summed over its stages.
   std::optional<int> max_in_flight;
-  Places places = Places::RankAndStep;
+  LocationStyle places = LocationStyle::RankAndStep;
 };
 
-//! What the validator found.
+//! The result of a validation.
 struct Verdict {
-  //! What is wrong whatever the transport: counts, places, order within a rank, unmatched transfers,
-  //! sharding.
+  //! Problems in every send mode: counts, placement, order within a rank, unmatched transfers, sharding.
   Diagnostics findings;
-  //! For each send mode: nothing if the lists run to their end in it, else why not (a deadlock as its cycle).
+  //! Problems per send mode, such as the cycle of a deadlock; empty if the lists run to completion.
   std::array<Diagnostics, 3> by_mode;
-  //! For each stage: the most microbatches whose forward is done and whose backward (B, or W) is not.
+  //! Per stage: the maximum number of microbatches whose forward is done and whose backward (B or W) is not.
   std::vector<int> peak_in_flight;
-  //! The same summed over a rank's stages at each moment.
+  //! Per rank: the maximum of the sum over its stages.
   std::vector<int> peak_in_flight_of_rank;
 
   const Diagnostics& of(SendMode mode) const { return by_mode[static_cast<std::size_t>(mode)]; }
   bool valid() const { return !has_errors(findings); }
   //! Whether the lists may run on a transport of this mode.
   bool safe(SendMode mode) const { return valid() && !has_errors(of(mode)); }
-  //! The findings, then the mode's.
+  //! The findings for every mode, then those for `mode`.
   Diagnostics all(SendMode mode) const;
 };
 
-//! A compute table. Where it is valid it is safe in every mode, because lowering makes it so.
+//! Validates a compute table. A valid table is safe in every send mode, because lowering guarantees it.
 Verdict validate(const Schedule& schedule, const Wiring& wiring, const ValidateOptions& options = {});
 Verdict validate(const Schedule& schedule, const ValidateOptions& options = {});
 
-//! Lowered lists.
+//! Validates lowered lists.
 Verdict validate(const Draft& draft, const ValidateOptions& options = {});
 
-}  // namespace penstock
+}  // namespace penstock::schedule

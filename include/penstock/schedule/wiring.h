@@ -1,5 +1,4 @@
-// Which stage's output feeds which stage: always each stage the next, and where values skip stages, further
-// edges.
+// The edges along which values flow between stages: from each stage to the next, plus skip edges.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -7,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
 //! An output of `from` is an input of `to`.
 struct StageEdge {
@@ -16,20 +15,20 @@ struct StageEdge {
   friend constexpr auto operator<=>(const StageEdge&, const StageEdge&) = default;
 };
 
-//! All edges, numbered: edge s < stages-1 goes from s to s+1, the skip edges follow in ascending order.
+//! All edges, with indices: edge s < stages-1 goes from s to s+1; the skip edges follow in ascending order.
 class Wiring {
  public:
   Wiring() = default;
-  //! A UsageError names a skip edge that is out of range, backward, doubled or between neighbours.
+  //! Throws a UsageError if a skip edge is out of range, backward, duplicate, or between adjacent stages.
   explicit Wiring(int stages, std::vector<StageEdge> skips = {});
 
   int stages() const { return stages_; }
   int edges() const { return static_cast<int>(edges_.size()); }
   const StageEdge& edge(int index) const { return edges_[static_cast<std::size_t>(index)]; }
   std::span<const StageEdge> skips() const;
-  //! The number of the edge, or -1 if there is none.
+  //! The index of the edge, or -1 if there is none.
   int find(StageId from, StageId to) const;
-  //! The edges that end at, or start from, a stage; the neighbour's first, then skips by ascending other end.
+  //! The edges into or out of a stage: the one of the adjacent stage, then skip edges in ascending order.
   std::span<const int> into(StageId stage) const { return slice(in_, in_start_, stage); }
   std::span<const int> out_of(StageId stage) const { return slice(out_, out_start_, stage); }
 
@@ -50,4 +49,4 @@ class Wiring {
   std::vector<int> in_, in_start_, out_, out_start_;
 };
 
-}  // namespace penstock
+}  // namespace penstock::schedule

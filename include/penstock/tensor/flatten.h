@@ -1,5 +1,5 @@
-// Taking a distributed tensor apart into this rank's part and what is needed to put it together again: for
-// what works on plain tensors, as data parallelism over a tensor-parallel model does.
+// Splits a distributed tensor into its local shard and the metadata that rebuilds it. Code that works on
+// plain tensors needs this, such as data parallelism over a tensor-parallel model.
 #pragma once
 
 #include <penstock/tensor/dtensor.h>
@@ -7,33 +7,33 @@
 #include <optional>
 #include <vector>
 
-namespace penstock {
+namespace penstock::tensor {
 
-//! All of a distributed tensor but its elements.
-struct DTensorForm {
+//! Metadata of a distributed tensor: everything except its elements.
+struct DTensorSpec {
   DeviceMesh mesh;
   Placements placements;
   std::vector<std::int64_t> sizes;
 
-  friend bool operator==(const DTensorForm& a, const DTensorForm& b) {
+  friend bool operator==(const DTensorSpec& a, const DTensorSpec& b) {
     return a.mesh == b.mesh && a.placements == b.placements && a.sizes == b.sizes;
   }
 };
 
 struct FlatDTensor {
   at::Tensor local;
-  std::optional<DTensorForm> form;  //!< nothing for a plain tensor
+  std::optional<DTensorSpec> form;  //!< empty for a plain tensor
 };
 
-//! The part of this rank, a leaf that shares memory with the tensor and requires a gradient if the tensor
-//! does. A plain tensor is its own part.
+//! Returns the local shard: a leaf that shares memory with the tensor and requires a gradient if the tensor
+//! does. A plain tensor is returned as it is.
 FlatDTensor flatten_dtensor(const at::Tensor& tensor);
 
-//! The inverse; the gradient flows to `local`.
-at::Tensor unflatten_dtensor(const at::Tensor& local, const DTensorForm& form);
+//! The inverse of flatten_dtensor. The gradient flows to `local`.
+at::Tensor unflatten_dtensor(const at::Tensor& local, const DTensorSpec& form);
 
-//! Waits until a gradient that is still on its way is there, and gives this rank's part of it: the tensor
-//! that replicas average. Undefined and plain gradients are given back as they are.
+//! Waits for pending communication of the gradient and returns its local shard, the tensor that replicas
+//! average. Undefined and plain gradients are returned unchanged.
 at::Tensor synced_gradient(const at::Tensor& grad);
 
-}  // namespace penstock
+}  // namespace penstock::tensor

@@ -1,5 +1,5 @@
-// The norm of gradients that lie on many ranks in many ways: replicated, cut over some axes, partial sums.
-// Each element is counted once.
+// The norm of gradients with any placements: replicated, sharded over some axes, or partial. Each element is
+// counted once.
 #pragma once
 
 #include <penstock/comm/group.h>
@@ -7,45 +7,47 @@
 
 #include <vector>
 
-namespace penstock {
+namespace penstock::tensor {
 
-//! The groups over which a tensor with these placements is cut: their ranks hold other elements of it.
-std::vector<Group> spread_over(const DeviceMesh& mesh, const Placements& placements);
+//! The groups over which a tensor with these placements is sharded: their ranks hold different elements of
+//! it.
+std::vector<comm::Group> sharding_groups(const DeviceMesh& mesh, const Placements& placements);
 
-//! Adds up gradients, sorted by the groups that they are spread over, so that each set of groups costs one
-//! exchange. All ranks of a group must add the same parameters in the same order.
+//! Accumulates the norm of gradients per set of sharding groups, so that each set needs one reduction. All
+//! ranks of a group must add the same parameters in the same order.
 class GradNorm {
  public:
-  //! `order` as of vector norms: above 0, infinity for the largest element. UsageError otherwise.
+  //! `order` of the vector norm: above 0; infinity selects the largest element. Throws UsageError otherwise.
   explicit GradNorm(double order);
 
-  //! The gradient of a parameter. A plain one is the same on every rank; one that is distributed in other
-  //! places than its parameter is moved there for it.
+  //! Adds the gradient of a parameter. A plain gradient must be equal on every rank. A distributed gradient
+  //! is redistributed to the placements of its parameter if they differ.
   void add(const at::Tensor& parameter);
-  //! A plain gradient of which the ranks of each group hold other elements; undefined where this rank has
-  //! none of them.
-  void add(const at::Tensor& grad, const std::vector<Group>& groups);
+  //! Adds a plain gradient that is sharded over each of the groups; undefined if this rank holds none of its
+  //! elements.
+  void add(const at::Tensor& grad, const std::vector<comm::Group>& groups);
 
-  //! The sum of powers (the largest element) of all that was added, on every rank. Collective.
+  //! The sum of powers (or the largest element) of all added gradients, on every rank. Collective.
   double reduce() const;
   bool largest() const;
-  //! The norm that a sum of powers makes.
+  //! The norm for a given sum of powers.
   double norm_of(double sum) const;
 
  private:
   struct Part {
-    std::vector<Group> groups;
+    std::vector<comm::Group> groups;
     double sum = 0;
   };
   double order_;
   std::vector<Part> parts_;
 };
 
-//! What gradients of this norm are multiplied by to have at most `max_norm`; 1 where they are not touched.
+//! The factor that scales gradients of this norm to at most `max_norm`; 1 if no clipping is needed.
 double clip_scale(double norm, double max_norm);
 
-//! Scales the gradients of plain and distributed parameters so that the norm of all is at most `max_norm`;
-//! the norm before. A plain parameter counts once, as one that every rank has. For all ranks of the meshes.
+//! Scales the gradients of plain and distributed parameters so that their total norm is at most `max_norm`,
+//! and returns the norm before scaling. A plain parameter counts once, as replicated. All ranks of the meshes
+//! must call it.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double order = 2.0);
 
-}  // namespace penstock
+}  // namespace penstock::tensor

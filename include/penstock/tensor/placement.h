@@ -1,50 +1,50 @@
-// Where the elements of a distributed tensor are, told for each axis of its mesh: cut along a dim, whole on
-// every rank, or in parts that are still to be reduced.
+// Placements of a distributed tensor: per mesh axis, it is sharded along a dim, replicated, or partial (its
+// values are still to be reduced).
 #pragma once
 
 #include <penstock/comm/group.h>
-#include <penstock/value/microbatch.h>  // Replicate: every rank of the axis has all of it
+#include <penstock/value/microbatch.h>  // Replicate: every rank of the axis holds all elements
 
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <string>
 
-namespace penstock {
+namespace penstock::tensor {
 
-//! Each rank of the axis has a slice along `dim`, cut as `torch.chunk` does: ceil(size / ranks) each, the
-//! last ones smaller or empty. A negative dim counts from the end where a tensor is at hand.
+//! Each rank of the axis holds a slice along `dim`, split as by `torch.chunk`: ceil(size / ranks) each, the
+//! last slices smaller or empty. A negative dim counts from the last dim of the tensor.
 struct Shard {
   explicit Shard(std::int64_t d) : dim(d) {}
   std::int64_t dim;
 };
 
-//! Each rank has a contribution of full size; their reduction is the value.
+//! Each rank holds a full-size contribution. The value is the reduction of all contributions.
 struct Partial {
-  explicit Partial(ReduceOp op = ReduceOp::Sum) : reduce(op) {}
-  ReduceOp reduce;
+  explicit Partial(comm::ReduceOp op = comm::ReduceOp::Sum) : reduce(op) {}
+  comm::ReduceOp reduce;
 };
 
-//! One of the three.
+//! The placement of a tensor along one axis of its mesh.
 class AxisPlacement {
  public:
   enum class Kind : std::uint8_t { Replicate, Shard, Partial };
 
-  AxisPlacement() = default;   //!< replicated
-  AxisPlacement(Replicate) {}  // NOLINT: a placement
+  AxisPlacement() = default;          //!< replicated
+  AxisPlacement(value::Replicate) {}  // NOLINT: implicit by design
   AxisPlacement(Shard s)
-      : kind_(Kind::Shard), dim_(static_cast<std::int16_t>(s.dim)) {}    // NOLINT: a placement
-  AxisPlacement(Partial p) : kind_(Kind::Partial), reduce_(p.reduce) {}  // NOLINT: a placement
+      : kind_(Kind::Shard), dim_(static_cast<std::int16_t>(s.dim)) {}    // NOLINT: implicit by design
+  AxisPlacement(Partial p) : kind_(Kind::Partial), reduce_(p.reduce) {}  // NOLINT: implicit by design
 
   Kind kind() const { return kind_; }
   bool is_replicate() const { return kind_ == Kind::Replicate; }
   bool is_shard() const { return kind_ == Kind::Shard; }
   bool is_shard(std::int64_t dim) const { return kind_ == Kind::Shard && dim_ == dim; }
   bool is_partial() const { return kind_ == Kind::Partial; }
-  //! Of a shard.
+  //! The sharded dim; only valid for a shard.
   std::int64_t dim() const { return dim_; }
-  //! Of a partial.
-  ReduceOp reduce() const { return reduce_; }
+  //! The reduction; only valid for a partial.
+  comm::ReduceOp reduce() const { return reduce_; }
 
   //! `Shard(0)`, `Replicate`, `Partial(sum)`.
   std::string text() const;
@@ -53,14 +53,14 @@ class AxisPlacement {
 
  private:
   Kind kind_ = Kind::Replicate;
-  ReduceOp reduce_ = ReduceOp::Sum;
+  comm::ReduceOp reduce_ = comm::ReduceOp::Sum;
   std::int16_t dim_ = 0;
 };
 
-//! One for each axis of the mesh.
+//! One placement per axis of the mesh.
 using Placements = c10::SmallVector<AxisPlacement, 4>;
 
 //! `[Shard(0), Replicate]`.
-std::string text(const Placements& placements);
+std::string to_string(const Placements& placements);
 
-}  // namespace penstock
+}  // namespace penstock::tensor

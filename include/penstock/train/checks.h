@@ -1,4 +1,4 @@
-// What can be known of a training run before its ranks start: by one process, without communication.
+// Checks of a training run before its ranks start: in one process, without communication.
 #pragma once
 
 #include <penstock/train/model.h>
@@ -6,10 +6,10 @@
 
 namespace penstock::train {
 
-//! Checks the options, the schedule, the number of stages and of tensor-parallel ranks against the model, the
-//! rows of microbatches, and the checkpoint directory: whether it can be written, holds another run's
-//! checkpoints, and, to resume, one whose tensors are the model's. Splits the model; loads no weights and
-//! writes nothing. UsageError says what to change. The elements of a checkpoint are verified by the ranks.
+//! Checks the options, the schedule, the numbers of stages and tensor-parallel ranks, the rows of
+//! microbatches and the checkpoint directory: it must be writable and must not contain checkpoints of another
+//! run; to resume, the tensors of its newest checkpoint must match the model. Splits the model, but loads no
+//! weights and writes nothing. Throws UsageError. Does not verify the elements of a checkpoint: the ranks do.
 void check_before_start(Model& model, const RunOptions& options);
 
 }  // namespace penstock::train

@@ -1,5 +1,5 @@
-// Where batches come from. A batch depends on the step and the seed alone, never on the ranks, so that every
-// topology and every resumed run sees the same examples.
+// Data sources. A batch depends only on the step and the seed, never on the ranks, so every topology and
+// every resumed run sees the same examples.
 #pragma once
 
 #include <penstock/value/microbatch.h>
@@ -16,15 +16,15 @@
 namespace penstock::train {
 
 struct Batch {
-  Args args;
-  Kwargs kwargs;
+  value::Args args;
+  value::Kwargs kwargs;
   c10::IValue target;
-  std::vector<std::string> names{};  //!< of `args`, for messages; may be empty
+  std::vector<std::string> names{};  //!< names of `args`, for messages; may be empty
   std::int64_t examples = 0;
-  std::int64_t tokens = 0;  //!< 0 where examples are no sequences
+  std::int64_t tokens = 0;  //!< 0 if the examples are not sequences
 };
 
-//! Rows `begin` … `end` of a batch.
+//! Rows `begin` to `end` (exclusive) of a batch.
 struct Rows {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -33,26 +33,26 @@ struct Rows {
 class DataSource {
  public:
   virtual ~DataSource() = default;
-  //! Of the batch of this step (from 1), which has `batch` rows.
+  //! Returns the given rows of the batch of a step (from 1), which has `batch` rows.
   virtual Batch training(std::int64_t step, std::int64_t batch, Rows rows) const = 0;
-  //! The target of all its rows: what losses weigh is counted over the whole batch on every rank.
+  //! Returns the target of all rows. Every rank counts the loss weights over the complete batch.
   virtual c10::IValue training_target(std::int64_t step, std::int64_t batch) const {
     return training(step, batch, {0, batch}).target;
   }
-  //! How many rows are kept for validation, and some of them. Which row has which number is always the same.
+  //! The number of validation rows, and a range of them. The order of the rows is fixed.
   virtual std::int64_t validation_rows() const = 0;
   virtual Batch validation(Rows rows) const = 0;
 };
 
-//! The characters (bytes) of a text as numbers, by order of their codes.
+//! Maps the characters (bytes) of a text to token ids, in the order of their codes.
 class Vocabulary {
  public:
   explicit Vocabulary(std::string_view text);
 
   std::int64_t size() const { return static_cast<std::int64_t>(characters_.size()); }
   const std::string& characters() const { return characters_; }
-  std::vector<std::int64_t> encode(
-      std::string_view text) const;  //!< characters that it does not have are left out
+  //! Skips characters that are not in the vocabulary.
+  std::vector<std::int64_t> encode(std::string_view text) const;
   std::string decode(const std::vector<std::int64_t>& tokens) const;
 
  private:
@@ -60,19 +60,19 @@ class Vocabulary {
 };
 
 struct TextOptions {
-  std::int64_t length = 128;  //!< tokens of a sequence
-  double validation = 0.1;    //!< the share at the text's end that is kept for validation
-  std::uint64_t seed = 1;     //!< of the places that sequences begin at
+  std::int64_t length = 128;  //!< tokens per sequence
+  double validation = 0.1;    //!< fraction of the text, at its end, reserved for validation
+  std::uint64_t seed = 1;     //!< determines the start positions of the sequences
 };
 
-//! Sequences from random places of a text; the target of each token is the next. Validation rows are the
-//! sequences that the kept share divides into, in an order that follows from the seed.
+//! Samples sequences from random positions in a text; the target of each token is the next token. The
+//! validation rows are the consecutive sequences of the reserved fraction, shuffled by the seed.
 std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary& vocabulary,
                                       const TextOptions& options);
 
-//! Tensors by the model's input names (`inputs`, in the order of its positional arguments; then its
-//! keywords), and `target`. Step k takes examples (k-1)*batch … in order, modulo their number; the last
-//! `validation` share is kept.
+//! Serves tensors named after the inputs of the model (positional arguments in order, then keywords), and
+//! `target`. Step k takes the `batch` examples from (k-1)*batch on, modulo the number of examples. The last
+//! `validation` fraction is reserved for validation.
 struct TensorDataOptions {
   std::vector<std::string> positional;
   std::vector<std::string> keywords;
@@ -81,8 +81,8 @@ struct TensorDataOptions {
 std::unique_ptr<DataSource> tensor_data(std::map<std::string, at::Tensor> tensors,
                                         const TensorDataOptions& options);
 
-//! A small language, made up from a grammar by the seed: what a model can learn where there is no text at
-//! hand.
+//! Generates text of a small artificial language from a grammar and a seed, as training data if no text is
+//! available.
 std::string generated_text(std::size_t bytes, std::uint64_t seed = 1);
 
 }  // namespace penstock::train

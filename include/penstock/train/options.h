@@ -1,5 +1,5 @@
-// What a training run is asked to do. Plain data: the tool reads it from the command line and from TOML,
-// programs fill it in themselves.
+// Options of a training run. Plain data: the tool reads them from the command line and from TOML; programs
+// set them directly.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,26 @@ enum class RateKind { Constant, Cosine };
 enum class Sharding { None, Full };
 enum class Precision { Float32, Bfloat16 };
 enum class BalanceKind { Parameters, Time };
-//! What to do about a loss or gradient that is not finite.
+//! What to do if a loss or gradient is not finite.
 enum class NanPolicy {
-  Stop,  //!< end the run, naming the microbatch and stage where it first appeared
-  Skip,  //!< leave the step's update out and go on
+  Stop,  //!< stop the run; the error names the microbatch and stage where it first appeared
+  Skip,  //!< skip the update of the step and continue
   Ignore,
 };
-//! What to do when a checkpoint cannot be written.
+//! What to do if a checkpoint cannot be written.
 enum class StoragePolicy { Stop, Warn };
 
-//! How the model is spread over ranks. World ranks count tensor-parallel ranks first, then replicas, then
-//! pipeline ranks.
+//! How the model is distributed over ranks. In the order of world ranks, the tensor-parallel rank varies
+//! fastest, then the replica, then the pipeline rank.
 struct ParallelOptions {
   int pp = 1;
   int tp = 1;
   int dp = 1;
   Sharding sharding = Sharding::None;
-  std::string schedule = "1F1B";  //!< a name, or `auto`: made for measured costs
-  int stages_per_rank = 0;        //!< 0: what the schedule usually has
+  std::string schedule = "1F1B";  //!< a name, or `auto`: planned from measured costs
+  int stages_per_rank = 0;        //!< 0: the default of the schedule
   int microbatches = 4;
-  bool recompute = false;  //!< keep only the inputs of each stage and microbatch
+  bool recompute = false;  //!< keep only the stage inputs of each microbatch and recompute activations
 
   int ranks() const { return pp * tp * dp; }
 };
@@ -43,23 +43,23 @@ struct ParallelOptions {
 struct RateOptions {
   RateKind kind = RateKind::Constant;
   double rate = 3e-3;
-  std::int64_t warmup = 0;  //!< steps of a straight rise from 0
-  double least = 0.1;       //!< the share of `rate` that a cosine ends at
+  std::int64_t warmup = 0;  //!< steps of linear warmup from 0
+  double least = 0.1;       //!< final value of the cosine, as a fraction of `rate`
 };
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::AdamW;
   double weight_decay = 0;
-  double momentum = 0;  //!< of SGD
+  double momentum = 0;  //!< SGD only
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
 };
 
 struct CheckpointOptions {
-  std::string directory;   //!< empty: none
-  std::int64_t every = 0;  //!< steps; 0: at the end only
-  int keep = 3;            //!< complete ones that are kept
+  std::string directory;   //!< empty: no checkpoints
+  std::int64_t every = 0;  //!< interval in steps; 0: at the end only
+  int keep = 3;            //!< number of complete checkpoints to keep
   bool resume = false;
-  bool partly = false;  //!< go on although the checkpoint lacks tensors, has others or some of another shape
+  bool partly = false;  //!< resume even if tensors are missing, extra or have another shape
   StoragePolicy on_error = StoragePolicy::Stop;
 };
 
@@ -69,22 +69,24 @@ struct RunOptions {
   OptimizerOptions optimizer{};
   CheckpointOptions checkpoint{};
   std::int64_t steps = 100;
-  std::int64_t batch = 16;      //!< examples of a step, over all replicas
-  std::int64_t accumulate = 1;  //!< parts of a batch that go through the pipeline one after the other
-  double grad_clip = 0;         //!< 0: none
+  std::int64_t batch = 16;      //!< examples per step, over all replicas
+  std::int64_t accumulate = 1;  //!< parts of a batch that run through the pipeline one after the other
+  double grad_clip = 0;         //!< maximum gradient norm; 0: no clipping
   Precision precision = Precision::Float32;
   std::uint64_t seed = 1;
   std::int64_t eval_every = 0;    //!< 0: never
-  std::int64_t eval_batches = 0;  //!< of `batch` rows, at most; 0: all validation rows
+  std::int64_t eval_batches = 0;  //!< maximum number of batches of `batch` rows; 0: all validation rows
   NanPolicy on_nan = NanPolicy::Stop;
-  std::string log_json;  //!< a file, whose directory must exist, as for those below; empty: none
-  std::string timeline;  //!< an HTML page
+  // Output files; empty: none. Their directories must exist.
+  std::string log_json;  //!< JSON Lines, one object per step
+  std::string timeline;  //!< HTML page
   std::string trace;
-  std::string profile;  //!< a cost file for `penstock plan`
-  std::string config;   //!< the settled configuration as text, stored with checkpoints
+  std::string profile;  //!< cost file for `penstock plan`
+
+  std::string config;  //!< the resolved configuration as text, stored in checkpoints
 };
 
-//! Refuses, with a UsageError, counts that fit no run.
+//! Throws UsageError if the options are invalid or inconsistent.
 void check(const RunOptions& options);
 
 }  // namespace penstock::train

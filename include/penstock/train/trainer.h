@@ -1,5 +1,4 @@
-// The training loop: a model, data and options over the ranks of a world. Every rank calls `run`; rank 0
-// reports.
+// The training loop over the ranks of a world. Every rank calls `run`; rank 0 reports.
 #pragma once
 
 #include <penstock/comm/world.h>
@@ -15,31 +14,31 @@
 
 namespace penstock::train {
 
-//! What is known of a step when it is done.
+//! The results of a completed step.
 struct StepRecord {
   std::int64_t step = 0;  //!< from 1
-  double loss = 0;        //!< of the whole batch
-  double grad_norm = 0;   //!< of all gradients, before clipping
+  double loss = 0;        //!< mean over the complete batch
+  double grad_norm = 0;   //!< norm of all gradients before clipping
   double rate = 0;
   double seconds = 0;
-  std::optional<double> tokens_per_second;  //!< where examples are sequences
+  std::optional<double> tokens_per_second;  //!< if the examples are sequences
   double examples_per_second = 0;
-  double bubble = 0;                       //!< idle share of the pipeline's ranks
-  std::vector<std::uint64_t> peak_memory;  //!< resident bytes of each rank
-  bool skipped = false;                    //!< no update, because it was not finite
+  double bubble = 0;                       //!< fraction of time in which the pipeline ranks are idle
+  std::vector<std::uint64_t> peak_memory;  //!< peak resident bytes per rank
+  bool skipped = false;                    //!< no update because a value was not finite
 
-  //! One line of `--log-json`.
+  //! Returns one line of the `log_json` file.
   std::string json() const;
 };
 
 struct RunInfo {
   std::string model, schedule;
   int stages = 1;
-  std::int64_t first_step = 1;  //!< more than 1 after a resume
+  std::int64_t first_step = 1;  //!< greater than 1 for a resumed run
   std::int64_t steps = 0;
 };
 
-//! Called on rank 0 only.
+//! Callbacks of a run, called on rank 0 only.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -52,11 +51,11 @@ class Observer {
 };
 
 struct RunResult {
-  std::vector<double> losses;  //!< of the steps that were run here
+  std::vector<double> losses;  //!< of the steps of this run, without those before a resume
   std::optional<double> validation;
-  std::string checkpoint;  //!< the last that was written; empty if none
-  std::string plan;        //!< the schedule as CSV, if it was made for measured costs
-  //! On rank 0, if asked for: every parameter of the whole model.
+  std::string checkpoint;  //!< path of the last checkpoint written; empty if none
+  std::string plan;        //!< the schedule as CSV, if it was planned from measured costs
+  //! All parameters of the model, on rank 0, if `gather_parameters` is set.
   std::map<std::string, at::Tensor> parameters;
 };
 
@@ -65,11 +64,11 @@ struct RunExtras {
   bool gather_parameters = false;
 };
 
-//! For a process that is about to join a world: commits the faults that are due at its start.
+//! Triggers the injected faults that are due at the start of a process. Call before joining a world.
 void announce_start();
 
-//! Trains. Throws on every rank when one fails; the message names the step.
-RunResult run(const World& world, Model& model, const DataSource& data, const RunOptions& options,
+//! Runs the training. If one rank fails, throws on every rank; the message names the step.
+RunResult run(const comm::World& world, Model& model, const DataSource& data, const RunOptions& options,
               const RunExtras& extras = {});
 
 }  // namespace penstock::train

@@ -1,8 +1,8 @@
-// Value trees, structures and tensor metadata as bytes, for messages between ranks. Not a file format: both
-// ends run the same version, which the first byte checks.
+// Serialises value trees, structures and tensor metadata for messages between ranks. This is not a file
+// format: both ends must run the same version, which the first byte encodes.
 #pragma once
 
-#include <penstock/value/bytes.h>
+#include <penstock/base/bytes.h>
 #include <penstock/value/tensor_meta.h>
 #include <penstock/value/tree.h>
 
@@ -10,17 +10,17 @@
 #include <span>
 #include <vector>
 
-namespace penstock {
+namespace penstock::value {
 
-//! A tree of tensors, None, bools, ints, doubles, complex numbers and strings. Tensors travel as contiguous
-//! elements and arrive on the CPU, keeping `requires_grad`. UsageError names the place of a leaf that cannot
-//! travel.
+//! Serialises a tree of tensors, None, bools, ints, doubles, complex numbers and strings. Tensors are sent as
+//! contiguous elements and are created on the CPU; they keep `requires_grad`. UsageError, with the path of
+//! the leaf, for a leaf of any other type.
 std::vector<std::uint8_t> serialize(const c10::IValue& tree);
 
-//! The inverse; ParseError with the position if the bytes are not exactly one tree.
+//! The inverse of `serialize`. ParseError, with the position, if the bytes are not exactly one tree.
 c10::IValue deserialize(std::span<const std::uint8_t> bytes);
 
-// Parts of larger messages.
+// Building blocks for larger messages.
 void write(ByteWriter& out, const Structure& structure);
 void write(ByteWriter& out, const TensorMeta& meta);
 void write(ByteWriter& out, const TreeMeta& meta);
@@ -31,4 +31,4 @@ TreeMeta read_tree_meta(ByteReader& in);
 std::vector<std::uint8_t> serialize_meta(const TreeMeta& meta);
 TreeMeta deserialize_meta(std::span<const std::uint8_t> bytes);
 
-}  // namespace penstock
+}  // namespace penstock::value

@@ -1,5 +1,5 @@
-// What is known of a tensor without its elements. Stages compare it with what arrives, allocate receive
-// buffers from it, and send it ahead of tensors whose shape the peer does not know.
+// Tensor metadata: everything about a tensor except its elements. Stages compare it with received values,
+// allocate receive buffers from it, and send it ahead of tensors whose shape the receiver does not know.
 #pragma once
 
 #include <penstock/base/error.h>
@@ -12,76 +12,75 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::value {
 
-//! How a distributed tensor lies on the ranks of its mesh.
+//! The mesh and placements of a distributed tensor.
 struct DistributedMeta {
-  std::vector<std::string> axes;          //!< names of the mesh's axes
-  std::vector<std::int64_t> mesh;         //!< ranks on each
-  std::vector<std::string> placements;    //!< on each: `Shard(0)`, `Replicate`, `Partial(sum)`
-  std::vector<std::int64_t> local_shape;  //!< of this rank's shard
+  std::vector<std::string> axes;          //!< names of the mesh axes
+  std::vector<std::int64_t> mesh;         //!< size of each axis
+  std::vector<std::string> placements;    //!< per axis: `Shard(0)`, `Replicate`, `Partial(sum)`
+  std::vector<std::int64_t> local_shape;  //!< shape of the local shard
 
-  //! `DeviceMesh(tp=2) [Shard(0)]`.
+  //! For example `DeviceMesh(tp=2) [Shard(0)]`.
   std::string text() const;
 
   friend bool operator==(const DistributedMeta&, const DistributedMeta&) = default;
 };
 
 struct TensorMeta {
-  std::vector<std::int64_t> shape;  //!< global, as the strides are
+  std::vector<std::int64_t> shape;  //!< global shape; strides are global too
   std::vector<std::int64_t> stride;
   at::ScalarType dtype = at::kFloat;
   at::DeviceType device = at::kCPU;
   bool requires_grad = false;
-  std::optional<DistributedMeta> distributed{};  //!< nothing for a plain tensor
+  std::optional<DistributedMeta> distributed{};  //!< nullopt for a plain tensor
 
-  //! The metadata of a defined, strided tensor (UsageError otherwise).
+  //! The metadata of a defined, strided tensor. UsageError for other tensors.
   static TensorMeta of(const at::Tensor& tensor);
 
-  //! An uninitialised tensor with exactly this metadata, strides included, on `on` or on this kind of device.
-  //! UsageError for a distributed tensor, which needs its mesh.
+  //! Returns an uninitialised tensor with exactly this metadata, including strides, on `on` (by default, on
+  //! `device`). UsageError for a distributed tensor, which needs its mesh.
   at::Tensor empty(std::optional<at::Device> on = std::nullopt) const;
 
-  //! The same with strides that can be received into: unchanged where no two elements share memory and none
-  //! is left out, else contiguous. (An expanded tensor has stride 0 and cannot be written to.)
+  //! Returns metadata with strides that a receive can write to: unchanged if the elements neither overlap nor
+  //! leave gaps, otherwise contiguous. (An expanded tensor has stride 0 and cannot be written to.)
   TensorMeta dense() const;
 
-  //! The gradient's metadata: as this, but not requiring a gradient itself.
+  //! The metadata of the gradient: the same, but with `requires_grad` false.
   TensorMeta grad() const;
 
   std::int64_t numel() const;
   std::size_t nbytes() const;
 
-  //! For example `float32[2, 3]`, with the strides where they are not the contiguous ones.
+  //! For example `float32[2, 3]`; includes the strides if they are not contiguous.
   std::string text() const;
 
   friend bool operator==(const TensorMeta&, const TensorMeta&) = default;
 };
 
-//! Every difference that matters for the elements: shape, dtype, stride, mesh and placements, each as `shape
-//! [2, 3], expected [2, 4]`. Strides of dims with at most one element mean nothing and are not compared, nor
-//! is `requires_grad`, which depends on the mode of the run, nor the device, where a message may arrive
-//! elsewhere.
+//! Returns every difference in shape, dtype, stride, mesh and placements, each as `shape [2, 3], expected [2,
+//! 4]`. Strides of dims of size 0 or 1 are not compared: they have no meaning. Neither is `requires_grad`,
+//! which depends on the mode of the run, nor the device, because a message may be received on another device.
 std::vector<std::string> differences(const TensorMeta& expected, const TensorMeta& actual);
 
-//! ShapeError with every difference of the tensor at `where`.
+//! Checks the metadata of one tensor. ShapeError lists every difference; `where` is the name of the tensor.
 void validate_tensor_metadata(const TensorMeta& expected, const at::Tensor& actual, const std::string& where,
                               const ErrorContext& context = {});
 
-//! ShapeError with every difference of every tensor at once. `std::nullopt` and undefined tensors stand for
-//! None. Without `paths` the tensors are called `root[i]`.
+//! Checks the metadata of several tensors. One ShapeError lists every difference of every tensor.
+//! `std::nullopt` and undefined tensors stand for None. Without `paths`, the tensors are named `root[i]`.
 void validate_tensors_metadata(const std::vector<std::optional<TensorMeta>>& expected,
                                const std::vector<at::Tensor>& actual, const std::string& root,
                                const ErrorContext& context = {}, const std::vector<std::string>& paths = {});
 
-//! A tree's structure and the metadata of its tensors (nothing for other leaves).
+//! The structure of a tree and the metadata of its tensors (nullopt for other leaves).
 struct TreeMeta {
   Structure structure;
   std::vector<std::optional<TensorMeta>> leaves;
 
   static TreeMeta of(const c10::IValue& tree);
-  //! Of the arguments of a stage, which are the items of a tuple (a template, so that a value in braces stays
-  //! a value).
+  //! The metadata of the arguments of a stage, as a tuple. (A template, so that a value in braces converts to
+  //! an IValue.)
   template <std::same_as<std::vector<c10::IValue>> Args>
   static TreeMeta of(const Args& args) {
     return of(c10::IValue(c10::ivalue::Tuple::create(args)));
@@ -90,12 +89,12 @@ struct TreeMeta {
   friend bool operator==(const TreeMeta&, const TreeMeta&) = default;
 };
 
-//! ShapeError if the tree has another structure, or with every difference of every tensor and its place under
-//! `root`.
+//! Checks the structure and the tensors of a tree. ShapeError if the structure differs; otherwise one
+//! ShapeError lists every difference of every tensor, with paths that start with `root`.
 void validate_tree_metadata(const TreeMeta& expected, const c10::IValue& actual, const std::string& root,
                             const ErrorContext& context = {});
 
-//! `float32`, `int64`, `bool`: the names that users of PyTorch know.
-std::string dtype_text(at::ScalarType dtype);
+//! The PyTorch name of a dtype: `float32`, `int64`, `bool`.
+std::string dtype_name(at::ScalarType dtype);
 
-}  // namespace penstock
+}  // namespace penstock::value

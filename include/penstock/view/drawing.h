@@ -1,5 +1,5 @@
-// What every picture is made from: boxes of actions on rows of ranks, beside each other on one axis of time.
-// The grid, the SVG, the page and the trace draw the same `Drawing`.
+// The common input of all renderers: one row of boxes per rank on a time axis, one box per action. The grid,
+// the SVG, the HTML page and the trace render the same `Drawing`.
 #pragma once
 
 #include <penstock/plan/simulate.h>
@@ -11,50 +11,50 @@
 #include <utility>
 #include <vector>
 
-namespace penstock {
+namespace penstock::view {
 
-//! Which part of its row's height a box fills: an overlap's two parts share theirs.
+//! Which part of the row height a box fills; the two parts of an overlap share a row.
 enum class BoxPart { Whole, TopHalf, BottomHalf };
 
 struct ActionBox {
-  Action action;  //!< never an overlap: its parts are two boxes
+  schedule::Action action;  //!< never an overlap, which becomes two boxes
   double start = 0;
   double end = 0;
   BoxPart part = BoxPart::Whole;
   bool critical = false;  //!< on the critical path
-  int lane = 0;           //!< of communication: boxes of one lane do not overlap
+  int lane = 0;           //!< of communication; boxes of one lane do not overlap
 };
 
 //! One timeline.
 struct Panel {
   std::string name;  //!< `predicted`, `measured`, …
   double end = 0;
-  std::vector<std::vector<ActionBox>> compute;        //!< one list a rank, in order of start
-  std::vector<std::vector<ActionBox>> communication;  //!< transfers and chores, or empty
-  std::vector<std::vector<MemorySample>> memory;
-  std::vector<std::pair<std::string, std::string>> summary;  //!< what to say above it: name, value
+  std::vector<std::vector<ActionBox>> compute;        //!< one list per rank, ordered by start
+  std::vector<std::vector<ActionBox>> communication;  //!< transfers and stage actions, or empty
+  std::vector<std::vector<schedule::MemorySample>> memory;
+  std::vector<std::pair<std::string, std::string>> summary;  //!< shown above the panel: name, value
 };
 
 struct Drawing {
   std::string title;
-  bool seconds = false;  //!< whether times are seconds, or slots and units
-  Placement placement;
-  std::vector<int> chunk_of_stage;  //!< how many stages of the same rank come before it
-  std::vector<Panel> panels;        //!< at least one; they share the axis of time
+  bool seconds = false;  //!< whether times are in seconds; otherwise in slots or units
+  schedule::Placement placement;
+  std::vector<int> chunk_of_stage;  //!< per stage: the number of earlier stages on the same rank
+  std::vector<Panel> panels;        //!< at least one; all share the time axis
 
   int ranks() const { return placement.ranks(); }
 };
 
-//! A compute table as it stands: each slot is one unit wide, idle slots are gaps.
-Drawing draw(const Schedule& schedule);
-//! A program as the simulator plays it at equal costs (F, I and W one unit, B two), transfers a tenth of one.
-Drawing draw(const Program& program);
-//! A simulation: its timeline, its measures, its critical path.
-Drawing draw(const Simulation& simulation, bool seconds);
-//! A predicted and a measured timeline of one program, or either alone.
-Drawing draw(std::span<const Timeline> timelines, bool seconds);
+//! Draws a compute table: each slot is one unit wide, idle slots are gaps.
+Drawing draw(const schedule::Schedule& schedule);
+//! Draws a program, simulated with equal costs (F, I and W take 1 unit, B 2, transfers 0.1).
+Drawing draw(const schedule::Program& program);
+//! Draws a simulation: timeline, summary and critical path.
+Drawing draw(const plan::Simulation& simulation, bool seconds);
+//! Draws one or more timelines of the same program, such as the predicted and the measured one.
+Drawing draw(std::span<const schedule::Timeline> timelines, bool seconds);
 
-//! Adds a timeline to a drawing of the same program, for example the measured one under the predicted.
-void add_panel(Drawing& drawing, const Timeline& timeline);
+//! Adds a timeline to a drawing of the same program, such as the measured one below the predicted one.
+void add_panel(Drawing& drawing, const schedule::Timeline& timeline);
 
-}  // namespace penstock
+}  // namespace penstock::view

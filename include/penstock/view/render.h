@@ -1,29 +1,28 @@
-// Drawings as text that other programs show: a terminal's grid, SVG, one HTML page, a Chrome or Perfetto
-// trace.
+// Renderers: a grid for the terminal, SVG, an HTML page, and a trace for Chrome or Perfetto.
 #pragma once
 
 #include <penstock/view/drawing.h>
 
 #include <string>
 
-namespace penstock {
+namespace penstock::view {
 
 struct GridOptions {
-  bool colour = false;  //!< ANSI colours; without them each cell carries its letter
-  int width = 0;        //!< columns of the terminal, to which long steps are squeezed; 0: as wide as it needs
+  bool colour = false;  //!< ANSI colours; without them each cell shows its letter
+  int width = 0;        //!< terminal columns; longer steps are scaled down; 0: no limit
 };
 
-//! Rows of cells like the diagrams in the papers.
+//! Rows of cells, like the diagrams in papers.
 std::string to_grid(const Drawing& drawing, const GridOptions& options = {});
 
-//! A figure that stands alone, for light and dark pages.
+//! A self-contained figure for light and dark pages.
 std::string to_svg(const Drawing& drawing);
 
-//! One self-contained page: zoom, times on hover, memory under each timeline, light and dark.
+//! A self-contained page with zoom, times on hover, memory below each timeline, and light and dark themes.
 std::string to_html(const Drawing& drawing);
 
-//! Chrome's trace format, which Perfetto reads: a process for each rank, computations and communication on
-//! tracks of their own, arrows from sends to receives, memory as a counter.
+//! Chrome's trace format, which Perfetto also reads: one process per rank, separate tracks for computations
+//! and communication, arrows from sends to receives, memory as a counter.
 std::string to_trace(const Drawing& drawing);
 
-}  // namespace penstock
+}  // namespace penstock::view

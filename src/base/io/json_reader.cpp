@@ -1,5 +1,5 @@
-// Reading through the event interface of nlohmann::json. Its value type is not used: its destructor allocates
-// memory, and ends the process if there is none.
+// Reads JSON through the SAX interface of nlohmann::json. Does not use its value type, whose destructor
+// allocates memory and terminates the process if the allocation fails.
 #include "base/io/json_reader.h"
 
 #include <penstock/base/error.h>
@@ -16,9 +16,10 @@ namespace {
 
 using Library = nlohmann::json;
 
-constexpr std::size_t most_linear = 8;  // members of an object that is searched from end to end
+constexpr std::size_t most_linear = 8;  // objects with at most this many members use linear search
 
-//! `[json.exception.parse_error.101] parse error at line 1, column 2: …` as `not valid JSON at line 1, …`.
+//! Turns `[json.exception.parse_error.101] parse error at line 1, column 2: …` into `not valid JSON at line
+//! 1, …`.
 std::string problem_text(std::size_t position, std::string_view library_text) {
   constexpr std::string_view position_follows = "parse error at ";
   if (const std::size_t id_end = library_text.find("] ");
@@ -30,11 +31,11 @@ std::string problem_text(std::size_t position, std::string_view library_text) {
   } else {
     text += "byte " + std::to_string(position) + ": ";
   }
-  // The library quotes the token at which it stopped, which may be of any length.
+  // The library quotes the offending token, which may have any length.
   return text.append(library_text.substr(0, 300));
 }
 
-//! The library's events as ours.
+//! Forwards the events of the library to a JsonHandler.
 class Events final : public nlohmann::json_sax<Library> {
  public:
   explicit Events(JsonHandler& handler) : handler_(handler) {}
@@ -64,7 +65,7 @@ class Events final : public nlohmann::json_sax<Library> {
     return true;
   }
   bool binary(Library::binary_t& /*bytes*/) override {
-    handler_.refuse("JSON has no bytes");
+    handler_.refuse("JSON cannot contain binary data");
     return false;
   }
   bool start_object(std::size_t /*elements*/) override {
@@ -107,7 +108,7 @@ class Events final : public nlohmann::json_sax<Library> {
   int depth_ = 0;
 };
 
-//! Builds a value. The lists and objects that are open lie on a stack.
+//! Builds a value. Keeps the open lists and objects on a stack.
 class Builder final : public JsonHandler {
  public:
   explicit Builder(const std::string& where) : where_(where) {}
@@ -142,7 +143,7 @@ class Builder final : public JsonHandler {
     add(JsonObject(std::move(members)));
   }
   [[noreturn]] void refuse(const std::string& problem) override {
-    throw ParseError(where_ + ": " + problem, {}, "the text is damaged, cut short, or not JSON");
+    throw ParseError(where_ + ": " + problem, {}, "the text is damaged, truncated, or not JSON");
   }
 
  private:
@@ -171,7 +172,7 @@ void read_json(std::string_view text, JsonHandler& handler) {
   Library::sax_parse(text.begin(), text.end(), &events);
 }
 
-// Here and not in the class, where JsonMember is not complete.
+// Defined here because JsonMember is incomplete in the class.
 JsonObject::JsonObject() = default;
 JsonObject::JsonObject(const JsonObject& other) = default;
 JsonObject::JsonObject(JsonObject&& other) noexcept = default;
@@ -277,7 +278,7 @@ const JsonValue* optional_field(const JsonValue& object, std::string_view name, 
 
 const JsonValue& field(const JsonValue& object, std::string_view name, const std::string& where) {
   const JsonValue* const value = optional_field(object, name, where);
-  if (value == nullptr) fail_at(where, "there is no " + std::string(name));
+  if (value == nullptr) fail_at(where, "missing field " + std::string(name));
   return *value;
 }
 
@@ -298,7 +299,7 @@ const std::string& string_at(const JsonValue& value, const std::string& where) {
 
 std::int64_t integer_at(const JsonValue& value, const std::string& where) {
   if (!value.is_integer()) fail_at(where, "expected an integer");
-  if (!value.integer()) fail_at(where, "an integer that is too large");
+  if (!value.integer()) fail_at(where, "the integer exceeds the range of int64");
   return *value.integer();
 }
 

@@ -1,5 +1,5 @@
-// The JSON reader: events for readers that check while they read, an immutable value for all others, and
-// typed access to values of untrusted text, where a field of the wrong kind is a ParseError that says where.
+// The JSON reader: an event interface, an immutable value type, and typed access to untrusted input. A field
+// of the wrong type is a ParseError that names its location.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@
 
 namespace penstock {
 
-//! Lists and objects that are nested deeper are refused: destroying a value recurses.
+//! The maximum nesting depth of lists and objects. It is limited because destroying a value recurses.
 inline constexpr int deepest_json = 500;
 
-//! Receives the parts of a JSON text in their order. Any function may throw, which ends the reading.
+//! Receives the elements of a JSON text in order. Any function may throw to stop reading.
 class JsonHandler {
  public:
   JsonHandler() = default;
@@ -29,25 +29,25 @@ class JsonHandler {
   virtual void boolean(bool truth) = 0;
   virtual void unsigned_integer(std::uint64_t number) = 0;
   virtual void negative_integer(std::int64_t number) = 0;
-  virtual void real(double number) = 0;  //!< also an integer that 64 bits cannot hold
+  virtual void real(double number) = 0;  //!< also integers that exceed 64 bits
   virtual void string(std::string& text) = 0;
   virtual void begin_array() = 0;
   virtual void end_array() = 0;
   virtual void begin_object() = 0;
   virtual void key(std::string& name) = 0;
   virtual void end_object() = 0;
-  //! The text is not JSON or is nested too deep; must throw.
+  //! Called if the text is not valid JSON or is nested too deeply; must throw.
   [[noreturn]] virtual void refuse(const std::string& problem) = 0;
 };
 
-//! Reads one whole text. Nesting takes one bit of memory per level, and no stack.
+//! Reads a complete text. Nesting uses one bit of memory per level and no stack.
 void read_json(std::string_view text, JsonHandler& handler);
 
 class JsonValue;
 struct JsonMember;
 using JsonArray = std::vector<JsonValue>;
 
-//! The members in file order. Of members with the same name only the last is kept.
+//! The members in file order. If a name occurs several times, only the last member is kept.
 class JsonObject {
  public:
   JsonObject();
@@ -66,7 +66,7 @@ class JsonObject {
 
  private:
   std::vector<JsonMember> members_;
-  std::vector<std::uint32_t> by_name_;  //!< members sorted by name; empty for a small object
+  std::vector<std::uint32_t> by_name_;  //!< member indices sorted by name; empty for small objects
 };
 
 //! One immutable JSON value. Destroying it does not allocate memory.
@@ -79,14 +79,14 @@ class JsonValue {
   explicit JsonValue(Content content) : content_(std::move(content)) {}
 
   bool is_null() const { return std::holds_alternative<std::monostate>(content_); }
-  //! An integer of any size, also one that `integer` cannot give.
+  //! Also true for integers that exceed the range of `integer`.
   bool is_integer() const { return integer() || std::holds_alternative<std::uint64_t>(content_); }
 
-  //! The content if it is of this kind, and nothing otherwise.
+  //! The content if it has this type; nullopt or null otherwise.
   std::optional<bool> boolean() const;
   std::optional<std::int64_t> integer() const;
   std::optional<std::uint64_t> unsigned_integer() const;
-  std::optional<double> number() const;  //!< integers, too
+  std::optional<double> number() const;  //!< also integers
   const std::string* string() const { return std::get_if<std::string>(&content_); }
   const JsonArray* array() const { return std::get_if<JsonArray>(&content_); }
   const JsonObject* object() const { return std::get_if<JsonObject>(&content_); }
@@ -100,14 +100,14 @@ struct JsonMember {
   JsonValue value;
 };
 
-//! Parses a whole record. ParseError, which names `where`, for text that is not JSON or is nested too deep.
+//! Parses a complete text. Throws a ParseError that names `where` if it is invalid or nested too deeply.
 JsonValue parse_json(std::string_view text, const std::string& where);
 JsonValue parse_json(std::span<const std::uint8_t> bytes, const std::string& where);
 
 [[noreturn]] void fail_at(const std::string& where, const std::string& message);
 
 const JsonValue& field(const JsonValue& object, std::string_view name, const std::string& where);
-//! Null if it is missing or null.
+//! Null if the field is missing or null.
 const JsonValue* optional_field(const JsonValue& object, std::string_view name, const std::string& where);
 
 const JsonObject& object_at(const JsonValue& value, const std::string& where);
@@ -117,7 +117,7 @@ std::int64_t integer_at(const JsonValue& value, const std::string& where);
 double real_at(const JsonValue& value, const std::string& where);  //!< also "Infinity", "-Infinity" and "NaN"
 bool bool_at(const JsonValue& value, const std::string& where);
 
-//! The one entry of a union: `{"as_int": 3}`. Entries that are null do not count.
+//! The single entry of a union: `{"as_int": 3}`. Null entries are ignored.
 struct JsonChoice {
   std::string name;
   const JsonValue* value;

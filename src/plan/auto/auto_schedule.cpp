@@ -1,8 +1,8 @@
-// Tries the named schedules, builds orders by many rules of list scheduling, improves the best few.
-// Auto's search from end to end: orders are made, improved and compared, and the best becomes a schedule.
-#include "improve.h"
-#include "list_schedule.h"
-#include "order.h"
+// The search of Auto: tries the named schedules, builds orders by list scheduling with many rules, and
+// improves the best few. The fastest becomes the schedule.
+#include "plan/auto/improve.h"
+#include "plan/auto/list_schedule.h"
+#include "plan/auto/order.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -12,18 +12,18 @@
 #include <algorithm>
 #include <set>
 
-namespace penstock {
+namespace penstock::plan {
 namespace {
 
 using namespace auto_search;
 
-constexpr std::size_t evaluations_times_actions = 3'000'000;  //!< of one effort: about half a second
-constexpr std::size_t many_actions = 8'000;                   //!< from here on fewer rules are tried
-constexpr std::size_t starts = 3;                             //!< orders that are worth improving
+constexpr std::size_t evaluations_times_actions = 3'000'000;  //!< per unit of effort: about half a second
+constexpr std::size_t many_actions = 8'000;                   //!< above this, fewer rules are tried
+constexpr std::size_t starts = 3;                             //!< number of orders to improve
 
 struct Candidate {
   double makespan = 0;
-  std::size_t problem = 0;  //!< which placement
+  std::size_t problem = 0;  //!< index of the placement
   Order order;
 };
 
@@ -52,26 +52,29 @@ std::vector<Rule> rules(const Problem& problem) {
   return result;
 }
 
-std::vector<Placement> placements(int ranks, int stages) {
-  std::vector<Placement> result{Placement::make(ranks, stages, PlacementStyle::Loop)};
-  if (stages > ranks && ranks > 1) result.push_back(Placement::make(ranks, stages, PlacementStyle::V));
+std::vector<schedule::Placement> placements(int ranks, int stages) {
+  std::vector<schedule::Placement> result{
+      schedule::Placement::make(ranks, stages, schedule::PlacementStyle::Loop)};
+  if (stages > ranks && ranks > 1)
+    result.push_back(schedule::Placement::make(ranks, stages, schedule::PlacementStyle::V));
   return result;
 }
 
-Schedule to_schedule(const Problem& problem, const Order& order) {
+schedule::Schedule to_schedule(const Problem& problem, const Order& order) {
   return {"Auto", problem.placement, problem.microbatches, order};
 }
 
-//! I and W that stand together as one B, where that is cheaper.
+//! Merges adjacent I and W into a B where that is cheaper.
 void merge_backwards(const Problem& problem, Order& order) {
-  for (ActionList& list : order) {
-    ActionList merged;
-    for (const Action& action : list) {
-      const bool pair = action.kind() == ActionKind::BackwardWeight && !merged.empty() &&
-                        merged.back() == Action::backward_input(action.stage(), action.microbatch());
+  for (schedule::ActionList& list : order) {
+    schedule::ActionList merged;
+    for (const schedule::Action& action : list) {
+      const bool pair =
+          action.kind() == schedule::ActionKind::BackwardWeight && !merged.empty() &&
+          merged.back() == schedule::Action::backward_input(action.stage(), action.microbatch());
       const auto s = static_cast<std::size_t>(action.stage().value);
       if (pair && problem.backward[s] < problem.input[s] + problem.weight[s]) {
-        merged.back() = Action::backward(action.stage(), action.microbatch());
+        merged.back() = schedule::Action::backward(action.stage(), action.microbatch());
       } else {
         merged.push_back(action);
       }
@@ -80,9 +83,9 @@ void merge_backwards(const Problem& problem, Order& order) {
   }
 }
 
-//! The time of a schedule on the transport, or infinity if it does not fit.
-double time_of(const Schedule& schedule, const Costs& costs, const AutoOptions& options) {
-  const Program program = make_program(schedule, options.mode);
+//! The simulated step time of a schedule, or infinity if it does not fit.
+double time_of(const schedule::Schedule& schedule, const Costs& costs, const AutoOptions& options) {
+  const schedule::Program program = make_program(schedule, options.mode);
   const Simulation result = simulate(program, costs, {.memory_samples = false, .critical_path = false});
   const bool fits_cap = !options.memory_cap || result.peak_memory() <= *options.memory_cap;
   return fits_cap ? result.step_time : std::numeric_limits<double>::infinity();
@@ -92,16 +95,16 @@ void try_named(AutoResult& result, int ranks, int microbatches, const Costs& cos
                const AutoOptions& options) {
   const int stages = static_cast<int>(costs.stages.size());
   result.best_named_time = std::numeric_limits<double>::infinity();
-  for (const ScheduleInfo& info : schedule_infos()) {
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     if (!info.has_backward) continue;
-    const ScheduleShape shape{ranks, stages / ranks, microbatches};
+    const schedule::ScheduleShape shape{ranks, stages / ranks, microbatches};
     if (info.only_stages_per_rank && *info.only_stages_per_rank != shape.stages_per_rank) continue;
     try {
       check_shape(info.kind, shape);
     } catch (const UsageError&) {
-      continue;  // not for these counts
+      continue;  // does not support these counts
     }
-    Schedule schedule = make_schedule(info.kind, shape);
+    schedule::Schedule schedule = make_schedule(info.kind, shape);
     const double time = time_of(schedule, costs, options);
     if (time >= result.best_named_time) continue;
     result.best_named_time = time;
@@ -131,14 +134,14 @@ std::vector<Candidate> build_candidates(const std::vector<Problem>& problems) {
   return candidates;
 }
 
-//! A named schedule as a start of the search, if its computations are of the kinds that the search moves.
+//! Adds a named schedule as a start of the search, unless it has overlaps, which the search does not support.
 void add_named(std::vector<Candidate>& candidates, const std::vector<Problem>& problems,
-               const Schedule& named, double time) {
+               const schedule::Schedule& named, double time) {
   Order order;
-  for (const ActionList& rank : named.ranks) {
+  for (const schedule::ActionList& rank : named.ranks) {
     auto& list = order.emplace_back();
-    for (const Action& action : rank) {
-      if (action.kind() == ActionKind::Overlap) return;
+    for (const schedule::Action& action : rank) {
+      if (action.kind() == schedule::ActionKind::Overlap) return;
       if (!action.is_idle()) list.push_back(action);
     }
   }
@@ -155,24 +158,24 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
   const int stages = static_cast<int>(costs.stages.size());
   if (ranks < 1 || microbatches < 1) throw UsageError("Auto needs at least one rank and one microbatch");
   if (stages < ranks || stages % ranks != 0) {
-    throw UsageError(
-        "Auto cannot deal " + std::to_string(stages) + " stages to " + std::to_string(ranks) + " ranks", {},
-        "the stages must be a multiple of the ranks");
+    throw UsageError("Auto cannot distribute " + std::to_string(stages) + " stages over " +
+                         std::to_string(ranks) + " ranks",
+                     {}, "use a number of stages that is a multiple of the number of ranks");
   }
   check_costs(costs, stages, microbatches);
   AutoResult result;
   try_named(result, ranks, microbatches, costs, options);
 
-  const std::vector<Placement> where = placements(ranks, stages);
+  const std::vector<schedule::Placement> where = placements(ranks, stages);
   std::vector<Problem> problems;
   result.lower_bound = std::numeric_limits<double>::infinity();
-  for (const Placement& placement : where) {
+  for (const schedule::Placement& placement : where) {
     problems.emplace_back(placement, microbatches, costs, options.memory_cap);
     result.lower_bound = std::min(result.lower_bound, lower_bound(placement, microbatches, costs));
   }
   const auto reached = [&] {
     return result.step_time <= result.lower_bound * (1 + 1e-9);
-  };  // nothing is left to gain
+  };  // no schedule can be faster
   std::vector<Candidate> candidates;
   if (!reached()) candidates = build_candidates(problems);
   if (candidates.size() > starts) candidates.resize(starts);
@@ -186,7 +189,7 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
     if (reached()) break;
     improve(problem, candidate.order, budget);
     merge_backwards(problem, candidate.order);
-    Schedule schedule = to_schedule(problem, candidate.order);
+    schedule::Schedule schedule = to_schedule(problem, candidate.order);
     const double time = time_of(schedule, costs, options);
     if (time >= result.step_time) continue;
     result.step_time = time;
@@ -194,11 +197,11 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
   }
   if (result.schedule.ranks.empty()) {
     throw ScheduleError(
-        "no schedule fits" + (options.memory_cap ? " into " + bytes_text(*options.memory_cap) : ""), {},
+        "no schedule fits" + (options.memory_cap ? " into " + format_bytes(*options.memory_cap) : ""), {},
         "raise the memory cap, use more ranks, or recompute activations");
   }
   result.schedule.name = "Auto";
   return result;
 }
 
-}  // namespace penstock
+}  // namespace penstock::plan

@@ -1,18 +1,18 @@
-// The critical path falls into blocks: runs of actions of one rank with no gap between them. Only a change of
-// order in a block can shorten the step: a W inside it can go behind it, and its first or last pair can
-// change places (the moves that job-shop search knows to be enough). Moves that change nothing are followed
-// for a while, to cross plateaus.
-#include "improve.h"
+// The critical path consists of blocks: consecutive actions of one rank without gaps. Only a reordering
+// within a block can shorten the step: a W can move behind the block, and the first or last pair can be
+// swapped (these moves are sufficient, as in job-shop scheduling). To cross plateaus, moves that change
+// nothing are accepted for a while.
+#include "plan/auto/improve.h"
 
 #include <algorithm>
 #include <random>
 
-namespace penstock::auto_search {
+namespace penstock::plan::auto_search {
 namespace {
 
 struct Move {
   int rank = 0;
-  std::size_t from = 0;  //!< the action at `from` goes to place `to`
+  std::size_t from = 0;  //!< the action at index `from` moves to index `to`
   std::size_t to = 0;
 };
 
@@ -45,9 +45,10 @@ std::vector<Block> critical_blocks(const Evaluation& evaluation) {
 std::vector<Move> moves_of(const Order& order, const std::vector<Block>& blocks) {
   std::vector<Move> moves;
   for (const Block& block : blocks) {
-    const ActionList& list = order[static_cast<std::size_t>(block.rank)];
+    const schedule::ActionList& list = order[static_cast<std::size_t>(block.rank)];
     for (std::size_t i = block.first; i < block.last; ++i) {
-      if (list[i].kind() == ActionKind::BackwardWeight) moves.push_back({block.rank, i, block.last});
+      if (list[i].kind() == schedule::ActionKind::BackwardWeight)
+        moves.push_back({block.rank, i, block.last});
     }
     if (block.last == block.first) continue;
     moves.push_back({block.rank, block.last, block.last - 1});
@@ -57,7 +58,7 @@ std::vector<Move> moves_of(const Order& order, const std::vector<Block>& blocks)
   return moves;
 }
 
-void apply(ActionList& list, std::size_t from, std::size_t to) {
+void apply(schedule::ActionList& list, std::size_t from, std::size_t to) {
   const auto begin = list.begin();
   const auto at = [&](std::size_t i) { return begin + static_cast<std::ptrdiff_t>(i); };
   if (from < to) {
@@ -84,7 +85,7 @@ double improve(const Problem& problem, Order& order, int budget) {
     bool moved = false;
     for (const Move& move : moves) {
       if (budget-- <= 0) break;
-      ActionList& list = order[static_cast<std::size_t>(move.rank)];
+      schedule::ActionList& list = order[static_cast<std::size_t>(move.rank)];
       apply(list, move.from, move.to);
       if (fits(problem, list, move.rank)) {
         evaluate(problem, order, trial);
@@ -105,4 +106,4 @@ double improve(const Problem& problem, Order& order, int budget) {
   return best_makespan;
 }
 
-}  // namespace penstock::auto_search
+}  // namespace penstock::plan::auto_search

@@ -1,11 +1,11 @@
-// Local search: shorten an order by moving actions along its critical path.
+// Local search: shortens an order by moving actions on its critical path.
 #pragma once
 
-#include "order.h"
+#include "plan/auto/order.h"
 
-namespace penstock::auto_search {
+namespace penstock::plan::auto_search {
 
-//! Tries at most `budget` neighbours; returns the shortest makespan, and leaves its order in `order`.
+//! Tries at most `budget` neighbours. Stores the best order in `order` and returns its makespan.
 double improve(const Problem& problem, Order& order, int budget);
 
-}  // namespace penstock::auto_search
+}  // namespace penstock::plan::auto_search

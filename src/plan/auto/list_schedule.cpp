@@ -1,14 +1,13 @@
-// Each stage takes its microbatches in order, so a rank has at most three candidates a stage: its next F, its
-// next I (or B), its next W. Memory is never promised twice: a forward may only take bytes that the oldest
-// unfinished microbatch of the rank will not need, so the oldest can always go on, and the schedule cannot
-// get stuck.
-#include "list_schedule.h"
+// Each stage processes its microbatches in order, so a rank has at most three candidates per stage: the next
+// F, the next I (or B) and the next W. To avoid deadlock, a forward may only use memory that the oldest
+// unfinished microbatch of the rank will not need, so the oldest one can always continue.
+#include "plan/auto/list_schedule.h"
 
 #include <algorithm>
 #include <cmath>
 #include <tuple>
 
-namespace penstock::auto_search {
+namespace penstock::plan::auto_search {
 namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
@@ -35,18 +34,17 @@ class Builder {
   std::optional<Order> build() {
     std::size_t left = static_cast<std::size_t>(p_.stages) * static_cast<std::size_t>(p_.microbatches) *
                        (rule_.split ? 3 : 2);
-    std::vector<double>
-        moment;  // of each rank; only a rank that acts, waits or is brought something changes its own
+    std::vector<double> moment;  // per rank; changes only if the rank acts, waits or receives a value
     for (int r = 0; r < p_.ranks; ++r) moment.push_back(next_moment(r));
     while (left > 0) {
-      // The rank that can act first decides first, so nothing that it could have known of is still to come.
+      // The rank that can act earliest decides first, so all values it could have received are known.
       const auto first = std::min_element(moment.begin(), moment.end());
       const double when = *first;
       if (when == never) return std::nullopt;
       const int rank = static_cast<int>(first - moment.begin());
       const Choice choice = choose(rank, when);
-      if (choice.kind == ActionKind::Idle) {
-        free_[idx(rank)] = choice.time;  // waits for something urgent
+      if (choice.kind == schedule::ActionKind::Idle) {
+        free_[idx(rank)] = choice.time;  // waits for a more urgent action
       } else {
         const int brought_to = perform(rank, when, choice);
         if (brought_to >= 0) moment[idx(brought_to)] = next_moment(brought_to);
@@ -59,12 +57,12 @@ class Builder {
 
  private:
   struct Choice {
-    ActionKind kind = ActionKind::Idle;
+    schedule::ActionKind kind = schedule::ActionKind::Idle;
     int stage = 0;
     double time = 0;
   };
 
-  //! How many microbatches cover the way from a rank's first stage to the end and back.
+  //! Computes how many microbatches cover the round trip from a rank's first stage to the last stage.
   void find_limits() {
     double slowest = 0;
     for (const auto& stages : p_.stages_of) {
@@ -91,12 +89,12 @@ class Builder {
   int batch_f(int s) const { return next_f_[idx(s)]; }
   int batch_i(int s) const { return next_i_[idx(s)]; }
 
-  //! Whether the next F of the stage may take its memory now.
+  //! Whether the next F of the stage may allocate its memory now.
   bool admitted(int rank, int stage) const {
     const int m = batch_f(stage);
     const auto& stages = p_.stages_of[idx(rank)];
     if (stage == stages.front() && m - batch_i(stage) >= limit_[idx(rank)]) return false;
-    // The oldest microbatch that still has a backward to do on this rank.
+    // The oldest microbatch whose backward on this rank is not done.
     int oldest = p_.microbatches;
     for (const int s : stages) oldest = std::min(oldest, batch_i(s));
     std::int64_t promised = 0, peak = 0;
@@ -107,7 +105,7 @@ class Builder {
       if (to_come) promised += costs.recompute ? static_cast<std::int64_t>(costs.input_bytes) : whole;
       if (costs.recompute) peak = std::max(peak, whole);
     }
-    const Action forward = Action::forward(StageId(stage), MicrobatchId(m));
+    const schedule::Action forward = schedule::Action::forward(StageId(stage), MicrobatchId(m));
     const std::int64_t now = p_.takes(forward), after = now - p_.gives(forward);
     if (m == oldest) return held_[idx(rank)] + std::max(now, after + peak) <= p_.room[idx(rank)];
     return held_[idx(rank)] + std::max(now, after + promised + peak) <= p_.room[idx(rank)];
@@ -131,25 +129,28 @@ class Builder {
   Choice choose(int rank, double now) const {
     Choice forward, backward, weight;
     std::tuple<int, int, int> best_f{}, best_i{};
-    double urgent = never;  // the next moment at which an F or I is ready
+    double urgent = never;  // the earliest time at which an F or I is ready
     const auto& stages = p_.stages_of[idx(rank)];
     for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
       const int s = stages[chunk], place = static_cast<int>(chunk);
       const double f = ready_f(rank, s), i = ready_i(s);
       if (f <= now) {
         const std::tuple key{batch_f(s) / rule_.group, place, batch_f(s)};
-        if (forward.kind == ActionKind::Idle || key < best_f)
-          forward = {ActionKind::Forward, s, 0}, best_f = key;
+        if (forward.kind == schedule::ActionKind::Idle || key < best_f)
+          forward = {schedule::ActionKind::Forward, s, 0}, best_f = key;
       }
       if (i <= now) {
         const std::tuple key{batch_i(s) / rule_.group, -place, batch_i(s)};
-        if (backward.kind == ActionKind::Idle || key < best_i) backward = {back_kind(), s, 0}, best_i = key;
+        if (backward.kind == schedule::ActionKind::Idle || key < best_i)
+          backward = {back_kind(), s, 0}, best_i = key;
       }
-      if (has_w(s) && weight.kind == ActionKind::Idle) weight = {ActionKind::BackwardWeight, s, 0};
+      if (has_w(s) && weight.kind == schedule::ActionKind::Idle)
+        weight = {schedule::ActionKind::BackwardWeight, s, 0};
       if (f > now) urgent = std::min(urgent, f);
       if (i > now) urgent = std::min(urgent, i);
     }
-    const bool any_f = forward.kind != ActionKind::Idle, any_i = backward.kind != ActionKind::Idle;
+    const bool any_f = forward.kind != schedule::ActionKind::Idle,
+               any_i = backward.kind != schedule::ActionKind::Idle;
     if (any_f && any_i) {
       switch (rule_.prefer) {
         case Preference::Backward:
@@ -162,34 +163,37 @@ class Builder {
     }
     if (any_i) return backward;
     if (any_f) return forward;
-    if (urgent < now + rule_.patience * p_.weight[idx(weight.stage)]) return {ActionKind::Idle, 0, urgent};
+    if (urgent < now + rule_.patience * p_.weight[idx(weight.stage)])
+      return {schedule::ActionKind::Idle, 0, urgent};
     return weight;
   }
 
-  ActionKind back_kind() const { return rule_.split ? ActionKind::BackwardInput : ActionKind::Backward; }
+  schedule::ActionKind back_kind() const {
+    return rule_.split ? schedule::ActionKind::BackwardInput : schedule::ActionKind::Backward;
+  }
 
-  //! Returns the rank that gets the result, or -1.
+  //! Returns the rank that receives the result, or -1.
   int perform(int rank, double now, const Choice& choice) {
     const int s = choice.stage;
-    Action action;
+    schedule::Action action;
     int m = 0;
-    if (choice.kind == ActionKind::Forward) {
+    if (choice.kind == schedule::ActionKind::Forward) {
       m = next_f_[idx(s)]++;
-      action = Action::forward(StageId(s), MicrobatchId(m));
-    } else if (choice.kind == ActionKind::BackwardWeight) {
+      action = schedule::Action::forward(StageId(s), MicrobatchId(m));
+    } else if (choice.kind == schedule::ActionKind::BackwardWeight) {
       m = next_w_[idx(s)]++;
-      action = Action::backward_weight(StageId(s), MicrobatchId(m));
+      action = schedule::Action::backward_weight(StageId(s), MicrobatchId(m));
     } else {
       m = next_i_[idx(s)]++;
-      action = rule_.split ? Action::backward_input(StageId(s), MicrobatchId(m))
-                           : Action::backward(StageId(s), MicrobatchId(m));
+      action = rule_.split ? schedule::Action::backward_input(StageId(s), MicrobatchId(m))
+                           : schedule::Action::backward(StageId(s), MicrobatchId(m));
     }
     const double end = now + p_.duration(action);
     free_[idx(rank)] = end;
     held_[idx(rank)] += p_.takes(action) - p_.gives(action);
     order_[idx(rank)].push_back(action);
-    if (choice.kind == ActionKind::BackwardWeight) return -1;
-    const bool up = choice.kind == ActionKind::Forward;
+    if (choice.kind == schedule::ActionKind::BackwardWeight) return -1;
+    const bool up = choice.kind == schedule::ActionKind::Forward;
     last_was_forward_[idx(rank)] = up;
     if (up && s + 1 == p_.stages) {
       gradient_at_[p_.at(s, m)] = end;
@@ -225,4 +229,4 @@ std::optional<Order> list_schedule(const Problem& problem, const Rule& rule) {
   return Builder(problem, rule).build();
 }
 
-}  // namespace penstock::auto_search
+}  // namespace penstock::plan::auto_search

@@ -1,26 +1,26 @@
-// List scheduling: time goes forward, and whenever a rank is free a rule picks what it does next.
+// List scheduling: whenever a rank is free, a rule chooses its next action.
 #pragma once
 
-#include "order.h"
+#include "plan/auto/order.h"
 
 #include <optional>
 
-namespace penstock::auto_search {
+namespace penstock::plan::auto_search {
 
 enum class Preference { Backward, Forward, Alternate };
 
-//! The rule's knobs. Auto tries a grid of them.
+//! The parameters of a rule. Auto tries a grid of them.
 struct Rule {
   Preference prefer = Preference::Backward;
-  //! Microbatches that a rank lets in, as a share of what covers a microbatch's way to the end and back at
-  //! full speed.
+  //! The maximum number of microbatches in flight on a rank, relative to the number that covers the round
+  //! trip of a microbatch at full speed.
   double depth = 1;
-  int group = 1;        //!< microbatches that go through one stage of a rank before its next stage's turn
-  double patience = 0;  //!< a W waits for this share of its length if something more urgent is on its way
-  bool split = true;    //!< I and W, or B
+  int group = 1;        //!< microbatches that one stage of a rank processes before the next stage
+  double patience = 0;  //!< a W waits up to this fraction of its duration for a more urgent action
+  bool split = true;    //!< use I and W instead of B
 };
 
-//! An order that respects the ranks' memory, or nothing if the rule leads into a dead end.
+//! Returns an order that fits into the memory of every rank, or nullopt if the rule gets stuck.
 std::optional<Order> list_schedule(const Problem& problem, const Rule& rule);
 
-}  // namespace penstock::auto_search
+}  // namespace penstock::plan::auto_search

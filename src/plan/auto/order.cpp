@@ -1,15 +1,15 @@
-// The quick evaluation: every rank runs as far as it can, as in the simulator, but on plain arrays.
-// Evaluates an order of computations: who waits for whom, when each runs, whether it fits the cap.
-#include "order.h"
+// The quick evaluation: runs every rank as far as possible, as the simulator does, but on plain arrays.
+#include "plan/auto/order.h"
 
 #include <penstock/base/error.h>
 
 #include <algorithm>
 #include <map>
 
-namespace penstock::auto_search {
+namespace penstock::plan::auto_search {
 
-Problem::Problem(const Placement& placed, int batches, const Costs& all, std::optional<std::uint64_t> cap)
+Problem::Problem(const schedule::Placement& placed, int batches, const Costs& all,
+                 std::optional<std::uint64_t> cap)
     : placement(placed), ranks(placed.ranks()), stages(placed.stages()), microbatches(batches), costs(all) {
   stages_of.resize(static_cast<std::size_t>(ranks));
   room.assign(static_cast<std::size_t>(ranks), std::numeric_limits<std::int64_t>::max() / 4);
@@ -45,51 +45,52 @@ Problem::Problem(const Placement& placed, int batches, const Costs& all, std::op
   links = static_cast<int>(numbers.size());
 }
 
-double Problem::duration(const Action& action) const {
+double Problem::duration(const schedule::Action& action) const {
   const auto s = static_cast<std::size_t>(action.stage().value);
   switch (action.kind()) {
-    case ActionKind::Forward:
+    case schedule::ActionKind::Forward:
       return forward[s];
-    case ActionKind::BackwardInput:
+    case schedule::ActionKind::BackwardInput:
       return input[s];
-    case ActionKind::BackwardWeight:
+    case schedule::ActionKind::BackwardWeight:
       return weight[s];
-    case ActionKind::Backward:
+    case schedule::ActionKind::Backward:
       return backward[s];
     default:
       return 0;
   }
 }
 
-std::int64_t Problem::takes(const Action& action) const {
+std::int64_t Problem::takes(const schedule::Action& action) const {
   const StageCosts& stage = costs.stages[static_cast<std::size_t>(action.stage().value)];
   const auto whole = static_cast<std::int64_t>(stage.activation_bytes + stage.weight_bytes);
-  if (action.kind() == ActionKind::Forward) return whole;
-  const bool back = action.kind() == ActionKind::Backward || action.kind() == ActionKind::BackwardInput;
+  if (action.kind() == schedule::ActionKind::Forward) return whole;
+  const bool back =
+      action.kind() == schedule::ActionKind::Backward || action.kind() == schedule::ActionKind::BackwardInput;
   return back && stage.recompute ? whole : 0;
 }
 
-std::int64_t Problem::gives(const Action& action) const {
+std::int64_t Problem::gives(const schedule::Action& action) const {
   const StageCosts& stage = costs.stages[static_cast<std::size_t>(action.stage().value)];
   const auto kept = static_cast<std::int64_t>(stage.recompute ? stage.input_bytes : 0);
   const auto whole = static_cast<std::int64_t>(stage.activation_bytes + stage.weight_bytes);
   switch (action.kind()) {
-    case ActionKind::Forward:
+    case schedule::ActionKind::Forward:
       return stage.recompute ? whole - kept : 0;
-    case ActionKind::Backward:
+    case schedule::ActionKind::Backward:
       return whole + kept;
-    case ActionKind::BackwardInput:
+    case schedule::ActionKind::BackwardInput:
       return static_cast<std::int64_t>(stage.activation_bytes) + kept;
-    case ActionKind::BackwardWeight:
+    case schedule::ActionKind::BackwardWeight:
       return static_cast<std::int64_t>(stage.weight_bytes);
     default:
       return 0;
   }
 }
 
-std::int64_t peak_activations(const Problem& problem, const ActionList& list) {
+std::int64_t peak_activations(const Problem& problem, const schedule::ActionList& list) {
   std::int64_t held = 0, peak = 0;
-  for (const Action& action : list) {
+  for (const schedule::Action& action : list) {
     held += problem.takes(action);
     peak = std::max(peak, held);
     held -= problem.gives(action);
@@ -97,7 +98,7 @@ std::int64_t peak_activations(const Problem& problem, const ActionList& list) {
   return peak;
 }
 
-bool fits(const Problem& problem, const ActionList& list, int rank) {
+bool fits(const Problem& problem, const schedule::ActionList& list, int rank) {
   return peak_activations(problem, list) <= problem.room[static_cast<std::size_t>(rank)];
 }
 
@@ -117,7 +118,7 @@ class Run {
     out_.bound_by.assign(out_.offset.back(), -1);
     const auto pairs =
         static_cast<std::size_t>(problem.stages) * static_cast<std::size_t>(problem.microbatches);
-    value_.assign(3 * pairs, {unknown, -1});  // the input's arrival, the gradient's arrival, I's end
+    value_.assign(3 * pairs, {unknown, -1});  // arrival of the input, arrival of the gradient, end of I
     forward_done_.assign(pairs, false);
     step_.assign(ranks, 0);
     clock_.assign(ranks, 0);
@@ -152,18 +153,19 @@ class Run {
     std::int32_t by;
   };
 
-  //! What the action waits for; `nowhere` if its own rank's order has not brought about what it needs.
+  //! Runs the next action of the rank. False if a value is missing; `waits_` then has its index, or `nowhere`
+  //! if the order of the rank itself is invalid.
   bool perform(std::size_t rank) {
-    const Action& action = order_[rank][step_[rank]];
+    const schedule::Action& action = order_[rank][step_[rank]];
     const int stage = action.stage().value;
     const std::size_t pair = problem_.at(stage, action.microbatch().value);
     std::size_t need = nowhere;
     switch (action.kind()) {
-      case ActionKind::Forward:
+      case schedule::ActionKind::Forward:
         need = pair;
         break;
-      case ActionKind::Backward:
-      case ActionKind::BackwardInput:
+      case schedule::ActionKind::Backward:
+      case schedule::ActionKind::BackwardInput:
         if (!forward_done_[pair]) return false;
         need = pairs_ + pair;
         break;
@@ -187,21 +189,21 @@ class Run {
     return true;
   }
 
-  void finish(const Action& action, std::size_t pair, double end, std::int32_t entry) {
+  void finish(const schedule::Action& action, std::size_t pair, double end, std::int32_t entry) {
     const int stage = action.stage().value;
     const auto s = static_cast<std::size_t>(stage);
     const auto count = static_cast<std::size_t>(problem_.microbatches);
     switch (action.kind()) {
-      case ActionKind::Forward:
+      case schedule::ActionKind::Forward:
         forward_done_[pair] = true;
         if (stage + 1 < problem_.stages) {
           deliver(pair + count, problem_.hop_up[s], end, entry, stage + 1);
         } else {
-          value_[pairs_ + pair] = {end, entry};  // the loss's gradient is there at once
+          value_[pairs_ + pair] = {end, entry};  // the gradient of the loss is available immediately
         }
         return;
-      case ActionKind::Backward:
-      case ActionKind::BackwardInput:
+      case schedule::ActionKind::Backward:
+      case schedule::ActionKind::BackwardInput:
         value_[2 * pairs_ + pair] = {end, entry};
         if (stage > 0) deliver(pairs_ + pair - count, problem_.hop_down[s], end, entry, stage - 1);
         return;
@@ -242,4 +244,4 @@ void evaluate(const Problem& problem, const Order& order, Evaluation& result) {
   Run(problem, order, result).go();
 }
 
-}  // namespace penstock::auto_search
+}  // namespace penstock::plan::auto_search

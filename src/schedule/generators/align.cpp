@@ -1,16 +1,16 @@
-// Runs all orders in step, slot by slot.
+// Runs all lists in lockstep, slot by slot.
 #include "schedule/generators/align.h"
 
 #include <penstock/schedule/dependencies.h>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 std::vector<ActionList> align(const std::vector<ActionList>& orders, const Wiring& wiring,
                               const AlignOptions& options) {
   const Placement nowhere;
-  const Topology topology{wiring, nowhere, options.microbatches, Form::Compute};
+  const Topology topology{wiring, nowhere, options.microbatches, ProgramLevel::Compute};
   const FactIndex index(wiring, options.microbatches);
-  std::vector<int> slot_of(index.size(), -1);  // when a fact became true
+  std::vector<int> slot_of(index.size(), -1);  // the slot in which a fact became true
   std::vector<ActionList> result(orders.size());
   std::vector<std::size_t> next(orders.size(), 0);
   for (std::size_t rank = 0; rank < orders.size(); ++rank) result[rank].reserve(orders[rank].size());
@@ -40,11 +40,11 @@ std::vector<ActionList> align(const std::vector<ActionList>& orders, const Wirin
   }
   for (std::size_t rank = 0; rank < orders.size(); ++rank) {
     if (next[rank] == orders[rank].size()) continue;
-    result[rank].pop_back();  // the slot in which nothing moved
+    result[rank].pop_back();  // the last slot, in which no rank made progress
     result[rank].insert(result[rank].end(), orders[rank].begin() + static_cast<std::ptrdiff_t>(next[rank]),
                         orders[rank].end());
   }
   return result;
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

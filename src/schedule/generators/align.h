@@ -1,5 +1,4 @@
-// Idle slots: puts orders on a common clock of one slot an action, so that no action stands before what it
-// needs.
+// Inserts idle slots: aligns lists on a clock of one slot per action; every action follows its dependencies.
 #pragma once
 
 #include <penstock/schedule/schedule.h>
@@ -7,9 +6,9 @@
 
 #include <vector>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
-//! Which actions wait for what they need.
+//! Which actions wait for their dependencies.
 enum class AlignBy { Forwards, Everything };
 
 struct AlignOptions {
@@ -17,9 +16,9 @@ struct AlignOptions {
   AlignBy by = AlignBy::Everything;
 };
 
-//! The same orders with idle slots added. Idle slots that are there already are kept. Orders that can never
-//! run are returned as far as they can, then as they are: to refuse them is the validator's business.
+//! Returns the lists with idle slots added; keeps existing idle slots. If the lists deadlock, the rest is
+//! appended unaligned; the validator rejects them later.
 std::vector<ActionList> align(const std::vector<ActionList>& orders, const Wiring& wiring,
                               const AlignOptions& options);
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

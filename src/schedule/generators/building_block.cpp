@@ -1,5 +1,4 @@
-// Finds where a microbatch waits at the turns of the V so that the repeated blocks never collide, lays them
-// out, and fills the slots that stay free with W.
+// Lays out the repeated blocks and fills the free slots with W.
 #include "schedule/generators/building_block.h"
 
 #include "schedule/generators/align.h"
@@ -7,7 +6,7 @@
 
 #include <array>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 namespace {
 
 constexpr int period = 6;  // F, I and W of two stages, one slot each
@@ -28,7 +27,7 @@ Offsets offsets_of(int rank, int ranks, const Block& block) {
 ActionList lay_out(const ScheduleShape& shape, int rank, const Offsets& offsets) {
   const int m = shape.microbatches;
   Table table(v_stages(shape, rank), static_cast<std::size_t>(6 * m));
-  std::vector<int> pending;  // local stages whose W waits, oldest first
+  std::vector<int> pending;  // local stages with a pending W, oldest first
   std::size_t done = 0;
   const int end = offsets[3] + period * m;
   for (int slot = 0; slot < end; ++slot) {
@@ -65,4 +64,4 @@ std::vector<ActionList> repeat_block(const ScheduleShape& shape, const Block& bl
   return align(orders, Wiring(shape.stages()), {shape.microbatches, AlignBy::Everything});
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

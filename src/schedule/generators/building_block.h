@@ -1,6 +1,7 @@
-// Schedules of controllable memory (arXiv 2405.15362): a building block, the passes of one microbatch over a
-// V of two stages a rank, repeated every six slots. How long a microbatch stays on a rank over the period is
-// what the rank keeps in flight, so the block's slopes set the memory.
+// Schedules with controllable memory (arXiv 2405.15362). A building block consists of the passes of one
+// microbatch over a V of two stages per rank and repeats every six slots. The number of microbatches in
+// flight is the lifetime of a microbatch on a rank divided by the period, so the slopes of the block
+// determine the memory.
 #pragma once
 
 #include <penstock/schedule/generate.h>
@@ -8,12 +9,12 @@
 #include <array>
 #include <vector>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 //! The four passes of a microbatch over the V: F of stage 0 down the ranks, F of stage 1 up, I of stage 1
-//! down, I of stage 0 up. Slopes: slots from a rank to the next. Waits: further slots at the three turns, so
-//! that no rank has two passes in the same slot of the period. A rank holds about (sum of the slopes) * ranks
-//! / 6 stages' worth of microbatches, the same on every rank where forward0 + input0 == forward1 + input1.
+//! down, I of stage 0 up. Slopes: slots from one rank to the next. Waits: additional slots at the three
+//! turns, so that no rank has two passes in the same slot of the period. About (sum of the slopes) * ranks /
+//! 6 stage microbatches are in flight per rank, equal on all ranks if forward0 + input0 == forward1 + input1.
 struct Block {
   int forward0, forward1, input1, input0;
   std::array<int, 3> waits;
@@ -21,4 +22,4 @@ struct Block {
 
 std::vector<ActionList> repeat_block(const ScheduleShape& shape, const Block& block);
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

@@ -1,15 +1,15 @@
-// DualPipeV (the V-shaped half of DualPipe, arXiv 2412.19437): two stages a rank in a V; in the steady phase
-// a forward of one stage overlaps a backward of the other. The phases carry the names of its authors'
-// algebra: nF0, nF0F1, nI1W1F1, nF0B1F1B0, nB1F1B0, nB1B0, nWB0, nW.
+// DualPipeV (the V-shaped half of DualPipe, arXiv 2412.19437): two stages per rank in a V. In the steady
+// phase a forward of one stage overlaps a backward of the other. The phases have the names of the authors'
+// code: nF0, nF0F1, nI1W1F1, nF0B1F1B0, nB1F1B0, nB1B0, nWB0, nW.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 
 #include <deque>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 namespace {
 
-// The table plus the queue of W that wait: whichever stage they are of, they run first in, first out.
+// The table and the FIFO queue of pending W of both stages.
 struct Phases {
   Table table;
   std::deque<int> waiting;
@@ -53,7 +53,7 @@ ActionList dual_pipe_v(const ScheduleShape& shape, int rank) {
   }
   for (int i = 0; i < m - 2 * p + rank + 1; ++i) {  // nF0B1F1B0, overlapped
     if (i == 0 && rank == p - 1) {
-      table.forward(0);  // apart: the first backward of all starts sooner
+      table.forward(0);  // not overlapped, so the very first backward starts earlier
       table.backward(1);
     } else {
       table.overlap(0, 1);
@@ -64,7 +64,7 @@ ActionList dual_pipe_v(const ScheduleShape& shape, int rank) {
     table.backward(1);
     table.overlap(1, 0);
   }
-  bool split = false;                   // the second half of the last backwards leaves its W for later
+  bool split = false;                   // the second half of the last backwards defers its W
   for (int i = 0; i < rank + 1; ++i) {  // nB1B0
     const bool half = i == (rank + 1) / 2;
     if (half && rank % 2 == 1) split = true;
@@ -80,4 +80,4 @@ ActionList dual_pipe_v(const ScheduleShape& shape, int rank) {
   return std::move(table).take_list();
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

@@ -3,7 +3,7 @@
 #include "schedule/generators/rounds.h"
 #include "schedule/generators/table.h"
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 ActionList forward_only(const ScheduleShape& shape, int rank) {
   const std::vector<int> order = Rounds(shape).forward_order();
@@ -13,4 +13,4 @@ ActionList forward_only(const ScheduleShape& shape, int rank) {
   return std::move(table).take_list();
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

@@ -1,24 +1,19 @@
-// The rules behind make_schedule, one a file. A local rule gives one rank's table; the others give all at
-// once.
+// The generators behind make_schedule, one per file.
 #pragma once
 
 #include <penstock/schedule/generate.h>
 
 #include <vector>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
-ActionList gpipe(const ScheduleShape& shape, int rank);
-ActionList one_f_one_b(const ScheduleShape& shape, int rank);
-ActionList interleaved_1f1b(const ScheduleShape& shape, int rank);
-ActionList looped_bfs(const ScheduleShape& shape, int rank);
-std::vector<ActionList> interleaved_zero_bubble(const ScheduleShape& shape);
-ActionList zbv(const ScheduleShape& shape, int rank);
-ActionList dual_pipe_v(const ScheduleShape& shape, int rank);
-ActionList forward_only(const ScheduleShape& shape, int rank);
-ActionList zb1p(const ScheduleShape& shape, int rank);
-ActionList zb2p(const ScheduleShape& shape, int rank);
-std::vector<ActionList> v_half(const ScheduleShape& shape);
-std::vector<ActionList> v_min(const ScheduleShape& shape);
+//! Computes the list of one rank.
+using PerRank = ActionList(const ScheduleShape& shape, int rank);
+//! Computes the lists of all ranks together.
+using WholeTable = std::vector<ActionList>(const ScheduleShape& shape);
 
-}  // namespace penstock::generators
+// One function per row of the table.
+#define PENSTOCK_SCHEDULE(kind, schedule, generator, scope, ...) scope generator;
+#include <penstock/schedule/schedules.def>
+
+}  // namespace penstock::schedule::generators

@@ -2,7 +2,7 @@
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 ActionList gpipe(const ScheduleShape& shape, int rank) {
   const int m = shape.microbatches;
@@ -12,4 +12,4 @@ ActionList gpipe(const ScheduleShape& shape, int rank) {
   return std::move(table).take_list();
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

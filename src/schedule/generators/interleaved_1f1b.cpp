@@ -1,12 +1,12 @@
-// Interleaved 1F1B (arXiv 2104.04473): several stages a rank, dealt round and round; microbatches go depth
-// first in rounds (rounds.h). Warm-up, then one forward, one backward in turn, then the remaining backwards.
+// Interleaved 1F1B (arXiv 2104.04473): several stages per rank, assigned round-robin; microbatches run depth
+// first in rounds (rounds.h). Warm-up, then alternating forwards and backwards, then the remaining backwards.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/rounds.h"
 #include "schedule/generators/table.h"
 
 #include <algorithm>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 ActionList interleaved_1f1b(const ScheduleShape& shape, int rank) {
   const int p = shape.ranks;
@@ -16,8 +16,7 @@ ActionList interleaved_1f1b(const ScheduleShape& shape, int rank) {
   const std::vector<int> backwards = rounds.backward_order();
   const int total = static_cast<int>(forwards.size());
 
-  // The last rank's first backward follows its first forward of the last stage; each hop before it costs two
-  // slots.
+  // The last rank's first backward follows its first F of the last stage; each earlier rank adds two slots.
   const int hops_to_last = p - 1 - rank;
   const int warmup = std::min((v - 1) * rounds.largest() + 2 * hops_to_last, total);
   const int first_backward = v * p + 2 * hops_to_last;
@@ -31,11 +30,11 @@ ActionList interleaved_1f1b(const ScheduleShape& shape, int rank) {
     if (warmup + i < total) {
       table.forward(forwards[static_cast<std::size_t>(warmup + i)]);
     } else {
-      table.idle();  // where other ranks still have a forward
+      table.idle();  // other ranks still run a forward here
     }
     table.backward(backwards[static_cast<std::size_t>(i)]);
   }
   return std::move(table).take_list();
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

@@ -1,5 +1,5 @@
-// Interleaved 1F1B with the backward split in I and W (ZB1P of arXiv 2401.10241 with several stages a rank):
-// half the warm-up of Interleaved1F1B, and the W of a microbatch runs `rank` backwards after its I.
+// Interleaved 1F1B with the backward split into I and W (ZB1P of arXiv 2401.10241 with several stages per
+// rank): half the warm-up of Interleaved1F1B; the W of a microbatch runs `rank` backwards after its I.
 #include "schedule/generators/align.h"
 #include "schedule/generators/generators.h"
 #include "schedule/generators/rounds.h"
@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 namespace {
 
 ActionList order_of(const ScheduleShape& shape, const Rounds& rounds, int rank) {
@@ -38,9 +38,8 @@ std::vector<ActionList> interleaved_zero_bubble(const ScheduleShape& shape) {
   std::vector<ActionList> orders;
   orders.reserve(static_cast<std::size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(order_of(shape, rounds, rank));
-  // Where a forward would stand before its input, idle slots go in front of it. (Not so for I, as in the
-  // reference.)
+  // Inserts idle slots before forwards whose input is not ready yet. (Not before I, as in torch.distributed.)
   return align(orders, Wiring(shape.stages()), {shape.microbatches, AlignBy::Forwards});
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

@@ -1,9 +1,9 @@
-// Looped breadth first (arXiv 2211.05953): stages dealt round and round; all microbatches pass a stage before
-// the next of the rank begins, and come back in the opposite order.
+// Looped breadth first (arXiv 2211.05953): stages are assigned round-robin. All microbatches pass through a
+// stage before the next stage of the rank starts; the backwards run in the opposite order.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 ActionList looped_bfs(const ScheduleShape& shape, int rank) {
   const int v = shape.stages_per_rank;
@@ -24,4 +24,4 @@ ActionList looped_bfs(const ScheduleShape& shape, int rank) {
   return list;
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

@@ -1,12 +1,12 @@
-// 1F1B (PipeDream-Flush, arXiv 2006.09503): as many forwards as there are ranks from here to the last, then
-// one backward, one forward in turn, then the remaining backwards. The order is that of the reference's
-// executor (its table differs and is wrong). At most ranks - rank microbatches are in flight.
+// 1F1B (PipeDream-Flush, arXiv 2006.09503): ranks - rank forwards, then alternating backwards and forwards,
+// then the remaining backwards. The order is that of the executor in torch.distributed (its table differs and
+// is wrong). At most ranks - rank microbatches are in flight.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 
 #include <algorithm>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 ActionList one_f_one_b(const ScheduleShape& shape, int rank) {
   const int m = shape.microbatches;
@@ -20,4 +20,4 @@ ActionList one_f_one_b(const ScheduleShape& shape, int rank) {
   return std::move(table).take_list();
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

@@ -1,11 +1,11 @@
-// Deals microbatches to rounds: max(1, microbatches / ranks) of them. Where they do not divide evenly (which
-// the reference refuses) the first rounds take one more.
+// Distributes the microbatches over max(1, microbatches / ranks) rounds. If they do not divide evenly (which
+// torch.distributed rejects), the first rounds get one more.
 #include "schedule/generators/rounds.h"
 
 #include <algorithm>
 #include <cstddef>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 Rounds::Rounds(const ScheduleShape& shape) : stages_per_rank_(shape.stages_per_rank) {
   const int rounds = std::max(1, shape.microbatches / shape.ranks);
@@ -29,4 +29,4 @@ std::vector<int> Rounds::backward_order() const {
   return order;
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

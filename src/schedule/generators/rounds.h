@@ -1,18 +1,18 @@
-// Depth-first order over the stages of a rank, as interleaved schedules have it: microbatches go in rounds of
-// about as many as there are ranks; a round passes all of a rank's stages before the next round begins.
+// Depth-first order over the stages of a rank for interleaved schedules: microbatches run in rounds of about
+// as many as there are ranks. A round passes through all stages of a rank before the next round starts.
 #pragma once
 
 #include <penstock/schedule/generate.h>
 
 #include <vector>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 class Rounds {
  public:
   explicit Rounds(const ScheduleShape& shape);
 
-  //! The microbatches of the largest round.
+  //! The number of microbatches in the largest round.
   int largest() const { return sizes_.front(); }
   //! The local stage of each forward of a rank, in order.
   std::vector<int> forward_order() const;
@@ -24,4 +24,4 @@ class Rounds {
   std::vector<int> sizes_;
 };
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

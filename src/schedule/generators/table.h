@@ -1,5 +1,5 @@
-// Writes one rank's table slot by slot. Each of the rank's stages counts its own microbatches, so that a
-// generator says only which stage does what next, as the papers' diagrams do.
+// Builds the list of one rank slot by slot. Each stage counts its own microbatches, so that a generator
+// specifies only which stage does what next, as the diagrams in papers do.
 #pragma once
 
 #include <penstock/schedule/schedule.h>
@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 class Table {
  public:
-  //! `stages` are the rank's stages in the order of the rule's own numbering: local stage 0, 1, ….
+  //! `stages` are the stages of the rank in the generator's local numbering: local stage 0, 1, ….
   Table(std::vector<int> stages, std::size_t slots) : stages_(std::move(stages)), next_(stages_.size()) {
     list_.reserve(slots);
   }
@@ -54,7 +54,7 @@ class Table {
   ActionList list_;
 };
 
-//! The stages of a rank where they are dealt round and round: rank, rank + ranks, ….
+//! The stages of a rank in the loop placement: rank, rank + ranks, ….
 inline std::vector<int> looped_stages(const ScheduleShape& shape, int rank) {
   std::vector<int> stages;
   stages.reserve(static_cast<std::size_t>(shape.stages_per_rank));
@@ -62,9 +62,9 @@ inline std::vector<int> looped_stages(const ScheduleShape& shape, int rank) {
   return stages;
 }
 
-//! The two stages of a rank of a V: on the way out, and on the way back.
+//! The two stages of a rank in the V placement: in the ascending half, and in the descending half.
 inline std::vector<int> v_stages(const ScheduleShape& shape, int rank) {
   return {rank, 2 * shape.ranks - 1 - rank};
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

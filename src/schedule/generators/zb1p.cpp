@@ -1,12 +1,12 @@
-// ZB1P, the handcrafted ZB-H1 of arXiv 2401.10241: 1F1B with the backward split in I and W, and each W `rank`
-// backwards after its I. As much in flight as 1F1B's first rank (ranks microbatches), a third of its bubble
-// at equal costs.
+// ZB1P, the handcrafted ZB-H1 of arXiv 2401.10241: 1F1B with the backward split into I and W; each W runs
+// `rank` backwards after its I. Every rank has as many microbatches in flight as the first rank of 1F1B
+// (ranks). The bubble is a third of that of 1F1B at equal costs.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 
 #include <algorithm>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 ActionList zb1p(const ScheduleShape& shape, int rank) {
   const int m = shape.microbatches;
@@ -26,4 +26,4 @@ ActionList zb1p(const ScheduleShape& shape, int rank) {
   return std::move(table).take_list();
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

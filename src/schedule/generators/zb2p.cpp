@@ -1,13 +1,13 @@
 // ZB2P, the handcrafted ZB-H2 of arXiv 2401.10241: twice the warm-up of ZB1P fills the bubble before the
-// first backward, and each W `2 * rank` backwards after its I fills the one at the end. 2 * ranks - 1
-// microbatches in flight on every rank; no bubble inside a rank's own span where F, I and W take equal time
-// and there are that many microbatches.
+// first backward, and each W runs `2 * rank` backwards after its I, which fills the bubble at the end. 2 *
+// ranks - 1 microbatches are in flight on every rank. There is no bubble within a rank's own span if F, I and
+// W take equal time and there are at least that many microbatches.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 
 #include <algorithm>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 ActionList zb2p(const ScheduleShape& shape, int rank) {
   const int m = shape.microbatches;
@@ -26,4 +26,4 @@ ActionList zb2p(const ScheduleShape& shape, int rank) {
   return std::move(table).take_list();
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

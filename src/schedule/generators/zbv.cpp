@@ -1,12 +1,12 @@
-// ZB-V (arXiv 2401.10241, section 6): two stages a rank in a V, backward split in I and W. No bubble inside a
-// rank's own span where F, I and W take equal time and there are at least 2 * ranks - 1 microbatches; the
-// rule is written for that many, and microbatches that do not exist leave idle slots.
+// ZB-V (arXiv 2401.10241, section 6): two stages per rank in a V, backward split into I and W. There is no
+// bubble within a rank's own span if F, I and W take equal time and there are at least 2 * ranks - 1
+// microbatches. The generator assumes at least that many; missing microbatches become idle slots.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 
 #include <algorithm>
 
-namespace penstock::generators {
+namespace penstock::schedule::generators {
 
 ActionList zbv(const ScheduleShape& shape, int rank) {
   const int p = shape.ranks;
@@ -18,7 +18,7 @@ ActionList zbv(const ScheduleShape& shape, int rank) {
   };
 
   table.idle(rank);
-  // Warm-up: nF0, then F1 F0 in turn, then F1 I1 W1 in turn.
+  // Warm-up: nF0, then alternating F1 F0, then repeated F1 I1 W1.
   for (int i = 0; i < 2 * (p - rank) - 1; ++i) table.forward(0);
   for (int i = 0; i < rank; ++i) {
     table.forward(1);
@@ -35,7 +35,7 @@ ActionList zbv(const ScheduleShape& shape, int rank) {
     table.forward(1);
     full(1);
   }
-  // Cool-down: I0 I1 in turn, then I0 W0 in turn, then the W that are left, stage 1's first.
+  // Cool-down: alternating I0 I1, then alternating I0 W0, then the remaining W, those of stage 1 first.
   for (int i = 0; i < rank; ++i) {
     table.input(0);
     table.input(1);
@@ -51,4 +51,4 @@ ActionList zbv(const ScheduleShape& shape, int rank) {
   return list;
 }
 
-}  // namespace penstock::generators
+}  // namespace penstock::schedule::generators

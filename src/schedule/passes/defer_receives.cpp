@@ -1,7 +1,7 @@
-// Pass: receives as late as possible, because on some machines a posted receive holds up computations. A
-// receive may wait until its value is used, but not past a later transfer with the same rank: the transfers
-// of a pair keep their order, so that what was safe with ordered sends still is. (With blocking sends it may
-// not be: the validator says.)
+// Pass: posts receives as late as possible, because a posted receive slows down computations on some
+// machines. A receive moves to the use of its value, but not past a later transfer with the same rank: the
+// transfers of a pair keep their order, so lists that are safe with ordered sends stay safe. (With blocking
+// sends they may not; the validator checks it.)
 #include <penstock/schedule/lower.h>
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <map>
 #include <utility>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 class Deferrer {
@@ -51,7 +51,7 @@ class Deferrer {
     while (!queue.empty()) post(queue);
   }
 
-  // Posts the receive that brings the fact, and with it what stands before it in the pair's order.
+  // Posts the receive that yields the fact, and before it all earlier receives of the pair.
   void post_until(const Fact& fact) {
     if (fact.kind != FactKind::ForwardReceived && fact.kind != FactKind::BackwardReceived) return;
     const StageEdge& edge = draft_.wiring.edge(fact.index);
@@ -78,4 +78,4 @@ Draft defer_receives(Draft draft, const LowerOptions&) {
   return draft;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

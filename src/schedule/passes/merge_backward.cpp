@@ -1,8 +1,7 @@
-// Pass: an I with its own W right after it becomes a B, which is cheaper where nothing is gained by the
-// split.
+// Pass: merges an I and its W right after it into a B, which is cheaper where the split brings no advantage.
 #include <penstock/schedule/lower.h>
 
-namespace penstock {
+namespace penstock::schedule {
 
 Draft merge_backward(Draft draft, const LowerOptions&) {
   for (ActionList& list : draft.ranks) {
@@ -19,4 +18,4 @@ Draft merge_backward(Draft draft, const LowerOptions&) {
   return draft;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,10 +1,9 @@
-// Pass: REDUCE_GRAD of a stage right after the last of its backwards (B or W), so that its memory is free
-// early.
+// Pass: inserts REDUCE_GRAD right after the last backward (B or W) of a stage, so that memory is freed early.
 #include <penstock/schedule/lower.h>
 
 #include <utility>
 
-namespace penstock {
+namespace penstock::schedule {
 
 Draft add_reduce_grad(Draft draft, const LowerOptions&) {
   std::vector<int> done(static_cast<std::size_t>(draft.stages()), 0);
@@ -24,4 +23,4 @@ Draft add_reduce_grad(Draft draft, const LowerOptions&) {
   return draft;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

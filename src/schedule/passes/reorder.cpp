@@ -1,11 +1,11 @@
-// Pass: places the transfers anew, so that lists that are safe only where sends are buffered (or not at all)
-// become safe in every mode. Computations and chores keep their order; if those alone can run, a safe order
-// of transfers exists, and send-recv finds it.
+// Pass: moves the transfers, so that lists that are safe only with buffered sends (or not at all) become safe
+// in every send mode. Computations and stage actions keep their order. If these can run on their own, a safe
+// order of transfers exists, and send-recv finds it.
 #include <penstock/schedule/lower.h>
 
 #include <utility>
 
-namespace penstock {
+namespace penstock::schedule {
 
 Draft reorder(Draft draft, const LowerOptions& options) {
   for (ActionList& list : draft.ranks) {
@@ -14,4 +14,4 @@ Draft reorder(Draft draft, const LowerOptions& options) {
   return add_send_recv(std::move(draft), options);
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,7 +1,7 @@
-// Pass: a send and a receive for every value that goes to another rank. All ranks are run in step, one action
-// a round, lowest rank first; whenever an action makes a value that another rank uses, its send is written
-// here and its receive there at the same moment. So both ranks of a pair list its transfers in the same
-// order, and the order of writing is itself a run that never waits: the result is safe in every send mode.
+// Pass: inserts a send and a receive for every value used on another rank. Runs all ranks in lockstep, one
+// action per round, lowest rank first. When an action produces a value that another rank uses, the pass
+// appends the send here and the receive there at the same time. Both ranks of a pair therefore have the same
+// transfer order, and the order of insertion is a run without waits: the result is safe in every send mode.
 #include <penstock/base/error.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/schedule/validate.h>
@@ -10,17 +10,16 @@
 #include <cstdint>
 #include <utility>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
-// The ranks that may be able to go on. One word holds 64 of them, so that a round costs little where most
-// wait.
+// The ranks that may be able to continue, as a bit set: a round is cheap if most ranks wait.
 class ReadyRanks {
  public:
   explicit ReadyRanks(std::size_t ranks) : words_((ranks + 63) / 64, 0) {}
   void add(std::size_t rank) { words_[rank / 64] |= std::uint64_t{1} << (rank % 64); }
   void remove(std::size_t rank) { words_[rank / 64] &= ~(std::uint64_t{1} << (rank % 64)); }
-  // The first at or after `rank`, or the number of places.
+  // The first ready rank >= `rank`, or end() if there is none.
   std::size_t next(std::size_t rank) const {
     std::size_t word = rank / 64;
     if (word >= words_.size()) return words_.size() * 64;
@@ -41,7 +40,7 @@ std::size_t at(Rank rank) {
   return static_cast<std::size_t>(rank.value);
 }
 
-// Calls visit(send, receive) for each transfer that a computation's value starts.
+// Calls visit(send, receive) for each transfer of a value that the computation produces.
 template <class Visit>
 void for_each_transfer(const Action& part, const Topology& topology, Visit&& visit) {
   const Wiring& wiring = topology.wiring;
@@ -112,7 +111,7 @@ class Inserter {
                     [&](const Fact& fact) { can_run = can_run && known_[index_(fact)] != 0; });
     }
     if (!can_run) {
-      ready_.remove(rank);  // until a receive is written for it
+      ready_.remove(rank);  // until a receive is added to its list
       return;
     }
     result_[rank].push_back(action);
@@ -136,8 +135,8 @@ class Inserter {
   [[noreturn]] void refuse(std::size_t rank) const {
     const Verdict verdict = validate(compute_only(draft_), draft_.wiring);
     throw ScheduleError("the computations can never all run: rank " + std::to_string(rank) + " stops at " +
-                        to_text(draft_.ranks[rank][next_[rank]]) + "\n" +
-                        penstock::to_text(verdict.findings));
+                        to_string(draft_.ranks[rank][next_[rank]]) + "\n" +
+                        penstock::to_string(verdict.findings));
   }
 
   const Draft& draft_;
@@ -155,12 +154,12 @@ Draft add_send_recv(Draft draft, const LowerOptions&) {
   for (const ActionList& list : draft.ranks) {
     for (const Action& action : list) {
       if (!action.is_transfer()) continue;
-      throw UsageError("the lists have transfers already, for example " + to_text(action), {},
-                       "use the reorder pass to place them anew");
+      throw UsageError("the lists already contain transfers, for example " + to_string(action), {},
+                       "use the reorder pass to move them");
     }
   }
   draft.ranks = Inserter(draft).run();
   return draft;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

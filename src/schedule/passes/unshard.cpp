@@ -1,17 +1,16 @@
-// Pass: UNSHARD and RESHARD. Before each action the next few stages that the rank will use are unsharded
-// (prefetched), and those that are not among them resharded.
-#include "schedule/passes/python_set.h"
-
+// Pass: inserts UNSHARD and RESHARD. Before each action, unshards (prefetches) the next few stages that the
+// rank will use and reshards all others.
 #include <penstock/schedule/lower.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
-// The stages that the actions from some place on use, soonest first. Walking a list from its end, each action
-// moves its stages to the front.
+// The stages that the actions from some position on use, next use first. Built by walking a list backwards:
+// each action moves its stages to the front.
 class NextStages {
  public:
   void use(int stage, std::size_t place) {
@@ -22,7 +21,7 @@ class NextStages {
     std::rotate(order_.begin(), found, found + 1);
   }
 
-  // The first `count`, and one more where both belong to one overlap.
+  // Returns the first `count` stages, plus one more if it belongs to the same overlap as the last.
   void first(std::size_t count, std::vector<int>& stages) const {
     stages.clear();
     for (std::size_t i = 0; i < order_.size(); ++i) {
@@ -39,7 +38,7 @@ class NextStages {
   std::vector<Use> order_;
 };
 
-// The stages that are wanted before each action up to `until`, unless an earlier entry has that place.
+// The stages needed for the actions up to index `until`, starting after the previous entry.
 struct Wanted {
   std::size_t until;
   std::vector<int> stages;
@@ -63,18 +62,15 @@ bool has(const std::vector<int>& stages, int stage) {
   return std::find(stages.begin(), stages.end(), stage) != stages.end();
 }
 
-// Reshards what is no longer wanted, then unshards what is.
-void change(PythonSet& active, const std::vector<int>& wanted, ActionList& result) {
-  for (const int stage : active.values()) {
-    if (has(wanted, stage)) continue;
-    active.remove(stage);
+// Reshards the stages that are no longer needed, then unshards the new ones.
+void change(std::set<int>& active, const std::vector<int>& wanted, ActionList& result) {
+  std::erase_if(active, [&](int stage) {
+    if (has(wanted, stage)) return false;
     result.push_back(Action::reshard(StageId(stage)));
-  }
-  for (const int stage : wanted) {
-    if (active.contains(stage)) continue;
-    active.add(stage);
-    result.push_back(Action::unshard(StageId(stage)));
-  }
+    return true;
+  });
+  for (const int stage : wanted)
+    if (active.insert(stage).second) result.push_back(Action::unshard(StageId(stage)));
 }
 
 }  // namespace
@@ -84,7 +80,7 @@ Draft add_unshard(Draft draft, const LowerOptions& options) {
   for (ActionList& list : draft.ranks) {
     ActionList result;
     result.reserve(list.size() + 16);
-    PythonSet active;
+    std::set<int> active;
     std::size_t place = 0;
     for (const Wanted& wanted : wanted_stages(list, count)) {
       change(active, wanted.stages, result);
@@ -96,4 +92,4 @@ Draft add_unshard(Draft draft, const LowerOptions& options) {
   return draft;
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

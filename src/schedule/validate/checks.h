@@ -1,4 +1,4 @@
-// The validator's parts. Each looks at all lists and adds what it finds.
+// The checks of the validator. Each inspects all lists and adds its findings.
 #pragma once
 
 #include "schedule/validate/findings.h"
@@ -9,36 +9,37 @@
 #include <cstdint>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 
-//! What is to be proven, in either form.
+//! The lists to validate, at either level.
 struct Subject {
   Topology topology;
   const std::vector<ActionList>& ranks;
-  bool training;  //!< some action is a backward, so every microbatch of every stage needs one
+  bool training;  //!< some action is a backward, so every stage needs one per microbatch
 
   std::size_t rank_of(StageId stage) const {
     return static_cast<std::size_t>(topology.placement.rank_of(stage).value);
   }
 };
 
-//! Which facts some action yields; filled by `check_lists`, used to tell "too late" from "never".
+//! The facts that some action yields. `check_lists` fills it; later checks use it to tell "too late" from
+//! "never".
 using FactTable = std::vector<std::uint8_t>;
 
-//! Walks each rank's list: places, counts, order within the rank, sharding, what is in flight. False if some
-//! action names a stage, microbatch or edge that does not exist, so that the later checks cannot look.
+//! Checks each list: placement, counts, order within the rank, sharding, microbatches in flight. Returns
+//! false if an action names a stage, microbatch or edge that does not exist; later checks cannot run then.
 bool check_lists(const Subject& subject, const FactIndex& index, FactTable& yielded, Verdict& verdict,
                  Findings& findings);
 
-//! Every microbatch through every stage, and every transfer with both its ends.
+//! Checks that every microbatch passes through every stage, and that every transfer has both ends.
 void check_complete(const Subject& subject, const FactIndex& index, const FactTable& yielded,
                     Findings& findings);
 
-//! Whether both ranks of each pair list its transfers in the same order.
+//! Checks that both ranks of each pair have the same transfer order.
 void check_pair_order(const Subject& subject, Findings& findings);
 
-//! Runs the lists; what cannot go on is shown as the cycle of who waits for whom.
+//! Runs the lists and reports a deadlock as the cycle of ranks that wait for each other.
 void check_deadlock(const Subject& subject, const FactIndex& index, const FactTable& yielded, SendMode mode,
                     Findings& findings);
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,13 +1,13 @@
-// Checks that nothing is missing: every microbatch through every stage, and both ends of every transfer.
+// Checks that every microbatch passes through every stage, and that every transfer has both ends.
 #include "schedule/validate/checks.h"
 
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
-// Names the microbatches, the first few of them.
+// Lists the first few microbatches.
 std::string batches_text(const std::vector<int>& batches) {
   std::string text = batches.size() == 1 ? "microbatch " : "microbatches ";
   for (std::size_t i = 0; i < batches.size() && i < 5; ++i)
@@ -75,7 +75,7 @@ void check_complete(const Subject& subject, const FactIndex& index, const FactTa
                     Findings& findings) {
   Completeness completeness(subject, index, yielded, findings);
   completeness.stages();
-  if (subject.topology.form == Form::Lowered) completeness.transfers();
+  if (subject.topology.form == ProgramLevel::Lowered) completeness.transfers();
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

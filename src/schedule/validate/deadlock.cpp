@@ -1,5 +1,4 @@
-// Runs the lists, each rank as far as it can, until all are done or all wait. Who waits for whom then has a
-// cycle.
+// Runs the lists until all ranks are done or all wait. If all wait, the wait-for graph has a cycle.
 #include "schedule/validate/checks.h"
 
 #include <algorithm>
@@ -7,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 class Run {
@@ -20,7 +19,7 @@ class Run {
         known_(index.size(), 0),
         next_(subject.ranks.size(), 0) {}
 
-  // Runs to the end. True if every rank came to its own.
+  // Runs all lists. True if every rank reaches the end of its list.
   bool finish() {
     std::vector<std::size_t> work(subject_.ranks.size());
     std::vector<char> queued(subject_.ranks.size(), 1);
@@ -51,10 +50,10 @@ class Run {
   void report(Findings& findings) const;
 
  private:
-  bool compute_form() const { return subject_.topology.form == Form::Compute; }
+  bool compute_form() const { return subject_.topology.form == ProgramLevel::Compute; }
 
-  // What another rank has yet to do before the action can run. A fact that no action yields is reported
-  // elsewhere, and one of the rank itself too.
+  // The fact that another rank must yield before the action can run. Other checks report facts that no action
+  // yields and missing facts of the rank itself.
   std::optional<Fact> missing(std::size_t rank, const Action& action) const {
     std::optional<Fact> found;
     const auto wait_for = [&](const Fact& fact) {
@@ -74,7 +73,7 @@ class Run {
     return found;
   }
 
-  // Sent and received are the two ends of a transfer.
+  // Maps sent to received and vice versa.
   static Fact other_end(Fact fact) {
     switch (fact.kind) {
       case FactKind::ForwardSent:
@@ -140,10 +139,9 @@ class Run {
 
 void Run::report(Findings& findings) const {
   const auto name = [&](std::size_t rank, std::size_t step) {
-    return findings.place(rank, step) + ", " + to_text(subject_.ranks[rank][step]);
+    return findings.place(rank, step) + ", " + to_string(subject_.ranks[rank][step]);
   };
-  // From any waiting rank, the one it waits for, and so on, comes back to itself: each waits for exactly one
-  // other.
+  // Each waiting rank waits for exactly one other, so the chain from any of them leads into a cycle.
   std::size_t rank = 0;
   while (next_[rank] == subject_.ranks[rank].size()) ++rank;
   std::vector<std::size_t> seen;
@@ -171,4 +169,4 @@ void check_deadlock(const Subject& subject, const FactIndex& index, const FactTa
   if (!run.finish()) run.report(findings);
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,4 +1,4 @@
-// Collects the validator's findings, with their places as the user counts them.
+// Collects the findings of the validator with their locations in the user's terms.
 #pragma once
 
 #include <penstock/base/diagnostic.h>
@@ -8,22 +8,22 @@
 #include <cstddef>
 #include <string>
 
-namespace penstock {
+namespace penstock::schedule {
 
 class Findings {
  public:
-  Findings(Diagnostics& list, Places places) : list_(list), places_(places) {}
+  Findings(Diagnostics& list, LocationStyle places) : list_(list), places_(places) {}
 
   //! `rank 1, step 4` or `row 2, column 5`.
   std::string place(std::size_t rank, std::size_t step) const {
-    if (places_ == Places::RowAndColumn) {
+    if (places_ == LocationStyle::RowAndColumn) {
       return "row " + std::to_string(rank + 1) + ", column " + std::to_string(step + 1);
     }
     return "rank " + std::to_string(rank) + ", step " + std::to_string(step);
   }
   std::string place(std::size_t rank) const {
-    return (places_ == Places::RowAndColumn ? "row " + std::to_string(rank + 1)
-                                            : "rank " + std::to_string(rank));
+    return (places_ == LocationStyle::RowAndColumn ? "row " + std::to_string(rank + 1)
+                                                   : "rank " + std::to_string(rank));
   }
 
   void error(std::string where, std::string message) {
@@ -31,7 +31,7 @@ class Findings {
     if (count_ <= most) list_.push_back({Severity::Error, std::move(where), std::move(message)});
   }
 
-  //! Says how many more there were than are kept.
+  //! Adds the number of findings that were dropped, if any.
   void close() {
     if (count_ > most)
       list_.push_back({Severity::Error, "", "and " + std::to_string(count_ - most) + " more"});
@@ -40,11 +40,10 @@ class Findings {
   std::size_t count() const { return count_; }
 
  private:
-  static constexpr std::size_t most =
-      1000;  // beyond, they help nobody and a hostile file would fill the memory
+  static constexpr std::size_t most = 1000;  // more are not useful, and a malicious file could exhaust memory
   Diagnostics& list_;
-  Places places_;
+  LocationStyle places_;
   std::size_t count_ = 0;
 };
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,17 +1,17 @@
-// Checks each rank's list on its own, from its first action to its last.
+// Checks the list of each rank on its own, from the first action to the last.
 #include "schedule/validate/checks.h"
 
 #include <algorithm>
 #include <string>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 std::string number(int value) {
   return std::to_string(value);
 }
 
-// A fact as a person would say it.
+// Describes a fact for messages.
 std::string fact_text(const Fact& fact, const Wiring& wiring) {
   const int stage = fact.index;
   const std::string batch = " of microbatch " + number(fact.microbatch.value);
@@ -75,16 +75,16 @@ class ListChecker {
  private:
   static std::size_t at(StageId stage) { return static_cast<std::size_t>(stage.value); }
   bool in_range(StageId stage) const { return stage.value < subject_.topology.placement.stages(); }
-  bool compute_form() const { return subject_.topology.form == Form::Compute; }
+  bool compute_form() const { return subject_.topology.form == ProgramLevel::Compute; }
 
   void error(std::string message) { findings_.error(findings_.place(rank_, step_), std::move(message)); }
 
-  // Whether all that the action names exists, and is this rank's.
+  // Whether everything that the action names exists and belongs to this rank.
   bool readable(const Action& action) {
     bool ok = true;
     for_each_part(action, [&](const Action& part) { ok = part_readable(action, part) && ok; });
     if (ok && compute_form() && !action.is_compute()) {
-      error(to_text(action) + " has no place in a compute table");
+      error(to_string(action) + " is not allowed in a compute table");
       return false;
     }
     if (ok && action.is_transfer()) return transfer_readable(action);
@@ -94,18 +94,18 @@ class ListChecker {
   bool part_readable(const Action& whole, const Action& part) {
     const Topology& topology = subject_.topology;
     if (!in_range(part.stage())) {
-      error(to_text(whole) + " names stage " + number(part.stage().value) + ", but there are only " +
+      error(to_string(whole) + " names stage " + number(part.stage().value) + ", but there are only " +
             number(topology.placement.stages()));
       return false;
     }
     if (part.microbatch().value >= topology.microbatches) {
-      error(to_text(whole) + " names microbatch " + number(part.microbatch().value) +
+      error(to_string(whole) + " names microbatch " + number(part.microbatch().value) +
             ", but there are only " + number(topology.microbatches));
       return false;
     }
     const Rank owner = topology.placement.rank_of(part.stage());
     if (static_cast<std::size_t>(owner.value) == rank_) return true;
-    error(to_text(whole) + " is of stage " + number(part.stage().value) + ", which is on rank " +
+    error(to_string(whole) + " belongs to stage " + number(part.stage().value) + ", which is on rank " +
           number(owner.value));
     return false;
   }
@@ -118,17 +118,17 @@ class ListChecker {
     const StageId to = from_here ? action.peer() : action.stage();
     const int edge = in_range(action.peer()) ? subject_.topology.wiring.find(from, to) : -1;
     if (edge < 0) {
-      error(to_text(action) + ": no value goes from stage " + number(from.value) + " to stage " +
+      error(to_string(action) + ": there is no edge from stage " + number(from.value) + " to stage " +
             number(to.value));
       return false;
     }
     if (!subject_.topology.crosses(edge)) {
-      error(to_text(action) + ": stages " + number(from.value) + " and " + number(to.value) +
-            " are on the same rank, so nothing is sent");
+      error(to_string(action) + ": stages " + number(from.value) + " and " + number(to.value) +
+            " are on the same rank, so no transfer is needed");
       return false;
     }
     if (!forward && !subject_.training) {
-      error(to_text(action) + ": no stage has a backward");
+      error(to_string(action) + ": no stage has a backward");
       return false;
     }
     return true;
@@ -144,7 +144,7 @@ class ListChecker {
     });
   }
 
-  // What the rank itself must have done before. What other ranks must have done, the run of the lists shows.
+  // Checks what the rank itself must have done before. check_deadlock covers the other ranks.
   void check_needs(const Action& action) {
     bool told = false;
     for_each_need(action, subject_.topology, [&](const Fact& fact) {
@@ -153,16 +153,16 @@ class ListChecker {
       const bool of_stage = fact.kind == FactKind::Output || fact.kind == FactKind::InputGradient ||
                             fact.kind == FactKind::WeightGradient;
       if (of_stage && subject_.rank_of(StageId(fact.index)) != rank_) return;
-      error(to_text(action) + " needs " + fact_text(fact, subject_.topology.wiring) +
-            ", which no earlier action of the rank gives");
-      told = true;  // the rest of a REDUCE_GRAD's needs would say the same
+      error(to_string(action) + " needs " + fact_text(fact, subject_.topology.wiring) +
+            ", which no earlier action of the rank produces");
+      told = true;  // the other needs of a REDUCE_GRAD would repeat the message
     });
   }
 
   void check_shards(const Action& action) {
     const auto twice = [&](bool wanted, const char* state) {
       char& now = unsharded_[at(action.stage())];
-      if ((now != 0) == wanted) error(to_text(action) + ": the stage is " + state + " already");
+      if ((now != 0) == wanted) error(to_string(action) + ": the stage is " + state + " already");
       now = wanted ? 1 : 0;
     };
     if (action.kind() == ActionKind::Unshard) twice(true, "unsharded");
@@ -170,13 +170,13 @@ class ListChecker {
     if (!action.is_compute()) return;
     for_each_part(action, [&](const Action& part) {
       if (uses_shards_[at(part.stage())] == 0 || unsharded_[at(part.stage())] != 0) return;
-      error(to_text(action) + " uses stage " + number(part.stage().value) + " while it is sharded");
+      error(to_string(action) + " uses stage " + number(part.stage().value) + " while it is sharded");
     });
   }
 
   void check_once(const Action& part) {
     if (part.kind() == ActionKind::ReduceGrad) {
-      if (++reduced_[at(part.stage())] == 2) error(to_text(part) + " stands there twice");
+      if (++reduced_[at(part.stage())] == 2) error(to_string(part) + " appears twice");
       any_reduced_ = true;
       return;
     }
@@ -186,8 +186,7 @@ class ListChecker {
     if (!twice) return;
     const bool backward = part.kind() == ActionKind::Backward || part.kind() == ActionKind::BackwardInput ||
                           part.kind() == ActionKind::BackwardWeight;
-    error(to_text(part) +
-          (backward ? " repeats a backward that an earlier B, I or W has done" : " stands there twice"));
+    error(to_string(part) + (backward ? " repeats the backward of an earlier B, I or W" : " appears twice"));
   }
 
   void count_in_flight(const Action& part) {
@@ -209,7 +208,7 @@ class ListChecker {
       if (reduced_[stage] > 0) continue;
       const StageId id(static_cast<std::int64_t>(stage));
       findings_.error(findings_.place(subject_.rank_of(id)),
-                      "stage " + std::to_string(stage) + " has no REDUCE_GRAD, but others do");
+                      "stage " + std::to_string(stage) + " has no REDUCE_GRAD, but other stages do");
     }
   }
 
@@ -223,8 +222,8 @@ class ListChecker {
   bool any_reduced_ = false;
   int in_flight_of_rank_ = 0;
   std::vector<int> in_flight_;
-  std::vector<char> unsharded_;    // now
-  std::vector<char> uses_shards_;  // at all; a stage without UNSHARD and RESHARD is not sharded
+  std::vector<char> unsharded_;    // current state per stage
+  std::vector<char> uses_shards_;  // whether a stage has an UNSHARD or RESHARD; otherwise it is not sharded
   std::vector<int> reduced_;
 };
 
@@ -235,4 +234,4 @@ bool check_lists(const Subject& subject, const FactIndex& index, FactTable& yiel
   return ListChecker(subject, index, yielded, verdict, findings).run();
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

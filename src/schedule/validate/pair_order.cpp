@@ -1,21 +1,21 @@
-// Checks that both ranks of a pair list its transfers in the same order. Where sends are ordered, each rank's
-// transfers with another run one after the other, so two lists that differ wait for each other for ever.
+// Checks that both ranks of a pair have the same transfer order. With ordered sends, the transfers of a pair
+// run one after the other, so two ranks whose orders differ wait for each other forever.
 #include "schedule/validate/checks.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
-// A transfer as one end sees it: with whom, and where it stands in the list. Small, because there are many.
+// One end of a transfer: the peer, and the index in the list. Small, because there are many.
 struct End {
   std::uint32_t peer;
   std::uint32_t step;
 };
 
-// Both ends name the transfer by its send.
+// The send of a transfer, which identifies it at both ends.
 Action send_of(const Action& action) {
   if (action.kind() == ActionKind::RecvForward) {
     return Action::send_forward(action.peer(), action.microbatch(), action.stage());
@@ -51,7 +51,7 @@ void check_pair_order(const Subject& subject, Findings& findings) {
   std::vector<std::vector<End>> ends;
   for (std::size_t rank = 0; rank < subject.ranks.size(); ++rank) ends.push_back(ends_of(subject, rank));
   const auto name = [&](std::size_t rank, const End& end) {
-    return findings.place(rank, end.step) + ", " + to_text(subject.ranks[rank][end.step]);
+    return findings.place(rank, end.step) + ", " + to_string(subject.ranks[rank][end.step]);
   };
   for (std::size_t low = 0; low < ends.size(); ++low) {
     for (std::size_t i = 0; i < ends[low].size();) {
@@ -76,4 +76,4 @@ void check_pair_order(const Subject& subject, Findings& findings) {
   }
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

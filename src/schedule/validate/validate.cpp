@@ -1,16 +1,16 @@
-// Runs the validator's parts over a compute table or lowered lists.
+// Runs all checks on a compute table or on lowered lists.
 #include "schedule/validate/checks.h"
 
 #include <penstock/schedule/validate.h>
 
 #include <algorithm>
 
-namespace penstock {
+namespace penstock::schedule {
 namespace {
 
 constexpr std::array modes{SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};
 
-// Whether the frame around the lists makes sense at all.
+// Checks that the counts of ranks, stages and microbatches are consistent.
 bool check_frame(const Topology& topology, const std::vector<ActionList>& ranks, Findings& findings) {
   const Placement& placement = topology.placement;
   const std::size_t before = findings.count();
@@ -18,21 +18,21 @@ bool check_frame(const Topology& topology, const std::vector<ActionList>& ranks,
   if (placement.stages() < 1) findings.error("", "there are no stages");
   if (topology.microbatches < 1) findings.error("", "there are no microbatches");
   if (static_cast<std::size_t>(placement.ranks()) != ranks.size()) {
-    findings.error("", "the placement is over " + std::to_string(placement.ranks()) +
+    findings.error("", "the placement has " + std::to_string(placement.ranks()) +
                            " ranks, but there are lists for " + std::to_string(ranks.size()));
   }
   if (topology.wiring.stages() != placement.stages()) {
-    findings.error("", "the wiring is over " + std::to_string(topology.wiring.stages()) +
-                           " stages, but there are " + std::to_string(placement.stages()));
+    findings.error("", "the wiring has " + std::to_string(topology.wiring.stages()) +
+                           " stages, but the placement has " + std::to_string(placement.stages()));
   }
   if (findings.count() != before) return false;
-  // A file that names huge numbers cannot hold all those actions; say so before making tables of that size.
+  // Rejects huge stage or microbatch numbers in a small file before allocating tables of that size.
   const double needed = static_cast<double>(placement.stages()) * topology.microbatches;
   const double held = static_cast<double>(action_count(ranks));
   if (needed > 4 * held + 1e6) {
     findings.error("", std::to_string(placement.stages()) + " stages by " +
                            std::to_string(topology.microbatches) + " microbatches need far more than the " +
-                           std::to_string(action_count(ranks)) + " actions that there are");
+                           std::to_string(action_count(ranks)) + " actions in the lists");
   }
   return findings.count() == before;
 }
@@ -59,11 +59,11 @@ Verdict run(const Topology& topology, const std::vector<ActionList>& ranks, cons
   const bool readable = check_lists(subject, index, yielded, verdict, findings);
   check_complete(subject, index, yielded, findings);
   check_in_flight(verdict, options, findings);
-  if (readable && topology.form == Form::Compute) {
+  if (readable && topology.form == ProgramLevel::Compute) {
     check_deadlock(subject, index, yielded, SendMode::Buffered, findings);
   }
   findings.close();
-  if (!readable || topology.form == Form::Compute) return verdict;
+  if (!readable || topology.form == ProgramLevel::Compute) return verdict;
 
   for (const SendMode mode : modes) {
     if (options.mode && *options.mode != mode) continue;
@@ -84,7 +84,8 @@ Diagnostics Verdict::all(SendMode mode) const {
 }
 
 Verdict validate(const Schedule& schedule, const Wiring& wiring, const ValidateOptions& options) {
-  return run({wiring, schedule.placement, schedule.microbatches, Form::Compute}, schedule.ranks, options);
+  return run({wiring, schedule.placement, schedule.microbatches, ProgramLevel::Compute}, schedule.ranks,
+             options);
 }
 
 Verdict validate(const Schedule& schedule, const ValidateOptions& options) {
@@ -95,4 +96,4 @@ Verdict validate(const Draft& draft, const ValidateOptions& options) {
   return run(draft.topology(), draft.ranks, options);
 }
 
-}  // namespace penstock
+}  // namespace penstock::schedule

@@ -1,5 +1,5 @@
-// Draws the panels on canvases: only what is in view, and never two boxes on one pixel column, so that a step of
-// hundreds of thousands of actions stays quick. What a test wants to know stands in the attributes of #state.
+// Draws the panels on canvases. Draws only what is in view and at most one box per pixel column, so that a step with
+// hundreds of thousands of actions stays responsive. The attributes of #state expose values to tests.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -16,7 +16,7 @@
   const end = Math.max(...data.panels.map((p) => p.end)) || 1;
   const view = { from: 0, to: end };
   let follow = null, showCritical = false;
-  // Very many transfers are not shown until asked for: they would slow every frame.
+  // If there are very many transfers, they are hidden by default, because they would slow down every frame.
   const messages = data.panels.reduce((sum, p) => sum + p.communication.reduce((n, row) => n + row.length / FIELDS, 0), 0);
   let showComm = messages > 0 && messages < 50000;
 
@@ -33,7 +33,7 @@
     const a = parse(colour), b = parse(towards);
     return "rgb(" + a.map((x, i) => Math.round(x + (b[i] - x) * share)).join(",") + ")";
   }
-  // Later chunks of a rank are lighter, as the papers draw virtual stages.
+  // Later stages of a rank are lighter, as in diagrams of virtual stages in papers.
   const shades = new Map();
   function colourOf(kind, stage) {
     const chunk = data.chunks[stage] || 0;
@@ -68,7 +68,7 @@
   const memoryHeight = () => (data.ranks <= 8 ? 30 : data.ranks <= 16 ? 18 : 9);
   const laneHeight = () => (data.ranks <= 16 ? 7 : 3);
 
-  // The first box of a row that ends after t: rows are sorted by start and do not overlap but for halves.
+  // The first box of a row that ends after t. Rows are sorted by start; only the halves of an overlap coincide.
   function firstAfter(row, t) {
     let low = 0, high = row.length / FIELDS;
     while (low < high) {
@@ -85,7 +85,7 @@
       for (const row of content.communication) {
         for (let i = 0; i < row.length; i += FIELDS) this.lanes = Math.max(this.lanes, Math.floor(row[i + FLAGS] / LANE) + 1);
       }
-      // Lanes become rows of their own, so that within each nothing overlaps.
+      // Each lane becomes a separate row, so boxes within a row do not overlap.
       this.laneRows = content.communication.map((row) => {
         const lanes = Array.from({ length: this.lanes }, () => []);
         for (let i = 0; i < row.length; i += FIELDS) lanes[Math.floor(row[i + FLAGS] / LANE)].push(...row.slice(i, i + FIELDS));
@@ -184,7 +184,7 @@
       ctx.textAlign = "center";
       ctx.textBaseline = "middle";
       const lastColumn = [-1, -1, -1];
-      const grain = data.ranks > 32 ? 2 : 1;  // pixels that one box may stand for
+      const grain = data.ranks > 32 ? 2 : 1;  // resolution in pixels; narrower boxes are merged
       for (let i = firstAfter(row, view.from); i < row.length; i += FIELDS) {
         const start = row[i + START];
         if (start > view.to) break;
@@ -256,7 +256,7 @@
       ctx.fillText("memory, scale to " + bytes(data.memoryPeak), GUTTER, this.memoryTop - 11);
     }
 
-    // What lies under the pointer: a box, a communication, a memory level, or null.
+    // Returns what is under the pointer: a computation, a communication, a memory level, or null.
     find(px, py) {
       if (px < GUTTER || py < AXIS) return null;
       const t = this.t(px), rank = Math.floor((py - AXIS) / this.pitch);
@@ -290,7 +290,7 @@
       const lines = [row[i + STAGE] + kind.name + (row[i + MICROBATCH] >= 0 ? row[i + MICROBATCH] : "") + "  " + kind.meaning];
       lines.push("rank " + hit.rank + ", stage " + row[i + STAGE] + (row[i + MICROBATCH] >= 0 ? ", microbatch " + row[i + MICROBATCH] : ""));
       lines.push(time(row[i + START]) + " to " + time(row[i + START] + row[i + LENGTH]) + "  (" + time(row[i + LENGTH]) + ")");
-      if (row[i + FLAGS] & 3) lines.push("overlapped: both parts share this time");
+      if (row[i + FLAGS] & 3) lines.push("overlapped: both parts run in this time");
       if (row[i + FLAGS] & CRITICAL) lines.push("on the critical path");
       return lines.join("\n");
     }
@@ -385,7 +385,7 @@
       item.append(swatch, kind.meaning);
       legend.append(item);
     });
-    if (data.chunks.some((c) => c > 0)) legend.append(Object.assign(document.createElement("span"), { textContent: "paler: a rank's later stages" }));
+    if (data.chunks.some((c) => c > 0)) legend.append(Object.assign(document.createElement("span"), { textContent: "lighter: later stages of a rank" }));
   }
 
   byId("zoom-in").onclick = () => zoom(0.6);

@@ -1,4 +1,5 @@
-// A stranger's program on penstock::penstock: our headers, libtorch's headers, and both libraries at run time.
+// A stranger's program on penstock::penstock: our headers, libtorch's headers, and both libraries at run
+// time.
 #include <penstock/version.h>
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,8 @@
-// `penstock checkpoint inspect|verify|convert`: what a checkpoint holds, whether every byte of it is as it
-// was written, and one plain safetensors file of it or the way back.
-#include "arguments.h"
-#include "commands.h"
-#include "output_paths.h"
+// `penstock checkpoint inspect|verify|convert`: lists the contents of a checkpoint, verifies its checksums,
+// and converts between a checkpoint and a single safetensors file.
+#include "cli/arguments.h"
+#include "commands/commands.h"
+#include "train/output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -17,7 +17,7 @@
 namespace penstock::tool {
 namespace {
 
-// A configuration has many lines; what stands in a file is never printed as it is.
+// Notes may span several lines (a configuration). File content is always quoted before it is printed.
 std::string note_text(const std::string& name, const std::string& note) {
   if (note.find('\n') == std::string::npos) return "note " + name + ": " + quote(note, 200) + "\n";
   std::string text = "note " + name + ":\n";
@@ -42,33 +42,33 @@ std::string plural(std::size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-std::string summary_of(const Checkpoint& checkpoint) {
+std::string summary_of(const checkpoint::Checkpoint& checkpoint) {
   std::uint64_t bytes = 0;
-  for (const StoredFile& file : checkpoint.files()) bytes += file.bytes;
+  for (const checkpoint::StoredFile& file : checkpoint.files()) bytes += file.bytes;
   std::string text = checkpoint.path() + ": step " + std::to_string(checkpoint.step()) + ", " +
-                     plural(checkpoint.files().size(), "file") + ", " + bytes_text(bytes) + "\n";
-  for (const PieceKind kind :
-       {PieceKind::Parameter, PieceKind::Buffer, PieceKind::Optimizer, PieceKind::Extra}) {
+                     plural(checkpoint.files().size(), "file") + ", " + format_bytes(bytes) + "\n";
+  for (const checkpoint::PieceKind kind : {checkpoint::PieceKind::Parameter, checkpoint::PieceKind::Buffer,
+                                           checkpoint::PieceKind::Optimizer, checkpoint::PieceKind::Extra}) {
     std::size_t count = 0;
     std::uint64_t size = 0;
-    for (const StoredTensor& tensor : checkpoint.tensors()) {
+    for (const checkpoint::StoredTensor& tensor : checkpoint.tensors()) {
       if (tensor.kind != kind) continue;
       ++count;
       size += tensor.nbytes();
     }
     if (count > 0) {
-      text += "  " + std::string(piece_kind_name(kind)) + ": " + plural(count, "tensor") + ", " +
-              bytes_text(size) + "\n";
+      text += "  " + std::string(to_string(kind)) + ": " + plural(count, "tensor") + ", " +
+              format_bytes(size) + "\n";
     }
   }
   std::size_t width = 0;
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    width = std::max(width, tensor_title(tensor.name, tensor.state).size());
+  for (const checkpoint::StoredTensor& tensor : checkpoint.tensors()) {
+    width = std::max(width, checkpoint::tensor_title(tensor.name, tensor.state).size());
   }
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    const std::string title = tensor_title(tensor.name, tensor.state);
+  for (const checkpoint::StoredTensor& tensor : checkpoint.tensors()) {
+    const std::string title = checkpoint::tensor_title(tensor.name, tensor.state);
     text += title + std::string(width + 2 - title.size(), ' ') +
-            std::string(safetensors_dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape);
+            std::string(checkpoint::safetensors_dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape);
     if (tensor.pieces.size() > 1) text += "  in " + plural(tensor.pieces.size(), "piece");
     if (!tensor.aliases.empty()) text += "  = " + join(tensor.aliases, " = ");
     text += "\n";
@@ -77,23 +77,23 @@ std::string summary_of(const Checkpoint& checkpoint) {
   return text;
 }
 
-std::string json_of(const Checkpoint& checkpoint) {
+std::string json_of(const checkpoint::Checkpoint& checkpoint) {
   JsonWriter json;
   json.begin_object()
       .field("path", checkpoint.path())
       .field("step", checkpoint.step())
       .key("files")
       .begin_array();
-  for (const StoredFile& file : checkpoint.files()) {
+  for (const checkpoint::StoredFile& file : checkpoint.files()) {
     json.begin_object().field("name", file.name).field("bytes", file.bytes).end_object();
   }
   json.end_array().key("notes").begin_object();
   for (const auto& [name, note] : checkpoint.notes()) json.field(name, note);
   json.end_object().key("tensors").begin_array();
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    json.begin_object().field("name", tensor.name).field("kind", piece_kind_name(tensor.kind));
+  for (const checkpoint::StoredTensor& tensor : checkpoint.tensors()) {
+    json.begin_object().field("name", tensor.name).field("kind", to_string(tensor.kind));
     json.field("state", tensor.state)
-        .field("dtype", safetensors_dtype_name(tensor.dtype))
+        .field("dtype", checkpoint::safetensors_dtype_name(tensor.dtype))
         .key("shape")
         .begin_array();
     for (const std::int64_t size : tensor.shape) json.value(size);
@@ -105,23 +105,23 @@ std::string json_of(const Checkpoint& checkpoint) {
   return json.text() + "\n";
 }
 
-//! What verifying one checkpoint gives.
+//! The result of verifying one checkpoint.
 struct Verdict {
-  CheckpointPlace place;
+  checkpoint::CheckpointLocation place;
   Diagnostics found;
 
   bool good() const { return !has_errors(found); }
 };
 
-Verdict verdict_on(const CheckpointPlace& place) {
+Verdict verdict_on(const checkpoint::CheckpointLocation& place) {
   Verdict verdict{place, {}};
   if (!place.complete) {
     verdict.found.push_back(
-        {Severity::Warning, fs::path(place.path).filename().string(), "its writing did not end"});
+        {Severity::Warning, fs::path(place.path).filename().string(), "its write did not complete"});
     return verdict;
   }
   try {
-    const Checkpoint checkpoint(place.path);
+    const checkpoint::Checkpoint checkpoint(place.path);
     verdict.place.step = checkpoint.step();
     verdict.found = checkpoint.verify();
   } catch (const Error& error) {
@@ -131,27 +131,27 @@ Verdict verdict_on(const CheckpointPlace& place) {
 }
 
 int inspect(const std::string& path, bool as_json) {
-  const Checkpoint checkpoint = open_checkpoint(path);
+  const checkpoint::Checkpoint checkpoint = checkpoint::open_checkpoint(path);
   print(as_json ? json_of(checkpoint) : summary_of(checkpoint));
   return 0;
 }
 
 int verify(const std::string& path, bool as_json) {
-  // One checkpoint, or all that a directory holds. A step's directory without a manifest is a damaged
-  // checkpoint.
-  std::vector<CheckpointPlace> places;
-  if (!fs::exists(path + "/manifest.json")) places = list_checkpoints(path);
+  // `path` is one checkpoint or a directory of checkpoints. A step directory without a manifest counts as a
+  // damaged checkpoint.
+  std::vector<checkpoint::CheckpointLocation> places;
+  if (!fs::exists(path + "/manifest.json")) places = checkpoint::list_checkpoints(path);
   if (places.empty()) places.push_back({0, path, true});
   bool good = true;
   std::string text;
   JsonWriter json;
   json.begin_object().key("checkpoints").begin_array();
-  for (const CheckpointPlace& place : places) {
+  for (const checkpoint::CheckpointLocation& place : places) {
     const Verdict verdict = verdict_on(place);
     good = good && verdict.good();
     text += place.path + ": " +
             (!place.complete  ? "incomplete"
-             : verdict.good() ? "whole"
+             : verdict.good() ? "intact"
                               : "DAMAGED") +
             "\n";
     json.begin_object()
@@ -161,7 +161,7 @@ int verify(const std::string& path, bool as_json) {
     json.key("findings").begin_array();
     for (const Diagnostic& finding : verdict.found) {
       text += "  " + finding.text() + "\n";
-      json.begin_object().field("severity", severity_name(finding.severity)).field("where", finding.where);
+      json.begin_object().field("severity", to_string(finding.severity)).field("where", finding.where);
       json.field("message", finding.message).end_object();
     }
     json.end_array().end_object();
@@ -171,7 +171,7 @@ int verify(const std::string& path, bool as_json) {
   return good ? 0 : 1;
 }
 
-//! What `convert` is asked to do.
+//! The arguments of `convert`.
 struct Conversion {
   std::string from, to;
   bool everything = false, force = false;
@@ -180,23 +180,26 @@ struct Conversion {
 std::string to_file(const Conversion& asked) {
   if (fs::is_directory(asked.to))
     throw UsageError(asked.to + " is a directory", {},
-                     "convert DIR FILE.safetensors, or FILE.safetensors DIR");
+                     "use convert DIR FILE.safetensors, or convert FILE.safetensors DIR");
   check_safetensors_output(asked.to, "TARGET");
   if (fs::exists(asked.to) && !asked.force)
-    throw UsageError(asked.to + " exists", {}, "--force overwrites it; else give another name");
-  export_safetensors(open_checkpoint(asked.from), asked.to,
-                     asked.everything ? ExportContent::Everything : ExportContent::Model);
+    throw UsageError(asked.to + " exists", {}, "use --force to overwrite it, or choose another name");
+  export_safetensors(
+      checkpoint::open_checkpoint(asked.from), asked.to,
+      asked.everything ? checkpoint::ExportContent::Everything : checkpoint::ExportContent::Model);
   return asked.to;
 }
 
 std::string to_directory(const Conversion& asked) {
   if (fs::exists(asked.to) && !fs::is_directory(asked.to))
-    throw UsageError(asked.to + " is a file", {}, "convert FILE.safetensors DIR makes a directory");
+    throw UsageError(asked.to + " is a file", {},
+                     "convert FILE.safetensors DIR needs a directory as its target");
   try {
-    return import_safetensors(asked.from, asked.to, asked.force);
+    return checkpoint::import_safetensors(asked.from, asked.to, asked.force);
   } catch (const UsageError& error) {
     if (!error.message().ends_with(" exists")) throw;
-    throw UsageError(error.message(), error.context(), "--force overwrites it; else give another directory");
+    throw UsageError(error.message(), error.context(),
+                     "use --force to overwrite it, or choose another directory");
   }
 }
 
@@ -215,13 +218,12 @@ int checkpoint_command(Arguments& arguments) {
   bool everything = false, force = false;
   arguments.positional("ACTION", action, "inspect, verify or convert");
   arguments.positional("PATH", path,
-                       "a checkpoint, or a directory of them (inspect and convert take the newest)");
-  arguments.positional("TARGET", target,
-                       "of convert: FILE.safetensors from a checkpoint, or a directory from a file",
+                       "a checkpoint, or a directory of checkpoints (inspect and convert use the newest)");
+  arguments.positional("TARGET", target, "convert: the FILE.safetensors or checkpoint directory to write",
                        Arguments::Need::Optional);
   arguments.flag("--everything", everything,
-                 "of convert: optimizer states and notes too, not the model alone");
-  arguments.flag("--force", force, "of convert: overwrite a file or checkpoint that exists");
+                 "convert: include optimizer state and notes, not only the model");
+  arguments.flag("--force", force, "convert: overwrite an existing file or checkpoint");
   arguments.parse();
   if (action != "convert" && !target.empty()) throw UsageError("checkpoint " + action + " takes one path");
   if (action == "inspect") return inspect(path, arguments.json());
@@ -229,12 +231,12 @@ int checkpoint_command(Arguments& arguments) {
   if (action == "convert") {
     if (target.empty())
       throw UsageError("checkpoint convert needs a target", {},
-                       "convert DIR FILE.safetensors, or FILE.safetensors DIR");
+                       "use convert DIR FILE.safetensors, or convert FILE.safetensors DIR");
     return convert({path, target, everything, force}, arguments.json());
   }
-  const std::string near = nearest(action, {"inspect", "verify", "convert"});
-  throw UsageError("there is no checkpoint " + quote(action), {},
-                   near.empty() ? "inspect, verify or convert" : "did you mean " + near + "?");
+  const std::string near = nearest_name(action, {"inspect", "verify", "convert"});
+  throw UsageError("unknown checkpoint action " + quote(action), {},
+                   near.empty() ? "use inspect, verify or convert" : "did you mean " + near + "?");
 }
 
 }  // namespace penstock::tool

@@ -1,4 +1,4 @@
-// One function for each command; each has a file of its own here.
+// The entry function of each command. Each is defined in its own file in this folder.
 #pragma once
 
 namespace penstock::tool {

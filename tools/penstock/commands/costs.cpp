@@ -1,14 +1,14 @@
-// `penstock costs`: an exported model as the layers of a cost file, which `simulate` and `plan` read. It is
-// also what `penstock plan --model` starts, since that program has no libtorch.
-#include "arguments.h"
-#include "commands.h"
-#include "model_checks.h"
-#include "model_data.h"
+// `penstock costs`: writes the layers of an exported model as a cost file for `simulate` and `plan`.
+// `penstock plan --model` runs this command, because `plan` itself does not link libtorch.
+#include "cli/arguments.h"
+#include "commands/commands.h"
+#include "commands/model_data.h"
+#include "train/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
-#include <penstock/graph/profile.h>
+#include <penstock/graph/node_profile.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/pipe/balance.h>
 
@@ -34,10 +34,10 @@ std::string toml_text(std::string_view text) {
   return quoted + "\"";
 }
 
-std::string toml_of(const std::vector<Layer>& layers, const std::string& how) {
+std::string toml_of(const std::vector<plan::Layer>& layers, const std::string& how) {
   std::string text = "# Times in seconds and sizes in bytes of one microbatch, " + how + ".\n";
-  for (const Layer& layer : layers) {
-    const StageCosts& costs = layer.costs;
+  for (const plan::Layer& layer : layers) {
+    const plan::StageCosts& costs = layer.costs;
     text += "\n[[layers]]\nname = " + toml_text(layer.name) + "\nforward = " + number(costs.forward) +
             "\ninput = " + number(costs.input) + "\nweight = " + number(costs.weight) +
             "\nactivation_bytes = " + std::to_string(costs.activation_bytes) +
@@ -49,11 +49,11 @@ std::string toml_of(const std::vector<Layer>& layers, const std::string& how) {
   return text;
 }
 
-std::string json_of(const std::vector<Layer>& layers) {
+std::string json_of(const std::vector<plan::Layer>& layers) {
   JsonWriter json;
   json.begin_array();
-  for (const Layer& layer : layers) {
-    const StageCosts& costs = layer.costs;
+  for (const plan::Layer& layer : layers) {
+    const plan::StageCosts& costs = layer.costs;
     json.begin_object().field("name", layer.name).field("forward", costs.forward);
     json.field("input", costs.input).field("weight", costs.weight);
     json.field("activation_bytes", costs.activation_bytes).field("input_bytes", costs.input_bytes);
@@ -70,30 +70,31 @@ int costs_command(Arguments& arguments) {
   std::string model, output, input;
   double flops = 1e11;
   std::int64_t layers = 64;
-  arguments.positional("MODEL.pt2", model, "an archive that torch.export.save wrote");
-  arguments.option("--flops", flops, "operations a second, from which times are estimated");
+  arguments.positional("MODEL.pt2", model, "an archive written by torch.export.save");
+  arguments.option("--flops", flops, "floating-point operations per second, used to estimate times");
   arguments.option("--input", input,
-                   "a safetensors file of examples: times are measured on one microbatch of it");
-  arguments.option("--layers", layers, "at most this many, of about equal time");
-  arguments.option("-o,--output", output, "a file to write instead of standard output");
+                   "a safetensors file of examples; times are measured on one microbatch of it");
+  arguments.option("--layers", layers,
+                   "maximum number of layers; nodes are grouped into layers of similar time");
+  arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
-  if (!(flops > 0)) throw UsageError("--flops must be more than 0");
+  if (!(flops > 0)) throw UsageError("--flops must be greater than 0");
   if (layers < 1) throw UsageError("--layers must be 1 or more");
-  const Pt2Archive archive = open_archive(model);
-  const Graph& graph = archive.graph();
+  const graph::Pt2Archive archive = open_archive(model);
+  const graph::Graph& graph = archive.graph();
   std::vector<double> seconds;
   if (input.empty()) {
-    seconds = flop_weights(graph);
+    seconds = pipe::flop_weights(graph);
     for (double& time : seconds) time /= flops;
   } else {
     at::set_num_threads(1);
     const ModelData data = read_model_data(graph, input);
     const std::vector<c10::IValue> example = data.example(data.microbatches_for(graph, std::nullopt, 1));
-    seconds = profile_nodes(GraphModule(graph, archive.load(graph.slots)), example);
+    seconds = profile_nodes(graph::GraphModule(graph, archive.load(graph.slots)), example);
   }
-  const std::vector<Layer> found = graph_layers(graph, seconds, static_cast<std::size_t>(layers));
+  const std::vector<plan::Layer> found = pipe::graph_layers(graph, seconds, static_cast<std::size_t>(layers));
   const std::string how =
-      input.empty() ? "estimated at " + number(flops) + " operations a second" : "measured";
+      input.empty() ? "estimated at " + number(flops) + " operations per second" : "measured";
   write_output(output, arguments.json() ? json_of(found) : toml_of(found, how));
   return 0;
 }

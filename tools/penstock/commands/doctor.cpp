@@ -1,7 +1,8 @@
-// `penstock doctor`: looks at the machine and tries what a run needs, down to a round trip between two ranks.
-#include "arguments.h"
-#include "commands.h"
-#include "launching.h"
+// `penstock doctor`: checks this machine for everything a run needs, including a message round trip between
+// two ranks.
+#include "cli/arguments.h"
+#include "commands/commands.h"
+#include "commands/launching.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -46,18 +47,19 @@ const char* verdict_name(Verdict verdict) {
 Finding look_at_libtorch() {
   Dl_info info{};
   const auto address = reinterpret_cast<const void*>(&at::get_num_threads);
-  const std::string where = dladdr(address, &info) != 0 ? info.dli_fname : "an unknown place";
+  const std::string where = dladdr(address, &info) != 0 ? info.dli_fname : "an unknown location";
   const bool right = torch_version().starts_with("2.13");
   return {"libtorch", right ? Verdict::Fine : Verdict::Bad, torch_version() + " in " + where};
 }
 
 Finding look_at_backends() {
   std::vector<std::string> have, lack;
-  for (const BackendKind kind : {BackendKind::Gloo, BackendKind::Nccl, BackendKind::Mpi, BackendKind::Ucc}) {
-    (backend_available(kind) ? have : lack).emplace_back(backend_name(kind));
+  for (const comm::BackendKind kind :
+       {comm::BackendKind::Gloo, comm::BackendKind::Nccl, comm::BackendKind::Mpi, comm::BackendKind::Ucc}) {
+    (backend_available(kind) ? have : lack).emplace_back(to_string(kind));
   }
   return {"backends", Verdict::Fine,
-          join(have, ", ") + (lack.empty() ? "" : " (this libtorch has no " + join(lack, ", ") + ")")};
+          join(have, ", ") + (lack.empty() ? "" : " (not in this libtorch: " + join(lack, ", ") + ")")};
 }
 
 Finding look_at_processors() {
@@ -65,7 +67,7 @@ Finding look_at_processors() {
   const auto pages = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES));
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   return {"machine", Verdict::Fine,
-          std::to_string(cores) + " cores, " + bytes_text(pages * page) + " of memory, libtorch uses " +
+          std::to_string(cores) + " cores, " + format_bytes(pages * page) + " of memory, libtorch uses " +
               std::to_string(at::get_num_threads()) + " threads"};
 }
 
@@ -75,7 +77,7 @@ Finding look_at_shared_memory() {
   const std::uint64_t free = static_cast<std::uint64_t>(state.f_bavail) * state.f_frsize;
   const bool writable = access("/dev/shm", W_OK) == 0;
   return {"shared memory", writable ? Verdict::Fine : Verdict::Note,
-          bytes_text(free) + " free in /dev/shm" + (writable ? "" : ", which cannot be written")};
+          format_bytes(free) + " free in /dev/shm" + (writable ? "" : ", not writable")};
 }
 
 Finding look_at_clocks() {
@@ -88,13 +90,13 @@ Finding look_at_clocks() {
     finest = std::min(finest, std::chrono::duration<double>(now - start).count());
   }
   return {"clocks", finest < 1e-5 ? Verdict::Fine : Verdict::Note,
-          "steady clock ticks every " + seconds_text(finest)};
+          "steady clock ticks every " + format_seconds(finest)};
 }
 
-// The rank's side of the round trip: rank 0 prints the figures.
+// Runs on each rank of the round trip. Rank 0 prints the results.
 int round_trip_rank() {
-  World world = init();
-  const Group& group = world.group();
+  comm::World world = comm::init();
+  const comm::Group& group = world.group();
   const auto round_trips = [&](std::int64_t elements, int count) {
     const at::Tensor tensor = at::ones(elements);
     group.barrier();
@@ -111,21 +113,21 @@ int round_trip_rank() {
   constexpr std::int64_t elements = 4 << 20;
   const double rate = 2.0 * elements * sizeof(float) / round_trips(elements, 5);
   if (group.rank() == 0) {
-    print("2 ranks over " + group.backend() + ": " + seconds_text(latency) + " a message, " +
-          bytes_text(static_cast<std::uint64_t>(rate)) + "/s\n");
+    print("2 ranks over " + group.backend() + ": " + format_seconds(latency) + " per message, " +
+          format_bytes(static_cast<std::uint64_t>(rate)) + "/s\n");
   }
   return 0;
 }
 
 Finding try_round_trip() {
-  LaunchOptions options = ranks_of("doctor", 2, {});
+  comm::LaunchOptions options = ranks_of("doctor", 2, {});
   options.deadline = std::chrono::seconds(60);
   std::string line, all;
   options.on_line = [&](Rank rank, bool is_error, std::string_view text) {
     if (rank == Rank(0) && !is_error) line = text;
     all += std::string(text) + "\n";
   };
-  const LaunchResult result = launch(options);
+  const comm::LaunchResult result = launch(options);
   if (result.ok) return {"round trip", Verdict::Fine, line};
   return {"round trip", Verdict::Bad, result.report() + all};
 }

@@ -1,14 +1,14 @@
-// `penstock eval`: runs an exported model over ranks on the examples of a safetensors file. The command
-// starts itself once for each rank; the rank of the last stage of the first replica writes the outputs.
-#include "arguments.h"
-#include "commands.h"
-#include "failure_report.h"
-#include "launching.h"
-#include "model_checks.h"
-#include "model_data.h"
-#include "output_paths.h"
-#include "paths.h"
-#include "pipe_options.h"
+// `penstock eval`: runs an exported model on several ranks over the examples of a safetensors file. The
+// command starts itself once per rank. The rank with the last stage of the first replica writes the outputs.
+#include "cli/arguments.h"
+#include "cli/paths.h"
+#include "commands/commands.h"
+#include "commands/launching.h"
+#include "commands/model_data.h"
+#include "commands/pipe_options.h"
+#include "train/failure_report.h"
+#include "train/model_checks.h"
+#include "train/output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -16,8 +16,8 @@
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
-#include <penstock/graph/module.h>
-#include <penstock/parallel/find_plan.h>
+#include <penstock/graph/graph_module.h>
+#include <penstock/parallel/find_parallel_plan.h>
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/schedule/generate.h>
@@ -42,12 +42,13 @@ struct EvalJob {
   bool json = false;
 };
 
-//! Without options, the stages that the schedule needs, of about equal weight.
-SplitSpec spec_of(const EvalJob& job) {
+//! The split given by the options. By default, a balanced split into the number of stages that the schedule
+//! needs.
+pipe::SplitSpec spec_of(const EvalJob& job) {
   if (const auto spec = job.cut.spec()) return *spec;
-  const int usual = info_of(parse_schedule_kind(job.over.schedule)).default_stages_per_rank;
+  const int usual = info_of(schedule::parse_schedule_kind(job.over.schedule)).default_stages_per_rank;
   const auto each = static_cast<int>(job.over.stages_per_rank.value_or(usual));
-  return Balanced{job.ranks.pp * each, job.cut.by};
+  return pipe::Balanced{job.ranks.pp * each, job.cut.by};
 }
 
 std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& outputs, std::int64_t rows,
@@ -60,7 +61,7 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
     for (const auto& [name, tensor] : outputs) {
       json.key(name)
           .begin_object()
-          .field("dtype", dtype_text(tensor.scalar_type()))
+          .field("dtype", value::dtype_name(tensor.scalar_type()))
           .key("shape")
           .begin_array();
       for (const std::int64_t size : tensor.sizes()) json.value(size);
@@ -71,28 +72,29 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
   const int ranks = job.ranks.all(), replicas = job.ranks.dp;
   std::string text = std::to_string(rows) + " examples in " + std::to_string(microbatches) +
                      (microbatches == 1 ? " microbatch" : " microbatches") +
-                     (replicas == 1 ? "" : " of each of " + std::to_string(replicas) + " replicas") +
+                     (replicas == 1 ? "" : " per replica, " + std::to_string(replicas) + " replicas,") +
                      " through " + std::to_string(stages) + (stages == 1 ? " stage" : " stages") + " on " +
                      std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") + ": " +
-                     seconds_text(seconds) + "\n";
+                     format_seconds(seconds) + "\n";
   for (const auto& [name, tensor] : outputs) {
     std::vector<std::string> sizes;
     for (const std::int64_t size : tensor.sizes()) sizes.push_back(std::to_string(size));
-    text += "  " + name + "  " + dtype_text(tensor.scalar_type()) + "[" + join(sizes, ", ") + "]\n";
+    text += "  " + name + "  " + value::dtype_name(tensor.scalar_type()) + "[" + join(sizes, ", ") + "]\n";
   }
   return text + "written to " + job.output + "\n";
 }
 
 struct Loaded {
-  ModelData data;  // of the replica
+  ModelData data;  // the rows of this replica
   int microbatches;
-  std::vector<std::int64_t> rows;  // of each replica
-  Pipe pipe;
+  std::vector<std::int64_t> rows;  // per replica
+  pipe::Pipe pipe;
 };
 
-//! Model and examples of a replica, and whether they fit each other and the ranks.
+//! Loads the model and the examples of a replica. Throws UsageError if they do not match each other or the
+//! ranks.
 Loaded load(const EvalJob& job, int replica) {
-  const Graph graph = open_archive(job.model).graph();
+  const graph::Graph graph = open_archive(job.model).graph();
   const ModelData all = read_model_data(graph, job.input);
   check_tokens(graph, all.leaves);
   ModelData data;
@@ -106,32 +108,33 @@ Loaded load(const EvalJob& job, int replica) {
     data = std::move(part);
     microbatches = needed;
   }
-  for (const std::int64_t count : chunk_sizes(data.rows, microbatches))
+  for (const std::int64_t count : value::chunk_sizes(data.rows, microbatches))
     check_inputs(graph, rows_of(data.leaves, 0, count));
   const std::vector<c10::IValue> example = data.example(microbatches);
-  Pipe pipe = load_pt2(job.model, spec_of(job), {}, example);
+  pipe::Pipe pipe = load_pt2(job.model, spec_of(job), {}, example);
   const int stages = pipe.num_stages();
   if (stages % job.ranks.pp != 0) {
-    throw UsageError(
-        std::to_string(stages) + " stages cannot be dealt to " + std::to_string(job.ranks.pp) + " ranks", {},
-        "make the number of stages a multiple of the pipeline ranks");
+    throw UsageError(std::to_string(stages) + " stages cannot be divided evenly among " +
+                         std::to_string(job.ranks.pp) + " ranks",
+                     {}, "make the number of stages a multiple of the number of pipeline ranks");
   }
-  check_shape(parse_schedule_kind(job.over.schedule), {job.ranks.pp, stages / job.ranks.pp, microbatches});
+  check_shape(schedule::parse_schedule_kind(job.over.schedule),
+              {job.ranks.pp, stages / job.ranks.pp, microbatches});
   return {std::move(data), microbatches, std::move(rows), std::move(pipe)};
 }
 
-//! How the model's layers are shared by tensor-parallel ranks; every stage takes its own of it, and gives
-//! whole outputs.
-ParallelPlan tensor_plan(const Graph& graph, int ranks) {
-  FoundPlan found = require_parallel_plan(graph, ranks, "leave --tp at 1");
-  found.plan.emplace_back("", PrepareModuleOutput{Replicate(), true});
+//! The tensor-parallel plan of the whole model. Each stage applies the entries that match its modules and
+//! returns full tensors.
+parallel::ParallelPlan tensor_plan(const graph::Graph& graph, int ranks) {
+  parallel::FoundPlan found = parallel::require_parallel_plan(graph, ranks, "use --tp 1");
+  found.plan.emplace_back("", parallel::PrepareModuleOutput{value::Replicate(), true});
   return std::move(found.plan);
 }
 
 using Outputs = std::map<std::string, at::Tensor>;
 
-//! Of all replicas, on the first; nothing elsewhere.
-Outputs gather(const Group& replicas, const Outputs& mine, const std::vector<std::int64_t>& rows) {
+//! Gathers the outputs of all replicas on replica 0. Returns an empty map on the other replicas.
+Outputs gather(const comm::Group& replicas, const Outputs& mine, const std::vector<std::int64_t>& rows) {
   if (replicas.rank() != 0) {
     c10::Dict<std::string, at::Tensor> named;
     for (const auto& [name, tensor] : mine) named.insert(name, tensor.contiguous());
@@ -147,42 +150,46 @@ Outputs gather(const Group& replicas, const Outputs& mine, const std::vector<std
   return join_outputs(parts, rows);
 }
 
-//! What a rank does.
-void be_a_rank(const EvalJob& job, const World& world) {
+//! Runs one rank of the evaluation.
+void be_a_rank(const EvalJob& job, const comm::World& world) {
   const auto started = std::chrono::steady_clock::now();
-  const DeviceMesh mesh(world.group(), {job.ranks.pp, job.ranks.dp, job.ranks.tp}, {"pp", "dp", "tp"});
-  const Group& pipeline_group = mesh.group("pp");
-  const Group& replicas = mesh.group("dp");
+  const tensor::DeviceMesh mesh(world.group(), {job.ranks.pp, job.ranks.dp, job.ranks.tp},
+                                {"pp", "dp", "tp"});
+  const comm::Group& pipeline_group = mesh.group("pp");
+  const comm::Group& replicas = mesh.group("dp");
   const auto [data, microbatches, rows, pipe] = load(job, replicas.rank());
-  const ParallelPlan plan = job.ranks.tp > 1 ? tensor_plan(pipe.graph(), job.ranks.tp) : ParallelPlan{};
+  const parallel::ParallelPlan plan =
+      job.ranks.tp > 1 ? tensor_plan(pipe.graph(), job.ranks.tp) : parallel::ParallelPlan{};
   const int stages = pipe.num_stages();
-  const ScheduleShape shape{job.ranks.pp, stages / job.ranks.pp, microbatches};
-  const Schedule schedule = make_schedule(parse_schedule_kind(job.over.schedule), shape);
-  std::vector<PipelineStage> mine;
+  const schedule::ScheduleShape shape{job.ranks.pp, stages / job.ranks.pp, microbatches};
+  const schedule::Schedule schedule = make_schedule(schedule::parse_schedule_kind(job.over.schedule), shape);
+  std::vector<runtime::PipelineStage> mine;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     if (!plan.empty()) {
       parallelize_module(*pipe.get_stage_module(static_cast<int>(stage.value)), mesh["tp"], plan,
-                         UnknownPath::PassOver);
+                         parallel::UnknownPath::PassOver);
     }
     mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, pipeline_group));
   }
   const bool last = std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_last(); });
   const bool first =
       std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_first(); });
-  PipelineSchedule pipeline(mine, schedule, pipe.schedule_options());
-  const StepResult result = pipeline.eval(first ? data.args : Args{}, {}, data.kwargs);
+  runtime::PipelineSchedule pipeline(mine, schedule, pipe.schedule_options());
+  const runtime::StepResult result = pipeline.eval(first ? data.args : value::Args{}, {}, data.kwargs);
   if (!last || mesh.group("tp").rank() != 0) return;
-  const Outputs outputs = gather(
-      replicas, named_outputs(pipe.graph(), result.outputs, chunk_sizes(data.rows, microbatches)), rows);
+  const Outputs outputs =
+      gather(replicas,
+             named_outputs(pipe.graph(), result.outputs, value::chunk_sizes(data.rows, microbatches)), rows);
   if (replicas.rank() != 0) return;
-  save_safetensors(job.output, outputs);
+  checkpoint::save_safetensors(job.output, outputs);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - started;
   const std::int64_t examples = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   print(report(job, outputs, examples, microbatches, stages, spent.count()));
 }
 
-//! The ranks get the cuts that were found here, once: measured times would differ from rank to rank.
-std::vector<std::string> words_of(const EvalJob& job, const Cuts& cuts) {
+//! The command line of a rank. It includes the split positions found here, because times measured on each
+//! rank would give different splits.
+std::vector<std::string> words_of(const EvalJob& job, const graph::SplitPositions& cuts) {
   std::vector<std::string> numbers;
   for (const std::size_t cut : cuts) numbers.push_back(std::to_string(cut));
   std::vector<std::string> words{job.model, "--input", job.input, "--output", job.output};
@@ -196,8 +203,8 @@ std::vector<std::string> words_of(const EvalJob& job, const Cuts& cuts) {
   return words;
 }
 
-//! What is wrong with files and options is said once, before ranks start. Returns where the stages begin.
-Cuts check(const EvalJob& job) {
+//! Checks files and options once, before the ranks start. Returns the split positions.
+graph::SplitPositions check(const EvalJob& job) {
   check_safetensors_output(job.output, "--output");
   check_output_file("--output", job.output, {job.model, job.input});
   const Loaded checked = load(job, 0);
@@ -209,31 +216,31 @@ Cuts check(const EvalJob& job) {
 
 int eval_command(Arguments& arguments) {
   EvalJob job;
-  arguments.positional("MODEL.pt2", job.model, "an archive that torch.export.save wrote");
+  arguments.positional("MODEL.pt2", job.model, "an archive written by torch.export.save");
   arguments.option("--input", job.input,
-                   "a safetensors file with a tensor for each input; dim 0 counts examples",
+                   "a safetensors file with one tensor per model input; dim 0 is the example index",
                    Arguments::Need::Required);
-  arguments.option("--output", job.output, "the safetensors file to write", Arguments::Need::Required);
+  arguments.option("--output", job.output, "the safetensors file for the outputs", Arguments::Need::Required);
   job.cut.declare(arguments);
   job.over.declare(arguments, "GPipe");
   arguments.parse();
   job.json = arguments.json();
   job.ranks = job.over.counts();
-  parse_schedule_kind(job.over.schedule);
+  schedule::parse_schedule_kind(job.over.schedule);
   if (is_rank_of("eval")) {
     at::set_num_threads(1);
-    be_a_rank(job, init({.backend = parse_backend(job.over.backend)}));
+    be_a_rank(job, comm::init({.backend = comm::parse_backend(job.over.backend)}));
     return 0;
   }
-  const Cuts cuts = as_usage([&] { return check(job); });
+  const graph::SplitPositions cuts = as_usage([&] { return check(job); });
   if (job.ranks.all() == 1) {
-    run_thread_ranks(1, [&](World& world) { be_a_rank(job, world); });
+    comm::run_thread_ranks(1, [&](comm::World& world) { be_a_rank(job, world); });
     return 0;
   }
-  LaunchOptions options = ranks_of("eval", job.ranks.all(), words_of(job, cuts));
+  comm::LaunchOptions options = ranks_of("eval", job.ranks.all(), words_of(job, cuts));
   FailureReport failures({.ranks = job.ranks.all()});
   failures.attach(options);
-  std::string warnings;  // of a run that fails, the report says enough
+  std::string warnings;  // shown only if the run succeeds; the failure report replaces them
   options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
     if (failures.take(rank, is_error, line)) return;
     if (is_error) {
@@ -242,7 +249,7 @@ int eval_command(Arguments& arguments) {
       print(std::string(line) + "\n");
     }
   };
-  const LaunchResult result = launch(options);
+  const comm::LaunchResult result = launch(options);
   if (result.ok) std::fputs(warnings.c_str(), stderr);
   return failures.finish(result);
 }

@@ -1,7 +1,7 @@
-// Starting ranks from the tool.
-#include "launching.h"
+// Starts ranks from the tool and reports the result.
+#include "commands/launching.h"
 
-#include "arguments.h"
+#include "cli/arguments.h"
 
 #include <penstock/base/json.h>
 
@@ -21,8 +21,8 @@ bool is_rank_of(const std::string& command) {
   return role != nullptr && role == command;
 }
 
-LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& words) {
-  LaunchOptions options;
+comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& words) {
+  comm::LaunchOptions options;
   options.command = {std::filesystem::read_symlink("/proc/self/exe").string(), command};
   options.command.insert(options.command.end(), words.begin(), words.end());
   options.ranks = ranks;
@@ -30,7 +30,7 @@ LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<
   return options;
 }
 
-void Places::attach(LaunchOptions& options) {
+void NodePlacement::attach(comm::LaunchOptions& options) {
   options.environment.merge(board_.environment());
   options.on_start = [this, then = std::move(options.on_start)](const std::vector<pid_t>& pids) {
     if (then) then(pids);
@@ -39,11 +39,11 @@ void Places::attach(LaunchOptions& options) {
   };
 }
 
-void Places::print_unless_well(const LaunchResult& result) const {
+void NodePlacement::print_unless_well(const comm::LaunchResult& result) const {
   if (!result.ok && result.signal == 0) complain();
 }
 
-void Places::complain() const {
+void NodePlacement::complain() const {
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     const std::string place = board_.of(rank);
     if (!place.empty()) std::fprintf(stderr, "rank %d was in %s\n", rank, place.c_str());
@@ -51,7 +51,7 @@ void Places::complain() const {
   std::fflush(stderr);
 }
 
-void report_as_json(LaunchOptions& options) {
+void report_as_json(comm::LaunchOptions& options) {
   options.on_line = [](Rank rank, bool is_error, std::string_view line) {
     JsonWriter json;
     json.begin_object().field("rank", rank.value).field("stream", is_error ? "stderr" : "stdout");
@@ -60,7 +60,7 @@ void report_as_json(LaunchOptions& options) {
   };
 }
 
-std::string result_json(const LaunchResult& result) {
+std::string result_json(const comm::LaunchResult& result) {
   JsonWriter json;
   json.begin_object().field("ok", result.ok).field("restarts", result.restarts).key("first_failure");
   if (result.first_failure) {
@@ -70,7 +70,7 @@ std::string result_json(const LaunchResult& result) {
   }
   json.field("cause", result.cause);
   json.key("ranks").begin_array();
-  for (const RankExit& exit : result.ranks) {
+  for (const comm::RankExit& exit : result.ranks) {
     json.begin_object().field("rank", exit.rank.value).field("code", exit.code).field("signal", exit.signal);
     json.field("seconds", exit.seconds).end_object();
   }
@@ -80,7 +80,7 @@ std::string result_json(const LaunchResult& result) {
   return json.text();
 }
 
-int finish_launch(const LaunchResult& result, bool json) {
+int finish_launch(const comm::LaunchResult& result, bool json) {
   if (json) {
     print(result_json(result) + "\n");
   } else if (!result.ok) {

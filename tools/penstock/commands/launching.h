@@ -1,41 +1,43 @@
-// What the commands share that start ranks: starting this very command again as a rank, and showing how a run
-// ended.
+// Helpers of the commands that start ranks: they start the same command again as a rank and report how the
+// run ended.
 #pragma once
 
 #include <penstock/comm/launcher.h>
-#include <penstock/train/whereabouts.h>
+#include <penstock/train/progress_board.h>
 
 #include <string>
 #include <vector>
 
 namespace penstock::tool {
 
-//! Whether this process is a rank that `start_ranks_of` started for this command.
+//! Whether this process is a rank that was started with the options of `ranks_of(command, …)`.
 bool is_rank_of(const std::string& command);
 
-//! Options that start this executable's `command words…` as ranks.
-LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& words);
+//! Launch options that start this executable with `command words…` on each rank.
+comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& words);
 
-//! Where ranks were when an attempt ended badly, of those that say it (`penstock train`).
-class Places {
+//! Reports the progress of the ranks when an attempt fails. Only programs that publish it (`penstock train`)
+//! are covered.
+class NodePlacement {
  public:
-  explicit Places(int ranks) : board_(ranks) {}
-  //! Gives the ranks the board; what they said in a failed attempt is printed when the next one starts.
-  void attach(LaunchOptions& options);
-  //! For the last attempt.
-  void print_unless_well(const LaunchResult& result) const;
+  explicit NodePlacement(int ranks) : board_(ranks) {}
+  //! Passes the progress board to the ranks. The progress of a failed attempt is printed when the next
+  //! attempt starts.
+  void attach(comm::LaunchOptions& options);
+  //! Prints the progress of the last attempt if it failed.
+  void print_unless_well(const comm::LaunchResult& result) const;
 
  private:
   void complain() const;
 
-  train::WhereaboutsBoard board_;
+  train::ProgressBoard board_;
 };
 
-//! With `json`, every line of output and the end become objects on standard output.
-void report_as_json(LaunchOptions& options);
-std::string result_json(const LaunchResult& result);
+//! Prints every output line of the ranks as a JSON object on standard output.
+void report_as_json(comm::LaunchOptions& options);
+std::string result_json(const comm::LaunchResult& result);
 
-//! Prints how a run ended (people read it on stderr) and gives the exit code.
-int finish_launch(const LaunchResult& result, bool json);
+//! Prints how a run ended, as JSON on stdout or as text on stderr, and returns the exit code.
+int finish_launch(const comm::LaunchResult& result, bool json);
 
 }  // namespace penstock::tool

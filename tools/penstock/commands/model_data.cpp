@@ -1,13 +1,13 @@
-// Files of examples in, outputs by name out.
-#include "model_data.h"
+// Reads examples for a model and names its outputs.
+#include "commands/model_data.h"
 
-#include "model_checks.h"
-#include "paths.h"
+#include "cli/paths.h"
+#include "train/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
 #include <penstock/checkpoint/safetensors.h>
-#include <penstock/graph/module.h>
+#include <penstock/graph/graph_module.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -22,9 +22,9 @@ namespace {
 
 using c10::IValue;
 
-//! The batch that the model was exported with, if it is fixed.
-std::optional<std::int64_t> fixed_batch(const Graph& graph) {
-  for (const GraphInput& input : graph.inputs) {
+//! The batch size that the model was exported with, if it is static.
+std::optional<std::int64_t> fixed_batch(const graph::Graph& graph) {
+  for (const graph::GraphInput& input : graph.inputs) {
     const auto& meta = graph.value(input.value).meta;
     if (input.baked || !meta || meta->sizes.empty()) continue;
     return meta->sizes[0].expression.empty() ? std::optional(meta->sizes[0].size) : std::nullopt;
@@ -32,7 +32,7 @@ std::optional<std::int64_t> fixed_batch(const Graph& graph) {
   return std::nullopt;
 }
 
-void fill_arguments(ModelData& data, const Graph& graph) {
+void fill_arguments(ModelData& data, const graph::Graph& graph) {
   const IValue tree = unflatten(data.leaves, graph.input_structure);
   data.args = tree.toTupleRef().elements()[0].toTupleRef().elements().vec();
   for (const auto& entry : tree.toTupleRef().elements()[1].toGenericDict())
@@ -44,8 +44,8 @@ at::Tensor weighted_mean(const at::Tensor& values, const std::vector<std::int64_
   return ((values.to(at::kDouble) * weights).sum() / weights.sum()).to(values.scalar_type());
 }
 
-bool is_number(const Graph& graph, const Arg& leaf) {
-  const ValueId* id = leaf.value();
+bool is_number(const graph::Graph& graph, const graph::Arg& leaf) {
+  const graph::ValueId* id = leaf.value();
   return id && graph.value(*id).meta && graph.value(*id).meta->sizes.empty();
 }
 
@@ -60,7 +60,8 @@ std::vector<IValue> rows_of(const std::vector<IValue>& leaves, std::int64_t begi
   return rows;
 }
 
-int ModelData::microbatches_for(const Graph& graph, std::optional<std::int64_t> asked, int ranks) const {
+int ModelData::microbatches_for(const graph::Graph& graph, std::optional<std::int64_t> asked,
+                                int ranks) const {
   const std::optional<std::int64_t> batch = fixed_batch(graph);
   if (asked) {
     if (*asked > rows) {
@@ -70,33 +71,34 @@ int ModelData::microbatches_for(const Graph& graph, std::optional<std::int64_t> 
     }
     if (batch && *batch * *asked != rows) {
       throw UsageError(
-          "the model was exported with a fixed batch of " + std::to_string(*batch) + ", and " +
-              std::to_string(rows) + " examples in " + std::to_string(*asked) + " microbatches are others",
-          {}, "give " + std::to_string(*batch * *asked) + " examples, or export it with a dynamic batch");
+          "the model was exported with a fixed batch of " + std::to_string(*batch) + ", which " +
+              std::to_string(rows) + " examples in " + std::to_string(*asked) + " microbatches do not match",
+          {},
+          "pass " + std::to_string(*batch * *asked) + " examples, or export the model with a dynamic batch");
     }
     return static_cast<int>(*asked);
   }
   if (!batch) return static_cast<int>(std::min<std::int64_t>(rows, ranks));
   if (*batch == 0 || rows % *batch != 0) {
     throw UsageError("the model was exported with a fixed batch of " + std::to_string(*batch) + ", and " +
-                         std::to_string(rows) + " examples are no multiple of it",
+                         std::to_string(rows) + " examples are not a multiple of it",
                      {}, "pass a multiple of it, or export the model with a dynamic batch");
   }
   return static_cast<int>(rows / *batch);
 }
 
-ModelData ModelData::part(const Graph& graph, int ranks, int rank) const {
+ModelData ModelData::part(const graph::Graph& graph, int ranks, int rank) const {
   if (ranks == 1) return *this;
   const std::int64_t unit = std::max<std::int64_t>(1, fixed_batch(graph).value_or(1));
   if (rows / unit < ranks) {
     throw UsageError(std::to_string(rows) + " examples" +
                          (unit == 1 ? "" : " in batches of " + std::to_string(unit)) +
-                         " cannot be shared by " + std::to_string(ranks) + " data-parallel ranks",
-                     {}, "use at most --dp " + std::to_string(rows / unit) + ", or give more examples");
+                         " cannot be divided among " + std::to_string(ranks) + " data-parallel ranks",
+                     {}, "use at most --dp " + std::to_string(rows / unit) + ", or pass more examples");
   }
-  std::vector<std::int64_t> shares = chunk_sizes(rows / unit, ranks);
+  std::vector<std::int64_t> shares = value::chunk_sizes(rows / unit, ranks);
   for (std::int64_t& share : shares) share *= unit;
-  shares.back() += rows % unit;  // too many for the model: microbatches_for says so
+  shares.back() += rows % unit;  // more than the model accepts: microbatches_for reports it
   ModelData mine;
   mine.rows = shares[static_cast<std::size_t>(rank)];
   const std::int64_t begin = std::accumulate(shares.begin(), shares.begin() + rank, std::int64_t{0});
@@ -106,29 +108,29 @@ ModelData ModelData::part(const Graph& graph, int ranks, int rank) const {
 }
 
 std::vector<IValue> ModelData::example(int microbatches) const {
-  return rows_of(leaves, 0, chunk_sizes(rows, microbatches).front());
+  return rows_of(leaves, 0, value::chunk_sizes(rows, microbatches).front());
 }
 
-ModelData read_model_data(const Graph& graph, const std::string& path) {
+ModelData read_model_data(const graph::Graph& graph, const std::string& path) {
   check_input_file(path, ".safetensors");
-  const SafetensorsFile file =
-      as_usage([&] { return SafetensorsFile(path); },
-               quote(path, 200) + " must be a file of safetensors.torch.save_file({\"input\": …}, path)");
+  const checkpoint::SafetensorsFile file = as_usage(
+      [&] { return checkpoint::SafetensorsFile(path); },
+      quote(path, 200) + " must be a file written by safetensors.torch.save_file({\"input\": …}, path)");
   const std::vector<std::string> paths = graph.input_paths();
   std::vector<std::string> there, missing;
-  for (const SafetensorsEntry& entry : file.entries()) there.push_back(entry.name);
+  for (const checkpoint::SafetensorsEntry& entry : file.entries()) there.push_back(entry.name);
   ModelData data;
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-    const GraphInput& input = graph.inputs[i];
-    const Value& value = graph.value(input.value);
+    const graph::GraphInput& input = graph.inputs[i];
+    const graph::Value& value = graph.value(input.value);
     if (input.baked) {
       data.leaves.push_back(*input.baked);
       continue;
     }
-    if (value.type != ValueType::Tensor) {
+    if (value.type != graph::ValueType::Tensor) {
       throw UsageError(
-          "the model's input " + quote(value.name) + " is a number, which a file of tensors cannot give", {},
-          "export the model with it as a constant");
+          "the model's input " + quote(value.name) + " is a number, which a safetensors file cannot contain",
+          {}, "export the model with it as a constant");
     }
     const std::string name = file.has(value.name) ? value.name : paths[i];
     if (!file.has(name)) {
@@ -140,11 +142,11 @@ ModelData read_model_data(const Graph& graph, const std::string& path) {
     if (value.meta) tensor = with_dtype(tensor, value.meta->dtype, name);
     data.leaves.emplace_back(tensor);
     if (tensor.dim() == 0)
-      throw UsageError("the tensor " + quote(name) + " has no dim that counts examples", {},
-                       "give it a first dim that counts the examples");
+      throw UsageError("the tensor " + quote(name) + " has no example dim", {},
+                       "add a first dim for the examples");
     if (data.rows != 0 && tensor.size(0) != data.rows) {
       throw UsageError("the tensor " + quote(name) + " has " + std::to_string(tensor.size(0)) +
-                           " examples, others " + std::to_string(data.rows),
+                           " examples, but other tensors have " + std::to_string(data.rows),
                        {}, "store the same number of examples (dim 0) in every tensor");
     }
     data.rows = tensor.size(0);
@@ -160,9 +162,9 @@ ModelData read_model_data(const Graph& graph, const std::string& path) {
   return data;
 }
 
-std::map<std::string, at::Tensor> named_outputs(const Graph& graph, const IValue& outputs,
+std::map<std::string, at::Tensor> named_outputs(const graph::Graph& graph, const IValue& outputs,
                                                 const std::vector<std::int64_t>& rows) {
-  const std::vector<IValue> leaves = flatten(outputs).leaves;
+  const std::vector<IValue> leaves = value::flatten(outputs).leaves;
   const std::vector<std::string> paths = graph.output_paths();
   std::map<std::string, at::Tensor> named;
   for (std::size_t i = 0; i < leaves.size() && i < paths.size(); ++i) {
@@ -171,7 +173,7 @@ std::map<std::string, at::Tensor> named_outputs(const Graph& graph, const IValue
     if (is_number(graph, graph.outputs[i]) && tensor.dim() == 1) tensor = weighted_mean(tensor, rows);
     named.emplace(paths[i], tensor);
   }
-  if (named.empty()) throw UsageError("the model gives no tensor");
+  if (named.empty()) throw UsageError("the model has no tensor among its outputs");
   return named;
 }
 

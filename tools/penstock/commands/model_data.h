@@ -1,5 +1,5 @@
-// Examples for an exported model, from a safetensors file whose tensors are named like the model's inputs;
-// and its outputs by name.
+// Reads the examples of an exported model from a safetensors file whose tensors are named like the model's
+// inputs, and names the model's outputs.
 #pragma once
 
 #include <penstock/graph/ir.h>
@@ -15,35 +15,35 @@
 namespace penstock::tool {
 
 struct ModelData {
-  Args args;
-  Kwargs kwargs;
-  std::vector<c10::IValue> leaves;  //!< of (args, kwargs)
+  value::Args args;
+  value::Kwargs kwargs;
+  std::vector<c10::IValue> leaves;  //!< the flattened (args, kwargs)
   std::int64_t rows = 0;
 
-  //! As asked for; without, as many as the model's fixed batch needs, or one for each rank. UsageError where
-  //! the rows cannot be cut so.
-  int microbatches_for(const Graph& graph, std::optional<std::int64_t> asked, int ranks) const;
-  //! Those of a data-parallel rank; whole batches, where the model was exported with a fixed one. UsageError
-  //! where there are fewer than ranks.
-  ModelData part(const Graph& graph, int ranks, int rank) const;
+  //! Returns `asked` if set; else the count that the model's fixed batch needs, or one per rank. Throws
+  //! UsageError if the rows cannot be split that way.
+  int microbatches_for(const graph::Graph& graph, std::optional<std::int64_t> asked, int ranks) const;
+  //! Returns the rows of a data-parallel rank, in multiples of the fixed batch if the model has one. Throws
+  //! UsageError if there are fewer batches than ranks.
+  ModelData part(const graph::Graph& graph, int ranks, int rank) const;
   //! The leaves of the first microbatch.
   std::vector<c10::IValue> example(int microbatches) const;
 };
 
-//! These rows of every leaf that has rows.
+//! Returns the given rows of each leaf. Leaves without rows are returned unchanged.
 std::vector<c10::IValue> rows_of(const std::vector<c10::IValue>& leaves, std::int64_t begin,
                                  std::int64_t count);
 
-//! UsageError names the inputs that the file lacks, or says why it is not a safetensors file. Integers are
-//! cast to the model's dtypes.
-ModelData read_model_data(const Graph& graph, const std::string& path);
+//! Reads the model's inputs from a safetensors file and casts integers to the model's dtypes. Throws
+//! UsageError if inputs are missing or the file is not a valid safetensors file.
+ModelData read_model_data(const graph::Graph& graph, const std::string& path);
 
-//! The tensors of a merged output by their place in it (`output.logits`). Numbers that came once for each
-//! microbatch become their mean, weighted by rows.
-std::map<std::string, at::Tensor> named_outputs(const Graph& graph, const c10::IValue& outputs,
+//! Returns the tensors of a merged output, keyed by their path in it (`output.logits`). Scalars with one
+//! value per microbatch are averaged, weighted by rows.
+std::map<std::string, at::Tensor> named_outputs(const graph::Graph& graph, const c10::IValue& outputs,
                                                 const std::vector<std::int64_t>& rows);
 
-//! The same outputs of all data-parallel ranks, which had so many rows, as one.
+//! Concatenates the outputs of all data-parallel ranks. `rows` is the number of rows per rank.
 std::map<std::string, at::Tensor> join_outputs(const std::vector<std::map<std::string, at::Tensor>>& parts,
                                                const std::vector<std::int64_t>& rows);
 

@@ -1,7 +1,7 @@
-// Reads the pipeline options, strictly.
-#include "pipe_options.h"
+// Parses and checks the pipeline options.
+#include "commands/pipe_options.h"
 
-#include "train_settings.h"
+#include "config/train_settings.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -11,13 +11,13 @@
 namespace penstock::tool {
 namespace {
 
-Cuts read_cuts(const std::vector<std::string>& words) {
-  Cuts cuts;
+graph::SplitPositions read_cuts(const std::vector<std::string>& words) {
+  graph::SplitPositions cuts;
   for (const std::string& word : words) {
     std::size_t cut = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), cut);
     if (error != std::errc() || end != word.data() + word.size())
-      throw UsageError("--cuts " + quote(word) + " is no number of an operator");
+      throw UsageError("--cuts " + quote(word) + " is not a valid operator index");
     cuts.push_back(cut);
   }
   return cuts;
@@ -26,36 +26,41 @@ Cuts read_cuts(const std::vector<std::string>& words) {
 }  // namespace
 
 void CutOptions::declare(Arguments& arguments) {
-  arguments.option("--split", split, "where stages begin or end: layers.2=beginning,layers.4=end");
-  arguments.option("--cuts", cuts, "before which operators stages begin, counted from 0: 12,40");
-  arguments.option("--stages", stages, "this many stages of about equal weight");
-  arguments.choice<BalanceBy>(
+  arguments.option("--split", split, "split points: layers.2=beginning,layers.4=end");
+  arguments.option("--cuts", cuts, "split positions, as operator indices from 0: 12,40");
+  arguments.option("--stages", stages, "split into this many balanced stages");
+  arguments.choice<pipe::BalanceBy>(
       "--balance", by,
-      {{"params", BalanceBy::Parameters}, {"flops", BalanceBy::Flops}, {"time", BalanceBy::MeasuredTime}},
-      "what is made equal: bytes of parameters, estimated operations, measured time");
+      {{"params", pipe::BalanceBy::Parameters},
+       {"flops", pipe::BalanceBy::Flops},
+       {"time", pipe::BalanceBy::MeasuredTime}},
+      "balance stages by parameter bytes, estimated operations or measured time");
 }
 
-std::optional<SplitSpec> CutOptions::spec() const {
+std::optional<pipe::SplitSpec> CutOptions::spec() const {
   const int given = (split.empty() ? 0 : 1) + (cuts.empty() ? 0 : 1) + (stages ? 1 : 0);
-  if (given > 1) throw UsageError("--split, --cuts and --stages exclude each other", {}, "give one of them");
+  if (given > 1)
+    throw UsageError("--split, --cuts and --stages are mutually exclusive", {}, "give only one of them");
   if (!split.empty()) return read_split_points(split);
-  if (!cuts.empty()) return SplitPolicy([places = read_cuts(cuts)](const Graph&) { return places; });
-  if (stages) return Balanced{small_count(*stages, "--stages"), by};
+  if (!cuts.empty())
+    return pipe::SplitPolicy([places = read_cuts(cuts)](const graph::Graph&) { return places; });
+  if (stages) return pipe::Balanced{small_count(*stages, "--stages"), by};
   return std::nullopt;
 }
 
 void RankOptions::declare(Arguments& arguments, const std::string& usual_schedule) {
   schedule = usual_schedule;
-  arguments.option("--ranks", asked.ranks, "how many ranks (processes); alone it means --pp");
-  arguments.option("--pp", asked.pp, "pipeline-parallel ranks, which hold stages");
-  arguments.option("--tp", asked.tp, "tensor-parallel ranks, which share the layers of a stage");
-  arguments.option("--dp", asked.dp, "data-parallel ranks, which share the examples");
-  arguments.option("--schedule", schedule, "its name");
-  arguments.option("--stages-per-rank", stages_per_rank, "how many stages a rank holds");
-  arguments.option("--microbatches", microbatches, "how many parts the examples are cut into");
-  arguments.option("--backend", backend, "gloo or auto");
+  arguments.option("--ranks", asked.ranks,
+                   "number of ranks (processes); without --pp, --tp and --dp it sets --pp");
+  arguments.option("--pp", asked.pp, "pipeline-parallel ranks");
+  arguments.option("--tp", asked.tp, "tensor-parallel ranks; they shard the layers of a stage");
+  arguments.option("--dp", asked.dp, "data-parallel ranks; they divide the examples");
+  arguments.option("--schedule", schedule, "schedule name; see penstock schedule --list");
+  arguments.option("--stages-per-rank", stages_per_rank, "stages per rank");
+  arguments.option("--microbatches", microbatches, "number of microbatches that the examples are split into");
+  arguments.option("--backend", backend, "communication backend: gloo or auto");
   arguments.choice<DeviceChoice>("--device", device, kDeviceWords,
-                                 "what ranks compute on; auto is cpu so far");
+                                 "device of the ranks; auto currently means cpu");
 }
 
 RankCounts RankOptions::counts() const {

@@ -1,10 +1,10 @@
-// The pipeline options of the commands that work on an exported model: where it is cut, over how many ranks,
-// by which schedule.
+// Pipeline options of the commands that run an exported model: how to split it, on how many ranks, with which
+// schedule.
 #pragma once
 
-#include "arguments.h"
+#include "cli/arguments.h"
+#include "config/rank_counts.h"
 #include "device.h"
-#include "rank_counts.h"
 
 #include <penstock/pipe/pipe.h>
 
@@ -14,19 +14,19 @@
 
 namespace penstock::tool {
 
-//! Where an exported model is cut.
+//! How to split an exported model into stages.
 struct CutOptions {
   std::vector<std::string> split;
   std::vector<std::string> cuts;
   std::optional<std::int64_t> stages;
-  BalanceBy by = BalanceBy::Parameters;
+  pipe::BalanceBy by = pipe::BalanceBy::Parameters;
 
   void declare(Arguments& arguments);
-  //! Nothing if no option says where.
-  std::optional<SplitSpec> spec() const;
+  //! Returns nullopt if no split option is given.
+  std::optional<pipe::SplitSpec> spec() const;
 };
 
-//! Over what it runs.
+//! The ranks, schedule, backend and device of a run.
 struct RankOptions {
   RankRequest asked;
   std::optional<std::int64_t> stages_per_rank, microbatches;
@@ -35,7 +35,7 @@ struct RankOptions {
   DeviceChoice device = DeviceChoice::Auto;
 
   void declare(Arguments& arguments, const std::string& usual_schedule);
-  //! UsageError where the options disagree or cannot be.
+  //! Throws UsageError if the options are invalid or contradict each other.
   RankCounts counts() const;
 };
 

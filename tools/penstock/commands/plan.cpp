@@ -1,9 +1,9 @@
-// `penstock plan`: the best partition and schedule for a machine, and why the others lost.
-#include "arguments.h"
-#include "commands.h"
-#include "source.h"
-#include "start_torch.h"
-#include "units.h"
+// `penstock plan`: finds the fastest partition and schedule, and explains why the others were rejected.
+#include "cli/arguments.h"
+#include "cli/start_torch.h"
+#include "cli/units.h"
+#include "commands/commands.h"
+#include "config/source.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -18,17 +18,17 @@
 namespace penstock::tool {
 namespace {
 
-constexpr int layers_of_a_rank = 4;  //!< of the model that is planned for without a cost file
+constexpr int layers_of_a_rank = 4;  //!< layers per rank of the default model (no cost file)
 
-std::string verdict_name(PlanVerdict verdict) {
+std::string verdict_name(plan::PlanVerdict verdict) {
   switch (verdict) {
-    case PlanVerdict::Best:
+    case plan::PlanVerdict::Best:
       return "best";
-    case PlanVerdict::Slower:
+    case plan::PlanVerdict::Slower:
       return "slower";
-    case PlanVerdict::DoesNotFit:
+    case plan::PlanVerdict::DoesNotFit:
       return "does not fit";
-    case PlanVerdict::Impossible:
+    case plan::PlanVerdict::Impossible:
       return "impossible";
   }
   return "";
@@ -38,7 +38,7 @@ int whole_number(const std::string& word, const char* option) {
   int value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc() || end != word.data() + word.size() || value < 1) {
-    throw UsageError(std::string(option) + " " + quote(word) + " is no whole number of 1 or more");
+    throw UsageError(std::string(option) + " " + quote(word) + " is not a positive integer");
   }
   return value;
 }
@@ -49,23 +49,23 @@ std::vector<int> whole_numbers(const std::vector<std::string>& words, const char
   return result;
 }
 
-std::string layers_text(const Plan& plan, std::size_t stage, const std::vector<Layer>& layers) {
+std::string layers_text(const plan::Plan& plan, std::size_t stage, const std::vector<plan::Layer>& layers) {
   const int from = plan.first_layer[stage], to = plan.first_layer[stage + 1];
   const std::string first = layers[static_cast<std::size_t>(from)].name;
   const std::string last = layers[static_cast<std::size_t>(to) - 1].name;
   return to - from == 1 ? first : first + " to " + last;
 }
 
-std::string report(const PlanResult& result, const CostFile& file, std::size_t top) {
+std::string report(const plan::PlanResult& result, const CostFile& file, std::size_t top) {
   const bool seconds = file.seconds;
   std::string text;
-  const Plan& best = result.plans.front();
-  if (best.verdict == PlanVerdict::Best) {
+  const plan::Plan& best = result.plans.front();
+  if (best.verdict == plan::PlanVerdict::Best) {
     text += best.schedule + ", " + std::to_string(best.stages_per_rank) +
-            (best.stages_per_rank == 1 ? " stage" : " stages") + " a rank, " +
+            (best.stages_per_rank == 1 ? " stage" : " stages") + " per rank, " +
             std::to_string(best.microbatches) + " microbatches" +
             (best.recompute ? ", recomputing activations" : "") + ": " + show_time(best.step_time, seconds) +
-            " a step, bubble " + show_share(best.bubble) + ", peak memory " +
+            " per step, bubble " + show_share(best.bubble) + ", peak memory " +
             show_memory(best.peak_memory, seconds) + "\n";
     for (std::size_t s = 0; s + 1 < best.first_layer.size(); ++s) {
       text += "  stage " + std::to_string(s) + " on rank " +
@@ -76,16 +76,16 @@ std::string report(const PlanResult& result, const CostFile& file, std::size_t t
   } else {
     text += "nothing fits\n\n";
   }
-  std::vector<std::vector<std::string>> rows{{"schedule", "stages a rank", "microbatches", "recompute",
-                                              "step time", "bubble", "peak memory", "why not"}};
+  std::vector<std::vector<std::string>> rows{{"schedule", "stages per rank", "microbatches", "recompute",
+                                              "step time", "bubble", "peak memory", "reason"}};
   std::size_t shown = 0;
-  for (const Plan& plan : result.plans) {
+  for (const plan::Plan& plan : result.plans) {
     if (top > 0 && shown++ >= top) break;
-    const bool ran = plan.verdict != PlanVerdict::Impossible;
+    const bool ran = plan.verdict != plan::PlanVerdict::Impossible;
     rows.push_back({plan.schedule, std::to_string(plan.stages_per_rank), std::to_string(plan.microbatches),
                     plan.recompute ? "yes" : "no", ran ? show_time(plan.step_time, seconds) : "",
                     ran ? show_share(plan.bubble) : "", ran ? show_memory(plan.peak_memory, seconds) : "",
-                    plan.verdict == PlanVerdict::Best ? "the best" : plan.why});
+                    plan.verdict == plan::PlanVerdict::Best ? "best" : plan.why});
   }
   text += show_table(rows);
   if (rows.size() - 1 < result.plans.size()) {
@@ -94,10 +94,10 @@ std::string report(const PlanResult& result, const CostFile& file, std::size_t t
   return text;
 }
 
-std::string to_json(const PlanResult& result) {
+std::string to_json(const plan::PlanResult& result) {
   JsonWriter out;
   out.begin_array();
-  for (const Plan& plan : result.plans) {
+  for (const plan::Plan& plan : result.plans) {
     out.begin_object().field("schedule", plan.schedule).field("stages_per_rank", plan.stages_per_rank);
     out.field("microbatches", plan.microbatches)
         .field("recompute", plan.recompute)
@@ -105,7 +105,7 @@ std::string to_json(const PlanResult& result) {
     out.field("why", plan.why).key("first_layer").begin_array();
     for (const int layer : plan.first_layer) out.value(layer);
     out.end_array();
-    if (plan.verdict != PlanVerdict::Impossible) {
+    if (plan.verdict != plan::PlanVerdict::Impossible) {
       out.field("step_time", plan.step_time)
           .field("bubble", plan.bubble)
           .field("peak_memory", plan.peak_memory);
@@ -121,9 +121,10 @@ std::string to_json(const PlanResult& result) {
   return out.text() + "\n";
 }
 
-//! Without a cost file: a few equal layers a rank, one unit of time a rank for each of F, I and W.
+//! The default model without a cost file: equal layers, with one unit of time per rank for each of F, I and
+//! W.
 void fill_in_model(CostFile& file, int ranks) {
-  StageCosts each;
+  plan::StageCosts each;
   each.forward = each.input = each.weight = 1.0 / layers_of_a_rank;
   for (int i = 0; i < ranks * layers_of_a_rank; ++i)
     file.layers.push_back({"layer." + std::to_string(i), each});
@@ -132,45 +133,49 @@ void fill_in_model(CostFile& file, int ranks) {
 }  // namespace
 
 int plan_command(Arguments& arguments) {
-  PlanOptions options;
+  plan::PlanOptions options;
   std::int64_t ranks = 0, top = 20;
   std::vector<std::string> microbatches, stages_per_rank;
   std::string costs, model, cap, save;
   std::optional<double> flops;
   std::optional<std::string> input;
   bool no_recomputation = false;
-  arguments.option("--ranks", ranks, "how many ranks (processes) hold stages", Arguments::Need::Required);
+  arguments.option("--ranks", ranks, "number of pipeline ranks (processes)", Arguments::Need::Required);
   arguments.option("--microbatches", microbatches,
-                   "counts to try: 8,16,32; the costs are for the first unless the file says");
-  arguments.option("--costs", costs, "a TOML file of layers or stages; without it four equal layers a rank");
-  arguments.option("--model", model, "an archive that torch.export.save wrote, in place of --costs");
-  arguments.option("--flops", flops, "operations a second, from which a model's times are estimated");
-  arguments.option("--input", input, "examples for the model, on which its times are measured instead");
-  arguments.option("--memory-cap", cap, "of each rank: 16GiB");
-  arguments.option("--stages-per-rank", stages_per_rank, "numbers to try: 1,2 (else 1 to 4)");
-  arguments.option("--schedules", options.schedules, "names to try: 1F1B,ZB1P,Auto (else all)");
-  arguments.flag("--no-recomputation", no_recomputation, "do not try to recompute activations");
-  arguments.choice(
-      "--send-mode", options.mode,
-      {{"buffered", SendMode::Buffered}, {"ordered", SendMode::Ordered}, {"blocking", SendMode::Blocking}},
-      "what a send waits for");
-  arguments.option("--top", top, "rows to show; 0 shows all");
-  arguments.option("--save", save, "a csv file for the best schedule's table");
+                   "counts to try: 8,16,32; costs apply to the first unless the cost file sets microbatches");
+  arguments.option("--costs", costs,
+                   "a TOML cost file of layers or stages (default: four equal layers per rank)");
+  arguments.option("--model", model, "an archive written by torch.export.save, instead of --costs");
+  arguments.option("--flops", flops,
+                   "with --model: floating-point operations per second, used to estimate times");
+  arguments.option("--input", input,
+                   "with --model: a safetensors file of examples; times are measured instead of estimated");
+  arguments.option("--memory-cap", cap, "memory limit per rank: 16GiB");
+  arguments.option("--stages-per-rank", stages_per_rank, "counts to try: 1,2 (default: 1 to 4)");
+  arguments.option("--schedules", options.schedules, "schedules to try: 1F1B,ZB1P,Auto (default: all)");
+  arguments.flag("--no-recomputation", no_recomputation, "do not try activation recomputation");
+  arguments.choice("--send-mode", options.mode,
+                   {{"buffered", schedule::SendMode::Buffered},
+                    {"ordered", schedule::SendMode::Ordered},
+                    {"blocking", schedule::SendMode::Blocking}},
+                   "how the transport treats a send");
+  arguments.option("--top", top, "number of rows to show; 0: all");
+  arguments.option("--save", save, "write the best schedule to this CSV file");
   arguments.parse();
-  if (ranks < 1 || ranks > max_stages) throw UsageError("--ranks must be 1 or more");
+  if (ranks < 1 || ranks > schedule::max_stages) throw UsageError("--ranks must be 1 or more");
   if (microbatches.empty())
-    throw UsageError("a plan needs --microbatches", {}, "several may be given: --microbatches 8,16");
+    throw UsageError("plan needs --microbatches", {}, "give one or more counts: --microbatches 8,16");
   options.ranks = static_cast<int>(ranks);
   options.microbatches = whole_numbers(microbatches, "--microbatches");
   if (!stages_per_rank.empty()) options.stages_per_rank = whole_numbers(stages_per_rank, "--stages-per-rank");
   options.recomputation = !no_recomputation;
   if (!cap.empty()) options.memory_cap = static_cast<std::uint64_t>(std::llround(parse_bytes(cap)));
 
-  if (!costs.empty() && !model.empty()) throw UsageError("--costs and --model exclude each other");
-  if (model.empty() && (flops || input)) throw UsageError("--flops and --input belong to --model");
+  if (!costs.empty() && !model.empty()) throw UsageError("--costs and --model are mutually exclusive");
+  if (model.empty() && (flops || input)) throw UsageError("--flops and --input require --model");
   CostFile file;
   if (!model.empty()) {
-    // A few for each stage that a rank may hold; the search for Auto grows fast with them.
+    // A few layers per possible stage. The search for Auto grows quickly with their number.
     const std::int64_t layers = std::clamp<std::int64_t>(8 * ranks, 16, 64);
     std::vector<std::string> words{model, "--layers", std::to_string(layers)};
     if (flops) words.insert(words.end(), {"--flops", std::to_string(*flops)});
@@ -184,11 +189,11 @@ int plan_command(Arguments& arguments) {
     fill_in_model(file, options.ranks);
   }
   options.measured_microbatches = file.microbatches;
-  PlanResult result;
+  plan::PlanResult result;
   if (!file.layers.empty()) {
     result = plan_layers(file.layers, file.shared, options);
   } else {
-    Costs shared = file.shared;
+    plan::Costs shared = file.shared;
     shared.stages = file.stages;
     if (shared.stages.empty()) shared.stages.assign(static_cast<std::size_t>(ranks), file.each);
     result = plan_stages(shared, options);
@@ -196,7 +201,7 @@ int plan_command(Arguments& arguments) {
   print(arguments.json() ? to_json(result)
                          : report(result, file, static_cast<std::size_t>(std::max<std::int64_t>(0, top))));
   if (!save.empty() && result.schedule) write_output(save, to_csv(*result.schedule));
-  return result.plans.front().verdict == PlanVerdict::Best ? 0 : 1;
+  return result.plans.front().verdict == plan::PlanVerdict::Best ? 0 : 1;
 }
 
 }  // namespace penstock::tool

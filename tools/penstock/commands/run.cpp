@@ -1,8 +1,8 @@
-// `penstock run`: starts a program on several ranks, on one node or on several.
-#include "arguments.h"
-#include "commands.h"
-#include "launching.h"
-#include "output_paths.h"
+// `penstock run`: starts a program on several ranks, on one or more nodes.
+#include "cli/arguments.h"
+#include "commands/commands.h"
+#include "commands/launching.h"
+#include "train/output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
@@ -12,8 +12,8 @@
 namespace penstock::tool {
 namespace {
 
-// HOST:PORT, where an IPv6 address stands in brackets.
-void set_rendezvous(LaunchOptions& options, const std::string& text) {
+// Parses HOST:PORT. IPv6 addresses are written in brackets.
+void set_rendezvous(comm::LaunchOptions& options, const std::string& text) {
   const auto colon = text.rfind(':');
   int port = 0;
   const char* const end = text.data() + text.size();
@@ -31,37 +31,38 @@ void set_rendezvous(LaunchOptions& options, const std::string& text) {
 
 std::chrono::milliseconds time_of(const std::string& option, double seconds) {
   if (!(seconds >= 0 && seconds <= 1e6))
-    throw UsageError(option + " is a number of seconds, from 0 to 1000000");
+    throw UsageError(option + " must be a number of seconds from 0 to 1000000");
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
 }  // namespace
 
 int run_command(Arguments& arguments) {
-  LaunchOptions options;
+  comm::LaunchOptions options;
   std::int64_t ranks = 1, nodes = 1, node_rank = 0, restarts = 0;
   double grace = 10, join_timeout = 120;
   std::optional<std::string> rendezvous, log_dir, token_file;
-  arguments.option("--ranks", ranks, "ranks on this node");
-  arguments.option("--nodes", nodes, "how many nodes take part; each runs this command");
-  arguments.option("--node-rank", node_rank, "which of them this is, from 0");
+  arguments.option("--ranks", ranks, "number of ranks on this node");
+  arguments.option("--nodes", nodes, "number of nodes; run this command on each of them");
+  arguments.option("--node-rank", node_rank, "index of this node, from 0");
   arguments.option("--rendezvous", rendezvous, "HOST:PORT of node 0, the same on every node");
-  arguments.option("--token-file", token_file,
-                   "a file with the same secret on every node; without it node 0 hands one out (docs/security.md)");
-  arguments.option("--join-timeout", join_timeout, "seconds to wait for the other nodes to start");
-  arguments.option("--max-restarts", restarts, "start all ranks again after a failure, at most so often");
-  arguments.option("--log-dir", log_dir,
-                   "write attempt<A>/rank<R>.out and .err there instead of prefixed lines");
-  arguments.option("--grace", grace,
-                   "seconds that the other ranks have to end by themselves after a failure");
+  arguments.option(
+      "--token-file", token_file,
+      "a file with a secret shared by all nodes (default: node 0 distributes one; see docs/security.md)");
+  arguments.option("--join-timeout", join_timeout, "seconds to wait for the other nodes");
+  arguments.option("--max-restarts", restarts, "maximum number of restarts of all ranks after failures");
+  arguments.option(
+      "--log-dir", log_dir,
+      "write output to attempt<A>/rank<R>.out and .err in this directory instead of the terminal");
+  arguments.option("--grace", grace, "seconds that the other ranks get to exit on their own after a failure");
   arguments.rest("PROGRAM", options.command, "the program and its arguments");
   arguments.parse();
   if (options.command.empty())
-    throw UsageError("there is no PROGRAM to run", {}, "penstock run --ranks 2 -- ./my_program");
+    throw UsageError("no PROGRAM given", {}, "for example penstock run --ranks 2 -- ./my_program");
   if (nodes > 1 && !rendezvous)
-    throw UsageError("several nodes need --rendezvous HOST:PORT, the address of node 0");
+    throw UsageError("--nodes needs --rendezvous HOST:PORT, the address of node 0");
   if (ranks < 1 || nodes < 1 || restarts < 0)
-    throw UsageError("--ranks and --nodes must be at least 1, and no number negative");
+    throw UsageError("--ranks and --nodes must be at least 1, and --max-restarts must not be negative");
   options.ranks = static_cast<int>(ranks);
   options.nodes = static_cast<int>(nodes);
   options.node_rank = static_cast<int>(node_rank);
@@ -76,11 +77,11 @@ int run_command(Arguments& arguments) {
   }
   if (token_file) options.token_file = *token_file;
   if (arguments.json()) report_as_json(options);
-  // Lines are by rank of the whole job, whose size is known only later; what nobody writes to takes no
+  // The board is indexed by global rank, and the size of the job is not known yet. Unused entries take no
   // memory.
-  Places places(nodes > 1 ? 4096 : options.ranks);
+  NodePlacement places(nodes > 1 ? 4096 : options.ranks);
   places.attach(options);
-  const LaunchResult result = launch(options);
+  const comm::LaunchResult result = launch(options);
   places.print_unless_well(result);
   return finish_launch(result, arguments.json());
 }

@@ -1,7 +1,7 @@
-// `penstock schedule`: prints a schedule's table, or draws it.
-#include "arguments.h"
-#include "commands.h"
-#include "source.h"
+// `penstock schedule`: prints or draws a schedule.
+#include "cli/arguments.h"
+#include "commands/commands.h"
+#include "config/source.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -16,27 +16,27 @@ namespace {
 
 enum class Form { Csv, Grid, Svg, Html, Trace };
 
-constexpr std::int64_t most_microbatches = 50'000'000;  //!< of one rank's row
+constexpr std::int64_t most_microbatches = 50'000'000;  //!< in the row of one rank
 
-std::string stages_text(const ScheduleInfo& info) {
+std::string stages_text(const schedule::ScheduleInfo& info) {
   return info.only_stages_per_rank ? std::to_string(*info.only_stages_per_rank) : "1 or more";
 }
 
 int list(bool json) {
   if (!json) {
-    std::vector<std::vector<std::string>> rows{{"name", "stages a rank", "what it does"}};
-    for (const ScheduleInfo& info : schedule_infos()) {
+    std::vector<std::vector<std::string>> rows{{"name", "stages per rank", "description"}};
+    for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
       rows.push_back({std::string(info.name), stages_text(info), std::string(info.summary)});
     }
-    rows.push_back({"Auto", "1 or more", "made for the costs and the memory cap at hand"});
+    rows.push_back({"Auto", "1 or more", "generated for the given costs and memory cap"});
     print(show_table(rows));
     return 0;
   }
   JsonWriter out;
   out.begin_array();
-  for (const ScheduleInfo& info : schedule_infos()) {
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     out.begin_object().field("name", info.name).field("summary", info.summary);
-    out.field("placement", placement_style_name(info.placement));
+    out.field("placement", to_string(info.placement));
     out.field("default_stages_per_rank", info.default_stages_per_rank);
     out.key("only_stages_per_rank");
     if (info.only_stages_per_rank) {
@@ -51,8 +51,8 @@ int list(bool json) {
   return 0;
 }
 
-std::string table_json(const std::string& name, const Placement& placement, int microbatches, bool lowered,
-                       const std::vector<ActionList>& ranks) {
+std::string table_json(const std::string& name, const schedule::Placement& placement, int microbatches,
+                       bool lowered, const std::vector<schedule::ActionList>& ranks) {
   JsonWriter out;
   out.begin_object()
       .field("name", name)
@@ -61,35 +61,36 @@ std::string table_json(const std::string& name, const Placement& placement, int 
   out.field("microbatches", microbatches).field("lowered", lowered).key("rank_of_stage").begin_array();
   for (const Rank rank : placement.stage_to_rank()) out.value(rank.value);
   out.end_array().key("rows").begin_array();
-  for (const ActionList& rank : ranks) {
+  for (const schedule::ActionList& rank : ranks) {
     out.begin_array();
-    for (const Action& action : rank) out.value(to_text(action));
+    for (const schedule::Action& action : rank) out.value(to_string(action));
     out.end_array();
   }
   out.end_array().end_object();
   return out.text() + "\n";
 }
 
-//! One rank's row, without the others where the schedule allows it.
+//! Prints the row of one rank, without generating the other rows if the generator allows it.
 int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t rank,
              const std::string& output) {
-  const ScheduleKind kind = parse_schedule_kind(name);
+  const schedule::ScheduleKind kind = schedule::parse_schedule_kind(name);
   if (!options.ranks || !options.microbatches) {
     throw UsageError("a named schedule needs --ranks and --microbatches");
   }
   const std::int64_t stages = options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank);
   const bool sensible = *options.ranks >= 1 && stages >= 1 && *options.microbatches >= 1 &&
-                        *options.ranks <= max_stages && stages <= max_stages / *options.ranks &&
+                        *options.ranks <= schedule::max_stages &&
+                        stages <= schedule::max_stages / *options.ranks &&
                         *options.microbatches <= most_microbatches / stages;
-  if (!sensible) throw UsageError("these counts are too small or too large");
-  const ScheduleShape shape{static_cast<int>(*options.ranks), static_cast<int>(stages),
-                            static_cast<int>(*options.microbatches)};
+  if (!sensible) throw UsageError("--ranks, --stages-per-rank or --microbatches is out of range");
+  const schedule::ScheduleShape shape{static_cast<int>(*options.ranks), static_cast<int>(stages),
+                                      static_cast<int>(*options.microbatches)};
   check_shape(kind, shape);
   if (rank < 0 || rank >= shape.ranks)
-    throw UsageError("--rank must lie between 0 and " + std::to_string(shape.ranks - 1));
+    throw UsageError("--rank must be between 0 and " + std::to_string(shape.ranks - 1));
   std::ostringstream text;
-  text.exceptions(std::ios::badbit);  // or text would be missing where memory runs out
-  write_csv(text, {make_rank_schedule(kind, shape, Rank(rank))});
+  text.exceptions(std::ios::badbit);  // else text would be lost silently if memory runs out
+  schedule::write_csv(text, {make_rank_schedule(kind, shape, Rank(rank))});
   write_output(output, text.str());
   return 0;
 }
@@ -102,33 +103,35 @@ int schedule_command(Arguments& arguments) {
   bool listing = false, lowered = false;
   std::optional<std::int64_t> rank;
   Form form = Form::Csv;
-  arguments.positional("NAME", name, "a schedule, in any case, or Auto; --list shows them",
+  arguments.positional("NAME", name, "schedule name (case-insensitive) or Auto; see --list",
                        Arguments::Need::Optional);
   shape.declare(arguments);
-  arguments.flag("--list", listing, "the schedules that there are");
-  arguments.flag("--lowered", lowered, "with sends, receives, unshard, reshard and gradient reduction");
-  arguments.option("--rank", rank, "only this rank's row, as csv");
+  arguments.flag("--list", listing, "list the schedules");
+  arguments.flag("--lowered", lowered, "include sends, receives, unshard, reshard and gradient reduction");
+  arguments.option("--rank", rank, "print only the row of this rank, as csv");
   arguments.choice("--as", form,
                    {{"csv", Form::Csv},
                     {"grid", Form::Grid},
                     {"svg", Form::Svg},
                     {"html", Form::Html},
                     {"trace", Form::Trace}},
-                   "the form of the output");
-  arguments.option("-o,--output", output, "a file; standard output without it");
+                   "output format");
+  arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   if (listing) return list(arguments.json());
-  if (name.empty()) throw UsageError("which schedule?", {}, "penstock schedule --list shows them");
+  if (name.empty()) throw UsageError("no schedule given", {}, "see penstock schedule --list");
   if (is_file(name))
-    throw UsageError("schedule makes tables from names", {}, "penstock simulate reads files");
+    throw UsageError("schedule takes a schedule name, not a file", {},
+                     "use penstock simulate or validate for files");
   if (rank) return one_rank(name, shape, *rank, output);
 
   const CostFile file = shape.costs();
-  const Schedule schedule = named_schedule(name, shape, file, SendMode::Buffered);
-  LowerOptions lowering;
+  const schedule::Schedule schedule = named_schedule(name, shape, file, schedule::SendMode::Buffered);
+  schedule::LowerOptions lowering;
   lowering.skips = skips_of(file);
   if (arguments.json()) {
-    const std::vector<ActionList> ranks = lowered ? lower(schedule, lowering).ranks : schedule.ranks;
+    const std::vector<schedule::ActionList> ranks =
+        lowered ? lower(schedule, lowering).ranks : schedule.ranks;
     write_output(output,
                  table_json(schedule.name, schedule.placement, schedule.microbatches, lowered, ranks));
     return 0;
@@ -137,10 +140,11 @@ int schedule_command(Arguments& arguments) {
     write_output(output, lowered ? to_csv(lower(schedule, lowering)) : to_csv(schedule));
     return 0;
   }
-  const Program program = make_program(schedule, SendMode::Buffered, lowering);
+  const schedule::Program program = make_program(schedule, schedule::SendMode::Buffered, lowering);
   const bool units = shape.costs_path.empty();
-  const Costs costs = costs_for(file, schedule.placement.stage_to_rank());
-  const Drawing drawing = lowered && units ? draw(program) : draw(simulate(program, costs), file.seconds);
+  const plan::Costs costs = costs_for(file, schedule.placement.stage_to_rank());
+  const view::Drawing drawing =
+      lowered && units ? view::draw(program) : view::draw(simulate(program, costs), file.seconds);
   write_picture(drawing, static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid)), output);
   return 0;
 }

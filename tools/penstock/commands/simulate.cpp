@@ -1,7 +1,7 @@
-// `penstock simulate`: predicted time, bubbles and memory of one schedule or of several side by side.
-#include "arguments.h"
-#include "commands.h"
-#include "source.h"
+// `penstock simulate`: predicts time, bubbles and memory of one schedule, or compares several.
+#include "cli/arguments.h"
+#include "commands/commands.h"
+#include "config/source.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -15,40 +15,40 @@ namespace {
 enum class Form { Text, Csv, Grid, Svg, Html, Trace };
 
 struct Outcome {
-  Program program;
-  Simulation simulation;
+  schedule::Program program;
+  plan::Simulation simulation;
   double bound = 0;
 };
 
-constexpr std::size_t shown_path = 12;  //!< actions of a critical path that a person wants to read
+constexpr std::size_t shown_path = 12;  //!< maximum number of actions printed of a critical path
 
-std::string path_text(const std::vector<CriticalStep>& path) {
+std::string path_text(const std::vector<plan::CriticalStep>& path) {
   std::vector<std::string> words;
   for (std::size_t i = 0; i < path.size(); ++i) {
     if (path.size() > shown_path && i == shown_path / 2) {
       words.push_back("… (" + std::to_string(path.size() - shown_path) + " more)");
       i = path.size() - shown_path / 2;
     }
-    words.push_back(to_text(path[i].timed.action));
+    words.push_back(to_string(path[i].timed.action));
   }
   return join(words, " ");
 }
 
 std::string report(const Outcome& outcome, bool seconds) {
-  const Simulation& s = outcome.simulation;
-  const Program& program = outcome.program;
+  const plan::Simulation& s = outcome.simulation;
+  const schedule::Program& program = outcome.program;
   std::string text = program.name() + ": " + std::to_string(program.ranks()) + " ranks, " +
                      std::to_string(program.stages()) + " stages, " + std::to_string(program.microbatches()) +
-                     " microbatches, " + std::string(send_mode_name(program.mode())) + " sends\n";
-  text += "step time      " + show_time(s.step_time, seconds) + " (no order can beat " +
+                     " microbatches, " + std::string(to_string(program.mode())) + " sends\n";
+  text += "step time      " + show_time(s.step_time, seconds) + " (lower bound " +
           show_time(outcome.bound, seconds) + ")\n";
   text += "bubble         " + show_share(s.bubble) + " of the step, " + show_share(s.own_bubble) +
-          " inside the ranks' own spans\n";
+          " between the first and last action of each rank\n";
   text += "peak memory    " + show_memory(s.peak_memory(), seconds) + "\n";
   text += "critical path  " + path_text(s.critical_path) + "\n\n";
   std::vector<std::vector<std::string>> rows{{"rank", "busy", "bubble", "own bubble", "peak memory", "at"}};
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
-    const RankReport& rank = s.ranks[r];
+    const plan::RankReport& rank = s.ranks[r];
     rows.push_back({std::to_string(r), show_time(rank.busy, seconds), show_share(rank.bubble),
                     show_share(rank.own_bubble), show_memory(rank.peak_memory, seconds),
                     show_time(rank.peak_at, seconds)});
@@ -56,17 +56,18 @@ std::string report(const Outcome& outcome, bool seconds) {
   return text + show_table(rows);
 }
 
-//! Without real costs: in activations of a whole rank's share of the model, so that stages a rank do not
-//! matter.
+//! Peak memory without real costs, in activations of one rank's layers. Comparable between schedules with
+//! different numbers of stages per rank.
 double per_rank(const Outcome& outcome) {
   return static_cast<double>(outcome.simulation.peak_memory()) * outcome.program.ranks() /
          outcome.program.stages();
 }
 
-//! Without real costs, schedules with more stages a rank have shorter ones: the model is the same.
-void share_out(Costs& costs, int ranks) {
+//! Without real costs, scales the stage times so that all compared schedules run the same model: more stages
+//! per rank means shorter stages.
+void share_out(plan::Costs& costs, int ranks) {
   const double share = static_cast<double>(ranks) / static_cast<double>(costs.stages.size());
-  for (StageCosts& stage : costs.stages) {
+  for (plan::StageCosts& stage : costs.stages) {
     stage.forward *= share;
     stage.input *= share;
     stage.weight *= share;
@@ -77,41 +78,41 @@ std::string comparison(const std::vector<Outcome>& outcomes, bool seconds) {
   std::vector<std::vector<std::string>> rows{
       {"schedule", "stages", "step time", "bubble", "own bubble", "peak memory"}};
   for (const Outcome& outcome : outcomes) {
-    const Simulation& s = outcome.simulation;
+    const plan::Simulation& s = outcome.simulation;
     rows.push_back({outcome.program.name(), std::to_string(outcome.program.stages()),
                     show_time(s.step_time, seconds), show_share(s.bubble), show_share(s.own_bubble),
-                    seconds ? bytes_text(s.peak_memory()) : show_time(per_rank(outcome), false)});
+                    seconds ? format_bytes(s.peak_memory()) : show_time(per_rank(outcome), false)});
   }
   return show_table(rows);
 }
 
-//! The predicted timeline, a line for each action.
-std::string timeline_csv(const Timeline& timeline) {
+//! The predicted timeline, one line per action.
+std::string timeline_csv(const schedule::Timeline& timeline) {
   std::string text = "rank,action,start,end\n";
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
-    for (const TimedAction& timed : timeline.ranks[r]) {
+    for (const schedule::TimedAction& timed : timeline.ranks[r]) {
       char times[80];
       std::snprintf(times, sizeof times, ",%.9g,%.9g\n", timed.start, timed.end);
-      text += std::to_string(r) + "," + to_text(timed.action) + times;
+      text += std::to_string(r) + "," + to_string(timed.action) + times;
     }
   }
   return text;
 }
 
 void write_json(JsonWriter& out, const Outcome& outcome) {
-  const Simulation& s = outcome.simulation;
-  const Program& program = outcome.program;
+  const plan::Simulation& s = outcome.simulation;
+  const schedule::Program& program = outcome.program;
   out.begin_object()
       .field("name", program.name())
       .field("ranks", program.ranks())
       .field("stages", program.stages());
-  out.field("microbatches", program.microbatches()).field("send_mode", send_mode_name(program.mode()));
+  out.field("microbatches", program.microbatches()).field("send_mode", to_string(program.mode()));
   out.field("step_time", s.step_time)
       .field("lower_bound", outcome.bound)
       .field("bubble", s.bubble)
       .field("own_bubble", s.own_bubble);
   out.field("peak_memory", s.peak_memory()).key("per_rank").begin_array();
-  for (const RankReport& rank : s.ranks) {
+  for (const plan::RankReport& rank : s.ranks) {
     out.begin_object()
         .field("busy", rank.busy)
         .field("bubble", rank.bubble)
@@ -119,8 +120,8 @@ void write_json(JsonWriter& out, const Outcome& outcome) {
     out.field("peak_memory", rank.peak_memory).field("peak_at", rank.peak_at).end_object();
   }
   out.end_array().key("critical_path").begin_array();
-  for (const CriticalStep& step : s.critical_path) {
-    out.begin_object().field("rank", step.rank.value).field("action", to_text(step.timed.action));
+  for (const plan::CriticalStep& step : s.critical_path) {
+    out.begin_object().field("rank", step.rank.value).field("action", to_string(step.timed.action));
     out.field("start", step.timed.start).field("end", step.timed.end).end_object();
   }
   out.end_array().end_object();
@@ -132,15 +133,15 @@ int simulate_command(Arguments& arguments) {
   std::vector<std::string> words;
   std::string output;
   ShapeOptions shape;
-  SendMode mode = SendMode::Buffered;
+  schedule::SendMode mode = schedule::SendMode::Buffered;
   Form form = Form::Text;
-  arguments.positional("NAME|FILE.csv", words,
-                       "schedules by name, or files of them, compute only or lowered");
+  arguments.positional("NAME|FILE.csv", words, "schedule names or schedule files (compute-only or lowered)");
   shape.declare(arguments);
-  arguments.choice(
-      "--send-mode", mode,
-      {{"buffered", SendMode::Buffered}, {"ordered", SendMode::Ordered}, {"blocking", SendMode::Blocking}},
-      "what a send waits for");
+  arguments.choice("--send-mode", mode,
+                   {{"buffered", schedule::SendMode::Buffered},
+                    {"ordered", schedule::SendMode::Ordered},
+                    {"blocking", schedule::SendMode::Blocking}},
+                   "how the transport treats a send");
   arguments.choice("--as", form,
                    {{"text", Form::Text},
                     {"csv", Form::Csv},
@@ -148,21 +149,22 @@ int simulate_command(Arguments& arguments) {
                     {"svg", Form::Svg},
                     {"html", Form::Html},
                     {"trace", Form::Trace}},
-                   "the form of the output");
-  arguments.option("-o,--output", output, "a file; standard output without it");
+                   "output format");
+  arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   const CostFile file = shape.costs();
   if (form != Form::Text && words.size() > 1)
-    throw UsageError("a picture shows one schedule", {}, "name one, or leave --as out to compare them");
+    throw UsageError("--as takes only one schedule", {},
+                     "give one schedule, or omit --as to compare several");
 
   std::vector<Outcome> outcomes;
   for (const std::string& word : words) {
-    Program program = program_of(word, shape, file, mode);
-    Costs costs = costs_for(file, program.placement().stage_to_rank());
+    schedule::Program program = program_of(word, shape, file, mode);
+    plan::Costs costs = costs_for(file, program.placement().stage_to_rank());
     if (shape.costs_path.empty() && words.size() > 1) share_out(costs, program.ranks());
     const double bound =
         lower_bound(program.placement(), program.microbatches(), costs, program.has_backward());
-    Simulation simulation = simulate(program, costs);
+    plan::Simulation simulation = simulate(program, costs);
     outcomes.push_back({std::move(program), std::move(simulation), bound});
   }
   if (arguments.json()) {
@@ -183,7 +185,7 @@ int simulate_command(Arguments& arguments) {
     return 0;
   }
   const auto picture = static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid));
-  write_picture(draw(outcomes.front().simulation, file.seconds), picture, output);
+  write_picture(view::draw(outcomes.front().simulation, file.seconds), picture, output);
   return 0;
 }
 

@@ -1,13 +1,13 @@
-// `penstock train`: settles what is asked for, starts the ranks, and says how it went. What a rank does is in
-// train_rank.cpp.
-#include "arguments.h"
-#include "commands.h"
-#include "failure_report.h"
-#include "launching.h"
-#include "train_checks.h"
-#include "train_display.h"
-#include "train_rank.h"
-#include "train_settings.h"
+// `penstock train`: resolves the settings, starts the ranks and reports the result. train_rank.cpp has the
+// code of a rank.
+#include "cli/arguments.h"
+#include "commands/commands.h"
+#include "commands/launching.h"
+#include "config/train_settings.h"
+#include "train/failure_report.h"
+#include "train/train_checks.h"
+#include "train/train_display.h"
+#include "train/train_rank.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -20,17 +20,17 @@
 namespace penstock::tool {
 namespace {
 
-// A rank that `penstock run` or torchrun started, perhaps on several machines.
+// Whether `penstock run` or torchrun started this process as a rank, possibly on one of several nodes.
 bool started_by_another_launcher() {
   return std::getenv("RANK") != nullptr && std::getenv("MASTER_ADDR") != nullptr;
 }
 
 std::string hint_after_failure(const TrainSettings& asked) {
   if (asked.run.checkpoint.directory.empty())
-    return "with --checkpoint DIR and --max-restarts N a run continues from its last checkpoint";
-  return asked.max_restarts == 0
-             ? "--resume continues from the last checkpoint, --max-restarts N does so at once"
-             : "--resume continues from the last checkpoint";
+    return "use --checkpoint DIR and --max-restarts N to continue from the last checkpoint after a failure";
+  return asked.max_restarts == 0 ? "use --resume to continue from the last checkpoint, or --max-restarts N "
+                                   "to restart automatically"
+                                 : "use --resume to continue from the last checkpoint";
 }
 
 }  // namespace
@@ -39,7 +39,8 @@ int train_command(Arguments& arguments) {
   TrainSettings asked;
   Settings settings(arguments);
   asked.declare(settings);
-  arguments.option("--config", asked.config, "a TOML file of these options; the command line wins");
+  arguments.option("--config", asked.config,
+                   "a TOML file with these options; the command line takes precedence");
   arguments.parse();
   if (!asked.config.empty()) settings.read(asked.config);
   asked.refuse_idle(settings);
@@ -54,14 +55,14 @@ int train_command(Arguments& arguments) {
   if (own_rank || others_rank) return be_a_training_rank(asked);
 
   const int ranks = asked.run.parallel.ranks();
-  const DisplayForm form = arguments.json() ? DisplayForm::Json
-                           : on_terminal()  ? DisplayForm::Terminal
-                                            : DisplayForm::Plain;
+  const DisplayMode form = arguments.json() ? DisplayMode::Json
+                           : on_terminal()  ? DisplayMode::Terminal
+                                            : DisplayMode::Plain;
   const std::vector<std::string> made = asked.prepare_outputs();
-  if (form != DisplayForm::Json) print("# settled configuration\n" + asked.run.config + "\n");
+  if (form != DisplayMode::Json) print("# settled configuration\n" + asked.run.config + "\n");
   for (const std::string& line : made)
-    if (form != DisplayForm::Json) print(line + "\n");
-  LaunchOptions launch_options = ranks_of("train", ranks, settings.words());
+    if (form != DisplayMode::Json) print(line + "\n");
+  comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.words());
   set_display(launch_options, form);
   launch_options.max_restarts = static_cast<int>(asked.max_restarts);
   launch_options.grace = std::chrono::seconds(5);
@@ -72,9 +73,9 @@ int train_command(Arguments& arguments) {
   };
   launch_options.on_start = [&](const std::vector<pid_t>&) { drawer.finish(); };
   failures.attach(launch_options);
-  const LaunchResult result = launch(launch_options);
+  const comm::LaunchResult result = launch(launch_options);
   drawer.finish();
-  if (form == DisplayForm::Json) print(result_json(result) + "\n");
+  if (form == DisplayMode::Json) print(result_json(result) + "\n");
   return failures.finish(result);
 }
 

@@ -1,6 +1,6 @@
-// `penstock validate`: everything that is wrong with a schedule file, and in which send modes it may run.
-#include "arguments.h"
-#include "commands.h"
+// `penstock validate`: reports every error of a schedule file and the send modes in which it is safe.
+#include "cli/arguments.h"
+#include "commands/commands.h"
 
 #include <penstock/base/error.h>
 #include <penstock/base/json.h>
@@ -11,21 +11,24 @@
 namespace penstock::tool {
 namespace {
 
-constexpr SendMode all_modes[] = {SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};
+constexpr schedule::SendMode all_modes[] = {schedule::SendMode::Buffered, schedule::SendMode::Ordered,
+                                            schedule::SendMode::Blocking};
 
 void write_diagnostics(JsonWriter& out, const Diagnostics& diagnostics) {
   out.begin_array();
   for (const Diagnostic& diagnostic : diagnostics) {
-    out.begin_object().field("severity", severity_name(diagnostic.severity));
+    out.begin_object().field("severity", to_string(diagnostic.severity));
     out.field("where", diagnostic.where).field("message", diagnostic.message).end_object();
   }
   out.end_array();
 }
 
-std::string to_json(const ScheduleFile& file, const Diagnostics& problems, const Verdict* verdict,
-                    bool fine) {
+std::string to_json(const schedule::ScheduleFile& file, const Diagnostics& problems,
+                    const schedule::Verdict* verdict, bool fine) {
   JsonWriter out;
-  out.begin_object().field("valid", fine).field("form", file.form == Form::Lowered ? "lowered" : "compute");
+  out.begin_object()
+      .field("valid", fine)
+      .field("form", file.form == schedule::ProgramLevel::Lowered ? "lowered" : "compute");
   out.field("ranks", static_cast<std::int64_t>(file.ranks.size())).field("stages", file.placement.stages());
   out.field("microbatches", file.microbatches).key("diagnostics");
   Diagnostics all = problems;
@@ -33,8 +36,8 @@ std::string to_json(const ScheduleFile& file, const Diagnostics& problems, const
   write_diagnostics(out, all);
   if (verdict != nullptr) {
     out.key("modes").begin_object();
-    for (const SendMode mode : all_modes) {
-      out.key(send_mode_name(mode)).begin_object().field("safe", verdict->safe(mode)).key("diagnostics");
+    for (const schedule::SendMode mode : all_modes) {
+      out.key(to_string(mode)).begin_object().field("safe", verdict->safe(mode)).key("diagnostics");
       write_diagnostics(out, verdict->of(mode));
       out.end_object();
     }
@@ -46,17 +49,18 @@ std::string to_json(const ScheduleFile& file, const Diagnostics& problems, const
   return out.text() + "\n";
 }
 
-std::string to_text(const std::string& path, const ScheduleFile& file, const Verdict& verdict, bool fine) {
-  std::string text = penstock::to_text(verdict.findings);
+std::string to_text(const std::string& path, const schedule::ScheduleFile& file,
+                    const schedule::Verdict& verdict, bool fine) {
+  std::string text = penstock::to_string(verdict.findings);
   text += path + ": " + (fine ? "valid" : "not valid") + ": " +
-          (file.form == Form::Lowered ? "lowered, " : "compute only, ");
+          (file.form == schedule::ProgramLevel::Lowered ? "lowered, " : "compute only, ");
   text += std::to_string(file.ranks.size()) + " ranks, " + std::to_string(file.placement.stages()) +
           " stages, " + std::to_string(file.microbatches) + " microbatches\n";
   if (!verdict.valid()) return text;
-  for (const SendMode mode : all_modes) {
-    text += "  " + std::string(send_mode_name(mode)) +
-            " sends: " + (verdict.safe(mode) ? "safe" : "not safe") + "\n";
-    const std::string why = penstock::to_text(verdict.of(mode));
+  for (const schedule::SendMode mode : all_modes) {
+    text +=
+        "  " + std::string(to_string(mode)) + " sends: " + (verdict.safe(mode) ? "safe" : "not safe") + "\n";
+    const std::string why = penstock::to_string(verdict.of(mode));
     if (!why.empty()) text += why;
   }
   return text;
@@ -67,29 +71,31 @@ std::string to_text(const std::string& path, const ScheduleFile& file, const Ver
 int validate_command(Arguments& arguments) {
   std::string path;
   std::optional<std::int64_t> microbatches;
-  SendMode mode = SendMode::Buffered;
-  arguments.positional("FILE.csv", path, "a schedule file, compute only or lowered; - reads standard input");
-  arguments.option("--microbatches", microbatches, "how many there must be; else as many as the file names");
-  arguments.choice(
-      "--send-mode", mode,
-      {{"buffered", SendMode::Buffered}, {"ordered", SendMode::Ordered}, {"blocking", SendMode::Blocking}},
-      "the mode that decides the exit code");
+  schedule::SendMode mode = schedule::SendMode::Buffered;
+  arguments.positional("FILE.csv", path, "a schedule file, compute-only or lowered; - reads standard input");
+  arguments.option("--microbatches", microbatches,
+                   "expected number of microbatches (default: as many as the file contains)");
+  arguments.choice("--send-mode", mode,
+                   {{"buffered", schedule::SendMode::Buffered},
+                    {"ordered", schedule::SendMode::Ordered},
+                    {"blocking", schedule::SendMode::Blocking}},
+                   "the send mode that decides the exit code");
   arguments.parse();
-  CsvOptions options;
+  schedule::CsvOptions options;
   if (microbatches) {
-    if (*microbatches < 1 || *microbatches > max_microbatches)
+    if (*microbatches < 1 || *microbatches > schedule::max_microbatches)
       throw UsageError("--microbatches must be 1 or more");
     options.microbatches = static_cast<int>(*microbatches);
   }
   std::istringstream text(read_input(path));
   Diagnostics problems;
-  const ScheduleFile file = read_csv(text, problems, options);
+  const schedule::ScheduleFile file = read_csv(text, problems, options);
   if (has_errors(problems)) {
     print(arguments.json() ? to_json(file, problems, nullptr, false)
-                           : penstock::to_text(problems) + path + ": not valid\n");
+                           : penstock::to_string(problems) + path + ": not valid\n");
     return 1;
   }
-  const Verdict verdict = file.validate();
+  const schedule::Verdict verdict = file.validate();
   const bool fine = verdict.safe(mode);
   print(arguments.json() ? to_json(file, problems, &verdict, fine) : to_text(path, file, verdict, fine));
   return fine ? 0 : 1;

@@ -1,6 +1,6 @@
-// `penstock version`: what was built and what is loaded.
-#include "arguments.h"
-#include "commands.h"
+// `penstock version`: prints the versions of Penstock and of the loaded libtorch.
+#include "cli/arguments.h"
+#include "commands/commands.h"
 
 #include <penstock/base/json.h>
 #include <penstock/version.h>

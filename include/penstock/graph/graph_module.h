@@ -1,0 +1,67 @@
+// A graph with its tensors: one stage, or a complete imported or captured model.
+#pragma once
+
+#include <penstock/graph/interpreter.h>
+#include <penstock/graph/ir.h>
+#include <penstock/value/microbatch.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::graph {
+
+class GraphModule {
+ public:
+  //! `tensors` holds one tensor per slot, in slot order. With a device, moves the tensors there and overrides
+  //! the device arguments of recorded operators.
+  GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<c10::Device> device = std::nullopt);
+
+  const Graph& graph() const { return graph_; }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  const std::optional<c10::Device>& device() const { return device_; }
+
+  //! Moves parameters and buffers in place, so existing handles see the moved tensors. Meta tensors get
+  //! uninitialized memory. Overrides the device arguments of recorded operators.
+  void to(c10::Device device);
+
+  //! Runs the graph. The arguments must have the structure the graph was captured or exported with. Throws
+  //! ShapeError naming every input whose sizes or dtype do not match.
+  c10::IValue forward(const value::Args& args, const value::Kwargs& kwargs = {}) const;
+
+  //! Runs the graph on flattened arguments, without checks.
+  std::vector<c10::IValue> run(std::vector<c10::IValue> leaves) const;
+
+  //! Lists each tensor once, under its first name.
+  std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
+  std::vector<std::pair<std::string, at::Tensor>> named_buffers() const;
+
+  //! On: training flags (dropout, batch norm) are as recorded. Off: they are false.
+  void train(bool on = true);
+  bool is_training() const { return training_; }
+
+ private:
+  const Interpreter& interpreter() const { return training_ ? train_ : *eval_; }
+
+  Graph graph_;
+  std::vector<at::Tensor> tensors_;
+  std::optional<c10::Device> device_;
+  Interpreter train_;
+  std::optional<Interpreter> eval_;
+  bool training_ = true;
+};
+
+//! Throws ShapeError listing every input leaf that does not match: wrong dtype, wrong fixed size, conflicting
+//! values of a symbol, or a symbol out of range. `size_hint` replaces the default hint for wrong fixed sizes.
+void check_inputs(const Graph& graph, const std::vector<c10::IValue>& leaves,
+                  const std::string& size_hint = {});
+
+//! Flattens the arguments in the order of `graph.inputs`. Throws UsageError if their structure differs.
+std::vector<c10::IValue> flatten_inputs(const Graph& graph, const value::Args& args,
+                                        const value::Kwargs& kwargs);
+
+}  // namespace penstock::graph

@@ -1,0 +1,15 @@
+// Information about the pipeline that a stage belongs to.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace penstock::pipe {
+
+struct PipeInfo {
+  std::optional<std::string> graph;  //!< text of the unsplit graph; empty for hand-written stages
+  int num_stages = 0;
+  bool has_loss_and_backward = false;
+};
+
+}  // namespace penstock::pipe

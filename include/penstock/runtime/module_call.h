@@ -1,0 +1,154 @@
+// Module calls with hooks. torch::nn modules have no forward hooks in C++. A model that calls its submodules
+// as `call(block, x)` instead of `block->forward(x)` lets sharding gather their parameters around each call.
+#pragma once
+
+#include <penstock/value/tree.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace penstock::runtime {
+
+//! Hooks that run around each call of a module.
+class CallHooks {
+ public:
+  virtual ~CallHooks() = default;
+  virtual void before() = 0;
+  //! `outputs` are the tensors that the call returned.
+  virtual void after(const std::vector<at::Tensor>& outputs) = 0;
+  //! Replaces a tensor in the `index`-th argument before the module sees it, and the `index`-th tensor of the
+  //! result (a tensor, or a tuple, list or tree of tensors) before the caller sees it.
+  virtual at::Tensor argument(const at::Tensor& tensor, std::size_t /*index*/) { return tensor; }
+  virtual at::Tensor result(const at::Tensor& tensor, std::size_t /*index*/) { return tensor; }
+  //! Receive the number of arguments, and of tensors in the result, before `argument` and `result` are
+  //! called.
+  virtual void expect_arguments(std::size_t /*count*/) {}
+  virtual void expect_results(std::size_t /*count*/) {}
+  //! Whether these hooks are exclusive: a module can have at most one set of exclusive hooks.
+  virtual bool alone() const { return false; }
+};
+
+//! Installs hooks that stay as long as the module lives. `owner` shares ownership of the module.
+void hook_module(const void* module, std::weak_ptr<const void> owner, std::shared_ptr<CallHooks> hooks);
+
+//! Installs hooks on a module for the lifetime of this object. A module may have several hooks: the first one
+//! installed sees a call first and its result last. UsageError if two of them are exclusive (`alone`).
+class HookedModule {
+ public:
+  HookedModule(const void* module, std::shared_ptr<CallHooks> hooks);
+  ~HookedModule();
+  HookedModule(HookedModule&& other) noexcept
+      : module_(std::exchange(other.module_, nullptr)), hooks_(std::move(other.hooks_)) {}
+  HookedModule& operator=(HookedModule&&) = delete;
+
+ private:
+  const void* module_;
+  std::shared_ptr<CallHooks> hooks_;
+};
+
+//! The hooks of a module, identified by the address of its object; null if it has none.
+std::shared_ptr<CallHooks> hooks_of(const void* module);
+
+namespace detail {
+
+//! Returns the tree with every tensor replaced by map(tensor).
+c10::IValue map_tree(const c10::IValue& tree, const std::function<at::Tensor(const at::Tensor&)>& map);
+
+template <class T>
+struct HoldsTensors : std::false_type {};
+template <>
+struct HoldsTensors<at::Tensor> : std::true_type {};
+template <>
+struct HoldsTensors<c10::IValue> : std::true_type {};
+template <class T>
+struct HoldsTensors<std::optional<T>> : HoldsTensors<T> {};
+template <class T>
+struct HoldsTensors<std::vector<T>> : HoldsTensors<T> {};
+template <class K, class T>
+struct HoldsTensors<std::map<K, T>> : HoldsTensors<T> {};
+template <class... T>
+struct HoldsTensors<std::tuple<T...>> : std::disjunction<HoldsTensors<T>...> {};
+template <class A, class B>
+struct HoldsTensors<std::pair<A, B>> : std::disjunction<HoldsTensors<A>, HoldsTensors<B>> {};
+
+//! Replaces every tensor in `value` by map(tensor).
+template <class Value, class Map>
+void map_tensors(Value& value, const Map& map) {
+  if constexpr (!HoldsTensors<Value>::value) {
+    return;
+  } else if constexpr (std::is_same_v<Value, at::Tensor>) {
+    if (value.defined()) value = map(value);
+  } else if constexpr (std::is_same_v<Value, c10::IValue>) {
+    value = map_tree(value, map);
+  } else if constexpr (requires { std::tuple_size<Value>::value; }) {
+    std::apply([&](auto&... items) { (map_tensors(items, map), ...); }, value);
+  } else if constexpr (requires { value.has_value(); }) {
+    if (value) map_tensors(*value, map);
+  } else if constexpr (requires { typename Value::mapped_type; }) {
+    for (auto& [key, item] : value) map_tensors(item, map);
+  } else {
+    for (auto& item : value) map_tensors(item, map);
+  }
+}
+
+template <class Arg>
+decltype(auto) hooked_argument(CallHooks& hooks, std::size_t index, Arg&& arg) {
+  using Value = std::decay_t<Arg>;
+  if constexpr (HoldsTensors<Value>::value) {
+    Value value = std::forward<Arg>(arg);
+    map_tensors(value, [&](const at::Tensor& tensor) { return hooks.argument(tensor, index); });
+    return value;
+  } else {
+    return std::forward<Arg>(arg);
+  }
+}
+
+template <class Module, class... Args, std::size_t... I>
+auto hooked_forward(CallHooks& hooks, Module& module, std::index_sequence<I...> /*indices*/, Args&&... args) {
+  hooks.expect_arguments(sizeof...(Args));
+  auto output = module.forward(hooked_argument(hooks, I, std::forward<Args>(args))...);
+  std::size_t count = 0;
+  map_tensors(output, [&](const at::Tensor& tensor) { return ++count, tensor; });
+  hooks.expect_results(count);
+  std::size_t index = 0;
+  map_tensors(output, [&](const at::Tensor& tensor) { return hooks.result(tensor, index++); });
+  return output;
+}
+
+}  // namespace detail
+
+//! Calls module->forward(args…) and runs the hooks of the module.
+template <class Module, class... Args>
+auto call(const std::shared_ptr<Module>& module, Args&&... args) {
+  const std::shared_ptr<CallHooks> hooks = hooks_of(dynamic_cast<const void*>(module.get()));
+  if (!hooks) return module->forward(std::forward<Args>(args)...);
+  hooks->before();
+  auto output = detail::hooked_forward(*hooks, *module, std::index_sequence_for<Args...>(),
+                                       std::forward<Args>(args)...);
+  if constexpr (std::is_constructible_v<c10::IValue, decltype(output)>) {
+    hooks->after(value::tensors_of(c10::IValue(output)));
+  } else {
+    hooks->after({});
+  }
+  return output;
+}
+
+//! Overload for the holders that TORCH_MODULE defines.
+template <class Holder, class... Args>
+requires requires(const Holder& holder) {
+  holder.ptr()->parameters();
+}
+auto call(const Holder& holder, Args&&... args) {
+  return call(holder.ptr(), std::forward<Args>(args)...);
+}
+
+}  // namespace penstock::runtime

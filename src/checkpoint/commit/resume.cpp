@@ -1,0 +1,108 @@
+// Lists the checkpoints in a directory and finds the one to resume from.
+#include "checkpoint/commit/files.h"
+#include "checkpoint/commit/open_checkpoint.h"
+
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/checkpoint.h>
+
+#include <ATen/core/ivalue.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <functional>
+
+namespace penstock::checkpoint {
+namespace {
+
+constexpr std::string_view prefix = "step-";
+
+//! Parses the name of a checkpoint directory; nullopt if it is not one.
+std::optional<CheckpointLocation> place_of(const std::string& directory, const std::string& name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  CheckpointLocation place{.path = directory + "/" + name};
+  const char* const end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + prefix.size(), end, place.step);
+  if (error != std::errc{} || place.step < 0) return std::nullopt;
+  place.complete = rest == end;
+  const std::string_view tail(rest, static_cast<std::size_t>(end - rest));
+  if (!place.complete && tail != ".incomplete") return std::nullopt;
+  return place;
+}
+
+//! Returns why a checkpoint is unusable; empty if it is intact. Verifies share `share` of `shares` of its
+//! files.
+std::string fault_of(const CheckpointLocation& place, std::size_t share, std::size_t shares) {
+  if (!place.complete) return "its write did not complete";
+  try {
+    const Checkpoint checkpoint(place.path);
+    for (std::size_t i = share; i < checkpoint.files().size(); i += shares) {
+      const Diagnostics found = checkpoint.verify_file(i);
+      if (!found.empty()) return found[0].where + " " + found[0].message;
+    }
+    return {};
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+//! `agree` returns, on every rank, the first problem that any rank has found.
+ResumePoint find_with(const std::string& directory, std::size_t share, std::size_t shares,
+                      const std::function<std::string(std::string)>& agree,
+                      const std::function<std::string(std::string)>& first) {
+  // All ranks use the list of the first rank, because the directory may be changing.
+  std::string names, error;
+  try {
+    for (const CheckpointLocation& place : list_checkpoints(directory)) names = place.path + "\n" + names;
+  } catch (const StorageError& failure) {
+    if (failure.code() != ENOENT) error = failure.message();
+  }
+  names = first(error.empty() ? names : "!" + error);
+  if (names.starts_with('!')) throw CheckpointError(names.substr(1));
+  std::vector<std::string> passed;
+  for (std::size_t begin = 0, end = 0; (end = names.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    const std::string path = names.substr(begin, end - begin);
+    const std::string name = path.substr(path.rfind('/') + 1);
+    const std::string fault = agree(fault_of(place_of(directory, name).value(), share, shares));
+    if (fault.empty()) return {Checkpoint(path), passed};
+    passed.push_back(name + ": " + fault);
+  }
+  std::string message = "there is no complete checkpoint in " + directory;
+  if (!passed.empty()) message += "; skipped:\n  " + join(passed, "\n  ");
+  throw CheckpointError(message, {},
+                        "start a new run, or use the directory that contains the checkpoints of the run");
+}
+
+}  // namespace
+
+std::vector<CheckpointLocation> list_checkpoints(const std::string& directory) {
+  std::vector<CheckpointLocation> places;
+  for (const std::string& name : list_directory(directory)) {
+    if (auto place = place_of(directory, name)) places.push_back(std::move(*place));
+  }
+  std::sort(places.begin(), places.end(), [](const CheckpointLocation& a, const CheckpointLocation& b) {
+    // If a step has a complete and an incomplete checkpoint, the incomplete one is newer.
+    return std::tuple(a.step, !a.complete) < std::tuple(b.step, !b.complete);
+  });
+  return places;
+}
+
+ResumePoint find_resume_point(const std::string& directory) {
+  const auto same = [](std::string text) { return text; };
+  return find_with(directory, 0, 1, same, same);
+}
+
+ResumePoint find_resume_point(const std::string& directory, const comm::Group& group) {
+  const auto agree = [&](const std::string& fault) -> std::string {
+    for (const c10::IValue& other : group.all_gather_object(fault)) {
+      if (!other.toStringRef().empty()) return other.toStringRef();
+    }
+    return {};
+  };
+  const auto first = [&](const std::string& text) { return group.broadcast_object(text, 0).toStringRef(); };
+  return find_with(directory, static_cast<std::size_t>(group.rank()), static_cast<std::size_t>(group.size()),
+                   agree, first);
+}
+
+}  // namespace penstock::checkpoint

@@ -1,0 +1,13 @@
+// Prepares pieces for saving and loading: replaces distributed tensors by their local shards, and each
+// BoxRange by boxes.
+#pragma once
+
+#include <penstock/checkpoint/piece.h>
+
+#include <vector>
+
+namespace penstock::checkpoint {
+
+std::vector<Piece> local_pieces(const std::vector<Piece>& pieces);
+
+}  // namespace penstock::checkpoint

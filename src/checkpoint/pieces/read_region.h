@@ -1,0 +1,19 @@
+// Copies elements from the stored pieces to the requested pieces.
+#pragma once
+
+#include <penstock/checkpoint/checkpoint.h>
+#include <penstock/checkpoint/safetensors.h>
+
+#include <functional>
+
+namespace penstock::checkpoint {
+
+//! Returns the open file of a stored piece, after checking that it contains the piece.
+using PieceFile = std::function<const SafetensorsFile&(const StoredTensor::StoredPiece& piece)>;
+
+//! Fills `local`, which is the region `part` of the stored tensor, from the stored pieces. Adds to the byte
+//! counts of the report.
+void read_part(const StoredTensor& stored, const PieceFile& file_of, const Region& part,
+               const at::Tensor& local, LoadReport& report);
+
+}  // namespace penstock::checkpoint

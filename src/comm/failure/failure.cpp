@@ -1,0 +1,90 @@
+// The failure state of a world.
+#include "comm/failure/failure.h"
+
+#include <penstock/base/log.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock::comm {
+
+std::string words_of(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
+
+std::string Failure::serialize() const {
+  return (rank ? std::to_string(rank->value) : "-") + ":" + cause;
+}
+
+Failure Failure::parse(const std::string& text) {
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) return {std::nullopt, text};
+  const std::string number = text.substr(0, colon);
+  const bool is_rank = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
+  if (!is_rank || number.size() > 9) return {std::nullopt, text.substr(colon + 1)};
+  return {Rank(std::stoi(number)), text.substr(colon + 1)};
+}
+
+std::optional<Failure> FailureState::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void FailureState::report(Failure failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    Log(LogLevel::Warn) << "failure: " << failure.serialize();
+    failure_ = std::move(failure);
+    failed_.store(true, std::memory_order_release);
+    for (c10d::Work* work : waiting_) work->abort();
+  }
+  changed_.notify_all();
+}
+
+std::optional<Failure> FailureState::wait_for_report(std::chrono::milliseconds time) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, time, [this] { return failure_.has_value(); });
+  return failure_;
+}
+
+bool FailureState::wait_until(std::chrono::steady_clock::time_point deadline,
+                              const std::function<bool()>& ready) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [&] { return ready() || failure_.has_value(); });
+  return ready();
+}
+
+void FailureState::notify() const {
+  {
+    const std::lock_guard lock(mutex_);
+  }  // a waiter between its check and its sleep must not miss the signal
+  changed_.notify_all();
+}
+
+void FailureState::raise(const ErrorContext& context) const {
+  const Failure known = failure().value_or(Failure{std::nullopt, "a rank failed"});
+  if (known.rank) throw PeerFailed(*known.rank, known.cause, context);
+  throw CommError(known.cause, context);
+}
+
+void FailureState::raise_for(const c10::Error& error, const ErrorContext& context) const {
+  wait_for_report(kVerdictTime);
+  throw_if_failed(context);
+  throw CommError(words_of(error), context);
+}
+
+FailureState::AbortOnFailure::AbortOnFailure(FailureState& state, c10d::Work& work)
+    : state_(state), work_(work) {
+  const std::lock_guard lock(state_.mutex_);
+  state_.waiting_.push_back(&work_);
+  if (state_.failure_) work_.abort();
+}
+
+FailureState::AbortOnFailure::~AbortOnFailure() {
+  const std::lock_guard lock(state_.mutex_);
+  std::erase(state_.waiting_, &work_);
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,277 @@
+// The loop of the monitor: store, ring, heartbeats.
+#include "comm/failure/monitor.h"
+
+#include "comm/rendezvous/environment.h"
+
+#include <penstock/base/log.h>
+#include <penstock/base/text.h>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace penstock::comm {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{100};
+constexpr std::chrono::milliseconds kBeat{1000};
+// A broken connection only shows that a process ended; a report with the cause may follow from that rank or
+// from the launcher.
+constexpr std::chrono::milliseconds kPatience{700};
+// Limit of one attempt to connect to the next rank, which blocks the monitor.
+constexpr std::chrono::milliseconds kConnectLimit{1000};
+constexpr char kAlive = '.';
+constexpr char kGoodbye = 'B';
+
+// Unauthenticated connections: how many the monitor keeps, and for how long. It drops the oldest first.
+constexpr std::size_t kMostStrangers = 256;
+constexpr std::chrono::milliseconds kStrangerLimit{2000};
+// Pause after accept() failed for lack of descriptors, because the listener stays readable.
+constexpr std::chrono::milliseconds kAcceptPause{1000};
+
+// Compares in constant time.
+bool same_secret(const std::string& a, const std::string& b) {
+  unsigned differences = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    differences |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  return differences == 0;
+}
+
+}  // namespace
+
+std::chrono::milliseconds heartbeat_limit() {
+  const char* const asked = std::getenv("PENSTOCK_HEARTBEAT");
+  return std::chrono::seconds(asked == nullptr ? 15 : parse_number("PENSTOCK_HEARTBEAT", asked, 86400));
+}
+
+std::string died_key(int attempt) {
+  return "penstock/" + std::to_string(attempt) + "/died";
+}
+std::string failed_key(int attempt, int generation) {
+  return "penstock/" + std::to_string(attempt) + "/" + std::to_string(generation) + "/failed";
+}
+
+std::string generation_key(int attempt) {
+  return "penstock/" + std::to_string(attempt) + "/generation";
+}
+
+std::string live_key(const std::string& prefix, Rank rank) {
+  return prefix + "live/" + std::to_string(rank.value);
+}
+
+std::string Monitor::live_key(Rank rank) const {
+  return penstock::comm::live_key(
+      "penstock/" + std::to_string(setup_.attempt) + "/" + std::to_string(setup_.generation) + "/", rank);
+}
+
+Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw CommError("cannot create a pipe: " + std::string(std::strerror(errno)));
+  wake_read_ = Fd(ends[0]);
+  wake_write_ = Fd(ends[1]);
+  const Rank rank = setup_.domain->rank;
+  next_.rank = Rank((rank.value + 1) % setup_.size);
+  previous_.rank = Rank((rank.value + setup_.size - 1) % setup_.size);
+  auto [listener, endpoint] = listen_on(setup_.address);
+  listener_ = std::move(listener);
+  setup_.store->set(live_key(rank), endpoint.text());
+  setup_.store->set(generation_key(setup_.attempt), std::to_string(setup_.generation));
+  thread_ = std::thread([this] { run(); });
+}
+
+Monitor::~Monitor() {
+  stop_ = true;
+  [[maybe_unused]] const auto written = write(wake_write_.get(), "x", 1);
+  thread_.join();
+}
+
+void Monitor::publish(const Failure& failure) {
+  if (failure.rank == setup_.domain->rank) confessed_ = true;
+  setup_.store->compareSet(failed_key(setup_.attempt, setup_.generation), std::string(), failure.serialize());
+}
+
+void Monitor::run() {
+  set_log_rank(setup_.domain->rank);
+  Clock::time_point last_beat = Clock::now();
+  while (!stop_) {
+    const int listener = Clock::now() < accept_again_ ? -1 : listener_.get();
+    std::array<pollfd, 4> waiting{pollfd{wake_read_.get(), POLLIN, 0}, pollfd{listener, POLLIN, 0},
+                                  pollfd{next_.connection.get(), POLLIN, 0},
+                                  pollfd{previous_.connection.get(), POLLIN, 0}};
+    poll(waiting.data(), waiting.size(), static_cast<int>(kTick.count()));
+    if (stop_ || setup_.domain->failure.failed()) break;
+    try {
+      if (!next_.connection && !next_.lost && !next_.said_goodbye) connect_next();
+      accept_strangers();
+      hear_strangers();
+      listen_to(next_);
+      listen_to(previous_);
+      if (Clock::now() - last_beat >= kBeat) {
+        beat(next_, kAlive);
+        beat(previous_, kAlive);
+        last_beat = Clock::now();
+      }
+      judge(next_);
+      judge(previous_);
+      read_store();
+    } catch (const std::exception& e) {
+      Log(LogLevel::Info) << "monitor: " << e.what();
+      // Only the store throws: an unreachable neighbour fails by its missing heartbeats.
+      const std::string host =
+          setup_.store_host ? "rank " + std::to_string(setup_.store_host->value) : "the launcher";
+      setup_.domain->failure.report(
+          {setup_.store_host, host + ", which hosts the store, exited or cannot be reached"});
+    }
+  }
+  if (setup_.domain->failure.failed()) {
+    // Also dumps the record of a rank that computes and never reaches the operation in which the others wait.
+    setup_.domain->recorder.dump("failure");
+    return;
+  }
+  beat(next_, kGoodbye);
+  beat(previous_, kGoodbye);
+}
+
+// The first message of a connection: proves that the sender is a monitor of this job, and names its rank.
+std::string Monitor::greeting_of(Rank rank) const {
+  std::string text = "penstock monitor " + std::to_string(setup_.attempt) + "/" +
+                     std::to_string(setup_.generation) + "/" + std::to_string(rank.value) + "\n";
+  return text + setup_.secret.sign(text) + "\n";
+}
+
+// Accepts every connection, even if none is expected: a connection left in the queue would wake this thread
+// again and again.
+void Monitor::accept_strangers() {
+  if (Clock::now() < accept_again_) return;
+  for (std::size_t i = 0; i < kMostStrangers; ++i) {
+    Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!connection) {
+      const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED;
+      if (!later) accept_again_ = Clock::now() + kAcceptPause;
+      return;
+    }
+    if (strangers_.size() == kMostStrangers) strangers_.erase(strangers_.begin());
+    strangers_.push_back({.connection = std::move(connection), .said = {}});
+  }
+}
+
+// Never blocks: a connection that sends nothing or half a greeting must not delay the heartbeats.
+void Monitor::hear_strangers() {
+  const std::string expected = greeting_of(previous_.rank);
+  const auto is_done = [&](Stranger& stranger) {
+    std::array<char, 128> bytes{};
+    const std::size_t missing = std::min(expected.size() - stranger.said.size(), bytes.size());
+    const auto count = recv(stranger.connection.get(), bytes.data(), missing, MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+      return Clock::now() - stranger.since > kStrangerLimit;
+    if (count <= 0) return true;
+    stranger.said.append(bytes.data(), static_cast<std::size_t>(count));
+    // Drops a wrong first line immediately. Compares the signature only when it is complete: an answer per
+    // byte would help to guess it.
+    const std::size_t open_part = std::min(stranger.said.size(), expected.find('\n'));
+    if (!expected.starts_with(stranger.said.substr(0, open_part))) return true;
+    if (stranger.said.size() < expected.size()) return false;
+    if (same_secret(stranger.said, expected) && !previous_.connection && !previous_.lost) {
+      previous_.connection = std::move(stranger.connection);
+      beat(previous_, kAlive);  // tells the neighbour that it was accepted
+      heard_of(previous_);
+    }
+    return true;
+  };
+  std::erase_if(strangers_, is_done);
+}
+
+void Monitor::connect_next() {
+  if (!setup_.store->check({live_key(next_.rank)})) return;
+  const Endpoint endpoint = Endpoint::parse(setup_.store->get_to_str(live_key(next_.rank)));
+  if (!next_.last_sign) next_.last_sign = Clock::now();
+  Connecting tried = connect_to(endpoint, kConnectLimit);
+  if (!tried.connection) {
+    next_.trouble = "cannot be reached by rank " + std::to_string(setup_.domain->rank.value) + " at " +
+                    endpoint.host + " port " + std::to_string(endpoint.port) + ": " +
+                    std::strerror(tried.error);
+    // Nothing listens on that port any more. Other errors may be temporary: retry until the heartbeat limit.
+    if (tried.error == ECONNREFUSED) lose(next_, next_.trouble);
+    return;
+  }
+  next_.connection = std::move(tried.connection);
+  next_.trouble.clear();
+  const std::string greeting = greeting_of(setup_.domain->rank);
+  send(next_.connection.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
+}
+
+void Monitor::beat(Neighbour& neighbour, char sign) {
+  if (neighbour.connection) send(neighbour.connection.get(), &sign, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Monitor::listen_to(Neighbour& neighbour) {
+  if (!neighbour.connection) return;
+  std::array<char, 64> signs{};
+  for (;;) {
+    const auto count = recv(neighbour.connection.get(), signs.data(), signs.size(), MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (count <= 0) {
+      neighbour.connection.reset();
+      // Closed before it was accepted, for instance because of too many foreign connections: try again.
+      if (!neighbour.spoke && &neighbour == &next_) return;
+      if (!neighbour.said_goodbye)
+        lose(neighbour,
+             "its process ended without leaving the world (killed, crashed, or its machine is down)");
+      return;
+    }
+    neighbour.spoke = true;
+    heard_of(neighbour);
+    if (std::memchr(signs.data(), kGoodbye, static_cast<std::size_t>(count)) != nullptr)
+      neighbour.said_goodbye = true;
+  }
+}
+
+void Monitor::heard_of(Neighbour& neighbour) {
+  neighbour.last_sign = Clock::now();
+  // If both ranks were blocked (by a slow store or a suspended machine), this one may have checked before the
+  // other could send again.
+  if (suspicion_ && suspicion_->of_silence && suspicion_->failure.rank == neighbour.rank) suspicion_.reset();
+}
+
+void Monitor::lose(Neighbour& neighbour, const std::string& how) {
+  neighbour.lost = true;
+  if (!suspicion_) suspicion_ = Suspicion{{neighbour.rank, how}, Clock::now()};
+}
+
+void Monitor::judge(const Neighbour& neighbour) {
+  if (neighbour.last_sign && !neighbour.said_goodbye && !neighbour.lost && !suspicion_ &&
+      Clock::now() - *neighbour.last_sign > setup_.heartbeat_limit) {
+    const double limit = std::chrono::duration<double>(setup_.heartbeat_limit).count();
+    suspicion_ =
+        Suspicion{{neighbour.rank,
+                   "sent no heartbeat for " + format_seconds(limit) + " (" +
+                       (neighbour.trouble.empty() ? "stopped, or disconnected" : neighbour.trouble) + ")"},
+                  Clock::now(),
+                  true};
+  }
+  if (suspicion_ && Clock::now() - suspicion_->since > kPatience) publish(suspicion_->failure);
+}
+
+void Monitor::read_store() {
+  for (const std::string& key : {failed_key(setup_.attempt, setup_.generation), died_key(setup_.attempt)}) {
+    if (!setup_.store->check({key})) continue;
+    const Failure failure = Failure::parse(setup_.store->get_to_str(key));
+    if (failure.rank != setup_.domain->rank) {
+      setup_.domain->failure.report(failure);
+    } else if (!confessed_) {
+      setup_.domain->failure.report(
+          {std::nullopt, "the other ranks reported this rank as failed: " + failure.cause});
+    }
+    return;
+  }
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,182 @@
+// Finds processes by their environment; implements the process that cleans up after a killed launcher.
+#include "comm/launch/process_tree.h"
+
+#include "comm/failure/sockets.h"
+
+#include <penstock/base/error.h>
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace penstock::comm {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kJobsVariable = "PENSTOCK_JOBS";
+
+std::string environment_of(pid_t pid) {
+  const Fd file(open(("/proc/" + std::to_string(pid) + "/environ").c_str(), O_RDONLY | O_CLOEXEC));
+  std::string all;
+  std::array<char, 8192> buffer{};
+  for (ssize_t got = 0; file && (got = ::read(file.get(), buffer.data(), buffer.size())) > 0;)
+    all.append(buffer.data(), static_cast<std::size_t>(got));
+  return all;
+}
+
+std::vector<pid_t> all_processes() {
+  std::vector<pid_t> pids;
+  std::error_code error;
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const pid_t pid = std::atoi(entry->path().filename().c_str());
+    if (pid > 0 && pid != getpid()) pids.push_back(pid);
+  }
+  return pids;
+}
+
+}  // namespace
+
+std::pair<std::string, std::string> JobMark::variable() const {
+  const char* const outer = std::getenv(kJobsVariable);
+  return {kJobsVariable, outer == nullptr ? id_ : std::string(outer) + ":" + id_};
+}
+
+int JobMark::end_once() const {
+  const auto marked = [this](pid_t pid) { return environment_of(pid).find(id_) != std::string::npos; };
+  int found = 0;
+  for (const pid_t pid : all_processes()) {
+    if (!marked(pid)) continue;
+    ++found;
+    // The descriptor refers to this process even if its pid is reused; so check the mark again.
+    const Fd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!process) {
+      kill(pid, SIGKILL);
+    } else if (marked(pid)) {
+      syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+    }
+  }
+  return found;
+}
+
+void JobMark::end_processes() const {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (end_once() != 0 && std::chrono::steady_clock::now() < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
+namespace {
+
+// The messages from the launcher.
+struct Told {
+  std::vector<pid_t> groups;
+  std::vector<std::string> directories;
+  bool in_order = false;
+
+  void take(const std::string& line) {
+    if (line.empty()) return;
+    const std::string text = line.substr(1);
+    if (line[0] == 'g') groups.push_back(std::atoi(text.c_str()));
+    if (line[0] == 'd') directories.push_back(text);
+    if (line[0] == 'f') groups.clear();
+    if (line[0] == 'q') in_order = true;
+  }
+};
+
+Told listen_until_end(int pipe) {
+  Told told;
+  std::string line;
+  std::array<char, 512> buffer{};
+  for (;;) {
+    const ssize_t got = ::read(pipe, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return told;
+    for (const char c : std::string_view(buffer.data(), static_cast<std::size_t>(got))) {
+      if (c != '\n') {
+        line += c;
+        continue;
+      }
+      told.take(line);
+      if (told.in_order) return told;  // another child of the launcher may keep the pipe open
+      line.clear();
+    }
+  }
+}
+
+void close_all_but(int kept) {
+  for (int fd = 0; fd < 3; ++fd) {
+    const int null = open("/dev/null", O_RDWR);
+    if (null != fd && null >= 0) {
+      dup2(null, fd);
+      close(null);
+    }
+  }
+#ifdef SYS_close_range
+  if (syscall(SYS_close_range, 3U, static_cast<unsigned>(kept - 1), 0U) == 0 &&
+      syscall(SYS_close_range, static_cast<unsigned>(kept + 1), ~0U, 0U) == 0)
+    return;
+#endif
+  for (int fd = 3; fd < static_cast<int>(sysconf(_SC_OPEN_MAX)); ++fd)
+    if (fd != kept) close(fd);
+}
+
+[[noreturn]] void guard(int pipe, const JobMark& mark) {
+  prctl(PR_SET_NAME, "penstock-guard");
+  setsid();  // Ctrl-C must only reach the launcher
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) signal(number, SIG_IGN);
+  pipe = fcntl(pipe, F_DUPFD, 3);
+  close_all_but(pipe);
+  // An exception must not unwind into the launcher's code, of which this process is a copy.
+  try {
+    const Told told = listen_until_end(pipe);
+    if (!told.in_order) {
+      for (const pid_t group : told.groups) kill(-group, SIGKILL);
+      mark.end_processes();
+      std::error_code ignored;
+      for (const std::string& directory : told.directories) fs::remove_all(directory, ignored);
+    }
+  } catch (...) {
+    _exit(1);
+  }
+  _exit(0);
+}
+
+}  // namespace
+
+Guardian::Guardian(const JobMark& mark) {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw CommError(std::string("cannot create a pipe: ") + std::strerror(errno));
+  Fd theirs(ends[0]), ours(ends[1]);
+  pid_ = fork();
+  if (pid_ < 0) throw CommError(std::string("cannot start a process: ") + std::strerror(errno));
+  if (pid_ == 0) {
+    ours.reset();
+    guard(theirs.get(), mark);
+  }
+  pipe_ = ours.release();
+}
+
+Guardian::~Guardian() {
+  tell('q', {});
+  close(pipe_);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void Guardian::tell(char what, const std::string& text) {
+  const std::string line = what + text + "\n";
+  [[maybe_unused]] const auto written = ::write(pipe_, line.data(), line.size());
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,53 @@
+// Finds the processes of a job: the ranks and all processes that they started. Each inherits the mark of the
+// job in its environment, which identifies it even in another process group or session, or under another
+// parent.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+
+namespace penstock::comm {
+
+class JobMark {
+ public:
+  //! `id` must be unique: no environment of another job may contain it.
+  explicit JobMark(std::string id) : id_(std::move(id)) {}
+
+  //! Returns name and value of the environment variable for the ranks. A job started by a rank of another job
+  //! has both marks.
+  std::pair<std::string, std::string> variable() const;
+  //! Kills every process with the mark, until none is left or 5 seconds have passed.
+  void end_processes() const;
+
+ private:
+  int end_once() const;
+
+  std::string id_;
+};
+
+//! A process that cleans up after a killed launcher: it kills the processes of the job and removes its
+//! directories. It detects the end of the launcher through a pipe and keeps no other descriptor of it open.
+class Guardian {
+ public:
+  explicit Guardian(const JobMark& mark);
+  //! Called when the launcher ends normally: the guardian exits without cleaning up.
+  ~Guardian();
+  Guardian(const Guardian&) = delete;
+  Guardian& operator=(const Guardian&) = delete;
+
+  void add_group(pid_t group) { tell('g', std::to_string(group)); }
+  void add_directory(const std::filesystem::path& directory) { tell('d', directory.string()); }
+  //! The processes of these groups have ended, and their ids may be reused.
+  void forget_groups() { tell('f', {}); }
+
+ private:
+  void tell(char what, const std::string& text);
+
+  int pipe_ = -1;
+  pid_t pid_ = -1;
+};
+
+}  // namespace penstock::comm

@@ -1,0 +1,24 @@
+// The transports other than Gloo. Each is compiled from <name>_present.cpp if libtorch was built with it,
+// else from the stub <name>_absent.cpp, whose factory throws CommError.
+#pragma once
+
+#include "comm/world/generation.h"
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace penstock::comm {
+
+std::shared_ptr<Transport> make_nccl_transport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
+                                               std::chrono::milliseconds join_timeout);
+std::shared_ptr<Transport> make_mpi_transport();
+std::shared_ptr<Transport> make_ucc_transport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
+                                              std::chrono::milliseconds join_timeout);
+bool nccl_present();
+bool mpi_present();
+bool ucc_present();
+
+}  // namespace penstock::comm

@@ -1,0 +1,49 @@
+// The state that all groups of one world generation share (`rebuild` starts a new generation), and the
+// interface that creates their backends.
+#pragma once
+
+#include "comm/failure/failure.h"
+#include "comm/world/reaper.h"
+
+#include <penstock/comm/flight_recorder.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::comm {
+
+struct WorldGeneration {
+  WorldGeneration(Rank this_rank, std::chrono::milliseconds wait_limit)
+      : rank(this_rank), timeout(wait_limit), recorder(this_rank) {}
+
+  const Rank rank;
+  const std::chrono::milliseconds timeout;
+  FailureState failure;
+  //! Reports a failure to the other ranks; set during the lifetime of the world.
+  std::function<void(const Failure&)> publish;
+  FlightRecorder recorder;
+  Reaper reaper;
+};
+
+//! Creates the backends of groups.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  //! Connects the world ranks `members` as group `name`; this rank is members[me]. All members must call it.
+  virtual c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& domain, const std::string& name,
+                                                    const std::vector<int>& members, int me) = 0;
+  //! Whether collectives complete a future (Gloo), so that a wait needs no blocking call.
+  virtual bool collectives_have_futures() const = 0;
+  //! Whether a failed group can be destroyed without waiting for its peers.
+  virtual bool closes_after_a_failure() const { return false; }
+  //! Whether the transport copies data to and from the tensors on its own thread (see arrival.h).
+  virtual bool has_a_thread() const { return false; }
+};
+
+}  // namespace penstock::comm

@@ -1,0 +1,354 @@
+// The operations of a group: each checks for known failures, is recorded, and is issued to the c10d backend.
+#include "comm/world/group_state.h"
+#include "comm/world/work_state.h"
+
+#include <penstock/base/text.h>
+#include <penstock/comm/group.h>
+
+#include <ATen/ops/view_as_real.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace penstock::comm {
+namespace {
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::Sum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::Avg:
+      return c10d::ReduceOp::SUM;  // divided afterwards: Gloo has no AVG
+    case ReduceOp::Product:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::Min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::Max:
+      return c10d::ReduceOp::MAX;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+void check_member(const GroupState& group, int member, const char* op) {
+  const int size = static_cast<int>(group.members.size());
+  if (member >= 0 && member < size) return;
+  throw UsageError(std::string(op) + ": rank " + std::to_string(member) + " is not in group " + group.name +
+                       ", which has " + std::to_string(size) + " ranks",
+                   {.rank = group.domain->rank, .op = op});
+}
+
+void check_contiguous(const GroupState& group, const at::Tensor& tensor, const char* op) {
+  if (tensor.defined() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return;
+  throw UsageError(std::string(op) + " requires a contiguous tensor that is not a lazy conjugate or negative",
+                   {.rank = group.domain->rank, .op = op},
+                   "call .resolve_conj().resolve_neg().contiguous() first, or pass a new buffer");
+}
+
+//! Returns a complex tensor as a view of real pairs, because Gloo's collectives do not support complex
+//! dtypes.
+at::Tensor as_reals(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
+}
+
+void check_reduction(const GroupState& group, const at::Tensor& tensor, ReduceOp op, const char* name) {
+  if (!tensor.is_complex() || op == ReduceOp::Sum || op == ReduceOp::Avg) return;
+  throw UsageError(std::string(name) + " of a complex tensor supports only Sum and Avg",
+                   {.rank = group.domain->rank, .op = name}, "gather the tensors and reduce them locally");
+}
+
+void check_elements(const GroupState& group, const char* op, const at::Tensor& large,
+                    const at::Tensor& small) {
+  const auto size = static_cast<std::int64_t>(group.members.size());
+  if (large.numel() == small.numel() * size && large.scalar_type() == small.scalar_type()) return;
+  throw ShapeError(std::string(op) + ": the full tensor has " + std::to_string(large.numel()) +
+                       " elements of type " + c10::toString(large.scalar_type()) + ", expected " +
+                       std::to_string(size) + " x " + std::to_string(small.numel()) + " elements of type " +
+                       c10::toString(small.scalar_type()),
+                   {.rank = group.domain->rank, .op = op});
+}
+
+//! Issues one operation. `call` receives the backend and returns its work. `peer` is -1 for a collective
+//! without a root.
+template <class Call>
+Work issue(const std::shared_ptr<GroupState>& group, const char* op, const at::Tensor& tensor, int peer,
+           int tag, bool collective, const Call& call, ArrivalMark arrival = {}) {
+  const auto state = std::make_shared<WorkState>();
+  state->arrival = arrival;
+  state->domain = group->domain;
+  state->group = group;
+  state->record.op = op;
+  state->record.group = group->name;
+  state->record.peer = peer;
+  state->record.tag = tag;
+  state->record.bytes = tensor.defined() ? tensor.nbytes() : 0;
+  if (collective) state->record.sequence = ++group->collectives;
+  if (peer >= 0 && !collective) {
+    state->peer = Rank(group->members[static_cast<std::size_t>(peer)]);
+    state->peer_text = "rank " + std::to_string(state->peer->value);
+  } else {
+    state->peer_text = "the other ranks of the group";
+  }
+  const ErrorContext context{.rank = group->domain->rank, .op = op};
+  group->domain->failure.throw_if_failed(context);
+  state->record.number = group->domain->recorder.start(state->record);
+  try {
+    state->work = call(*group->backend);
+  } catch (const c10::Error& e) {
+    group->domain->recorder.finish(state->record.number, true);
+    group->domain->failure.throw_if_failed(context);
+    throw CommError(e.what_without_backtrace(), context);
+  } catch (const std::exception& e) {
+    // Gloo rejects work on a connection that is already broken; the monitor reports which rank failed.
+    group->domain->recorder.finish(state->record.number, true);
+    group->domain->failure.wait_for_report(kVerdictTime);
+    group->domain->recorder.dump("failure");
+    if (!group->domain->failure.failed() && state->peer) throw PeerFailed(*state->peer, e.what(), context);
+    group->domain->failure.throw_if_failed(context);
+    throw CommError(e.what(), context);
+  }
+  if (collective && group->transport->collectives_have_futures()) state->future = state->work->getFuture();
+  return Work(state);
+}
+
+// Bytes of a message that transfers in less than the time slice of a thread.
+constexpr std::size_t kSmall = 64U << 10U;
+
+at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
+  at::Tensor result = rows[0].clone();
+  for (std::int64_t row = 1; row < rows.size(0); ++row) {
+    switch (op) {
+      case ReduceOp::Sum:
+      case ReduceOp::Avg:
+        result.add_(rows[row]);
+        break;
+      case ReduceOp::Product:
+        result.mul_(rows[row]);
+        break;
+      case ReduceOp::Min:
+        result = at::minimum(result, rows[row]);
+        break;
+      case ReduceOp::Max:
+        result = at::maximum(result, rows[row]);
+        break;
+    }
+  }
+  if (op == ReduceOp::Avg) result.div_(rows.size(0));
+  return result;
+}
+
+//! Gloo implements reduce-scatter as an all-reduce whose progress cannot be observed. Exchanging the shards
+//! and reducing them locally, in rank order, takes half the time (docs/backends.md).
+Work reduce_scatter_by_exchange(const std::shared_ptr<GroupState>& group, const at::Tensor& output,
+                                const at::Tensor& input, ReduceOp op) {
+  const auto n = static_cast<std::int64_t>(group->members.size());
+  const at::Tensor parts = at::empty({n, output.numel()}, input.options());
+  auto work = issue(group, "reduce_scatter", input, -1, 0, true, [&](c10d::Backend& backend) {
+    at::Tensor to = parts;
+    at::Tensor from = input.detach().view({n, -1});
+    std::vector<std::int64_t> even;
+    return backend.alltoall_base(to, from, even, even, c10d::AllToAllOptions());
+  });
+  work.then([output, parts, op] { output.detach().view({-1}).copy_(reduce_rows(parts, op)); });
+  return work;
+}
+
+}  // namespace
+
+GroupState::~GroupState() {
+  if (!backend || !domain->failure.failed() || transport->closes_after_a_failure()) return;
+  // A failed Gloo group cannot be aborted, and its destructor waits for its threads: leak it.
+  [[maybe_unused]] auto* abandoned = backend.release();
+}
+
+std::shared_ptr<GroupState> make_group(std::string name, std::vector<int> members, int rank,
+                                       std::shared_ptr<Transport> transport,
+                                       std::shared_ptr<WorldGeneration> domain) {
+  auto state = std::make_shared<GroupState>();
+  try {
+    state->backend = transport->connect(*domain, name, members, rank);
+  } catch (const c10::Error& e) {
+    domain->failure.raise_for(e, {.rank = domain->rank, .op = "connect " + name});
+  }
+  state->name = std::move(name);
+  state->rank = rank;
+  state->members = std::move(members);
+  state->transport = std::move(transport);
+  state->domain = std::move(domain);
+  return state;
+}
+
+int Group::rank() const {
+  return state_->rank;
+}
+int Group::size() const {
+  return static_cast<int>(state_->members.size());
+}
+const std::string& Group::name() const {
+  return state_->name;
+}
+std::string Group::backend() const {
+  return state_->backend->getBackendName();
+}
+void Group::check() const {
+  state_->domain->failure.throw_if_failed({.rank = state_->domain->rank});
+}
+
+void Group::fail(const std::string& cause) const {
+  WorldGeneration& domain = *state_->domain;
+  if (domain.failure.failed()) return;  // the other ranks already know of an earlier failure
+  domain.recorder.dump("failure");
+  const Failure failure{domain.rank, cause};
+  if (domain.publish) domain.publish(failure);
+  domain.failure.report(failure);
+}
+
+Rank Group::global_rank(int member) const {
+  check_member(*state_, member, "global_rank");
+  return Rank(state_->members[static_cast<std::size_t>(member)]);
+}
+
+std::optional<Group> Group::split(int color, int key) const {
+  const at::Tensor mine = at::tensor({color, key}, at::kLong);
+  const std::vector<at::Tensor> all = all_gather(mine);
+  std::vector<std::pair<std::int64_t, int>> chosen;  // (key, rank in this group)
+  for (int member = 0; member < size(); ++member) {
+    const auto* row = all[static_cast<std::size_t>(member)].const_data_ptr<std::int64_t>();
+    if (row[0] == color) chosen.emplace_back(row[1], member);
+  }
+  const int number = state_->splits++;
+  if (color < 0) return std::nullopt;
+  std::sort(chosen.begin(), chosen.end());
+  std::vector<int> members;
+  int me = 0;
+  for (const auto& [_, member] : chosen) {
+    if (member == rank()) me = static_cast<int>(members.size());
+    members.push_back(state_->members[static_cast<std::size_t>(member)]);
+  }
+  const std::string child = name() + "/" + std::to_string(number) + "." + std::to_string(color);
+  return Group(make_group(child, std::move(members), me, state_->transport, state_->domain));
+}
+
+std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
+  for (const int member : members) check_member(*state_, member, "subgroup");
+  const auto mine = std::find(members.begin(), members.end(), rank());
+  return split(mine == members.end() ? -1 : 0, static_cast<int>(mine - members.begin()));
+}
+
+Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
+  check_member(*state_, to, "send");
+  const at::Tensor whole = tensor.resolve_conj().resolve_neg().contiguous();  // sent as raw memory
+  Work work = issue(state_, "send", whole, to, tag, false, [&](c10d::Backend& backend) {
+    std::vector<at::Tensor> tensors{whole};
+    return backend.send(tensors, to, tag);
+  });
+  if (state_->transport->has_a_thread() && whole.nbytes() <= kSmall) yield_to_receiver();
+  return work;
+}
+
+Work Group::irecv(const at::Tensor& tensor, int from, int tag) const {
+  check_member(*state_, from, "recv");
+  check_contiguous(*state_, tensor, "recv");
+  const ArrivalMark arrival = state_->transport->has_a_thread() ? ArrivalMark(tensor) : ArrivalMark();
+  return issue(
+      state_, "recv", tensor, from, tag, false,
+      [&](c10d::Backend& backend) {
+        std::vector<at::Tensor> tensors{tensor};
+        return backend.recv(tensors, from, tag);
+      },
+      arrival);
+}
+
+Work Group::ibroadcast(const at::Tensor& tensor, int root) const {
+  check_member(*state_, root, "broadcast");
+  check_contiguous(*state_, tensor, "broadcast");
+  return issue(state_, "broadcast", tensor, root, 0, true, [&](c10d::Backend& backend) {
+    std::vector<at::Tensor> tensors{as_reals(tensor)};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return backend.broadcast(tensors, options);
+  });
+}
+
+Work Group::iall_reduce(const at::Tensor& tensor, ReduceOp op) const {
+  check_contiguous(*state_, tensor, "all_reduce");
+  check_reduction(*state_, tensor, op, "all_reduce");
+  auto work = issue(state_, "all_reduce", tensor, -1, 0, true, [&](c10d::Backend& backend) {
+    std::vector<at::Tensor> tensors{as_reals(tensor)};
+    c10d::AllreduceOptions options;
+    options.reduceOp = to_c10d(op);
+    return backend.allreduce(tensors, options);
+  });
+  if (op == ReduceOp::Avg) work.then([tensor, n = size()] { tensor.detach().div_(n); });
+  return work;
+}
+
+std::vector<at::Tensor> Group::all_gather(const at::Tensor& tensor) const {
+  const at::Tensor input = tensor.resolve_conj().resolve_neg().contiguous();
+  std::vector<std::int64_t> shape{size()};
+  shape.insert(shape.end(), input.sizes().begin(), input.sizes().end());
+  const at::Tensor output = at::empty(shape, input.options());
+  all_gather_into(output, input);
+  return output.unbind(0);
+}
+
+Work Group::iall_gather_into(const at::Tensor& output, const at::Tensor& input) const {
+  check_contiguous(*state_, output, "all_gather");
+  check_contiguous(*state_, input, "all_gather");
+  check_elements(*state_, "all_gather", output, input);
+  return issue(state_, "all_gather", output, -1, 0, true, [&](c10d::Backend& backend) {
+    at::Tensor to = as_reals(output).view({-1});
+    at::Tensor from = as_reals(input).view({-1});
+    return backend._allgather_base(to, from, c10d::AllgatherOptions());
+  });
+}
+
+Work Group::ireduce_scatter_into(const at::Tensor& output, const at::Tensor& input, ReduceOp op) const {
+  check_contiguous(*state_, output, "reduce_scatter");
+  check_contiguous(*state_, input, "reduce_scatter");
+  check_reduction(*state_, input, op, "reduce_scatter");
+  check_elements(*state_, "reduce_scatter", input, output);
+  if (state_->transport->collectives_have_futures())
+    return reduce_scatter_by_exchange(state_, as_reals(output), as_reals(input), op);
+  auto work = issue(state_, "reduce_scatter", input, -1, 0, true, [&](c10d::Backend& backend) {
+    at::Tensor to = as_reals(output).view({-1});
+    at::Tensor from = as_reals(input).view({-1});
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = to_c10d(op);
+    return backend._reduce_scatter_base(to, from, options);
+  });
+  if (op == ReduceOp::Avg) work.then([output, n = size()] { output.detach().div_(n); });
+  return work;
+}
+
+Work Group::iall_to_all(const at::Tensor& output, const at::Tensor& input,
+                        std::vector<std::int64_t> output_rows, std::vector<std::int64_t> input_rows) const {
+  check_contiguous(*state_, output, "all_to_all");
+  check_contiguous(*state_, input, "all_to_all");
+  const auto check_rows = [&](const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
+                              const char* which) {
+    const std::int64_t have = tensor.dim() > 0 ? tensor.size(0) : 0;
+    const bool fits = rows.empty() ? have % size() == 0
+                                   : static_cast<int>(rows.size()) == size() &&
+                                         std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == have;
+    if (fits) return;
+    throw ShapeError(std::string("all_to_all: the ") + which + " has " + std::to_string(have) +
+                         " rows, which does not match its split over " + std::to_string(size()) + " ranks",
+                     {.rank = state_->domain->rank, .op = "all_to_all"});
+  };
+  check_rows(output, output_rows, "output");
+  check_rows(input, input_rows, "input");
+  return issue(state_, "all_to_all", input, -1, 0, true, [&](c10d::Backend& backend) {
+    at::Tensor to = as_reals(output);
+    at::Tensor from = as_reals(input);
+    return backend.alltoall_base(to, from, output_rows, input_rows, c10d::AllToAllOptions());
+  });
+}
+
+void Group::barrier() const {
+  issue(state_, "barrier", at::Tensor(), -1, 0, true, [](c10d::Backend& backend) {
+    return backend.barrier(c10d::BarrierOptions());
+  }).wait();
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,273 @@
+// `init()`: joins the world of processes described by the environment, or creates a world of one rank.
+#include "comm/failure/descriptor_limit.h"
+#include "comm/failure/monitor.h"
+#include "comm/failure/sockets.h"
+#include "comm/rendezvous/environment.h"
+#include "comm/rendezvous/rendezvous.h"
+#include "comm/rendezvous/store_client.h"
+#include "comm/transport/gloo_transport.h"
+#include "comm/transport/optional_backends.h"
+#include "comm/transport/thread_backend.h"
+#include "comm/world/world_state.h"
+
+#include <penstock/base/log.h>
+#include <penstock/base/text.h>
+#include <penstock/comm/world.h>
+
+#include <c10/util/Logging.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace penstock::comm {
+namespace {
+
+struct ProcessWorld;
+
+// The worlds of this process. The terminate handler reports an uncaught exception to their other ranks.
+struct Registry {
+  std::mutex mutex;
+  std::vector<ProcessWorld*> worlds;
+  std::terminate_handler before = nullptr;
+};
+
+Registry& registry() {
+  static auto* const instance = new Registry;  // never destroyed: terminate may run during exit
+  return *instance;
+}
+
+void on_terminate();
+
+// The transport of a world of one rank.
+class SelfTransport : public Transport {
+ public:
+  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*domain*/, const std::string& /*name*/,
+                                            const std::vector<int>& members, int me) override {
+    return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()),
+                                              std::make_shared<ThreadExchange>());
+  }
+  bool collectives_have_futures() const override { return false; }
+};
+
+struct ProcessWorld : WorldState {
+  RankEnvironment environment;
+  std::string address;
+  c10::intrusive_ptr<c10d::Store> store;
+  std::unique_ptr<Monitor> monitor;
+
+  c10::intrusive_ptr<c10d::Store> open_store(bool host) const {
+    StoreOptions store_options{.host = environment.master_address, .port = environment.master_port};
+    store_options.hosts = host;
+    store_options.only_here = is_loopback(environment.master_address);
+    store_options.shared = true;
+    store_options.timeout = options.join_timeout;
+    try {
+      return environment.secret.protect(penstock::comm::open_store(store_options));
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& e) {
+      const std::string place = environment.master_address + ":" + std::to_string(environment.master_port);
+      throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") + place +
+                          ": " + words_of(e),
+                      {.rank = rank},
+                      "check MASTER_ADDR and MASTER_PORT, and that rank 0 or the launcher is running");
+    }
+  }
+
+  std::string prefix() const {
+    return "penstock/" + std::to_string(environment.attempt) + "/" + std::to_string(generation) + "/";
+  }
+
+  void join() override {
+    monitor.reset();
+    domain = std::make_shared<WorldGeneration>(rank, options.timeout);
+    if (size > 1) {
+      if (!store) {
+        address = address_towards(environment.master_address);
+        store = open_store(rank.value == 0 && !environment.launcher_hosts_store);
+      }
+      Monitor::Setup setup{.domain = domain, .store = open_store(false), .attempt = environment.attempt};
+      setup.generation = generation;
+      setup.size = size;
+      setup.address = address;
+      setup.secret = environment.secret;
+      if (!environment.launcher_hosts_store) setup.store_host = Rank(0);
+      std::vector<int> everyone;
+      for (int member = 0; member < size; ++member) everyone.push_back(member);
+      try {
+        monitor = std::make_unique<Monitor>(std::move(setup));
+        await_members(*store, *domain, prefix() + "join", everyone, options.join_timeout);
+      } catch (const c10::Error& e) {
+        domain->failure.raise_for(e, {.rank = rank, .op = "join"});
+      }
+    }
+    transport = make_transport();
+    make_world_group();
+    Log(LogLevel::Info) << "joined a world of " << size;
+  }
+
+  std::shared_ptr<Transport> make_transport() {
+    if (size == 1) return std::make_shared<SelfTransport>();
+    switch (options.backend) {
+      case BackendKind::Auto:
+      case BackendKind::Gloo:
+        return make_gloo_transport(store, prefix(), address, options.join_timeout);
+      case BackendKind::Nccl:
+        return make_nccl_transport(store, prefix(), options.join_timeout);
+      case BackendKind::Mpi:
+        return make_mpi_transport();
+      case BackendKind::Ucc:
+        return make_ucc_transport(store, prefix(), options.join_timeout);
+    }
+    throw UsageError("unknown backend");
+  }
+
+  void publish(const Failure& failure) override {
+    if (monitor) monitor->publish(failure);
+  }
+
+  void leave() override {
+    {
+      const std::lock_guard lock(registry().mutex);
+      std::erase(registry().worlds, this);
+    }
+    const bool failed = domain->failure.failed();
+    group.reset();
+    monitor.reset();
+    if (!store || failed) return;
+    // The host of the store waits until all other ranks have left.
+    store->set(prefix() + "left/" + std::to_string(rank.value), std::vector<std::uint8_t>{1});
+    if (rank.value != 0 || environment.launcher_hosts_store) return;
+    std::vector<std::string> keys;
+    for (int member = 1; member < size; ++member) keys.push_back(prefix() + "left/" + std::to_string(member));
+    try {
+      store->wait(keys, options.join_timeout);
+    } catch (const std::exception& e) {
+      Log(LogLevel::Warn) << "some ranks had not left the world when the host of the store exited";
+    }
+  }
+};
+
+// Reports why this process terminates. The terminating thread may already hold the locks that this takes, so
+// another thread takes them, and the wait for it is bounded.
+void tell_other_ranks(const std::string& cause) noexcept {
+  try {
+    auto told = std::make_shared<std::promise<void>>();
+    const std::future<void> done = told->get_future();
+    std::thread([cause, told] {
+      const std::lock_guard lock(registry().mutex);
+      for (ProcessWorld* world : registry().worlds) {
+        try {
+          world->domain->recorder.dump("failure");
+          world->publish({world->rank, cause});
+        } catch (...) {  // the store may be down; nothing more can be done
+        }
+      }
+      told->set_value();
+    }).detach();
+    done.wait_for(kVerdictTime);
+  } catch (...) {  // no thread available: the ring of monitors still detects the end of this process
+  }
+}
+
+void on_terminate() {
+  std::string cause = "terminated";
+  if (const std::exception_ptr current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const PeerFailed& e) {
+      cause.clear();  // a consequence, not a cause
+    } catch (const std::exception& e) {
+      cause = "uncaught exception: " + words_of(e);
+    } catch (...) {
+      cause = "uncaught exception of unknown type";
+    }
+  }
+  if (!cause.empty()) tell_other_ranks(cause);
+  if (registry().before != nullptr) registry().before();
+  std::abort();
+}
+
+InitOptions settled(InitOptions options) {
+  const char* backend = std::getenv("PENSTOCK_BACKEND");
+  if (options.backend == BackendKind::Auto && backend != nullptr) options.backend = parse_backend(backend);
+  if (const char* seconds = std::getenv("PENSTOCK_TIMEOUT")) {
+    options.timeout = std::chrono::seconds(parse_number("PENSTOCK_TIMEOUT", seconds, 30L * 86400));
+  }
+  return options;
+}
+
+constexpr std::array<std::pair<std::string_view, BackendKind>, 5> kBackends{{{"auto", BackendKind::Auto},
+                                                                             {"gloo", BackendKind::Gloo},
+                                                                             {"nccl", BackendKind::Nccl},
+                                                                             {"mpi", BackendKind::Mpi},
+                                                                             {"ucc", BackendKind::Ucc}}};
+
+}  // namespace
+
+BackendKind parse_backend(std::string_view name) {
+  for (const auto& [known, kind] : kBackends) {
+    if (to_lower(name) == known) return kind;
+  }
+  throw UsageError("unknown backend " + quote(name), {}, "valid backends are auto, gloo, nccl, mpi and ucc");
+}
+
+std::string_view to_string(BackendKind kind) {
+  for (const auto& [name, known] : kBackends) {
+    if (kind == known) return name;
+  }
+  return "?";
+}
+
+bool backend_available(BackendKind kind) {
+  switch (kind) {
+    case BackendKind::Auto:
+    case BackendKind::Gloo:
+      return true;
+    case BackendKind::Nccl:
+      return nccl_present();
+    case BackendKind::Mpi:
+      return mpi_present();
+    case BackendKind::Ucc:
+      return ucc_present();
+  }
+  return false;
+}
+
+// Gloo and the store may write to closed connections. That must be an error and not kill this process, so
+// ignore SIGPIPE, as Python does. Keeps a handler that the user installed.
+static void survive_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
+World init(const InitOptions& options) {
+  c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as torch does in Python
+  auto state = std::make_unique<ProcessWorld>();
+  state->options = settled(options);
+  if (const auto environment = read_environment([](const char* name) { return std::getenv(name); })) {
+    state->environment = *environment;
+    state->rank = environment->rank;
+    state->size = environment->world_size;
+    state->local_rank = environment->local_rank;
+    set_log_rank(state->rank);
+  }
+  if (state->size > 1) survive_broken_pipes();
+  state->join();
+  {
+    const std::lock_guard lock(registry().mutex);
+    registry().worlds.push_back(state.get());
+    if (registry().before == nullptr) registry().before = std::set_terminate(on_terminate);
+  }
+  return World(std::move(state));
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,180 @@
+// Waits for operations. Does not use Gloo's wait, which cannot be interrupted when a peer fails.
+#include "comm/world/work_state.h"
+
+#include <penstock/base/text.h>
+#include <penstock/comm/work.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <utility>
+
+namespace penstock::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kOthersWords{1000};
+
+// Returns the UTC time at `ago` before now, to compare with the logs of the ranks.
+std::string time_text(Clock::duration ago) {
+  using System = std::chrono::system_clock;
+  const std::time_t then =
+      System::to_time_t(System::now() - std::chrono::duration_cast<System::duration>(ago));
+  std::tm parts{};
+  gmtime_r(&then, &parts);
+  std::array<char, 16> text{};
+  std::strftime(text.data(), text.size(), "%H:%M:%S", &parts);
+  return std::string(text.data()) + " UTC";
+}
+
+}  // namespace
+
+ErrorContext WorkState::context() const {
+  return {.rank = domain->rank, .op = record.op};
+}
+
+void WorkState::wait() {
+  if (claim()) {
+    run_to_end();
+  } else if (!ended()) {
+    // The thread that claimed the work ends soon after a failure, by abort or timeout; its result is final.
+    const auto limit = Clock::now() + domain->timeout + kVerdictTime * 2;
+    while (!ended() && Clock::now() < limit) {
+      if (domain->failure.wait_until(limit, [this] { return ended(); })) break;
+      domain->failure.throw_if_failed(context());
+    }
+  }
+  const Status end = status.load(std::memory_order_acquire);
+  if (end == Status::Failed) std::rethrow_exception(error);
+  if (end == Status::Pending) raise("another thread is still waiting for it");
+}
+
+void WorkState::run_to_end() noexcept {
+  Status end = Status::Done;
+  try {
+    wait_for_transport();
+    if (after) after();
+  } catch (...) {
+    error = std::current_exception();
+    end = Status::Failed;
+  }
+  domain->recorder.finish(record.number, end == Status::Failed);
+  work.reset();
+  future.reset();
+  after = nullptr;
+  group.reset();
+  status.store(end, std::memory_order_release);
+  domain->failure.notify();
+}
+
+void WorkState::wait_for_transport() {
+  std::string message;
+  try {
+    if (future) {
+      if (!future->completed()) {
+        const std::shared_ptr<WorldGeneration> keep = domain;
+        future->addCallback([keep](c10::ivalue::Future&) { keep->failure.notify(); });
+        domain->failure.wait_until(started + domain->timeout, [this] { return future->completed(); });
+      }
+      if (future->completed()) {
+        if (!future->hasError()) return;
+        message = future->tryRetrieveErrorMessage();
+      }
+    } else {
+      arrival.look();
+      const FailureState::AbortOnFailure guard(domain->failure, *work);
+      if (work->wait(domain->timeout)) return;
+    }
+  } catch (const ShapeError&) {
+    throw;  // from the thread transport: the sizes do not match
+  } catch (const std::exception& e) {
+    message = e.what();
+  }
+  raise(message);
+}
+
+void WorkState::raise(const std::string& transport_message) {
+  const auto waited = Clock::now() - started;
+  const bool late = !domain->failure.failed() && waited >= domain->timeout;
+  // A rank in a collective cannot tell which rank is late; another rank that times out now may know.
+  if (late && !peer) domain->failure.wait_for_report(kOthersWords);
+  if (late && !domain->failure.failed()) {
+    const double seconds = std::chrono::duration<double>(waited).count();
+    const std::string what = std::string(record.op) + " of " + format_bytes(record.bytes) + " with tag " +
+                             std::to_string(record.tag) + " on group " + record.group;
+    domain->recorder.dump("time-out");
+    throw TimeoutError("rank " + std::to_string(domain->rank.value) + " waited " + format_seconds(seconds) +
+                           ", since " + time_text(waited) + ", for " + peer_text + ": " + what,
+                       context(),
+                       "raise the timeout (PENSTOCK_TIMEOUT, in seconds), or find out why that rank is late");
+  }
+  if (!domain->failure.failed()) domain->failure.wait_for_report(kVerdictTime);
+  if (!domain->failure.failed() && peer)
+    domain->failure.report({*peer, "its connection broke: " + transport_message});
+  domain->recorder.dump("failure");
+  domain->failure.throw_if_failed(context());
+  throw CommError("the transport failed: " + transport_message, context());
+}
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (this != &other) {
+    detach();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+void Work::wait() {
+  if (!state_) return;
+  const std::shared_ptr<WorkState> state = std::move(state_);
+  state_.reset();
+  state->wait();
+}
+
+void Work::then(std::function<void()> after) {
+  state_->after = std::move(after);
+}
+
+bool Work::done() const {
+  if (!state_ || state_->ended()) return true;
+  if (!state_->claim()) return false;  // the reaper has it
+  const bool finished = state_->future ? state_->future->completed() : state_->work->isCompleted();
+  if (!finished) {
+    state_->domain->reaper.adopt({state_});
+    return false;
+  }
+  state_->run_to_end();
+  return true;
+}
+
+void Work::detach() noexcept {
+  if (const auto state = let_go()) state->domain->reaper.adopt({state});
+}
+
+void Work::detach_all(std::vector<Work> works) noexcept {
+  std::vector<std::shared_ptr<WorkState>> pending;
+  for (Work& work : works) {
+    if (auto state = work.let_go()) pending.push_back(std::move(state));
+  }
+  while (!pending.empty()) {  // usually all belong to one world
+    const std::shared_ptr<WorldGeneration> domain = pending.front()->domain;
+    const auto others = std::stable_partition(pending.begin(), pending.end(),
+                                              [&](const auto& state) { return state->domain == domain; });
+    domain->reaper.adopt({pending.begin(), others});
+    pending.erase(pending.begin(), others);
+  }
+}
+
+// A completed operation ends here. Gloo cannot tell whether a send or receive is done, so the reaper waits.
+std::shared_ptr<WorkState> Work::let_go() noexcept {
+  std::shared_ptr<WorkState> state = std::move(state_);
+  state_.reset();
+  if (!state || !state->claim()) return nullptr;
+  const bool finished = state->future ? state->future->completed() : state->work->isCompleted();
+  if (!finished) return state;
+  state->run_to_end();
+  return nullptr;
+}
+
+}  // namespace penstock::comm

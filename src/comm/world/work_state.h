@@ -1,0 +1,53 @@
+// The state of one operation: the c10d work, its description (for messages and the flight recorder), its
+// result.
+#pragma once
+
+#include "comm/transport/arrival.h"
+#include "comm/world/generation.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace penstock::comm {
+
+struct WorkState {
+  c10::intrusive_ptr<c10d::Work> work;
+  c10::intrusive_ptr<c10::ivalue::Future> future;  //!< set if the transport completes it
+  std::shared_ptr<WorldGeneration> domain;
+  std::shared_ptr<const void> group;  //!< keeps the backend alive while the operation runs
+  ArrivalMark arrival;                //!< for receives whose arrival is visible in memory
+  std::function<void()> after;        //!< computes the final result from that of the transport (averages)
+
+  FlightRecord record;
+  std::string peer_text;  //!< `rank 3` or `the other ranks`
+  std::optional<Rank> peer;
+  std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
+
+  enum class Status { Pending, Done, Failed };
+  std::atomic<Status> status{Status::Pending};
+  std::exception_ptr error;  //!< set before `status` becomes Failed
+
+  //! Blocks until the operation has ended. Throws if it failed.
+  void wait();
+
+  bool ended() const { return status.load(std::memory_order_acquire) != Status::Pending; }
+  //! Returns true for exactly one caller, which must wait for the transport. The others wait for `status`.
+  bool claim() { return !claimed_.exchange(true); }
+  //! Called by the thread that claimed: waits for the transport and sets `status`.
+  void run_to_end() noexcept;
+
+ private:
+  void wait_for_transport();
+  [[noreturn]] void raise(const std::string& transport_message);
+  ErrorContext context() const;
+
+  std::atomic<bool> claimed_{false};
+};
+
+}  // namespace penstock::comm

@@ -1,0 +1,44 @@
+// The state of a World, with one subclass for processes and one for threads.
+#pragma once
+
+#include "comm/world/generation.h"
+#include "comm/world/group_state.h"
+
+#include <penstock/comm/world.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace penstock::comm {
+
+struct WorldState {
+  virtual ~WorldState() = default;
+
+  //! Joins the other ranks in the current generation: sets `domain`, `transport` and `group`.
+  virtual void join() = 0;
+  //! Reports a failure to the other ranks.
+  virtual void publish(const Failure& failure) = 0;
+  //! Leaves the world; called once, when the World is destroyed.
+  virtual void leave() = 0;
+
+  InitOptions options;
+  Rank rank;
+  int size = 1;
+  int local_rank = 0;
+  int generation = 0;
+  int exceptions_at_start = 0;
+  std::shared_ptr<WorldGeneration> domain;
+  std::shared_ptr<Transport> transport;
+  std::optional<Group> group;
+
+ protected:
+  void make_world_group() {
+    std::vector<int> members;
+    for (int member = 0; member < size; ++member) members.push_back(member);
+    domain->publish = [this](const Failure& failure) { publish(failure); };
+    group.emplace(make_group("world", std::move(members), rank.value, transport, domain));
+  }
+};
+
+}  // namespace penstock::comm

@@ -1,0 +1,171 @@
+// Liveness, side effects, and the rewrites that depend only on them.
+#include "graph/ir/schema.h"
+
+#include <penstock/base/error.h>
+#include <penstock/graph/passes.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+
+namespace penstock::graph {
+namespace {
+
+std::vector<bool> live_nodes(const Graph& graph) {
+  std::vector<bool> live_value(graph.values.size(), false);
+  const auto mark = [&](ValueId id) { live_value[static_cast<std::size_t>(id.value)] = true; };
+  for (const Arg& output : graph.outputs) for_each_value(output, mark);
+  for (const Mutation& mutation : graph.mutations) mark(mutation.from);
+  std::vector<bool> live(graph.nodes.size(), false);
+  for (std::size_t i = graph.nodes.size(); i-- > 0;) {
+    const Node& node = graph.nodes[i];
+    bool wanted = has_side_effects(node);
+    for_each_result(node,
+                    [&](ValueId id) { wanted = wanted || live_value[static_cast<std::size_t>(id.value)]; });
+    if (!wanted) continue;
+    live[i] = true;
+    for_each_read(node, mark);
+  }
+  return live;
+}
+
+Arg renumbered(const Arg& arg, const std::vector<ValueId>& numbers) {
+  if (const ValueId* id = arg.value()) return {numbers[static_cast<std::size_t>(id->value)]};
+  const std::vector<Arg>* items = arg.list();
+  if (!items) return arg;
+  std::vector<Arg> copy;
+  copy.reserve(items->size());
+  for (const Arg& item : *items) copy.push_back(renumbered(item, numbers));
+  return {std::move(copy)};
+}
+
+}  // namespace
+
+std::vector<std::vector<ValueId>> last_uses(const Graph& graph) {
+  std::vector<bool> read_later(graph.values.size(), false);
+  const auto mark = [&](ValueId id) { read_later[static_cast<std::size_t>(id.value)] = true; };
+  for (const Arg& output : graph.outputs) for_each_value(output, mark);
+  for (const Mutation& mutation : graph.mutations) mark(mutation.from), mark(mutation.target);
+  for (const Slot& slot : graph.slots) mark(slot.value);
+  std::vector<std::vector<ValueId>> last(graph.nodes.size());
+  for (std::size_t i = graph.nodes.size(); i-- > 0;) {
+    for_each_read(graph.nodes[i], [&](ValueId id) {
+      if (read_later[static_cast<std::size_t>(id.value)]) return;
+      mark(id);
+      last[i].push_back(id);
+    });
+  }
+  return last;
+}
+
+Graph remove_dead_nodes(const Graph& graph) {
+  const std::vector<bool> live = live_nodes(graph);
+  Graph kept = graph;
+  kept.nodes.clear();
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (live[i]) kept.nodes.push_back(graph.nodes[i]);
+  }
+  return compact(kept);
+}
+
+Graph compact(const Graph& graph) {
+  Graph result = graph;
+  result.values.clear();
+  std::vector<ValueId> numbers(graph.values.size(), unused_value);
+  const auto number = [&](ValueId id) {
+    ValueId& to = numbers[static_cast<std::size_t>(id.value)];
+    if (to == unused_value) to = result.add_value(graph.value(id));
+    return to;
+  };
+  std::vector<bool> read(graph.values.size(), false);
+  const auto mark = [&](ValueId id) { read[static_cast<std::size_t>(id.value)] = true; };
+  for (const Node& node : graph.nodes) for_each_read(node, mark);
+  for (const Arg& output : graph.outputs) for_each_value(output, mark);
+  for (const Mutation& mutation : graph.mutations) mark(mutation.from);
+
+  for (Slot& slot : result.slots) slot.value = number(slot.value);
+  for (GraphInput& input : result.inputs) input.value = number(input.value);
+  for (Node& node : result.nodes) {
+    for (Arg& arg : node.args) arg = renumbered(arg, numbers);
+    for (Result& item : node.results) {
+      for (ValueId& id : item.ids) {
+        if (id != unused_value) id = read[static_cast<std::size_t>(id.value)] ? number(id) : unused_value;
+      }
+    }
+  }
+  for (Arg& output : result.outputs) output = renumbered(output, numbers);
+  for (Mutation& mutation : result.mutations) mutation = {number(mutation.target), number(mutation.from)};
+  return result;
+}
+
+Graph eval_graph(const Graph& graph) {
+  Graph result = graph;
+  // Batch norm updates num_batches_tracked only in training mode.
+  const auto is_count = [&](ValueId id) {
+    const Slot* slot = graph.find_slot(id);
+    return slot && slot->kind == Slot::Kind::Buffer && slot->names[0].ends_with("num_batches_tracked");
+  };
+  std::erase_if(result.nodes, [&](const Node& node) {
+    if (node.kind != Node::Kind::Op || node.op->operator_name().name != "aten::add_") return false;
+    const ValueId* self = node.args[0].value();
+    return self && is_count(*self);
+  });
+  std::erase_if(result.mutations, [&](const Mutation& mutation) { return is_count(mutation.target); });
+  for (Node& node : result.nodes) {
+    if (node.kind != Node::Kind::Op) continue;
+    const auto& arguments = node.op->schema().arguments();
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const std::string& name = arguments[i].name();
+      const c10::IValue* flag = node.args[i].constant();
+      if ((name == "train" || name == "training") && flag && flag->isBool())
+        node.args[i] = {c10::IValue(false)};
+      // Attention has no training flag: callers pass dropout_p = 0 in eval mode.
+      if (name == "dropout_p" && flag && flag->isDouble()) node.args[i] = {c10::IValue(0.0)};
+      // In eval mode, instance norm uses its running statistics if it has any.
+      if (name != "use_input_stats" || !flag || !flag->isBool()) continue;
+      const auto mean = node.op->schema().argumentIndexWithName("running_mean");
+      if (mean && node.args[static_cast<std::size_t>(*mean)].value()) node.args[i] = {c10::IValue(false)};
+    }
+  }
+  return result;
+}
+
+void check_graph(const Graph& graph) {
+  std::vector<bool> made(graph.values.size(), false);
+  const auto check_id = [&](ValueId id, const std::string& where) {
+    if (id.value < 0 || static_cast<std::size_t>(id.value) >= graph.values.size()) {
+      throw UsageError("the graph refers to value " + std::to_string(id.value) + ", which does not exist (" +
+                       where + ")");
+    }
+  };
+  const auto make = [&](ValueId id, const std::string& where) {
+    check_id(id, where);
+    if (made[static_cast<std::size_t>(id.value)]) {
+      throw UsageError("%" + graph.value(id).name + " is defined twice (" + where + ")");
+    }
+    made[static_cast<std::size_t>(id.value)] = true;
+  };
+  const auto need = [&](ValueId id, const std::string& where) {
+    check_id(id, where);
+    if (!made[static_cast<std::size_t>(id.value)]) {
+      throw UsageError("%" + graph.value(id).name + " is read before it is defined (" + where + ")");
+    }
+  };
+  for (const Slot& slot : graph.slots) make(slot.value, "slot");
+  for (const GraphInput& input : graph.inputs) make(input.value, "input");
+  for (const Node& node : graph.nodes) {
+    const std::string where = node.name() + (node.module.empty() ? "" : " in " + node.module);
+    for_each_read(node, [&](ValueId id) { need(id, where); });
+    if (node.kind == Node::Kind::Op) check_arguments(graph, node);
+    for_each_result(node, [&](ValueId id) { make(id, where); });
+  }
+  for (const Arg& output : graph.outputs) for_each_value(output, [&](ValueId id) { need(id, "output"); });
+  for (const Mutation& mutation : graph.mutations)
+    need(mutation.target, "mutation"), need(mutation.from, "mutation");
+  if (graph.outputs.size() != graph.output_structure.num_leaves() ||
+      graph.inputs.size() != graph.input_structure.num_leaves()) {
+    throw UsageError("the inputs or outputs of the graph do not match their structure");
+  }
+}
+
+}  // namespace penstock::graph

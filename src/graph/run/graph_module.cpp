@@ -1,0 +1,200 @@
+// Runs a graph as a module, after checking its inputs.
+#include "graph/run/node_observer.h"
+#include "value/tensor_storage.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/graph_module.h>
+#include <penstock/graph/passes.h>
+#include <penstock/value/tensor_meta.h>
+
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty_like.h>
+
+#include <map>
+
+namespace penstock::graph {
+namespace {
+
+using c10::IValue;
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
+Named named(const Graph& graph, const std::vector<at::Tensor>& tensors, Slot::Kind kind) {
+  Named found;
+  for (std::size_t i = 0; i < graph.slots.size(); ++i) {
+    if (graph.slots[i].kind == kind) found.emplace_back(graph.slots[i].names[0], tensors[i]);
+  }
+  return found;
+}
+
+// Meta tensors get uninitialized memory; the caller fills them.
+at::Tensor copy_on(const at::Tensor& tensor, c10::Device device) {
+  const at::Tensor copy =
+      tensor.is_meta() ? at::empty_like(tensor, tensor.options().device(device)) : tensor.detach().to(device);
+  return copy.set_requires_grad(tensor.requires_grad());
+}
+
+const SymbolRange* range_of(const Graph& graph, const std::string& symbol) {
+  for (const SymbolRange& range : graph.symbols) {
+    if (range.symbol == symbol) return &range;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+GraphModule::GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<c10::Device> device)
+    : graph_(std::move(graph)), tensors_(std::move(tensors)), device_(device), train_(graph_, device) {
+  if (tensors_.size() != graph_.slots.size()) {
+    throw UsageError("the graph has " + std::to_string(graph_.slots.size()) + " tensors, but was given " +
+                     std::to_string(tensors_.size()));
+  }
+  if (!device_) return;
+  for (at::Tensor& tensor : tensors_) {
+    if (tensor.device() != *device_) tensor = copy_on(tensor, *device_);
+  }
+}
+
+void GraphModule::to(c10::Device device) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].device() == device) continue;
+    const at::Tensor moved = copy_on(tensors_[i], device);
+    if (graph_.slots[i].kind == Slot::Kind::Constant) {  // no other handles to a constant exist
+      tensors_[i] = moved;
+    } else {
+      value::TensorStorage::move_to(tensors_[i], moved);
+    }
+  }
+  if (device_ == device) return;
+  device_ = device;
+  train_ = Interpreter(graph_, device_);
+  if (eval_) eval_.emplace(eval_graph(graph_), device_);
+}
+
+IValue GraphModule::forward(const value::Args& args, const value::Kwargs& kwargs) const {
+  std::vector<IValue> leaves = flatten_inputs(graph_, args, kwargs);
+  check_inputs(graph_, leaves);
+  return unflatten(run(std::move(leaves)), graph_.output_structure);
+}
+
+std::function<void(const Node&)>& node_observer() {
+  thread_local std::function<void(const Node&)> observer;
+  return observer;
+}
+
+std::vector<IValue> GraphModule::run(std::vector<IValue> leaves) const {
+  if (const auto& observer = node_observer()) {
+    const Graph ran = training_ ? graph_ : eval_graph(graph_);
+    return interpreter().run(std::move(leaves), tensors_,
+                             [&](std::size_t node) { observer(ran.nodes[node]); });
+  }
+  return interpreter().run(std::move(leaves), tensors_);
+}
+
+Named GraphModule::named_parameters() const {
+  return named(graph_, tensors_, Slot::Kind::Parameter);
+}
+
+Named GraphModule::named_buffers() const {
+  return named(graph_, tensors_, Slot::Kind::Buffer);
+}
+
+void GraphModule::train(bool on) {
+  if (!on && !eval_) eval_.emplace(eval_graph(graph_), device_);
+  training_ = on;
+}
+
+std::vector<IValue> flatten_inputs(const Graph& graph, const value::Args& args, const value::Kwargs& kwargs) {
+  c10::impl::GenericDict named_args(c10::StringType::get(), c10::AnyType::get());
+  // Kwargs may come in any order; flatten them in the order of the export.
+  const value::Structure* order =
+      graph.input_structure.children.size() == 2 ? &graph.input_structure.children[1] : nullptr;
+  std::size_t taken = 0;
+  for (std::size_t i = 0; order && i < order->keys.size(); ++i) {
+    const auto* name = std::get_if<std::string>(&order->keys[i]);
+    const auto it = name ? kwargs.find(*name) : kwargs.end();
+    if (it == kwargs.end()) continue;
+    named_args.insert(it->first, it->second);
+    ++taken;
+  }
+  for (const auto& [name, value] : kwargs) {
+    if (taken < kwargs.size() && !named_args.contains(name)) named_args.insert(name, value);
+  }
+  const IValue tree = c10::ivalue::Tuple::create({c10::ivalue::Tuple::create(args), named_args});
+  value::FlatTree flat = value::flatten(tree);
+  // Comparing texts ignores the element types of lists.
+  if (flat.leaves.size() != graph.inputs.size() || flat.structure.text() != graph.input_structure.text()) {
+    throw UsageError("the arguments are " + flat.structure.text() + ", but the graph takes " +
+                     graph.input_structure.text());
+  }
+  return std::move(flat.leaves);
+}
+
+void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const std::string& size_hint) {
+  std::vector<std::string> faults;
+  std::map<std::string, std::pair<std::int64_t, std::string>> symbols;
+  const std::vector<std::string> paths = graph.input_paths();
+  bool sizes_differ = false, out_of_range = false;
+  for (std::size_t i = 0; i < graph.inputs.size() && i < leaves.size(); ++i) {
+    const GraphInput& input = graph.inputs[i];
+    const Value& value = graph.value(input.value);
+    const std::string here = paths[i] + " (" + value.name + ")";
+    if (input.baked) {
+      if (!value::leaves_equal(*input.baked, leaves[i]))
+        faults.push_back(here + " differs from the constant in the graph");
+      continue;
+    }
+    if (value.type != ValueType::Tensor) continue;
+    if (!leaves[i].isTensor() || !leaves[i].toTensor().defined()) {
+      faults.push_back(here + " is a " + value::kind_name(leaves[i]) + ", expected a tensor");
+      continue;
+    }
+    if (!value.meta) continue;
+    const at::Tensor& tensor = leaves[i].toTensor();
+    if (tensor.scalar_type() != value.meta->dtype) {
+      faults.push_back(here + " is " + value::dtype_name(tensor.scalar_type()) + ", expected " +
+                       value::dtype_name(value.meta->dtype));
+    }
+    if (tensor.dim() != static_cast<std::int64_t>(value.meta->sizes.size())) {
+      faults.push_back(here + " has " + std::to_string(tensor.dim()) + " dims, expected " +
+                       value.meta->text());
+      continue;
+    }
+    for (std::size_t d = 0; d < value.meta->sizes.size(); ++d) {
+      const Dim& dim = value.meta->sizes[d];
+      const std::int64_t size = tensor.size(static_cast<std::int64_t>(d));
+      const std::string place = "dim " + std::to_string(d) + " of " + here + " is " + std::to_string(size);
+      if (dim.expression.empty()) {
+        if (size == dim.size) continue;
+        faults.push_back(place + ", expected " + std::to_string(dim.size));
+        sizes_differ = true;
+        continue;
+      }
+      const auto [it, fresh] = symbols.try_emplace(dim.expression, size, here);
+      if (!fresh && it->second.first != size) {
+        faults.push_back(place + ", but " + dim.expression + " is " + std::to_string(it->second.first) +
+                         " in " + it->second.second);
+      }
+      const SymbolRange* range = range_of(graph, dim.expression);
+      if (range && ((range->min && size < *range->min) || (range->max && size > *range->max))) {
+        faults.push_back(place + ", but the model was exported for " +
+                         (range->min ? std::to_string(*range->min) : "0") +
+                         (range->max ? " to " + std::to_string(*range->max) : " or more"));
+        out_of_range = true;
+      }
+    }
+  }
+  if (faults.empty()) return;
+  std::string hint;
+  if (sizes_differ) {
+    hint = !size_hint.empty()
+               ? size_hint
+               : "the model was exported for these sizes: pass microbatches of exactly that size, "
+                 "or export it with a dynamic batch";
+  }
+  if (!sizes_differ && out_of_range)
+    hint = "pass microbatches of a size in that range, or export the model with a wider range";
+  throw ShapeError(join(faults, "; "), {}, hint);
+}
+
+}  // namespace penstock::graph

@@ -1,0 +1,296 @@
+// Finds legal and requested split positions, and the values that stages recompute instead of sending.
+#include "graph/split/split_points.h"
+
+#include "graph/ir/module_path.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/graph/passes.h>
+#include <penstock/graph/split.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <set>
+
+namespace penstock::graph {
+namespace {
+
+constexpr std::size_t kNoStage = static_cast<std::size_t>(-1);
+
+std::string place_of(const Node& node) {
+  return node.name() + (node.module.empty() ? "" : " of module " + node.module);
+}
+
+//! A range of nodes that must stay in one stage, and the reason.
+struct Bond {
+  std::size_t first = kNoStage;  //!< no split position may be in first+1 … last
+  std::size_t last = 0;
+  std::string why;
+};
+
+//! All uses of written memory, from its creation to the last write, must be in one stage. If a tensor from
+//! outside the graph is written, only one stage may use it. The same holds for overlapping weights, which the
+//! optimizer writes.
+std::vector<Bond> memory_bonds(const Graph& graph) {
+  struct Use {
+    std::size_t birth = kNoStage, first = kNoStage, last = 0, last_write = kNoStage;
+    bool outside = false, trained = false;
+    std::vector<std::string> slots;
+  };
+  std::vector<Use> uses(graph.values.size() + 1);
+  const auto use_of = [&](ValueId id) -> Use* {
+    const std::int32_t storage = graph.value(id).storage;
+    return storage < 0 ? nullptr : &uses[static_cast<std::size_t>(storage)];
+  };
+  for (const Slot& slot : graph.slots) {
+    Use* use = use_of(slot.value);
+    if (!use) continue;
+    use->outside = true;
+    use->trained = use->trained || slot.requires_grad;
+    use->slots.push_back(slot.names[0]);
+  }
+  for (const GraphInput& input : graph.inputs) {
+    if (Use* use = use_of(input.value)) use->outside = true;
+  }
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const auto touch = [&](ValueId id) {
+      Use* use = use_of(id);
+      if (!use) return;
+      if (use->birth == kNoStage) use->birth = i;
+      use->last = i;
+    };
+    for_each_read(graph.nodes[i], touch);
+    for_each_result(graph.nodes[i], touch);
+    for (const ValueId id : written_values(graph.nodes[i])) {
+      if (Use* use = use_of(id)) use->last_write = i;
+    }
+  }
+  std::vector<Bond> bonds;
+  for (const Use& use : uses) {
+    if (use.last_write == kNoStage) {
+      if (use.trained && use.slots.size() > 1 && use.birth != kNoStage)
+        bonds.push_back(
+            {use.birth, use.last,
+             join(use.slots, " and ") + " share memory, and stages on both sides would train them"});
+      continue;
+    }
+    const Node& writer = graph.nodes[use.last_write];
+    if (use.outside) {
+      bonds.push_back(
+          {use.birth, use.last, place_of(writer) + " writes a tensor that stages on both sides would use"});
+    } else {
+      bonds.push_back({use.birth, use.last_write,
+                       place_of(writer) + " writes in place to a tensor that " +
+                           place_of(graph.nodes[use.birth]) + " created in an earlier stage"});
+    }
+  }
+  return bonds;
+}
+
+//! Numbers read from tensor elements cannot be sent to another stage: messages are tensors.
+std::vector<Bond> scalar_bonds(const Graph& graph) {
+  std::vector<Bond> bonds;
+  std::vector<std::size_t> bond_of(graph.values.size(), kNoStage);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    for_each_read(node, [&](ValueId id) {
+      const std::size_t bond = bond_of[static_cast<std::size_t>(id.value)];
+      if (bond != kNoStage) bonds[bond].last = i;
+    });
+    if (node.kind != Node::Kind::Op || is_size_query(node)) continue;
+    for_each_result(node, [&](ValueId id) {
+      if (graph.value(id).type == ValueType::Tensor) return;
+      bond_of[static_cast<std::size_t>(id.value)] = bonds.size();
+      bonds.push_back(
+          {i, i, "a number that " + place_of(node) + " reads from a tensor would cross the stage boundary"});
+    });
+  }
+  return bonds;
+}
+
+//! Functional mutations: a written slot belongs to the stage that computes its new value.
+std::vector<Bond> mutation_bonds(const Graph& graph) {
+  std::vector<Bond> bonds;
+  for (const Mutation& mutation : graph.mutations) {
+    Bond bond{.why = "%" + graph.value(mutation.target).name + " is read and written on both sides"};
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      bool touches = false;
+      for_each_read(graph.nodes[i], [&](ValueId id) { touches = touches || id == mutation.target; });
+      for_each_result(graph.nodes[i], [&](ValueId id) { touches = touches || id == mutation.from; });
+      if (!touches) continue;
+      if (bond.first == kNoStage) bond.first = i;
+      bond.last = i;
+    }
+    if (bond.first != kNoStage) bonds.push_back(bond);
+  }
+  return bonds;
+}
+
+std::size_t place_in(ValueId id) {
+  return static_cast<std::size_t>(id.value);
+}
+
+std::set<std::int32_t> written_storages(const Graph& graph) {
+  std::set<std::int32_t> written;
+  for (const Node& node : graph.nodes) {
+    for (const ValueId id : written_values(node)) written.insert(graph.value(id).storage);
+  }
+  for (const Mutation& mutation : graph.mutations) written.insert(graph.value(mutation.target).storage);
+  return written;
+}
+
+}  // namespace
+
+bool is_size_query(const Node& node) {
+  return node.kind == Node::Kind::Op && node.op->operator_name().name.starts_with("aten::sym_");
+}
+
+std::vector<bool> recomputed_values(const Graph& graph) {
+  const std::set<std::int32_t> written = written_storages(graph);
+  std::vector<bool> weight(graph.values.size(), false), again(graph.values.size(), false);
+  std::set<std::int32_t> weights;
+  for (const Slot& slot : graph.slots) {
+    const std::int32_t storage = graph.value(slot.value).storage;
+    if (written.contains(storage)) continue;
+    weight[place_in(slot.value)] = true;
+    weights.insert(storage);
+  }
+  for (const Node& node : graph.nodes) {
+    if (node.kind != Node::Kind::Op || has_side_effects(node) || is_size_query(node)) continue;
+    bool constant = true, of_weights = true;
+    for_each_read(node, [&](ValueId id) {
+      if (graph.value(id).type != ValueType::Tensor) return;
+      constant = constant && again[place_in(id)] && !weight[place_in(id)];
+      of_weights = of_weights && (again[place_in(id)] || weight[place_in(id)]);
+    });
+    for_each_result(node, [&](ValueId id) {
+      const Value& value = graph.value(id);
+      const bool view = of_weights && weights.contains(value.storage);
+      if (value.type != ValueType::Tensor || written.contains(value.storage) || !(constant || view)) return;
+      again[place_in(id)] = true;
+      weight[place_in(id)] = view;
+    });
+  }
+  return again;
+}
+
+bool is_recomputed(const Node& node, const std::vector<bool>& again) {
+  bool all = node.kind == Node::Kind::Op, any = false;
+  for_each_result(node, [&](ValueId id) {
+    any = true;
+    all = all && again[place_in(id)];
+  });
+  return all && any;
+}
+
+std::vector<std::string> cut_obstacles(const Graph& graph) {
+  std::vector<std::string> why(graph.nodes.size() + 1);
+  for (const auto& bonds : {memory_bonds(graph), scalar_bonds(graph), mutation_bonds(graph)}) {
+    for (const Bond& bond : bonds) {
+      for (std::size_t cut = bond.first + 1; cut <= bond.last; ++cut) {
+        if (why[cut].empty()) why[cut] = bond.why;
+      }
+    }
+  }
+  return why;
+}
+
+std::string why_not_splittable(const Graph& graph, std::size_t node) {
+  return node <= graph.nodes.size() ? cut_obstacles(graph)[node] : "there is no such node";
+}
+
+SplitPositions legal_split_positions(const Graph& graph) {
+  const std::vector<std::string> why = cut_obstacles(graph);
+  const std::vector<bool> again = recomputed_values(graph);
+  const auto works = [&](const Node& node) {
+    return node.kind == Node::Kind::Op && !is_size_query(node) && !is_recomputed(node, again);
+  };
+  std::size_t first = 0, last = graph.nodes.size();
+  while (first < last && !works(graph.nodes[first])) ++first;
+  while (last > first && !works(graph.nodes[last - 1])) --last;
+  SplitPositions cuts;
+  for (std::size_t cut = first + 1; cut < last; ++cut) {
+    if (why[cut].empty() && works(graph.nodes[cut])) cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+SplitPositions split_at_marks(const Graph& graph) {
+  SplitPositions cuts;
+  bool work = false;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (graph.nodes[i].kind != Node::Kind::Split) {
+      work = work || graph.nodes[i].kind == Node::Kind::Op;
+      continue;
+    }
+    if (work) cuts.push_back(i + 1);
+    work = false;
+  }
+  if (!cuts.empty() && !work) cuts.pop_back();
+  return cuts;
+}
+
+std::vector<std::string> module_paths(const Graph& graph) {
+  std::vector<std::string> paths;
+  std::set<std::string> seen;
+  for (const Node& node : graph.nodes) {
+    for (std::size_t dot = 0; !node.module.empty() && dot != std::string::npos;) {
+      dot = node.module.find('.', dot + 1);
+      const std::string path = node.module.substr(0, dot);
+      if (seen.insert(path).second) paths.push_back(path);
+    }
+  }
+  return paths;
+}
+
+Graph annotate_split_points(const Graph& graph, const std::map<std::string, SplitPoint>& points) {
+  const SplitPositions cuts = split_at_modules(graph, points);
+  Graph marked = graph;
+  for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
+    const bool before = graph.nodes[*cut - 1].kind == Node::Kind::Split;
+    if (before || graph.nodes[*cut].kind == Node::Kind::Split) continue;
+    marked.nodes.insert(marked.nodes.begin() + static_cast<std::ptrdiff_t>(*cut),
+                        Node{.kind = Node::Kind::Split, .module = {}});
+  }
+  return marked;
+}
+
+SplitPositions split_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points) {
+  std::set<std::size_t> cuts;
+  for (const auto& [name, point] : points) {
+    const auto [module, wanted] = parse_module_call(name);
+    struct Extent {
+      std::size_t first, last;
+    };
+    std::map<int, Extent> calls;
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      if (graph.nodes[i].kind == Node::Kind::Split || !within(graph.nodes[i].module, module)) continue;
+      const int call = call_of(graph.nodes[i], module);
+      if (wanted && call != *wanted) continue;
+      calls.try_emplace(call, Extent{i, i}).first->second.last = i;
+    }
+    if (calls.empty()) {
+      std::vector<std::string> paths = module_paths(graph);
+      const std::string near = nearest_name(module, paths);
+      constexpr std::size_t shown = 8;
+      if (paths.size() > shown) {
+        paths.resize(shown);
+        paths.emplace_back("…");
+      }
+      throw UsageError("no operator ran in module " + quote(name, 200), {},
+                       near.empty() ? "the modules are " + join(paths, ", ") : "did you mean " + near + "?");
+    }
+    for (const auto& [call, extent] : calls)
+      cuts.insert(point == SplitPoint::Beginning ? extent.first : extent.last + 1);
+  }
+  // A split position needs at least one node other than a mark before and after it.
+  const auto is_work = [](const Node& node) { return node.kind != Node::Kind::Split; };
+  std::erase_if(cuts, [&](std::size_t cut) {
+    const auto here = graph.nodes.begin() + static_cast<std::ptrdiff_t>(cut);
+    return std::none_of(graph.nodes.begin(), here, is_work) || std::none_of(here, graph.nodes.end(), is_work);
+  });
+  return {cuts.begin(), cuts.end()};
+}
+
+}  // namespace penstock::graph

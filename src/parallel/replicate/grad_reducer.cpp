@@ -1,0 +1,254 @@
+// Fills buckets from hooks and reduces them in order.
+#include "parallel/replicate/grad_reducer.h"
+
+#include "parallel/replicate/buckets.h"
+#include "parallel/tensor/local_parameters.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <ATen/ATen.h>
+
+#include <unordered_set>
+#include <utility>
+
+namespace penstock::parallel {
+namespace {
+
+// A tensor over part of another's memory that is not an autograd view, so that `zero_grad` can detach it.
+at::Tensor part_of(const at::Tensor& flat, std::int64_t offset, const at::Tensor& like) {
+  // For dense parameters, the gradient has the same strides, so optimizers need one pass over both.
+  const bool dense = like.is_non_overlapping_and_dense();
+  const std::vector<std::int64_t> strides =
+      dense ? like.strides().vec()
+            : at::empty(like.sizes(), like.options().device(at::kMeta)).strides().vec();
+  return at::empty({0}, flat.options())
+      .set_(flat.storage(), flat.storage_offset() + offset, like.sizes(), strides);
+}
+
+}  // namespace
+
+GradReducer::GradReducer(std::vector<runtime::NamedTensor> parameters, comm::Group group,
+                         const ReplicateOptions& options)
+    : parameters_(std::move(parameters)),
+      group_(std::move(group)),
+      options_(options),
+      places_(parameters_.size()) {
+  std::vector<at::Tensor> tensors;
+  for (const runtime::NamedTensor& item : parameters_) {
+    if (!item.tensor.is_leaf() || !item.tensor.is_floating_point())
+      throw UsageError("parameter " + quote(item.name) +
+                       " cannot be replicated: it is not a real-valued leaf");
+    tensor::FlatDTensor flat = tensor::flatten_dtensor(item.tensor);
+    tensors.push_back(flat.local);
+    forms_.push_back(std::move(flat.form));
+  }
+  for (const BucketPlan& plan : plan_buckets(tensors, options.first_bucket_bytes, options.bucket_bytes)) {
+    Bucket bucket;
+    for (const std::size_t parameter : plan.members) {
+      places_[parameter] = {buckets_.size(), bucket.members.size()};
+      bucket.members.push_back({parameter, {}});
+      bucket.elements += tensors[parameter].numel();
+    }
+    buckets_.push_back(std::move(bucket));
+  }
+}
+
+void GradReducer::attach() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    hooks_.add(parameters_[i].tensor, [weak = weak_from_this(), i] {
+      if (const auto self = weak.lock()) self->added(i);
+    });
+  }
+}
+
+void GradReducer::allocate(Bucket& bucket) {
+  const auto count = static_cast<std::int64_t>(bucket.members.size());
+  const at::Tensor& first = parameters_[bucket.members.front().parameter].tensor;
+  bucket.flat = at::empty({bucket.elements + count}, first.options().requires_grad(false));
+  std::int64_t offset = 0;
+  for (Member& member : bucket.members) {
+    const at::Tensor part = tensor::flatten_dtensor(parameters_[member.parameter].tensor).local;
+    member.view = part_of(bucket.flat, offset, part);
+    offset += part.numel();
+  }
+}
+
+void GradReducer::find_unused(const std::vector<at::Tensor>& outputs) {
+  std::unordered_set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> stack;
+  const auto visit = [&](const torch::autograd::Node* node) {
+    if (node != nullptr && seen.insert(node).second) stack.push_back(node);
+  };
+  for (const at::Tensor& output : outputs) {
+    if (output.defined() && output.requires_grad())
+      visit(torch::autograd::impl::gradient_edge(output).function.get());
+  }
+  while (!stack.empty()) {
+    const torch::autograd::Node* const node = stack.back();
+    stack.pop_back();
+    for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
+  }
+  unreached_.clear();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!seen.contains(hooks_.node(i))) unreached_.push_back(i);
+  }
+}
+
+void GradReducer::begin() {
+  active_ = true;
+  next_ = 0;
+  for (Bucket& bucket : buckets_) {
+    if (!bucket.flat.defined()) allocate(bucket);
+    bucket.waiting = bucket.members.size();
+    bucket.launched = false;
+    for (Member& member : bucket.members) member.ready = false;
+  }
+  for (const std::size_t parameter : std::exchange(unreached_, {})) mark_ready(parameter);
+}
+
+void GradReducer::begin_by_hand() {
+  if (active_) abandon();
+  unreached_.clear();
+  by_hand_ = true;
+  begin();
+}
+
+void GradReducer::added(std::size_t parameter) {
+  if (!by_hand_ && !sync_) return;
+  if (!active_) begin();
+  if (!by_hand_ && !watched_) {
+    watched_ = true;
+    at_end_of_backward(
+        [weak = weak_from_this()](bool success) {
+          const auto self = weak.lock();
+          if (!self) return;
+          if (success) {
+            self->finish();
+          } else {
+            self->abandon();
+          }
+        },
+        [weak = weak_from_this()] {
+          // The outer backward continues; its next gradient registers the callback again.
+          if (const auto self = weak.lock()) self->watched_ = false;
+        });
+  }
+  mark_ready(parameter);
+}
+
+void GradReducer::mark_ready(std::size_t parameter) {
+  const Place place = places_[parameter];
+  Bucket& bucket = buckets_[place.bucket];
+  Member& member = bucket.members[place.member];
+  if (bucket.launched) {
+    throw UsageError(
+        "parameter " + quote(parameters_[parameter].name) +
+            " received another gradient after its bucket was reduced",
+        {.tensor = parameters_[parameter].name},
+        "several recomputed modules use it: run the backward under no_sync(), then call reduce()");
+  }
+  collect(bucket, place.member);
+  if (std::exchange(member.ready, true)) return;
+  if (--bucket.waiting == 0) launch_full();
+}
+
+void GradReducer::collect(Bucket& bucket, std::size_t index) {
+  const at::NoGradGuard no_grad;
+  Member& member = bucket.members[index];
+  at::Tensor parameter = parameters_[member.parameter].tensor;
+  const at::Tensor grad = local_gradient(parameter, forms_[member.parameter]);
+  if (!grad.defined()) {
+    member.view.zero_();
+  } else if (grad.is_sparse()) {
+    throw UsageError("the gradient of " + quote(parameters_[member.parameter].name) + " is sparse", {},
+                     "replicated parameters need dense gradients (EmbeddingOptions::sparse(false))");
+  } else if (!grad.is_alias_of(member.view)) {
+    member.view.copy_(grad);
+    parameter.mutable_grad() = with_form(member.view, forms_[member.parameter]);
+  }
+  member.present = grad.defined();
+}
+
+void GradReducer::launch_full() {
+  while (next_ < buckets_.size() && buckets_[next_].waiting == 0) launch(buckets_[next_++]);
+}
+
+void GradReducer::launch(Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  bucket.launched = true;
+  std::vector<float> present;
+  for (const Member& member : bucket.members) present.push_back(member.present ? 1 : 0);
+  const auto count = static_cast<std::int64_t>(present.size());
+  bucket.flat.narrow(0, bucket.elements, count).copy_(at::from_blob(present.data(), {count}, at::kFloat));
+  if (group_.size() == 1) {
+    bucket.sent = bucket.flat;
+    return;
+  }
+  bucket.flat.mul_(1.0 / group_.size());  // before the sum, to avoid overflow in half precision
+  bucket.sent = options_.communicate_as ? bucket.flat.to(*options_.communicate_as) : bucket.flat;
+  bucket.work = group_.iall_reduce(bucket.sent);
+}
+
+void GradReducer::finish() {
+  try {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const Place place = places_[i];
+      if (!buckets_[place.bucket].members[place.member].ready) mark_ready(i);
+    }
+    for (Bucket& bucket : buckets_) {
+      bucket.work.wait();
+      install(bucket);
+    }
+  } catch (...) {
+    abandon();
+    throw;
+  }
+  active_ = by_hand_ = watched_ = false;
+}
+
+void GradReducer::install(Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  if (!bucket.sent.is_same(bucket.flat)) bucket.flat.copy_(bucket.sent);
+  bucket.sent = at::Tensor();
+  const auto count = static_cast<std::int64_t>(bucket.members.size());
+  const at::Tensor used = bucket.flat.narrow(0, bucket.elements, count).to(at::kCPU, at::kFloat).contiguous();
+  const float* const share = used.const_data_ptr<float>();
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    if (share[i] == 0) continue;  // no rank has a gradient
+    const std::size_t number = bucket.members[i].parameter;
+    at::Tensor parameter = parameters_[number].tensor;
+    if (!parameter.grad().defined())
+      parameter.mutable_grad() = with_form(bucket.members[i].view, forms_[number]);
+  }
+}
+
+void GradReducer::reduce() {
+  if (!active_) begin();
+  finish();
+}
+
+void GradReducer::recover(const comm::Group& group) {
+  abandon();
+  group_ = group;
+}
+
+void GradReducer::abandon() noexcept {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.launched) bucket.flat = at::Tensor();  // the transport may still write to it
+    bucket.work.detach();
+    bucket.sent = at::Tensor();
+  }
+  active_ = by_hand_ = watched_ = false;
+}
+
+std::vector<std::vector<std::string>> GradReducer::names() const {
+  std::vector<std::vector<std::string>> all;
+  for (const Bucket& bucket : buckets_) {
+    std::vector<std::string>& names = all.emplace_back();
+    for (const Member& member : bucket.members) names.push_back(parameters_[member.parameter].name);
+  }
+  return all;
+}
+
+}  // namespace penstock::parallel

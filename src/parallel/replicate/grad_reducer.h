@@ -1,0 +1,83 @@
+// Gradient buckets of replicated data parallelism. The backward copies gradients into buckets, and full
+// buckets are reduced while it runs, always in the same order. After the gradients, each bucket holds one
+// flag per gradient that says whether this rank has it. So every rank learns which parameters are unused
+// without another message.
+#pragma once
+
+#include "parallel/replicate/leaf_hooks.h"
+
+#include <penstock/comm/group.h>
+#include <penstock/comm/work.h>
+#include <penstock/parallel/replicate.h>
+#include <penstock/tensor/flatten.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::parallel {
+
+class GradReducer : public std::enable_shared_from_this<GradReducer> {
+ public:
+  //! `parameters`: those that require a gradient, each once.
+  GradReducer(std::vector<runtime::NamedTensor> parameters, comm::Group group,
+              const ReplicateOptions& options);
+  //! Installs the hooks. Not part of the constructor, because they hold a weak pointer to this object.
+  void attach();
+
+  bool sync() const { return sync_; }
+  void set_sync(bool sync) { sync_ = sync; }
+  void find_unused(const std::vector<at::Tensor>& outputs);
+  void begin_by_hand();
+  void reduce();
+  void recover(const comm::Group& group);
+
+  std::vector<std::vector<std::string>> names() const;
+
+ private:
+  struct Member {
+    std::size_t parameter;
+    at::Tensor view;  //!< into `flat`, with the shape of the parameter's local shard
+    bool ready = false;
+    bool present = false;  //!< this rank has a gradient
+  };
+  struct Bucket {
+    std::vector<Member> members;
+    std::int64_t elements = 0;  //!< of gradients; one flag per member follows
+    at::Tensor flat;
+    at::Tensor sent;  //!< the buffer that is reduced: `flat`, or its copy in `communicate_as`
+    comm::Work work;
+    std::size_t waiting = 0;
+    bool launched = false;
+  };
+  struct Place {
+    std::size_t bucket, member;
+  };
+
+  void allocate(Bucket& bucket);
+  void begin();
+  void added(std::size_t parameter);
+  void mark_ready(std::size_t parameter);
+  void collect(Bucket& bucket, std::size_t member);
+  void launch_full();
+  void launch(Bucket& bucket);
+  void finish();
+  void install(Bucket& bucket);
+  void abandon() noexcept;
+
+  std::vector<runtime::NamedTensor> parameters_;
+  std::vector<std::optional<tensor::DTensorSpec>> forms_;  //!< metadata of distributed parameters
+  comm::Group group_;
+  ReplicateOptions options_;
+  LeafHooks hooks_;
+  std::vector<Bucket> buckets_;
+  std::vector<Place> places_;           //!< by parameter
+  std::vector<std::size_t> unreached_;  //!< parameters that the next backward is known not to reach
+  std::size_t next_ = 0;                //!< next bucket to launch
+  bool sync_ = true;
+  bool active_ = false;   //!< a reduction is in progress
+  bool by_hand_ = false;  //!< ... which `reduce` completes, not the end of the backward
+  bool watched_ = false;  //!< at_end_of_backward is registered for the current backward
+};
+
+}  // namespace penstock::parallel

@@ -1,0 +1,42 @@
+// Callbacks after a backward accumulates the gradient of a parameter, and at the end of the backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace penstock::parallel {
+
+//! Hooks on the gradient accumulators of leaves. The destructor removes them.
+class LeafHooks {
+ public:
+  LeafHooks() = default;
+  ~LeafHooks() { clear(); }
+  LeafHooks(const LeafHooks&) = delete;
+  LeafHooks& operator=(const LeafHooks&) = delete;
+
+  //! Calls `added` after each accumulation into the gradient of the leaf. Leaves are numbered from 0 in the
+  //! order of `add`.
+  void add(const at::Tensor& leaf, std::function<void()> added);
+  void clear() noexcept;
+  //! The gradient accumulator of the leaf, in which graphs that reach the parameter end.
+  const torch::autograd::Node* node(std::size_t number) const { return hooks_[number].accumulator.get(); }
+
+ private:
+  struct Hook {
+    c10::intrusive_ptr<torch::autograd::Node> accumulator;  // the leaf holds only a weak reference
+    std::uintptr_t key;
+  };
+  std::vector<Hook> hooks_;
+};
+
+//! Call it during a backward. Calls `end(true)` when the outermost backward succeeds, and `end(false)`, from
+//! a destructor, when the current one fails. If the current backward is nested in another one
+//! (recomputation), its success calls `inner` instead.
+void at_end_of_backward(std::function<void(bool success)> end, std::function<void()> inner);
+
+}  // namespace penstock::parallel

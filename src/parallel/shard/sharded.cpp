@@ -1,0 +1,153 @@
+// Assigns the parameters of a module to units.
+#include "parallel/agreement.h"
+#include "parallel/shard/sharded_units.h"
+
+#include <penstock/base/error.h>
+#include <penstock/parallel/sharded.h>
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace penstock::parallel {
+namespace {
+
+// The unit of each parameter: the innermost one that contains it, or the root if several modules share it.
+std::map<const void*, std::size_t> owners(const torch::nn::Module& module,
+                                          const std::vector<std::shared_ptr<torch::nn::Module>>& units) {
+  std::map<const void*, std::size_t> owner;
+  std::map<const void*, std::size_t> depth;  // number of parameters of the owner: fewer means further inside
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const std::vector<at::Tensor> own = units[u]->parameters();
+    for (const at::Tensor& parameter : own) {
+      const void* const key = parameter.unsafeGetTensorImpl();
+      const auto found = owner.find(key);
+      if (found != owner.end() && depth[key] <= own.size()) continue;
+      owner[key] = u;
+      depth[key] = own.size();
+    }
+  }
+  // A name outside of the owner means that another module uses the parameter too.
+  std::map<const void*, std::string> prefix;
+  for (const auto& item : module.named_modules("", false)) prefix[item.value().get()] = item.key() + ".";
+  for (const auto& item : module.named_parameters()) {
+    const auto found = owner.find(item.value().unsafeGetTensorImpl());
+    if (found == owner.end() || found->second == units.size()) continue;
+    const auto where = prefix.find(units[found->second].get());
+    if (where == prefix.end()) throw UsageError("a unit is not a submodule of the sharded module");
+    if (item.key().starts_with(where->second)) continue;
+    found->second = units.size();
+  }
+  return owner;
+}
+
+std::vector<std::string> names(const std::vector<runtime::NamedTensor>& items) {
+  std::vector<std::string> all;
+  for (const runtime::NamedTensor& item : items) all.push_back(item.name);
+  return all;
+}
+
+Sharded make(const std::vector<runtime::NamedTensor>& parameters, const std::vector<UnitSpec>& specs,
+             const comm::Group& group, const ShardOptions& options) {
+  check_agreement(group, parameters, {});
+  std::vector<at::Tensor> values;
+  for (const runtime::NamedTensor& item : parameters) {
+    if (!item.tensor.is_meta()) values.push_back(item.tensor);
+  }
+  if (options.broadcast_parameters) {
+    if (options.replicas) broadcast_values(*options.replicas, values);
+    broadcast_values(group, values);
+  }
+  auto units = std::make_shared<ShardedUnits>(specs, names(parameters), group, options);
+  units->attach(specs);
+  return Sharded(std::move(units));
+}
+
+// Parameters in model order, about `limit` bytes per unit. The root, which is reduced last, gets the first
+// ones.
+std::vector<UnitSpec> by_bytes(const std::vector<runtime::NamedTensor>& parameters, std::int64_t limit) {
+  std::vector<UnitSpec> units(1);
+  std::int64_t bytes = 0;
+  for (const runtime::NamedTensor& item : parameters) {
+    if (bytes >= limit) {
+      units.emplace_back();
+      bytes = 0;
+    }
+    units.back().parameters.push_back(item);
+    bytes += static_cast<std::int64_t>(tensor::flatten_dtensor(item.tensor).local.nbytes());
+  }
+  std::rotate(units.begin(), units.begin() + 1, units.end());
+  return units;
+}
+
+}  // namespace
+
+Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm::Group& group,
+                    ShardOptions options, const std::vector<std::shared_ptr<torch::nn::Module>>& units) {
+  const std::vector<runtime::NamedTensor> parameters = each_once(listed(module->named_parameters()));
+  const auto owner = owners(*module, units);
+  std::vector<UnitSpec> specs;
+  for (const auto& unit : units) specs.push_back({dynamic_cast<const void*>(unit.get()), {}});
+  specs.push_back({dynamic_cast<const void*>(module.get()), {}});
+  for (const runtime::NamedTensor& item : parameters) {
+    const auto found = owner.find(item.tensor.unsafeGetTensorImpl());
+    specs[found == owner.end() ? units.size() : found->second].parameters.push_back(item);
+  }
+  return make(parameters, specs, group, options);
+}
+
+Sharded shard_by_hand(const runtime::StageModule& module, const comm::Group& group, ShardOptions options) {
+  const std::vector<runtime::NamedTensor> parameters = each_once(module.parameters());
+  Sharded sharded = make(parameters, by_bytes(parameters, options.unit_bytes), group, options);
+  sharded.units()->set_by_hand();
+  return sharded;
+}
+
+Sharded::Sharded(std::shared_ptr<ShardedUnits> units) : units_(std::move(units)) {}
+Sharded::Sharded(Sharded&&) noexcept = default;
+Sharded& Sharded::operator=(Sharded&&) noexcept = default;
+Sharded::~Sharded() = default;
+
+Sharded::NoSync::NoSync(std::shared_ptr<ShardedUnits> units)
+    : units_(std::move(units)), before_(units_->sync()) {
+  units_->set_sync(false);
+}
+Sharded::NoSync::~NoSync() {
+  units_->set_sync(before_);
+}
+
+std::vector<at::Tensor> Sharded::parameters() const {
+  std::vector<at::Tensor> all;
+  for (const ShardedParameter& item : units_->shards()) {
+    if (item.shard.requires_grad() && item.shard.numel() > 0) all.push_back(item.shard);
+  }
+  return all;
+}
+std::vector<ShardedParameter> Sharded::shards() const {
+  return units_->shards();
+}
+double Sharded::clip_grad_norm(double max_norm, double norm_type) const {
+  return units_->clip_grad_norm(max_norm, norm_type);
+}
+std::vector<runtime::NamedTensor> Sharded::gather_parameters() const {
+  return units_->gather(false);
+}
+std::vector<runtime::NamedTensor> Sharded::gather_gradients() const {
+  return units_->gather(true);
+}
+void Sharded::unshard() const {
+  units_->unshard();
+}
+void Sharded::reshard() const {
+  units_->reshard();
+}
+void Sharded::reduce() const {
+  units_->reduce();
+}
+void Sharded::recover(const comm::Group& group, std::optional<comm::Group> replicas) const {
+  units_->recover(group, replicas);
+}
+
+}  // namespace penstock::parallel

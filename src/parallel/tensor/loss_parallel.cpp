@@ -1,0 +1,15 @@
+// Sets the mode of the loss rules.
+#include "tensor/rules/loss_mode.h"
+
+#include <penstock/parallel/loss_parallel.h>
+
+namespace penstock::parallel {
+
+LossParallel::LossParallel() : outer_(tensor::loss_stays_cut()) {
+  tensor::loss_stays_cut() = true;
+}
+LossParallel::~LossParallel() {
+  tensor::loss_stays_cut() = outer_;
+}
+
+}  // namespace penstock::parallel

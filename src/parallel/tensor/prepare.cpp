@@ -1,0 +1,75 @@
+// Redistributes single arguments and results.
+#include "parallel/tensor/prepare.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <algorithm>
+
+namespace penstock::parallel {
+
+at::Tensor prepared_argument(const at::Tensor& tensor, std::size_t index, const tensor::DeviceMesh& mesh,
+                             const PrepareModuleInput& style) {
+  if (!tensor.defined() || index >= style.wanted.size() || !style.wanted[index]) return tensor;
+  at::Tensor here = tensor;
+  if (!tensor::is_dtensor(here)) {
+    const bool said = index < style.given.size() && style.given[index];
+    here = from_local(here, mesh, {said ? *style.given[index] : tensor::AxisPlacement(value::Replicate())});
+  }
+  return tensor::redistribute(here, {*style.wanted[index]});
+}
+
+at::Tensor prepared_result(const at::Tensor& tensor, std::size_t index, const tensor::DeviceMesh& mesh,
+                           const PrepareModuleOutput& style) {
+  const std::optional<tensor::AxisPlacement> wanted = style.wanted.of(index);
+  if (!tensor.defined() || !wanted) return tensor;
+  at::Tensor here = tensor;
+  if (!tensor::is_dtensor(here)) {
+    const tensor::AxisPlacement given = style.given.of(index).value_or(value::Replicate());
+    if (style.use_local_output && given == *wanted) return tensor;
+    here = from_local(here, mesh, {given});
+  }
+  const at::Tensor moved = tensor::redistribute(here, {*wanted});
+  return style.use_local_output ? tensor::to_local(moved) : moved;
+}
+
+void check_arguments(const PrepareModuleInput& style, std::size_t count, const std::string& module) {
+  const auto refuse = [&](const char* list, std::size_t size) {
+    throw UsageError("PrepareModuleInput of module " + quote(module) + " has " + std::to_string(size) +
+                         " entries in `" + list + "`, but the call has " + std::to_string(count) +
+                         " arguments",
+                     {}, "pass one entry per argument, std::nullopt to leave it unchanged");
+  };
+  if (style.wanted.size() != count) refuse("wanted", style.wanted.size());
+  if (!style.given.empty() && style.given.size() != count) refuse("given", style.given.size());
+}
+
+void check_results(const PrepareModuleOutput& style, std::size_t count, const std::string& module) {
+  const auto check = [&](const char* list, const ResultPlacements& placements) {
+    if (!placements.count() || *placements.count() == count) return;
+    throw UsageError("PrepareModuleOutput of module " + quote(module) + " has " +
+                         std::to_string(*placements.count()) + " entries in `" + list +
+                         "`, but the result has " + std::to_string(count) + " tensors",
+                     {}, "pass one entry per tensor, std::nullopt to leave it unchanged");
+  };
+  check("wanted", style.wanted);
+  check("given", style.given);
+}
+
+void check_one_axis(const tensor::DeviceMesh& mesh) {
+  if (mesh.ndim() == 1) return;
+  throw UsageError("parallelize_module needs a mesh with one axis, not " + mesh.text(), {},
+                   "pass the tensor-parallel axis: mesh[\"tp\"]");
+}
+
+void refuse_path(const std::string& pattern, const std::vector<std::string>& paths) {
+  const std::string near = nearest_name(pattern, paths);
+  constexpr std::size_t shown = 8;
+  std::vector<std::string> first(paths.begin(), paths.begin() + std::min(shown, paths.size()));
+  if (paths.size() > shown) first.emplace_back("…");
+  throw UsageError(
+      "no module has the path " + quote(pattern), {},
+      near.empty() ? "the modules are " + join(first, ", ") : "did you mean " + quote(near) + "?");
+}
+
+}  // namespace penstock::parallel

@@ -1,0 +1,209 @@
+// Agreement between ranks.
+#include "runtime/setup/agreement.h"
+
+#include "runtime/setup/signature.h"
+#include "value/chunk_rules.h"
+
+#include <penstock/base/error.h>
+#include <penstock/version.h>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace penstock::runtime {
+namespace {
+
+std::string shapes_text(ShapeMode mode) {
+  switch (mode) {
+    case ShapeMode::Inferred:
+      return "inferred";
+    case ShapeMode::Static:
+      return "static";
+    case ShapeMode::Dynamic:
+      return "dynamic";
+  }
+  return {};
+}
+
+std::string program_hash(const schedule::Program& program) {
+  Signature hash;
+  for (const schedule::ActionList& list : program.draft().ranks) {
+    for (const schedule::Action& action : list) hash.add(std::string_view(to_string(action)));
+    hash.add(std::string_view("|"));
+  }
+  return std::to_string(hash.value());
+}
+
+std::string declared(const PipelineOptions& options) {
+  std::string text;
+  for (const SkipValue& skip : options.skips) {
+    text += skip.name + ":" + std::to_string(skip.from.value) + ">" + std::to_string(skip.to.value) + " ";
+  }
+  for (const SharedParameter& shared : options.shared) {
+    text += "shared";
+    for (const ParameterLocation& place : shared)
+      text += " " + std::to_string(place.stage.value) + "." + place.name;
+    text += "; ";
+  }
+  return text;
+}
+
+}  // namespace
+
+// Ordered so that the first difference reported is the easiest to understand.
+SetupFields fields_of(const PipelineSetup& setup) {
+  const PipelineOptions& options = setup.options;
+  return {{"Penstock version", version()},
+          {"libtorch version", torch_version()},
+          {"number of stages", std::to_string(setup.program.stages())},
+          {"number of microbatches", std::to_string(setup.program.microbatches())},
+          {"schedule", setup.program.name()},
+          {"program", program_hash(setup.program)},
+          {"kind of device", c10::DeviceTypeName(setup.stages.front().device().type(), true)},
+          {"default dtype", std::string(c10::get_default_dtype().name())},
+          {"shape mode", shapes_text(options.shapes)},
+          {"scaling of gradients", options.scale_grads ? "on" : "off"},
+          {"loss on all ranks", options.loss_on_all_ranks ? "on" : "off"},
+          {"skip values and shared parameters", declared(options)},
+          {"seed", std::to_string(options.seed)}};
+}
+
+void compare_fields(const comm::Group& group, const SetupFields& mine) {
+  c10::impl::GenericList values(c10::AnyType::get());
+  for (const auto& [name, value] : mine) values.push_back(c10::IValue(value));
+  const std::vector<c10::IValue> all = group.all_gather_object(c10::IValue(values));
+  for (std::size_t field = 0; field < mine.size(); ++field) {
+    const auto firsts = all[0].toListRef();
+    const std::string first = field < firsts.size() ? firsts[field].toStringRef() : "none";
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      const auto theirs = all[rank].toListRef();  // another version may have fewer fields
+      const std::string other = field < theirs.size() ? theirs[field].toStringRef() : "none";
+      if (other == first) continue;
+      throw UsageError("the ranks' pipelines differ in the " + mine[field].first + ": " + first +
+                           " on rank " + std::to_string(group.global_rank(0).value) + ", " + other +
+                           " on rank " + std::to_string(group.global_rank(static_cast<int>(rank)).value),
+                       {},
+                       "construct the pipeline with the same stages, microbatches and options on every rank");
+    }
+  }
+}
+
+void compare_setups(const PipelineSetup& setup) {
+  compare_fields(setup.group, fields_of(setup));
+}
+
+void learn_from_all_ranks(PipelineSetup& setup) {
+  bool any = false;
+  c10::impl::GenericList mine(c10::AnyType::get());
+  for (const PipelineStage& stage : setup.stages) {
+    const auto keywords = stage.module().keywords();
+    any = any || !keywords;
+    if (keywords)
+      for (const std::string& name : *keywords) mine.push_back(c10::IValue(name));
+  }
+  const bool loss = setup.local(setup.last_stage()) && setup.options.loss;
+  const c10::IValue told = c10::ivalue::Tuple::create({any ? c10::IValue() : c10::IValue(mine), loss});
+  std::set<std::string> all;
+  setup.has_loss = false;
+  for (const c10::IValue& theirs : setup.group.all_gather_object(told)) {
+    const auto& facts = theirs.toTupleRef().elements();
+    setup.has_loss = setup.has_loss || facts[1].toBool();
+    any = any || facts[0].isNone();
+    if (facts[0].isNone()) continue;
+    for (const c10::IValue& name : facts[0].toListRef()) all.insert(name.toStringRef());
+  }
+  setup.keywords = any ? std::nullopt : std::optional(std::move(all));
+}
+
+void warm_up(const PipelineSetup& setup) {
+  std::set<int> peers;
+  const schedule::Wiring& wiring = setup.program.wiring();
+  for (int edge = 0; edge < wiring.edges(); ++edge) {
+    const Rank from = setup.rank_of(wiring.edge(edge).from);
+    const Rank to = setup.rank_of(wiring.edge(edge).to);
+    if (from == to || (from != setup.rank && to != setup.rank)) continue;
+    peers.insert(from == setup.rank ? to.value : from.value);
+  }
+  std::map<int, comm::Work> receives;
+  std::map<int, at::Tensor> bytes;
+  for (const int peer : peers) {
+    bytes[peer] = at::empty({1}, at::kByte);
+    receives.emplace(peer, setup.group.irecv(bytes[peer], peer));
+    setup.group.isend(at::empty({1}, at::kByte), peer).detach();
+  }
+  for (auto& [peer, receive] : receives) {
+    try {
+      receive.wait();
+    } catch (const PeerFailed&) {
+      throw;
+    } catch (const Error& e) {
+      const auto [low, high] =
+          std::minmax({setup.group.global_rank(setup.rank.value).value, setup.group.global_rank(peer).value});
+      throw CommError("ranks " + std::to_string(low) + " and " + std::to_string(high) +
+                          " cannot talk to each other: " + e.message(),
+                      e.context(), e.hint());
+    }
+  }
+  // Ranks whose own pairs work learn here that another pair failed.
+  if (setup.group.size() > 1) setup.group.barrier();
+}
+
+std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& mine) {
+  if (setup.group.size() == 1) return {mine};
+  const std::size_t microbatches = mine.signatures.size();
+  const at::Tensor note = at::empty({static_cast<std::int64_t>(3 + 2 * microbatches)}, at::kLong);
+  auto* words = note.mutable_data_ptr<std::int64_t>();
+  words[0] = static_cast<std::int64_t>(mine.step);
+  words[1] = mine.train ? 1 : 0;
+  words[2 + 2 * microbatches] = mine.row_order;
+  for (std::size_t m = 0; m < microbatches; ++m) {
+    words[2 + m] = static_cast<std::int64_t>(mine.signatures[m]);
+    words[2 + microbatches + m] = mine.rows[m];
+  }
+  std::vector<StepNote> all;
+  for (const at::Tensor& row : setup.group.all_gather(note)) {
+    const auto* theirs = row.const_data_ptr<std::int64_t>();
+    StepNote other{
+        static_cast<std::uint64_t>(theirs[0]), theirs[1] != 0, {}, {}, theirs[2 + 2 * microbatches]};
+    for (std::size_t m = 0; m < microbatches; ++m) {
+      other.signatures.push_back(static_cast<std::uint64_t>(theirs[2 + m]));
+      other.rows.push_back(theirs[2 + microbatches + m]);
+    }
+    all.push_back(std::move(other));
+    if (all.back().train != all.front().train || all.back().step != all.front().step) {
+      const auto text = [](const StepNote& n) {
+        return std::string(n.train ? "step " : "evaluation ") + std::to_string(n.step);
+      };
+      throw UsageError("the ranks do not run the same step: rank " +
+                       std::to_string(setup.group.global_rank(0).value) + " runs " + text(all.front()) +
+                       ", rank " +
+                       std::to_string(setup.group.global_rank(static_cast<int>(all.size()) - 1).value) +
+                       " runs " + text(all.back()));
+    }
+  }
+  return all;
+}
+
+// Compared over ranks, because the input of the first stage, the target of the last and the keyword arguments
+// may be given on different ranks.
+void check_row_orders(const PipelineSetup& setup, const std::vector<StepNote>& notes) {
+  std::size_t first = 0;
+  while (first < notes.size() && notes[first].row_order == 0) ++first;
+  for (std::size_t rank = first + 1; rank < notes.size(); ++rank) {
+    if (notes[rank].row_order == 0 || notes[rank].row_order == notes[first].row_order) continue;
+    const auto given = [&](std::size_t member) {
+      return "rank " + std::to_string(setup.group.global_rank(static_cast<int>(member)).value) +
+             " was given rows that are " + (notes[member].row_order == 1 ? "not sharded" : "sharded");
+    };
+    const bool both = notes[first].row_order != 1 && notes[rank].row_order != 1;
+    throw ShapeError(given(first) + " and " + given(rank) + (both ? " in a different way" : "") +
+                         ", so microbatches would pair different rows",
+                     {}, value::row_order_hint());
+  }
+}
+
+}  // namespace penstock::runtime

@@ -1,0 +1,180 @@
+// Checks of the setup that need no communication, and construction of programs.
+#include "runtime/setup/make_setup.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <algorithm>
+
+namespace penstock::runtime {
+namespace {
+
+std::string count(int n, const char* what) {
+  const std::string word(what);
+  const char* const plural = word.ends_with("h") ? "es" : "s";
+  return std::to_string(n) + " " + word + (n == 1 ? "" : plural);
+}
+
+schedule::SendMode send_mode(const comm::Group& group) {
+  return group.backend() == "nccl" ? schedule::SendMode::Ordered : schedule::SendMode::Buffered;
+}
+
+const PipelineStage& first_of(const std::vector<PipelineStage>& stages) {
+  if (!stages.empty()) return stages.front();
+  throw UsageError("this rank has no stage", {}, "use at most as many ranks as stages");
+}
+
+void check_counts(const std::vector<PipelineStage>& stages, int microbatches) {
+  const PipelineStage& first = first_of(stages);
+  const int ranks = first.group().size();
+  if (microbatches < 1) {
+    throw UsageError("a pipeline cannot run with " + count(microbatches, "microbatch"), {},
+                     "use at least 1 microbatch");
+  }
+  if (ranks > first.num_stages()) {
+    throw UsageError("there are more ranks than stages: " + count(ranks, "rank") + ", " +
+                         count(first.num_stages(), "stage"),
+                     {}, "use a group with at most as many ranks as stages");
+  }
+  for (const PipelineStage& stage : stages) {
+    if (stage.num_stages() != first.num_stages()) {
+      throw UsageError("the stages disagree on the number of stages: stage " +
+                       std::to_string(first.index().value) + " says " + std::to_string(first.num_stages()) +
+                       ", stage " + std::to_string(stage.index().value) + " says " +
+                       std::to_string(stage.num_stages()));
+    }
+    if (stage.device().type() != first.device().type()) {
+      throw UsageError("the stages are on different kinds of device: stage " +
+                       std::to_string(first.index().value) + " on " + first.device().str() + ", stage " +
+                       std::to_string(stage.index().value) + " on " + stage.device().str());
+    }
+  }
+}
+
+std::vector<schedule::StageEdge> skip_edges(const std::vector<SkipValue>& skips, int stages) {
+  std::vector<schedule::StageEdge> edges;
+  for (const SkipValue& skip : skips) {
+    if (skip.from.value < 0 || skip.from >= skip.to || skip.to.value >= stages) {
+      throw UsageError("skip value " + quote(skip.name) + " cannot go from stage " +
+                           std::to_string(skip.from.value) + " to stage " + std::to_string(skip.to.value),
+                       {},
+                       "a skip value must go to a later one of the " + std::to_string(stages) + " stages");
+    }
+    if (skip.to.value == skip.from.value + 1) continue;  // sent with the output
+    const schedule::StageEdge edge{skip.from, skip.to};
+    if (std::find(edges.begin(), edges.end(), edge) == edges.end()) edges.push_back(edge);
+  }
+  std::sort(edges.begin(), edges.end());
+  return edges;
+}
+
+schedule::LowerOptions lowering(const PipelineOptions& options, int stages) {
+  schedule::LowerOptions lower = options.lowering;
+  lower.skips = skip_edges(options.skips, stages);
+  if (!options.data_parallel) lower.shard = lower.reduce_grad = false;
+  return lower;
+}
+
+void place_stages(PipelineSetup& setup) {
+  const schedule::Program& program = setup.program;
+  const int ranks = setup.group.size();
+  if (program.ranks() != ranks) {
+    throw UsageError("the program is for " + count(program.ranks(), "rank") + ", the group has " +
+                     std::to_string(ranks));
+  }
+  setup.by_index.assign(static_cast<std::size_t>(program.stages()), nullptr);
+  for (const PipelineStage& stage : setup.stages) {
+    const ErrorContext context{.rank = setup.rank, .stage = stage.index()};
+    if (stage.num_stages() != program.stages()) {
+      throw UsageError("the stage is one of " + std::to_string(stage.num_stages()) + ", the program has " +
+                           std::to_string(program.stages()),
+                       context);
+    }
+    if (!setup.local(stage.index())) {
+      throw UsageError(
+          "this schedule places the stage on rank " + std::to_string(setup.rank_of(stage.index()).value),
+          context, "see Placement for which rank holds which stage");
+    }
+    const PipelineStage*& place = setup.by_index[static_cast<std::size_t>(stage.index().value)];
+    if (place != nullptr) throw UsageError("the stage is given twice", context);
+    place = &stage;
+  }
+  for (const StageId index : program.placement().stages_of(setup.rank)) {
+    if (setup.stage(index) == nullptr) {
+      throw UsageError("a stage that this schedule places on this rank is missing",
+                       {.rank = setup.rank, .stage = index});
+    }
+  }
+}
+
+void name_skips(PipelineSetup& setup) {
+  const schedule::Wiring& wiring = setup.program.wiring();
+  const std::vector<schedule::StageEdge> wanted = skip_edges(setup.options.skips, setup.program.stages());
+  if (!std::equal(wanted.begin(), wanted.end(), wiring.skips().begin(), wiring.skips().end())) {
+    throw UsageError("the skip edges of the program do not match the declared skip values", {},
+                     "lower the schedule with the same skips (LowerOptions::skips)");
+  }
+  setup.edge_skips.resize(static_cast<std::size_t>(wiring.edges()));
+  for (const SkipValue& skip : setup.options.skips) {
+    auto& names = setup.edge_skips[static_cast<std::size_t>(wiring.find(skip.from, skip.to))];
+    if (std::find(names.begin(), names.end(), skip.name) != names.end())
+      throw UsageError("skip value " + quote(skip.name) + " is declared twice");
+    names.push_back(skip.name);
+    const PipelineStage* const to = setup.stage(skip.to);
+    const auto keywords = to != nullptr ? to->module().keywords() : std::nullopt;
+    if (keywords && !keywords->contains(skip.name)) {
+      throw UsageError("the stage does not take the keyword argument " + quote(skip.name), {.stage = skip.to},
+                       detail::keywords_hint());
+    }
+  }
+}
+
+}  // namespace
+
+schedule::Program program_of(schedule::ScheduleKind kind, const std::vector<PipelineStage>& stages,
+                             int microbatches, const PipelineOptions& options) {
+  check_counts(stages, microbatches);
+  const int ranks = stages.front().group().size();
+  const int all = stages.front().num_stages();
+  if (all % ranks != 0) {
+    throw UsageError("the built-in schedules need the same number of stages on every rank: " +
+                         count(all, "stage") + ", " + count(ranks, "rank"),
+                     {}, "use a multiple of the number of ranks, or a custom schedule table");
+  }
+  return program_of(make_schedule(kind, {ranks, all / ranks, microbatches}), stages, options);
+}
+
+schedule::Program program_of(const schedule::Schedule& schedule, const std::vector<PipelineStage>& stages,
+                             const PipelineOptions& options) {
+  check_counts(stages, schedule.microbatches);
+  return make_program(schedule, send_mode(stages.front().group()), lowering(options, schedule.stages()));
+}
+
+schedule::Program forward_program(const PipelineSetup& setup) {
+  if (!setup.program.has_backward()) return setup.program;
+  schedule::Schedule schedule = compute_only(setup.program.draft());
+  for (schedule::ActionList& list : schedule.ranks) {
+    schedule::ActionList forwards;
+    for (const schedule::Action& action : list) {
+      for_each_part(action, [&](const schedule::Action& part) {
+        if (part.kind() == schedule::ActionKind::Forward) forwards.push_back(part);
+      });
+    }
+    list = std::move(forwards);
+  }
+  return make_program(schedule, setup.program.mode(), lowering(setup.options, schedule.stages()));
+}
+
+PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program program,
+                         PipelineOptions options) {
+  check_counts(stages, program.microbatches());
+  std::sort(stages.begin(), stages.end(),
+            [](const PipelineStage& a, const PipelineStage& b) { return a.index() < b.index(); });
+  const comm::Group given = stages.front().group();
+  PipelineSetup setup{std::move(stages), std::move(program), std::move(options), given, Rank(given.rank())};
+  place_stages(setup);
+  name_skips(setup);
+  return setup;
+}
+
+}  // namespace penstock::runtime

@@ -1,0 +1,193 @@
+// Activation recomputation: one autograd node whose backward runs the forward again and then its backward.
+#include "runtime/backward/backward_work.h"
+
+#include <penstock/base/error.h>
+#include <penstock/runtime/recompute.h>
+#include <penstock/value/tree.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+namespace penstock::runtime {
+namespace {
+
+using at::Tensor;
+using torch::autograd::SavedVariable;
+
+// The default generators of the CPU and of the inputs' devices.
+class RandomState {
+ public:
+  static RandomState save(const std::vector<Tensor>& inputs) {
+    RandomState state;
+    state.add(at::Device(at::kCPU));
+    for (const Tensor& input : inputs) {
+      if (input.defined() && !input.device().is_meta()) state.add(input.device());
+    }
+    return state;
+  }
+
+  void restore() const {
+    for (const auto& [generator, content] : saved_) {
+      at::Generator target = generator;
+      const std::scoped_lock lock(target.mutex());
+      target.set_state(content);
+    }
+  }
+
+ private:
+  void add(at::Device device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    for (const auto& [known, content] : saved_) {
+      if (known == generator) return;
+    }
+    const std::scoped_lock lock(generator.mutex());
+    saved_.emplace_back(generator, generator.get_state());
+  }
+
+  std::vector<std::pair<at::Generator, Tensor>> saved_;
+};
+
+// Restores the state of the generators on destruction.
+class RandomAside {
+ public:
+  explicit RandomAside(const std::vector<Tensor>& inputs) : found_(RandomState::save(inputs)) {}
+  ~RandomAside() { found_.restore(); }
+  RandomAside(const RandomAside&) = delete;
+  RandomAside& operator=(const RandomAside&) = delete;
+
+ private:
+  RandomState found_;
+};
+
+class RecomputeNode final : public SplitNode {
+ public:
+  RecomputeNode(TensorFunction forward, const std::vector<Tensor>& inputs, RecomputeOptions options)
+      : SplitNode(torch::autograd::collect_next_edges(inputs)),
+        forward_(std::move(forward)),
+        options_(std::move(options)) {
+    for (const Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
+    if (options_.preserve_random && !options_.seed) random_ = RandomState::save(inputs);
+  }
+
+  //! Runs the forward and attaches this node to its floating-point outputs.
+  std::vector<Tensor> run(const std::vector<Tensor>& inputs) {
+    std::vector<Tensor> outputs;
+    {
+      const at::NoGradGuard no_grad;
+      if (options_.seed) options_.seed();
+      outputs = forward_(inputs);
+      for (Tensor& output : outputs) output = output.defined() ? output.detach() : output;
+    }
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!outputs[i].defined() || !(outputs[i].is_floating_point() || outputs[i].is_complex())) continue;
+      torch::autograd::create_gradient_edge(outputs[i], getptr());
+      differentiable_.push_back(i);
+    }
+    count_ = outputs.size();
+    return outputs;
+  }
+
+  std::string name() const override { return "RecomputeBackward"; }
+
+  void release_variables() override {
+    inputs_.clear();
+    forward_ = nullptr;
+    released_ = true;
+  }
+
+ protected:
+  variable_list apply(variable_list&& grads) override {
+    if (released_) throw UsageError("the backward of a recomputed function ran twice");
+    std::vector<Tensor> inputs;
+    for (const SavedVariable& saved : inputs_) {
+      const Tensor input = saved.unpack();
+      inputs.push_back(input.defined() ? input.detach().set_requires_grad(input.requires_grad()) : input);
+    }
+    const std::vector<Tensor> outputs = run_again(inputs);
+    std::vector<Tensor> output_grads(outputs.size());
+    for (std::size_t i = 0; i < differentiable_.size(); ++i)
+      output_grads[differentiable_[i]] = std::move(grads[i]);
+    if (queue == nullptr) return backward_full(outputs, output_grads, inputs);
+    InputBackward half = backward_input(outputs, output_grads, inputs);
+    if (half.weights.pending()) queue->inner.push_back(std::move(half.weights));
+    return std::move(half.input_grads);
+  }
+
+ private:
+  std::vector<Tensor> run_again(const std::vector<Tensor>& inputs) const {
+    const RandomAside aside(inputs);
+    if (options_.seed) {
+      options_.seed();
+    } else if (random_) {
+      random_->restore();
+    }
+    const at::AutoGradMode grad_mode(true);
+    std::vector<Tensor> outputs = forward_(inputs);
+    if (outputs.size() != count_) {
+      throw UsageError("a recomputed forward returned " + std::to_string(outputs.size()) +
+                       " outputs, but the first run returned " + std::to_string(count_));
+    }
+    return outputs;
+  }
+
+  TensorFunction forward_;
+  RecomputeOptions options_;
+  std::optional<RandomState> random_;
+  std::vector<SavedVariable> inputs_;
+  std::vector<std::size_t> differentiable_;  // differentiable outputs, in the input order of this node
+  std::size_t count_ = 0;
+  bool released_ = false;
+};
+
+}  // namespace
+
+std::vector<Tensor> recompute(const TensorFunction& forward, const std::vector<Tensor>& inputs,
+                              const RecomputeOptions& options) {
+  if (!at::GradMode::is_enabled()) {
+    if (options.seed) options.seed();
+    return forward(inputs);
+  }
+  return c10::make_intrusive<RecomputeNode>(forward, inputs, options)->run(inputs);
+}
+
+c10::IValue recompute_tree(const std::function<c10::IValue(const std::vector<c10::IValue>&)>& forward,
+                           const std::vector<c10::IValue>& args, const RecomputeOptions& options) {
+  // Tensors pass through the node; the function captures the rest of the tree.
+  value::FlatTree flat = value::flatten(c10::ivalue::Tuple::create(args));
+  std::vector<Tensor> inputs;
+  for (c10::IValue& leaf : flat.leaves) {
+    if (!leaf.isTensor()) continue;
+    inputs.push_back(leaf.toTensor());
+    leaf = Tensor();
+  }
+  const auto result =
+      std::make_shared<value::FlatTree>();  // of the first run: the structure and the non-tensor leaves
+  const TensorFunction function = [forward, flat, result](const std::vector<Tensor>& tensors) {
+    std::vector<c10::IValue> leaves = flat.leaves;
+    std::size_t next = 0;
+    for (c10::IValue& leaf : leaves) {
+      if (leaf.isTensor()) leaf = tensors[next++];
+    }
+    value::FlatTree made =
+        value::flatten(forward(unflatten(leaves, flat.structure).toTupleRef().elements().vec()));
+    std::vector<Tensor> outputs;
+    for (c10::IValue& leaf : made.leaves) {
+      if (!leaf.isTensor()) continue;
+      outputs.push_back(leaf.toTensor());
+      leaf = Tensor();
+    }
+    *result = std::move(made);
+    return outputs;
+  };
+  const std::vector<Tensor> outputs = recompute(function, inputs, options);
+  value::FlatTree tree = *result;
+  std::size_t next = 0;
+  for (c10::IValue& leaf : tree.leaves) {
+    if (leaf.isTensor()) leaf = outputs[next++];
+  }
+  return unflatten(tree.leaves, tree.structure);
+}
+
+}  // namespace penstock::runtime

@@ -1,0 +1,73 @@
+// Construction of a stage: checks its index and moves its module to its device.
+#include "value/tensor_storage.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/runtime/stage.h>
+
+#include <ATen/ops/empty_like.h>
+
+namespace penstock::runtime {
+namespace {
+
+bool on_meta(const StageModule& module) {
+  for (const auto& list : {module.parameters(), module.buffers()}) {
+    for (const NamedTensor& item : list) {
+      if (item.tensor.is_meta()) return true;
+    }
+  }
+  return false;
+}
+
+// Meta tensors cannot be moved, only allocated. The initialiser fills in their values.
+void materialise(const StageModule& module, at::Device device) {
+  for (const auto& list : {module.parameters(), module.buffers()}) {
+    for (const NamedTensor& item : list) {
+      if (!item.tensor.is_meta() || device.is_meta()) continue;
+      value::TensorStorage::replace(
+          item.tensor, at::empty_like(item.tensor.detach(), item.tensor.options().device(device)));
+    }
+  }
+}
+
+}  // namespace
+
+PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, int stage_index, int num_stages,
+                             at::Device device, comm::Group group, StageOptions options) {
+  ErrorContext context;
+  context.stage = StageId(stage_index);
+  if (!module) throw UsageError("a stage needs a module", context);
+  if (num_stages < 1 || stage_index < 0 || stage_index >= num_stages) {
+    throw UsageError("there is no stage " + std::to_string(stage_index) + " in a pipeline of " +
+                         std::to_string(num_stages) + " stages",
+                     {}, "stages are counted from 0");
+  }
+  if (on_meta(*module)) {
+    if (!options.initialise) {
+      throw UsageError("the module has tensors on the meta device, which hold no values", context,
+                       "set StageOptions::initialise, which fills them after they are allocated");
+    }
+    materialise(*module, device);
+    options.initialise();
+  }
+  module->to(device);
+  std::vector<tensor::DeviceMesh> meshes = module->meshes();
+  if (options.mesh) meshes.insert(meshes.begin(), *options.mesh);
+  impl_ = std::make_shared<Impl>(Impl{std::move(module), StageId(stage_index), num_stages, device,
+                                      std::move(group), std::move(options), std::move(meshes)});
+}
+
+at::Tensor PipelineStage::parameter(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const NamedTensor& item : module().parameters()) {
+    if (item.name == name) return item.tensor;
+    names.push_back(item.name);
+  }
+  ErrorContext context;
+  context.stage = index();
+  const std::string near = nearest_name(name, names);
+  throw UsageError("the stage has no parameter " + quote(name), context,
+                   near.empty() ? "" : "did you mean " + quote(near) + "?");
+}
+
+}  // namespace penstock::runtime

@@ -1,0 +1,76 @@
+// Adds the context of an action to errors.
+#include "runtime/step/action_error.h"
+
+#include <penstock/runtime/error.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+
+namespace penstock::runtime {
+namespace {
+
+constexpr std::size_t kAround = 4;  // actions shown on each side
+
+std::string hint_of(const Error& error, const std::string& around) {
+  const std::string place = "the schedule there: " + around;
+  return error.hint().empty() ? place : error.hint() + "; " + place;
+}
+
+template <class Kind>
+[[noreturn]] void again(const Kind& error, const ErrorContext& context, const std::string& around) {
+  throw Kind(error.message(), error.context().within(context), hint_of(error, around));
+}
+
+}  // namespace
+
+ErrorContext context_of(const schedule::Action& action, Rank rank) {
+  ErrorContext context;
+  context.rank = rank;
+  context.stage = action.stage();
+  context.action = to_string(action);
+  if (action.is_compute() || action.is_transfer()) context.microbatch = action.microbatch();
+  return context;
+}
+
+std::string schedule_around(const schedule::ActionList& actions, std::size_t at) {
+  const std::size_t from = at > kAround ? at - kAround : 0;
+  const std::size_t to = std::min(actions.size(), at + kAround + 1);
+  std::string text = from > 0 ? "…" : "";
+  for (std::size_t i = from; i < to; ++i) {
+    if (actions[i].is_idle()) continue;
+    if (!text.empty()) text += ' ';
+    text += i == at ? "[" + to_string(actions[i]) + "]" : to_string(actions[i]);
+  }
+  return to < actions.size() ? text + " …" : text;
+}
+
+void rethrow_in(const ErrorContext& context, const std::string& around) {
+  try {
+    throw;
+  } catch (const PeerFailed& e) {
+    throw PeerFailed(e.peer(), e.cause(), e.context().within(context));
+  } catch (const TimeoutError& e) {
+    again(e, context, around);
+  } catch (const CommError& e) {
+    again(e, context, around);
+  } catch (const ShapeError& e) {
+    again(e, context, around);
+  } catch (const ScheduleError& e) {
+    again(e, context, around);
+  } catch (const UsageError& e) {
+    again(e, context, around);
+  } catch (const ParseError& e) {
+    again(e, context, around);
+  } catch (const StageError& e) {
+    again(e, context, around);
+  } catch (const c10::Error& e) {
+    std::throw_with_nested(StageError(e.what_without_backtrace(), context, "the schedule there: " + around));
+  } catch (const std::exception& e) {
+    std::throw_with_nested(StageError(e.what(), context, "the schedule there: " + around));
+  }
+  // Anything that is not a std::exception (such as a thread cancellation) passes unchanged.
+}
+
+}  // namespace penstock::runtime

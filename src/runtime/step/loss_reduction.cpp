@@ -1,0 +1,86 @@
+// Seeds of the backward of each microbatch.
+#include <penstock/base/error.h>
+#include <penstock/runtime/loss_reduction.h>
+
+#include <ATen/Tensor.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+#include <numeric>
+
+namespace penstock::runtime {
+namespace {
+
+void check_weight(double weight, std::size_t microbatch) {
+  if (std::isfinite(weight) && weight >= 0) return;
+  ErrorContext context;
+  context.microbatch = MicrobatchId(static_cast<std::int64_t>(microbatch));
+  throw UsageError("the weight of a loss is " + std::to_string(weight), context,
+                   "weights must be finite and not negative");
+}
+
+std::vector<double> shares(std::vector<double> weights, std::optional<double> denominator) {
+  for (std::size_t i = 0; i < weights.size(); ++i) check_weight(weights[i], i);
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const double total = denominator.value_or(sum);
+  if (!std::isfinite(total) || total < 0 || (total == 0 && sum > 0)) {
+    throw UsageError("the weights of the losses sum to " + std::to_string(sum) +
+                         " and cannot be divided by " + std::to_string(total),
+                     {}, "set loss_denominator to the mean of these sums over all shares of the batch");
+  }
+  for (double& weight : weights) weight = total == 0 ? 0 : weight / total;
+  return weights;
+}
+
+}  // namespace
+
+LossReduction LossReduction::mean_over_valid_labels(std::int64_t ignored) {
+  return weighted([ignored](const c10::IValue& target) {
+    if (!target.isTensor()) {
+      throw UsageError("a mean over valid labels needs a target that is a single tensor", {},
+                       "use LossReduction::weighted to count the labels of other targets");
+    }
+    return target.toTensor().ne(ignored).sum().item<double>();
+  });
+}
+
+std::optional<double> LossReduction::weight_of(const c10::IValue& target) const {
+  const auto* const rule = std::get_if<Weighted>(&rule_);
+  return rule != nullptr ? std::optional(rule->weight(target)) : std::nullopt;
+}
+
+std::vector<double> LossReduction::seeds(const std::vector<std::int64_t>& rows,
+                                         const std::vector<c10::IValue>& targets,
+                                         std::optional<double> denominator) const {
+  if (std::holds_alternative<Sum>(rule_))
+    return std::vector<double>(std::max(rows.size(), targets.size()), 1.0);
+  if (std::holds_alternative<Mean>(rule_)) {
+    if (rows.empty()) throw UsageError("a mean of losses needs the number of rows of each microbatch");
+    return shares({rows.begin(), rows.end()}, denominator);
+  }
+  if (targets.empty() || (!rows.empty() && rows.size() != targets.size())) {
+    throw UsageError("weighted losses need a target for each microbatch: " + std::to_string(targets.size()) +
+                     " targets, " + std::to_string(rows.size()) + " microbatches");
+  }
+  std::vector<double> weights;
+  weights.reserve(targets.size());
+  for (const c10::IValue& target : targets) weights.push_back(std::get<Weighted>(rule_).weight(target));
+  return shares(std::move(weights), denominator);
+}
+
+at::Tensor LossReduction::reduce(const std::vector<at::Tensor>& losses, const std::vector<double>& seeds) {
+  if (losses.empty() || losses.size() != seeds.size()) {
+    throw UsageError(std::to_string(losses.size()) + " losses cannot be reduced with " +
+                     std::to_string(seeds.size()) + " seeds");
+  }
+  at::Tensor total;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    if (seeds[i] == 0) continue;  // 0 x NaN is NaN
+    const at::Tensor part = losses[i].detach() * seeds[i];
+    total = total.defined() ? total + part : part;
+  }
+  return total.defined() ? total : at::zeros_like(losses[0].detach());
+}
+
+}  // namespace penstock::runtime

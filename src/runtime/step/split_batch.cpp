@@ -1,0 +1,217 @@
+// Splits the batch: arguments for the first stage, keyword arguments for the stages that take them, targets
+// for the last stage.
+#include "runtime/step/split_batch.h"
+
+#include "runtime/setup/signature.h"
+#include "value/chunk_rules.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+namespace penstock::runtime {
+namespace {
+
+using Keywords = std::optional<std::set<std::string>>;  // nullopt: any name is accepted
+
+bool takes(const Keywords& keywords, const std::string& name) {
+  return !keywords || keywords->contains(name);
+}
+
+void check_takers(const PipelineSetup& setup, const value::Kwargs& kwargs) {
+  for (const auto& [name, value] : kwargs) {
+    if (takes(setup.keywords, name)) continue;
+    throw UsageError("no stage takes the keyword argument " + quote(name), {.rank = setup.rank},
+                     detail::keywords_hint());
+  }
+}
+
+void add_kwargs(const Keywords& taken, const std::vector<value::Kwargs>& chunks,
+                std::vector<value::Kwargs>& to) {
+  if (to.empty()) to.resize(chunks.size());
+  for (std::size_t m = 0; m < chunks.size(); ++m) {
+    for (const auto& [name, value] : chunks[m]) {
+      if (takes(taken, name)) to[m][name] = value;
+    }
+  }
+}
+
+// Gives every stage of this rank the common keyword arguments that it takes, and its own, by microbatch.
+void deal_kwargs(const PipelineSetup& setup, const std::vector<value::Kwargs>& shared,
+                 const std::map<StageId, std::vector<value::Kwargs>>& own, StepBatch& batch) {
+  batch.kwargs.resize(static_cast<std::size_t>(setup.program.stages()));
+  for (const PipelineStage& stage : setup.stages) {
+    const Keywords taken = stage.module().keywords();
+    std::vector<value::Kwargs>& to = batch.kwargs[static_cast<std::size_t>(stage.index().value)];
+    if (!shared.empty()) add_kwargs(taken, shared, to);
+    const auto found = own.find(stage.index());
+    if (found == own.end()) continue;
+    for (const value::Kwargs& kwargs : found->second) {
+      for (const auto& [name, value] : kwargs) {
+        if (!takes(taken, name))
+          throw UsageError("the stage does not take the keyword argument " + quote(name),
+                           {.stage = stage.index()}, detail::keywords_hint());
+      }
+    }
+    add_kwargs(taken, found->second, to);
+  }
+}
+
+bool wants_target(const PipelineSetup& setup, bool given, bool train) {
+  if (!setup.local(setup.last_stage()) || !setup.options.loss) return false;
+  if (given) return true;
+  if (!train || !setup.options.loss_needs_target) return false;
+  throw UsageError("the rank of the last stage needs the target of the loss",
+                   {.rank = setup.rank, .stage = setup.last_stage()}, "pass it as StepInput::target");
+}
+
+void check_given(const PipelineSetup& setup, bool any) {
+  if (!setup.local(StageId(0)) || any) return;
+  throw UsageError("the rank of the first stage was given no arguments",
+                   {.rank = setup.rank, .stage = StageId(0)});
+}
+
+std::uint64_t signature_of(const StepBatch& batch, std::size_t microbatch) {
+  Signature signature;
+  if (!batch.args.empty()) {
+    for (const c10::IValue& arg : batch.args[microbatch]) signature.add(arg);
+  }
+  for (const std::vector<value::Kwargs>& chunks : batch.kwargs) {
+    signature.add(chunks.size());
+    if (chunks.empty()) continue;
+    for (const auto& [name, value] : chunks[microbatch]) signature.add(std::string_view(name)).add(value);
+  }
+  return signature.value();
+}
+
+void add_signatures(SplitBatch& cut) {
+  for (std::size_t m = 0; m < cut.rows.size(); ++m) cut.signatures.push_back(signature_of(cut.batch, m));
+}
+
+// The row order of all values that this rank splits. ShapeError if microbatches would pair different rows.
+class CommonOrder {
+ public:
+  explicit CommonOrder(const PipelineSetup& setup) : setup_(setup) {}
+
+  void add(const value::RowOrder& order, const std::string& what) {
+    if (order.empty()) return;
+    if (order_.empty()) {
+      order_ = order;
+      first_ = what;
+    }
+    if (order == order_) return;
+    throw ShapeError("the rows of " + what + " are " + value::order_text(order) + " and those of " + first_ +
+                         " " + value::order_text(order_) + ", so microbatches would pair different rows",
+                     {.rank = setup_.rank, .tensor = what}, value::row_order_hint());
+  }
+  //! 0 if nothing is split.
+  std::int64_t value() const {
+    if (order_.size() <= 1) return static_cast<std::int64_t>(order_.size());
+    Signature signature;
+    for (const std::int64_t shard : order_) signature.add(static_cast<std::uint64_t>(shard));
+    return static_cast<std::int64_t>(signature.value());
+  }
+
+ private:
+  const PipelineSetup& setup_;
+  value::RowOrder order_;
+  std::string first_;
+};
+
+std::int64_t order_of(const PipelineSetup& setup, const StepInput& input, bool target) {
+  const int chunks = setup.program.microbatches();
+  CommonOrder common(setup);
+  if (setup.local(StageId(0)))
+    common.add(row_order(c10::ivalue::Tuple::create(input.args), chunks, "args", setup.options.args_spec),
+               "the batch");
+  if (!input.kwargs.empty())
+    common.add(row_order(input.kwargs, chunks, "kwargs", setup.options.kwargs_spec), "the keyword arguments");
+  for (const auto& [stage, kwargs] : input.stage_kwargs)
+    if (setup.local(stage))
+      common.add(value::row_order(kwargs, chunks, "kwargs"), "a stage's keyword arguments");
+  if (!target) return common.value();
+  common.add(row_order(input.target, chunks, "target", setup.options.target_spec), "the target");
+  common.add(value::row_order(input.loss_kwargs, chunks, "loss_kwargs"), "the loss's arguments");
+  return common.value();
+}
+
+template <class Item>
+const std::vector<Item>& checked(const PipelineSetup& setup, const std::vector<Item>& list,
+                                 const char* what) {
+  const auto microbatches = static_cast<std::size_t>(setup.program.microbatches());
+  if (list.empty() || list.size() == microbatches) return list;
+  throw UsageError("the " + std::string(what) + " of " + std::to_string(list.size()) +
+                       " microbatches were given to a schedule of " + std::to_string(microbatches),
+                   {.rank = setup.rank}, "pass one entry per microbatch of the schedule");
+}
+
+}  // namespace
+
+SplitBatch split_batch(const PipelineSetup& setup, const StepInput& input, bool train) {
+  const int microbatches = setup.program.microbatches();
+  const bool first = setup.local(StageId(0));
+  SplitBatch cut;
+  check_takers(setup, input.kwargs);
+  check_given(setup, !input.args.empty() || !input.kwargs.empty() || input.stage_kwargs.contains(StageId(0)));
+  value::Chunks chunks;
+  if (first || !input.kwargs.empty()) {
+    chunks = split_args_kwargs_into_chunks(first ? input.args : value::Args(), input.kwargs, microbatches,
+                                           first ? setup.options.args_spec : std::nullopt,
+                                           setup.options.kwargs_spec);
+  }
+  if (first) cut.batch.args = std::move(chunks.args);
+  cut.rows.assign(static_cast<std::size_t>(microbatches), 0);
+  // In a batch with only replicated values, every microbatch counts as one row.
+  if (first) cut.rows = chunks.rows.empty() ? std::vector<std::int64_t>(cut.rows.size(), 1) : chunks.rows;
+  if (input.kwargs.empty()) chunks.kwargs.clear();
+  std::map<StageId, std::vector<value::Kwargs>> own;
+  for (const PipelineStage& stage : setup.stages) {
+    const auto found = input.stage_kwargs.find(stage.index());
+    if (found != input.stage_kwargs.end())
+      own[stage.index()] = value::split_args_kwargs_into_chunks({}, found->second, microbatches).kwargs;
+  }
+  deal_kwargs(setup, chunks.kwargs, own, cut.batch);
+  const bool target = wants_target(setup, !input.target.isNone(), train);
+  cut.row_order = order_of(setup, input, target);
+  if (target) {
+    cut.batch.targets = split_tree(input.target, microbatches, "target", setup.options.target_spec);
+    if (!input.loss_kwargs.empty())
+      cut.batch.loss_kwargs =
+          value::split_args_kwargs_into_chunks({}, input.loss_kwargs, microbatches).kwargs;
+  }
+  add_signatures(cut);
+  return cut;
+}
+
+SplitBatch split_batch(const PipelineSetup& setup, const Microbatches& input, bool train) {
+  const auto microbatches = static_cast<std::size_t>(setup.program.microbatches());
+  const bool first = setup.local(StageId(0));
+  SplitBatch cut;
+  checked(setup, input.kwargs, "keyword arguments");
+  for (const value::Kwargs& kwargs : input.kwargs) check_takers(setup, kwargs);
+  check_given(setup, !input.args.empty() || !input.kwargs.empty() || input.stage_kwargs.contains(StageId(0)));
+  cut.rows.assign(microbatches, 0);
+  if (first) {
+    cut.batch.args = checked(setup, input.args, "arguments");
+    cut.batch.args.resize(microbatches);
+    for (std::size_t m = 0; m < microbatches; ++m) {
+      cut.rows[m] = count_rows(cut.batch.args[m], input.kwargs.empty() ? value::Kwargs() : input.kwargs[m],
+                               setup.options.args_spec, setup.options.kwargs_spec)
+                        .value_or(1);
+    }
+  }
+  for (const auto& [stage, kwargs] : input.stage_kwargs) checked(setup, kwargs, "keyword arguments");
+  deal_kwargs(setup, input.kwargs, input.stage_kwargs, cut.batch);
+  if (wants_target(setup, !input.targets.empty(), train)) {
+    cut.batch.targets = checked(setup, input.targets, "targets");
+    cut.batch.loss_kwargs = checked(setup, input.loss_kwargs, "loss arguments");
+  }
+  add_signatures(cut);
+  return cut;
+}
+
+}  // namespace penstock::runtime

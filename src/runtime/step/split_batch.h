@@ -1,0 +1,26 @@
+// Splits the values that a rank was given into microbatches.
+#pragma once
+
+#include "runtime/step/step_state.h"
+
+#include <penstock/runtime/step.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace penstock::runtime {
+
+struct SplitBatch {
+  StepBatch batch;                        //!< seeds not set
+  std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
+  std::vector<std::uint64_t> signatures;  //!< of this rank's values of each microbatch
+  //! Which rows the microbatches contain (value/chunk_rules.h). 0: unknown; 1: not sharded.
+  std::int64_t row_order = 0;
+};
+
+//! UsageError for values that are missing or that no stage takes; ShapeError for values that cannot be split.
+SplitBatch split_batch(const PipelineSetup& setup, const StepInput& input, bool train);
+//! Overload for a batch that is already split. UsageError for a list with a wrong number of microbatches.
+SplitBatch split_batch(const PipelineSetup& setup, const Microbatches& input, bool train);
+
+}  // namespace penstock::runtime

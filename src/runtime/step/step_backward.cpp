@@ -1,0 +1,106 @@
+// B, I and W: takes the gradients of a stage's outputs, runs the backward or one of its halves, and delivers
+// the gradients of the inputs.
+#include "runtime/step/step_state.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full_like.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+namespace penstock::runtime {
+
+void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& passage,
+                               edge_list& roots, variable_list& grads) {
+  const auto add = [&](const Edge& root, const at::Tensor& grad) {
+    if (!grad.defined()) return;
+    for (std::size_t i = 0; i < roots.size(); ++i) {
+      if (roots[i] != root) continue;
+      grads[i] = grads[i] + grad;
+      return;
+    }
+    roots.push_back(root);
+    grads.push_back(grad);
+  };
+  // If one value went to several stages, sum the last stage first, as in a dense backward.
+  const std::span<const int> edges = program_.wiring().out_of(stage);
+  for (std::size_t e = edges.size(); e-- > 0;) {
+    const Message message = mailbox_.take(edges[e], Direction::Backward, microbatch);
+    const std::vector<OutputRoot>& outputs_of_edge = passage.outputs[e];
+    if (message.leaves.size() != outputs_of_edge.size()) {
+      throw ShapeError("received " + std::to_string(message.leaves.size()) + " gradients for " +
+                       std::to_string(outputs_of_edge.size()) + " outputs");
+    }
+    for (std::size_t i = 0; i < outputs_of_edge.size(); ++i) {
+      if (!message.leaves[i].isTensor()) continue;
+      const OutputRoot& output = outputs_of_edge[i];
+      add(output.edge, assemble_gradient(message.leaves[i].toTensor(), output.distributed.get()));
+    }
+  }
+  if (passage.loss.defined() && passage.loss.requires_grad()) {
+    const double seed = batch_.seeds[static_cast<std::size_t>(microbatch.value)];
+    add(torch::autograd::impl::gradient_edge(passage.loss), at::full_like(passage.loss, seed).detach());
+  }
+}
+
+void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& passage,
+                               std::vector<at::Tensor> grads) {
+  const std::size_t own = passage.own_inputs.size();
+  for (std::size_t i = 0; i < own; ++i) {
+    if (grads[i].defined()) own_grads.push_back({stage, microbatch, passage.own_inputs[i], grads[i]});
+  }
+  auto next = grads.begin() + static_cast<std::ptrdiff_t>(own);
+  auto input = passage.inputs.begin() + static_cast<std::ptrdiff_t>(own);
+  for (const ActivationRecord::Source& source : passage.sources) {
+    Message message;
+    for (std::size_t i = 0; i < source.count; ++i, ++next, ++input) {
+      const at::Tensor grad = local_gradient(*next, *input);
+      message.leaves.push_back(grad.defined() ? c10::IValue(grad.detach()) : c10::IValue());
+    }
+    mailbox_.put(source.edge, Direction::Backward, microbatch, std::move(message));
+  }
+}
+
+void Step::before_weight_gradients(StageId stage) {
+  const int count = ++weight_backwards_[static_cast<std::size_t>(stage.value)];
+  if (DataParallel* const data_parallel = setup_.options.data_parallel.get())
+    data_parallel->before_backward(stage, count == program_.microbatches());
+}
+
+Step::BackwardPart Step::begin_backward(const schedule::Action& action) {
+  BackwardPart part{action.stage(), action.microbatch(), action.kind() == schedule::ActionKind::Backward};
+  gather_output_grads(part.stage, part.microbatch, passage(part.stage, part.microbatch), part.roots,
+                      part.grads);
+  if (part.whole) before_weight_gradients(part.stage);
+  return part;
+}
+
+void Step::run(BackwardPart& part) {
+  const ActivationRecord& passage = this->passage(part.stage, part.microbatch);
+  if (const auto& builder = setup_.stage(part.stage)->options().weight_work) {
+    part.result = penstock::runtime::backward_input_with(builder, part.roots, part.grads, passage.inputs);
+    if (part.whole) part.result.weights.run();
+  } else if (part.whole) {
+    part.result.input_grads = backward_full(part.roots, part.grads, passage.inputs);
+  } else {
+    part.result = penstock::runtime::backward_input(part.roots, part.grads, passage.inputs);
+  }
+}
+
+void Step::end(BackwardPart& part) {
+  ActivationRecord& passage = this->passage(part.stage, part.microbatch);
+  deliver_input_grads(part.stage, part.microbatch, passage, std::move(part.result.input_grads));
+  passage = {};
+  if (!part.whole) passage.weights = std::move(part.result.weights);
+}
+
+void Step::backward_weight(StageId stage, MicrobatchId microbatch) {
+  ActivationRecord& passage = this->passage(stage, microbatch);
+  before_weight_gradients(stage);
+  if (passage.weights.pending()) passage.weights.run();
+  passage = {};
+}
+
+}  // namespace penstock::runtime

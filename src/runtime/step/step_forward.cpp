@@ -1,0 +1,189 @@
+// F: takes the inputs of a stage for a microbatch, runs the module, and delivers its outputs.
+#include "runtime/stage/run_module.h"
+#include "runtime/step/step_state.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/tensor/flatten.h>
+
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+namespace penstock::runtime {
+namespace {
+
+// The items of a tuple are the arguments of the next stage; any other value is its only argument.
+value::Args as_args(const c10::IValue& output) {
+  if (!output.isTuple()) return {output};
+  return output.toTupleRef().elements().vec();
+}
+
+c10::IValue as_tree(const value::Args& args) {
+  return c10::ivalue::Tuple::create(args);
+}
+
+bool requires_grad(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() && value.toTensor().requires_grad();
+  if (!value.isTuple() && !value.isList() && !value.isGenericDict()) return false;
+  const std::vector<at::Tensor> tensors = value::tensors_of(value);
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.requires_grad(); });
+}
+
+// Detaches a tensor from the autograd graph and from its mesh.
+at::Tensor cut_off(const at::Tensor& tensor) {
+  if (tensor::is_dtensor(tensor)) return tensor::flatten_dtensor(tensor).local;
+  at::Tensor detached = tensor.detach();
+  if (tensor.requires_grad()) detached.requires_grad_(true);
+  return detached;
+}
+
+// With weight 0, the gradient of everything the loss depends on is 0, even if the loss is NaN.
+at::Tensor without_weight(const at::Tensor& loss, const c10::IValue& output) {
+  std::vector<at::Tensor> outputs;
+  for (const at::Tensor& tensor : value::tensors_of(output)) {
+    if (tensor.requires_grad()) outputs.push_back(tensor);
+  }
+  if (!loss.requires_grad() || outputs.empty()) return loss;
+  const std::vector<at::Tensor> grads =
+      torch::autograd::grad({loss}, outputs, {}, /*retain_graph=*/true, /*create_graph=*/false,
+                            /*allow_unused=*/true);
+  at::Tensor none = loss.detach();
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!grads[i].defined()) continue;
+    const at::Tensor zero = (outputs[i] * 0).sum();
+    none = none + (tensor::is_dtensor(zero) ? tensor::full_tensor(zero) : zero);
+  }
+  return none;
+}
+
+}  // namespace
+
+Step::ForwardPart Step::begin_forward(StageId stage_index, MicrobatchId microbatch) {
+  const PipelineStage& stage = *setup_.stage(stage_index);
+  ForwardPart part{stage_index, microbatch};
+  gather_inputs(stage, microbatch, passage(stage_index, microbatch), part.args, part.kwargs);
+  if (stage.options().input) validate_tree_metadata(*stage.options().input, as_tree(part.args), "input");
+  return part;
+}
+
+void Step::run(ForwardPart& part) const {
+  part.result =
+      run_module(*setup_.stage(part.stage), part.args, part.kwargs,
+                 {setup_.options.seed, number_, part.stage, part.microbatch, setup_.options.replica});
+}
+
+void Step::end(const ForwardPart& part) {
+  const PipelineStage& stage = *setup_.stage(part.stage);
+  ActivationRecord& passage = this->passage(part.stage, part.microbatch);
+  if (stage.options().output) validate_tree_metadata(*stage.options().output, part.result.output, "output");
+  deliver_outputs(stage, part.microbatch, passage, part.result);
+  if (stage.is_last()) finish_last(part.microbatch, passage, part.result.output);
+  if (!program_.has_backward()) passage = {};
+}
+
+// Takes the values that the caller gave. Tensors that require a gradient are detached: the backward of the
+// stage ends there, and the gradients are added to the caller's tensors at the end of the step.
+void Step::gather_own_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
+                             value::Args& args, value::Kwargs& kwargs) {
+  const auto m = static_cast<std::size_t>(microbatch.value);
+  const auto s = static_cast<std::size_t>(stage.index().value);
+  const auto detached = [&](const at::Tensor& tensor) {
+    at::Tensor own = tensor.detach();
+    if (!tensor.requires_grad() || !program_.has_backward()) return own;
+    own.requires_grad_(true);
+    passage.inputs.push_back(own);
+    passage.own_inputs.push_back(tensor);
+    return own;
+  };
+  if (stage.is_first()) {
+    args = batch_.args[m];
+    for (c10::IValue& arg : args) arg = value::map_tensors(arg, detached);
+  }
+  if (batch_.kwargs[s].empty()) return;
+  kwargs = batch_.kwargs[s][m];
+  for (auto& [name, value] : kwargs) {
+    if (requires_grad(value)) value = value::map_tensors(value, detached);
+  }
+}
+
+void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
+                         value::Args& args, value::Kwargs& kwargs) {
+  gather_own_inputs(stage, microbatch, passage, args, kwargs);
+  for (const int edge : program_.wiring().into(stage.index())) {
+    Message message = mailbox_.take(edge, Direction::Forward, microbatch);
+    for (std::size_t i = 0; i < message.spread.size(); ++i) {
+      if (message.spread[i])
+        message.leaves[i] = assemble_dtensor(message.leaves[i].toTensor(), *message.spread[i], stage);
+    }
+    const std::size_t before = passage.inputs.size();
+    for (const c10::IValue& leaf : message.leaves) {
+      if (leaf.isTensor() && leaf.toTensor().defined() && leaf.toTensor().requires_grad())
+        passage.inputs.push_back(leaf.toTensor());
+    }
+    passage.sources.push_back({edge, passage.inputs.size() - before});
+    const c10::IValue tree = unflatten(message.leaves, *message.structure);
+    const auto& parts = tree.toTupleRef().elements();
+    if (program_.wiring().edge(edge).from.value + 1 == stage.index().value) args = as_args(parts[0]);
+    const std::vector<std::string>& names = setup_.edge_skips[static_cast<std::size_t>(edge)];
+    for (std::size_t i = 0; i < names.size(); ++i) kwargs[names[i]] = parts[i + 1];
+  }
+}
+
+void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
+                           const StageResult& result) {
+  for (const int edge : program_.wiring().out_of(stage.index())) {
+    const bool next = program_.wiring().edge(edge).to.value == stage.index().value + 1;
+    std::vector<c10::IValue> parts{next ? result.output : c10::IValue()};
+    for (const std::string& name : setup_.edge_skips[static_cast<std::size_t>(edge)]) {
+      const auto found = result.skips.find(name);
+      if (found == result.skips.end()) {
+        throw UsageError("the stage does not return the skip value " + quote(name), {},
+                         "return {output, {{name, value}}} from its forward");
+      }
+      parts.push_back(found->second);
+    }
+    value::FlatTree flat = value::flatten(c10::ivalue::Tuple::create(std::move(parts)));
+    std::vector<OutputRoot>& outputs_of_edge = passage.outputs.emplace_back();
+    std::vector<std::optional<DTensorMeta>> spread;
+    for (std::size_t i = 0; i < flat.leaves.size(); ++i) {
+      c10::IValue& leaf = flat.leaves[i];
+      if (!leaf.isTensor() || !leaf.toTensor().defined()) continue;
+      if (program_.has_backward() && leaf.toTensor().requires_grad()) {
+        outputs_of_edge.push_back(
+            {torch::autograd::impl::gradient_edge(leaf.toTensor()), SentDTensor::of(leaf.toTensor())});
+      }
+      if (tensor::is_dtensor(leaf.toTensor())) {
+        spread.resize(flat.leaves.size());
+        spread[i] = DTensorMeta::of(leaf.toTensor());
+      }
+      leaf = cut_off(leaf.toTensor());
+    }
+    mailbox_.put(edge, Direction::Forward, microbatch,
+                 {std::move(flat.leaves), std::make_shared<const value::Structure>(std::move(flat.structure)),
+                  std::move(spread)});
+  }
+}
+
+void Step::finish_last(MicrobatchId microbatch, ActivationRecord& passage, const c10::IValue& output) {
+  const auto m = static_cast<std::size_t>(microbatch.value);
+  if (setup_.options.loss && (!batch_.targets.empty() || !setup_.options.loss_needs_target)) {
+    static const value::Kwargs none;
+    const value::Kwargs& more = batch_.loss_kwargs.empty() ? none : batch_.loss_kwargs[m];
+    passage.loss =
+        setup_.options.loss(output, batch_.targets.empty() ? c10::IValue() : batch_.targets[m], more);
+    if (tensor::is_dtensor(passage.loss)) passage.loss = tensor::full_tensor(passage.loss);
+    if (!passage.loss.defined() || passage.loss.numel() != 1) {
+      throw ShapeError("the loss of a microbatch must be a single number", {},
+                       "reduce it over the rows, and set PipelineOptions::reduction accordingly");
+    }
+    losses[m] = passage.loss.detach();
+    if (batch_.seeds[m] == 0) passage.loss = without_weight(passage.loss, output);
+  }
+  if (return_outputs_)
+    outputs[m] = value::map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); });
+}
+
+}  // namespace penstock::runtime

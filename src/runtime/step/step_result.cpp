@@ -1,0 +1,45 @@
+// Builds the result of a step.
+#include "runtime/step/step_result.h"
+
+#include <penstock/runtime/loss_reduction.h>
+
+namespace penstock::runtime {
+namespace {
+
+void share_losses(const PipelineSetup& setup, StepResult& result) {
+  const int root = setup.rank_of(setup.last_stage()).value;
+  c10::List<at::Tensor> list;
+  for (const at::Tensor& loss : result.losses) list.push_back(loss);
+  if (result.loss.defined()) list.push_back(result.loss);
+  const c10::IValue all = setup.group.broadcast_object(c10::IValue(list), root);
+  if (setup.rank.value == root) return;
+  std::vector<at::Tensor> tensors = value::tensors_of(all);
+  if (tensors.empty()) return;
+  result.loss = tensors.back();
+  tensors.pop_back();
+  result.losses = std::move(tensors);
+}
+
+}  // namespace
+
+StepResult result_of(const PipelineSetup& setup, const schedule::Program& program, Step& step,
+                     const std::vector<double>& shares) {
+  StepResult result;
+  if (setup.local(setup.last_stage())) {
+    if (!shares.empty()) {
+      result.losses = std::move(step.losses);
+      result.loss = LossReduction::reduce(result.losses, shares);
+    }
+    if (!step.outputs.empty()) result.outputs = merge_chunks(step.outputs, setup.options.output_spec);
+  }
+  if (setup.options.loss_on_all_ranks && setup.group.size() > 1) share_losses(setup, result);
+  result.timeline.name = program.name();
+  result.timeline.source = schedule::TimelineSource::Measured;
+  result.timeline.placement = program.placement();
+  result.timeline.microbatches = program.microbatches();
+  result.timeline.ranks.resize(static_cast<std::size_t>(program.ranks()));
+  result.timeline.ranks[static_cast<std::size_t>(setup.rank.value)] = std::move(step.times);
+  return result;
+}
+
+}  // namespace penstock::runtime

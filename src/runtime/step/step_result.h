@@ -1,0 +1,18 @@
+// The result of a finished step, and the gradient norm over all stages.
+#pragma once
+
+#include "runtime/backward/shared_parameters.h"
+#include "runtime/step/step_state.h"
+
+#include <vector>
+
+namespace penstock::runtime {
+
+//! Collects losses, outputs and times. `shares` are the weights of the microbatches in the batch loss.
+StepResult result_of(const PipelineSetup& setup, const schedule::Program& program, Step& step,
+                     const std::vector<double>& shares);
+
+double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shared, double max_norm,
+                        double norm_type);
+
+}  // namespace penstock::runtime

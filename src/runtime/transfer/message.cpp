@@ -1,0 +1,124 @@
+// Message metadata: construction, comparison and serialisation.
+#include "runtime/transfer/message.h"
+
+#include <penstock/base/text.h>
+#include <penstock/value/serialize.h>
+
+#include <ATen/core/List.h>
+
+namespace penstock::runtime {
+
+MessageMeta MessageMeta::of(const Message& message) {
+  MessageMeta form{message.structure, {}, {}, message.spread};
+  form.tensors.reserve(message.leaves.size());
+  for (const c10::IValue& leaf : message.leaves) {
+    const bool tensor = leaf.isTensor() && leaf.toTensor().defined();
+    form.tensors.push_back(tensor ? std::optional(value::TensorMeta::of(leaf.toTensor()).dense())
+                                  : std::nullopt);
+    form.others.push_back(tensor ? c10::IValue() : leaf);
+  }
+  return form;
+}
+
+std::vector<std::uint8_t> MessageMeta::serialize() const {
+  ByteWriter out;
+  out.u8(structure ? 1 : 0);
+  if (structure) write(out, *structure);
+  out.unsigned_int(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    out.u8(tensors[i] ? 1 : 0);
+    if (tensors[i]) {
+      write(out, *tensors[i]);
+      continue;
+    }
+    const std::vector<std::uint8_t> other = penstock::value::serialize(others[i]);
+    out.unsigned_int(other.size());
+    out.raw(other.data(), other.size());
+  }
+  out.unsigned_int(spread.size());
+  for (const auto& form : spread) {
+    out.u8(form ? 1 : 0);
+    if (form) write(out, *form);
+  }
+  return out.take();
+}
+
+MessageMeta MessageMeta::deserialize(std::span<const std::uint8_t> bytes) {
+  ByteReader in(bytes);
+  MessageMeta form;
+  if (in.u8() != 0) form.structure = std::make_shared<const value::Structure>(value::read_structure(in));
+  const std::uint64_t leaves = in.unsigned_int();
+  for (std::uint64_t i = 0; i < leaves; ++i) {
+    if (in.u8() != 0) {
+      form.tensors.emplace_back(value::read_tensor_meta(in));
+      form.others.emplace_back();
+      continue;
+    }
+    form.tensors.emplace_back(std::nullopt);
+    form.others.push_back(penstock::value::deserialize(in.raw(in.unsigned_int())));
+  }
+  form.spread.resize(in.count());
+  for (auto& spread : form.spread) {
+    if (in.u8() != 0) spread = read_dtensor_meta(in);
+  }
+  return form;
+}
+
+std::size_t MessageMeta::nbytes() const {
+  std::size_t bytes = 0;
+  for (const auto& meta : tensors) bytes += meta ? meta->nbytes() : 0;
+  return bytes;
+}
+
+bool MessageMeta::fits(const Message& message) const {
+  if (message.leaves.size() != tensors.size() || message.spread != spread) return false;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const c10::IValue& leaf = message.leaves[i];
+    const bool tensor = leaf.isTensor() && leaf.toTensor().defined();
+    if (tensor != tensors[i].has_value()) return false;
+    if (!tensor) {
+      if (!value::leaves_equal(leaf, others[i])) return false;
+      continue;
+    }
+    const at::Tensor& value = leaf.toTensor();
+    if (value.sizes() != at::IntArrayRef(tensors[i]->shape) || value.scalar_type() != tensors[i]->dtype ||
+        value.requires_grad() != tensors[i]->requires_grad) {
+      return false;
+    }
+  }
+  return structure == message.structure ||
+         (structure && message.structure && *structure == *message.structure);
+}
+
+std::string MessageMeta::difference(const Message& message) const {
+  const auto text = [](const MessageMeta& form) {
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < form.tensors.size(); ++i) {
+      const auto& meta = form.tensors[i];
+      parts.push_back(meta ? meta->text() + (meta->requires_grad ? " with gradient" : "")
+                           : value::kind_name(form.others[i]));
+      if (i < form.spread.size() && form.spread[i]) parts.back() += " of " + form.spread[i]->text();
+    }
+    return "(" + join(parts, ", ") + ")";
+  };
+  if (fits(message)) return {};
+  return text(of(message)) + ", previously " + text(*this);
+}
+
+std::shared_ptr<const MessageMeta> MessageMetaCache::find(int edge, Direction way,
+                                                          std::uint64_t signature) const {
+  const auto found = forms_.find({signature, edge, way});
+  return found == forms_.end() ? nullptr : found->second;
+}
+
+bool MessageMetaCache::add(int edge, Direction way, std::uint64_t signature,
+                           std::shared_ptr<const MessageMeta> form) {
+  return forms_.try_emplace({signature, edge, way}, std::move(form)).second;
+}
+
+void MessageMetaCache::merge(MessageMetaCache&& other, const std::vector<std::uint64_t>& signatures) {
+  forms_.merge(other.forms_);
+  for (const std::uint64_t signature : signatures) signatures_[signature] = true;
+}
+
+}  // namespace penstock::runtime

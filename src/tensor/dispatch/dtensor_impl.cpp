@@ -1,0 +1,113 @@
+// The TensorImpl of distributed tensors: copies share the local shard, there is no storage, and memory access
+// throws.
+#include "tensor/dispatch/dtensor_impl.h"
+
+#include <penstock/base/error.h>
+
+namespace penstock::tensor {
+namespace {
+
+constexpr c10::DispatchKeySet kKeys{kBackendKey, kBeforeKey, c10::DispatchKey::AutocastCPU};
+
+std::string no_memory_text() {
+  return std::string(kNoMemory) +
+         ": its elements are stored on the ranks of a mesh. Print it with penstock::tensor::to_string, save "
+         "it with a checkpoint, or call full_tensor() or to_local().";
+}
+
+}  // namespace
+
+at::Tensor PendingLocal::get() {
+  const std::lock_guard lock(mutex_);
+  if (finish_) {
+    work_.wait();
+    result_ = finish_();
+    finish_ = nullptr;
+  }
+  return result_;
+}
+
+DTensorImpl::DTensorImpl(LocalShard part, MeshPtr mesh, const Placements& placements, at::ScalarType dtype,
+                         at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides)
+    : c10::TensorImpl(kKeys, c10::scalarTypeToTypeMeta(dtype), device),
+      part_(std::move(part)),
+      mesh_(std::move(mesh)),
+      placements_(placements) {
+  set_storage_access_should_throw();
+  set_sizes_and_strides(sizes, strides);
+}
+
+DTensorImpl::DTensorImpl(at::Tensor local, const DTensorImpl& like)
+    : c10::TensorImpl(kKeys, local.dtype(), local.device()),
+      mesh_(like.mesh_),
+      placements_(like.placements_) {
+  set_storage_access_should_throw();
+  sizes_and_strides_ = like.sizes_and_strides_;
+  numel_ = like.numel_;
+  refresh_contiguous();
+  part_.local = std::move(local);
+}
+
+bool DTensorImpl::has_storage() const {
+  if (explained_.load(std::memory_order_acquire)) return false;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (!explained_.load(std::memory_order_relaxed)) {
+    // NOLINTNEXTLINE: set lazily, because the text costs two allocations that few tensors need
+    const_cast<DTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(no_memory_text());
+    explained_.store(true, std::memory_order_release);
+  }
+  return false;
+}
+
+const c10::Storage& DTensorImpl::storage() const {
+  has_storage();
+  return c10::TensorImpl::storage();  // throws
+}
+
+c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                                         bool allow_change) const {
+  auto copy = c10::make_intrusive<DTensorImpl>(part_, mesh_, placements_, c10::typeMetaToScalarType(dtype()),
+                                               device(), sizes(), strides());
+  if (!copy->is_inference()) copy->set_version_counter(version);
+  copy->set_allow_tensor_metadata_change(allow_change);
+  copy->pinned = pinned;
+  copy->wish = wish;
+  copy->moved_from = moved_from;
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                                         bool allow_change) const {
+  return shallow_copy_and_detach(static_cast<const c10::VariableVersion&>(version), allow_change);
+}
+
+void DTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
+  if (!impl->key_set().has(kBeforeKey)) {
+    throw UsageError("a distributed tensor cannot take the data of a plain tensor", {.op = "set_data"},
+                     "pass a distributed tensor, or copy the elements with copy_");
+  }
+  const auto& other = static_cast<const DTensorImpl&>(*impl);
+  part_ = other.part_;
+  mesh_ = other.mesh_;
+  placements_ = other.placements_;
+  data_type_ = other.data_type_;
+  device_opt_ = other.device_opt_;  // a meta parameter may get memory
+  memo.reset();
+  set_sizes_and_strides(other.sizes(), other.strides());
+}
+
+at::Tensor wrap(LocalShard part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype,
+                at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return at::detail::make_tensor<DTensorImpl>(std::move(part), mesh, placements, dtype, device, sizes,
+                                              strides);
+}
+
+at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements,
+                c10::IntArrayRef sizes) {
+  const bool ordered = !local.is_contiguous() && is_even(sizes, placements, *mesh);
+  return wrap(LocalShard{local, nullptr}, mesh, placements, local.scalar_type(), local.device(), sizes,
+              dense_strides(sizes, ordered ? local.strides() : c10::IntArrayRef()));
+}
+
+}  // namespace penstock::tensor

@@ -1,0 +1,25 @@
+// Conversion between distributed tensors and plain tensors with metadata.
+#include "tensor/dispatch/autograd.h"
+
+#include <penstock/tensor/flatten.h>
+
+namespace penstock::tensor {
+
+FlatDTensor flatten_dtensor(const at::Tensor& tensor) {
+  const DTensorImpl* impl = tensor.defined() ? impl_of(tensor) : nullptr;
+  if (!impl) return {tensor, std::nullopt};
+  at::Tensor local = impl->local().detach();
+  local.set_requires_grad(tensor.requires_grad());
+  return {local, DTensorSpec{DeviceMesh(impl->mesh_ptr()), impl->placements(), tensor.sizes().vec()}};
+}
+
+at::Tensor unflatten_dtensor(const at::Tensor& local, const DTensorSpec& form) {
+  return from_local(local, form.mesh, form.placements, form.sizes);
+}
+
+at::Tensor synced_gradient(const at::Tensor& grad) {
+  const DTensorImpl* impl = grad.defined() ? impl_of(grad) : nullptr;
+  return impl ? impl->local() : grad;
+}
+
+}  // namespace penstock::tensor

@@ -1,0 +1,114 @@
+// Splits distributed tensors into microbatches and merges them, shard by shard.
+#include "tensor/layout/microbatch_values.h"
+
+#include "tensor/dispatch/dtensor_impl.h"
+#include "value/distributed_values.h"
+
+#include <penstock/base/error.h>
+#include <penstock/tensor/dtensor.h>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor_split.h>
+
+#include <numeric>
+
+namespace penstock::tensor {
+namespace {
+
+//! The sizes of all shards of a dim, in the order of its elements.
+std::vector<std::int64_t> shard_sizes(std::int64_t size, std::int64_t dim, const Placements& placements,
+                                      const MeshState& mesh) {
+  std::vector<std::int64_t> shards{size};
+  for (std::size_t axis = 0; axis < placements.size(); ++axis) {
+    if (!placements[axis].is_shard(dim)) continue;
+    std::vector<std::int64_t> finer;
+    for (const std::int64_t shard : shards) {
+      for (std::int64_t r = 0; r < mesh.shape[axis]; ++r)
+        finer.push_back(chunk(shard, mesh.shape[axis], r).size);
+    }
+    shards = std::move(finer);
+  }
+  return shards;
+}
+
+std::vector<std::int64_t> shards(const at::Tensor& tensor, std::int64_t dim) {
+  const DTensorImpl& impl = *impl_of(tensor);
+  return shard_sizes(tensor.size(dim), dim, impl.placements(), impl.mesh());
+}
+
+std::vector<std::int64_t> chunk_rows(const at::Tensor& tensor, int chunks, std::int64_t dim,
+                                     const ErrorContext& context) {
+  const DTensorImpl& impl = *impl_of(tensor);
+  const std::vector<std::int64_t> all = shards(tensor, dim);
+  std::vector<std::int64_t> rows;
+  for (int i = 0; i < chunks; ++i) {
+    std::vector<std::int64_t> sizes;
+    for (const std::int64_t shard : all)
+      sizes.push_back(value::chunk_sizes(shard, chunks)[static_cast<std::size_t>(i)]);
+    rows.push_back(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}));
+    // A microbatch must have the same shards as a tensor with its rows.
+    if (rows.back() > 0 && sizes == shard_sizes(rows.back(), dim, impl.placements(), impl.mesh())) continue;
+    throw ShapeError("the shards of a tensor with " + std::to_string(tensor.size(dim)) + " rows and " +
+                         to_string(impl.placements()) + " cannot be split into " + std::to_string(chunks) +
+                         " microbatches",
+                     context, "use a multiple of ranks x microbatches rows, or redistribute the tensor");
+  }
+  return rows;
+}
+
+std::vector<at::Tensor> split(const at::Tensor& tensor, int chunks, std::int64_t dim) {
+  const DeviceMesh mesh = mesh_of(tensor);
+  const Placements placements = placements_of(tensor);
+  const std::vector<std::int64_t> rows = chunk_rows(tensor, chunks, dim, {});
+  std::vector<at::Tensor> parts = at::tensor_split(to_local(tensor), chunks, dim);
+  std::vector<std::int64_t> sizes = tensor.sizes().vec();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    sizes[static_cast<std::size_t>(dim)] = rows[i];
+    parts[i] = from_local(parts[i], mesh, placements, sizes);
+  }
+  return parts;
+}
+
+std::string layout_text(const at::Tensor& tensor) {
+  return is_dtensor(tensor) ? mesh_of(tensor).text() + " " + to_string(placements_of(tensor)) : "plain";
+}
+
+at::Tensor merge(const std::vector<at::Tensor>& tensors, std::int64_t dim, const ErrorContext& context) {
+  std::vector<std::int64_t> sizes = tensors[0].sizes().vec();
+  const auto at = static_cast<std::size_t>(dim < 0 ? dim + tensors[0].dim() : dim);
+  sizes[at] = 0;
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const bool same = is_dtensor(tensors[i]) && is_dtensor(tensors[0]) &&
+                      mesh_of(tensors[i]) == mesh_of(tensors[0]) &&
+                      placements_of(tensors[i]) == placements_of(tensors[0]);
+    if (!same) {
+      throw UsageError("chunk 0 is " + layout_text(tensors[0]) + " and chunk " + std::to_string(i) + " is " +
+                           layout_text(tensors[i]),
+                       context, "redistribute the outputs of all microbatches to the same placements");
+    }
+    parts.push_back(to_local(tensors[i]));
+    sizes[at] += tensors[i].size(dim);
+  }
+  return from_local(at::cat(parts, dim), mesh_of(tensors[0]), placements_of(tensors[0]), sizes);
+}
+
+value::DistributedMeta meta(const at::Tensor& tensor) {
+  const DeviceMesh mesh = mesh_of(tensor);
+  value::DistributedMeta result{mesh.names(), mesh.shape(), {}, local_of(tensor).sizes().vec()};
+  for (const AxisPlacement& placement : placements_of(tensor)) result.placements.push_back(placement.text());
+  return result;
+}
+
+}  // namespace
+
+void register_tensor_values() {
+  value::register_distributed_values({.is = is_dtensor,
+                                      .meta = meta,
+                                      .chunk_rows = chunk_rows,
+                                      .shards = shards,
+                                      .split = split,
+                                      .merge = merge});
+}
+
+}  // namespace penstock::tensor

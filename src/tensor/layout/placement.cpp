@@ -1,0 +1,39 @@
+// Conversion of placements to text.
+#include <penstock/base/text.h>
+#include <penstock/tensor/placement.h>
+
+#include <vector>
+
+namespace penstock::tensor {
+
+std::string AxisPlacement::text() const {
+  switch (kind_) {
+    case Kind::Replicate:
+      return "Replicate";
+    case Kind::Shard:
+      return "Shard(" + std::to_string(dim_) + ")";
+    case Kind::Partial:
+      break;
+  }
+  switch (reduce_) {
+    case comm::ReduceOp::Sum:
+      return "Partial(sum)";
+    case comm::ReduceOp::Avg:
+      return "Partial(avg)";
+    case comm::ReduceOp::Product:
+      return "Partial(product)";
+    case comm::ReduceOp::Min:
+      return "Partial(min)";
+    case comm::ReduceOp::Max:
+      return "Partial(max)";
+  }
+  return "Partial";
+}
+
+std::string to_string(const Placements& placements) {
+  std::vector<std::string> parts;
+  for (const AxisPlacement& placement : placements) parts.push_back(placement.text());
+  return "[" + join(parts, ", ") + "]";
+}
+
+}  // namespace penstock::tensor

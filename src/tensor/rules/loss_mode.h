@@ -1,0 +1,8 @@
+// Whether sharded classes must not be gathered on this thread (parallel/loss_parallel.h).
+#pragma once
+
+namespace penstock::tensor {
+
+bool& loss_stays_cut();
+
+}  // namespace penstock::tensor

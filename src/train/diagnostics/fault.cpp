@@ -1,0 +1,139 @@
+// Parses and triggers injected faults.
+#include "train/diagnostics/fault.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+namespace penstock::train {
+namespace {
+
+FaultKind kind_of(const std::string& word) {
+  if (word == "throw") return FaultKind::Throw;
+  if (word == "exit") return FaultKind::Exit;
+  if (word == "kill") return FaultKind::Kill;
+  if (word == "stop") return FaultKind::Stop;
+  if (word == "stall") return FaultKind::Stall;
+  if (word == "cut") return FaultKind::Cut;
+  if (word == "nan") return FaultKind::Nan;
+  throw UsageError("PENSTOCK_FAULT: " + quote(word) + " is not a known fault", {},
+                   "use throw, exit, kill, stop, stall, cut or nan");
+}
+
+std::int64_t number_of(const std::string& word, const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0)
+    throw UsageError("PENSTOCK_FAULT: " + quote(word) + " does not contain a number");
+  return number;
+}
+
+Fault parse_fault(const std::string& text) {
+  std::istringstream words(text);
+  std::string word;
+  words >> word;
+  Fault fault{.kind = kind_of(word)};
+  while (words >> word) {
+    const auto equals = word.find('=');
+    const std::string key = word.substr(0, equals),
+                      value = equals == std::string::npos ? "" : word.substr(equals + 1);
+    if (key == "rank") {
+      fault.rank = static_cast<int>(number_of(word, value));
+    } else if (key == "step") {
+      fault.step = number_of(word, value);
+    } else if (key == "attempt") {
+      fault.attempt = static_cast<int>(number_of(word, value));
+    } else if ((key == "at" || key == "action") && !value.empty()) {
+      fault.place = value;
+    } else {
+      throw UsageError("PENSTOCK_FAULT: unknown key " + quote(word), {},
+                       "use rank=, step=, action=, at= or attempt=");
+    }
+  }
+  return fault;
+}
+
+// Shuts down all connections while they are in use, like a network failure. The process keeps running.
+void cut_connections() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    int listens = 0;  // skip listening sockets: Gloo aborts the process if one breaks
+    socklen_t size = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens == 0)
+      shutdown(fd, SHUT_RDWR);
+  }
+}
+
+void commit(const Fault& fault, std::int64_t step, std::string_view place) {
+  switch (fault.kind) {
+    case FaultKind::Throw:
+      throw Error("injected fault in step " + std::to_string(step) + " at " + std::string(place));
+    case FaultKind::Exit:
+      _exit(3);
+    case FaultKind::Kill:
+      std::raise(SIGKILL);
+      return;
+    case FaultKind::Stop:
+      std::raise(SIGSTOP);
+      return;
+    case FaultKind::Stall:
+      while (true) pause();
+    case FaultKind::Cut:
+      return cut_connections();
+    case FaultKind::Nan:
+      return;
+  }
+}
+
+}  // namespace
+
+std::vector<Fault> parse_faults(std::string_view text) {
+  std::vector<Fault> faults;
+  std::istringstream parts{std::string(text)};
+  for (std::string part; std::getline(parts, part, ';');) {
+    if (part.find_first_not_of(' ') != std::string::npos) faults.push_back(parse_fault(part));
+  }
+  return faults;
+}
+
+int attempt_number() {
+  const char* const text = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+Faults Faults::from_environment(int rank) {
+  Faults faults;
+  const char* const text = std::getenv("PENSTOCK_FAULT");
+  if (text == nullptr) return faults;
+  for (Fault& fault : parse_faults(text))
+    if (fault.rank == rank && fault.attempt == attempt_number()) faults.faults_.push_back(std::move(fault));
+  return faults;
+}
+
+bool Faults::wait_for(schedule::ActionKind kind) const {
+  return std::any_of(faults_.begin(), faults_.end(), [kind](const Fault& fault) {
+    return fault.place.find(to_string(kind)) != std::string::npos;
+  });
+}
+
+bool Faults::at(std::int64_t step, std::string_view place) {
+  for (std::size_t i = 0; i < faults_.size(); ++i) {
+    if (faults_[i].place != place || (faults_[i].step && *faults_[i].step != step)) continue;
+    const Fault fault = faults_[i];
+    faults_.erase(faults_.begin() + static_cast<std::ptrdiff_t>(i));  // each fault occurs once
+    commit(fault, step, place);
+    return fault.kind == FaultKind::Nan;
+  }
+  return false;
+}
+
+}  // namespace penstock::train

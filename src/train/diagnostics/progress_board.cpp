@@ -1,0 +1,95 @@
+// The memory is an anonymous file that ranks open through the /proc entry of its owner.
+#include <penstock/base/error.h>
+#include <penstock/train/progress_board.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace penstock::train {
+namespace {
+
+constexpr std::size_t kLine = 128;
+constexpr const char* kVariable = "PENSTOCK_WHEREABOUTS";
+
+}  // namespace
+
+ProgressBoard::ProgressBoard(int ranks) : ranks_(ranks) {
+  file_ = memfd_create("penstock-whereabouts", MFD_CLOEXEC);
+  const std::size_t size = kLine * static_cast<std::size_t>(ranks);
+  if (file_ < 0 || ftruncate(file_, static_cast<off_t>(size)) != 0)
+    throw Error("cannot allocate shared memory for the progress of the ranks");
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (memory == MAP_FAILED) throw Error("cannot allocate shared memory for the progress of the ranks");
+  memory_ = static_cast<char*>(memory);
+}
+
+ProgressBoard::~ProgressBoard() {
+  if (memory_ != nullptr) munmap(memory_, kLine * static_cast<std::size_t>(ranks_));
+  if (file_ >= 0) close(file_);
+}
+
+std::map<std::string, std::string> ProgressBoard::environment() const {
+  return {{kVariable, "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file_)}};
+}
+
+std::string ProgressBoard::of(int rank) const {
+  if (rank < 0 || rank >= ranks_) return {};
+  const char* const line = memory_ + kLine * static_cast<std::size_t>(rank);
+  return {line, strnlen(line, kLine)};
+}
+
+void ProgressBoard::clear() {
+  std::memset(memory_, 0, kLine * static_cast<std::size_t>(ranks_));
+}
+
+RankProgress::RankProgress(int rank) {
+  const char* const path = std::getenv(kVariable);
+  if (path == nullptr) return;
+  const int file = open(path, O_RDWR | O_CLOEXEC);
+  if (file < 0) return;
+  const off_t size = lseek(file, 0, SEEK_END);
+  if (size >= static_cast<off_t>(kLine * static_cast<std::size_t>(rank + 1))) {
+    void* const memory =
+        mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory != MAP_FAILED) {
+      size_ = static_cast<std::size_t>(size);
+      memory_ = static_cast<char*>(memory);
+      line_ = memory_ + kLine * static_cast<std::size_t>(rank);
+    }
+  }
+  close(file);
+}
+
+RankProgress::~RankProgress() {
+  if (memory_ != nullptr) munmap(memory_, size_);
+}
+
+void RankProgress::write(const char* text) {
+  std::strncpy(line_, text, kLine - 1);
+}
+
+void RankProgress::at(std::int64_t step, const char* what) {
+  if (line_ == nullptr) return;
+  char text[kLine];
+  if (step > 0) {
+    std::snprintf(text, sizeof text, "step %lld, %s", static_cast<long long>(step), what);
+  } else {
+    std::snprintf(text, sizeof text, "%s", what);
+  }
+  write(text);
+}
+
+void RankProgress::at(std::int64_t step, const schedule::Action& action) {
+  if (line_ == nullptr) return;
+  char text[kLine];
+  std::snprintf(text, sizeof text, "step %lld, stage %d, action %s", static_cast<long long>(step),
+                action.stage().value, to_string(action).c_str());
+  write(text);
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,181 @@
+// Converts the state of a run to pieces of a checkpoint and back.
+#include "train/loop/checkpoint_manager.h"
+
+#include "train/model/tensor_parallel.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/distributed_pieces.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+
+#include <cerrno>
+#include <set>
+
+namespace penstock::train {
+namespace {
+
+// The full shape and the region of a sharded parameter of this rank.
+struct Share {
+  std::vector<std::int64_t> shape;
+  checkpoint::Region part;
+};
+
+std::map<std::string, Share> shares_of(const Assembly& assembly) {
+  std::map<std::string, Share> shares;
+  if (!assembly.sharded) {
+    for (const auto& [index, stage] : assembly.stages)
+      for (const runtime::NamedTensor& item : stage->parameters())
+        if (const checkpoint::Piece piece = checkpoint::tensor_piece(item.name, item.tensor);
+            !std::holds_alternative<checkpoint::WholeTensor>(piece.part))
+          shares[item.name] = {piece.shape, piece.part};
+    return shares;
+  }
+  for (const auto& [index, stage] : assembly.stages)
+    for (const parallel::ShardedParameter& item : assembly.sharded->sharded(StageId(index)).shards())
+      shares[item.name] =
+          item.form ? Share{item.form->sizes, checkpoint::local_region(*item.form, item.begin, item.end)}
+                    : Share{item.shape, checkpoint::FlatRange{item.begin, item.end}};
+  return shares;
+}
+
+// Several copies of a tied parameter on one rank give one piece.
+std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
+  std::vector<checkpoint::Piece> pieces;
+  std::set<std::pair<std::string, std::string>> known;
+  const std::map<std::string, Share> shares = shares_of(assembly);
+  const auto add = [&](const runtime::NamedTensor& item, checkpoint::PieceKind kind,
+                       const std::string& state) {
+    if (kind == checkpoint::PieceKind::Buffer && assembly.state.transient.contains(item.name)) return;
+    if (!known.emplace(item.name, state).second) return;
+    checkpoint::Piece piece = whole_piece(item.name, local_part(item.tensor).detach(), kind);
+    piece.state = state;
+    const auto share = shares.find(item.name);
+    if (share != shares.end() && kind != checkpoint::PieceKind::Buffer &&
+        (state.empty() || item.tensor.dim() > 0)) {
+      piece.shape = share->second.shape;
+      piece.part = share->second.part;
+    }
+    const auto tied = assembly.state.aliases.find(item.name);
+    if (state.empty() && tied != assembly.state.aliases.end()) piece.aliases = tied->second;
+    pieces.push_back(std::move(piece));
+  };
+  for (const auto& [index, stage] : assembly.stages) {
+    for (const runtime::NamedTensor& item : stage->parameters())
+      add(item, checkpoint::PieceKind::Parameter, {});
+    for (const runtime::NamedTensor& item : stage->buffers()) add(item, checkpoint::PieceKind::Buffer, {});
+  }
+  pieces.insert(pieces.end(), assembly.state.idle.begin(), assembly.state.idle.end());
+  for (const Optimizer::State& state : assembly.optimizer->states())
+    for (const runtime::NamedTensor& item : state.tensors)
+      add(item, checkpoint::PieceKind::Optimizer, state.kind);
+  return pieces;
+}
+
+// Copies the loaded values to the other copies of a tied parameter.
+void copy_to_twins(const Assembly& assembly) {
+  const at::NoGradGuard no_grad;
+  const auto spread = [](const std::vector<runtime::NamedTensor>& items) {
+    std::map<std::string, at::Tensor> first;
+    for (const runtime::NamedTensor& item : items) {
+      const auto [it, fresh] = first.emplace(item.name, item.tensor);
+      if (!fresh && !it->second.is_same(item.tensor)) item.tensor.copy_(it->second);
+    }
+  };
+  std::vector<runtime::NamedTensor> all;
+  for (const auto& [index, stage] : assembly.stages) {
+    for (const runtime::NamedTensor& item : stage->parameters()) all.push_back(item);
+    for (const runtime::NamedTensor& item : stage->buffers()) all.push_back(item);
+  }
+  spread(all);
+  for (const Optimizer::State& state : assembly.optimizer->states()) spread(state.tensors);
+}
+
+bool has_complete(const std::string& directory) {
+  try {
+    for (const checkpoint::CheckpointLocation& place : checkpoint::list_checkpoints(directory))
+      if (place.complete) return true;
+  } catch (const checkpoint::StorageError&) {  // the directory does not exist yet
+  }
+  return false;
+}
+
+}  // namespace
+
+CheckpointManager::CheckpointManager(const Mesh& mesh, const RunOptions& options)
+    : mesh_(mesh), options_(options) {
+  const CheckpointOptions& asked = options.checkpoint;
+  if (asked.directory.empty()) return;
+  const bool restarted = attempt_number() > 0;
+  // One rank checks, so that all ranks take the same branch.
+  const bool exist = mesh.world.broadcast_object(c10::IValue(has_complete(asked.directory)), 0).toBool();
+  if (exist && !restarted && !asked.resume)
+    throw UsageError(quote(asked.directory, 200) + " contains checkpoints of an earlier run", {},
+                     "resume from the newest of them, or use another directory");
+  if (asked.resume || (restarted && exist))
+    resume_.emplace(checkpoint::find_resume_point(asked.directory, mesh.world));
+  try {
+    writer_ = std::make_unique<checkpoint::CheckpointWriter>(asked.directory, mesh.world,
+                                                             checkpoint::WriterOptions{.keep = asked.keep});
+  } catch (const checkpoint::StorageError& error) {
+    // A directory that another run has locked is always an error.
+    if (asked.on_error == StoragePolicy::Stop || error.code() == EBUSY) throw;
+    passed_over_.push_back("no checkpoints will be written; training continues: " + error.message());
+  }
+}
+
+std::vector<std::string> CheckpointManager::remarks() const {
+  if (!resume_) return passed_over_;
+  std::vector<std::string> remarks = resume_->passed_over;
+  remarks.insert(remarks.end(), passed_over_.begin(), passed_over_.end());
+  const std::string seed = resume_->checkpoint.note("seed");
+  if (!seed.empty() && seed != std::to_string(options_.seed))
+    remarks.push_back("the checkpoint was written with seed " + seed + ", but this run has seed " +
+                      std::to_string(options_.seed));
+  return remarks;
+}
+
+void CheckpointManager::load(const Assembly& assembly) {
+  if (!resume_) return;
+  const bool any = options_.checkpoint.partly;
+  const checkpoint::LoadReport report = resume_->checkpoint.load(
+      pieces_of(assembly), mesh_.world, {.allow_missing = any, .allow_extra = any, .allow_reshaped = any});
+  const auto remark = [&](const std::vector<std::string>& titles, const std::string& what) {
+    if (!titles.empty()) passed_over_.push_back(what + ": " + join(titles, ", "));
+  };
+  remark(report.missing, "not in the checkpoint, initial values kept");
+  remark(report.extra, "in the checkpoint but not in the model");
+  remark(report.reshaped, "with a different shape in the checkpoint, initial values kept");
+  copy_to_twins(assembly);
+  assembly.pipeline->set_steps(static_cast<std::uint64_t>(step() * options_.accumulate));
+}
+
+Decisions CheckpointManager::decisions() const {
+  if (!resume_) return {};
+  return {resume_->checkpoint.note("plan"), resume_->checkpoint.note("cuts")};
+}
+
+void CheckpointManager::save(std::int64_t step, const Assembly& assembly, const Decisions& decisions) {
+  checkpoint::Notes notes{{"config", options_.config}, {"seed", std::to_string(options_.seed)}};
+  if (!decisions.plan.empty()) notes["plan"] = decisions.plan;
+  if (!decisions.cuts.empty()) notes["cuts"] = decisions.cuts;
+  writer_->save(step, pieces_of(assembly), notes);
+}
+
+void CheckpointManager::wait() {
+  if (writer_) writer_->wait();
+}
+
+std::optional<std::int64_t> CheckpointManager::last_complete() const {
+  return writer_ ? writer_->last_complete() : std::nullopt;
+}
+
+std::string CheckpointManager::newest() const {
+  if (!writer_) return {};
+  if (const auto step = writer_->last_complete())
+    return options_.checkpoint.directory + "/" + checkpoint::checkpoint_name(*step);
+  return resume_ ? resume_->checkpoint.path() : std::string();
+}
+
+}  // namespace penstock::train

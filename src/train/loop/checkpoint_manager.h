@@ -1,0 +1,55 @@
+// Saves the checkpoints of a run and resumes from them in any topology.
+#pragma once
+
+#include "train/model/assembly.h"
+
+#include <penstock/checkpoint/writer.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::train {
+
+//! Decisions based on measured times. They are stored so that a restart repeats them.
+struct Decisions {
+  std::string plan{};  //!< the schedule, as CSV
+  std::string cuts{};  //!< the split positions
+
+  bool empty() const { return plan.empty() && cuts.empty(); }
+};
+
+class CheckpointManager {
+ public:
+  //! Finds the checkpoint to resume from, if `resume` is set, or after a restart if there is one. Throws
+  //! UsageError if the directory contains checkpoints of another run. Collective.
+  CheckpointManager(const Mesh& mesh, const RunOptions& options);
+
+  //! The last completed step and the stored decisions; 0 and empty for a new run.
+  std::int64_t step() const { return resume_ ? resume_->checkpoint.step() : 0; }
+  Decisions decisions() const;
+  //! Newer checkpoints that were skipped, and differences from the run that wrote this one.
+  std::vector<std::string> remarks() const;
+
+  //! Loads parameters, buffers and optimizer states.
+  void load(const Assembly& assembly);
+
+  bool on() const { return writer_ != nullptr; }
+  //! Starts to write the state after a step. Waits for the previous write and throws its error.
+  void save(std::int64_t step, const Assembly& assembly, const Decisions& decisions);
+  //! Waits until the last checkpoint is on disk.
+  void wait();
+  //! The newest step whose checkpoint this run has completed. A write can take several steps.
+  std::optional<std::int64_t> last_complete() const;
+  std::string newest() const;
+
+ private:
+  const Mesh& mesh_;
+  const RunOptions& options_;
+  std::optional<checkpoint::ResumePoint> resume_;
+  std::vector<std::string> passed_over_;  // allowed differences, and why no checkpoints are written
+  std::unique_ptr<checkpoint::CheckpointWriter> writer_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,24 @@
+// The `log_json` file: one JSON object per step and line, flushed after each step. A run that resumes from
+// step k keeps the lines up to k.
+#pragma once
+
+#include <penstock/train/trainer.h>
+
+#include <fstream>
+#include <string>
+
+namespace penstock::train {
+
+class LogFile {
+ public:
+  //! Writes nothing if the path is empty. `first` is the next step to be written.
+  LogFile(const std::string& path, std::int64_t first);
+
+  void write(const StepRecord& record);
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+}  // namespace penstock::train

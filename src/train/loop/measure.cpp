@@ -1,0 +1,154 @@
+// Gathers times and sizes over ranks.
+#include "train/loop/measure.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/plan/simulate.h>
+#include <penstock/runtime/stage_profile.h>
+#include <penstock/view/drawing.h>
+#include <penstock/view/render.h>
+
+#include <ATen/core/ivalue.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace penstock::train {
+
+Busy busy_of(const schedule::Timeline& timeline) {
+  Busy result;
+  for (const auto& rank : timeline.ranks) {
+    for (const schedule::TimedAction& timed : rank) {
+      if (timed.action.is_compute()) result.busy += timed.end - timed.start;
+      result.end = std::max(result.end, timed.end);
+    }
+  }
+  return result;
+}
+
+schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::Timeline& mine) {
+  std::ostringstream text;
+  text.precision(17);
+  for (const auto& rank : mine.ranks)
+    for (const schedule::TimedAction& timed : rank)
+      text << to_string(timed.action) << ' ' << timed.start << ' ' << timed.end << '\n';
+  schedule::Timeline all = mine;
+  all.name = "measured";
+  all.ranks.assign(static_cast<std::size_t>(pipeline.size()), {});
+  const std::vector<c10::IValue> texts = pipeline.all_gather_object(c10::IValue(text.str()));
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    std::istringstream lines(texts[r].toStringRef());
+    std::string action;
+    for (schedule::TimedAction timed; lines >> action >> timed.start >> timed.end;) {
+      timed.action = schedule::parse_action(action);
+      all.ranks[r].push_back(timed);
+    }
+  }
+  return all;
+}
+
+std::vector<StageBytes> gather_bytes(const comm::Group& pipeline, int stages,
+                                     const std::map<int, StageBytes>& mine) {
+  std::ostringstream text;
+  for (const auto& [stage, bytes] : mine)
+    text << stage << ' ' << bytes.output << ' ' << bytes.kept << ' ' << bytes.parameters << ' '
+         << bytes.optimizer << '\n';
+  std::vector<StageBytes> all(static_cast<std::size_t>(stages));
+  for (const c10::IValue& item : pipeline.all_gather_object(c10::IValue(text.str()))) {
+    std::istringstream lines(item.toStringRef());
+    std::size_t stage = 0;
+    for (StageBytes bytes;
+         lines >> stage >> bytes.output >> bytes.kept >> bytes.parameters >> bytes.optimizer;)
+      all.at(stage) = bytes;
+  }
+  return all;
+}
+
+plan::Costs measured_costs(const std::vector<schedule::Timeline>& timelines,
+                           const std::vector<StageBytes>& bytes) {
+  plan::Costs costs;
+  const auto mean = [&](StageId stage, double runtime::StageProfile::*part) {
+    double sum = 0;
+    int count = 0;
+    for (const schedule::Timeline& timeline : timelines) {
+      const auto profiles = runtime::profile_stages(timeline);
+      const auto it = profiles.find(stage);
+      if (it == profiles.end() || it->second.*part <= 0) continue;
+      sum += it->second.*part;
+      ++count;
+    }
+    return count == 0 ? 0.0 : sum / count;
+  };
+  for (std::size_t s = 0; s < bytes.size(); ++s) {
+    const StageId stage(static_cast<std::int64_t>(s));
+    plan::StageCosts cost;
+    cost.forward = mean(stage, &runtime::StageProfile::forward);
+    cost.input = mean(stage, &runtime::StageProfile::backward_input);
+    cost.weight = mean(stage, &runtime::StageProfile::backward_weight);
+    const double whole = mean(stage, &runtime::StageProfile::backward);
+    if (whole > 0) cost.backward = whole;
+    if (cost.input + cost.weight <= 0) cost.input = cost.weight = whole / 2;
+    cost.output_bytes = bytes[s].output;
+    cost.input_bytes = s == 0 ? 0 : bytes[s - 1].output;
+    cost.activation_bytes = bytes[s].kept;
+    cost.parameter_bytes = cost.gradient_bytes = bytes[s].parameters;
+    cost.optimizer_bytes = bytes[s].optimizer;
+    costs.stages.push_back(cost);
+  }
+  return costs;
+}
+
+std::string cost_file(const plan::Costs& costs, int microbatches, const std::string& heading) {
+  std::ostringstream text;
+  text.precision(6);
+  text << "# " << heading << "\n# Measured by penstock train; seconds and bytes of one microbatch.\n";
+  text << "microbatches = " << microbatches << "\n";
+  const auto seconds = [](double value) {
+    char number[40];
+    std::snprintf(number, sizeof number, "%.6e", value);
+    return std::string(number);
+  };
+  for (const plan::StageCosts& stage : costs.stages) {
+    text << "\n[[stages]]\nforward = " << seconds(stage.forward) << "\ninput = " << seconds(stage.input)
+         << "\nweight = " << seconds(stage.weight) << "\n";
+    if (stage.backward) text << "backward = " << seconds(*stage.backward) << "\n";
+    text << "activation_bytes = " << stage.activation_bytes << "\noutput_bytes = " << stage.output_bytes
+         << "\ninput_bytes = " << stage.input_bytes << "\nparameter_bytes = " << stage.parameter_bytes
+         << "\ngradient_bytes = " << stage.gradient_bytes << "\noptimizer_bytes = " << stage.optimizer_bytes
+         << "\n";
+  }
+  return text.str();
+}
+
+std::string timeline_page(const schedule::Program& program, const schedule::Timeline& measured,
+                          const plan::Costs& costs) {
+  view::Drawing drawing = view::draw(simulate(program, costs), /*seconds=*/true);
+  drawing.title = program.name() + ": a measured step next to its prediction";
+  add_panel(drawing, measured);
+  return to_html(drawing);
+}
+
+std::string timeline_trace(const schedule::Timeline& measured) {
+  return to_trace(view::draw(std::vector<schedule::Timeline>{measured}, /*seconds=*/true));
+}
+
+std::uint64_t peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw Error("cannot write " + quote(path, 200) + ": " + std::strerror(errno));
+}
+
+}  // namespace penstock::train

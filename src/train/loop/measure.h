@@ -1,0 +1,51 @@
+// Measurements of a step: timelines of all ranks, costs for the planner, and drawings.
+#pragma once
+
+#include <penstock/comm/group.h>
+#include <penstock/plan/costs.h>
+#include <penstock/runtime/pipeline.h>
+#include <penstock/schedule/timeline.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace penstock::train {
+
+//! Compute time of this rank in a step, and the end of its last action, in seconds.
+struct Busy {
+  double busy = 0;
+  double end = 0;
+};
+Busy busy_of(const schedule::Timeline& timeline);
+
+//! Merges the timelines of all ranks of a pipeline. Collective.
+schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::Timeline& mine);
+
+//! Sizes of a stage in bytes.
+struct StageBytes {
+  std::uint64_t output = 0, kept = 0, parameters = 0, optimizer = 0;
+};
+//! Gathers the sizes of all stages on every rank. Collective.
+std::vector<StageBytes> gather_bytes(const comm::Group& pipeline, int stages,
+                                     const std::map<int, StageBytes>& mine);
+
+//! Returns the mean times of each stage over the timelines. If only full backwards were measured, each half
+//! counts as half of one; if only halves were measured, a full backward counts as their sum.
+plan::Costs measured_costs(const std::vector<schedule::Timeline>& timelines,
+                           const std::vector<StageBytes>& bytes);
+
+//! Returns the text of a cost file for `penstock plan`.
+std::string cost_file(const plan::Costs& costs, int microbatches, const std::string& heading);
+
+//! Draws the measured step next to the prediction from the same costs.
+std::string timeline_page(const schedule::Program& program, const schedule::Timeline& measured,
+                          const plan::Costs& costs);
+std::string timeline_trace(const schedule::Timeline& measured);
+
+//! Returns the peak resident memory of this process in bytes.
+std::uint64_t peak_resident_bytes();
+
+void write_file(const std::string& path, const std::string& text);
+
+}  // namespace penstock::train

@@ -1,0 +1,52 @@
+// Measures a few steps, plans a schedule on rank 0 and broadcasts it.
+#include "train/model/auto_plan.h"
+
+#include <penstock/plan/auto_schedule.h>
+#include <penstock/schedule/csv.h>
+
+#include <ATen/core/ivalue.h>
+
+#include <sstream>
+
+namespace penstock::train {
+
+Rows rows_of(const RunOptions& options, int replica, std::int64_t part) {
+  const std::int64_t each = options.batch / options.parallel.dp, piece = each / options.accumulate;
+  const std::int64_t begin = replica * each + part * piece;
+  return {begin, begin + piece};
+}
+
+std::string plan_text(const schedule::Schedule& schedule) {
+  return to_csv(schedule);
+}
+
+schedule::Schedule read_plan(const std::string& text) {
+  std::istringstream in(text);
+  schedule::Schedule schedule = schedule::read_csv(in).schedule();
+  schedule.name = "Auto";
+  return schedule;
+}
+
+schedule::Schedule plan_schedule(const Mesh& mesh, Model& model, const DataSource& data,
+                                 const RunOptions& options, Progress& progress) {
+  constexpr int steps = 3;  // the first includes allocations and connection set-up
+  const bool several = options.parallel.stages_per_rank > 1;
+  const Assembly trial =
+      assemble(mesh, model, schedule_of(options.parallel, several ? "LoopedBFS" : "1F1B"), options, progress);
+  std::vector<schedule::Timeline> timelines;
+  for (int i = 0; i < steps; ++i) {
+    trial.watch->measure = i == 0;
+    const Batch batch = data.training(1, options.batch, rows_of(options, mesh.dp, 0));
+    const runtime::StepResult result = trial.pipeline->step({batch.args, batch.kwargs, batch.target});
+    if (i > 0) timelines.push_back(gather_timeline(mesh.pipeline, result.timeline));
+  }
+  const int stages = trial.pipeline->program().stages();
+  const plan::Costs costs = measured_costs(timelines, gather_bytes(mesh.pipeline, stages, trial.bytes()));
+  // Times differ between replicas: world rank 0 decides.
+  std::string text;
+  if (mesh.world.rank() == 0)
+    text = plan_text(make_auto_schedule(options.parallel.pp, options.parallel.microbatches, costs).schedule);
+  return read_plan(mesh.world.broadcast_object(c10::IValue(text), 0).toStringRef());
+}
+
+}  // namespace penstock::train

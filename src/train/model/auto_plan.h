@@ -1,0 +1,23 @@
+// Schedule `auto`: measures a few steps and plans a schedule from the measured costs.
+#pragma once
+
+#include "train/model/assembly.h"
+
+#include <penstock/train/data.h>
+
+#include <string>
+
+namespace penstock::train {
+
+//! Measures and plans; returns the same schedule on every rank. Does not change parameters.
+schedule::Schedule plan_schedule(const Mesh& mesh, Model& model, const DataSource& data,
+                                 const RunOptions& options, Progress& progress);
+
+//! Converts a plan to text and back.
+std::string plan_text(const schedule::Schedule& schedule);
+schedule::Schedule read_plan(const std::string& text);
+
+//! Returns the rows of accumulated part `part` of the batch share of a replica.
+Rows rows_of(const RunOptions& options, int replica, std::int64_t part);
+
+}  // namespace penstock::train

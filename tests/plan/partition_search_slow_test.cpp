@@ -1,0 +1,12 @@
+// The planner's cuts against a local search, over two thousand random models.
+#include "partition_problems.h"
+
+namespace penstock::plan {
+namespace {
+
+TEST(PlanCutSearchSweep, IsNeverWorseThanALocalSearch) {
+  test::expect_no_worse_than_local_search(1000, 3000);
+}
+
+}  // namespace
+}  // namespace penstock::plan

@@ -1,0 +1,113 @@
+// Conventions that the sources follow: namespaces, names of tests, messages, the size of folders, the width
+// of documents.
+#include "source_tree.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace penstock::test {
+namespace {
+
+bool is_code(const SourceFile& file) {
+  return file.extension() == ".h" || file.extension() == ".cpp";
+}
+
+bool is_library(const SourceFile& file) {
+  return (file.under("include") || file.under("src")) && !file.module().empty() && is_code(file);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// Characters, not bytes: continuation bytes of UTF-8 do not count.
+std::size_t width_of(const std::string& line) {
+  std::size_t width = 0;
+  for (const char c : line) width += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  return width;
+}
+
+TEST(ProjectConventions, TheNamespaceOfAFileIsThatOfItsModule) {
+  const std::regex opened("\nnamespace penstock(::[a-z_0-9]+)*");
+  int files = 0;
+  for (const SourceFile& file : source_tree()) {
+    if (!is_library(file)) continue;
+    const std::string own = file.module() == "base" ? "" : "::" + file.module();
+    bool found = false;
+    for (std::sregex_iterator at(file.text.begin(), file.text.end(), opened), end; at != end; ++at) {
+      const std::string name = at->str().substr(std::string("\nnamespace penstock").size());
+      found = found || name == own || name.starts_with(own + "::");
+    }
+    if (file.text.find("namespace penstock") != std::string::npos) {
+      EXPECT_TRUE(found) << file.path << ": expected namespace penstock" << own;
+      ++files;
+    }
+  }
+  EXPECT_GT(files, 300);
+}
+
+TEST(ProjectConventions, LibraryMessagesNameNoFlags) {
+  const std::regex flag("\"[^\"\n]*(^|[^-\\w])--[a-z][^\"\n]*\"");
+  for (const SourceFile& file : source_tree()) {
+    if (!is_library(file)) continue;
+    for (const std::string& line : lines_of(file.text)) {
+      // The launcher's own command line, which starts a program that has not begun any other way, is the
+      // exception.
+      if (line.find("penstock run ") != std::string::npos) continue;
+      EXPECT_FALSE(std::regex_search(line, flag)) << file.path << ": " << line;
+    }
+  }
+}
+
+TEST(ProjectConventions, SuitesCarryTheirModulesNameAndCasesAreUnique) {
+  const std::regex test("\n(?:TYPED_)?TEST(?:_F|_P)?\\((\\w+),\\s*(\\w+)\\)");
+  std::map<std::string, std::string> seen;
+  for (const SourceFile& file : source_tree()) {
+    if (!file.under("tests") || !is_code(file)) continue;
+    std::string prefix = file.module();
+    if (prefix.empty()) continue;
+    prefix[0] = static_cast<char>(prefix[0] - 'a' + 'A');
+    for (std::sregex_iterator at(file.text.begin(), file.text.end(), test), end; at != end; ++at) {
+      const std::string suite = (*at)[1], name = suite + "." + (*at)[2].str();
+      EXPECT_TRUE(suite.starts_with(prefix)) << file.path << ": " << name;
+      EXPECT_THAT((*at)[2].str(), testing::MatchesRegex("[A-Z][A-Za-z0-9]*")) << file.path;
+      EXPECT_TRUE(seen.emplace(name, file.path).second)
+          << name << " in " << file.path << " and " << seen[name];
+    }
+  }
+  EXPECT_GT(seen.size(), 500U);
+}
+
+TEST(ProjectConventions, FoldersAreSmall) {
+  std::map<std::string, int> sources;
+  for (const SourceFile& file : source_tree())
+    if (file.extension() == ".cpp" && !file.under("tests"))
+      ++sources[file.path.substr(0, file.path.rfind('/'))];
+  for (const auto& [folder, count] : sources) EXPECT_LE(count, 17) << folder << " wants sub-folders by topic";
+}
+
+TEST(ProjectConventions, DocumentsAreWrapped) {
+  for (const SourceFile& file : source_tree()) {
+    if (file.extension() != ".md") continue;
+    bool code = false;
+    for (const std::string& line : lines_of(file.text)) {
+      if (line.starts_with("```")) code = !code;
+      // Tables, and lines that are one long link, cannot be wrapped.
+      if (code || line.starts_with("|") || line.find(' ') == std::string::npos) continue;
+      EXPECT_LE(width_of(line), 100U) << file.path << ": " << line;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test

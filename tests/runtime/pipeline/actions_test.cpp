@@ -1,0 +1,135 @@
+// Actions as users meet them: replaced by functions of their own, and as ranges in libtorch's profiler.
+#include "runtime/support/against_dense.h"
+#include "runtime/support/models.h"
+#include "support/check.h"
+
+#include <penstock/base/error.h>
+#include <penstock/comm/thread_ranks.h>
+
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+
+namespace penstock::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Usual = std::function<void()>;
+
+constexpr int kActionMicrobatches = 4;
+constexpr int kActionRows = 8;
+
+runtime::PipelineSchedule make_named(comm::World& world, const runtime::PipelineOptions& options,
+                                     const char* name = "1F1B") {
+  return {stages_for(mlp(), world.group(), schedule::ScheduleKind::OneFOneB, 1), name, kActionMicrobatches,
+          options};
+}
+
+TEST(RuntimeReplacedActions, SeeTheMicrobatchesAndLossesOfTheStep) {
+  const runtime::StepInput batch = mlp().batch(kActionRows);
+  const auto inputs = batch.args[0].toTensor().chunk(kActionMicrobatches);
+  const auto targets = batch.target.toTensor().chunk(kActionMicrobatches);
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    const bool last = world.rank().value == 1;
+    int forwards = 0;
+    runtime::PipelineOptions options = options_for(mlp(), 2);
+    options.custom[schedule::ActionKind::Forward] = [&](const schedule::Action& action, const Usual& usual,
+                                                        const runtime::StepView& view) {
+      const auto m = static_cast<std::size_t>(action.microbatch().value);
+      if (last) {
+        CHECK_THAT(view.args.empty());
+        CHECK_TENSORS(view.targets[m].toTensor(), targets[m]);
+        CHECK_THAT(!view.losses[m].defined());
+      } else {
+        CHECK_TENSORS(view.args[m][0].toTensor(), inputs[m]);
+        CHECK_THAT(view.targets.empty());
+      }
+      usual();
+      if (last) CHECK_THAT(view.losses[m].defined());
+      ++forwards;
+    };
+    make_named(world, options).step(batch);
+    CHECK_SAME(forwards, kActionMicrobatches);
+  });
+}
+
+// What rank 1 of 2 says when it replaces actions of `kind` so.
+std::string error_of(schedule::ActionKind kind, const runtime::ActionFunction& function,
+                     const char* name = "1F1B") {
+  std::string text;
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    runtime::PipelineOptions options = options_for(mlp(), 2);
+    if (world.rank().value == 1) options.custom[kind] = function;
+    try {
+      make_named(world, options, name).step(mlp().batch(kActionRows));
+    } catch (const ScheduleError& e) {
+      if (world.rank().value == 1) text = e.what();
+    } catch (const PeerFailed&) {
+      CHECK_SAME(world.rank().value, 0);
+    }
+  });
+  return text;
+}
+
+TEST(RuntimeReplacedActions, ThatLeaveOutTheUsualAreFoundByTheDependencyRule) {
+  const runtime::ActionFunction nothing = [](const schedule::Action&, const Usual&) {};
+  EXPECT_THAT(error_of(schedule::ActionKind::Forward, nothing),
+              AllOf(HasSubstr("before the forward of stage 1"), HasSubstr("1B0")));
+  EXPECT_THAT(error_of(schedule::ActionKind::RecvForward, nothing),
+              AllOf(HasSubstr("before the receive of the value from stage 0 to stage 1"), HasSubstr("1F0")));
+  EXPECT_THAT(error_of(schedule::ActionKind::Backward, nothing),
+              AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("1SEND_B0")));
+  // The halves out of order: I is left out, and what comes next of it is the send or W.
+  EXPECT_THAT(
+      error_of(schedule::ActionKind::BackwardInput, nothing, "InterleavedZeroBubble"),
+      AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("microbatch 0")));
+}
+
+TEST(RuntimeReplacedActions, ThatDoTheUsualTwiceAreRefused) {
+  const runtime::ActionFunction twice = [](const schedule::Action&, const Usual& usual) {
+    usual();
+    usual();
+  };
+  EXPECT_THAT(error_of(schedule::ActionKind::Forward, twice),
+              AllOf(HasSubstr("second time"), HasSubstr("1F0")));
+  EXPECT_THAT(error_of(schedule::ActionKind::Backward, twice),
+              AllOf(HasSubstr("second time"), HasSubstr("1B0")));
+}
+
+// The user ranges that each thread opened, in order.
+std::mutex ranges_mutex;
+std::map<std::uint64_t, std::vector<std::string>> ranges;
+
+std::unique_ptr<at::ObserverContext> note_range(const at::RecordFunction& function) {
+  const std::lock_guard lock(ranges_mutex);
+  ranges[at::RecordFunction::currentThreadId()].emplace_back(function.name());
+  return nullptr;
+}
+
+TEST(RuntimeProfiler, ShowsARangeForEveryAction) {
+  const auto handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(note_range).scopes({at::RecordScope::USER_SCOPE}));
+  std::vector<std::vector<std::string>> expected(2);
+  std::vector<std::uint64_t> threads(2);
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    const auto rank = static_cast<std::size_t>(world.rank().value);
+    runtime::PipelineSchedule pipeline = make_named(world, options_for(mlp(), 2));
+    pipeline.step(mlp().batch(kActionRows));
+    threads[rank] = at::RecordFunction::currentThreadId();
+    for (const schedule::Action& action : pipeline.program().of(world.rank()))
+      if (!action.is_idle()) expected[rank].push_back("PP:" + to_string(action));
+  });
+  at::removeCallback(handle);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ranges[threads[rank]], expected[rank]);
+    EXPECT_THAT(expected[rank], ::testing::Contains("PP:" + std::to_string(rank) + "F0"));
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test

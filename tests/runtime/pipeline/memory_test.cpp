@@ -1,0 +1,133 @@
+// What a step keeps: no more received values than the schedule has in flight, and buffers that are used
+// again.
+#include "runtime/support/against_dense.h"
+#include "runtime/support/models.h"
+#include "runtime/transfer/buffer_pool.h"
+#include "support/check.h"
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/stage_profile.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace penstock::test {
+namespace {
+
+TEST(RuntimeBufferPool, UsesABufferAgainOnceNobodyHoldsIt) {
+  runtime::BufferPool pool;
+  const value::TensorMeta meta = value::TensorMeta::of(at::ones({4, 8}));
+  at::Tensor first = pool.take(meta, at::kCPU);
+  const void* const memory = first.data_ptr();
+  const at::Tensor second = pool.take(meta, at::kCPU);
+  EXPECT_NE(second.data_ptr(), memory);
+  at::Tensor alias = first.detach();  // an autograd graph would hold it like this
+  first = at::Tensor();
+  EXPECT_NE(pool.take(meta, at::kCPU).data_ptr(), memory);
+  alias = at::Tensor();
+  EXPECT_EQ(pool.take(meta, at::kCPU).data_ptr(), memory);
+  EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());
+  pool.trim();
+  EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());  // used since the last time
+  pool.trim();
+  EXPECT_EQ(pool.bytes(), 0U);
+}
+
+using Alive = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+// The most inputs of the last stage that are alive when one of its forwards runs.
+int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promised) {
+  int most = 0;
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    const Model model = mlp();
+    auto module = model.make(2)[static_cast<std::size_t>(world.rank().value)];
+    std::vector<Alive> seen;
+    if (world.rank().value == 1) {
+      module = runtime::make_stage_module(
+          nullptr, [&seen, &most, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
+            seen.emplace_back(args[0].toTensor().getIntrusivePtr());
+            int alive = 0;
+            for (const Alive& input : seen) alive += input.expired() ? 0 : 1;
+            most = std::max(most, alive);
+            return inner->forward(args, kwargs);
+          });
+    }
+    const runtime::PipelineStage stage(module, world.rank().value, 2, at::kCPU, world.group());
+    runtime::PipelineSchedule pipeline({stage}, kind, microbatches, options_for(model, 2));
+    for (int step = 0; step < 2; ++step) pipeline.step(model.batch(microbatches));
+    if (world.rank().value == 1) promised = pipeline.program().peak_in_flight(StageId(1));
+  });
+  return most;
+}
+
+TEST(RuntimeAStep, KeepsAsManyInputsAsTheScheduleHasInFlight) {
+  int promised = 0;
+  EXPECT_EQ(most_inputs_alive(schedule::ScheduleKind::OneFOneB, 8, promised), 1);
+  EXPECT_EQ(promised, 1);
+  EXPECT_EQ(most_inputs_alive(schedule::ScheduleKind::GPipe, 8, promised), 8);
+  EXPECT_EQ(promised, 8);
+}
+
+// A linear layer's backward needs its input and weight, but not its output: once that is sent, only the
+// gradient edge is kept. The first backward of a GPipe stage comes when all outputs have arrived at the next
+// stage, so that by then all must be gone (a send is freed by another thread, shortly after it ends).
+TEST(RuntimeAStep, FreesOutputsThatWereSentUntilTheirBackward) {
+  constexpr int microbatches = 6;
+  constexpr std::int64_t width = 160;  // more bytes than sends that are freed many at a time
+  for (const schedule::ScheduleKind kind :
+       {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::LoopedBFS}) {
+    comm::run_thread_ranks(2, [&](comm::World& world) {
+      using Storage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+      std::vector<Storage> sent;
+      const int rank = world.rank().value;
+      const auto owner = std::make_shared<torch::nn::LinearImpl>(width, width);
+      const auto module =
+          runtime::make_stage_module(owner, [&sent, owner](const value::Args& args, const value::Kwargs&) {
+            const at::Tensor y = owner->forward(args[0].toTensor());
+            sent.emplace_back(y.storage().getWeakStorageImpl());
+            return runtime::StageResult(y);
+          });
+      const auto alive = [&] {
+        return std::count_if(sent.begin(), sent.end(), [](const Storage& s) { return !s.expired(); });
+      };
+      runtime::PipelineOptions options;
+      options.loss = [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().mean(); };
+      bool first = true;
+      if (rank == 0) {
+        options.custom[schedule::ActionKind::Backward] = [&](const schedule::Action&,
+                                                             const std::function<void()>& usual) {
+          const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+          while (first && alive() > 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+          if (std::exchange(first, false)) CHECK_SAME(alive(), 0);
+          usual();
+        };
+      }
+      runtime::PipelineSchedule pipeline(runtime::PipelineStage(module, rank, 2, at::kCPU, world.group()),
+                                         kind, microbatches, options);
+      const at::Tensor x = at::ones({microbatches * width, width});
+      pipeline.step({x}, x);
+      CHECK_SAME(sent.size(), std::size_t{microbatches});
+      CHECK_THAT(owner->weight.grad().defined());
+    });
+  }
+}
+
+TEST(RuntimeProfiles, AreMeansWithoutTheFirst) {
+  schedule::Timeline timeline;
+  const auto forward = [](int m) { return schedule::Action::forward(StageId(3), MicrobatchId(m)); };
+  timeline.ranks = {{{forward(0), 0, 9}, {forward(1), 9, 10}, {forward(2), 10, 13}},
+                    {{schedule::Action::backward_weight(StageId(1), MicrobatchId(0)), 0, 5}}};
+  const auto profiles = runtime::profile_stages(timeline);
+  EXPECT_EQ(profiles.at(StageId(3)).forward, 2.0);
+  EXPECT_EQ(profiles.at(StageId(3)).backward, 0.0);
+  EXPECT_EQ(profiles.at(StageId(1)).backward_weight, 5.0);
+}
+
+}  // namespace
+}  // namespace penstock::test

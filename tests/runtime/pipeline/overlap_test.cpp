@@ -1,0 +1,204 @@
+// OVERLAP_F_B on two threads: the parts really run at once, and give the bits that they give in turn.
+#include "runtime/stage/worker_thread.h"
+#include "runtime/support/against_dense.h"
+#include "runtime/support/models.h"
+#include "support/check.h"
+
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/error.h>
+#include <penstock/runtime/overlap.h>
+#include <penstock/runtime/schedules.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+
+namespace penstock::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kOverlapRanks = 2;
+constexpr int kOverlapMicrobatches = 8;
+constexpr int kOverlapRows = 19;
+constexpr auto kOverlapKind = schedule::ScheduleKind::DualPipeV;
+
+int overlaps_of(const runtime::PipelineSchedule& pipeline, Rank rank) {
+  int count = 0;
+  for (const schedule::Action& action : pipeline.program().of(rank))
+    count += action.kind() == schedule::ActionKind::Overlap ? 1 : 0;
+  return count;
+}
+
+runtime::PipelineSchedule overlapping(const Model& model, comm::World& world,
+                                      runtime::PipelineOptions options, bool at_once) {
+  if (at_once && !options.custom.contains(schedule::ActionKind::Overlap))
+    options.custom[schedule::ActionKind::Overlap] = runtime::overlap_on_threads();
+  options.seed = 11;
+  return {stages_for(model, world.group(), kOverlapKind, 2), kOverlapKind, kOverlapMicrobatches, options};
+}
+
+TEST(RuntimeOverlap, GivesTheSameBitsAtOnceAndInTurn) {
+  at::set_num_threads(1);
+  for (const Model& model : all_models()) {
+    SCOPED_TRACE(model.name);
+    ASSERT_NO_THROW(comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
+      const auto run = [&](bool at_once) {
+        runtime::PipelineSchedule pipeline =
+            overlapping(model, world, options_for(model, kOverlapRanks * 2), at_once);
+        CHECK_THAT(overlaps_of(pipeline, world.rank()) > 0);
+        std::vector<at::Tensor> results;
+        for (int step = 0; step < 2; ++step) {
+          for (const at::Tensor& loss : pipeline.step(model.batch(kOverlapRows)).losses)
+            results.push_back(loss);
+        }
+        for (const runtime::PipelineStage& stage : pipeline.stages()) {
+          for (const runtime::NamedTensor& item : snapshot_grads(stage.module()))
+            if (item.tensor.defined()) results.push_back(item.tensor);
+          for (const runtime::NamedTensor& item : snapshot(stage.module().buffers()))
+            results.push_back(item.tensor);
+        }
+        return results;
+      };
+      const auto in_turn = run(false), at_once = run(true);
+      CHECK_SAME(at_once.size(), in_turn.size());
+      for (std::size_t i = 0; i < in_turn.size(); ++i) CHECK_TENSORS(at_once[i], in_turn[i]);
+    }));
+  }
+}
+
+// Two parties that wait for each other; false if the other does not come.
+class Meeting {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    here_ = 0;
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+  }
+  bool come() {
+    std::unique_lock lock(mutex_);
+    if (!open_) return true;
+    ++here_;
+    changed_.notify_all();
+    return changed_.wait_for(lock, std::chrono::seconds(30), [this] { return here_ >= 2; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+  int here_ = 0;
+};
+
+// Every forward meets the backward of its overlap: neither would end if they ran in turn.
+TEST(RuntimeOverlap, PartsRunAtTheSameTime) {
+  const Model model = skip_net();
+  comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
+    const auto meeting = std::make_shared<Meeting>();
+    Model meets = model;
+    meets.make = [&](int stages) {
+      auto modules = model.make(stages);
+      for (auto& module : modules) {
+        module = runtime::make_stage_module(
+            nullptr, [meeting, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
+              if (!meeting->come()) throw std::logic_error("no backward beside this forward");
+              runtime::StageResult result = inner->forward(args, kwargs);
+              result.output.toTensor().register_hook([meeting](const at::Tensor& grad) {
+                if (!meeting->come()) throw std::logic_error("no forward beside this backward");
+                return grad;
+              });
+              return result;
+            });
+      }
+      return modules;
+    };
+    int overlaps = 0;
+    runtime::PipelineOptions options = options_for(model, kOverlapRanks * 2);
+    options.custom[schedule::ActionKind::Overlap] = [&, at_once = runtime::overlap_on_threads()](
+                                                        const schedule::Action& action,
+                                                        const std::function<void()>& usual,
+                                                        const runtime::StepView& view) {
+      meeting->open();
+      at_once(action, usual, view);
+      meeting->close();
+      ++overlaps;
+    };
+    runtime::PipelineSchedule pipeline = overlapping(meets, world, options, true);
+    pipeline.step(model.batch(kOverlapRows));
+    CHECK_SAME(overlaps, overlaps_of(pipeline, world.rank()));
+    CHECK_THAT(overlaps > 0);
+  });
+}
+
+TEST(RuntimeOverlap, AThrowInTheForwardReachesEveryRankAndAllGoOn) {
+  at::set_num_threads(1);
+  const Model good = mlp();
+  std::vector<std::string> texts(kOverlapRanks);
+  comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
+    const auto inside = std::make_shared<bool>(false);
+    Model model = good;
+    model.make = [&](int stages) {
+      auto modules = good.make(stages);
+      for (auto& module : modules) {
+        module = runtime::make_stage_module(
+            nullptr, [inside, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
+              if (*inside) throw std::runtime_error("the roof is on fire");
+              return inner->forward(args, kwargs);
+            });
+      }
+      return modules;
+    };
+    runtime::PipelineOptions options = options_for(model, kOverlapRanks * 2);
+    if (world.rank().value == 1) {
+      options.custom[schedule::ActionKind::Overlap] = [&, at_once = runtime::overlap_on_threads()](
+                                                          const schedule::Action& action,
+                                                          const std::function<void()>& usual,
+                                                          const runtime::StepView& view) {
+        *inside = true;
+        at_once(action, usual, view);
+      };
+    }
+    try {
+      runtime::PipelineSchedule pipeline = overlapping(model, world, options, true);
+      for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kOverlapRows));
+    } catch (const Error& e) {
+      texts[static_cast<std::size_t>(world.rank().value)] = e.what();
+    }
+    world.rebuild();
+    overlapping(good, world, options_for(good, kOverlapRanks * 2), true).step(good.batch(kOverlapRows));
+  });
+  for (const std::string& text : texts)
+    EXPECT_THAT(text, AllOf(HasSubstr("the roof is on fire"), HasSubstr("OVERLAP_F_B"), HasSubstr("rank 1")));
+}
+
+TEST(RuntimeWorkerThread, EndsBothTasksBeforeItThrows) {
+  runtime::WorkerThread second;
+  bool ended = false;
+  EXPECT_THROW(second.run_concurrently([&] { ended = true; }, [] { throw std::domain_error("here"); }),
+               std::domain_error);
+  EXPECT_TRUE(ended);
+  EXPECT_THROW(second.run_concurrently([] { throw std::out_of_range("there"); }, [] {}), std::out_of_range);
+  std::thread::id there;
+  bool gradients = true;
+  const at::NoGradGuard no_grad;
+  second.run_concurrently(
+      [&] {
+        there = std::this_thread::get_id();
+        gradients = at::GradMode::is_enabled();
+      },
+      [] {});
+  EXPECT_NE(there, std::this_thread::get_id());
+  EXPECT_FALSE(gradients);  // as on the thread that asked
+}
+
+}  // namespace
+}  // namespace penstock::test

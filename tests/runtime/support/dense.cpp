@@ -1,0 +1,141 @@
+// A dense run: forward through all stages with one autograd graph, one backward a microbatch.
+#include "runtime/support/dense.h"
+
+#include <penstock/runtime/random.h>
+
+#include <ATen/ATen.h>
+
+namespace penstock::test {
+namespace {
+
+value::Args as_args(const c10::IValue& output) {
+  return output.isTuple() ? output.toTupleRef().elements().vec() : value::Args{output};
+}
+
+// One microbatch through all stages; skip values go where they were declared.
+c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
+                    const std::vector<runtime::SkipValue>& skips, value::Args args,
+                    const std::vector<value::Kwargs>& stage_kwargs, runtime::RandomKey key) {
+  std::vector<value::Kwargs> kwargs = stage_kwargs;
+  c10::IValue output;
+  for (std::size_t s = 0; s < modules.size(); ++s) {
+    key.stage = StageId(static_cast<std::int64_t>(s));
+    const runtime::RandomScope random(key);
+    const runtime::StageResult result = modules[s]->forward(args, kwargs[s]);
+    for (const runtime::SkipValue& skip : skips) {
+      if (skip.from == key.stage)
+        kwargs[static_cast<std::size_t>(skip.to.value)][skip.name] = result.skips.at(skip.name);
+    }
+    output = result.output;
+    args = as_args(output);
+  }
+  return output;
+}
+
+// Shared parameters are one tensor here: the copies get the sum of all gradients by hand.
+void share_gradients(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
+                     const std::vector<runtime::SharedParameter>& shared) {
+  const auto find = [&](const runtime::ParameterLocation& place) {
+    for (const runtime::NamedTensor& item :
+         modules[static_cast<std::size_t>(place.stage.value)]->parameters()) {
+      if (item.name == place.name) return item.tensor;
+    }
+    throw std::logic_error("no such parameter");
+  };
+  for (const runtime::SharedParameter& places : shared) {
+    at::Tensor sum;
+    for (const runtime::ParameterLocation& place : places) {
+      const at::Tensor grad = find(place).grad();
+      if (grad.defined()) sum = sum.defined() ? sum + grad : grad.clone();
+    }
+    for (const runtime::ParameterLocation& place : places) find(place).mutable_grad() = sum.clone();
+  }
+}
+
+}  // namespace
+
+void sgd_step(runtime::StageModule& module) {
+  const at::NoGradGuard no_grad;
+  for (const runtime::NamedTensor& item : module.parameters()) {
+    at::Tensor parameter = item.tensor;
+    if (parameter.grad().defined()) parameter.sub_(parameter.grad(), 0.1);
+    parameter.mutable_grad() = at::Tensor();
+  }
+}
+
+std::vector<runtime::NamedTensor> snapshot(const std::vector<runtime::NamedTensor>& tensors) {
+  std::vector<runtime::NamedTensor> copies;
+  for (const runtime::NamedTensor& item : tensors)
+    copies.push_back({item.name, item.tensor.defined() ? item.tensor.detach().clone() : at::Tensor()});
+  return copies;
+}
+
+std::vector<runtime::NamedTensor> snapshot_grads(const runtime::StageModule& module) {
+  std::vector<runtime::NamedTensor> grads;
+  for (const runtime::NamedTensor& item : module.parameters())
+    grads.push_back({item.name, item.tensor.grad()});
+  return snapshot(grads);
+}
+
+runtime::StepInput part_of(const runtime::StepInput& batch, int replica, int replicas) {
+  if (replicas == 1) return batch;
+  const auto r = static_cast<std::size_t>(replica);
+  const value::Chunks chunks = value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, replicas);
+  runtime::StepInput part{chunks.args[r], chunks.kwargs[r],
+                          value::split_tree(batch.target, replicas, "target")[r]};
+  for (const auto& [stage, own] : batch.stage_kwargs)
+    part.stage_kwargs[stage] = value::split_args_kwargs_into_chunks({}, own, replicas).kwargs[r];
+  return part;
+}
+
+DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps, std::uint64_t seed,
+                   int replicas) {
+  const auto modules = model.make(stages);
+  const auto skips = model.skips(stages);
+  DenseRun run;
+  for (int step = 0; step < steps; ++step) {
+    const runtime::StepInput whole = model.batch(rows);
+    std::vector<at::Tensor> losses;
+    std::vector<c10::IValue> outputs;
+    for (int replica = 0; replica < replicas; ++replica) {
+      const runtime::StepInput batch = part_of(whole, replica, replicas);
+      const value::Chunks chunks =
+          value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, microbatches);
+      const auto targets = value::split_tree(batch.target, microbatches, "target");
+      std::vector<std::vector<value::Kwargs>> kwargs(static_cast<std::size_t>(microbatches));
+      for (auto& of_microbatch : kwargs) of_microbatch.resize(modules.size());
+      for (const auto& [stage, own] : batch.stage_kwargs) {
+        if (stage.value >= stages) continue;
+        const auto cut = value::split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
+        for (std::size_t m = 0; m < cut.size(); ++m)
+          kwargs[m][static_cast<std::size_t>(stage.value)] = cut[m];
+      }
+      for (std::size_t m = 0; m < targets.size(); ++m) {
+        const runtime::RandomKey key{seed, static_cast<std::uint64_t>(step), StageId(0),
+                                     MicrobatchId(static_cast<std::int64_t>(m)),
+                                     static_cast<std::uint32_t>(replica)};
+        const c10::IValue output = forward(modules, skips, chunks.args[m], kwargs[m], key);
+        const at::Tensor loss = model.loss(output, targets[m], {});
+        const double share = static_cast<double>(chunks.rows[m]) / rows;
+        loss.backward(at::full_like(loss, share));
+        losses.push_back(loss.detach());
+        outputs.push_back(
+            value::map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); }));
+      }
+    }
+    run.losses.push_back(losses);
+    run.outputs.push_back(value::merge_chunks(outputs));
+    share_gradients(modules, model.shared(stages));
+    for (const auto& module : modules) {
+      if (step == 0) run.gradients.push_back(snapshot_grads(*module));
+      sgd_step(*module);
+    }
+  }
+  for (const auto& module : modules) {
+    run.parameters.push_back(snapshot(module->parameters()));
+    run.buffers.push_back(snapshot(module->buffers()));
+  }
+  return run;
+}
+
+}  // namespace penstock::test

@@ -1,0 +1,26 @@
+// The errors of thread ranks, as texts.
+#pragma once
+
+#include <penstock/base/error.h>
+#include <penstock/comm/thread_ranks.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace penstock::test {
+
+//! What `body` threw on each rank; empty where it threw nothing.
+inline std::vector<std::string> errors_of(int ranks, const std::function<void(comm::World&)>& body) {
+  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
+  comm::run_thread_ranks(ranks, [&](comm::World& world) {
+    try {
+      body(world);
+    } catch (const Error& e) {
+      texts[static_cast<std::size_t>(world.rank().value)] = e.what();
+    }
+  });
+  return texts;
+}
+
+}  // namespace penstock::test

@@ -1,0 +1,174 @@
+// Argument parser of one command, based on CLI11.
+#include "cli/arguments.h"
+
+#include "cli/paths.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <type_traits>
+#include <utility>
+
+namespace penstock::tool {
+
+struct Arguments::Parser {
+  CLI::App app;
+
+  CLI::Option* finish(CLI::Option* option, Need need) {
+    if (need == Need::Required) option->required();
+    return option;
+  }
+
+  template <class T>
+  CLI::Option* number(const std::string& names, T& target, const std::string& help) {
+    CLI::Option* option = app.add_option(names, target, help);
+    numbers.emplace_back(option, std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>);
+    return option;
+  }
+
+  //! Called after a CLI11 error. Throws UsageError if an option was given twice or needs a number and has
+  //! none.
+  void refuse_values() const {
+    for (const CLI::Option* option : app.get_options()) {
+      const std::vector<std::string>& values = option->results();
+      if (option->get_items_expected_max() <= 1 && values.size() > 1)
+        throw UsageError(option->get_name() + " was given " + std::to_string(values.size()) +
+                             " times: " + join(values, ", "),
+                         {}, "give it once");
+    }
+    for (const auto& [option, real] : numbers) {
+      for (const std::string& value : option->results()) {
+        double number = 0;
+        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+        const bool whole = error == std::errc() && number == std::floor(number) && std::abs(number) < 9e18;
+        if (error == std::errc() && end == value.data() + value.size() && (real || whole)) continue;
+        throw UsageError(
+            option->get_name() + " must be a " + (real ? "" : "whole ") + "number, not " + quote(value), {},
+            "for example " + option->get_name() + (real ? " 0.001" : " 4"));
+      }
+    }
+  }
+
+  std::vector<std::pair<const CLI::Option*, bool>> numbers;  // the flag: fractions are allowed
+};
+
+Arguments::Arguments(const Command& command, std::vector<std::string> words)
+    : command_(command), words_(std::move(words)), parser_(std::make_unique<Parser>()) {
+  CLI::App& app = parser_->app;
+  app.description(std::string(command.help));
+  app.name("penstock " + std::string(command.name));
+  app.footer("Example:\n  " + std::string(command.example));
+  app.set_help_flag("-h,--help", "Print this help");
+  app.get_formatter()->column_width(34);
+  app.add_flag("--json", json_, "Print JSON");
+}
+
+Arguments::~Arguments() = default;
+
+void Arguments::positional(const std::string& name, std::string& target, const std::string& help, Need need) {
+  parser_->finish(parser_->app.add_option(name, target, help), need);
+}
+
+void Arguments::positional(const std::string& name, std::vector<std::string>& target, const std::string& help,
+                           Need need) {
+  parser_->finish(parser_->app.add_option(name, target, help), need);
+}
+
+void Arguments::rest(const std::string& name, std::vector<std::string>& target, const std::string& help) {
+  parser_->app.positionals_at_end();
+  parser_->app.add_option(name, target, help)->required();
+}
+
+void Arguments::option(const std::string& names, std::string& target, const std::string& help, Need need) {
+  CLI::Option* option = parser_->app.add_option(names, target, help);
+  const bool plain = std::none_of(target.begin(), target.end(), [](unsigned char c) { return c < ' '; });
+  if (need == Need::Optional && !target.empty()) option->default_str(plain ? target : json_quote(target));
+  parser_->finish(option, need);
+}
+
+void Arguments::option(const std::string& names, std::int64_t& target, const std::string& help, Need need) {
+  CLI::Option* option = parser_->number(names, target, help);
+  if (need == Need::Optional) option->capture_default_str();
+  parser_->finish(option, need);
+}
+
+void Arguments::option(const std::string& names, double& target, const std::string& help, Need need) {
+  CLI::Option* option = parser_->number(names, target, help);
+  if (need == Need::Optional) option->capture_default_str();
+  parser_->finish(option, need);
+}
+
+void Arguments::option(const std::string& names, std::optional<std::string>& target,
+                       const std::string& help) {
+  parser_->app.add_option(names, target, help);
+}
+
+void Arguments::option(const std::string& names, std::optional<std::int64_t>& target,
+                       const std::string& help) {
+  parser_->number(names, target, help);
+}
+
+void Arguments::option(const std::string& names, std::optional<double>& target, const std::string& help) {
+  parser_->number(names, target, help);
+}
+
+void Arguments::option(const std::string& names, std::vector<std::string>& target, const std::string& help) {
+  parser_->app.add_option(names, target, help)->delimiter(',')->allow_extra_args(false);
+}
+
+void Arguments::flag(const std::string& names, bool& target, const std::string& help) {
+  parser_->app.add_flag(names, target, help);
+}
+
+void Arguments::choice_of_words(const std::string& names, const std::vector<std::string>& words,
+                                const std::string& chosen, const std::string& help,
+                                std::function<void(std::size_t)> take) {
+  const auto read = [words, names, take = std::move(take)](const std::string& word) {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (words[i] == word) return take(i);
+    }
+    throw UsageError(names + " cannot be " + quote(word), {},
+                     did_you_mean(word, words, "use one of " + join(words, ", ")));
+  };
+  CLI::Option* option = parser_->app.add_option_function<std::string>(names, read, help);
+  option->type_name(join(words, "|"));
+  if (!chosen.empty()) option->default_str(chosen);
+}
+
+void Arguments::parse() {
+  CLI::App& app = parser_->app;
+  std::vector<std::string> words(words_.rbegin(), words_.rend());  // CLI11 expects them in reverse order
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    print(app.help());
+    throw Answered{};
+  } catch (const CLI::ExtrasError&) {
+    // Report the first unknown word, with the nearest known option as a suggestion.
+    std::vector<std::string> known;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    const std::vector<std::string> left = app.remaining();
+    const std::string word = left.empty() ? "" : left.front().substr(0, left.front().find('='));
+    const std::string help = "see penstock " + std::string(command_.name) + " --help";
+    throw UsageError(std::string(command_.name) + " does not take " + quote(word), {},
+                     word.starts_with("--") ? did_you_mean(word, known, help) : help);
+  } catch (const CLI::ParseError& error) {
+    parser_->refuse_values();
+    throw UsageError(std::string(command_.name) + ": " + error.what(), {},
+                     "see penstock " + std::string(command_.name) + " --help");
+  }
+}
+
+bool Arguments::given(const std::string& name) const {
+  return parser_->app.count(name) > 0;
+}
+
+}  // namespace penstock::tool

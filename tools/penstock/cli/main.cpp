@@ -1,0 +1,93 @@
+// Entry point of both executables. Finds the command and runs its handler or the executable that has it.
+// Converts errors to messages and exit codes: 0 success, 1 failure or negative result, 2 bad usage.
+#include "cli/arguments.h"
+#include "cli/command.h"
+#include "cli/start_torch.h"
+#include "train/rank_error.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/base/version.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+namespace {
+
+std::string overview() {
+  std::string text =
+      "Pipeline, tensor and data parallel training for libtorch.\n\n"
+      "Usage: penstock COMMAND [arguments]\n\nCommands:\n";
+  std::size_t width = 0;
+  for (const Command& command : commands()) width = std::max(width, command.name.size());
+  for (const Command& command : commands()) {
+    text += "  " + std::string(command.name) + std::string(width + 2 - command.name.size(), ' ');
+    text += std::string(command.help) + "\n";
+  }
+  return text +
+         "\n`penstock COMMAND --help` describes a command and shows an example; `penstock --version` prints "
+         "the version.\n";
+}
+
+const Command& command_named(const std::string& name) {
+  if (const Command* command = find_command(name)) return *command;
+  std::vector<std::string> names;
+  for (const Command& command : commands()) names.emplace_back(command.name);
+  const std::string near = nearest_name(name, names);
+  throw UsageError((name.starts_with("-") ? "unknown option " : "unknown command ") + quote(name), {},
+                   near.empty() ? "see penstock --help" : "did you mean penstock " + near + "?");
+}
+
+int run(std::vector<std::string> words) {
+  if (words.empty()) throw UsageError("no command was given", {}, "see penstock --help");
+  const std::string first = words.front();
+  words.erase(words.begin());
+  if (first == "--version") {
+    print("penstock " + version() + "\n");
+    return 0;
+  }
+  if (first == "--help" || first == "-h" || first == "help") {
+    if (words.empty()) {
+      print(overview());
+      return 0;
+    }
+    return run({words.front(), "--help"});
+  }
+  const Command& command = command_named(first);
+  const Handler handler = handler_of(command.name);
+  if (handler == nullptr) start_torch(command, words);
+  prepare();
+  Arguments arguments(command, std::move(words));
+  return handler(arguments);
+}
+
+//! Prints the error. A rank passes it to the command that started it, which prints one error for all ranks.
+int complain(const ToolError& error) {
+  const std::string text = errors_are_taken() ? to_line(error) + "\n" : error.text();
+  std::fputs(text.c_str(), stderr);
+  return error.code;
+}
+
+}  // namespace
+}  // namespace penstock::tool
+
+int main(int argc, char** argv) {
+  using namespace penstock;
+  try {
+    return tool::run({argv + 1, argv + argc});
+  } catch (const tool::Answered&) {
+    return 0;
+  } catch (const UsageError& error) {
+    return tool::complain({error.message(), error.context().text(), error.hint(), 2});
+  } catch (const Error& error) {
+    return tool::complain({error.message(), error.context().text(), error.hint(), 1});
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    const auto stack = text.find("\nException raised from ");  // drop libtorch's stack trace
+    return tool::complain({text.substr(0, stack), "", "", 1});
+  }
+}

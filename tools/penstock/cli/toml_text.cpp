@@ -1,0 +1,92 @@
+// Parses TOML from untrusted files.
+#include "cli/toml_text.h"
+
+#include <penstock/base/error.h>
+
+#include <algorithm>
+
+namespace penstock::tool {
+namespace {
+
+bool is_bare(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+
+//! Rejects input that toml++ cannot handle: keys with many parts, and non-ASCII characters where TOML does
+//! not allow them (undefined behaviour in toml++). Multi-line strings are scanned as well, so they must be
+//! ASCII.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : text_(text) {}
+
+  void check() {
+    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;  // a byte order mark
+    while (at_ < text_.size()) {
+      if (text_[at_] == '#') {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+      } else if (skip_part()) {
+        check_key();
+      } else if (static_cast<unsigned char>(text_[at_]) >= 0x80) {
+        fail("a non-ASCII character outside of comments and single-line strings");
+      } else {
+        ++at_;
+      }
+    }
+  }
+
+ private:
+  //! Skips a bare word or a quoted word on one line.
+  bool skip_part() {
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && is_bare(text_[at_])) ++at_;
+    if (at_ > begin || at_ == text_.size()) return at_ > begin;
+    const char mark = text_[at_];
+    if (mark != '"' && mark != '\'') return false;
+    for (std::size_t i = at_ + 1; i < text_.size() && text_[i] != '\n'; ++i) {
+      if (text_[i] == mark) {
+        at_ = i + 1;
+        return true;
+      }
+      if (text_[i] == '\\' && mark == '"') ++i;
+    }
+    return false;
+  }
+
+  void skip_blanks() {
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
+  }
+
+  //! Checks the rest of a key after its first part: `. part . part …`
+  void check_key() {
+    for (int parts = 1;; ++parts) {
+      if (parts > most_key_parts) fail("a key of more than " + std::to_string(most_key_parts) + " parts");
+      skip_blanks();
+      if (at_ == text_.size() || text_[at_] != '.') return;
+      ++at_;
+      skip_blanks();
+      if (!skip_part()) return;
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    const std::string_view before = text_.substr(0, at_);
+    throw ParseError("line " + std::to_string(1 + std::count(before.begin(), before.end(), '\n')) + ": " +
+                     what);
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+toml::table parse_toml(const std::string& text) {
+  Scanner(text).check();
+  return toml::parse(text);
+}
+
+std::string place_text(const toml::source_position& at) {
+  return "line " + std::to_string(at.line) + ", column " + std::to_string(at.column);
+}
+
+}  // namespace penstock::tool

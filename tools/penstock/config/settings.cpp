@@ -1,0 +1,170 @@
+// Reads settings from the command line and TOML, and writes them back as text.
+#include "config/settings.h"
+
+#include "cli/paths.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+namespace penstock::tool {
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const char* what) {
+  throw UsageError(name.substr(2) + " must be " + what, {}, std::string("write ") + what);
+}
+
+std::string key_of(const std::string& name) {
+  return name.substr(2);
+}
+
+// The shortest decimal text that parses to the same number.
+std::string number_text(double number) {
+  char text[40];
+  if (std::abs(number) < 1e15 && number == std::floor(number)) {
+    std::snprintf(text, sizeof text, "%.0f", number);
+    return text;
+  }
+  for (int digits = 1; digits <= 17; ++digits) {
+    std::snprintf(text, sizeof text, "%.*g", digits, number);
+    if (std::strtod(text, nullptr) == number) return text;  // works for subnormal numbers too
+  }
+  return "0";
+}
+
+std::string toml_text(const SettingValue& value) {
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
+  if (const auto* number = std::get_if<double>(&value)) {
+    const std::string text = number_text(*number);
+    return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+  }
+  if (const auto* text = std::get_if<std::string>(&value)) return json_quote(*text);
+  std::vector<std::string> items;
+  for (const std::string& item : std::get<std::vector<std::string>>(value)) items.push_back(json_quote(item));
+  return "[" + join(items, ", ") + "]";
+}
+
+std::string word_of(const SettingValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  if (const auto* list = std::get_if<std::vector<std::string>>(&value)) return join(*list, ",");
+  if (const auto* number = std::get_if<double>(&value)) return number_text(*number);
+  return toml_text(value);
+}
+
+// Whether the value can be omitted from a command line.
+bool is_empty(const SettingValue& value) {
+  if (const auto* truth = std::get_if<bool>(&value)) return !*truth;
+  if (const auto* text = std::get_if<std::string>(&value)) return text->empty();
+  const auto* list = std::get_if<std::vector<std::string>>(&value);
+  return list != nullptr && list->empty();
+}
+
+}  // namespace
+
+void Settings::take(const std::string& name, bool& target, const SettingValue& value) {
+  if (!std::holds_alternative<bool>(value)) refuse(name, "true or false");
+  target = std::get<bool>(value);
+}
+void Settings::take(const std::string& name, std::int64_t& target, const SettingValue& value) {
+  if (!std::holds_alternative<std::int64_t>(value)) refuse(name, "a whole number");
+  target = std::get<std::int64_t>(value);
+}
+void Settings::take(const std::string& name, double& target, const SettingValue& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) {
+    target = static_cast<double>(*whole);
+  } else if (const auto* number = std::get_if<double>(&value)) {
+    target = *number;
+  } else {
+    refuse(name, "a number");
+  }
+}
+void Settings::take(const std::string& name, std::string& target, const SettingValue& value) {
+  if (!std::holds_alternative<std::string>(value)) refuse(name, "a string");
+  target = std::get<std::string>(value);
+}
+void Settings::take(const std::string& name, std::vector<std::string>& target, const SettingValue& value) {
+  if (const auto* one = std::get_if<std::string>(&value)) {
+    target = {*one};
+  } else if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
+    target = *list;
+  } else {
+    refuse(name, "a string or a list of strings");
+  }
+}
+
+std::size_t Settings::place_of(const std::string& name, const std::vector<std::string>& words,
+                               const SettingValue& value) {
+  const auto* word = std::get_if<std::string>(&value);
+  const auto found = word == nullptr ? words.end() : std::find(words.begin(), words.end(), *word);
+  if (found == words.end())
+    throw UsageError(key_of(name) + " must be one of " + join(words, ", "), {},
+                     did_you_mean(word == nullptr ? "" : *word, words, "use one of these words"));
+  return static_cast<std::size_t>(found - words.begin());
+}
+
+void Settings::read(const std::string& path) {
+  for (const ConfigValue& item : read_config_file(path)) {
+    std::string name = "--" + item.key;
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto entry =
+        std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == name; });
+    const ErrorContext where{};
+    const std::string place = quote(path, 200) + ", " + item.where + ": ";
+    if (entry == entries_.end()) {
+      std::vector<std::string> known;
+      for (const Entry& e : entries_) known.push_back(key_of(e.name));
+      throw UsageError(place + "unknown setting " + quote(item.key), where,
+                       did_you_mean(key_of(name), known,
+                                    "valid keys are the options of penstock train --help, without --"));
+    }
+    const bool is_positional = positional_ != nullptr && entry->name == "--model";
+    if (is_positional ? !positional_->empty() : arguments_.given(name)) continue;
+    from_file_.insert(name);
+    try {
+      entry->set(item.value);
+    } catch (const UsageError& error) {
+      throw UsageError(place + error.message(), where, error.hint());
+    }
+  }
+}
+
+bool Settings::given(const std::string& name) const {
+  return arguments_.given(name) || from_file_.contains(name);
+}
+
+void Settings::leave_out(const std::vector<std::string>& names) {
+  std::erase_if(entries_, [&](const Entry& entry) {
+    return std::find(names.begin(), names.end(), entry.name) != names.end();
+  });
+}
+
+std::string Settings::toml() const {
+  std::string text;
+  for (const Entry& entry : entries_)
+    if (const auto value = entry.get()) text += key_of(entry.name) + " = " + toml_text(*value) + "\n";
+  return text;
+}
+
+std::vector<std::string> Settings::words() const {
+  std::vector<std::string> words;
+  for (const Entry& entry : entries_) {
+    const auto value = entry.get();
+    if (!value || is_empty(*value)) continue;
+    if (positional_ != nullptr && entry.name == "--model") {
+      words.insert(words.begin(), *positional_);
+    } else if (std::holds_alternative<bool>(*value)) {
+      words.push_back(entry.name);
+    } else {
+      words.push_back(entry.name + "=" + word_of(*value));
+    }
+  }
+  return words;
+}
+
+}  // namespace penstock::tool

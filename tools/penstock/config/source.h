@@ -1,0 +1,65 @@
+// The schedule that a command works on, given by name and counts or as a file, and the output of pictures and
+// tables.
+#pragma once
+
+#include "cli/arguments.h"
+#include "config/cost_file.h"
+
+#include <penstock/plan/simulate.h>
+#include <penstock/schedule/lower.h>
+#include <penstock/schedule/schedule.h>
+#include <penstock/view/drawing.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+
+//! Options shared by `schedule` and `simulate`.
+struct ShapeOptions {
+  std::optional<std::int64_t> ranks;
+  std::optional<std::int64_t> stages_per_rank;
+  std::optional<std::int64_t> microbatches;
+  std::string costs_path;
+  std::string memory_cap;
+
+  void declare(Arguments& arguments);
+  //! The costs of the file, or unit costs without one.
+  CostFile costs() const;
+  std::optional<std::uint64_t> cap() const;
+};
+
+//! Whether the word is a file name: `-`, or anything that ends in `.csv`.
+bool is_file(const std::string& word);
+
+//! Generates a named schedule, or `Auto` for the costs and the memory cap.
+schedule::Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file,
+                                  schedule::SendMode mode);
+
+//! Returns the program of a schedule name or file, validated for the send mode. Includes transfers along the
+//! skip edges of the costs.
+schedule::Program program_of(const std::string& word, const ShapeOptions& options, const CostFile& file,
+                             schedule::SendMode mode);
+
+//! The skip edges listed in a cost file.
+std::vector<schedule::StageEdge> skips_of(const CostFile& file);
+
+enum class Picture { Grid, Svg, Html, Trace };
+
+//! Writes a picture to a file or to standard output. The grid is coloured on a terminal.
+void write_picture(const view::Drawing& drawing, Picture picture, const std::string& path);
+
+//! `12.5 ms` if times are in seconds, else a plain number.
+std::string show_time(double time, bool seconds);
+//! Bytes, or a number of activations without real costs.
+std::string show_memory(std::uint64_t bytes, bool seconds);
+//! `27.3%`
+std::string show_share(double share);
+
+//! Formats aligned columns. The first row is the heading. Columns whose cells begin with a digit are
+//! right-aligned.
+std::string show_table(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace penstock::tool

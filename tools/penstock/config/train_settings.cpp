@@ -1,0 +1,291 @@
+// The options of `penstock train`.
+#include "config/train_settings.h"
+
+#include "train/output_paths.h"
+
+#include <penstock/base/error.h>
+#include <penstock/base/text.h>
+#include <penstock/checkpoint/writer.h>
+#include <penstock/schedule/generate.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+namespace penstock::tool {
+
+void TrainSettings::declare(Settings& s) {
+  using namespace train;
+  s.positional("MODEL.pt2", "model", model, "an archive written by torch.export.save [the built-in GPT]");
+  s.add("--data", data,
+        "a .safetensors file with one tensor per model input, and target; for the GPT, a text file");
+  s.add("--ranks", asked.ranks, "number of ranks (processes); without --pp, --tp and --dp it sets --pp [2]");
+  s.add("--pp", asked.pp, "pipeline-parallel ranks");
+  s.add("--tp", asked.tp, "tensor-parallel ranks [1]");
+  s.add("--tp-plan", tensor_plan,
+        "tensor-parallel style per module: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) [derived "
+        "from the graph]");
+  s.add("--dp", asked.dp, "data-parallel ranks: replicas that divide the batch [1]");
+  s.choice<Sharding>("--sharding", run.parallel.sharding,
+                     {{"none", Sharding::None}, {"full", Sharding::Full}},
+                     "full: shard parameters, gradients and optimizer state over the replicas");
+  s.add("--schedule", run.parallel.schedule,
+        "a schedule of penstock schedule --list, or auto: generated for measured costs");
+  s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
+  s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
+  s.add("--microbatches", microbatches, "microbatches per step and replica [4]");
+  s.add("--split", split, "split points: layers.2=beginning,layers.4=end [balanced]");
+  s.choice<BalanceKind>("--balance", balance,
+                        {{"params", BalanceKind::Parameters}, {"time", BalanceKind::Time}},
+                        "balance stages by parameter bytes or by measured time (ignored with --split)");
+  s.add("--backend", backend, "communication backend: gloo, or auto for the best available");
+  s.choice<DeviceChoice>("--device", device, kDeviceWords, "device of the ranks; auto currently means cpu");
+  s.add("--steps", steps,
+        "total number of steps, including those before a resume [500; exported model: 100]");
+  s.add("--batch", batch, "examples per step, over all replicas [16]");
+  s.add("--seq", sequence, "characters per example of the GPT [64]");
+  s.add("--accumulate", run.accumulate, "split each batch into this many passes and accumulate gradients");
+  s.choice<OptimizerKind>("--optimizer", run.optimizer.kind,
+                          {{"adamw", OptimizerKind::AdamW}, {"sgd", OptimizerKind::Sgd}}, "the optimizer");
+  s.add("--lr", rate, "learning rate [0.003; exported model: 0.001]");
+  s.choice<RateKind>("--lr-schedule", run.rate.kind,
+                     {{"constant", RateKind::Constant}, {"cosine", RateKind::Cosine}},
+                     "learning rate after the warmup");
+  s.add("--warmup", warmup, "steps over which the learning rate rises from 0 [20; exported model: 0]");
+  s.add("--weight-decay", run.optimizer.weight_decay, "weight decay of all parameters");
+  s.add("--momentum", run.optimizer.momentum, "momentum of sgd");
+  s.add("--grad-clip", run.grad_clip, "maximum global gradient norm; 0: no clipping");
+  s.choice<LossKind>("--loss", loss, {{"cross_entropy", LossKind::CrossEntropy}, {"mse", LossKind::Mse}},
+                     "loss of an exported model");
+  s.add("--loss-output", loss_output, "the model output used for the loss [logits, else the first]");
+  s.choice<Precision>("--precision", run.precision,
+                      {{"float32", Precision::Float32}, {"bf16", Precision::Bfloat16}},
+                      "bf16: autocast to bfloat16");
+  s.add("--recompute", run.parallel.recompute,
+        "keep only the stage inputs and recompute activations in the backward");
+  s.add("--seed", seed_, "seed for initialization, data order and random numbers");
+  s.add("--no-shuffle", no_shuffle,
+        "read the examples of an exported model in file order (currently the only order)");
+  s.add("--validation", validation, "fraction of the data held out for validation");
+  s.add("--eval-every", run.eval_every, "steps between validations; 0: none");
+  s.add("--eval-batches", eval_batches, "batches per validation; 0: all rows [4; exported model: 0]");
+  s.choice<NanPolicy>("--on-nan", run.on_nan,
+                      {{"stop", NanPolicy::Stop}, {"skip", NanPolicy::Skip}, {"ignore", NanPolicy::Ignore}},
+                      "what to do when a loss or gradient is not finite");
+  s.add("--checkpoint", run.checkpoint.directory, "a directory for checkpoints");
+  s.add("--checkpoint-every", run.checkpoint.every, "steps between checkpoints; 0: only at the end");
+  s.add("--checkpoint-keep", checkpoint_keep_, "number of checkpoints to keep");
+  s.choice<StoragePolicy>("--on-storage-error", run.checkpoint.on_error,
+                          {{"stop", StoragePolicy::Stop}, {"warn", StoragePolicy::Warn}},
+                          "what to do when a checkpoint cannot be written");
+  s.add("--resume", run.checkpoint.resume, "continue from the newest complete checkpoint");
+  s.add("--resume-partly", run.checkpoint.partly,
+        "with --resume: load the matching tensors of a checkpoint and report the others");
+  s.add("--max-restarts", max_restarts, "maximum number of restarts from the last checkpoint after failures");
+  s.add("--timeout", timeout, "seconds to wait for a rank that is alive but makes no progress");
+  s.add("--log-json", run.log_json, "a file with one JSON object per step");
+  s.add("--failure-log", failure_log,
+        "a file for the details of failed attempts [failure.log in --output or --checkpoint]");
+  s.add("--timeline", run.timeline, "write an HTML page that compares a measured step with its prediction");
+  s.add("--trace", run.trace, "write a trace of a measured step, for Chrome and Perfetto");
+  s.add("--profile", run.profile, "write the measured costs as TOML, for penstock plan --costs");
+  s.add("--output", output, "default directory for checkpoints, timeline and logs");
+  s.add("--layers", gpt.layers, "layers of the GPT");
+  s.add("--width", gpt.width, "width of the GPT");
+  s.add("--heads", gpt.heads, "attention heads of the GPT");
+  s.add("--dropout", gpt.dropout, "dropout of the GPT");
+  s.add("--untied", untied_, "do not tie the head of the GPT to its token embedding");
+  s.choice<models::FeedForwardKind>(
+      "--feed-forward", gpt.feed_forward,
+      {{"gelu", models::FeedForwardKind::Gelu}, {"swiglu", models::FeedForwardKind::SwiGlu}},
+      "feed-forward layer of the GPT");
+  s.choice<models::PositionKind>(
+      "--positions", gpt.positions,
+      {{"rotary", models::PositionKind::Rotary}, {"learned", models::PositionKind::Learned}},
+      "position encoding of the GPT");
+  s.add("--sample", sample, "characters of text that the GPT generates at the end; 0: none");
+  s.add("--prompt", prompt, "prompt of the generated text");
+}
+
+void TrainSettings::settle() {
+  train::ParallelOptions& parallel = run.parallel;
+  const RankCounts counts = asked.counts(2);
+  parallel.pp = counts.pp, parallel.tp = counts.tp, parallel.dp = counts.dp;
+  asked.ranks = counts.all();
+  asked.pp = counts.pp, asked.tp = counts.tp, asked.dp = counts.dp;
+  settle_stages();
+  parallel.microbatches = small_count(microbatches.value_or(4), "--microbatches");
+  microbatches = parallel.microbatches;
+  if (!built_in() && data.empty())
+    throw UsageError("a model needs data", {},
+                     "pass --data FILE.safetensors with tensors named like the model's inputs, and target");
+  if (built_in() && data.empty()) data = fetched_text();
+  steps = run.steps = steps.value_or(built_in() ? 500 : 100);
+  batch = run.batch = batch.value_or(16);
+  eval_batches = run.eval_batches = eval_batches.value_or(built_in() ? 4 : 0);
+  rate = run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
+  warmup = run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
+  sequence = gpt.context = sequence.value_or(64);
+  run.seed = static_cast<std::uint64_t>(seed_);
+  run.checkpoint.keep = small_count(checkpoint_keep_, "--checkpoint-keep");
+  gpt.tied = !untied_;
+  settle_outputs();
+  if (max_restarts < 0) throw UsageError("--max-restarts must not be negative", {}, "use 0 for no restarts");
+  if (!(timeout > 0))
+    throw UsageError("--timeout must be greater than 0", {}, "give a number of seconds, such as 300");
+  if (!(validation >= 0 && validation < 1))
+    throw UsageError("--validation must be at least 0 and less than 1", {},
+                     "give a fraction of the data, such as 0.1");
+  if (run.eval_every > 0 && validation == 0)
+    throw UsageError("--eval-every needs validation data, but --validation is 0", {},
+                     "hold out a fraction of the data, such as --validation 0.1");
+  if (!tensor_plan.empty() && parallel.tp == 1)
+    throw UsageError("--tp-plan needs several tensor-parallel ranks, but --tp is 1", {},
+                     "give --tp 2 or more");
+  read_tensor_plan(tensor_plan);
+  read_split_points(split);
+  device = settle_device(device);
+  check_backend(backend);
+  if (to_lower(backend) == "auto") {
+    const char* const from_environment = std::getenv("PENSTOCK_BACKEND");
+    if (from_environment != nullptr) check_backend(backend = from_environment);
+    if (from_environment == nullptr && !backend_available(comm::BackendKind::Nccl)) backend = "gloo";
+  }
+  train::check(run);
+}
+
+void TrainSettings::settle_stages() {
+  train::ParallelOptions& parallel = run.parallel;
+  const bool planned = to_lower(parallel.schedule) == "auto";
+  const schedule::ScheduleKind kind =
+      planned ? schedule::ScheduleKind::OneFOneB : schedule::parse_schedule_kind(parallel.schedule);
+  parallel.schedule = planned ? "auto" : std::string(to_string(kind));
+  if (stages && *stages % parallel.pp != 0)
+    throw UsageError(std::to_string(*stages) + " stages cannot be divided evenly among " +
+                         std::to_string(parallel.pp) + " pipeline ranks",
+                     {}, "make --stages a multiple of " + std::to_string(parallel.pp));
+  if (stages && stages_per_rank && *stages != *stages_per_rank * parallel.pp)
+    throw UsageError("--stages " + std::to_string(*stages) + " is not --stages-per-rank " +
+                         std::to_string(*stages_per_rank) + " x " + std::to_string(parallel.pp) +
+                         " pipeline ranks",
+                     {}, "give only one of the two");
+  if (stages) stages_per_rank = *stages / parallel.pp;
+  if (!stages_per_rank) stages_per_rank = info_of(kind).default_stages_per_rank;
+  parallel.stages_per_rank = small_count(*stages_per_rank, "--stages-per-rank");
+  stages = *stages_per_rank * parallel.pp;
+}
+
+void TrainSettings::settle_outputs() {
+  if (!output.empty()) {
+    if (run.checkpoint.directory.empty()) run.checkpoint.directory = output + "/checkpoint";
+    if (run.timeline.empty()) run.timeline = output + "/timeline.html";
+    if (run.log_json.empty()) run.log_json = output + "/log.jsonl";
+  }
+  if (run.checkpoint.partly && !run.checkpoint.resume)
+    throw UsageError("--resume-partly needs --resume", {}, "give both");
+  const std::string& directory = run.checkpoint.directory;
+  failure_log_given = !failure_log.empty();
+  if (!failure_log_given && !(output + directory).empty())
+    failure_log = (output.empty() ? directory : output) + "/failure.log";
+  if (!directory.empty()) return;
+  if (run.checkpoint.resume)
+    throw UsageError("--resume needs a checkpoint directory", {}, "give it with --checkpoint DIR");
+  if (run.checkpoint.every > 0)
+    throw UsageError("--checkpoint-every needs a checkpoint directory", {}, "give it with --checkpoint DIR");
+}
+
+std::vector<std::string> TrainSettings::prepare_outputs() const {
+  std::vector<std::string> made;
+  const auto make = [&](const std::string& path, const char* option) {
+    const std::string text = path.empty() ? "" : make_output_directory(path, option);
+    if (!text.empty()) made.push_back(text);
+  };
+  make(output, "--output");
+  // With --resume the directory must already exist. If it does not, the ranks report it.
+  const std::string& directory = run.checkpoint.directory;
+  const bool saves = !directory.empty() && (!run.checkpoint.resume || std::filesystem::exists(directory));
+  const bool stops = run.checkpoint.on_error == train::StoragePolicy::Stop;
+  try {
+    if (saves) make(directory, "--checkpoint");
+    if (saves) checkpoint::try_checkpoint_directory(directory);
+  } catch (const UsageError&) {
+    // With --on-storage-error warn, the ranks report the error and continue without checkpoints.
+    if (stops) throw;
+  } catch (const checkpoint::StorageError& error) {
+    if (stops) throw UsageError("--checkpoint: " + error.message(), error.context(), error.hint());
+  }
+  require_output_directory(run.log_json, "--log-json");
+  require_output_directory(run.timeline, "--timeline");
+  require_output_directory(run.trace, "--trace");
+  require_output_directory(run.profile, "--profile");
+  return made;
+}
+
+std::vector<std::string> TrainSettings::idle() const {
+  if (built_in()) return {"--split", "--tp-plan", "--balance", "--loss", "--loss-output", "--no-shuffle"};
+  return {"--seq",    "--layers",       "--width",     "--heads",  "--dropout",
+          "--untied", "--feed-forward", "--positions", "--sample", "--prompt"};
+}
+
+void TrainSettings::refuse_idle(const Settings& settings) const {
+  for (const std::string& name : idle()) {
+    if (!settings.given(name)) continue;
+    throw built_in() ? UsageError(name + " is for an exported model, but none is given", {},
+                                  "give the model first: penstock train MODEL.pt2 --data …")
+                     : UsageError(name + " is for the built-in GPT, but the exported model " +
+                                      quote(model, 200) + " is given",
+                                  {}, "leave it out: an exported model has fixed sizes");
+  }
+}
+
+train::ArchiveOptions TrainSettings::archive() const {
+  return {model, read_split_points(split), balance, loss, loss_output, read_tensor_plan(tensor_plan)};
+}
+
+std::string fetched_text() {
+  const std::filesystem::path bin = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::filesystem::path text = bin.parent_path().parent_path() / "data" / "shakespeare.txt";
+  return std::filesystem::exists(text) ? text.string() : "";
+}
+
+void check_backend(const std::string& name) {
+  const comm::BackendKind kind = comm::parse_backend(name);
+  if (!backend_available(kind))
+    throw UsageError("this libtorch does not support the backend " + name, {},
+                     "use --backend gloo or --backend auto");
+}
+
+parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words) {
+  parallel::ParallelPlan plan;
+  for (const std::string& word : words) {
+    const auto equals = word.find('=');
+    const std::string path = word.substr(0, equals),
+                      style = equals == std::string::npos ? "" : word.substr(equals + 1);
+    if (!path.empty() && style == "colwise") {
+      plan.emplace_back(path, parallel::ColwiseParallel());
+    } else if (!path.empty() && style == "rowwise") {
+      plan.emplace_back(path, parallel::RowwiseParallel());
+    } else if (!path.empty() && style == "sequence") {
+      plan.emplace_back(path, parallel::SequenceParallel());
+    } else {
+      throw UsageError("--tp-plan " + quote(word) +
+                           " is not of the form MODULE=colwise, MODULE=rowwise or MODULE=sequence",
+                       {}, "for example --tp-plan 'blocks.*.up=colwise,blocks.*.down=rowwise'");
+    }
+  }
+  return plan;
+}
+
+pipe::SplitPoints read_split_points(const std::vector<std::string>& words) {
+  pipe::SplitPoints points;
+  for (const std::string& word : words) {
+    const auto equals = word.find('=');
+    const std::string side = equals == std::string::npos ? "" : word.substr(equals + 1);
+    if (equals == 0 || (side != "beginning" && side != "end"))
+      throw UsageError("--split " + quote(word) + " is not of the form MODULE=beginning or MODULE=end", {},
+                       "for example --split layers.2=beginning");
+    points[word.substr(0, equals)] = side == "end" ? graph::SplitPoint::End : graph::SplitPoint::Beginning;
+  }
+  return points;
+}
+
+}  // namespace penstock::tool

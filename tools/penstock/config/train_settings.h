@@ -1,0 +1,76 @@
+// The options of `penstock train`: declared once, read from the command line and from TOML, passed to the
+// ranks as command-line words.
+#pragma once
+
+#include "config/rank_counts.h"
+#include "config/settings.h"
+#include "device.h"
+
+#include <penstock/comm/world.h>
+#include <penstock/models/gpt_options.h>
+#include <penstock/train/model.h>
+#include <penstock/train/options.h>
+
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+
+struct TrainSettings {
+  std::string model, data;
+  RankRequest asked;
+  std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, warmup,
+      eval_batches;
+  std::optional<double> rate;
+  std::vector<std::string> split, tensor_plan;
+  std::string backend = "auto", output, loss_output, config, failure_log;
+  double timeout = 300, validation = 0.1;
+  std::int64_t max_restarts = 0, sample = 300;
+  std::string prompt = "\n";
+  DeviceChoice device = DeviceChoice::Auto;
+  bool no_shuffle = false;  // no effect yet: file order is the only order
+  train::BalanceKind balance = train::BalanceKind::Parameters;
+  train::LossKind loss = train::LossKind::CrossEntropy;
+  models::GptOptions gpt;
+  train::RunOptions run;
+
+  void declare(Settings& settings);
+  //! Resolves defaults and derived values. Throws UsageError for invalid combinations.
+  void settle();
+  //! Creates the output directories and checks that they are writable. Called once, before ranks start.
+  //! Returns one line per created directory. Throws UsageError if a path cannot be written or another run
+  //! uses the checkpoint directory.
+  std::vector<std::string> prepare_outputs() const;
+
+  bool failure_log_given = false;
+
+  bool built_in() const { return model.empty(); }
+  //! Options that this run ignores: those of the GPT if a model is given, and vice versa.
+  std::vector<std::string> idle() const;
+  //! Throws UsageError if one of these options was given.
+  void refuse_idle(const Settings& settings) const;
+  //! The options for loading the exported model. Requires `!built_in()`.
+  train::ArchiveOptions archive() const;
+
+ private:
+  void settle_stages();
+  void settle_outputs();
+
+  // Option values whose type differs from that of the field they set, or which are inverted.
+  std::int64_t checkpoint_keep_ = 3, seed_ = 1;
+  bool untied_ = false;
+};
+
+//! Path of the text that `./dev train` downloads to the build directory, or empty if it does not exist.
+std::string fetched_text();
+
+//! Throws UsageError if the backend is unknown or not supported by this libtorch.
+void check_backend(const std::string& name);
+
+//! Parses `layers.2=beginning,layers.4=end`.
+pipe::SplitPoints read_split_points(const std::vector<std::string>& words);
+
+//! Parses `blocks.*.up=colwise,blocks.*.down=rowwise`.
+parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words);
+
+}  // namespace penstock::tool

@@ -1,0 +1,58 @@
+// Checks an exported model and a file of examples before anything runs. Shared by all commands that take
+// both.
+#pragma once
+
+#include <penstock/base/error.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/train/model.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+
+//! Rethrows the error as a UsageError (exit code 2), on one line, with this hint or else its own.
+[[noreturn]] void throw_as_usage(const std::exception& error, const std::string& hint = "");
+
+//! Runs the checks and converts every exception to a UsageError: at this point, bad files, shapes and
+//! checkpoints are user errors.
+template <class Checks>
+auto as_usage(const Checks& checks, const std::string& hint = "") {
+  try {
+    return checks();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw_as_usage(error, hint);
+  }
+}
+
+//! Opens an exported model. Throws UsageError if the file is not a valid archive.
+graph::Pt2Archive open_archive(const std::string& model);
+
+//! Converts an integer tensor to the wanted integer dtype if all values fit. Any other dtype must match
+//! exactly. Throws UsageError that names both dtypes.
+at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType wanted, const std::string& name);
+
+//! Throws UsageError if an input contains indices outside the embedding that reads it. `leaves` correspond to
+//! `graph.inputs`.
+void check_tokens(const graph::Graph& graph, const std::vector<c10::IValue>& leaves);
+
+//! Infers the output metadata for these inputs. Entries are nullopt if they cannot be known before the run.
+std::vector<std::optional<graph::ValueMeta>> output_sizes(const graph::Graph& graph,
+                                                          const std::vector<c10::IValue>& leaves);
+
+//! Reads the tensors that training needs: the inputs in the model's dtypes, and `target` in the dtype that
+//! the loss needs. Throws UsageError that names all missing tensors.
+std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& model, train::LossKind loss,
+                                                     const std::string& path);
+
+//! Throws UsageError unless the target matches the output used for the loss: the shape of a microbatch with
+//! `rows` rows, the dtype, and the classes of all examples.
+void check_target(const at::Tensor& target, std::int64_t rows, const graph::ValueMeta& output,
+                  train::LossKind loss);
+
+}  // namespace penstock::tool

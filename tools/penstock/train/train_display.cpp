@@ -1,0 +1,149 @@
+// Prints step lines and draws the progress bar.
+#include "train/train_display.h"
+
+#include "cli/arguments.h"
+
+#include <penstock/base/json.h>
+#include <penstock/base/text.h>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+namespace penstock::tool {
+namespace {
+
+constexpr char kMark = '\x1e';
+constexpr const char* kVariable = "PENSTOCK_TRAIN_DISPLAY";
+
+std::string clock_text(double seconds) {
+  char text[40];
+  const auto whole = std::llround(seconds);
+  if (whole >= 3600) {
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+  } else {
+    std::snprintf(text, sizeof text, "%lld:%02lld", whole / 60, whole % 60);
+  }
+  return text;
+}
+
+std::string numbers_of(const train::StepRecord& record) {
+  char text[200];
+  std::snprintf(text, sizeof text, "loss %.4f  grad %.3g  lr %.3g  %.0f %s/s  bubble %.0f%%", record.loss,
+                record.grad_norm, record.rate, record.tokens_per_second.value_or(record.examples_per_second),
+                record.tokens_per_second ? "tokens" : "examples", 100 * record.bubble);
+  return text;
+}
+
+class Display : public train::Observer {
+ public:
+  explicit Display(DisplayMode form) : form_(form) {}
+
+  void began(const train::RunInfo& info) override {
+    info_ = info;
+    seconds_ = 0;
+    if (form_ == DisplayMode::Json) return;
+    say(info.model + "; " + info.schedule + " over " + std::to_string(info.stages) +
+        (info.stages == 1 ? " stage" : " stages") +
+        (info.first_step > 1 ? ", from step " + std::to_string(info.first_step) : ""));
+  }
+
+  void stepped(const train::StepRecord& record) override {
+    if (form_ == DisplayMode::Json) return say(record.json());
+    // The first step is slow and not representative, so the average starts at the second.
+    seconds_ = seconds_ == 0 || record.step <= info_.first_step + 1 ? record.seconds
+                                                                    : 0.9 * seconds_ + 0.1 * record.seconds;
+    const double left = seconds_ * static_cast<double>(info_.steps - record.step);
+    const std::string place = "step " + std::to_string(record.step) + "/" + std::to_string(info_.steps);
+    const std::string tail = record.skipped ? "  not finite: skipped" : "";
+    if (form_ == DisplayMode::Plain) return say(place + "  " + numbers_of(record) + tail);
+    constexpr std::int64_t width = 24;
+    const auto full = static_cast<std::size_t>(width * record.step / std::max<std::int64_t>(info_.steps, 1));
+    std::string bar = std::string(full, '=') + (full < width ? ">" : "");
+    bar.resize(width, ' ');
+    say(kMark + ("[" + bar + "] " + place + "  " + clock_text(left) + " left  " + numbers_of(record) + tail));
+  }
+
+  void evaluated(std::int64_t step, double loss) override {
+    if (form_ == DisplayMode::Json) {
+      JsonWriter json;
+      return say(json.begin_object().field("step", step).field("validation_loss", loss).end_object().text());
+    }
+    char text[80];
+    std::snprintf(text, sizeof text, "step %lld  validation loss %.4f", static_cast<long long>(step), loss);
+    say(text);
+  }
+
+  void saved(std::int64_t step, const std::string& path) override {
+    if (form_ == DisplayMode::Plain) say("step " + std::to_string(step) + "  checkpoint " + path);
+  }
+
+  void noted(const std::string& text) override {
+    if (form_ == DisplayMode::Json) {
+      JsonWriter json;
+      return say(json.begin_object().field("note", text).end_object().text());
+    }
+    say(text);
+  }
+
+ private:
+  static void say(const std::string& line) { print(line + "\n"); }
+
+  DisplayMode form_;
+  train::RunInfo info_;
+  double seconds_ = 0;
+};
+
+int columns() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+void set_display(comm::LaunchOptions& launch, DisplayMode form) {
+  launch.environment[kVariable] = form == DisplayMode::Json       ? "json"
+                                  : form == DisplayMode::Terminal ? "terminal"
+                                                                  : "plain";
+}
+
+DisplayMode display_form() {
+  const char* const text = std::getenv(kVariable);
+  const std::string form = text == nullptr ? "plain" : text;
+  return form == "json" ? DisplayMode::Json : form == "terminal" ? DisplayMode::Terminal : DisplayMode::Plain;
+}
+
+std::unique_ptr<train::Observer> make_display(DisplayMode form) {
+  return std::make_unique<Display>(form);
+}
+
+bool on_terminal() {
+  const char* const term = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && !(term != nullptr && std::string(term) == "dumb");
+}
+
+void LineDrawer::draw(Rank rank, bool is_error, std::string_view line) {
+  if (!line.empty() && line.front() == kMark) {
+    const auto room = static_cast<std::size_t>(std::max(columns() - 1, 20));
+    print("\r\x1b[K" + std::string(line.substr(1, room)));
+    bar_stands_ = true;
+    return;
+  }
+  finish();
+  if (is_error) {
+    std::fprintf(stderr, "[%d] %.*s\n", rank.value, static_cast<int>(line.size()), line.data());
+  } else {
+    print(std::string(line) + "\n");
+  }
+}
+
+void LineDrawer::finish() {
+  if (bar_stands_) print("\n");
+  bar_stands_ = false;
+}
+
+}  // namespace penstock::tool

@@ -15,12 +15,8 @@
 namespace penstock::test {
 namespace {
 
-bool is_code(const SourceFile& file) {
-  return file.extension() == ".h" || file.extension() == ".cpp";
-}
-
-bool is_library(const SourceFile& file) {
-  return (file.under("include") || file.under("src")) && !file.module().empty() && is_code(file);
+bool is_module_code(const SourceFile& file) {
+  return file.is_library() && !file.module().empty() && file.is_code();
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -41,7 +37,7 @@ TEST(ProjectConventions, TheNamespaceOfAFileIsThatOfItsModule) {
   const std::regex opened("\nnamespace penstock(::[a-z_0-9]+)*");
   int files = 0;
   for (const SourceFile& file : source_tree()) {
-    if (!is_library(file)) continue;
+    if (!is_module_code(file)) continue;
     const std::string own = file.module() == "base" ? "" : "::" + file.module();
     bool found = false;
     for (std::sregex_iterator at(file.text.begin(), file.text.end(), opened), end; at != end; ++at) {
@@ -59,7 +55,7 @@ TEST(ProjectConventions, TheNamespaceOfAFileIsThatOfItsModule) {
 TEST(ProjectConventions, LibraryMessagesNameNoFlags) {
   const std::regex flag("\"[^\"\n]*(^|[^-\\w])--[a-z][^\"\n]*\"");
   for (const SourceFile& file : source_tree()) {
-    if (!is_library(file)) continue;
+    if (!is_module_code(file)) continue;
     for (const std::string& line : lines_of(file.text)) {
       // The launcher's own command line, which starts a program that has not begun any other way, is the
       // exception.
@@ -73,7 +69,7 @@ TEST(ProjectConventions, SuitesCarryTheirModulesNameAndCasesAreUnique) {
   const std::regex test("\n(?:TYPED_)?TEST(?:_F|_P)?\\((\\w+),\\s*(\\w+)\\)");
   std::map<std::string, std::string> seen;
   for (const SourceFile& file : source_tree()) {
-    if (!file.under("tests") || !is_code(file)) continue;
+    if (!file.under("tests") || !file.is_code()) continue;
     std::string prefix = file.module();
     if (prefix.empty()) continue;
     prefix[0] = static_cast<char>(prefix[0] - 'a' + 'A');

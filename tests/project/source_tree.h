@@ -15,6 +15,9 @@ struct SourceFile {
   //! else empty.
   std::string module() const;
   bool under(const std::string& folder) const { return path.starts_with(folder + "/"); }
+  bool is_code() const { return extension() == ".h" || extension() == ".cpp"; }
+  //! Whether the file belongs to the library: include/ or src/.
+  bool is_library() const { return under("include") || under("src"); }
   //! What the file includes, without brackets or quotes.
   std::vector<std::string> includes() const;
 };

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <set>
 
 namespace penstock::test {
@@ -16,16 +17,9 @@ namespace {
 
 const std::set<std::string> kTorchFree = {"base", "schedule", "plan", "view"};
 
-bool is_code(const SourceFile& file) {
-  return file.extension() == ".h" || file.extension() == ".cpp";
-}
 bool is_public(const SourceFile& file) {
   return file.under("include");
 }
-bool is_library(const SourceFile& file) {
-  return is_public(file) || file.under("src");
-}
-
 bool is_torch(const std::string& include) {
   const std::array folders = {"torch/", "ATen/", "c10/", "caffe2/", "fmt/", "gloo/"};
   return std::any_of(folders.begin(), folders.end(), [&](const char* f) { return include.starts_with(f); });
@@ -51,13 +45,13 @@ TEST(ProjectArrows, AreFollowedAndCirclesAreFound) {
 }
 
 TEST(ProjectSources, ThereAreSome) {
-  EXPECT_GT(std::count_if(source_tree().begin(), source_tree().end(), is_code), 20);
+  EXPECT_GT(std::count_if(source_tree().begin(), source_tree().end(), std::mem_fn(&SourceFile::is_code)), 20);
 }
 
 TEST(ProjectSources, EveryModuleStandsInTheArrows) {
   const Reach modules = reach();
   for (const SourceFile& file : source_tree()) {
-    if (!is_library(file) || file.module().empty()) continue;
+    if (!file.is_library() || file.module().empty()) continue;
     EXPECT_TRUE(modules.contains(file.module())) << file.path;
   }
 }
@@ -65,7 +59,7 @@ TEST(ProjectSources, EveryModuleStandsInTheArrows) {
 TEST(ProjectSources, ModulesIncludeOnlyAlongTheArrows) {
   const Reach modules = reach();
   for (const SourceFile& file : source_tree()) {
-    if (!is_library(file) || !is_code(file) || file.module().empty()) continue;
+    if (!file.is_library() || !file.is_code() || file.module().empty()) continue;
     for (const std::string& include : file.includes()) {
       const std::string other = module_of_include(include, modules);
       if (!other.empty()) {
@@ -78,7 +72,7 @@ TEST(ProjectSources, ModulesIncludeOnlyAlongTheArrows) {
 
 TEST(ProjectSources, TorchFreeModulesIncludeNoTorch) {
   for (const SourceFile& file : source_tree()) {
-    if (!is_code(file) || !is_library(file) || !kTorchFree.contains(file.module())) continue;
+    if (!file.is_code() || !file.is_library() || !kTorchFree.contains(file.module())) continue;
     for (const std::string& include : file.includes())
       EXPECT_FALSE(is_torch(include)) << file.path << ": " << include;
   }
@@ -98,7 +92,7 @@ TEST(ProjectSources, PublicHeadersIncludeOnlyLightHeadersOfTorch) {
 TEST(ProjectSources, C10dAndGlooStayInComm) {
   std::vector<std::string> gloo_users;
   for (const SourceFile& file : source_tree()) {
-    if (!is_code(file)) continue;
+    if (!file.is_code()) continue;
     for (const std::string& include : file.includes()) {
       if (include.find("ProcessGroupGloo") != std::string::npos) gloo_users.push_back(file.path);
       if (include.find("c10d/") == std::string::npos && !include.starts_with("gloo/")) continue;
@@ -110,7 +104,7 @@ TEST(ProjectSources, C10dAndGlooStayInComm) {
 
 TEST(ProjectSources, ParsersOfCommandLinesAndTomlStayInTheTool) {
   for (const SourceFile& file : source_tree()) {
-    if (!is_code(file) || file.under("tools")) continue;
+    if (!file.is_code() || file.under("tools")) continue;
     for (const std::string& include : file.includes()) {
       EXPECT_FALSE(include.starts_with("CLI/") || include.starts_with("toml++/"))
           << file.path << ": " << include;
@@ -121,7 +115,7 @@ TEST(ProjectSources, ParsersOfCommandLinesAndTomlStayInTheTool) {
 // The values of nlohmann::json allocate when they are destroyed, and end the process if there is no memory.
 TEST(ProjectSources, TheJsonLibraryStaysInTheReader) {
   for (const SourceFile& file : source_tree()) {
-    if (!is_code(file) || !(is_library(file) || file.under("tools"))) continue;
+    if (!file.is_code() || !(file.is_library() || file.under("tools"))) continue;
     for (const std::string& include : file.includes())
       EXPECT_TRUE(!include.starts_with("nlohmann/") || file.under("src/base/io"))
           << file.path << ": " << include;
@@ -131,7 +125,7 @@ TEST(ProjectSources, TheJsonLibraryStaysInTheReader) {
 TEST(ProjectSources, EveryFileSaysWhatItIsFor) {
   for (const SourceFile& file : source_tree()) {
     const std::string kind = file.extension();
-    if (is_code(file)) {
+    if (file.is_code()) {
       EXPECT_TRUE(file.text.starts_with("// ")) << file.path;
     }
     if (kind == ".py" || kind == ".cmake" || kind == ".sh") {
@@ -143,7 +137,7 @@ TEST(ProjectSources, EveryFileSaysWhatItIsFor) {
 TEST(ProjectSources, FilesAreSmall) {
   for (const SourceFile& file : source_tree()) {
     const std::string kind = file.extension();
-    if (!is_code(file) && kind != ".py" && kind != ".cmake" && file.path != "dev") continue;
+    if (!file.is_code() && kind != ".py" && kind != ".cmake" && file.path != "dev") continue;
     EXPECT_LE(std::count(file.text.begin(), file.text.end(), '\n'), 500) << file.path;
   }
 }

@@ -19,7 +19,7 @@ constexpr const char* kVariable = "PENSTOCK_WHEREABOUTS";
 }  // namespace
 
 ProgressBoard::ProgressBoard(int ranks) : ranks_(ranks) {
-  file_ = memfd_create("penstock-whereabouts", MFD_CLOEXEC);
+  file_ = memfd_create("penstock-progress", MFD_CLOEXEC);
   const std::size_t size = kLine * static_cast<std::size_t>(ranks);
   if (file_ < 0 || ftruncate(file_, static_cast<off_t>(size)) != 0)
     throw Error("cannot allocate shared memory for the progress of the ranks");

@@ -20,7 +20,7 @@ namespace {
 runtime::ActionFunction watched_action(Progress& progress,
                                        const std::map<int, std::shared_ptr<InstrumentedStage>>& stages) {
   return [&progress, stages](const schedule::Action& action, const std::function<void()>& usual) {
-    progress.whereabouts.at(progress.step, action);
+    progress.location.at(progress.step, action);
     if (!progress.faults.empty() && progress.faults.at(progress.step, to_string(action))) {
       const at::NoGradGuard no_grad;
       for (const runtime::NamedTensor& item : stages.at(action.stage().value)->parameters())

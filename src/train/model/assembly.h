@@ -20,18 +20,18 @@ namespace penstock::train {
 
 //! State shared by the action hooks and the training loop.
 struct Progress {
-  explicit Progress(int rank) : faults(Faults::from_environment(rank)), whereabouts(rank) {}
+  explicit Progress(int rank) : faults(Faults::from_environment(rank)), location(rank) {}
 
   //! Reports a point outside the actions of a step: `setup`, `checkpoint`, … Triggers the faults due there;
   //! returns true if a parameter must become NaN.
   bool at(const char* place) {
-    whereabouts.at(step, place);
+    location.at(step, place);
     return faults.at(step, place);
   }
 
   std::int64_t step = 0;
   Faults faults;
-  RankProgress whereabouts;
+  RankProgress location;
 };
 
 struct Assembly {

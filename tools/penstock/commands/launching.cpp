@@ -30,20 +30,20 @@ comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::v
   return options;
 }
 
-void NodePlacement::attach(comm::LaunchOptions& options) {
+void ProgressReporter::attach(comm::LaunchOptions& options) {
   options.environment.merge(board_.environment());
   options.on_start = [this, then = std::move(options.on_start)](const std::vector<pid_t>& pids) {
     if (then) then(pids);
-    complain();
+    print();
     board_.clear();
   };
 }
 
-void NodePlacement::print_unless_well(const comm::LaunchResult& result) const {
-  if (!result.ok && result.signal == 0) complain();
+void ProgressReporter::print_if_failed(const comm::LaunchResult& result) const {
+  if (!result.ok && result.signal == 0) print();
 }
 
-void NodePlacement::complain() const {
+void ProgressReporter::print() const {
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     const std::string place = board_.of(rank);
     if (!place.empty()) std::fprintf(stderr, "rank %d was in %s\n", rank, place.c_str());

@@ -18,17 +18,17 @@ comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::v
 
 //! Reports the progress of the ranks when an attempt fails. Only programs that publish it (`penstock train`)
 //! are covered.
-class NodePlacement {
+class ProgressReporter {
  public:
-  explicit NodePlacement(int ranks) : board_(ranks) {}
+  explicit ProgressReporter(int ranks) : board_(ranks) {}
   //! Passes the progress board to the ranks. The progress of a failed attempt is printed when the next
   //! attempt starts.
   void attach(comm::LaunchOptions& options);
   //! Prints the progress of the last attempt if it failed.
-  void print_unless_well(const comm::LaunchResult& result) const;
+  void print_if_failed(const comm::LaunchResult& result) const;
 
  private:
-  void complain() const;
+  void print() const;
 
   train::ProgressBoard board_;
 };

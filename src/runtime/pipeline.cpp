@@ -108,6 +108,7 @@ struct PipelineSchedule::Impl {
   MessageMetaCache known;
   std::vector<std::set<std::uint64_t>> known_of_rank;
   FirstInputs first_inputs;  // used with ShapeMode::Static
+  BatchRowOrder row_orders;
   BufferPool pool;
   std::uint64_t steps = 0;
   bool failed = false;
@@ -150,10 +151,11 @@ StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
   common_fault = false;
   SplitBatch cut = split_batch(setup, input, train);
   const std::vector<StepNote> notes =
-      exchange_notes(setup, {steps, train, cut.signatures, cut.rows, cut.row_order});
+      exchange_notes(setup, {steps, train, cut.signatures, cut.rows, row_order_code(cut.row_order)});
   common_fault = true;
   check_row_orders(setup, notes);
   common_fault = false;
+  const value::RowOrder& row_order = row_orders.find(setup, notes, cut.row_order);
   check_static(notes, cut.batch);
   if (setup.options.shapes == ShapeMode::Static) first_inputs.keep(cut.batch, cut.rows.size());
   const StepShapes shapes = shapes_of(notes, train);
@@ -184,7 +186,7 @@ StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
     const at::NoGradGuard no_grad;
     step.run();
   }
-  StepResult result = result_of(setup, program, step, shares);
+  StepResult result = result_of(setup, program, step, shares, {row_order, rows});
   if (train && program.has_backward()) {
     if (setup.options.input_grads) return_input_grads(setup, step.own_grads, input, result);
     add_input_grads(step.own_grads);

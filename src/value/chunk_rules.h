@@ -1,6 +1,8 @@
 // Applies a chunk spec to a tree: one rule per leaf. Used for splitting and merging.
 #pragma once
 
+#include "value/row_order.h"
+
 #include <penstock/value/microbatch.h>
 
 #include <string>
@@ -20,11 +22,8 @@ std::optional<std::int64_t> count_rows(const Args& args, const Kwargs& kwargs,
                                        const std::optional<ChunkSpec>& args_spec,
                                        const std::optional<ChunkSpec>& kwargs_spec);
 
-//! Which rows the microbatches of a tree contain: the sizes of the shards that are split separately, in
-//! lowest terms. {1} if the rows are not sharded, empty if nothing is split.
-using RowOrder = std::vector<std::int64_t>;
-
-//! ShapeError if tensors of the tree would be split in different orders.
+//! The row order of the microbatches of a tree. ShapeError if tensors of the tree would be split in different
+//! orders.
 RowOrder row_order(const c10::IValue& tree, int chunks, const std::string& root,
                    const std::optional<ChunkSpec>& spec = std::nullopt);
 RowOrder row_order(const Kwargs& kwargs, int chunks, const std::string& root,
@@ -34,6 +33,11 @@ RowOrder row_order(const Kwargs& kwargs, int chunks, const std::string& root,
 std::string order_text(const RowOrder& order);
 //! The hint for errors about row orders.
 const char* row_order_hint();
+
+//! Like the public `merge_chunks`, for the outputs of the microbatches of a batch: restores the row order of
+//! the batch.
+c10::IValue merge_chunks(const std::vector<c10::IValue>& chunks, const std::optional<ChunkSpec>& spec,
+                         const BatchRows& batch);
 
 //! The registered splitter of the value's type; null if it has none.
 const Splitter* find_splitter(const c10::IValue& value);

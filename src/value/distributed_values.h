@@ -2,6 +2,8 @@
 // distributed tensors depends on this one, so it registers these functions with its first mesh.
 #pragma once
 
+#include "value/row_order.h"
+
 #include <penstock/base/error.h>
 #include <penstock/value/tensor_meta.h>
 
@@ -22,8 +24,11 @@ struct DistributedValues {
   std::vector<std::int64_t> (*shards)(const at::Tensor& tensor, std::int64_t dim);
   //! Splits each local shard, without communication; placements do not change. Differentiable.
   std::vector<at::Tensor> (*split)(const at::Tensor& tensor, int chunks, std::int64_t dim);
-  //! The inverse of `split`. UsageError if the tensors are not all distributed in the same way.
-  at::Tensor (*merge)(const std::vector<at::Tensor>& tensors, std::int64_t dim, const ErrorContext& context);
+  //! Concatenates chunks; the placements do not change. Without a batch, the inverse of `split`; otherwise in
+  //! the row order of the batch, which may need communication. UsageError if the tensors are not all
+  //! distributed in the same way.
+  at::Tensor (*merge)(const std::vector<at::Tensor>& tensors, std::int64_t dim, const BatchRows* batch,
+                      const ErrorContext& context);
 };
 
 void register_distributed_values(const DistributedValues& values);

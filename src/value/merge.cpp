@@ -28,7 +28,8 @@ IValue sum_of(const std::vector<IValue>& values) {
   return total;
 }
 
-IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const ErrorContext& context) {
+IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const BatchRows* batch,
+                   const ErrorContext& context) {
   if (const Splitter* splitter = find_splitter(values.front())) {
     if (splitter->merge) return splitter->merge(values);
     throw UsageError("the registered splitter of this type has no `merge`", context);
@@ -55,9 +56,9 @@ IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const Er
   }
   for (const at::Tensor& tensor : tensors) {
     if (const DistributedValues* distributed = distributed_values(tensor))
-      return distributed->merge(tensors, dim, context);
+      return distributed->merge(tensors, dim, batch, context);
   }
-  return at::cat(tensors, dim);
+  return batch != nullptr ? cat_rows(tensors, dim, *batch) : at::cat(tensors, dim);
 }
 
 IValue agree(const std::vector<IValue>& values, const ErrorContext& context) {
@@ -67,6 +68,35 @@ IValue agree(const std::vector<IValue>& values, const ErrorContext& context) {
                      "use a TensorChunkSpec or a Reducer for it");
   }
   return values.front();
+}
+
+IValue merge(const std::vector<IValue>& chunks, const std::optional<ChunkSpec>& spec,
+             const BatchRows* batch) {
+  if (chunks.empty()) throw UsageError("no chunks to merge");
+  std::vector<FlatTree> flats;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    flats.push_back(flatten(chunks[i]));
+    if (flats[i].structure == flats[0].structure) continue;
+    throw UsageError("chunk " + std::to_string(i) + " is " + flats[i].structure.text() + ", chunk 0 is " +
+                     flats[0].structure.text());
+  }
+  const std::vector<LeafRule> rules = leaf_rules(flats[0], spec, "chunk");
+  const std::vector<std::string> paths = flats[0].structure.paths("chunk");
+  std::vector<IValue> merged;
+  for (std::size_t leaf = 0; leaf < rules.size(); ++leaf) {
+    std::vector<IValue> values;
+    for (const FlatTree& flat : flats) values.push_back(flat.leaves[leaf]);
+    ErrorContext context;
+    context.tensor = paths[leaf];
+    if (const auto* split = std::get_if<TensorChunkSpec>(&rules[leaf])) {
+      merged.push_back(join_leaves(values, split->dim, batch, context));
+    } else if (const auto* reducer = std::get_if<Reducer>(&rules[leaf])) {
+      merged.push_back(reducer->reduce(values));
+    } else {
+      merged.push_back(agree(values, context));
+    }
+  }
+  return unflatten(merged, flats[0].structure);
 }
 
 }  // namespace
@@ -93,31 +123,12 @@ Reducer Reducer::fold(IValue init, std::function<IValue(const IValue&, const IVa
 }
 
 IValue merge_chunks(const std::vector<IValue>& chunks, const std::optional<ChunkSpec>& spec) {
-  if (chunks.empty()) throw UsageError("no chunks to merge");
-  std::vector<FlatTree> flats;
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    flats.push_back(flatten(chunks[i]));
-    if (flats[i].structure == flats[0].structure) continue;
-    throw UsageError("chunk " + std::to_string(i) + " is " + flats[i].structure.text() + ", chunk 0 is " +
-                     flats[0].structure.text());
-  }
-  const std::vector<LeafRule> rules = leaf_rules(flats[0], spec, "chunk");
-  const std::vector<std::string> paths = flats[0].structure.paths("chunk");
-  std::vector<IValue> merged;
-  for (std::size_t leaf = 0; leaf < rules.size(); ++leaf) {
-    std::vector<IValue> values;
-    for (const FlatTree& flat : flats) values.push_back(flat.leaves[leaf]);
-    ErrorContext context;
-    context.tensor = paths[leaf];
-    if (const auto* cut = std::get_if<TensorChunkSpec>(&rules[leaf])) {
-      merged.push_back(join_leaves(values, cut->dim, context));
-    } else if (const auto* reducer = std::get_if<Reducer>(&rules[leaf])) {
-      merged.push_back(reducer->reduce(values));
-    } else {
-      merged.push_back(agree(values, context));
-    }
-  }
-  return unflatten(merged, flats[0].structure);
+  return merge(chunks, spec, nullptr);
+}
+
+IValue merge_chunks(const std::vector<IValue>& chunks, const std::optional<ChunkSpec>& spec,
+                    const BatchRows& batch) {
+  return merge(chunks, spec, &batch);
 }
 
 }  // namespace penstock::value

@@ -224,11 +224,18 @@ const char* row_order_hint() {
 std::optional<std::int64_t> count_rows(const Args& args, const Kwargs& kwargs,
                                        const std::optional<ChunkSpec>& args_spec,
                                        const std::optional<ChunkSpec>& kwargs_spec) {
-  Splitting whole(1);
-  whole.add(c10::ivalue::Tuple::create(args), "args", args_spec);
-  whole.add(as_dict(kwargs), "kwargs", kwargs_spec);
-  const std::vector<std::int64_t> rows = whole.rows();
-  return rows.empty() ? std::nullopt : std::optional(rows.front());
+  const auto rows_in = [](const IValue& tree, const std::string& root,
+                          const std::optional<ChunkSpec>& spec) -> std::optional<std::int64_t> {
+    const FlatTree flat = flatten(tree);
+    const std::vector<LeafRule> rules = leaf_rules(flat, spec, root);
+    const std::vector<std::string> paths = flat.structure.paths(root);
+    for (std::size_t i = 0; i < rules.size(); ++i) {
+      if (const auto rows = measure(flat.leaves[i], rules[i], paths[i]).rows) return rows;
+    }
+    return std::nullopt;
+  };
+  const auto rows = rows_in(c10::ivalue::Tuple::create(args), "args", args_spec);
+  return rows ? rows : rows_in(as_dict(kwargs), "kwargs", kwargs_spec);
 }
 
 Chunks split_args_kwargs_into_chunks(const Args& args, const Kwargs& kwargs, int chunks,

@@ -6,6 +6,7 @@
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/runtime/stage_module.h>
+#include <penstock/tensor/dtensor.h>
 
 #include <torch/torch.h>
 
@@ -184,6 +185,88 @@ TEST(ParallelShardedRows, DoNotPairWithOthers) {
             EXPECT_NE(text.find(part), std::string::npos) << stages << " stages, case " << i << ": " << text;
         }
       });
+    }
+  }
+}
+
+TEST(ParallelShardedRows, KeepTheirPlacementsIfShapesAreStatic) {
+  on_mesh({2, 2}, [](const tensor::DeviceMesh& mesh) {
+    const tensor::DeviceMesh tp = mesh["y"];
+    const runtime::StageFunction forward = [](const value::Args& args, const value::Kwargs&) {
+      return runtime::StageResult(args[0].toTensor() * 2);
+    };
+    runtime::StageOptions stage_options;
+    stage_options.mesh = tp;
+    runtime::PipelineOptions options;
+    options.shapes = runtime::ShapeMode::Static;
+    const runtime::PipelineStage stage(runtime::make_stage_module(nullptr, forward),
+                                       static_cast<int>(mesh.coordinate(0)), 2, at::kCPU, mesh.group("x"),
+                                       stage_options);
+    runtime::PipelineSchedule schedule(stage, "ForwardOnly", 4, options);
+    schedule.step({tensor::distribute_tensor(kBatchRows, tp, {value::Replicate()}, false)});
+    try {
+      schedule.step({tensor::distribute_tensor(kBatchRows, tp, {tensor::Shard(0)}, false)});
+      ADD_FAILURE() << "accepted other placements";
+    } catch (const Error& e) {
+      const std::string text = std::string(e.what()) + "\n" + e.hint();
+      EXPECT_NE(text.find("args[0] is DeviceMesh(y=2) [Shard(0)], expected DeviceMesh(y=2) [Replicate]"),
+                std::string::npos)
+          << text;
+      EXPECT_NE(text.find("redistribute the inputs"), std::string::npos) << text;
+    }
+  });
+}
+
+// Outputs have the row order of the batch, whatever the placements of the batch and of the outputs.
+TEST(ParallelShardedRows, MergeInTheOrderOfTheBatch) {
+  using Make = std::function<at::Tensor(const at::Tensor&, const tensor::DeviceMesh&)>;
+  const auto placed = [](const tensor::AxisPlacement& placement) -> Make {
+    return [placement](const at::Tensor& y, const tensor::DeviceMesh& mesh) {
+      const at::Tensor full = tensor::is_dtensor(y) ? tensor::full_tensor(y) : y;
+      return tensor::distribute_tensor(full, mesh, {placement}, false);
+    };
+  };
+  const std::vector<std::pair<std::string, Make>> layouts{
+      {"plain", [](const at::Tensor& y,
+                   const tensor::DeviceMesh&) { return tensor::is_dtensor(y) ? tensor::full_tensor(y) : y; }},
+      {"Replicate", placed(value::Replicate())},
+      {"Shard(0)", placed(tensor::Shard(0))},
+      {"Shard(1)", placed(tensor::Shard(1))}};
+  // 8 rows in 2 shards; 7 rows, which are sharded unevenly, in 2 microbatches of 4 and 3 rows; one or two
+  // output rows per row of the batch.
+  for (const auto& [rows, microbatches] : {std::pair(8, 4), std::pair(7, 2)}) {
+    for (const int repeat : {1, 2}) {
+      const at::Tensor x = at::arange(rows * 2, at::kFloat).view({rows, 2});
+      const at::Tensor want = (x * 3).repeat_interleave(repeat, 0);
+      for (const auto& [batch_layout, make_batch] : layouts) {
+        for (const auto& [output_layout, make_output] : layouts) {
+          SCOPED_TRACE(std::to_string(rows) + " rows x " + std::to_string(repeat) + ", batch " +
+                       batch_layout + ", output " + output_layout);
+          on_mesh({2, 2}, [&, rows = rows, microbatches = microbatches, make_batch = make_batch,
+                           make_output = make_output](const tensor::DeviceMesh& mesh) {
+            const auto stage = static_cast<int>(mesh.coordinate(0));
+            const tensor::DeviceMesh tp = mesh["y"];
+            const runtime::StageFunction forward = [&](const value::Args& args,
+                                                       const value::Kwargs&) -> runtime::StageResult {
+              if (stage == 0) return args[0].toTensor() * 3;
+              const at::Tensor full = tensor::is_dtensor(args[0].toTensor())
+                                          ? tensor::full_tensor(args[0].toTensor())
+                                          : args[0].toTensor();
+              return make_output(full.repeat_interleave(repeat, 0), tp);
+            };
+            runtime::StageOptions options;
+            options.mesh = tp;
+            const runtime::PipelineStage own(runtime::make_stage_module(nullptr, forward), stage, 2, at::kCPU,
+                                             mesh.group("x"), options);
+            runtime::PipelineSchedule schedule(own, "ForwardOnly", microbatches);
+            for (int step = 0; step < 2; ++step) {
+              const c10::IValue outputs = schedule.step({make_batch(x, tp)}).outputs;
+              if (stage == 0) continue;
+              EXPECT_TRUE(at::equal(whole(outputs.toTensor()), want)) << whole(outputs.toTensor());
+            }
+          });
+        }
+      }
     }
   }
 }

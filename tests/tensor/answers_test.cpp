@@ -67,6 +67,15 @@ TEST(TensorPartial, ExtremaAreReducedBeforeIntegersWrapAround) {
   });
 }
 
+TEST(TensorPartial, ExtremaAreReducedBeforeTheyBecomeComplex) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::Tensor local = mesh.coordinate(0) == 0 ? at::tensor({{1.F, 8.F}}) : at::tensor({{5.F, 2.F}});
+    const at::Tensor max = from_local(local, mesh, {tensor::Partial(comm::ReduceOp::Max)});
+    const at::Tensor complex = tensor::full_tensor(at::view_as_complex(max));
+    EXPECT_TRUE(at::equal(at::view_as_real(complex), at::tensor({{5.F, 8.F}}))) << complex;
+  });
+}
+
 TEST(TensorPartial, SumsAreReducedBeforeTheyLoseRange) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor sum = from_local(contribution(mesh, {70000, -69000}), mesh, {tensor::Partial()});

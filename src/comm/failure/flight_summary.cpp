@@ -47,13 +47,13 @@ class DumpedFields {
     const JsonValue* const value = optional_field(object_, name, where_);
     if (value == nullptr) return fallback;
     const std::int64_t number = integer_at(*value, where_);
-    if (!std::in_range<int>(number)) fail_at(where_, std::string(name) + " is out of range");
+    if (!std::in_range<int>(number)) fail_at(where_, "the field " + quote(name) + " is out of range");
     return static_cast<int>(number);
   }
   std::uint64_t count(const char* name) const {
     const JsonValue* const value = optional_field(object_, name, where_);
     if (value == nullptr) return 0;
-    if (!value->unsigned_integer()) fail_at(where_, std::string(name) + " is not a non-negative integer");
+    if (!value->unsigned_integer()) fail_at(where_, "the field " + quote(name) + " is not a non-negative integer");
     return *value->unsigned_integer();
   }
   bool open() const {

@@ -22,6 +22,15 @@ bool LineReader::read(int fd, const OnLine& on_line) {
 }
 
 void LineReader::take(std::string_view bytes, const OnLine& on_line) {
+  if (passed_on_) {
+    // A newline completes the line that was passed on as a progress bar. This also happens to an ordinary
+    // "\r\n" that was split between two reads.
+    if (bytes.front() == '\n') {
+      on_line(*passed_on_);
+      bytes.remove_prefix(1);
+    }
+    passed_on_.reset();
+  }
   while (!bytes.empty()) {
     // The byte after a carriage return shows whether it belongs to a "\r\n".
     if (!partial_.empty() && partial_.back() == '\r' && bytes.front() != '\n') give({}, on_line);
@@ -43,7 +52,9 @@ void LineReader::take(std::string_view bytes, const OnLine& on_line) {
     }
   }
   // Pass a progress bar line on immediately, without waiting for the next one.
-  if (!partial_.empty() && partial_.back() == '\r') give({}, on_line);
+  if (partial_.empty() || partial_.back() != '\r') return;
+  passed_on_.emplace(partial_, 0, partial_.size() - 1);
+  give({}, on_line);
 }
 
 void LineReader::give(std::string_view rest, const OnLine& on_line) {

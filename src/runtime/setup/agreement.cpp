@@ -188,6 +188,13 @@ std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote&
   return all;
 }
 
+std::int64_t row_order_code(const value::RowOrder& order) {
+  if (order.size() <= 1) return static_cast<std::int64_t>(order.size());
+  Signature signature;
+  for (const std::int64_t shard : order) signature.add(static_cast<std::uint64_t>(shard));
+  return static_cast<std::int64_t>(signature.value());
+}
+
 // Compared over ranks, because the input of the first stage, the target of the last and the keyword arguments
 // may be given on different ranks.
 void check_row_orders(const PipelineSetup& setup, const std::vector<StepNote>& notes) {
@@ -204,6 +211,19 @@ void check_row_orders(const PipelineSetup& setup, const std::vector<StepNote>& n
                          ", so microbatches would pair different rows",
                      {}, value::row_order_hint());
   }
+}
+
+const value::RowOrder& BatchRowOrder::find(const PipelineSetup& setup, const std::vector<StepNote>& notes,
+                                           const value::RowOrder& mine) {
+  const auto holder =
+      std::find_if(notes.begin(), notes.end(), [](const StepNote& note) { return note.row_order != 0; });
+  // Microbatches with only replicated values, and those that the caller split, follow each other.
+  if (holder == notes.end()) return known_.at(1);
+  const auto known = known_.find(holder->row_order);
+  if (known != known_.end()) return known->second;
+  const auto root = static_cast<int>(holder - notes.begin());
+  const c10::IValue order = setup.group.broadcast_object(c10::IValue(mine), root);
+  return known_[holder->row_order] = order.toIntVector();
 }
 
 }  // namespace penstock::runtime

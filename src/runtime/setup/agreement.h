@@ -3,8 +3,10 @@
 #pragma once
 
 #include "runtime/setup/pipeline_setup.h"
+#include "value/row_order.h"
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,12 +35,26 @@ struct StepNote {
   bool train = true;
   std::vector<std::uint64_t> signatures;  //!< of its values of each microbatch
   std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
-  std::int64_t row_order = 0;             //!< as in CutBatch
+  //! The row order of its values (`row_order_code`).
+  std::int64_t row_order = 0;
 };
 
 //! Gathers the notes of all ranks. UsageError if ranks run different steps, or mix training and evaluation.
 std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& mine);
+//! A row order as a number: 0 if nothing is split, 1 if the rows are not sharded, otherwise a hash.
+std::int64_t row_order_code(const value::RowOrder& order);
 //! ShapeError on every rank if microbatches would pair different rows.
 void check_row_orders(const PipelineSetup& setup, const std::vector<StepNote>& notes);
+
+//! The row order of the batch on every rank; only some ranks hold values that show it.
+class BatchRowOrder {
+ public:
+  //! Collective, after `check_row_orders`. Communicates if the order is sharded and new.
+  const value::RowOrder& find(const PipelineSetup& setup, const std::vector<StepNote>& notes,
+                              const value::RowOrder& mine);
+
+ private:
+  std::map<std::int64_t, value::RowOrder> known_{{1, {1}}};  // by code
+};
 
 }  // namespace penstock::runtime

@@ -5,6 +5,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
+#include <penstock/tensor/dtensor.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <algorithm>
@@ -46,6 +47,8 @@ FirstInputs::Leaf FirstInputs::leaf_of(std::string path, const c10::IValue& valu
   const at::Tensor& tensor = value.toTensor();
   leaf.shape = tensor.sizes().vec();
   leaf.dtype = tensor.scalar_type();
+  if (tensor::is_dtensor(tensor))
+    leaf.layout = tensor::mesh_of(tensor).text() + " " + to_string(tensor::placements_of(tensor));
   leaf.requires_grad = tensor.requires_grad();
   leaf.text = value::dtype_name(leaf.dtype) + shape_text(leaf.shape);
   return leaf;
@@ -79,6 +82,11 @@ std::vector<std::string> FirstInputs::differences(const Leaf& first, const Leaf&
     parts.push_back("has dtype " + value::dtype_name(now.dtype) + ", expected " +
                     value::dtype_name(first.dtype));
     changes.dtype = true;
+  }
+  if (now.layout != first.layout) {
+    const auto text = [](const Leaf& leaf) { return leaf.layout.empty() ? "not distributed" : leaf.layout; };
+    parts.push_back("is " + text(now) + ", expected " + text(first));
+    changes.layout = true;
   }
   if (now.requires_grad != first.requires_grad) {
     parts.emplace_back(now.requires_grad ? "requires a gradient, expected none"
@@ -132,9 +140,9 @@ ShapeError FirstInputs::error(const PipelineSetup& setup, const StepBatch& batch
                               MicrobatchId microbatch) const {
   const Changes mine = changes(batch);
   const auto told = setup.group.all_gather_object(
-      c10::ivalue::Tuple::create({c10::IValue(mine.text), mine.dtype, mine.requires_grad}));
+      c10::ivalue::Tuple::create({c10::IValue(mine.text), mine.dtype, mine.layout, mine.requires_grad}));
   std::vector<std::string> texts;
-  bool dtype = false, requires_grad = false;
+  bool dtype = false, layout = false, requires_grad = false;
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     const auto& facts = told[rank].toTupleRef().elements();
     if (facts[0].toStringRef().empty()) continue;
@@ -142,12 +150,14 @@ ShapeError FirstInputs::error(const PipelineSetup& setup, const StepBatch& batch
                     std::to_string(setup.group.global_rank(static_cast<int>(rank)).value) + ": " +
                     facts[0].toStringRef());
     dtype = dtype || facts[1].toBool();
-    requires_grad = requires_grad || facts[2].toBool();
+    layout = layout || facts[2].toBool();
+    requires_grad = requires_grad || facts[3].toBool();
   }
   std::string hint = "use ShapeMode::Inferred, which allows other shapes";
   if (requires_grad) hint = "detach the inputs, or let them require a gradient, as in the first step";
+  if (layout) hint = "redistribute the inputs to the placements of the first step";
   if (dtype) hint = "cast the inputs to the dtypes of the first step";
-  if (dtype || requires_grad) hint += "; ShapeMode::Inferred allows any change";
+  if (dtype || layout || requires_grad) hint += "; ShapeMode::Inferred allows any change";
   return ShapeError(
       "the inputs changed after the first step, and this pipeline's shapes are static: " + join(texts, "; "),
       {.microbatch = microbatch}, hint);

@@ -17,6 +17,7 @@ class FirstInputs {
   struct Changes {
     std::string text;            //!< every difference; empty if there is none
     bool dtype = false;          //!< the dtype of a tensor changed
+    bool layout = false;         //!< the mesh or the placements of a tensor changed
     bool requires_grad = false;  //!< `requires_grad` of a tensor changed
   };
   Changes changes(const StepBatch& batch) const;
@@ -30,6 +31,7 @@ class FirstInputs {
     bool tensor = false;
     std::vector<std::int64_t> shape;
     at::ScalarType dtype = at::kFloat;
+    std::string layout;  // mesh and placements; empty for a plain tensor
     bool requires_grad = false;
     std::uint64_t value = 0;  // signature, for non-tensors
     std::string text;

@@ -29,8 +29,9 @@ Signature& Signature::add(const c10::IValue& tree) {
     add(tensor.requires_grad() ? std::uint64_t{1} : std::uint64_t{0})
         .add(static_cast<std::uint64_t>(tensor.dim()));
     for (const std::int64_t size : tensor.sizes()) add(static_cast<std::uint64_t>(size));
-    return tensor::is_dtensor(tensor) ? add(std::string_view(to_string(tensor::placements_of(tensor))))
-                                      : *this;
+    if (!tensor::is_dtensor(tensor)) return *this;
+    for (const std::int64_t size : tensor::mesh_of(tensor).shape()) add(static_cast<std::uint64_t>(size));
+    return add(std::string_view(to_string(tensor::placements_of(tensor))));
   }
   if (tree.isTuple()) {
     add(std::uint64_t{3}).add(tree.toTupleRef().elements().size());

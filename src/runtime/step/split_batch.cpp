@@ -108,13 +108,8 @@ class CommonOrder {
                          " " + value::order_text(order_) + ", so microbatches would pair different rows",
                      {.rank = setup_.rank, .tensor = what}, value::row_order_hint());
   }
-  //! 0 if nothing is split.
-  std::int64_t value() const {
-    if (order_.size() <= 1) return static_cast<std::int64_t>(order_.size());
-    Signature signature;
-    for (const std::int64_t shard : order_) signature.add(static_cast<std::uint64_t>(shard));
-    return static_cast<std::int64_t>(signature.value());
-  }
+  //! Empty if nothing is split.
+  const value::RowOrder& value() const { return order_; }
 
  private:
   const PipelineSetup& setup_;
@@ -122,7 +117,7 @@ class CommonOrder {
   std::string first_;
 };
 
-std::int64_t order_of(const PipelineSetup& setup, const StepInput& input, bool target) {
+value::RowOrder order_of(const PipelineSetup& setup, const StepInput& input, bool target) {
   const int chunks = setup.program.microbatches();
   CommonOrder common(setup);
   if (setup.local(StageId(0)))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/step/step_state.h"
+#include "value/row_order.h"
 
 #include <penstock/runtime/step.h>
 
@@ -14,8 +15,7 @@ struct SplitBatch {
   StepBatch batch;                        //!< seeds not set
   std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
   std::vector<std::uint64_t> signatures;  //!< of this rank's values of each microbatch
-  //! Which rows the microbatches contain (value/chunk_rules.h). 0: unknown; 1: not sharded.
-  std::int64_t row_order = 0;
+  value::RowOrder row_order;              //!< of this rank's values; empty if it splits none
 };
 
 //! UsageError for values that are missing or that no stage takes; ShapeError for values that cannot be split.

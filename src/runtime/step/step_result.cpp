@@ -1,6 +1,8 @@
 // Builds the result of a step.
 #include "runtime/step/step_result.h"
 
+#include "value/chunk_rules.h"
+
 #include <penstock/runtime/loss_reduction.h>
 
 namespace penstock::runtime {
@@ -23,14 +25,14 @@ void share_losses(const PipelineSetup& setup, StepResult& result) {
 }  // namespace
 
 StepResult result_of(const PipelineSetup& setup, const schedule::Program& program, Step& step,
-                     const std::vector<double>& shares) {
+                     const std::vector<double>& shares, const value::BatchRows& rows) {
   StepResult result;
   if (setup.local(setup.last_stage())) {
     if (!shares.empty()) {
       result.losses = std::move(step.losses);
       result.loss = LossReduction::reduce(result.losses, shares);
     }
-    if (!step.outputs.empty()) result.outputs = merge_chunks(step.outputs, setup.options.output_spec);
+    if (!step.outputs.empty()) result.outputs = merge_chunks(step.outputs, setup.options.output_spec, rows);
   }
   if (setup.options.loss_on_all_ranks && setup.group.size() > 1) share_losses(setup, result);
   result.timeline.name = program.name();

@@ -3,14 +3,16 @@
 
 #include "runtime/backward/shared_parameters.h"
 #include "runtime/step/step_state.h"
+#include "value/row_order.h"
 
 #include <vector>
 
 namespace penstock::runtime {
 
-//! Collects losses, outputs and times. `shares` are the weights of the microbatches in the batch loss.
+//! Collects losses, outputs and times. `shares` are the weights of the microbatches in the batch loss; `rows`
+//! are those of the batch.
 StepResult result_of(const PipelineSetup& setup, const schedule::Program& program, Step& step,
-                     const std::vector<double>& shares);
+                     const std::vector<double>& shares, const value::BatchRows& rows);
 
 double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shared, double max_norm,
                         double norm_type);

@@ -10,6 +10,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor_split.h>
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace penstock::tensor {
@@ -73,24 +75,70 @@ std::string layout_text(const at::Tensor& tensor) {
   return is_dtensor(tensor) ? mesh_of(tensor).text() + " " + to_string(placements_of(tensor)) : "plain";
 }
 
-at::Tensor merge(const std::vector<at::Tensor>& tensors, std::int64_t dim, const ErrorContext& context) {
-  std::vector<std::int64_t> sizes = tensors[0].sizes().vec();
-  const auto at = static_cast<std::size_t>(dim < 0 ? dim + tensors[0].dim() : dim);
-  sizes[at] = 0;
-  std::vector<at::Tensor> parts;
+void check_same_layout(const std::vector<at::Tensor>& tensors, const ErrorContext& context) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const bool same = is_dtensor(tensors[i]) && is_dtensor(tensors[0]) &&
-                      mesh_of(tensors[i]) == mesh_of(tensors[0]) &&
-                      placements_of(tensors[i]) == placements_of(tensors[0]);
-    if (!same) {
-      throw UsageError("chunk 0 is " + layout_text(tensors[0]) + " and chunk " + std::to_string(i) + " is " +
-                           layout_text(tensors[i]),
-                       context, "redistribute the outputs of all microbatches to the same placements");
-    }
-    parts.push_back(to_local(tensors[i]));
-    sizes[at] += tensors[i].size(dim);
+    if (is_dtensor(tensors[i]) && is_dtensor(tensors[0]) && mesh_of(tensors[i]) == mesh_of(tensors[0]) &&
+        placements_of(tensors[i]) == placements_of(tensors[0]))
+      continue;
+    throw UsageError("chunk 0 is " + layout_text(tensors[0]) + " and chunk " + std::to_string(i) + " is " +
+                         layout_text(tensors[i]),
+                     context, "redistribute the outputs of all microbatches to the same placements");
   }
-  return from_local(at::cat(parts, dim), mesh_of(tensors[0]), placements_of(tensors[0]), sizes);
+}
+
+//! Whether concatenating the local shards gives the shards of the merged tensor, with its rows in the right
+//! order.
+bool merges_locally(const std::vector<at::Tensor>& tensors, std::int64_t dim, std::int64_t total,
+                    const value::BatchRows* batch) {
+  const auto nonempty = [](std::vector<std::int64_t> sizes) {
+    std::erase(sizes, 0);
+    return sizes;
+  };
+  std::vector<std::int64_t> rows;
+  std::vector<std::int64_t> merged(shards(tensors[0], dim).size(), 0);
+  for (const at::Tensor& tensor : tensors) {
+    const std::vector<std::int64_t> sizes = shards(tensor, dim);
+    std::transform(sizes.begin(), sizes.end(), merged.begin(), merged.begin(), std::plus<>());
+    rows.push_back(tensor.size(dim));
+  }
+  const DTensorImpl& impl = *impl_of(tensors[0]);
+  if (merged != shard_sizes(total, dim, impl.placements(), impl.mesh())) return false;
+  if (merged.size() == 1 || tensors.size() == 1 || batch == nullptr) return true;
+  const auto by_shard = value::rows_by_shard(*batch, rows);
+  if (!by_shard) return nonempty(merged).size() <= 1;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (nonempty(shards(tensors[i], dim)) != nonempty((*by_shard)[i])) return false;
+  }
+  return true;
+}
+
+at::Tensor merge(const std::vector<at::Tensor>& tensors, std::int64_t dim, const value::BatchRows* batch,
+                 const ErrorContext& context) {
+  check_same_layout(tensors, context);
+  const DeviceMesh mesh = mesh_of(tensors[0]);
+  const Placements placements = placements_of(tensors[0]);
+  if (dim < 0) dim += tensors[0].dim();
+  std::vector<std::int64_t> sizes = tensors[0].sizes().vec();
+  std::int64_t& rows = sizes[static_cast<std::size_t>(dim)];
+  rows = 0;
+  for (const at::Tensor& tensor : tensors) rows += tensor.size(dim);
+  const bool sharded = std::any_of(placements.begin(), placements.end(),
+                                   [&](const AxisPlacement& placement) { return placement.is_shard(dim); });
+  std::vector<at::Tensor> locals;
+  if (sharded && merges_locally(tensors, dim, rows, batch)) {
+    for (const at::Tensor& tensor : tensors) locals.push_back(to_local(tensor));
+    return from_local(at::cat(locals, dim), mesh, placements, sizes);
+  }
+  // The shards of the merged tensor contain rows of other ranks: gather the rows, then shard them again.
+  Placements gathered = placements;
+  for (AxisPlacement& placement : gathered) {
+    if (placement.is_shard(dim)) placement = value::Replicate();
+  }
+  for (const at::Tensor& tensor : tensors)
+    locals.push_back(to_local(sharded ? redistribute(tensor, gathered) : tensor));
+  const at::Tensor local = batch != nullptr ? cat_rows(locals, dim, *batch) : at::cat(locals, dim);
+  const at::Tensor merged = from_local(local, mesh, gathered, sizes);
+  return sharded ? redistribute(merged, placements) : merged;
 }
 
 value::DistributedMeta meta(const at::Tensor& tensor) {

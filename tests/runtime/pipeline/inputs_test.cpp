@@ -214,6 +214,30 @@ TEST(RuntimePreSplitMicrobatches, EqualTheSplitOfTheLibraryBitForBit) {
   });
 }
 
+// A microbatch without rows has weight 0. Its loss, a mean over nothing, is NaN and must not reach the
+// result.
+TEST(RuntimePreSplitMicrobatches, WithoutRowsHaveNoWeight) {
+  const at::Tensor x = numbers(10), target = numbers(10, 5);
+  const value::Kwargs scale{{"scale", at::ones({1, 1})}};
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    const int rank = world.rank().value;
+    const Scaled module(rank), dense(rank);
+    const std::vector<std::int64_t> sizes{4, 0, 6, 0};
+    runtime::Microbatches split, full;
+    for (const at::Tensor& rows : x.split_with_sizes(sizes)) split.args.push_back({rows});
+    for (const at::Tensor& rows : target.split_with_sizes(sizes)) split.targets.emplace_back(rows);
+    split.kwargs.assign(kMicrobatches, scale);
+    full = {.args = {{x}}, .kwargs = {scale}, .targets = {target}};
+    runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kMicrobatches, mse_options());
+    runtime::PipelineSchedule one(scaled_stage(world, dense), "1F1B", 1, mse_options());
+    const runtime::StepResult result = pipeline.step(split), expected = one.step(full);
+    expect_close(module->weight.grad(), dense->weight.grad());
+    if (rank == 0) return;
+    expect_close(result.loss, expected.loss);
+    CHECK_TENSORS(result.outputs.toTensor(), expected.outputs.toTensor());
+  });
+}
+
 TEST(RuntimePreSplitMicrobatches, MustBeAsManyAsTheScheduleHas) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {

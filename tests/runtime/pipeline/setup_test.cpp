@@ -248,6 +248,35 @@ TEST(RuntimeShapes, ThatAreStaticMayNotChangeAndEveryRankNamesEveryDifference) {
                          HasSubstr("args[2] is missing"), HasSubstr("detach"))));
 }
 
+// Every rank raises the static-shape error itself. A later error of one rank must still reach the others.
+TEST(RuntimeShapes, AStaticShapeErrorDoesNotHideLaterErrors) {
+  EXPECT_THAT(errors_of(2,
+                        [](comm::World& world) {
+                          bool throws = false;
+                          const runtime::StageFunction forward = [&](const value::Args& args,
+                                                                     const value::Kwargs&) {
+                            if (throws && world.rank().value == 0)
+                              throw std::runtime_error("broken on purpose");
+                            return runtime::StageResult(args[0].toTensor());
+                          };
+                          runtime::PipelineOptions options;
+                          options.shapes = runtime::ShapeMode::Static;
+                          runtime::PipelineSchedule pipeline(
+                              runtime::PipelineStage(runtime::make_stage_module(nullptr, forward),
+                                                     world.rank().value, 2, at::kCPU, world.group()),
+                              "ForwardOnly", 4, options);
+                          pipeline.eval({at::ones({8, 6})});
+                          try {
+                            pipeline.eval({at::ones({10, 6})});
+                            throw std::logic_error("another shape was accepted");
+                          } catch (const ShapeError&) {
+                          }
+                          throws = true;
+                          pipeline.eval({at::ones({8, 6})});
+                        }),
+              Each(HasSubstr("broken on purpose")));
+}
+
 // Rank 1 promises what does not come, of its input or its output.
 TEST(RuntimeShapes, GivenByTheUserAreChecked) {
   const auto promised = value::TreeMeta::of(at::ones({2, 7}));

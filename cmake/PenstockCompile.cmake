@@ -35,7 +35,9 @@ function(penstock_compile_options target)
     # the other members at their defaults.
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-missing-field-initializers>
     # The same flags for libraries and programs, so that they can share a precompiled header.
-    -fPIC $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess -Winvalid-pch>)
+    -fPIC
+    $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess -Winvalid-pch>
+    "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")  # for the compiler cache
   if(PENSTOCK_SANITIZE)
     # In instrumented code, GCC 12 wrongly reports uninitialized members in std::optional, std::set and std::regex.
     target_compile_options(${target} PRIVATE -fsanitize=${PENSTOCK_SANITIZE} -fno-omit-frame-pointer -g1

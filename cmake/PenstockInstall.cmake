@@ -4,22 +4,40 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/penstock)
 
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/penstock DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
-install(TARGETS penstock_plan EXPORT penstockPlan ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(EXPORT penstockPlan NAMESPACE penstock:: DESTINATION ${package_dir})
+# RPATHs relative to the installed file, so that shared libraries are found after a move. That of libtorch is set explicitly, because
+# CMake drops directories inside the checkout, such as .venv.
+file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+set(torch_lib "")
 if(PENSTOCK_TORCH_SIDE)
-  install(TARGETS penstock EXPORT penstockTorch ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(EXPORT penstockTorch NAMESPACE penstock:: DESTINATION ${package_dir})
-  install(FILES ${CMAKE_CURRENT_LIST_DIR}/PenstockTorch.cmake DESTINATION ${package_dir})
+  set(torch_lib ${PENSTOCK_TORCH_FOUND}/lib)
 endif()
 
+# Installs a library with its public headers, and the CMake package of its target in the file `export`. Further arguments are RPATHs.
+function(penstock_install_library target export)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN;${ARGN}")
+  install(TARGETS ${target} EXPORT ${export}
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT ${export} NAMESPACE penstock:: DESTINATION ${package_dir})
+endfunction()
+
+function(penstock_install_tool target)
+  set(rpath "$<$<BOOL:${BUILD_SHARED_LIBS}>:$ORIGIN/${bin_to_lib}>" ${ARGN})
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${rpath}")
+  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+penstock_install_library(penstock_plan penstockPlan)
+if(PENSTOCK_TORCH_SIDE)
+  penstock_install_library(penstock penstockTorch ${torch_lib})
+  install(FILES ${CMAKE_CURRENT_LIST_DIR}/PenstockTorch.cmake DESTINATION ${package_dir})
+endif()
 if(PENSTOCK_TOOLS)
-  install(TARGETS penstock_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  penstock_install_tool(penstock_tool)
   if(PENSTOCK_TORCH_SIDE)
-    # The RPATH is set explicitly, because CMake drops directories inside the checkout, such as .venv.
-    set_target_properties(penstock_torch_tool PROPERTIES INSTALL_RPATH ${PENSTOCK_TORCH_FOUND}/lib)
-    install(TARGETS penstock_torch_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    penstock_install_tool(penstock_torch_tool ${torch_lib})
   endif()
 endif()
 

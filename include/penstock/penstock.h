@@ -34,8 +34,8 @@
 #include <penstock/tensor/dtensor.h>
 #include <penstock/tensor/flatten.h>
 #include <penstock/tensor/grad_norm.h>
+#include <penstock/torch_version.h>
 #include <penstock/value/microbatch.h>
-#include <penstock/version.h>
 
 namespace penstock {
 

@@ -4,7 +4,6 @@
 
 #include <penstock/base/error.h>
 #include <penstock/base/ids.h>
-#include <penstock/base/version.h>
 #include <penstock/plan/auto_schedule.h>
 #include <penstock/plan/costs.h>
 #include <penstock/plan/partition.h>
@@ -17,6 +16,7 @@
 #include <penstock/schedule/schedule.h>
 #include <penstock/schedule/timeline.h>
 #include <penstock/schedule/validate.h>
+#include <penstock/version.h>
 #include <penstock/view/drawing.h>
 #include <penstock/view/render.h>
 

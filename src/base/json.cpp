@@ -140,6 +140,11 @@ JsonWriter& JsonWriter::value(bool truth) {
   return *this;
 }
 
+JsonWriter& JsonWriter::raw(std::string_view json) {
+  before_value();
+  text_ += json;
+  return *this;
+}
 JsonWriter& JsonWriter::null() {
   before_value();
   text_ += "null";

@@ -86,6 +86,10 @@ std::string format_seconds(double seconds) {
   return number(seconds * 1e6, "us");
 }
 
+std::string format_shape(std::span<const std::int64_t> sizes) {
+  return "[" + join(std::vector<std::int64_t>(sizes.begin(), sizes.end()), ", ") + "]";
+}
+
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
   const std::string lower = to_lower(word);
   std::string best;
@@ -98,6 +102,19 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
     }
   }
   return best;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates,
+                         const std::string& otherwise) {
+  std::string near = nearest_name(word, candidates);
+  if (near.empty()) {
+    // `--batch-size` for `--batch`: the longest candidate with a common prefix, of at least four characters.
+    for (const std::string& candidate : candidates) {
+      const bool part = word.starts_with(candidate) || candidate.starts_with(word);
+      if (part && candidate.size() >= 4 && candidate.size() > near.size()) near = candidate;
+    }
+  }
+  return near.empty() ? otherwise : "did you mean " + near + "?";
 }
 
 }  // namespace penstock

@@ -1,10 +1,10 @@
-// The version, from CMake's project().
-#include <penstock/base/version.h>
+// The version of the library.
+#include <penstock/version.h>
 
 namespace penstock {
 
 std::string version() {
-  return PENSTOCK_VERSION;
+  return PENSTOCK_VERSION_STRING;
 }
 
 }  // namespace penstock

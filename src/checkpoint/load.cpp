@@ -19,12 +19,6 @@
 namespace penstock::checkpoint {
 namespace {
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::vector<std::string> sizes;
-  for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
-  return "[" + join(sizes, ", ") + "]";
-}
-
 //! The result of comparing the pieces of one or all ranks with a checkpoint. Sets, because several ranks may
 //! request the same tensor.
 struct Findings {
@@ -65,7 +59,7 @@ struct Findings {
 std::string local_problem(const Piece& piece) {
   if (!piece.local.defined()) return "no tensor to load into";
   const std::string problem = region_problem(piece.part, piece.shape);
-  if (!problem.empty()) return problem + " of shape " + shape_text(piece.shape);
+  if (!problem.empty()) return problem + " of shape " + format_shape(piece.shape);
   const auto* box = std::get_if<Box>(&piece.part);
   if (std::holds_alternative<FlatRange>(piece.part)) {
     if (piece.local.numel() == numel_of(piece.part, piece.shape) && piece.local.is_contiguous()) return {};
@@ -97,8 +91,8 @@ Findings compare_pieces(const Checkpoint& checkpoint, const std::vector<Piece>& 
       if (other != nullptr) found.asked.emplace(other->name, other->state);
     }
     if (stored->shape != piece.shape) {
-      found.reshaped.insert(title + ": " + shape_text(stored->shape) + " stored, " + shape_text(piece.shape) +
-                            " requested");
+      found.reshaped.insert(title + ": " + format_shape(stored->shape) + " stored, " +
+                            format_shape(piece.shape) + " requested");
     } else if (stored->dtype != piece.local.scalar_type() && !options.convert_dtypes) {
       found.wrong.insert(title + ": " + value::dtype_name(stored->dtype) + " stored, " +
                          value::dtype_name(piece.local.scalar_type()) + " requested");

@@ -1,5 +1,7 @@
 // Draws the stages as SVG: boxes in a row, user inputs on the left, arrows for values between neighbours,
 // arcs above for skip values, arcs below for user inputs of later stages and for tied weights.
+#include "base/markup.h"
+
 #include <penstock/base/text.h>
 #include <penstock/graph/graph_costs.h>
 #include <penstock/pipe/pipe.h>
@@ -11,22 +13,6 @@ namespace penstock::pipe {
 namespace {
 
 constexpr int box = 176, height = 104, gap = 150, margin = 20, user = 84, step = 26;
-
-std::string escape(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&') {
-      result += "&amp;";
-    } else if (c == '<') {
-      result += "&lt;";
-    } else if (c == '>') {
-      result += "&gt;";
-    } else {
-      result += c;
-    }
-  }
-  return result;
-}
 
 std::string shortened(const std::string& text, std::size_t limit) {
   return text.size() <= limit ? text : text.substr(0, limit - 1) + "…";
@@ -124,7 +110,7 @@ class Picture {
   }
   void words(const std::string& kind, int x, int y, const std::string& text) {
     out_ += "<text class=\"" + kind + "\" x=\"" + std::to_string(x) + "\" y=\"" + std::to_string(y) + "\">" +
-            escape(text) + "</text>\n";
+            escape_markup(text) + "</text>\n";
   }
 
   void draw_stage(int stage) {
@@ -153,7 +139,7 @@ class Picture {
       return;
     }
     const int start = from < 0 ? margin + user : left(from) + box, end = left(to), y = top_ + height / 2;
-    out_ += "<g><title>" + escape(title) + "</title><path class=\"w\" marker-end=\"url(#a)\" d=\"M" +
+    out_ += "<g><title>" + escape_markup(title) + "</title><path class=\"w\" marker-end=\"url(#a)\" d=\"M" +
             std::to_string(start) + " " + std::to_string(y) + "H" + std::to_string(end) + "\"/></g>\n";
     // The name is above the arrow, the type below.
     const std::size_t space = bundle.values.size() == 1 ? label.find(' ') : label.find(", ");
@@ -170,7 +156,7 @@ class Picture {
     const int x1 = middle(from) + (from < 0 ? 0 : 24), x2 = middle(to) - 24;
     const int y = above ? top_ : top_ + height, reach = (to - from) * step + 10;
     const int peak = above ? y - reach * 4 / 3 + 8 : y + reach * 4 / 3 - 8;
-    out_ += "<g><title>" + escape(title) + "</title><path class=\"" + kind +
+    out_ += "<g><title>" + escape_markup(title) + "</title><path class=\"" + kind +
             "\" marker-end=\"url(#a)\" d=\"M" + std::to_string(x1) + " " + std::to_string(y) + "C" +
             std::to_string(x1) + " " + std::to_string(peak) + " " + std::to_string(x2) + " " +
             std::to_string(peak) + " " + std::to_string(x2) + " " + std::to_string(y) + "\"/></g>\n";

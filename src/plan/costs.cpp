@@ -3,6 +3,7 @@
 #include <penstock/plan/costs.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace penstock::plan {
@@ -12,10 +13,13 @@ constexpr double most_bytes = 9.2e18;  //!< limit of the simulator's signed coun
 
 //! `unit` is "stage" or "layer".
 void check_times(const StageCosts& costs, const char* unit, std::size_t index) {
-  const std::pair<const char*, double> times[] = {
-      {"forward", costs.forward},          {"input", costs.input},     {"weight", costs.weight},
-      {"backward", costs.full_backward()}, {"unshard", costs.unshard}, {"reshard", costs.reshard},
-      {"reduce_grad", costs.reduce_grad}};
+  const auto times = std::to_array<std::pair<const char*, double>>({{"forward", costs.forward},
+                                                                    {"input", costs.input},
+                                                                    {"weight", costs.weight},
+                                                                    {"backward", costs.full_backward()},
+                                                                    {"unshard", costs.unshard},
+                                                                    {"reshard", costs.reshard},
+                                                                    {"reduce_grad", costs.reduce_grad}});
   for (const auto& [what, seconds] : times) {
     if (seconds >= 0 && std::isfinite(seconds)) continue;
     throw UsageError(std::string(unit) + " " + std::to_string(index) + ": " + what +

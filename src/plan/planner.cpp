@@ -11,6 +11,7 @@
 #include <penstock/schedule/lower.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -169,7 +170,10 @@ class Planner {
   }
 
   void consider(const Case& one) {
-    Plan plan{one.schedule, one.stages_per_rank, one.microbatches, one.recompute};
+    Plan plan{.schedule = one.schedule,
+              .stages_per_rank = one.stages_per_rank,
+              .microbatches = one.microbatches,
+              .recompute = one.recompute};
     try {
       const schedule::ScheduleShape shape{options_.ranks, one.stages_per_rank, one.microbatches};
       if (to_lower(one.schedule) == "auto") {
@@ -292,20 +296,20 @@ class Planner {
   std::string reason(const Plan& plan, const Plan& best) const {
     const double excess = plan.step_time - best.step_time;
     if (excess <= best.step_time * 1e-9) return "as fast";
-    const std::pair<const char*, double> parts[] = {
-        {plan.recompute && !best.recompute       ? "recomputation"
-         : plan.microbatches > best.microbatches ? "overhead of more microbatches"
-                                                 : "less overlap",
-         plan.shares.compute - best.shares.compute},
-        {"uneven stages", plan.shares.imbalance - best.shares.imbalance},
-        {"bubble", plan.shares.bubble - best.shares.bubble},
-        {"communication", plan.shares.communication - best.shares.communication}};
-    const auto most = std::max_element(std::begin(parts), std::end(parts),
+    const auto parts = std::to_array<std::pair<const char*, double>>(
+        {{plan.recompute && !best.recompute       ? "recomputation"
+          : plan.microbatches > best.microbatches ? "overhead of more microbatches"
+                                                  : "less overlap",
+          plan.shares.compute - best.shares.compute},
+         {"uneven stages", plan.shares.imbalance - best.shares.imbalance},
+         {"bubble", plan.shares.bubble - best.shares.bubble},
+         {"communication", plan.shares.communication - best.shares.communication}});
+    const auto most = std::max_element(parts.begin(), parts.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-    char text[96];
-    std::snprintf(text, sizeof text, "%s: %+.1f%% of the best step time", most->first,
+    std::array<char, 96> text{};
+    std::snprintf(text.data(), text.size(), "%s: %+.1f%% of the best step time", most->first,
                   100 * most->second / best.step_time);
-    return text;
+    return text.data();
   }
 
   struct Cut {

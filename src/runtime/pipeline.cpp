@@ -1,4 +1,5 @@
 // PipelineSchedule: construction, training steps and evaluation steps.
+#include "comm/failure/exception_text.h"
 #include "runtime/backward/shared_parameters.h"
 #include "runtime/setup/agreement.h"
 #include "runtime/setup/first_inputs.h"
@@ -13,25 +14,12 @@
 #include <penstock/runtime/pipeline.h>
 
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 
 #include <set>
 #include <utility>
 
 namespace penstock::runtime {
 namespace {
-
-std::string current_cause() {
-  try {
-    throw;
-  } catch (const c10::Error& e) {
-    return e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception of unknown type";
-  }
-}
 
 // Runs `body`. If it throws, reports the cause to the other ranks before rethrowing, unless all ranks throw
 // the same error themselves (`common`): a slower rank would then raise PeerFailed instead of its own error.
@@ -40,7 +28,7 @@ auto telling(const comm::Group& group, Body&& body, const bool& common = false) 
   try {
     return body();
   } catch (...) {
-    if (group.size() > 1 && !common) group.fail(current_cause());
+    if (group.size() > 1 && !common) group.fail(comm::current_exception_text());
     throw;
   }
 }

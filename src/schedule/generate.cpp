@@ -89,10 +89,8 @@ ScheduleKind parse_schedule_kind(std::string_view name) {
     if (to_lower(info.name) == to_lower(name)) return info.kind;
   }
   const std::vector<std::string> names = schedule_names();
-  const std::string near = nearest_name(name, names);
-  throw UsageError(
-      "unknown schedule " + quote(name) + "; known schedules: " + join(names, ", "), {},
-      near.empty() ? "use one of the known names (case-insensitive)" : "did you mean " + near + "?");
+  throw UsageError("unknown schedule " + quote(name) + "; known schedules: " + join(names, ", "), {},
+                   did_you_mean(name, names, "use one of the known names (case-insensitive)"));
 }
 
 void check_shape(ScheduleKind kind, const ScheduleShape& shape) {

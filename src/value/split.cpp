@@ -25,9 +25,8 @@ struct Cut {
 std::string measure_text(const IValue& leaf, const Cut& cut) {
   std::string text = std::to_string(*cut.rows) + (*cut.rows == 1 ? " row" : " rows");
   if (!leaf.isTensor()) return text;
-  std::vector<std::string> sizes;
-  for (const std::int64_t size : leaf.toTensor().sizes()) sizes.push_back(std::to_string(size));
-  return text + " in dim " + std::to_string(cut.dim) + " (shape [" + join(sizes, ", ") + "])";
+  return text + " in dim " + std::to_string(cut.dim) + " (shape " + format_shape(leaf.toTensor().sizes()) +
+         ")";
 }
 
 Cut measure(const IValue& leaf, const LeafRule& rule, const std::string& path) {

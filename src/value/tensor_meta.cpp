@@ -12,13 +12,6 @@
 namespace penstock::value {
 namespace {
 
-std::string sizes_text(const std::vector<std::int64_t>& sizes) {
-  std::vector<std::string> parts;
-  parts.reserve(sizes.size());
-  for (const std::int64_t size : sizes) parts.push_back(std::to_string(size));
-  return "[" + join(parts, ", ") + "]";
-}
-
 std::vector<std::int64_t> contiguous_stride(const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> stride(shape.size());
   std::int64_t step = 1;
@@ -119,8 +112,8 @@ std::size_t TensorMeta::nbytes() const {
 }
 
 std::string TensorMeta::text() const {
-  std::string text = dtype_name(dtype) + sizes_text(shape);
-  if (!same_layout(shape, stride, contiguous_stride(shape))) text += " stride " + sizes_text(stride);
+  std::string text = dtype_name(dtype) + format_shape(shape);
+  if (!same_layout(shape, stride, contiguous_stride(shape))) text += " stride " + format_shape(stride);
   if (distributed) text += " on " + distributed->text();
   return text;
 }
@@ -137,13 +130,13 @@ std::vector<std::string> differences(const TensorMeta& expected, const TensorMet
   const auto add = [&](const char* what, const std::string& is, const std::string& should) {
     found.push_back(std::string(what) + " " + is + ", expected " + should);
   };
-  if (actual.shape != expected.shape) add("shape", sizes_text(actual.shape), sizes_text(expected.shape));
+  if (actual.shape != expected.shape) add("shape", format_shape(actual.shape), format_shape(expected.shape));
   if (actual.dtype != expected.dtype) add("dtype", dtype_name(actual.dtype), dtype_name(expected.dtype));
   const bool comparable = actual.shape == expected.shape || actual.shape.size() == expected.shape.size();
   const bool same_stride = actual.shape == expected.shape
                                ? same_layout(expected.shape, expected.stride, actual.stride)
                                : actual.stride == expected.stride;
-  if (comparable && !same_stride) add("stride", sizes_text(actual.stride), sizes_text(expected.stride));
+  if (comparable && !same_stride) add("stride", format_shape(actual.stride), format_shape(expected.stride));
   const auto placed = [](const TensorMeta& meta) {
     return meta.distributed ? meta.distributed->text() : std::string("none (a plain tensor)");
   };

@@ -3,6 +3,7 @@
 #include <penstock/view/drawing.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <unordered_set>
 
@@ -12,16 +13,16 @@ namespace {
 constexpr std::size_t most_lanes = 4;
 
 std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", share * 100);
-  return text;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f%%", share * 100);
+  return text.data();
 }
 
 std::string time_text(double time, bool seconds) {
   if (seconds) return format_seconds(time);
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", time);
-  return text;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", time);
+  return text.data();
 }
 
 //! Without measured costs, the unit is the activation of one microbatch in one stage.

@@ -1,4 +1,5 @@
 // The HTML page: layout, style and script come from page/; the data is embedded as compact JSON.
+#include "base/markup.h"
 #include "view/numbers.h"
 #include "view/page_parts.h"
 #include "view/palette.h"
@@ -34,19 +35,20 @@ void append_row(std::string& text, const std::vector<ActionBox>& row) {
   text += ']';
 }
 
-void append_rows(std::string& text, const std::vector<std::vector<ActionBox>>& rows) {
-  text += '[';
+// A row is one flat array of numbers, six per box: there may be a million of them.
+std::string rows_text(const std::vector<std::vector<ActionBox>>& rows) {
+  std::string text = "[";
   for (std::size_t r = 0; r < rows.size(); ++r) {
     if (r > 0) text += ',';
     append_row(text, rows[r]);
   }
-  text += ']';
+  return text + "]";
 }
 
-//! Appends the memory curve, downsampled to at most `most_samples`. Keeps the maximum of each group.
-void append_memory(std::string& text, const std::vector<schedule::MemorySample>& samples) {
+//! Returns the memory curve, downsampled to at most `most_samples`. Keeps the maximum of each group.
+std::string memory_text(const std::vector<schedule::MemorySample>& samples) {
   const std::size_t stride = samples.size() / most_samples + 1;
-  text += '[';
+  std::string text = "[";
   for (std::size_t i = 0; i < samples.size(); i += stride) {
     const auto last = std::min(i + stride, samples.size());
     const auto most = std::max_element(samples.begin() + static_cast<std::ptrdiff_t>(i),
@@ -57,80 +59,46 @@ void append_memory(std::string& text, const std::vector<schedule::MemorySample>&
     text += ',';
     append_number(text, static_cast<std::int64_t>(most->bytes));
   }
-  text += ']';
+  return text + "]";
 }
 
 std::string data_of(const Drawing& drawing) {
-  std::string text = "{\"ranks\":" + std::to_string(drawing.ranks());
-  text += std::string(",\"seconds\":") + (drawing.seconds ? "true" : "false") + ",\"kinds\":[";
-  for (const schedule::ActionKind kind : all_kinds) {
-    const KindLook& look = look_of(kind);
-    if (text.back() != '[') text += ',';
-    text += "{\"name\":" + json_quote(to_string(kind)) + ",\"colour\":" + json_quote(look.colour) +
-            ",\"meaning\":" + json_quote(look.meaning) + "}";
-  }
-  text += "],\"chunks\":[";
-  for (const int chunk : drawing.chunk_of_stage) {
-    if (text.back() != '[') text += ',';
-    text += std::to_string(chunk);
-  }
   std::uint64_t peak = 0;
   for (const Panel& panel : drawing.panels) {
     for (const auto& rank : panel.memory) {
       for (const schedule::MemorySample& sample : rank) peak = std::max(peak, sample.bytes);
     }
   }
-  text += "],\"memoryPeak\":" + std::to_string(peak) + ",\"panels\":[";
-  for (const Panel& panel : drawing.panels) {
-    if (text.back() != '[') text += ',';
-    text += "{\"name\":" + json_quote(panel.name) + ",\"end\":";
-    append_number(text, panel.end);
-    text += ",\"summary\":[";
-    for (const auto& [name, value] : panel.summary) {
-      if (text.back() != '[') text += ',';
-      text += "[" + json_quote(name) + "," + json_quote(value) + "]";
-    }
-    text += "],\"compute\":";
-    append_rows(text, panel.compute);
-    text += ",\"communication\":";
-    append_rows(text, panel.communication);
-    text += ",\"memory\":[";
-    if (peak > 0) {
-      for (std::size_t r = 0; r < panel.memory.size(); ++r) {
-        if (r > 0) text += ',';
-        append_memory(text, panel.memory[r]);
-      }
-    }
-    text += "]}";
+  JsonWriter json;
+  json.begin_object().field("ranks", drawing.ranks()).field("seconds", drawing.seconds);
+  json.key("kinds").begin_array();
+  for (const schedule::ActionKind kind : all_kinds) {
+    const KindLook& look = look_of(kind);
+    json.begin_object().field("name", to_string(kind)).field("colour", look.colour);
+    json.field("meaning", look.meaning).end_object();
   }
-  text += "]}";
+  json.end_array().key("chunks").begin_array();
+  for (const int chunk : drawing.chunk_of_stage) json.value(chunk);
+  json.end_array().field("memoryPeak", peak).key("panels").begin_array();
+  for (const Panel& panel : drawing.panels) {
+    std::string end;
+    append_number(end, panel.end);
+    json.begin_object().field("name", panel.name).key("end").raw(end);
+    json.key("summary").begin_array();
+    for (const auto& [name, value] : panel.summary) json.begin_array().value(name).value(value).end_array();
+    json.end_array();
+    json.key("compute").raw(rows_text(panel.compute));
+    json.key("communication").raw(rows_text(panel.communication));
+    json.key("memory").begin_array();
+    if (peak > 0)
+      for (const auto& samples : panel.memory) json.raw(memory_text(samples));
+    json.end_array().end_object();
+  }
+  std::string text = json.end_array().end_object().text();
   // `</script>` in a name must not close the element.
   for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3)
     text.replace(at, 2, "<\\/");
   return text;
-}
-
-std::string escape(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
 }
 
 }  // namespace
@@ -147,7 +115,7 @@ std::string to_html(const Drawing& drawing) {
     const std::size_t close = frame.find("}}", open);
     text += frame.substr(at, open - at);
     const std::string_view name = frame.substr(open + 2, close - open - 2);
-    if (name == "title") text += escape(drawing.title);
+    if (name == "title") text += escape_markup(drawing.title);
     if (name == "style") text += page_css;
     if (name == "script") text += page_js;
     if (name == "data") text += data_of(drawing);

@@ -1,5 +1,6 @@
 // The figure for a paper or a README: boxes with their microbatch, a time axis and a legend. Follows the
 // light or dark theme of the reader.
+#include "base/markup.h"
 #include "view/numbers.h"
 #include "view/palette.h"
 
@@ -14,21 +15,6 @@ namespace penstock::view {
 namespace {
 
 constexpr double gutter = 62, margin = 16, row_height = 24, row_gap = 5, lane_height = 6, axis_height = 22;
-
-std::string escape(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&')
-      result += "&amp;";
-    else if (c == '<')
-      result += "&lt;";
-    else if (c == '>')
-      result += "&gt;";
-    else
-      result += c;
-  }
-  return result;
-}
 
 std::string style() {
   std::string text =
@@ -73,7 +59,7 @@ class Figure {
   std::string text() {
     std::string body;
     y_ = margin + 14;
-    body += label("h", margin, y_, escape(drawing_.title));
+    body += label("h", margin, y_, escape_markup(drawing_.title));
     y_ += 14;
     for (const Panel& panel : drawing_.panels) draw(body, panel);
     draw_legend(body);
@@ -118,7 +104,7 @@ class Figure {
   void draw(std::string& out, const Panel& panel) {
     if (drawing_.panels.size() > 1) {
       y_ += 18;
-      out += label("h", gutter, y_, escape(panel.name));
+      out += label("h", gutter, y_, escape_markup(panel.name));
       y_ += 4;
     }
     int lanes = 0;

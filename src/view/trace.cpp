@@ -3,6 +3,7 @@
 #include "view/palette.h"
 
 #include <penstock/base/json.h>
+#include <penstock/base/text.h>
 #include <penstock/view/render.h>
 
 #include <algorithm>
@@ -18,10 +19,17 @@ class Trace {
   explicit Trace(const Drawing& drawing) : drawing_(drawing), factor_(drawing.seconds ? 1e6 : 1e3) {}
 
   std::string text() {
-    out_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
     for (std::size_t p = 0; p < drawing_.panels.size(); ++p)
       add_panel(drawing_.panels[p], static_cast<int>(p));
-    return out_ + "\n]}\n";
+    // One event per line.
+    return JsonWriter()
+               .begin_object()
+               .field("displayTimeUnit", "ms")
+               .key("traceEvents")
+               .raw("[\n" + join(events_, ",\n") + "\n]")
+               .end_object()
+               .text() +
+           "\n";
   }
 
  private:
@@ -32,8 +40,9 @@ class Trace {
       const int process = first + r;
       name("process_name", process, compute_track,
            "rank " + std::to_string(r) + (drawing_.panels.size() > 1 ? " (" + panel.name + ")" : ""));
-      event(process, compute_track, "M");
-      out_ += ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":" + std::to_string(process) + "}}";
+      JsonWriter order = event(process, compute_track, "M");
+      order.field("name", "process_sort_index").key("args").begin_object().field("sort_index", process);
+      add(order.end_object());
       name("thread_name", process, compute_track, "compute");
       for (const ActionBox& box : panel.compute[rank]) {
         // The parts of an overlap run at the same time, so one of them gets a separate track.
@@ -62,51 +71,57 @@ class Trace {
 
   void add_memory(const std::vector<schedule::MemorySample>& samples, int process) {
     for (const schedule::MemorySample& sample : samples) {
-      event(process, compute_track, "C");
-      out_ += ",\"name\":\"memory\",\"ts\":";
-      append_number(out_, sample.time * factor_, 12);
-      out_ += ",\"args\":{\"bytes\":" + std::to_string(sample.bytes) + "}}";
+      JsonWriter level = event(process, compute_track, "C");
+      level.field("name", "memory").key("ts").raw(microseconds(sample.time));
+      level.key("args").begin_object().field("bytes", sample.bytes);
+      add(level.end_object());
     }
   }
 
-  void event(int process, int thread, const char* phase) {
-    out_ += out_.back() == '[' ? "\n" : ",\n";
-    out_ += std::string("{\"ph\":\"") + phase + "\",\"pid\":" + std::to_string(process) +
-            ",\"tid\":" + std::to_string(thread);
+  //! The beginning of an event; `add` ends it.
+  static JsonWriter event(int process, int thread, const char* phase) {
+    JsonWriter json;
+    json.begin_object().field("ph", phase).field("pid", process).field("tid", thread);
+    return json;
+  }
+  void add(JsonWriter& event) { events_.push_back(event.end_object().text()); }
+
+  std::string microseconds(double time) const {
+    std::string text;
+    append_number(text, time * factor_, 12);
+    return text;
   }
 
   void name(const char* what, int process, int thread, const std::string& value) {
-    event(process, thread, "M");
-    out_ += std::string(",\"name\":\"") + what + "\",\"args\":{\"name\":" + json_quote(value) + "}}";
+    JsonWriter json = event(process, thread, "M");
+    json.field("name", what).key("args").begin_object().field("name", value);
+    add(json.end_object());
   }
 
   void slice(int process, int thread, const ActionBox& box) {
-    event(process, thread, "X");
-    out_ += ",\"name\":" + json_quote(to_string(box.action)) +
-            ",\"cat\":" + json_quote(look_of(box.action.kind()).meaning) + ",\"ts\":";
-    append_number(out_, box.start * factor_, 12);
-    out_ += ",\"dur\":";
-    append_number(out_, (box.end - box.start) * factor_, 12);
-    out_ += ",\"args\":{\"stage\":" + std::to_string(box.action.stage().value);
-    if (has_microbatch(box.action))
-      out_ += ",\"microbatch\":" + std::to_string(box.action.microbatch().value);
-    if (box.critical) out_ += ",\"critical\":true";
-    out_ += "}}";
+    JsonWriter json = event(process, thread, "X");
+    json.field("name", to_string(box.action)).field("cat", look_of(box.action.kind()).meaning);
+    json.key("ts").raw(microseconds(box.start)).key("dur").raw(microseconds(box.end - box.start));
+    json.key("args").begin_object().field("stage", box.action.stage().value);
+    if (has_microbatch(box.action)) json.field("microbatch", box.action.microbatch().value);
+    if (box.critical) json.field("critical", true);
+    add(json.end_object());
   }
 
-  //! Appends one end of the arrow from a send to its receive; both ends have the id of the message.
+  //! Adds one end of the arrow from a send to its receive; both ends have the id of the message.
   void flow(int process, const ActionBox& box, int panel) {
     const schedule::Action& action = box.action;
     const bool backward = action.kind() == schedule::ActionKind::SendBackward ||
                           action.kind() == schedule::ActionKind::RecvBackward;
     const int from = action.is_send() ? action.stage().value : action.peer().value;
     const int to = action.is_send() ? action.peer().value : action.stage().value;
-    event(process, first_lane_track + box.lane, action.is_send() ? "s" : "f");
-    out_ += ",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":\"" + std::to_string(panel) +
-            (backward ? ".b." : ".f.") + std::to_string(from) + "." + std::to_string(to) + "." +
-            std::to_string(action.microbatch().value) + "\",\"ts\":";
-    append_number(out_, (action.is_send() ? box.start : box.end) * factor_, 12);
-    out_ += action.is_send() ? "}" : ",\"bp\":\"e\"}";
+    JsonWriter json = event(process, first_lane_track + box.lane, action.is_send() ? "s" : "f");
+    json.field("name", "transfer").field("cat", "transfer");
+    json.field("id", std::to_string(panel) + (backward ? ".b." : ".f.") + std::to_string(from) + "." +
+                         std::to_string(to) + "." + std::to_string(action.microbatch().value));
+    json.key("ts").raw(microseconds(action.is_send() ? box.start : box.end));
+    if (!action.is_send()) json.field("bp", "e");
+    add(json);
   }
 
   static constexpr int overlap_track = 99;
@@ -114,7 +129,7 @@ class Trace {
   const Drawing& drawing_;
   double factor_;
   int named_overlap_ = -1;
-  std::string out_;
+  std::vector<std::string> events_;
 };
 
 }  // namespace

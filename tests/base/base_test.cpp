@@ -8,7 +8,7 @@
 #include <penstock/base/json.h>
 #include <penstock/base/log.h>
 #include <penstock/base/text.h>
-#include <penstock/base/version.h>
+#include <penstock/version.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

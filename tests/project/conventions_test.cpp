@@ -65,6 +65,23 @@ TEST(ProjectConventions, LibraryMessagesNameNoFlags) {
   }
 }
 
+// A program decides what its users see. So the library reports through return values, exceptions, callbacks
+// and the logger.
+TEST(ProjectConventions, TheLibraryWritesToTheTerminalOnlyThroughItsLogger) {
+  const std::regex output(
+      "\\b(stderr|stdout|STDERR_FILENO|STDOUT_FILENO|std::(cerr|cout|clog)|perror|puts)\\b");
+  const std::map<std::string, std::string> exceptions = {
+      {"src/base/log.cpp", "the logger"},
+      {"src/comm/launch/child_process.cpp", "redirects the streams of a rank"},
+      {"src/comm/launch/launcher.cpp", "forwards the output of the ranks"},
+  };
+  for (const SourceFile& file : source_tree()) {
+    if (!is_module_code(file) || exceptions.contains(file.path)) continue;
+    for (const std::string& line : lines_of(file.text))
+      EXPECT_FALSE(std::regex_search(line.substr(0, line.find("//")), output)) << file.path << ": " << line;
+  }
+}
+
 TEST(ProjectConventions, SuitesCarryTheirModulesNameAndCasesAreUnique) {
   const std::regex test("\n(?:TYPED_)?TEST(?:_F|_P)?\\((\\w+),\\s*(\\w+)\\)");
   std::map<std::string, std::string> seen;

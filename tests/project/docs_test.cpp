@@ -97,6 +97,20 @@ TEST(ProjectLinks, LeadToFilesOfTheTree) {
   EXPECT_GT(links, 5);
 }
 
+// The recipes of CONTRIBUTING.md name files. `include/` may be left out; `<name>` stands for a new file.
+TEST(ProjectContributing, NamesOnlyFilesThatExist) {
+  const std::regex path("`((?:include|src|tools|tests|docs|examples|bench|cmake|penstock)/[^`<…* ]+)`");
+  const std::string text = source_file("CONTRIBUTING.md").text;
+  int paths = 0;
+  for (std::sregex_iterator it(text.begin(), text.end(), path), end; it != end; ++it) {
+    const std::string name = (*it)[1];
+    const std::string from_root = (name.starts_with("penstock/") ? "include/" : "") + name;
+    EXPECT_TRUE(fs::exists(fs::path(PENSTOCK_SOURCE_DIR) / from_root)) << name;
+    ++paths;
+  }
+  EXPECT_GT(paths, 30);
+}
+
 TEST(ProjectReadme, ShowsTheTwoCommandsOnTheFirstScreen) {
   std::istringstream lines(source_file("README.md").text);
   std::string screen;

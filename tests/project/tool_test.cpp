@@ -1,7 +1,7 @@
 // The conventions that all commands share, through the real binary.
 #include "support/program.h"
 
-#include <penstock/base/version.h>
+#include <penstock/version.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

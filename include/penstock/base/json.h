@@ -27,6 +27,8 @@ class JsonWriter {
   JsonWriter& value(int number) { return value(static_cast<std::int64_t>(number)); }
   JsonWriter& value(bool truth);
   JsonWriter& null();
+  //! Inserts a value that is JSON text already.
+  JsonWriter& raw(std::string_view json);
 
   //! Calls `key`, then `value`.
   template <class T>

@@ -42,8 +42,11 @@ struct LaunchOptions {
   std::function<void(Rank rank, bool is_error, std::string_view line)> on_line;
   //! Called after the ranks of an attempt have started.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
-  //! Called with the result of a failed attempt before the restart. If unset, the report goes to stderr.
+  //! Called with the result of a failed attempt before the restart. If unset, the report is a notice.
   std::function<void(const struct LaunchResult& result)> on_restart;
+  //! Called with notices for the user: a node is late, the job restarts or does not. If unset, they are
+  //! logged as warnings.
+  std::function<void(const std::string& notice)> on_notice;
 };
 
 //! How one rank ended.

@@ -13,9 +13,10 @@ class SequentialImpl;
 
 namespace penstock::pipe {
 
-//! Combines a model and its loss function into one module; parameter names get the prefix `module.`. Derive
-//! from it and define a `forward` that connects arguments, model and loss. `Model` is a shared_ptr or holder
-//! of a torch::nn module. `Base` is a template parameter only to avoid including torch::nn in this header.
+//! Combines a model and its loss function into one module. Parameter names get the prefix `module.` here.
+//! Derive from it and define a `forward` that connects arguments, model and loss. `Model` is a shared_ptr or
+//! holder of a torch::nn module. `Base` is a template parameter only to avoid including torch::nn in this
+//! header.
 template <class Model, class Loss, class Base = torch::nn::Module>
 class LossWrapper : public Base {
  public:

@@ -15,14 +15,14 @@
 namespace penstock::checkpoint {
 namespace {
 
-constexpr std::string_view prefix = "step-";
+constexpr std::string_view step_prefix = "step-";
 
 //! Parses the name of a checkpoint directory; nullopt if it is not one.
 std::optional<CheckpointLocation> place_of(const std::string& directory, const std::string& name) {
-  if (!name.starts_with(prefix)) return std::nullopt;
+  if (!name.starts_with(step_prefix)) return std::nullopt;
   CheckpointLocation place{.path = directory + "/" + name};
   const char* const end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + prefix.size(), end, place.step);
+  const auto [rest, error] = std::from_chars(name.data() + step_prefix.size(), end, place.step);
   if (error != std::errc{} || place.step < 0) return std::nullopt;
   place.complete = rest == end;
   const std::string_view tail(rest, static_cast<std::size_t>(end - rest));

@@ -71,9 +71,7 @@ const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
   if (it != impl_->places.end()) return impl_->header.entries[it->second];
   std::vector<std::string> names;
   for (const auto& [known, place] : impl_->places) names.push_back(known);
-  const std::string near = nearest_name(name, names);
-  throw UsageError(path() + " has no tensor " + quote(name, 200), {},
-                   near.empty() ? "" : "did you mean " + near + "?");
+  throw UsageError(path() + " has no tensor " + quote(name, 200), {}, did_you_mean(name, names));
 }
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t offset,

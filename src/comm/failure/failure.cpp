@@ -1,17 +1,14 @@
 // The failure state of a world.
 #include "comm/failure/failure.h"
 
+#include "comm/failure/exception_text.h"
+
 #include <penstock/base/log.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace penstock::comm {
-
-std::string words_of(const std::exception& error) {
-  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
-  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-}
 
 std::string Failure::serialize() const {
   return (rank ? std::to_string(rank->value) : "-") + ":" + cause;
@@ -72,7 +69,7 @@ void FailureState::raise(const ErrorContext& context) const {
 void FailureState::raise_for(const c10::Error& error, const ErrorContext& context) const {
   wait_for_report(kVerdictTime);
   throw_if_failed(context);
-  throw CommError(words_of(error), context);
+  throw CommError(exception_text(error), context);
 }
 
 FailureState::AbortOnFailure::AbortOnFailure(FailureState& state, c10d::Work& work)

@@ -25,9 +25,6 @@ struct Failure {
   static Failure parse(const std::string& text);
 };
 
-//! Returns the message of an exception without libtorch's stack trace.
-std::string words_of(const std::exception& error);
-
 //! How long to wait, after a connection broke, for the monitor to report which rank failed.
 constexpr std::chrono::milliseconds kVerdictTime{3000};
 

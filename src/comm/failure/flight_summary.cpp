@@ -85,10 +85,7 @@ Dump parse_dump(const std::string& text, const std::string& where) {
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {
-  std::vector<std::string> names;
-  names.reserve(ranks.size());
-  for (const int rank : ranks) names.push_back(std::to_string(rank));
-  return (ranks.size() == 1 ? "rank " : "ranks ") + join(names, ", ");
+  return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks, ", ");
 }
 
 }  // namespace

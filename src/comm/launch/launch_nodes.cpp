@@ -1,6 +1,7 @@
 // Coordination of the launchers of several nodes.
 #include "comm/launch/launch_nodes.h"
 
+#include "comm/failure/exception_text.h"
 #include "comm/failure/monitor.h"
 #include "comm/failure/sockets.h"
 #include "comm/rendezvous/store_client.h"
@@ -9,7 +10,6 @@
 #include <penstock/base/log.h>
 #include <penstock/base/text.h>
 
-#include <cstdio>
 #include <thread>
 
 namespace penstock::comm {
@@ -28,12 +28,8 @@ constexpr const char* kCutOff = "node 0 cannot be reached: its launcher exited, 
 
 constexpr std::chrono::milliseconds kSoon{2000};  // then a message says what the launcher waits for
 
-std::string limit_text(std::chrono::milliseconds limit) {
-  return format_seconds(std::chrono::duration<double>(limit).count());
-}
-
-void say_waiting(const std::string& whom, std::chrono::milliseconds limit) {
-  std::fprintf(stderr, "waiting for %s, at most %s\n", whom.c_str(), limit_text(limit).c_str());
+std::string waiting_for(const std::string& whom, std::chrono::milliseconds limit) {
+  return "waiting for " + whom + ", at most " + format_seconds(limit);
 }
 
 std::string silent_node(int node) {
@@ -46,6 +42,14 @@ std::string node_key(const char* what, int node) {
 
 }  // namespace
 
+void notify(const LaunchOptions& options, const std::string& notice) {
+  if (options.on_notice) {
+    options.on_notice(notice);
+  } else {
+    Log(LogLevel::Warn) << notice;
+  }
+}
+
 LaunchNodes::LaunchNodes(const LaunchOptions& options)
     : nodes_(options.nodes), node_(options.node_rank), host_(options.host) {
   const std::string place = host_ + ":" + std::to_string(options.port);
@@ -55,13 +59,13 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
   c10::intrusive_ptr<c10d::TCPStore> store;
   try {
     if (node_ != 0 && !connect_to({host_, options.port}, kSoon).connection)
-      say_waiting("node 0 at " + place, options.join_timeout);
+      notify(options, waiting_for("node 0 at " + place, options.join_timeout));
     store = open_store(store_options);
     port_ = store->getPort();
   } catch (const std::exception& e) {
     const auto* ours = dynamic_cast<const Error*>(&e);
     throw CommError("the store at " + place + (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") +
-                        (ours != nullptr ? ours->message() : words_of(e)),
+                        (ours != nullptr ? ours->message() : exception_text(e)),
                     {},
                     ours != nullptr && !ours->hint().empty()
                         ? ours->hint()
@@ -72,9 +76,9 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
     secret_ = agree_on_secret(*store, options);
     store_ = secret_.protect(store);
     store_->set(node_key("ranks", node_), std::to_string(options.ranks));
-    await_all(options.join_timeout);
+    await_all(options);
   } catch (const c10::Error& e) {
-    throw CommError(kCutOff + std::string(": ") + words_of(e));
+    throw CommError(kCutOff + std::string(": ") + exception_text(e));
   }
 }
 
@@ -94,7 +98,7 @@ JobSecret LaunchNodes::agree_on_secret(c10d::Store& store, const LaunchOptions& 
     store.set(kSecretKey, from_file ? proof : secret.text());
     return secret;
   }
-  await_key(store, kSecretKey, 0, options.join_timeout);
+  await_key(store, kSecretKey, 0, options);
   const std::string published = store.get_to_str(kSecretKey);
   if (from_file && published == proof) return secret;
   if (!from_file && published.size() == kSecretDigits) return JobSecret::parse(published);
@@ -105,13 +109,14 @@ JobSecret LaunchNodes::agree_on_secret(c10d::Store& store, const LaunchOptions& 
 
 // Waits until the node has written the key.
 void LaunchNodes::await_key(c10d::Store& store, const std::string& key, int node,
-                            std::chrono::milliseconds limit) {
+                            const LaunchOptions& options) {
   const std::string name = "node " + std::to_string(node);
   while (!store.check({key})) {
     const auto waited = Clock::now() - started_;
-    if (waited > limit) throw TimeoutError(name + " did not join within " + limit_text(limit));
+    if (waited > options.join_timeout)
+      throw TimeoutError(name + " did not join within " + format_seconds(options.join_timeout));
     if (waited > kSoon && !said_waiting_) {
-      say_waiting(name, limit);
+      notify(options, waiting_for(name, options.join_timeout));
       said_waiting_ = true;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -119,9 +124,9 @@ void LaunchNodes::await_key(c10d::Store& store, const std::string& key, int node
 }
 
 // Waits for all nodes and adds up their ranks.
-void LaunchNodes::await_all(std::chrono::milliseconds limit) {
+void LaunchNodes::await_all(const LaunchOptions& options) {
   for (int node = 0; node < nodes_; ++node) {
-    await_key(*store_, node_key("ranks", node), node, limit);
+    await_key(*store_, node_key("ranks", node), node, options);
     const int ranks = std::stoi(store_->get_to_str(node_key("ranks", node)));
     if (node < node_) first_rank_ += ranks;
     world_size_ += ranks;

@@ -16,6 +16,9 @@
 
 namespace penstock::comm {
 
+//! Passes a notice to `on_notice`, or logs it.
+void notify(const LaunchOptions& options, const std::string& notice);
+
 class LaunchNodes {
  public:
   explicit LaunchNodes(const LaunchOptions& options);
@@ -54,8 +57,8 @@ class LaunchNodes {
   auto ask(const Question& question) -> decltype(question());
   std::optional<Failure> failure_at(const std::string& key);
   JobSecret agree_on_secret(c10d::Store& store, const LaunchOptions& options);
-  void await_key(c10d::Store& store, const std::string& key, int node, std::chrono::milliseconds limit);
-  void await_all(std::chrono::milliseconds limit);
+  void await_key(c10d::Store& store, const std::string& key, int node, const LaunchOptions& options);
+  void await_all(const LaunchOptions& options);
   bool silent(int node);
   bool wait_for_ends(int attempt, bool here);
 

@@ -283,8 +283,7 @@ class Attempt {
       if (info.si_code == CLD_CONTINUED) child.stopped.reset();
     }
     if (!child.stopped || Clock::now() - *child.stopped < silence_limit_) return;
-    cause_ = "it was stopped and did not continue for " +
-             format_seconds(std::chrono::duration<double>(silence_limit_).count());
+    cause_ = "it was stopped and did not continue for " + format_seconds(silence_limit_);
     nodes_.publish_death(number_, {child.exit.rank, cause_});
     fail(child.exit.rank);
   }
@@ -428,15 +427,15 @@ LaunchResult launch(const LaunchOptions& options) {
     }
     if (result.ok || number >= options.max_restarts || result.signal != 0 || result.timed_out) return result;
     if (!nodes.gone().empty()) {
-      std::fprintf(stderr, "not restarting: %s\n", nodes.gone().c_str());
+      notify(options, "not restarting: " + nodes.gone());
       return result;
     }
     if (options.on_restart) {
       options.on_restart(result);
       continue;
     }
-    const std::string report = result.report();
-    std::fprintf(stderr, "%srestarting (%d of %d)\n", report.c_str(), number + 1, options.max_restarts);
+    notify(options, result.report() + "restarting (" + std::to_string(number + 1) + " of " +
+                        std::to_string(options.max_restarts) + ")");
   }
 }
 

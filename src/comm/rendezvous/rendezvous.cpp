@@ -26,10 +26,7 @@ void await_members(c10d::Store& store, WorldGeneration& domain, const std::strin
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(50));
   }
-  std::vector<std::string> names;
-  for (const int member : missing) names.push_back(std::to_string(member));
-  throw TimeoutError("after " + format_seconds(std::chrono::duration<double>(limit).count()) +
-                         " these ranks had not joined: " + join(names, ", "),
+  throw TimeoutError("after " + format_seconds(limit) + " these ranks had not joined: " + join(missing, ", "),
                      {.rank = domain.rank, .op = "join"}, "check the output of those ranks");
 }
 

@@ -1,6 +1,7 @@
 // The only file that includes Gloo's headers. Debian's headers are older than the Gloo inside libtorch, so
 // this file uses no Gloo type by value, and a test checks that its object defines none of Gloo's classes.
 #include "comm/failure/descriptor_limit.h"
+#include "comm/failure/exception_text.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/transport/gloo_transport.h"
 
@@ -112,7 +113,7 @@ class GlooTransport : public Transport {
       domain.failure.wait_for_report(std::chrono::milliseconds(2000));
       domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect " + name});
       check_members_answer(*store_, domain, prefix_, members);
-      throw CommError("cannot connect group " + name + ": " + words_of(e), {.rank = domain.rank});
+      throw CommError("cannot connect group " + name + ": " + exception_text(e), {.rank = domain.rank});
     }
   }
 

@@ -1,5 +1,6 @@
 // `init()`: joins the world of processes described by the environment, or creates a world of one rank.
 #include "comm/failure/descriptor_limit.h"
+#include "comm/failure/exception_text.h"
 #include "comm/failure/monitor.h"
 #include "comm/failure/sockets.h"
 #include "comm/rendezvous/environment.h"
@@ -76,7 +77,7 @@ struct ProcessWorld : WorldState {
     } catch (const std::exception& e) {
       const std::string place = environment.master_address + ":" + std::to_string(environment.master_port);
       throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") + place +
-                          ": " + words_of(e),
+                          ": " + exception_text(e),
                       {.rank = rank},
                       "check MASTER_ADDR and MASTER_PORT, and that rank 0 or the launcher is running");
     }
@@ -186,7 +187,7 @@ void on_terminate() {
     } catch (const PeerFailed& e) {
       cause.clear();  // a consequence, not a cause
     } catch (const std::exception& e) {
-      cause = "uncaught exception: " + words_of(e);
+      cause = "uncaught exception: " + exception_text(e);
     } catch (...) {
       cause = "uncaught exception of unknown type";
     }

@@ -20,21 +20,21 @@ namespace {
 
 using c10::IValue;
 
-constexpr std::size_t runs = 3;
-constexpr const char* symbol = "batch";
+constexpr std::size_t capture_runs = 3;
+constexpr const char* batch_symbol = "batch";
 
 struct Line {
   std::int64_t slope = 0, offset = 0;
   friend auto operator<=>(const Line&, const Line&) = default;
 
   std::string text() const {
-    std::string result = slope == 1 ? symbol : std::to_string(slope) + "*" + symbol;
+    std::string result = slope == 1 ? batch_symbol : std::to_string(slope) + "*" + batch_symbol;
     if (offset != 0) result += (offset > 0 ? " + " : " - ") + std::to_string(std::abs(offset));
     return result;
   }
 };
 
-using Numbers = std::array<std::int64_t, runs>;
+using Numbers = std::array<std::int64_t, capture_runs>;
 
 std::optional<std::int64_t> rows_of(const std::vector<IValue>& leaves) {
   for (const IValue& leaf : leaves) {
@@ -60,7 +60,7 @@ bool same_constant(const IValue& a, const IValue& b) {
 
 class Solver {
  public:
-  Solver(std::array<Captured, runs> captures, const Numbers& batches)
+  Solver(std::array<Captured, capture_runs> captures, const Numbers& batches)
       : captures_(std::move(captures)), batches_(batches), result_(captures_[0]) {}
 
   Captured solve() {
@@ -75,7 +75,7 @@ class Solver {
           solve_arg({&a.graph.outputs[i], &b.graph.outputs[i], &c.graph.outputs[i]}, nullptr);
     }
     graph().nodes.insert(graph().nodes.begin(), made_.begin(), made_.end());
-    graph().symbols.push_back({symbol, 1, std::nullopt});
+    graph().symbols.push_back({batch_symbol, 1, std::nullopt});
     check_graph(graph());
     return std::move(result_);
   }
@@ -100,7 +100,7 @@ class Solver {
   }
 
   void compare_tensors() {
-    for (std::size_t run = 1; run < runs; ++run) {
+    for (std::size_t run = 1; run < capture_runs; ++run) {
       const Captured& other = captures_[run];
       bool same = other.tensors.size() == result_.tensors.size() &&
                   other.graph.values.size() == graph().values.size() &&
@@ -117,8 +117,8 @@ class Solver {
   void solve_sizes(std::size_t value) {
     auto& meta = graph().values[value].meta;
     if (!meta) return;
-    std::array<const ValueMeta*, runs> metas{};
-    for (std::size_t run = 0; run < runs; ++run) {
+    std::array<const ValueMeta*, capture_runs> metas{};
+    for (std::size_t run = 0; run < capture_runs; ++run) {
       const auto& other = captures_[run].graph.values[value].meta;
       if (!other || other->sizes.size() != meta->sizes.size()) return;
       metas[run] = &*other;
@@ -135,7 +135,7 @@ class Solver {
 
   void solve_node(std::size_t n) {
     Node& node = graph().nodes[n];
-    for (std::size_t run = 1; run < runs; ++run) {
+    for (std::size_t run = 1; run < capture_runs; ++run) {
       const Node& other = captures_[run].graph.nodes[n];
       bool same =
           other.kind == node.kind && other.op == node.op && other.results.size() == node.results.size();
@@ -144,13 +144,13 @@ class Solver {
       if (!same) fail("it runs " + other.name() + " for a different number of rows", &node);
     }
     for (std::size_t i = 0; i < node.args.size(); ++i) {
-      std::array<const Arg*, runs> args{};
-      for (std::size_t run = 0; run < runs; ++run) args[run] = &captures_[run].graph.nodes[n].args[i];
+      std::array<const Arg*, capture_runs> args{};
+      for (std::size_t run = 0; run < capture_runs; ++run) args[run] = &captures_[run].graph.nodes[n].args[i];
       node.args[i] = solve_arg(args, &node);
     }
   }
 
-  Arg solve_arg(const std::array<const Arg*, runs>& args, const Node* node) {
+  Arg solve_arg(const std::array<const Arg*, capture_runs>& args, const Node* node) {
     for (const Arg* arg : args) {
       if (arg->is.index() != args[0]->is.index()) fail("the type of an argument changes", node);
     }
@@ -171,7 +171,7 @@ class Solver {
     return {std::move(items)};
   }
 
-  Arg solve_constant(const std::array<const IValue*, runs>& constants, const Node* node) {
+  Arg solve_constant(const std::array<const IValue*, capture_runs>& constants, const Node* node) {
     const auto& [a, b, c] = constants;
     if (same_constant(*a, *b) && same_constant(*a, *c)) return {*a};
     if (a->isInt() && b->isInt() && c->isInt()) {
@@ -229,7 +229,7 @@ class Solver {
     return unused_value;
   }
 
-  std::array<Captured, runs> captures_;
+  std::array<Captured, capture_runs> captures_;
   Numbers batches_;
   Captured result_;
   std::map<Line, ValueId> numbers_;
@@ -247,8 +247,8 @@ Captured capture_dynamic(const ForwardFunction& forward, const ModelTensors& mod
   const auto rows = rows_of(value::flatten(tree).leaves);
   if (!rows || *rows == 0) throw UsageError("dynamic_batch needs a tensor argument whose dim 0 is the batch");
   const Numbers batches{*rows, *rows + 1, *rows + 3};
-  std::array<Captured, runs> captures;
-  for (std::size_t run = 0; run < runs; ++run) {
+  std::array<Captured, capture_runs> captures;
+  for (std::size_t run = 0; run < capture_runs; ++run) {
     const IValue changed =
         value::map_leaves(tree, [&](const IValue& leaf) { return with_rows(leaf, *rows, batches[run]); });
     const auto& parts = changed.toTupleRef().elements();

@@ -135,8 +135,9 @@ ValueId Recorder::define(const std::string& name, const at::Tensor& tensor, bool
   Value value{.name = fresh_name(name), .meta = meta_of(tensor)};
   if (tensor.has_storage()) {
     const c10::Storage& storage = tensor.storage();
-    const auto [it, fresh] = storages_.try_emplace(
-        storage.unsafeGetStorageImpl(), KnownStorage{storage.getWeakStorageImpl(), next_storage_, filled});
+    const auto [it, fresh] =
+        storages_.try_emplace(storage.unsafeGetStorageImpl(),
+                              KnownStorage{storage.getWeakStorageImpl(), next_storage_, filled, {}});
     if (fresh) ++next_storage_;
     value.storage = it->second.number;
     it->second.places.push_back({ValueId(static_cast<std::int64_t>(captured_.graph.values.size())),

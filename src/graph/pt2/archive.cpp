@@ -78,9 +78,8 @@ at::Tensor Pt2Archive::load(const std::string& name) const {
   if (it == impl_->places.end()) {
     std::vector<std::string> known;
     for (const auto& [other, place] : impl_->places) known.push_back(other);
-    const std::string near = nearest_name(name, known);
     throw UsageError("the archive does not contain the tensor " + quote(name, 200), {},
-                     near.empty() ? "" : "did you mean " + near + "?");
+                     did_you_mean(name, known));
   }
   const WeightLocation& place = it->second;
   if (place.pickled)

@@ -294,9 +294,8 @@ std::vector<bool> transmitted_slots(const Graph& graph, const MultiUseParamSpec&
     transmitted.push_back(slot.kind == Slot::Kind::Parameter && config == MultiUseParameterConfig::Transmit);
   }
   if (unknown.empty()) return transmitted;
-  const std::string near = nearest_name(*unknown.begin(), names);
   throw UsageError("the model has no parameter " + quote(*unknown.begin(), 200), {},
-                   near.empty() ? "" : "did you mean " + near + "?");
+                   did_you_mean(*unknown.begin(), names));
 }
 
 std::vector<SharedSlot> shared_slots(const Graph& graph, const std::vector<StageGraph>& stages) {
@@ -381,10 +380,8 @@ std::string SplitGraph::table() const {
     }
   }
   for (const SharedSlot& slot : shared) {
-    std::vector<std::string> numbers;
-    for (const int stage : slot.stages) numbers.push_back(std::to_string(stage));
     text += std::string(slot.is_parameter ? "parameter " : "tensor ") + join(slot.names, " = ") +
-            "  in stages " + join(numbers, ", ") + "\n";
+            "  in stages " + join(slot.stages, ", ") + "\n";
   }
   return text;
 }

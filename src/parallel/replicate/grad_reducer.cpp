@@ -117,23 +117,8 @@ void GradReducer::begin_by_hand() {
 void GradReducer::added(std::size_t parameter) {
   if (!by_hand_ && !sync_) return;
   if (!active_) begin();
-  if (!by_hand_ && !watched_) {
-    watched_ = true;
-    at_end_of_backward(
-        [weak = weak_from_this()](bool success) {
-          const auto self = weak.lock();
-          if (!self) return;
-          if (success) {
-            self->finish();
-          } else {
-            self->abandon();
-          }
-        },
-        [weak = weak_from_this()] {
-          // The outer backward continues; its next gradient registers the callback again.
-          if (const auto self = weak.lock()) self->watched_ = false;
-        });
-  }
+  if (!by_hand_)
+    end_of_backward_.watch(weak_from_this(), [this](bool success) { success ? finish() : abandon(); });
   mark_ready(parameter);
 }
 
@@ -204,7 +189,8 @@ void GradReducer::finish() {
     abandon();
     throw;
   }
-  active_ = by_hand_ = watched_ = false;
+  active_ = by_hand_ = false;
+  end_of_backward_.reset();
 }
 
 void GradReducer::install(Bucket& bucket) {
@@ -239,7 +225,8 @@ void GradReducer::abandon() noexcept {
     bucket.work.detach();
     bucket.sent = at::Tensor();
   }
-  active_ = by_hand_ = watched_ = false;
+  active_ = by_hand_ = false;
+  end_of_backward_.reset();
 }
 
 std::vector<std::vector<std::string>> GradReducer::names() const {

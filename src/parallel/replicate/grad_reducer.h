@@ -77,7 +77,7 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
   bool sync_ = true;
   bool active_ = false;   //!< a reduction is in progress
   bool by_hand_ = false;  //!< ... which `reduce` completes, not the end of the backward
-  bool watched_ = false;  //!< at_end_of_backward is registered for the current backward
+  EndOfBackward end_of_backward_;
 };
 
 }  // namespace penstock::parallel

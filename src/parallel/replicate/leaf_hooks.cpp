@@ -45,14 +45,18 @@ void LeafHooks::clear() noexcept {
   hooks_.clear();
 }
 
-void at_end_of_backward(std::function<void(bool success)> end, std::function<void()> inner) {
+void EndOfBackward::watch(const std::weak_ptr<void>& owner, std::function<void(bool success)> end) {
+  if (registered_) return;
+  registered_ = true;
   const auto watch = std::make_shared<Watch>();
-  watch->end = std::move(end);
-  torch::autograd::Engine::get_default_engine().queue_callback([watch, inner = std::move(inner)] {
+  watch->end = [owner, end = std::move(end)](bool success) {
+    if (const auto alive = owner.lock()) end(success);
+  };
+  torch::autograd::Engine::get_default_engine().queue_callback([this, owner, watch] {
     const std::function<void(bool)> finished = std::exchange(watch->end, nullptr);
     // If a node is being evaluated, it belongs to an outer backward around the one that ended.
-    if (torch::autograd::get_current_node()) return inner();
-    finished(true);
+    if (!torch::autograd::get_current_node()) return finished(true);
+    if (const auto alive = owner.lock()) reset();
   });
 }
 

@@ -34,9 +34,20 @@ class LeafHooks {
   std::vector<Hook> hooks_;
 };
 
-//! Call it during a backward. Calls `end(true)` when the outermost backward succeeds, and `end(false)`, from
-//! a destructor, when the current one fails. If the current backward is nested in another one
-//! (recomputation), its success calls `inner` instead.
-void at_end_of_backward(std::function<void(bool success)> end, std::function<void()> inner);
+//! Tells its owner once when the current backward ends.
+class EndOfBackward {
+ public:
+  //! Call it during a backward; further calls have no effect until `reset`. Calls `end(true)` when the
+  //! outermost backward succeeds, and `end(false)`, from a destructor, when the current one fails. The
+  //! success of a backward that is nested in another one (recomputation) calls nothing: the next `watch` of
+  //! the outer backward registers again. `owner` is the object that contains this one; once it is gone,
+  //! nothing is called.
+  void watch(const std::weak_ptr<void>& owner, std::function<void(bool success)> end);
+  //! Call it when `end` was called.
+  void reset() { registered_ = false; }
+
+ private:
+  bool registered_ = false;
+};
 
 }  // namespace penstock::parallel

@@ -162,22 +162,8 @@ void ShardedUnits::begin() {
 
 void ShardedUnits::watch_end() {
   if (!active_) begin();
-  if (watched_ || by_hand_) return;
-  watched_ = true;
-  at_end_of_backward(
-      [weak = weak_from_this()](bool success) {
-        const auto self = weak.lock();
-        if (!self) return;
-        if (success) {
-          self->finish();
-        } else {
-          self->abandon();
-        }
-      },
-      [weak = weak_from_this()] {
-        if (const auto self = weak.lock())
-          self->watched_ = false;  // the next hook of the outer backward registers it again
-      });
+  if (by_hand_) return;
+  end_of_backward_.watch(weak_from_this(), [this](bool success) { success ? finish() : abandon(); });
 }
 
 void ShardedUnits::added(std::size_t leaf) {
@@ -258,7 +244,8 @@ void ShardedUnits::finish() {
   if (sync_) finish_reductions();
   for (Unit& unit : units_) unit.in_backward = false;
   reshard();
-  active_ = watched_ = false;
+  active_ = false;
+  end_of_backward_.reset();
 }
 
 void ShardedUnits::begin_last() {
@@ -284,7 +271,8 @@ void ShardedUnits::abandon() noexcept {
     unit.in_backward = false;
     for (FlatShard& flat : unit.flats) flat.abandon();
   }
-  active_ = watched_ = false;
+  active_ = false;
+  end_of_backward_.reset();
 }
 
 void ShardedUnits::recover(const comm::Group& group, const std::optional<comm::Group>& replicas) {

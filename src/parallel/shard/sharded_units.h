@@ -106,7 +106,7 @@ class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
   bool sync_ = true;
   bool by_hand_ = false;
   bool active_ = false;
-  bool watched_ = false;
+  EndOfBackward end_of_backward_;
 };
 
 }  // namespace penstock::parallel

@@ -63,13 +63,11 @@ void check_one_axis(const tensor::DeviceMesh& mesh) {
 }
 
 void refuse_path(const std::string& pattern, const std::vector<std::string>& paths) {
-  const std::string near = nearest_name(pattern, paths);
   constexpr std::size_t shown = 8;
   std::vector<std::string> first(paths.begin(), paths.begin() + std::min(shown, paths.size()));
   if (paths.size() > shown) first.emplace_back("…");
-  throw UsageError(
-      "no module has the path " + quote(pattern), {},
-      near.empty() ? "the modules are " + join(first, ", ") : "did you mean " + quote(near) + "?");
+  throw UsageError("no module has the path " + quote(pattern), {},
+                   did_you_mean(pattern, paths, "the modules are " + join(first, ", ")));
 }
 
 }  // namespace penstock::parallel

@@ -115,15 +115,20 @@ class Builder {
     if (batch_f(s) >= p_.microbatches || !admitted(rank, s)) return never;
     return input_at_[p_.at(s, batch_f(s))];
   }
-  double ready_i(int s) const { return batch_i(s) < batch_f(s) ? gradient_at_[p_.at(s, batch_i(s))] : never; }
+  double ready_i(int s) const {
+    if (batch_i(s) >= batch_f(s)) return never;
+    return gradient_at_[p_.at(s, batch_i(s))];
+  }
   bool has_w(int s) const { return rule_.split && next_w_[idx(s)] < batch_i(s); }
 
   double next_moment(int rank) const {
     double earliest = never;
     for (const int s : p_.stages_of[idx(rank)]) {
-      earliest = std::min({earliest, ready_f(rank, s), ready_i(s), has_w(s) ? 0.0 : never});
+      if (has_w(s)) return std::max(0.0, free_[idx(rank)]);
+      earliest = std::min({earliest, ready_f(rank, s), ready_i(s)});
     }
-    return earliest == never ? never : std::max(earliest, free_[idx(rank)]);
+    if (earliest == never) return never;
+    return std::max(earliest, free_[idx(rank)]);
   }
 
   Choice choose(int rank, double now) const {

@@ -5,6 +5,7 @@
 #include "value/chunk_rules.h"
 
 #include <penstock/base/error.h>
+#include <penstock/torch_version.h>
 #include <penstock/version.h>
 
 #include <ATen/ops/empty.h>

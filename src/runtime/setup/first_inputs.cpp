@@ -14,12 +14,6 @@
 namespace penstock::runtime {
 namespace {
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::vector<std::string> sizes;
-  for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
-  return "[" + join(sizes, ", ") + "]";
-}
-
 std::string value_text(const c10::IValue& value) {
   if (!value.isInt() && !value.isDouble() && !value.isBool() && !value.isString())
     return value::kind_name(value);
@@ -29,9 +23,7 @@ std::string value_text(const c10::IValue& value) {
 }
 
 std::string numbers_text(const std::vector<std::size_t>& microbatches) {
-  std::vector<std::string> parts;
-  for (const std::size_t m : microbatches) parts.push_back(std::to_string(m));
-  return (parts.size() == 1 ? "microbatch " : "microbatches ") + join(parts, ", ");
+  return (microbatches.size() == 1 ? "microbatch " : "microbatches ") + join(microbatches, ", ");
 }
 
 }  // namespace
@@ -50,7 +42,7 @@ FirstInputs::Leaf FirstInputs::leaf_of(std::string path, const c10::IValue& valu
   if (tensor::is_dtensor(tensor))
     leaf.layout = tensor::mesh_of(tensor).text() + " " + to_string(tensor::placements_of(tensor));
   leaf.requires_grad = tensor.requires_grad();
-  leaf.text = value::dtype_name(leaf.dtype) + shape_text(leaf.shape);
+  leaf.text = value::dtype_name(leaf.dtype) + format_shape(leaf.shape);
   return leaf;
 }
 
@@ -77,7 +69,7 @@ std::vector<std::string> FirstInputs::differences(const Leaf& first, const Leaf&
   }
   std::vector<std::string> parts;
   if (now.shape != first.shape)
-    parts.push_back("has shape " + shape_text(now.shape) + ", expected " + shape_text(first.shape));
+    parts.push_back("has shape " + format_shape(now.shape) + ", expected " + format_shape(first.shape));
   if (now.dtype != first.dtype) {
     parts.push_back("has dtype " + value::dtype_name(now.dtype) + ", expected " +
                     value::dtype_name(first.dtype));

@@ -65,9 +65,7 @@ at::Tensor PipelineStage::parameter(const std::string& name) const {
   }
   ErrorContext context;
   context.stage = index();
-  const std::string near = nearest_name(name, names);
-  throw UsageError("the stage has no parameter " + quote(name), context,
-                   near.empty() ? "" : "did you mean " + quote(near) + "?");
+  throw UsageError("the stage has no parameter " + quote(name), context, did_you_mean(name, names));
 }
 
 }  // namespace penstock::runtime

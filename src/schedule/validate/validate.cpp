@@ -28,7 +28,7 @@ bool check_frame(const Topology& topology, const std::vector<ActionList>& ranks,
   if (findings.count() != before) return false;
   // Rejects huge stage or microbatch numbers in a small file before allocating tables of that size.
   const double needed = static_cast<double>(placement.stages()) * topology.microbatches;
-  const double held = static_cast<double>(action_count(ranks));
+  const auto held = static_cast<double>(action_count(ranks));
   if (needed > 4 * held + 1e6) {
     findings.error("", std::to_string(placement.stages()) + " stages by " +
                            std::to_string(topology.microbatches) + " microbatches need far more than the " +

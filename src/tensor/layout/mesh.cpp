@@ -46,9 +46,7 @@ DeviceMesh::DeviceMesh(const comm::Group& group, std::vector<std::int64_t> shape
   }
   const bool positive = std::all_of(shape.begin(), shape.end(), [](std::int64_t n) { return n > 0; });
   if (shape.empty() || !positive || product(shape) != group.size()) {
-    std::vector<std::string> parts;
-    for (const std::int64_t n : shape) parts.push_back(std::to_string(n));
-    throw UsageError("a mesh with shape " + join(parts, " x ") + " does not match the " +
+    throw UsageError("a mesh with shape " + join(shape, " x ") + " does not match the " +
                          std::to_string(group.size()) + " ranks of group " + group.name(),
                      {}, "the product of the axis sizes must equal the number of ranks");
   }
@@ -101,9 +99,7 @@ const std::vector<int>& DeviceMesh::ranks() const {
 int DeviceMesh::axis(std::string_view name) const {
   const auto found = std::find(state_->names.begin(), state_->names.end(), name);
   if (found != state_->names.end()) return static_cast<int>(found - state_->names.begin());
-  const std::string near = nearest_name(name, state_->names);
-  throw UsageError(text() + " has no axis " + quote(name), {},
-                   near.empty() ? "" : "did you mean " + quote(near) + "?");
+  throw UsageError(text() + " has no axis " + quote(name), {}, did_you_mean(name, state_->names));
 }
 
 std::int64_t DeviceMesh::coordinate(int axis) const {

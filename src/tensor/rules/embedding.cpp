@@ -37,7 +37,7 @@ at::Tensor within(const at::Tensor& indices, const Interval& mine) {
   return indices.ge(mine.start) & indices.lt(mine.start + mine.size);
 }
 
-at::Tensor look_up(const at::Tensor& weight, const LookupPtr& lookup);
+at::Tensor look_up_rows(const at::Tensor& weight, const LookupPtr& lookup);
 
 //! The gradient of this rank's rows: sums the incoming gradients of each index.
 at::Tensor add_up_rows(const at::Tensor& grad, const Lookup& lookup) {
@@ -62,7 +62,7 @@ struct AddUpBackward : Node {
       throw UsageError("an embedding with scale_grad_by_freq has no second derivative",
                        {.op = "aten::embedding"});
     }
-    const at::Tensor words = look_up(redistributed(grads[0], lookup->weight, false), lookup);
+    const at::Tensor words = look_up_rows(redistributed(grads[0], lookup->weight, false), lookup);
     if (lookup->padding < 0) return {words};
     return {words * lookup->indices.ne(lookup->padding).unsqueeze(-1)};
   }
@@ -92,7 +92,7 @@ struct LookUpBackward : Node {
   }
 };
 
-at::Tensor look_up(const at::Tensor& weight, const LookupPtr& lookup) {
+at::Tensor look_up_rows(const at::Tensor& weight, const LookupPtr& lookup) {
   at::Tensor result;
   {
     const c10::AutoGradMode off(false);
@@ -140,7 +140,7 @@ at::Tensor look_up(const at::Tensor& weight, const at::Tensor& indices, std::int
       lookup->grad[axis] = Partial();
     }
   }
-  return look_up(weight, lookup);
+  return look_up_rows(weight, lookup);
 }
 
 }  // namespace penstock::tensor

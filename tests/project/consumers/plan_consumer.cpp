@@ -1,6 +1,6 @@
 // A stranger's program on penstock::plan alone.
 #include <penstock/base/error.h>
-#include <penstock/base/version.h>
+#include <penstock/version.h>
 
 #include <iostream>
 

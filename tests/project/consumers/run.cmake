@@ -1,7 +1,8 @@
-# Builds and runs a consumer the way a stranger would. Called as
-#   cmake -DWHAT=install|plan|torch|other_torch|no_torch|pkg_config|subdirectory|subdirectory_torch -DSOURCE=… -DBUILD=… -DWORK=… -DTORCH=… -DCXX=… -P run.cmake
-# `install` comes first for the others that need one: it installs, then moves the tree, so that a path that was
-# remembered would break them. The one path that is remembered is that of libtorch.
+# Builds and runs a consumer as a user would. Called as
+#   cmake -DWHAT=install|plan|torch|other_torch|no_torch|pkg_config|shared_plan|shared_torch|subdirectory|subdirectory_torch
+#         -DSOURCE=… -DBUILD=… -DWORK=… -DTORCH=… -DCXX=… -P run.cmake
+# `install` comes first for the others that need one: it installs, then moves the tree, so that a remembered path would break them. The
+# only path that is remembered is that of libtorch.
 cmake_minimum_required(VERSION 3.25)
 set(prefix ${WORK}/moved)
 unset(ENV{PENSTOCK_TORCH})
@@ -37,6 +38,41 @@ function(refuse expected)
   if(code EQUAL 0 OR NOT out MATCHES "${expected}")
     message(FATAL_ERROR "ended with ${code}, not with '${expected}': ${out}")
   endif()
+endfunction()
+
+# Fails unless the dynamic section of an installed file has an entry that matches.
+function(expect_dynamic file expected)
+  run(readelf -d ${file})
+  if(NOT output MATCHES "${expected}")
+    message(FATAL_ERROR "${file} has no entry '${expected}': ${output}")
+  endif()
+endfunction()
+
+# Builds the shared libraries of the half `plan` or of both (`torch`), installs them, moves the tree, and runs the tool and a consumer.
+function(consume_shared half)
+  set(build ${WORK}/${WHAT}.build)
+  set(moved ${WORK}/${WHAT}.moved)
+  set(torch_side OFF)
+  if(half STREQUAL "torch")
+    set(torch_side ON)
+  endif()
+  file(REMOVE_RECURSE ${build} ${WORK}/${WHAT}.first ${moved})
+  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${build} -G Ninja -DCMAKE_CXX_COMPILER=${CXX} -DBUILD_SHARED_LIBS=ON
+      -DPENSTOCK_TORCH_SIDE=${torch_side} -DPENSTOCK_TORCH=${TORCH} -DPENSTOCK_TESTS=OFF -DPENSTOCK_EXAMPLES=OFF -DPENSTOCK_BENCH=OFF)
+  run(${CMAKE_COMMAND} --build ${build} -j2)
+  run(${CMAKE_COMMAND} --install ${build} --prefix ${WORK}/${WHAT}.first)
+  file(RENAME ${WORK}/${WHAT}.first ${moved})
+  file(GLOB plan_library ${moved}/lib*/libpenstock_plan.so.*.*.*)
+  expect_dynamic(${plan_library} "SONAME[^\n]*libpenstock_plan\\.so\\.[0-9]+\\.[0-9]+\\]")
+  expect_dynamic(${moved}/bin/penstock "NEEDED[^\n]*libpenstock_plan\\.so\\.")
+  expect_dynamic(${moved}/bin/penstock "R(UN)?PATH[^\n]*\\$ORIGIN/\\.\\./lib")
+  run(${moved}/bin/penstock --version)
+  if(torch_side)
+    file(GLOB torch_library ${moved}/lib*/libpenstock.so.*.*.*)
+    expect_dynamic(${torch_library} "R(UN)?PATH[^\n]*\\$ORIGIN:")
+    run(${moved}/bin/penstock version)
+  endif()
+  consume(find_package_${half} "${${half}_says}" -DCMAKE_PREFIX_PATH=${moved})
 endfunction()
 
 set(plan_says "^penstock [0-9.]+: works \\(rank 1\\)\n$")
@@ -103,6 +139,8 @@ elseif(WHAT STREQUAL "pkg_config")
   run(${WORK}/pc_plan)
   run(sh -c "${CXX} ${consumers}/torch_consumer.cpp $(pkg-config --cflags --libs penstock) -o ${WORK}/pc_torch")
   run(${WORK}/pc_torch)
+elseif(WHAT MATCHES "^shared_(plan|torch)$")
+  consume_shared(${CMAKE_MATCH_1})
 elseif(WHAT STREQUAL "subdirectory")
   consume(add_subdirectory "${plan_says}" -DPENSTOCK_DIR=${SOURCE} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON)
 elseif(WHAT STREQUAL "subdirectory_torch")

@@ -1,5 +1,6 @@
 // A stranger's program on penstock::penstock: our headers, libtorch's headers, and both libraries at run
 // time.
+#include <penstock/torch_version.h>
 #include <penstock/version.h>
 
 #include <ATen/core/Tensor.h>

@@ -10,6 +10,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
+#include <penstock/torch_version.h>
 #include <penstock/version.h>
 
 #include <ATen/ATen.h>

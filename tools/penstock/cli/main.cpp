@@ -7,7 +7,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/base/text.h>
-#include <penstock/base/version.h>
+#include <penstock/version.h>
 
 #include <algorithm>
 #include <cstdio>

@@ -47,18 +47,6 @@ std::string hint_for_missing(const fs::path& path) {
 
 }  // namespace
 
-std::string did_you_mean(const std::string& word, const std::vector<std::string>& known,
-                         const std::string& otherwise) {
-  std::string near = nearest_name(word, known);
-  // `--batch-size` for `--batch`: the longest candidate with a common prefix, of at least four characters.
-  for (const std::string& candidate : known) {
-    const bool part = word.starts_with(candidate) || candidate.starts_with(word);
-    if (nearest_name(word, known).empty() && part && candidate.size() >= 4 && candidate.size() > near.size())
-      near = candidate;
-  }
-  return near.empty() ? otherwise : "did you mean " + near + "?";
-}
-
 void check_input_file(const std::string& path, std::string_view extension) {
   std::error_code error;
   if (fs::is_directory(path, error))

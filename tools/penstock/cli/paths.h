@@ -1,4 +1,4 @@
-// Checks paths given by the user and suggests corrections for misspelt ones.
+// Checks paths given by the user.
 #pragma once
 
 #include <string>
@@ -6,11 +6,6 @@
 #include <vector>
 
 namespace penstock::tool {
-
-//! Returns `did you mean X?` for the nearest known word, or for one that is a prefix of `word` or vice versa.
-//! Returns `otherwise` if there is none.
-std::string did_you_mean(const std::string& word, const std::vector<std::string>& known,
-                         const std::string& otherwise = "");
 
 //! Throws UsageError unless `path` is a readable file. The hint names a similar file if it does not exist, or
 //! the file with this extension (`.pt2`) if `path` is a directory.

@@ -4,11 +4,11 @@
 
 namespace penstock::tool {
 
-Handler handler_of(std::string_view name) {
-  if (name == "schedule") return schedule_command;
-  if (name == "validate") return validate_command;
-  if (name == "simulate") return simulate_command;
-  if (name == "plan") return plan_command;
+Handler handler_of(std::string_view command) {
+#define PENSTOCK_PLAN_COMMAND(name, ...) \
+  if (command == #name) return name##_command;
+#define PENSTOCK_TORCH_COMMAND(name, ...)
+#include "commands/commands.def"
   return nullptr;
 }
 

@@ -8,15 +8,11 @@
 
 namespace penstock::tool {
 
-Handler handler_of(std::string_view name) {
-  if (name == "checkpoint") return checkpoint_command;
-  if (name == "costs") return costs_command;
-  if (name == "doctor") return doctor_command;
-  if (name == "eval") return eval_command;
-  if (name == "inspect") return inspect_command;
-  if (name == "run") return run_command;
-  if (name == "train") return train_command;
-  if (name == "version") return version_command;
+Handler handler_of(std::string_view command) {
+#define PENSTOCK_TORCH_COMMAND(name, ...) \
+  if (command == #name) return name##_command;
+#define PENSTOCK_PLAN_COMMAND(name, ...)
+#include "commands/commands.def"
   return nullptr;
 }
 

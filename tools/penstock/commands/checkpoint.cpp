@@ -32,12 +32,6 @@ std::string note_text(const std::string& name, const std::string& note) {
 
 namespace fs = std::filesystem;
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::vector<std::string> sizes;
-  for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
-  return "[" + join(sizes, ", ") + "]";
-}
-
 std::string plural(std::size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
@@ -68,7 +62,7 @@ std::string summary_of(const checkpoint::Checkpoint& checkpoint) {
   for (const checkpoint::StoredTensor& tensor : checkpoint.tensors()) {
     const std::string title = checkpoint::tensor_title(tensor.name, tensor.state);
     text += title + std::string(width + 2 - title.size(), ' ') +
-            std::string(checkpoint::safetensors_dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape);
+            std::string(checkpoint::safetensors_dtype_name(tensor.dtype)) + " " + format_shape(tensor.shape);
     if (tensor.pieces.size() > 1) text += "  in " + plural(tensor.pieces.size(), "piece");
     if (!tensor.aliases.empty()) text += "  = " + join(tensor.aliases, " = ");
     text += "\n";
@@ -234,9 +228,8 @@ int checkpoint_command(Arguments& arguments) {
                        "use convert DIR FILE.safetensors, or convert FILE.safetensors DIR");
     return convert({path, target, everything, force}, arguments.json());
   }
-  const std::string near = nearest_name(action, {"inspect", "verify", "convert"});
   throw UsageError("unknown checkpoint action " + quote(action), {},
-                   near.empty() ? "use inspect, verify or convert" : "did you mean " + near + "?");
+                   did_you_mean(action, {"inspect", "verify", "convert"}, "use inspect, verify or convert"));
 }
 
 }  // namespace penstock::tool

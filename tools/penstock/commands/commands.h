@@ -5,17 +5,8 @@ namespace penstock::tool {
 
 class Arguments;
 
-int checkpoint_command(Arguments& arguments);
-int costs_command(Arguments& arguments);
-int doctor_command(Arguments& arguments);
-int eval_command(Arguments& arguments);
-int inspect_command(Arguments& arguments);
-int plan_command(Arguments& arguments);
-int run_command(Arguments& arguments);
-int schedule_command(Arguments& arguments);
-int simulate_command(Arguments& arguments);
-int train_command(Arguments& arguments);
-int validate_command(Arguments& arguments);
-int version_command(Arguments& arguments);
+#define PENSTOCK_PLAN_COMMAND(name, ...) int name##_command(Arguments& arguments);
+#define PENSTOCK_TORCH_COMMAND(name, ...) int name##_command(Arguments& arguments);
+#include "commands/commands.def"
 
 }  // namespace penstock::tool

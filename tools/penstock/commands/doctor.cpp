@@ -8,6 +8,7 @@
 #include <penstock/base/json.h>
 #include <penstock/base/text.h>
 #include <penstock/comm/world.h>
+#include <penstock/torch_version.h>
 #include <penstock/version.h>
 
 #include <ATen/ATen.h>

@@ -77,9 +77,8 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
                      std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") + ": " +
                      format_seconds(seconds) + "\n";
   for (const auto& [name, tensor] : outputs) {
-    std::vector<std::string> sizes;
-    for (const std::int64_t size : tensor.sizes()) sizes.push_back(std::to_string(size));
-    text += "  " + name + "  " + value::dtype_name(tensor.scalar_type()) + "[" + join(sizes, ", ") + "]\n";
+    text +=
+        "  " + name + "  " + value::dtype_name(tensor.scalar_type()) + format_shape(tensor.sizes()) + "\n";
   }
   return text + "written to " + job.output + "\n";
 }

@@ -27,7 +27,15 @@ comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::v
   options.command.insert(options.command.end(), words.begin(), words.end());
   options.ranks = ranks;
   options.environment[kRole] = command;
+  print_notices(options);
   return options;
+}
+
+void print_notices(comm::LaunchOptions& options) {
+  options.on_notice = [](const std::string& notice) {
+    std::fprintf(stderr, "%s\n", notice.c_str());
+    std::fflush(stderr);
+  };
 }
 
 void ProgressReporter::attach(comm::LaunchOptions& options) {

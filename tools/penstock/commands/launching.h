@@ -16,6 +16,9 @@ bool is_rank_of(const std::string& command);
 //! Launch options that start this executable with `command words…` on each rank.
 comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& words);
 
+//! Prints the notices of the launcher (waiting for a node, restarting) on standard error.
+void print_notices(comm::LaunchOptions& options);
+
 //! Reports the progress of the ranks when an attempt fails. Only programs that publish it (`penstock train`)
 //! are covered.
 class ProgressReporter {

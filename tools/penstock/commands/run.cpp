@@ -76,6 +76,7 @@ int run_command(Arguments& arguments) {
     if (!made.empty() && !arguments.json()) print(made + "\n");
   }
   if (token_file) options.token_file = *token_file;
+  print_notices(options);
   if (arguments.json()) report_as_json(options);
   // The board is indexed by global rank, and the size of the job is not known yet. Unused entries take no
   // memory.

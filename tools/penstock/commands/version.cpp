@@ -3,6 +3,7 @@
 #include "commands/commands.h"
 
 #include <penstock/base/json.h>
+#include <penstock/torch_version.h>
 #include <penstock/version.h>
 
 namespace penstock::tool {

@@ -83,8 +83,7 @@ class Keys {
     for (const auto& [key, node] : table_) {
       const std::string name(key.str());
       if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
-      const std::string near = nearest_name(name, known_);
-      refuse(node, what_ + " has no key " + quote(name), near.empty() ? "" : "did you mean " + near + "?");
+      refuse(node, what_ + " has no key " + quote(name), did_you_mean(name, known_));
     }
   }
 

@@ -73,12 +73,6 @@ bool keeps_elements(const graph::Node& node) {
   return names.contains(name.substr(0, name.find('.')));
 }
 
-std::string sizes_text(at::IntArrayRef sizes) {
-  std::vector<std::string> texts;
-  for (const std::int64_t size : sizes) texts.push_back(std::to_string(size));
-  return "[" + join(texts, ", ") + "]";
-}
-
 void check_classes(const at::Tensor& target, std::int64_t classes) {
   const auto range = range_of(target, kIgnored);
   if (!range || (range->least >= 0 && range->greatest < classes)) return;
@@ -224,9 +218,9 @@ void check_target(const at::Tensor& target, std::int64_t rows, const graph::Valu
   for (const graph::Dim& dim : output.sizes) sizes.push_back(dim.size);
   std::vector<std::int64_t> shape = target.sizes().vec();
   shape[0] = rows;
-  const std::string given = "'target' is " + value::dtype_name(target.scalar_type()) + sizes_text(shape) +
+  const std::string given = "'target' is " + value::dtype_name(target.scalar_type()) + format_shape(shape) +
                             " for a microbatch, but the output is " + value::dtype_name(output.dtype) +
-                            sizes_text(sizes);
+                            format_shape(sizes);
   if (!at::isFloatingType(output.dtype))
     throw UsageError(given + ", which is not a floating-point dtype", {},
                      "choose another output with --loss-output");
@@ -244,7 +238,7 @@ void check_target(const at::Tensor& target, std::int64_t rows, const graph::Valu
   std::vector<std::int64_t> labels(sizes.begin(), sizes.end() - 1);
   if (c10::multiply_integers(shape) != c10::multiply_integers(labels))
     throw UsageError(given, {},
-                     "store one class index per row of logits, " + sizes_text(labels) +
+                     "store one class index per row of logits, " + format_shape(labels) +
                          " for this output, or choose another with --loss-output");
   check_classes(target, sizes.back());
 }

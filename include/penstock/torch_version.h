@@ -1,7 +1,5 @@
-// The versions of Penstock and libtorch, which ranks compare at set-up.
+// The version of libtorch, which ranks compare at set-up.
 #pragma once
-
-#include <penstock/base/version.h>
 
 #include <string>
 

@@ -1,5 +1,5 @@
 // The version of libtorch.
-#include <penstock/version.h>
+#include <penstock/torch_version.h>
 
 #include <torch/version.h>
 

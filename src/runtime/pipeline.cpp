@@ -1,4 +1,5 @@
 // PipelineSchedule: construction, training steps and evaluation steps.
+#include "base/log_line.h"
 #include "runtime/backward/shared_parameters.h"
 #include "runtime/setup/agreement.h"
 #include "runtime/setup/first_inputs.h"
@@ -9,7 +10,6 @@
 #include "runtime/step/step_result.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/log.h>
 #include <penstock/runtime/pipeline.h>
 
 #include <ATen/core/grad_mode.h>

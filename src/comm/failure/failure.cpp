@@ -1,7 +1,7 @@
 // The failure state of a world.
 #include "comm/failure/failure.h"
 
-#include <penstock/base/log.h>
+#include "base/log_line.h"
 
 #include <algorithm>
 #include <utility>

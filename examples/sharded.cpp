@@ -92,7 +92,7 @@ void train_sharded(ps::World& world, const std::vector<double>& alone) {
   Gpt gpt;
   std::vector<std::shared_ptr<torch::nn::Module>> units;
   for (const Block& block : gpt->blocks) units.push_back(block.ptr());
-  const ps::Sharded sharded = ps::fully_shard(gpt, world.group(), {}, units);
+  ps::Sharded sharded = ps::fully_shard(gpt, world.group(), {}, units);
   std::int64_t kept = 0;
   for (const torch::Tensor& shard : sharded.parameters()) kept += shard.numel();
   if (world.rank().value == 0) std::printf("rank 0 keeps %ld parameters\n", static_cast<long>(kept));

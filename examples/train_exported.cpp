@@ -26,8 +26,9 @@ torch::Tensor text_of_step(int step) {
 
 void train(const ps::World& world, const std::string& folder) {
   // Splits the archive at the `pipe_split()` call of the Python model. Each rank loads only its own stage.
-  const ps::Pipe pipe = ps::load_pt2(folder + "/gpt.pt2", ps::AtMarks{}, {.loss_output = "output.loss"});
-  const ps::PipelineStage stage = pipe.build_stage(world.rank().value, torch::kCPU, world.group());
+  ps::Pipe pipe = ps::load_pt2(folder + "/gpt.pt2", ps::AtMarks{}, {.loss_output = "output.loss"});
+  const ps::PipelineStage stage =
+      pipe.build_stage(ps::StageId(world.rank().value), torch::kCPU, world.group());
   ps::runtime::Schedule1F1B schedule(stage, kMicrobatches, pipe.schedule_options());
 
   std::vector<torch::Tensor> parameters;

@@ -1,8 +1,9 @@
 // Measures the overhead of a split backward: input backward plus weight backward vs. full backward, for
 // transformer blocks with ordinary and with deferred linears. Measures the CPU time of one thread. The three
 // variants alternate, so that load on the machine affects them equally. Prints JSON.
-#include <penstock/base/json.h>
-#include <penstock/runtime/backward.h>
+#include "base/json.h"
+#include "runtime/backward/backward.h"
+
 #include <penstock/runtime/deferred_linear.h>
 
 #include <ATen/Parallel.h>

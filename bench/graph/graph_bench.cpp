@@ -1,11 +1,12 @@
 // Measures the replay of small operators vs. eager C++, and the capture of the GPT-2 architecture. Measures
 // the CPU time of one thread. Eager and replay alternate, so that load on the machine affects both equally.
 // Prints JSON.
-#include <penstock/base/json.h>
+#include "base/json.h"
+#include "graph/run/interpreter.h"
+#include "pipe/balance.h"
+
 #include <penstock/graph/capture.h>
-#include <penstock/graph/interpreter.h>
 #include <penstock/graph/split.h>
-#include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 
 #include <c10/core/Allocator.h>

@@ -2,8 +2,9 @@
 // as soon as the previous action of its rank and its dependencies are done, and transfers take no time.
 #pragma once
 
+#include "schedule/dependencies.h"
+
 #include <penstock/penstock.h>
-#include <penstock/schedule/dependencies.h>
 
 #include <ATen/ATen.h>
 

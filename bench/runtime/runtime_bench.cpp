@@ -1,10 +1,9 @@
 // Measures the overhead of the runtime: a pipeline with one rank per process over Gloo, with nearly empty
 // stages or a small GPT. It starts its own ranks. reference.py measures the same with the reference.
+#include "base/json.h"
 #include "bound.h"
 #include "counting_allocator.h"
 #include "models.h"
-
-#include <penstock/base/json.h>
 
 #include <sys/resource.h>
 

@@ -1,6 +1,7 @@
 // Measures generation, lowering, validation and simulation of schedules. Prints one JSON object. Usage:
 // schedules_bench side-by-side | huge | rank
-#include <penstock/base/json.h>
+#include "base/json.h"
+
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>

@@ -17,11 +17,11 @@ std::string_view to_string(Severity severity) {
   return "error";
 }
 
-std::string Diagnostic::text() const {
-  std::string text(to_string(severity));
+std::string to_string(const Diagnostic& diagnostic) {
+  std::string text(to_string(diagnostic.severity));
   text += ": ";
-  if (!where.empty()) text += where + ": ";
-  return text + message;
+  if (!diagnostic.where.empty()) text += diagnostic.where + ": ";
+  return text + diagnostic.message;
 }
 
 bool has_errors(const Diagnostics& diagnostics) {
@@ -31,7 +31,7 @@ bool has_errors(const Diagnostics& diagnostics) {
 
 std::string to_string(const Diagnostics& diagnostics) {
   std::string text;
-  for (const Diagnostic& diagnostic : diagnostics) text += diagnostic.text() + "\n";
+  for (const Diagnostic& diagnostic : diagnostics) text += to_string(diagnostic) + "\n";
   return text;
 }
 

@@ -8,22 +8,22 @@ namespace {
 
 std::string compose(const std::string& message, const ErrorContext& context, const std::string& hint) {
   std::string text = message;
-  if (const std::string where = context.text(); !where.empty()) text += " (" + where + ")";
+  if (const std::string where = to_string(context); !where.empty()) text += " (" + where + ")";
   if (!hint.empty()) text += "\nhint: " + hint;
   return text;
 }
 
 }  // namespace
 
-std::string ErrorContext::text() const {
+std::string to_string(const ErrorContext& context) {
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  if (rank) add("rank " + std::to_string(rank->value));
-  if (stage) add("stage " + std::to_string(stage->value));
-  if (microbatch) add("microbatch " + std::to_string(microbatch->value));
-  if (!action.empty()) add("action " + action);
-  if (!tensor.empty()) add("tensor " + tensor);
-  if (!op.empty()) add("op " + op);
+  if (context.rank) add("rank " + std::to_string(context.rank->value));
+  if (context.stage) add("stage " + std::to_string(context.stage->value));
+  if (context.microbatch) add("microbatch " + std::to_string(context.microbatch->value));
+  if (!context.action.empty()) add("action " + context.action);
+  if (!context.tensor.empty()) add("tensor " + context.tensor);
+  if (!context.op.empty()) add("op " + context.op);
   return text;
 }
 

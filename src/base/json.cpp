@@ -1,5 +1,5 @@
 // The JSON writer.
-#include <penstock/base/json.h>
+#include "base/json.h"
 
 #include <array>
 #include <charconv>

@@ -1,5 +1,5 @@
 // The logger: one write per line, level from the environment.
-#include <penstock/base/log.h>
+#include "base/log_line.h"
 
 #include <unistd.h>
 

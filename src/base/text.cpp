@@ -1,5 +1,5 @@
 // Text helpers.
-#include <penstock/base/text.h>
+#include "base/text.h"
 
 #include <algorithm>
 #include <array>

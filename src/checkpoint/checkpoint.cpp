@@ -1,11 +1,11 @@
 // Opens checkpoints and provides access to their contents.
 #include "base/io/crc32.h"
+#include "base/text.h"
 #include "checkpoint/commit/files.h"
 #include "checkpoint/commit/open_checkpoint.h"
 #include "checkpoint/pieces/read_region.h"
 #include "checkpoint/pieces/regions.h"
 
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/checkpoint.h>
 
 #include <ATen/ATen.h>
@@ -47,7 +47,7 @@ const SafetensorsFile& Checkpoint::Impl::file(std::size_t index) const {
     throw CheckpointError(error.message(), {}, damaged_hint);
   } catch (const StorageError& error) {
     if (error.code() != ENOENT) throw;
-    throw CheckpointError(path + " is missing the file " + stored.name, {}, damaged_hint);
+    throw CheckpointError(path.string() + " is missing the file " + stored.name, {}, damaged_hint);
   }
 }
 
@@ -55,12 +55,12 @@ const SafetensorsFile& Checkpoint::Impl::file_of(const StoredTensor& tensor,
                                                  const StoredTensor::StoredPiece& piece) const {
   const SafetensorsFile& found = file(piece.file);
   const std::uint64_t bytes =
-      static_cast<std::uint64_t>(numel_of(piece.part, tensor.shape)) * c10::elementSize(tensor.dtype);
+      static_cast<std::uint64_t>(numel_of(piece.region, tensor.shape)) * c10::elementSize(tensor.dtype);
   if (!found.has(piece.key) || found.entry(piece.key).dtype != tensor.dtype ||
       found.entry(piece.key).nbytes() != bytes) {
-    throw CheckpointError(
-        found.path() + " does not contain " + quote(piece.key, 200) + " as described in the manifest", {},
-        damaged_hint);
+    throw CheckpointError(found.path().string() + " does not contain " + quote(piece.key, 200) +
+                              " as described in the manifest",
+                          {}, damaged_hint);
   }
   return found;
 }
@@ -99,14 +99,14 @@ Diagnostics Checkpoint::Impl::verify_file(std::size_t index) const {
   return found;
 }
 
-Checkpoint::Checkpoint(const std::string& path) : impl_(std::make_unique<Impl>()) {
+Checkpoint::Checkpoint(const std::filesystem::path& path) : impl_(std::make_unique<Impl>()) {
   impl_->path = path;
   impl_->manifest = read_manifest(path);
   const auto& tensors = impl_->manifest.tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    impl_->places.emplace(std::pair(tensors[i].name, tensors[i].state), i);
+    impl_->locations.emplace(std::pair(tensors[i].name, tensors[i].state), i);
     for (const std::string& alias : tensors[i].aliases)
-      impl_->places.emplace(std::pair(alias, tensors[i].state), i);
+      impl_->locations.emplace(std::pair(alias, tensors[i].state), i);
   }
 }
 
@@ -114,7 +114,7 @@ Checkpoint::~Checkpoint() = default;
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 
-const std::string& Checkpoint::path() const {
+const std::filesystem::path& Checkpoint::path() const {
   return impl_->path;
 }
 std::int64_t Checkpoint::step() const {
@@ -134,19 +134,19 @@ const std::vector<StoredFile>& Checkpoint::files() const {
   return impl_->manifest.files;
 }
 const StoredTensor* Checkpoint::find(const std::string& name, const std::string& state) const {
-  const auto it = impl_->places.find({name, state});
-  return it == impl_->places.end() ? nullptr : &tensors()[it->second];
+  const auto it = impl_->locations.find({name, state});
+  return it == impl_->locations.end() ? nullptr : &tensors()[it->second];
 }
 
 at::Tensor Checkpoint::read(const std::string& name, const std::string& state) const {
   const StoredTensor* stored = find(name, state);
-  if (stored == nullptr) throw CheckpointError(path() + " has no " + tensor_title(name, state));
+  if (stored == nullptr) throw CheckpointError(path().string() + " has no " + tensor_title(name, state));
   at::Tensor tensor = at::empty(stored->shape, at::TensorOptions(stored->dtype));
   LoadReport report;
   const PieceFile file_of = [&](const auto& piece) -> const SafetensorsFile& {
     return impl_->file_of(*stored, piece);
   };
-  read_part(*stored, file_of, WholeTensor{}, tensor, report);
+  read_part(*stored, file_of, FullTensor{}, tensor, report);
   return tensor;
 }
 

@@ -1,11 +1,11 @@
 // Converts checkpoints to single safetensors files and back.
+#include "base/text.h"
 #include "checkpoint/commit/commit.h"
 #include "checkpoint/commit/directory_lock.h"
 #include "checkpoint/commit/files.h"
 #include "checkpoint/pieces/save_plan.h"
 #include "checkpoint/safetensors/write.h"
 
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/convert.h>
 
 #include <ATen/core/Tensor.h>
@@ -36,17 +36,18 @@ std::string key_of(const StoredTensor& tensor, const std::string& name) {
 
 //! Returns the piece that a key of the file denotes.
 Piece piece_of(const std::string& key, const at::Tensor& tensor) {
-  if (key.starts_with(extra_key)) return whole_piece(key.substr(extra_key.size()), tensor, PieceKind::Extra);
+  if (key.starts_with(extra_key)) return full_piece(key.substr(extra_key.size()), tensor, PieceKind::Extra);
   const std::size_t slash = key.find('/', optimizer_key.size());
-  if (!key.starts_with(optimizer_key) || slash == std::string::npos) return whole_piece(key, tensor);
-  Piece piece = whole_piece(key.substr(slash + 1), tensor, PieceKind::Optimizer);
+  if (!key.starts_with(optimizer_key) || slash == std::string::npos) return full_piece(key, tensor);
+  Piece piece = full_piece(key.substr(slash + 1), tensor, PieceKind::Optimizer);
   piece.state = key.substr(optimizer_key.size(), slash - optimizer_key.size());
   return piece;
 }
 
 }  // namespace
 
-void export_safetensors(const Checkpoint& checkpoint, const std::string& file, ExportContent content) {
+void export_safetensors(const Checkpoint& checkpoint, const std::filesystem::path& file,
+                        ExportContent content) {
   std::vector<SafetensorsEntry> entries;
   std::map<std::string, const StoredTensor*> sources;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
@@ -71,7 +72,8 @@ void export_safetensors(const Checkpoint& checkpoint, const std::string& file, E
   replace_safetensors(file, std::move(entries), tensor_of, metadata);
 }
 
-std::string import_safetensors(const std::string& file, const std::string& directory, bool overwrite) {
+std::filesystem::path import_safetensors(const std::filesystem::path& file,
+                                         const std::filesystem::path& directory, bool overwrite) {
   const SafetensorsFile source(file);
   std::int64_t step = 0;
   Notes notes;
@@ -80,7 +82,8 @@ std::string import_safetensors(const std::string& file, const std::string& direc
     if (key != step_key) continue;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
     if (error != std::errc{} || end != text.data() + text.size() || step < 0) {
-      throw ParseError(file + ": " + step_key + " is " + quote(text) + ", which is not a valid step");
+      throw ParseError(file.string() + ": " + step_key + " is " + quote(text) +
+                       ", which is not a valid step");
     }
   }
   // The pieces have tensors without memory; the elements are read one tensor at a time.
@@ -113,12 +116,12 @@ std::string import_safetensors(const std::string& file, const std::string& direc
   return paths.complete;
 }
 
-Checkpoint open_checkpoint(const std::string& path) {
-  if (std::filesystem::exists(path + "/" + manifest_name)) return Checkpoint(path);
+Checkpoint open_checkpoint(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path / manifest_name)) return Checkpoint(path);
   std::vector<CheckpointLocation> places = list_checkpoints(path);
   std::erase_if(places, [](const CheckpointLocation& place) { return !place.complete; });
   if (places.empty())
-    throw CheckpointError(path + " is not a checkpoint and contains no complete checkpoint");
+    throw CheckpointError(path.string() + " is not a checkpoint and contains no complete checkpoint");
   return Checkpoint(places.back().path);
 }
 

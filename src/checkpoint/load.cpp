@@ -1,11 +1,11 @@
 // Loads pieces: first compares all pieces of all ranks with the checkpoint, then reads the elements.
+#include "base/io/bytes.h"
+#include "base/text.h"
 #include "checkpoint/commit/open_checkpoint.h"
 #include "checkpoint/pieces/local_pieces.h"
 #include "checkpoint/pieces/read_region.h"
 #include "checkpoint/pieces/regions.h"
 
-#include <penstock/base/bytes.h>
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/value/tensor_meta.h>
 
@@ -58,11 +58,11 @@ struct Findings {
 //! Returns why a piece is invalid; empty if it is valid.
 std::string local_problem(const Piece& piece) {
   if (!piece.local.defined()) return "no tensor to load into";
-  const std::string problem = region_problem(piece.part, piece.shape);
+  const std::string problem = region_problem(piece.region, piece.shape);
   if (!problem.empty()) return problem + " of shape " + format_shape(piece.shape);
-  const auto* box = std::get_if<Box>(&piece.part);
-  if (std::holds_alternative<FlatRange>(piece.part)) {
-    if (piece.local.numel() == numel_of(piece.part, piece.shape) && piece.local.is_contiguous()) return {};
+  const auto* box = std::get_if<Box>(&piece.region);
+  if (std::holds_alternative<FlatRange>(piece.region)) {
+    if (piece.local.numel() == numel_of(piece.region, piece.shape) && piece.local.is_contiguous()) return {};
     return "the tensor is not contiguous or does not have the size of its range";
   }
   const auto& sizes = box != nullptr ? box->lengths : piece.shape;
@@ -153,7 +153,7 @@ LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Impl& con
     const PieceFile file_of = [&](const auto& held) -> const SafetensorsFile& {
       return content.file_of(*stored, held);
     };
-    read_part(*stored, file_of, piece.part, piece.local, report);
+    read_part(*stored, file_of, piece.region, piece.local, report);
   }
   return report;
 }

@@ -1,8 +1,9 @@
 // Compares and synchronizes replicas.
 #include "parallel/agreement.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/tensor/flatten.h>
 
 #include <ATen/core/grad_mode.h>

@@ -16,7 +16,7 @@ namespace {
 // A stage module whose parameters are the shards.
 class ShardedStageModule final : public runtime::StageModule {
  public:
-  ShardedStageModule(std::shared_ptr<runtime::StageModule> inner, std::shared_ptr<ShardedUnits> units,
+  ShardedStageModule(std::shared_ptr<runtime::StageModule> inner, std::shared_ptr<Sharded::Impl> units,
                      at::Device device)
       : inner_(std::move(inner)), units_(std::move(units)), device_(device) {}
 
@@ -52,7 +52,7 @@ class ShardedStageModule final : public runtime::StageModule {
 
  private:
   std::shared_ptr<runtime::StageModule> inner_;
-  std::shared_ptr<ShardedUnits> units_;
+  std::shared_ptr<Sharded::Impl> units_;
   at::Device device_;
 };
 
@@ -83,17 +83,17 @@ std::shared_ptr<runtime::StageModule> ShardedStages::add(int stage_index,
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().tensor.device();
   Sharded sharded = shard_by_hand(*module, group_, options_);
   for (const ShardedParameter& item : sharded.shards()) {
-    std::vector<comm::Group> groups = penstock::parallel::spread_of(item);
-    if (!groups.empty()) spread_[item.shard.unsafeGetTensorImpl()] = std::move(groups);
+    std::vector<comm::Group> groups = penstock::parallel::sharding_groups_of(item);
+    if (!groups.empty()) sharding_groups_[item.shard.unsafeGetTensorImpl()] = std::move(groups);
   }
-  auto shown = std::make_shared<ShardedStageModule>(std::move(module), sharded.units(), device);
+  auto shown = std::make_shared<ShardedStageModule>(std::move(module), Access::impl(sharded), device);
   if (!stages_.emplace(StageId(stage_index), std::move(sharded)).second)
     throw UsageError("stage " + std::to_string(stage_index) + " is already sharded");
   return shown;
 }
 
 void ShardedStages::unshard(StageId stage) {
-  stages_.at(stage).units()->start_unshard();
+  Access::impl(stages_.at(stage))->start_unshard();
 }
 void ShardedStages::before_compute(StageId stage) {
   stages_.at(stage).unshard();
@@ -102,7 +102,7 @@ void ShardedStages::reshard(StageId stage) {
   stages_.at(stage).reshard();
 }
 void ShardedStages::before_backward(StageId stage, bool last) {
-  if (last) stages_.at(stage).units()->begin_last();
+  if (last) Access::impl(stages_.at(stage))->begin_last();
 }
 void ShardedStages::reduce_grad(StageId stage) {
   stages_.at(stage).reduce();
@@ -110,12 +110,12 @@ void ShardedStages::reduce_grad(StageId stage) {
 
 double ShardedStages::combine_norm(double part, bool largest) {
   if (stages_.empty()) return part;
-  return stages_.begin()->second.units()->combine_norm(part, largest);
+  return Access::impl(stages_.begin()->second)->combine_norm(part, largest);
 }
 
-std::vector<comm::Group> ShardedStages::spread_of(const at::Tensor& parameter) const {
-  const auto found = spread_.find(parameter.unsafeGetTensorImpl());
-  return found == spread_.end() ? std::vector<comm::Group>() : found->second;
+std::vector<comm::Group> ShardedStages::sharding_groups_of(const at::Tensor& parameter) const {
+  const auto found = sharding_groups_.find(parameter.unsafeGetTensorImpl());
+  return found == sharding_groups_.end() ? std::vector<comm::Group>() : found->second;
 }
 
 std::vector<at::Tensor> ShardedStages::parameters() const {
@@ -128,7 +128,7 @@ std::vector<at::Tensor> ShardedStages::parameters() const {
 
 void ShardedStages::recover(const comm::Group& group) {
   group_ = group;
-  for (const auto& [index, sharded] : stages_) sharded.recover(group);
+  for (auto& [index, sharded] : stages_) sharded.recover(group);
 }
 
 }  // namespace penstock::parallel

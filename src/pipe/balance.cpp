@@ -1,7 +1,9 @@
 // Treats the nodes between neighbouring legal split positions as layers and partitions them into stages.
+#include "pipe/balance.h"
+
+#include "graph/passes/graph_costs.h"
+
 #include <penstock/base/error.h>
-#include <penstock/graph/graph_costs.h>
-#include <penstock/pipe/balance.h>
 #include <penstock/plan/partition.h>
 
 #include <ATen/core/Tensor.h>
@@ -60,26 +62,25 @@ std::vector<double> parameter_weights(const graph::Graph& graph) {
   for (const graph::Slot& slot : graph.slots) {
     const auto& meta = graph.value(slot.value).meta;
     if (slot.kind != graph::Slot::Kind::Parameter || !meta) continue;
-    bytes_of[static_cast<std::size_t>(slot.value.value)] = static_cast<double>(meta->nbytes());
-    parameters[static_cast<std::size_t>(slot.value.value)] = {slot.value};
+    bytes_of[slot.value.index()] = static_cast<double>(meta->nbytes());
+    parameters[slot.value.index()] = {slot.value};
   }
   std::vector<double> weights(graph.nodes.size(), 0);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     std::vector<graph::ValueId> read;
     for_each_read(graph.nodes[i], [&](graph::ValueId id) {
-      const auto& under = parameters[static_cast<std::size_t>(id.value)];
+      const auto& under = parameters[id.index()];
       read.insert(read.end(), under.begin(), under.end());
     });
     if (read.empty()) continue;
     bool view = false;
     for_each_result(graph.nodes[i], [&](graph::ValueId id) {
-      if (!again[static_cast<std::size_t>(id.value)]) return;
+      if (!again[id.index()]) return;
       view = true;
-      parameters[static_cast<std::size_t>(id.value)] = read;
+      parameters[id.index()] = read;
     });
     if (view) continue;
-    for (const graph::ValueId id : read)
-      weights[i] += std::exchange(bytes_of[static_cast<std::size_t>(id.value)], 0);
+    for (const graph::ValueId id : read) weights[i] += std::exchange(bytes_of[id.index()], 0);
   }
   return weights;
 }
@@ -97,9 +98,8 @@ std::vector<std::uint64_t> crossing_bytes(const graph::Graph& graph) {
   constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
   std::vector<std::size_t> birth(graph.values.size(), nowhere), last(graph.values.size(), 0);
   for (std::size_t i = 0; i < count; ++i) {
-    for_each_read(graph.nodes[i], [&](graph::ValueId id) { last[static_cast<std::size_t>(id.value)] = i; });
-    for_each_result(graph.nodes[i],
-                    [&](graph::ValueId id) { birth[static_cast<std::size_t>(id.value)] = i; });
+    for_each_read(graph.nodes[i], [&](graph::ValueId id) { last[id.index()] = i; });
+    for_each_result(graph.nodes[i], [&](graph::ValueId id) { birth[id.index()] = i; });
   }
   std::vector<std::int64_t> change(count + 2, 0);
   for (std::size_t v = 0; v < graph.values.size(); ++v) {
@@ -184,10 +184,10 @@ plan::Costs stage_costs(const graph::SplitGraph& split, double flops_per_second)
       const graph::Graph& graph = split.stages[s].graph;
       const auto& meta = graph.value(graph.inputs[i].value).meta;
       const std::uint64_t bytes = meta ? meta->nbytes() : 0;
-      if (from->stage + 1 == static_cast<int>(s)) {
-        costs.stages[static_cast<std::size_t>(from->stage)].output_bytes += bytes;
+      if (from->stage.index() + 1 == s) {
+        costs.stages[from->stage.index()].output_bytes += bytes;
       } else {
-        costs.skip_bytes[{StageId(from->stage), StageId(static_cast<std::int64_t>(s))}] += bytes;
+        costs.skip_bytes[{from->stage, StageId(static_cast<std::int64_t>(s))}] += bytes;
       }
     }
   }
@@ -214,8 +214,7 @@ std::vector<plan::Layer> graph_layers(const graph::Graph& graph, std::span<const
       layer.costs.parameter_bytes += static_cast<std::uint64_t>(parameters[n]);
       bool works = false;  // the first node with a tensor result that is not recomputed names the layer
       for_each_result(node, [&](graph::ValueId id) {
-        works = works || (graph.value(id).type == graph::ValueType::Tensor &&
-                          !again[static_cast<std::size_t>(id.value)]);
+        works = works || (graph.value(id).type == graph::ValueType::Tensor && !again[id.index()]);
       });
       if (!layer.name.empty() || !works) continue;
       layer.name = (node.module.empty() ? "" : node.module + " ") + node.name();

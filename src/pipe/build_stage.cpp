@@ -1,6 +1,7 @@
 // Adapts stage graphs to the runtime's StageModule interface and derives the pipeline options of a split.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/pipe/pipe.h>
 
 #include <ATen/ops/stack.h>
@@ -31,7 +32,7 @@ using Feed = std::variant<UserLeaf, Received, Skipped>;
 //! A value that a stage passes on: one of its outputs, or a positional argument of the model that a later
 //! stage reads.
 struct Passed {
-  int output = -1;
+  std::optional<int> output;
   std::size_t user_leaf = 0;
 };
 
@@ -59,7 +60,7 @@ std::set<std::string> model_keywords(const graph::Graph& graph) {
 }
 
 std::string skip_name(const graph::FromStage& from) {
-  return "skip_" + std::to_string(from.stage) + "_" + std::to_string(from.output);
+  return "skip_" + std::to_string(from.stage.value) + "_" + std::to_string(from.output);
 }
 
 //! How the stages of a split are connected.
@@ -79,11 +80,11 @@ struct StageLinks {
           if (s == 0 || !leaf.keyword.empty()) {
             feeds[s].emplace_back(leaf);
           } else {
-            pass(0, s, "input_" + std::to_string(leaf.leaf), {-1, leaf.leaf});
+            pass(0, s, "input_" + std::to_string(leaf.leaf), {std::nullopt, leaf.leaf});
           }
         } else {
           const auto& from = std::get<graph::FromStage>(source);
-          pass(static_cast<std::size_t>(from.stage), s, skip_name(from), {from.output, 0});
+          pass(from.stage.index(), s, skip_name(from), {from.output, 0});
         }
       }
     }
@@ -204,9 +205,9 @@ class PipeStage : public runtime::StageModule {
     std::vector<IValue> user;
     if (first_) {
       value::FlatTree flat = value::flatten(c10::ivalue::Tuple::create(args));
-      if (flat.structure.text() != args_.text()) {
-        throw UsageError("the arguments are " + flat.structure.text() + ", but the model takes " +
-                         args_.text());
+      if (to_string(flat.structure) != to_string(args_)) {
+        throw UsageError("the arguments are " + to_string(flat.structure) + ", but the model takes " +
+                         to_string(args_));
       }
       user = std::move(flat.leaves);
     }
@@ -216,7 +217,7 @@ class PipeStage : public runtime::StageModule {
     std::vector<IValue> outputs = module_->run(std::move(inputs));
     runtime::StageResult result;
     const auto passed = [&](const Passed& what) {
-      return what.output < 0 ? user.at(what.user_leaf) : outputs[static_cast<std::size_t>(what.output)];
+      return what.output ? outputs[static_cast<std::size_t>(*what.output)] : user.at(what.user_leaf);
     };
     for (const auto& [name, what] : sideways_) result.skips.emplace(name, passed(what));
     if (last_) {
@@ -275,18 +276,17 @@ class PipeStage : public runtime::StageModule {
 
 }  // namespace
 
-std::shared_ptr<runtime::StageModule> Pipe::stage_module(int stage) const {
+std::shared_ptr<runtime::StageModule> Pipe::stage_module(StageId stage) {
   const value::Structure args = graph_.input_structure.children.empty()
                                     ? value::Structure{.kind = value::Structure::Kind::Tuple}
                                     : graph_.input_structure.children[0];
-  return std::make_shared<PipeStage>(get_stage_module(stage), StageLinks(graph_, split_),
-                                     static_cast<std::size_t>(stage), args, model_keywords(graph_),
-                                     size_hint_);
+  return std::make_shared<PipeStage>(get_stage_module(stage), StageLinks(graph_, split_), stage.index(), args,
+                                     model_keywords(graph_), size_hint_);
 }
 
-runtime::PipelineStage Pipe::build_stage(int stage, at::Device device, const comm::Group& group,
-                                         runtime::StageOptions options) const {
-  return {stage_module(stage), stage, num_stages(), device, group, std::move(options)};
+runtime::PipelineStage Pipe::build_stage(StageId stage, at::Device device, const comm::Group& group,
+                                         runtime::StageOptions options) {
+  return {stage_module(stage), stage.value, num_stages(), device, group, std::move(options)};
 }
 
 std::vector<runtime::SkipValue> Pipe::skips() const {
@@ -297,9 +297,9 @@ std::vector<runtime::SharedParameter> Pipe::shared() const {
   std::vector<runtime::SharedParameter> shared;
   for (const graph::SharedSlot& slot : split_.shared) {
     if (!slot.is_parameter) continue;
-    runtime::SharedParameter places;
-    for (const int stage : slot.stages) places.push_back({StageId(stage), slot.names[0]});
-    shared.push_back(std::move(places));
+    runtime::SharedParameter locations;
+    for (const StageId stage : slot.stages) locations.push_back({stage, slot.names[0]});
+    shared.push_back(std::move(locations));
   }
   return shared;
 }

@@ -1,9 +1,9 @@
 // Draws the stages as SVG: boxes in a row, user inputs on the left, arrows for values between neighbours,
 // arcs above for skip values, arcs below for user inputs of later stages and for tied weights.
 #include "base/markup.h"
+#include "base/text.h"
+#include "graph/passes/graph_costs.h"
 
-#include <penstock/base/text.h>
-#include <penstock/graph/graph_costs.h>
 #include <penstock/pipe/pipe.h>
 
 #include <algorithm>
@@ -37,13 +37,13 @@ class Picture {
  public:
   explicit Picture(const Pipe& pipe) : pipe_(pipe) {
     for (int s = 0; s < pipe.num_stages(); ++s) {
-      const graph::Graph& graph = pipe.stage_graph(s);
-      const auto& sources = pipe.split().stages[static_cast<std::size_t>(s)].sources;
+      const graph::Graph& graph = pipe.stage_graph(StageId(s));
+      const auto& sources = pipe.split().stage(StageId(s)).sources;
       for (std::size_t i = 0; i < sources.size(); ++i) {
         const auto* from = std::get_if<graph::FromStage>(&sources[i]);
         const graph::Value& value = graph.value(graph.inputs[i].value);
-        Bundle& bundle = bundles_[{from ? from->stage : -1, s}];
-        bundle.values.push_back(value.name + (value.meta ? " " + value.meta->text() : ""));
+        Bundle& bundle = bundles_[{from ? from->stage.value : -1, s}];
+        bundle.values.push_back(value.name + (value.meta ? " " + to_string(*value.meta) : ""));
         bundle.bytes += value.meta ? value.meta->nbytes() : 0;
       }
     }
@@ -54,7 +54,7 @@ class Picture {
       if (span > 1) (way.first < 0 ? below_ : above) = std::max(way.first < 0 ? below_ : above, span);
     }
     for (const graph::SharedSlot& slot : pipe.split().shared)
-      below_ = std::max(below_, slot.stages.back() - slot.stages.front());
+      below_ = std::max(below_, slot.stages.back().value - slot.stages.front().value);
     top_ = margin + (above > 0 ? 14 + above * step : 0);
   }
 
@@ -91,8 +91,8 @@ class Picture {
     for (const auto& [way, bundle] : bundles_) draw_bundle(way.first, way.second, bundle);
     for (const graph::SharedSlot& slot : pipe_.split().shared) {
       for (std::size_t i = 1; i < slot.stages.size(); ++i) {
-        arc("w t", slot.stages[i - 1], slot.stages[i], false, shortened(join(slot.names, " = "), 44),
-            join(slot.names, " = ") + ": held by both stages");
+        arc("w t", slot.stages[i - 1].value, slot.stages[i].value, false,
+            shortened(join(slot.names, " = "), 44), join(slot.names, " = ") + ": held by both stages");
       }
     }
     return out_ + "</svg>\n";
@@ -114,9 +114,9 @@ class Picture {
   }
 
   void draw_stage(int stage) {
-    const graph::Graph& graph = pipe_.stage_graph(stage);
+    const graph::Graph& graph = pipe_.stage_graph(StageId(stage));
     const graph::GraphCosts costs = graph_costs(graph);
-    const std::vector<std::string> modules = pipe_.stage_modules(stage);
+    const std::vector<std::string> modules = pipe_.stage_modules(StageId(stage));
     rect("box", left(stage), box);
     const int x = left(stage) + 12;
     words("h", x, top_ + 22, "stage " + std::to_string(stage));

@@ -1,10 +1,11 @@
 // Splits models, loads stages on demand, and runs all stages in one process.
+#include "base/text.h"
+#include "graph/run/node_profile.h"
+#include "pipe/balance.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/graph_text.h>
-#include <penstock/graph/node_profile.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 
 #include <torch/nn/module.h>
@@ -16,8 +17,8 @@ namespace {
 
 using c10::IValue;
 
-graph::SplitPositions cuts_of(const graph::Graph& graph, const SplitSpec& spec, const TensorSource& source,
-                              const std::vector<IValue>& example) {
+graph::SplitPositions split_positions_of(const graph::Graph& graph, const SplitSpec& spec,
+                                         const TensorSource& source, const std::vector<IValue>& example) {
   if (std::holds_alternative<AtMarks>(spec)) return split_at_marks(graph);
   if (const auto* points = std::get_if<SplitPoints>(&spec)) return split_at_modules(graph, *points);
   if (const auto* policy = std::get_if<SplitPolicy>(&spec)) return (*policy)(graph);
@@ -51,8 +52,8 @@ Pipe::Pipe(graph::Graph graph, TensorSource source, const SplitSpec& spec, PipeO
     : graph_(std::move(graph)),
       source_(std::move(source)),
       options_(std::move(options)),
-      cuts_(cuts_of(graph_, spec, source_, example)),
-      split_(split_graph(graph_, cuts_, options_.multi_use)),
+      split_positions_(split_positions_of(graph_, spec, source_, example)),
+      split_(split_graph(graph_, split_positions_, options_.multi_use)),
       modules_(split_.stages.size()) {
   const std::vector<std::string> paths = graph_.output_paths();
   if (options_.loss_output && std::find(paths.begin(), paths.end(), *options_.loss_output) == paths.end()) {
@@ -61,29 +62,29 @@ Pipe::Pipe(graph::Graph graph, TensorSource source, const SplitSpec& spec, PipeO
   }
 }
 
-const graph::Graph& Pipe::stage_graph(int stage) const {
-  if (stage < 0 || stage >= num_stages()) {
-    throw UsageError("stage " + std::to_string(stage) +
+const graph::Graph& Pipe::stage_graph(StageId stage) const {
+  if (stage.value < 0 || stage.value >= num_stages()) {
+    throw UsageError("stage " + std::to_string(stage.value) +
                      " does not exist; number of stages: " + std::to_string(num_stages()));
   }
-  return split_.stages[static_cast<std::size_t>(stage)].graph;
+  return split_.stage(stage).graph;
 }
 
-std::vector<std::string> Pipe::stage_modules(int stage) const {
-  const auto s = static_cast<std::size_t>(stage);
+std::vector<std::string> Pipe::stage_modules(StageId stage) const {
+  const std::size_t s = stage.index();
   stage_graph(stage);  // throws if the stage does not exist
   const auto at = [this](std::size_t node) {
     return graph_.nodes.begin() + static_cast<std::ptrdiff_t>(node);
   };
   graph::Graph own;
-  own.nodes.assign(at(s == 0 ? 0 : cuts_[s - 1]), at(s < cuts_.size() ? cuts_[s] : graph_.nodes.size()));
+  const auto& starts = split_positions_;
+  own.nodes.assign(at(s == 0 ? 0 : starts[s - 1]), at(s < starts.size() ? starts[s] : graph_.nodes.size()));
   return module_paths(own);
 }
 
-std::shared_ptr<graph::GraphModule> Pipe::get_stage_module(int stage,
-                                                           std::optional<c10::Device> device) const {
+std::shared_ptr<graph::GraphModule> Pipe::get_stage_module(StageId stage, std::optional<c10::Device> device) {
   const graph::Graph& graph = stage_graph(stage);
-  auto& module = modules_[static_cast<std::size_t>(stage)];
+  auto& module = modules_[stage.index()];
   if (!module) {
     std::vector<at::Tensor> tensors = source_(graph.slots);
     // Stages that share a tensor each get their own copy, even in one process: a stage can then be moved
@@ -109,22 +110,21 @@ void Pipe::train(bool on) {
   }
 }
 
-IValue Pipe::forward(const value::Args& args, const value::Kwargs& kwargs) const {
+IValue Pipe::forward(const value::Args& args, const value::Kwargs& kwargs) {
   const std::vector<IValue> user = flatten_inputs(graph_, args, kwargs);
   check_inputs(graph_, user, size_hint_);
   std::vector<std::vector<IValue>> outputs;
   for (int s = 0; s < num_stages(); ++s) {
     std::vector<IValue> inputs;
-    for (const graph::InputSource& source : split_.stages[static_cast<std::size_t>(s)].sources) {
+    for (const graph::InputSource& source : split_.stage(StageId(s)).sources) {
       if (const auto* from = std::get_if<graph::FromUser>(&source)) {
         inputs.push_back(user[static_cast<std::size_t>(from->input)]);
       } else {
         const auto& [stage, output] = std::get<graph::FromStage>(source);
-        inputs.push_back(
-            detached(outputs[static_cast<std::size_t>(stage)][static_cast<std::size_t>(output)]));
+        inputs.push_back(detached(outputs[stage.index()][static_cast<std::size_t>(output)]));
       }
     }
-    outputs.push_back(get_stage_module(s)->run(std::move(inputs)));
+    outputs.push_back(get_stage_module(StageId(s))->run(std::move(inputs)));
   }
   return unflatten(outputs.back(), graph_.output_structure);
 }
@@ -135,18 +135,18 @@ PipeInfo Pipe::info() const {
           .has_loss_and_backward = options_.loss_output.has_value()};
 }
 
-std::string Pipe::print_readable() const {
+std::string to_string(const Pipe& pipe) {
   std::string text;
-  for (int s = 0; s < num_stages(); ++s)
-    text += "stage " + std::to_string(s) + "\n" + to_string(stage_graph(s));
-  return text + input_table();
+  for (int s = 0; s < pipe.num_stages(); ++s)
+    text += "stage " + std::to_string(s) + "\n" + to_string(pipe.stage_graph(StageId(s)));
+  return text + to_string(pipe.split());
 }
 
 std::string Pipe::graphviz() const {
   std::string text = "digraph pipe {\n  rankdir=LR;\n  node [shape=box];\n  user [shape=ellipse];\n";
   for (int s = 0; s < num_stages(); ++s) {
     std::size_t parameters = 0;
-    const graph::Graph& graph = stage_graph(s);
+    const graph::Graph& graph = stage_graph(StageId(s));
     for (const graph::Slot& slot : graph.slots) {
       const auto& meta = graph.value(slot.value).meta;
       if (slot.kind == graph::Slot::Kind::Parameter && meta) parameters += meta->nbytes();
@@ -154,15 +154,16 @@ std::string Pipe::graphviz() const {
     text += "  stage" + std::to_string(s) + " [label=\"stage " + std::to_string(s) + "\\n" +
             std::to_string(graph.nodes.size()) + " operators\\n" + format_bytes(parameters) +
             " of parameters\"];\n";
-    const auto& sources = split_.stages[static_cast<std::size_t>(s)].sources;
+    const auto& sources = split_.stage(StageId(s)).sources;
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const graph::Value& value = graph.value(graph.inputs[i].value);
       const auto* from = std::get_if<graph::FromStage>(&sources[i]);
-      const bool skips = from && from->stage + 1 < s;
-      std::string label = value.name + (value.meta ? "\\n" + value.meta->text() : "");
+      const bool skips = from && from->stage.value + 1 < s;
+      std::string label = value.name + (value.meta ? "\\n" + to_string(*value.meta) : "");
       std::replace(label.begin(), label.end(), '"', '\'');
-      text += "  " + (from ? "stage" + std::to_string(from->stage) : std::string("user")) + " -> stage" +
-              std::to_string(s) + " [label=\"" + label + "\"" + (skips ? ", style=dashed" : "") + "];\n";
+      text += "  " + (from ? "stage" + std::to_string(from->stage.value) : std::string("user")) +
+              " -> stage" + std::to_string(s) + " [label=\"" + label + "\"" +
+              (skips ? ", style=dashed" : "") + "];\n";
     }
   }
   return text + "}\n";
@@ -215,7 +216,7 @@ Pipe pipeline(const std::shared_ptr<runtime::StageModule>& module, const value::
   return pipeline_of(forward, tensors, example_args, example_kwargs, spec, std::move(options));
 }
 
-Pipe load_pt2(const std::string& file, const SplitSpec& spec, PipeOptions options,
+Pipe load_pt2(const std::filesystem::path& file, const SplitSpec& spec, PipeOptions options,
               const std::vector<IValue>& example) {
   auto archive = std::make_shared<graph::Pt2Archive>(file);
   const TensorSource source = [archive](const std::vector<graph::Slot>& slots) {

@@ -99,7 +99,7 @@ std::uint64_t Costs::message_bytes(StageId from, StageId to) const {
   if (!skip_bytes.empty()) {
     if (const auto found = skip_bytes.find({source, target}); found != skip_bytes.end()) return found->second;
   }
-  return stages.at(static_cast<std::size_t>(source.value)).output_bytes;
+  return stages.at(source.index()).output_bytes;
 }
 
 Costs Costs::uniform(int stages, StageCosts each) {

@@ -56,9 +56,7 @@ class Ledger {
     if (sum > 9e18) throw UsageError("the total bytes of a rank's microbatches overflow 63 bits");
   }
 
-  const StageCosts& of(const schedule::Action& action) const {
-    return costs_.stages[static_cast<std::size_t>(action.stage().value)];
-  }
+  const StageCosts& of(const schedule::Action& action) const { return costs_.stages[action.stage().index()]; }
   void change(std::vector<Change>& list, double time, std::int64_t bytes) {
     if (bytes != 0) list.push_back({time, bytes});
   }
@@ -140,8 +138,7 @@ std::vector<schedule::MemorySample> memory_over_time(std::span<const schedule::T
                                                      const std::vector<StageId>& stages, const Costs& costs,
                                                      bool has_backward) {
   std::uint64_t resident = 0;
-  for (const StageId stage : stages)
-    resident += costs.stages[static_cast<std::size_t>(stage.value)].resident_bytes();
+  for (const StageId stage : stages) resident += costs.stages[stage.index()].resident_bytes();
   Ledger ledger(costs, has_backward);
   for (const schedule::TimedAction& action : timed) ledger.record(action);
   return ledger.samples(resident);

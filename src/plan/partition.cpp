@@ -254,7 +254,7 @@ class Search {
       cut[static_cast<std::size_t>(s) - 1] = parent[index(s, cut[static_cast<std::size_t>(s)])];
     std::vector<std::uint64_t> ranks(static_cast<std::size_t>(ranks_), 0);
     for (int s = 0; s < count; ++s) {
-      ranks[static_cast<std::size_t>(options_.rank_of_stage[static_cast<std::size_t>(s)].value)] +=
+      ranks[options_.rank_of_stage[static_cast<std::size_t>(s)].index()] +=
           chain_.memory(cut[static_cast<std::size_t>(s)], cut[static_cast<std::size_t>(s) + 1], in_flight(s));
     }
     const std::uint64_t fullest = *std::max_element(ranks.begin(), ranks.end());
@@ -313,8 +313,7 @@ Partition finish(std::span<const Layer> layers, const Chain& chain, const Partit
     const int from = result.first_layer[s], to = result.first_layer[s + 1];
     result.slowest = std::max(result.slowest, chain.time(from, to));
     const int count = options.in_flight.empty() ? 1 : options.in_flight[s];
-    result.rank_memory[static_cast<std::size_t>(options.rank_of_stage[s].value)] +=
-        chain.memory(from, to, count);
+    result.rank_memory[options.rank_of_stage[s].index()] += chain.memory(from, to, count);
   }
   result.fullest = *std::max_element(result.rank_memory.begin(), result.rank_memory.end());
   return result;

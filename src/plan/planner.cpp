@@ -1,9 +1,9 @@
 // Enumerates the candidates, partitions the model for each, and simulates it twice: with the given links and
 // with free links, to separate communication from bubble. Then sorts and explains the results.
+#include "base/text.h"
 #include "plan/partition_search.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/plan/auto_schedule.h>
 #include <penstock/plan/partition.h>
 #include <penstock/plan/planner.h>
@@ -129,8 +129,7 @@ class Planner {
   }
 
   StageCosts prepared(const StageCosts& stage, const Case& one) const {
-    const int measured =
-        options_.measured_microbatches > 0 ? options_.measured_microbatches : options_.microbatches.front();
+    const int measured = options_.measured_microbatches.value_or(options_.microbatches.front());
     StageCosts result = resize(stage, static_cast<double>(measured) / one.microbatches, costs_.overhead);
     result.recompute = result.recompute || one.recompute;
     return result;

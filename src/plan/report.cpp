@@ -71,7 +71,7 @@ double lower_bound(const schedule::Placement& placement, int microbatches, const
   for (int r = 0; r < placement.ranks(); ++r) {
     double head = std::numeric_limits<double>::infinity(), tail = head, busy = 0, until_last_input = 0;
     for (const StageId stage : placement.stages_of(Rank(r))) {
-      const auto s = static_cast<std::size_t>(stage.value);
+      const auto s = stage.index();
       head = std::min(head, before[s]);
       tail = std::min(tail, after[s]);
       const double hidden = costs.overlap * forward(s);  // the most that an overlap can hide

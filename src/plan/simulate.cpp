@@ -2,6 +2,7 @@
 // its transfers in the order of the sender's list (in the ordered mode, of both lists). The times therefore
 // do not depend on the order in which ranks are simulated, and no event queue is needed.
 #include "plan/memory_model.h"
+#include "schedule/dependencies.h"
 
 #include <penstock/base/error.h>
 #include <penstock/plan/simulate.h>
@@ -35,7 +36,10 @@ struct Post {
 
 struct Engine {
   Engine(const schedule::Program& p, const Costs& c)
-      : program(p), costs(c), topology(p.draft().topology()), facts(p.wiring(), p.microbatches()) {
+      : program(p),
+        costs(c),
+        topology(schedule::topology_of(p.draft())),
+        facts(p.wiring(), p.microbatches()) {
     const auto ranks = static_cast<std::size_t>(p.ranks());
     offset.resize(ranks + 1, 0);
     for (std::size_t r = 0; r < ranks; ++r) offset[r + 1] = offset[r] + p.draft().ranks[r].size();
@@ -166,7 +170,7 @@ struct Engine {
       return false;
     }
     for_each_part(action, [&](const schedule::Action& part) {
-      const auto& [time, by] = unsharded[static_cast<std::size_t>(part.stage().value)];
+      const auto& [time, by] = unsharded[part.stage().index()];
       if (time > start) start = time, reason = by;
     });
     occupy(rank, action, entry, start, duration_of(action, costs), reason);
@@ -189,7 +193,7 @@ struct Engine {
     collective_free[rank] = at(entry).end;
     collective_entry[rank] = entry;
     if (action.kind() == schedule::ActionKind::Unshard)
-      unsharded[static_cast<std::size_t>(action.stage().value)] = {at(entry).end, entry};
+      unsharded[action.stage().index()] = {at(entry).end, entry};
   }
 
   // Transfers. A message is identified by the fact that its arrival makes true.
@@ -201,8 +205,8 @@ struct Engine {
     const bool backward = action.kind() == schedule::ActionKind::SendBackward ||
                           action.kind() == schedule::ActionKind::RecvBackward;
     const bool ascending = action.is_send() != backward;
-    const int edge = ascending ? topology.wiring.find(action.stage(), action.peer())
-                               : topology.wiring.find(action.peer(), action.stage());
+    const int edge = *(ascending ? topology.wiring.find(action.stage(), action.peer())
+                                 : topology.wiring.find(action.peer(), action.stage()));
     const schedule::FactKind kind =
         backward ? schedule::FactKind::BackwardReceived : schedule::FactKind::ForwardReceived;
     const int route = edge + (backward ? topology.wiring.edges() : 0);
@@ -364,7 +368,7 @@ std::vector<CriticalStep> critical_path(Engine& engine) {
 }  // namespace
 
 double duration_of(const schedule::Action& action, const Costs& costs) {
-  const StageCosts& stage = costs.stages[static_cast<std::size_t>(action.stage().value)];
+  const StageCosts& stage = costs.stages[action.stage().index()];
   const double again = stage.recompute ? stage.forward : 0;
   switch (action.kind()) {
     case schedule::ActionKind::Forward:

@@ -1,4 +1,5 @@
 // PipelineSchedule: construction, training steps and evaluation steps.
+#include "base/log_line.h"
 #include "comm/failure/exception_text.h"
 #include "runtime/backward/shared_parameters.h"
 #include "runtime/setup/agreement.h"
@@ -10,7 +11,6 @@
 #include "runtime/step/step_result.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/log.h>
 #include <penstock/runtime/pipeline.h>
 
 #include <ATen/core/grad_mode.h>

@@ -1,6 +1,7 @@
 // Formats and parses actions. The parser accepts exactly what the formatter writes.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/schedule/action.h>
 
 #include <array>

@@ -1,6 +1,7 @@
 // Reads and writes schedules as CSV.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/schedule/csv.h>
 
 #include <algorithm>
@@ -120,7 +121,7 @@ class Inference {
   void see(const Action& action, int rank) {
     lowered = lowered || !action.is_compute();
     for_each_part(action, [&](const Action& part) {
-      const auto stage = static_cast<std::size_t>(part.stage().value);
+      const auto stage = part.stage().index();
       if (stage >= stage_to_rank.size()) stage_to_rank.resize(stage + 1, -1);
       if (stage_to_rank[stage] < 0) stage_to_rank[stage] = rank;
       microbatches = std::max(microbatches, part.microbatch().value + 1);
@@ -199,8 +200,8 @@ Draft ScheduleFile::draft() const {
 }
 
 Verdict ScheduleFile::validate(ValidateOptions options) const {
-  options.places = LocationStyle::RowAndColumn;
-  if (form == ProgramLevel::Lowered) return penstock::schedule::validate(draft(), options);
+  options.locations = LocationStyle::RowAndColumn;
+  if (level == ProgramLevel::Lowered) return penstock::schedule::validate(draft(), options);
   return penstock::schedule::validate(schedule(), wiring, options);
 }
 
@@ -213,7 +214,7 @@ ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions&
   if (inference.stage_to_rank.empty() && problems.size() == before) {
     problems.push_back({Severity::Error, "", "the file has no actions"});
   }
-  file.form = inference.lowered ? ProgramLevel::Lowered : ProgramLevel::Compute;
+  file.level = inference.lowered ? ProgramLevel::Lowered : ProgramLevel::Compute;
   file.microbatches = options.microbatches.value_or(inference.microbatches);
   // An unreadable field may have been the only one of its stage, so the stage is not reported as missing.
   Diagnostics ignored;

@@ -1,5 +1,5 @@
 // The dependency rule as vectors.
-#include <penstock/schedule/dependencies.h>
+#include "schedule/dependencies.h"
 
 namespace penstock::schedule {
 

@@ -1,48 +1,35 @@
 // The list of schedules, lookup by name, checks of counts, and dispatch to the generators.
+#include "base/text.h"
 #include "schedule/generators/align.h"
 #include "schedule/generators/generators.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/schedule/generate.h>
 
 #include <array>
+#include <variant>
 
 namespace penstock::schedule {
 namespace {
 
-using enum PlacementStyle;
+using generators::FullTable;
 using generators::PerRank;
-using generators::WholeTable;
 
-//! Exactly one of the two is set.
-struct Generator {
-  PerRank* per_rank = nullptr;
-  WholeTable* whole_table = nullptr;
-
-  constexpr Generator(PerRank* function) : per_rank(function) {}        // NOLINT: a row names a function
-  constexpr Generator(WholeTable* function) : whole_table(function) {}  // NOLINT: a row names a function
+//! A row of schedules.def.
+struct Entry {
+  ScheduleInfo info;
+  std::variant<PerRank*, FullTable*> generator;
 };
 
-constexpr std::array infos{
-#define PENSTOCK_SCHEDULE(kind, schedule, generator, scope, name, summary, placement, stages, only, splits, \
-                          backward)                                                                         \
-  ScheduleInfo{ScheduleKind::kind,                                                                          \
-               name,                                                                                        \
-               summary,                                                                                     \
-               placement,                                                                                   \
-               stages,                                                                                      \
-               only,                                                                                        \
-               splits,                                                                                      \
-               backward,                                                                                    \
-               Generator(generators::generator).per_rank != nullptr},
+constexpr std::array entries{
+#define PENSTOCK_SCHEDULE(id, class_name, scope, function, ...) \
+  Entry{{.kind = ScheduleKind::id, __VA_ARGS__}, &generators::function},
 #include <penstock/schedule/schedules.def>
 };
 
-constexpr std::array functions{
-#define PENSTOCK_SCHEDULE(kind, schedule, generator, ...) Generator(generators::generator),
-#include <penstock/schedule/schedules.def>
-};
+const Entry& entry_of(ScheduleKind kind) {
+  return entries[static_cast<std::size_t>(kind)];
+}
 
 void check_count(const ScheduleInfo& info, const char* what, int count, int least, int most) {
   if (count >= least && count <= most) return;
@@ -50,27 +37,27 @@ void check_count(const ScheduleInfo& info, const char* what, int count, int leas
                    "use " + std::to_string(count < least ? least : most));
 }
 
-const Generator& generator_of(ScheduleKind kind) {
-  return functions[static_cast<std::size_t>(kind)];
-}
-
 std::vector<ActionList> all_ranks(ScheduleKind kind, const ScheduleShape& shape) {
-  const Generator& generator = generator_of(kind);
-  if (generator.whole_table != nullptr) return generator.whole_table(shape);
+  const Entry& entry = entry_of(kind);
+  if (const auto full_table = std::get_if<FullTable*>(&entry.generator)) return (*full_table)(shape);
+  PerRank* const per_rank = std::get<PerRank*>(entry.generator);
   std::vector<ActionList> lists;
   lists.reserve(static_cast<std::size_t>(shape.ranks));
-  for (int rank = 0; rank < shape.ranks; ++rank) lists.push_back(generator.per_rank(shape, rank));
+  for (int rank = 0; rank < shape.ranks; ++rank) lists.push_back(per_rank(shape, rank));
   return lists;
 }
 
 }  // namespace
 
-std::span<const ScheduleInfo> schedule_infos() {
+std::vector<ScheduleInfo> schedule_infos() {
+  std::vector<ScheduleInfo> infos;
+  infos.reserve(entries.size());
+  for (const Entry& entry : entries) infos.push_back(entry.info);
   return infos;
 }
 
 const ScheduleInfo& info_of(ScheduleKind kind) {
-  return infos[static_cast<std::size_t>(kind)];
+  return entry_of(kind).info;
 }
 
 std::string_view to_string(ScheduleKind kind) {
@@ -79,14 +66,14 @@ std::string_view to_string(ScheduleKind kind) {
 
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
-  names.reserve(infos.size());
-  for (const ScheduleInfo& info : infos) names.emplace_back(info.name);
+  names.reserve(entries.size());
+  for (const Entry& entry : entries) names.emplace_back(entry.info.name);
   return names;
 }
 
 ScheduleKind parse_schedule_kind(std::string_view name) {
-  for (const ScheduleInfo& info : infos) {
-    if (to_lower(info.name) == to_lower(name)) return info.kind;
+  for (const Entry& entry : entries) {
+    if (to_lower(entry.info.name) == to_lower(name)) return entry.info.kind;
   }
   const std::vector<std::string> names = schedule_names();
   throw UsageError("unknown schedule " + quote(name) + "; known schedules: " + join(names, ", "), {},
@@ -129,8 +116,9 @@ ActionList make_rank_schedule(ScheduleKind kind, const ScheduleShape& shape, Ran
     throw UsageError("invalid rank " + std::to_string(rank.value) +
                      "; number of ranks: " + std::to_string(shape.ranks));
   }
-  if (PerRank* const per_rank = generator_of(kind).per_rank) return per_rank(shape, rank.value);
-  return std::move(all_ranks(kind, shape)[static_cast<std::size_t>(rank.value)]);
+  if (const auto per_rank = std::get_if<PerRank*>(&entry_of(kind).generator))
+    return (*per_rank)(shape, rank.value);
+  return std::move(all_ranks(kind, shape)[rank.index()]);
 }
 
 Schedule with_idle_slots(const Schedule& schedule, const std::vector<StageEdge>& skips) {

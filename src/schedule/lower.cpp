@@ -1,6 +1,7 @@
 // The list of passes, and the order in which lowering runs them.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/schedule/validate.h>
 

@@ -1,31 +1,13 @@
-// Send modes, drafts and programs.
+// Drafts and programs.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/schedule/program.h>
 #include <penstock/schedule/validate.h>
 
 #include <utility>
 
 namespace penstock::schedule {
-
-std::string_view to_string(SendMode mode) {
-  switch (mode) {
-    case SendMode::Buffered:
-      return "buffered";
-    case SendMode::Ordered:
-      return "ordered";
-    case SendMode::Blocking:
-      return "blocking";
-  }
-  return "";
-}
-
-SendMode parse_send_mode(std::string_view name) {
-  for (const SendMode mode : {SendMode::Buffered, SendMode::Ordered, SendMode::Blocking}) {
-    if (to_string(mode) == name) return mode;
-  }
-  throw UsageError("unknown send mode " + quote(name), {}, "use buffered, ordered or blocking");
-}
 
 Draft to_draft(const Schedule& schedule, std::vector<StageEdge> skips) {
   Draft draft{schedule.name,

@@ -1,6 +1,7 @@
 // Assigns stages to ranks.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/schedule/action.h>
 #include <penstock/schedule/stage_placement.h>
 
@@ -57,8 +58,7 @@ std::vector<std::vector<StageId>> generate_rank_to_stage_mapping(int ranks, int 
   std::vector<std::vector<StageId>> mapping(static_cast<std::size_t>(ranks > 0 ? ranks : 0));
   const auto stage_to_rank = generate_stage_to_rank_mapping(ranks, stages, style);
   for (std::size_t stage = 0; stage < stage_to_rank.size(); ++stage) {
-    mapping[static_cast<std::size_t>(stage_to_rank[stage].value)].emplace_back(
-        static_cast<std::int64_t>(stage));
+    mapping[stage_to_rank[stage].index()].emplace_back(static_cast<std::int64_t>(stage));
   }
   return mapping;
 }

@@ -37,8 +37,8 @@ Wiring::Wiring(int stages, std::vector<StageEdge> skips) : stages_(stages) {
   in_start_.assign(size, 0);
   out_start_.assign(size, 0);
   for (const StageEdge& edge : edges_) {
-    ++in_start_[static_cast<std::size_t>(edge.to.value) + 1];
-    ++out_start_[static_cast<std::size_t>(edge.from.value) + 1];
+    ++in_start_[edge.to.index() + 1];
+    ++out_start_[edge.from.index() + 1];
   }
   for (std::size_t i = 1; i < size; ++i) {
     in_start_[i] += in_start_[i - 1];
@@ -48,8 +48,8 @@ Wiring::Wiring(int stages, std::vector<StageEdge> skips) : stages_(stages) {
   out_.resize(edges_.size());
   std::vector<int> in_next = in_start_, out_next = out_start_;
   for (int index = 0; index < edges(); ++index) {
-    in_[static_cast<std::size_t>(in_next[static_cast<std::size_t>(edge(index).to.value)]++)] = index;
-    out_[static_cast<std::size_t>(out_next[static_cast<std::size_t>(edge(index).from.value)]++)] = index;
+    in_[static_cast<std::size_t>(in_next[edge(index).to.index()]++)] = index;
+    out_[static_cast<std::size_t>(out_next[edge(index).from.index()]++)] = index;
   }
 }
 
@@ -57,12 +57,12 @@ std::span<const StageEdge> Wiring::skips() const {
   return std::span(edges_).subspan(static_cast<std::size_t>(std::max(stages_ - 1, 0)));
 }
 
-int Wiring::find(StageId from, StageId to) const {
-  if (from.value < 0 || from.value >= stages_) return -1;
+std::optional<int> Wiring::find(StageId from, StageId to) const {
+  if (from.value < 0 || from.value >= stages_) return std::nullopt;
   for (const int index : out_of(from)) {
     if (edge(index).to == to) return index;
   }
-  return -1;
+  return std::nullopt;
 }
 
 }  // namespace penstock::schedule

@@ -24,7 +24,7 @@ DTensorImpl& required(const at::Tensor& tensor, const char* call) {
 }
 
 void check_sizes(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements,
-                 const MeshState& mesh) {
+                 const DeviceMesh::Impl& mesh) {
   const Sizes want = local_sizes(sizes, placements, mesh);
   if (c10::IntArrayRef(want) == local.sizes()) return;
   std::ostringstream text;
@@ -38,18 +38,18 @@ void check_sizes(const at::Tensor& local, c10::IntArrayRef sizes, const Placemen
 at::Tensor constructed(c10::IntArrayRef sizes, const DeviceMesh& mesh, const Placements& placements,
                        at::ScalarType dtype,
                        const std::function<void(at::Tensor&, const Placements&)>& fill) {
-  const Placements at = checked(placements, static_cast<std::int64_t>(sizes.size()), *mesh.state());
+  const Placements at = checked(placements, static_cast<std::int64_t>(sizes.size()), *Access::impl(mesh));
   const c10::AutoGradMode off(false);
-  at::Tensor local = at::empty(local_sizes(sizes, at, *mesh.state()), at::TensorOptions(dtype));
+  at::Tensor local = at::empty(local_sizes(sizes, at, *Access::impl(mesh)), at::TensorOptions(dtype));
   fill(local, at);
-  return wrap(local, mesh.state(), at, sizes);
+  return wrap(local, Access::impl(mesh), at, sizes);
 }
 
 }  // namespace
 
 at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements,
                              bool broadcast) {
-  const MeshPtr& state = mesh.state();
+  const MeshPtr& state = Access::impl(mesh);
   if (impl_of(whole)) {
     throw UsageError("distribute_tensor got a tensor that is already distributed", {}, "call redistribute");
   }
@@ -85,16 +85,16 @@ at::Tensor distribute_parameter(const at::Tensor& whole, const DeviceMesh& mesh,
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements,
                       std::optional<std::vector<std::int64_t>> sizes) {
   if (impl_of(local)) throw UsageError("from_local got a tensor that is already distributed");
-  const Placements at = checked(std::move(placements), local.dim(), *mesh.state());
+  const Placements at = checked(std::move(placements), local.dim(), *Access::impl(mesh));
   if (sizes) {
-    check_sizes(local, *sizes, at, *mesh.state());
-    return local_to_distributed(local, mesh.state(), at, *sizes);
+    check_sizes(local, *sizes, at, *Access::impl(mesh));
+    return local_to_distributed(local, Access::impl(mesh), at, *sizes);
   }
   Sizes even(local.sizes().begin(), local.sizes().end());
   for (std::size_t axis = 0; axis < at.size(); ++axis) {
     if (at[axis].is_shard()) even[static_cast<std::size_t>(at[axis].dim())] *= mesh.shape()[axis];
   }
-  return local_to_distributed(local, mesh.state(), at, even);
+  return local_to_distributed(local, Access::impl(mesh), at, even);
 }
 
 at::Tensor to_local(const at::Tensor& tensor, std::optional<Placements> grad_placements) {
@@ -122,7 +122,7 @@ bool is_dtensor(const at::Tensor& tensor) {
   return tensor.defined() && impl_of(tensor) != nullptr;
 }
 DeviceMesh mesh_of(const at::Tensor& tensor) {
-  return DeviceMesh(required(tensor, "mesh_of").mesh_ptr());
+  return Access::mesh(required(tensor, "mesh_of").mesh_ptr());
 }
 const Placements& placements_of(const at::Tensor& tensor) {
   return required(tensor, "placements_of").placements();
@@ -135,7 +135,7 @@ std::string to_string(const at::Tensor& tensor) {
   const DTensorImpl& impl = required(tensor, "describe");
   std::ostringstream text;
   text << "DTensor(" << tensor.sizes() << ", " << c10::toString(tensor.scalar_type()) << ", "
-       << DeviceMesh(impl.mesh_ptr()).text() << ", " << penstock::tensor::to_string(impl.placements())
+       << to_string(Access::mesh(impl.mesh_ptr())) << ", " << penstock::tensor::to_string(impl.placements())
        << ")\n"
        << impl.local();
   return text.str();
@@ -148,7 +148,7 @@ at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMe
     for (std::size_t axis = 0; axis < at.size(); ++axis) {
       // The contribution of the first rank is the value.
       const bool sum = at[axis].is_partial() && at[axis].reduce() == comm::ReduceOp::Sum;
-      if (sum && mesh.state()->coordinate[axis] != 0) local.zero_();
+      if (sum && Access::impl(mesh)->coordinate[axis] != 0) local.zero_();
     }
   });
 }
@@ -166,14 +166,14 @@ at::Tensor distributed_ones(c10::IntArrayRef sizes, const DeviceMesh& mesh, Plac
 at::Tensor distributed_rand(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
                             at::ScalarType dtype) {
   return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
-    fill_random(local, sizes, at, *mesh.state(), next_key(*mesh.state()), Uniform{0, 1});
+    fill_random(local, sizes, at, *Access::impl(mesh), next_key(*Access::impl(mesh)), Uniform{0, 1});
   });
 }
 
 at::Tensor distributed_randn(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
                              at::ScalarType dtype) {
   return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
-    fill_random(local, sizes, at, *mesh.state(), next_key(*mesh.state()), Normal{0, 1});
+    fill_random(local, sizes, at, *Access::impl(mesh), next_key(*Access::impl(mesh)), Normal{0, 1});
   });
 }
 

@@ -1,4 +1,6 @@
 // Norms of gradients, reduced over ranks.
+#include "tensor/norm_sum.h"
+
 #include <penstock/base/error.h>
 #include <penstock/tensor/grad_norm.h>
 
@@ -40,7 +42,7 @@ void GradNorm::add(const at::Tensor& parameter) {
 void GradNorm::add(const at::Tensor& grad, const std::vector<comm::Group>& groups) {
   const auto same = [&](const Part& part) {
     return std::equal(part.groups.begin(), part.groups.end(), groups.begin(), groups.end(),
-                      [](const comm::Group& a, const comm::Group& b) { return a.state() == b.state(); });
+                      [](const comm::Group& a, const comm::Group& b) { return a == b; });
   };
   auto part = std::find_if(parts_.begin(), parts_.end(), same);
   if (part == parts_.end()) part = parts_.insert(part, {groups});

@@ -1,10 +1,10 @@
 // Checks a run before its ranks start.
+#include "base/text.h"
 #include "train/loop/optimizer.h"
 #include "train/model/assembly.h"
 #include "train/model/auto_plan.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/train/checks.h>
 #include <penstock/value/microbatch.h>
@@ -58,7 +58,7 @@ void add_optimizer_states(std::vector<checkpoint::Piece>& pieces, const std::vec
       parameters.push_back({piece.name, piece.local});
   for (const Optimizer::State& state : Optimizer(parameters, options).states()) {
     for (const runtime::NamedTensor& item : state.tensors) {
-      pieces.push_back(whole_piece(item.name, item.tensor, checkpoint::PieceKind::Optimizer));
+      pieces.push_back(full_piece(item.name, item.tensor, checkpoint::PieceKind::Optimizer));
       pieces.back().state = state.kind;
     }
   }

@@ -1,8 +1,8 @@
 // Validates the options of a run.
+#include "base/text.h"
 #include "train/model/assembly.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/train/options.h>
 
 #include <cmath>

@@ -1,8 +1,9 @@
 // Chunk specs: their text, their application to a tree, and the registry of custom splitters.
 #include "value/chunk_rules.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <ATen/core/ivalue.h>
 #include <torch/custom_class.h>
@@ -98,7 +99,7 @@ class Layer {
   }
 
   [[noreturn]] void misfit(const Structure& node, const ChunkSpec& spec) const {
-    fail("the chunk spec " + spec.text() + " does not fit " + node.text(),
+    fail("the chunk spec " + to_string(spec) + " does not fit " + to_string(node),
          "use one spec per item, or one for all items");
   }
 
@@ -128,17 +129,18 @@ ChunkSpec ChunkSpec::named_dims(const std::map<std::string, std::int64_t>& dims)
   return entries;
 }
 
-std::string ChunkSpec::text() const {
-  if (const auto* cut = std::get_if<TensorChunkSpec>(&rule))
-    return "TensorChunkSpec(" + std::to_string(cut->dim) + ")";
-  if (std::holds_alternative<Replicate>(rule)) return "Replicate";
-  if (std::holds_alternative<Reducer>(rule)) return "Reducer";
+std::string to_string(const ChunkSpec& spec) {
+  if (const auto* split = std::get_if<TensorChunkSpec>(&spec.rule))
+    return "TensorChunkSpec(" + std::to_string(split->dim) + ")";
+  if (std::holds_alternative<Replicate>(spec.rule)) return "Replicate";
+  if (std::holds_alternative<Reducer>(spec.rule)) return "Reducer";
   std::vector<std::string> parts;
-  if (const auto* items = std::get_if<Items>(&rule)) {
-    for (const ChunkSpec& item : *items) parts.push_back(item.text());
+  if (const auto* items = std::get_if<ChunkSpec::Items>(&spec.rule)) {
+    for (const ChunkSpec& item : *items) parts.push_back(to_string(item));
     return "(" + join(parts, ", ") + ")";
   }
-  for (const auto& [name, spec] : std::get<Entries>(rule)) parts.push_back(name + ": " + spec.text());
+  for (const auto& [name, entry] : std::get<ChunkSpec::Entries>(spec.rule))
+    parts.push_back(name + ": " + to_string(entry));
   return "{" + join(parts, ", ") + "}";
 }
 

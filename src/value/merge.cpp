@@ -77,8 +77,8 @@ IValue merge(const std::vector<IValue>& chunks, const std::optional<ChunkSpec>& 
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     flats.push_back(flatten(chunks[i]));
     if (flats[i].structure == flats[0].structure) continue;
-    throw UsageError("chunk " + std::to_string(i) + " is " + flats[i].structure.text() + ", chunk 0 is " +
-                     flats[0].structure.text());
+    throw UsageError("chunk " + std::to_string(i) + " is " + to_string(flats[i].structure) + ", chunk 0 is " +
+                     to_string(flats[0].structure));
   }
   const std::vector<LeafRule> rules = leaf_rules(flats[0], spec, "chunk");
   const std::vector<std::string> paths = flats[0].structure.paths("chunk");

@@ -1,7 +1,7 @@
 // Serialised value trees: version, structure, then the leaves in order, each with a tag and its content.
-#include "value/serialize_parts.h"
+#include "value/serialize.h"
 
-#include <penstock/value/serialize.h>
+#include "value/serialize_parts.h"
 
 #include <ATen/ops/empty.h>
 

@@ -1,7 +1,6 @@
 // Serialised structures and metadata. The reader validates every count, kind and size.
+#include "value/serialize.h"
 #include "value/serialize_parts.h"
-
-#include <penstock/value/serialize.h>
 
 #include <limits>
 
@@ -113,8 +112,9 @@ Structure read_structure(ByteReader& in) {
 
 void write(ByteWriter& out, const TensorMeta& meta) {
   if (meta.distributed) {
-    throw UsageError("the metadata of a distributed tensor (" + meta.text() + ") cannot be sent in a message",
-                     {}, "send the metadata of the local shard, local_of(tensor)");
+    throw UsageError(
+        "the metadata of a distributed tensor (" + to_string(meta) + ") cannot be sent in a message", {},
+        "send the metadata of the local shard, local_of(tensor)");
   }
   write_dtype(out, meta.dtype);
   out.unsigned_int(static_cast<std::uint64_t>(meta.device));

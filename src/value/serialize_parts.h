@@ -1,7 +1,7 @@
 // Shared by serialize.cpp and serialize_meta.cpp.
 #pragma once
 
-#include <penstock/value/serialize.h>
+#include "value/serialize.h"
 
 #include <array>
 #include <cstdint>

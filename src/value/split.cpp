@@ -1,10 +1,10 @@
 // Splits trees into chunks. All leaves are measured first, so that one error can list all that do not fit,
 // then split.
+#include "base/text.h"
 #include "value/chunk_rules.h"
 #include "value/distributed_values.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/value/microbatch.h>
 
 #include <ATen/ops/tensor_split.h>

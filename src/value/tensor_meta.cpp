@@ -1,7 +1,7 @@
 // Tensor metadata and its validation.
+#include "base/text.h"
 #include "value/distributed_values.h"
 
-#include <penstock/base/text.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <ATen/ops/empty_strided.h>
@@ -59,8 +59,8 @@ void compare(const std::optional<TensorMeta>& expected, const std::optional<Tens
              const std::string& path, std::vector<std::string>& faults) {
   if (!expected && !actual) return;
   if (!expected || !actual) {
-    faults.push_back(path + " is " + (actual ? actual->text() : "not a tensor") + ", expected " +
-                     (expected ? expected->text() : "no tensor"));
+    faults.push_back(path + " is " + (actual ? to_string(*actual) : "not a tensor") + ", expected " +
+                     (expected ? to_string(*expected) : "no tensor"));
     return;
   }
   if (const auto parts = differences(*expected, *actual); !parts.empty())
@@ -82,8 +82,9 @@ TensorMeta TensorMeta::of(const at::Tensor& tensor) {
 
 at::Tensor TensorMeta::empty(std::optional<at::Device> on) const {
   if (distributed) {
-    throw UsageError("a distributed tensor of " + text() + " cannot be created from its metadata alone", {},
-                     "create it on its mesh: distributed_zeros, distributed_full or from_local");
+    throw UsageError(
+        "a distributed tensor of " + to_string(*this) + " cannot be created from its metadata alone", {},
+        "create it on its mesh: distributed_zeros, distributed_full or from_local");
   }
   at::Tensor tensor =
       at::empty_strided(shape, stride, at::TensorOptions(on.value_or(at::Device(device))).dtype(dtype));
@@ -111,18 +112,21 @@ std::size_t TensorMeta::nbytes() const {
   return static_cast<std::size_t>(numel()) * c10::elementSize(dtype);
 }
 
-std::string TensorMeta::text() const {
-  std::string text = dtype_name(dtype) + format_shape(shape);
-  if (!same_layout(shape, stride, contiguous_stride(shape))) text += " stride " + format_shape(stride);
-  if (distributed) text += " on " + distributed->text();
+std::string to_string(const TensorMeta& meta) {
+  std::string text = dtype_name(meta.dtype) + format_shape(meta.shape);
+  if (!same_layout(meta.shape, meta.stride, contiguous_stride(meta.shape)))
+    text += " stride " + format_shape(meta.stride);
+  if (meta.distributed) text += " on " + to_string(*meta.distributed);
   return text;
 }
 
-std::string DistributedMeta::text() const {
+std::string to_string(const DistributedMeta& meta) {
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < mesh.size(); ++i)
-    parts.push_back((i < axes.size() && !axes[i].empty() ? axes[i] + "=" : "") + std::to_string(mesh[i]));
-  return "DeviceMesh(" + join(parts, ", ") + ") [" + join(placements, ", ") + "]";
+  for (std::size_t i = 0; i < meta.mesh.size(); ++i) {
+    const bool named = i < meta.axes.size() && !meta.axes[i].empty();
+    parts.push_back((named ? meta.axes[i] + "=" : "") + std::to_string(meta.mesh[i]));
+  }
+  return "DeviceMesh(" + join(parts, ", ") + ") [" + join(meta.placements, ", ") + "]";
 }
 
 std::vector<std::string> differences(const TensorMeta& expected, const TensorMeta& actual) {
@@ -138,7 +142,7 @@ std::vector<std::string> differences(const TensorMeta& expected, const TensorMet
                                : actual.stride == expected.stride;
   if (comparable && !same_stride) add("stride", format_shape(actual.stride), format_shape(expected.stride));
   const auto placed = [](const TensorMeta& meta) {
-    return meta.distributed ? meta.distributed->text() : std::string("none (a plain tensor)");
+    return meta.distributed ? to_string(*meta.distributed) : std::string("none (a plain tensor)");
   };
   if (placed(actual) != placed(expected)) add("placements", placed(actual), placed(expected));
   return found;
@@ -179,9 +183,9 @@ void validate_tree_metadata(const TreeMeta& expected, const c10::IValue& actual,
                             const ErrorContext& context) {
   const TreeMeta meta = TreeMeta::of(actual);
   if (!(meta.structure == expected.structure)) {
-    throw ShapeError(
-        root + " has the structure " + meta.structure.text() + ", expected " + expected.structure.text(),
-        context);
+    throw ShapeError(root + " has the structure " + to_string(meta.structure) + ", expected " +
+                         to_string(expected.structure),
+                     context);
   }
   const std::vector<std::string> paths = expected.structure.paths(root);
   std::vector<std::string> faults;

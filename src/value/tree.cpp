@@ -1,6 +1,7 @@
 // Flattens and rebuilds value trees.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/value/tree.h>
 
 #include <ATen/core/Dict.h>
@@ -170,11 +171,13 @@ std::size_t Structure::num_leaves() const {
   return count;
 }
 
-std::string Structure::text() const {
+std::string to_string(const Structure& structure) {
+  using Kind = Structure::Kind;
+  const auto& [kind, element, keys, children] = structure;
   std::vector<std::string> parts;
   parts.reserve(children.size());
   for (std::size_t i = 0; i < children.size(); ++i) {
-    parts.push_back((kind == Kind::Dict ? key_text(keys[i]) + ": " : "") + children[i].text());
+    parts.push_back((kind == Kind::Dict ? key_text(keys[i]) + ": " : "") + to_string(children[i]));
   }
   const std::string inside = join(parts, ", ");
   switch (kind) {
@@ -204,7 +207,7 @@ FlatTree flatten(const IValue& tree) {
 
 IValue unflatten(const std::vector<IValue>& leaves, const Structure& structure) {
   if (const std::size_t wanted = structure.num_leaves(); leaves.size() != wanted) {
-    throw UsageError("a tree " + structure.text() + " has " + std::to_string(wanted) + " leaves, but " +
+    throw UsageError("a tree " + to_string(structure) + " has " + std::to_string(wanted) + " leaves, but " +
                      std::to_string(leaves.size()) + " were given");
   }
   auto next = leaves.begin();

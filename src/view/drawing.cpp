@@ -1,5 +1,6 @@
 // Lays out schedules, timelines and simulations as boxes for all renderers.
-#include <penstock/base/text.h>
+#include "base/text.h"
+
 #include <penstock/view/drawing.h>
 
 #include <algorithm>
@@ -33,8 +34,7 @@ std::string memory_text(std::uint64_t bytes, bool seconds) {
 
 std::vector<int> chunks(const schedule::Placement& placement) {
   std::vector<int> seen(static_cast<std::size_t>(placement.ranks()), 0), result;
-  for (const Rank rank : placement.stage_to_rank())
-    result.push_back(seen[static_cast<std::size_t>(rank.value)]++);
+  for (const Rank rank : placement.stage_to_rank()) result.push_back(seen[rank.index()]++);
   return result;
 }
 

@@ -75,12 +75,12 @@ class Grid {
     double needed = 0;
     for (const auto& row : panel_.compute) {
       for (const ActionBox& box : row) {
-        const double length = (box.end - box.start) * (box.part == BoxPart::Whole ? 1 : 0.5);
+        const double length = (box.end - box.start) * (box.part == BoxPart::Full ? 1 : 0.5);
         if (length > 0) needed = std::max(needed, static_cast<double>(label_of(box).size() + 1) / length);
       }
     }
     const double limit =
-        options_.width > 0 ? std::max(8.0, options_.width - static_cast<double>(gutter_)) : widest;
+        options_.width ? std::max(8.0, *options_.width - static_cast<double>(gutter_)) : widest;
     scale_ = panel_.end > 0 ? std::min(needed, limit / panel_.end) : 1;
   }
 
@@ -118,7 +118,7 @@ class Grid {
     while (text.back() == ' ') text.pop_back();
   }
 
-  int chunk(StageId stage) const { return drawing_.chunk_of_stage[static_cast<std::size_t>(stage.value)]; }
+  int chunk(StageId stage) const { return drawing_.chunk_of_stage[stage.index()]; }
 
   //! Dark text on the colour of the kind; later stages of a rank are lighter.
   static std::string paint(schedule::ActionKind kind, int chunk) {

@@ -1,10 +1,10 @@
 // The HTML page: layout, style and script come from page/; the data is embedded as compact JSON.
 #include "base/markup.h"
+#include "base/json.h"
 #include "view/numbers.h"
 #include "view/page_parts.h"
 #include "view/palette.h"
 
-#include <penstock/base/json.h>
 #include <penstock/view/render.h>
 
 #include <algorithm>

@@ -1,10 +1,10 @@
 // The figure for a paper or a README: boxes with their microbatch, a time axis and a legend. Follows the
 // light or dark theme of the reader.
 #include "base/markup.h"
+#include "base/text.h"
 #include "view/numbers.h"
 #include "view/palette.h"
 
-#include <penstock/base/text.h>
 #include <penstock/view/render.h>
 
 #include <algorithm>
@@ -156,9 +156,8 @@ class Figure {
   }
 
   void draw_box(std::string& out, const ActionBox& box, double row_top) {
-    const int chunk =
-        std::min(3, drawing_.chunk_of_stage[static_cast<std::size_t>(box.action.stage().value)]);
-    const double height = box.part == BoxPart::Whole ? row_height : row_height / 2 - 0.5;
+    const int chunk = std::min(3, drawing_.chunk_of_stage[box.action.stage().index()]);
+    const double height = box.part == BoxPart::Full ? row_height : row_height / 2 - 0.5;
     const double top = box.part == BoxPart::BottomHalf ? row_top + row_height / 2 + 0.5 : row_top;
     const double width = (box.end - box.start) * scale_;
     std::string classes(look_of(box.action.kind()).colour);

@@ -1,9 +1,8 @@
 // Chrome's trace event format. Times are in microseconds; a unit of a drawing without seconds is 1 ms.
+#include "base/json.h"
 #include "view/numbers.h"
 #include "view/palette.h"
 
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 #include <penstock/view/render.h>
 
 #include <algorithm>

@@ -1,13 +1,13 @@
 // Ids, errors, diagnostics, text, JSON, input files and the logger.
 #include "base/io/json_reader.h"
 #include "base/io/regular_file.h"
+#include "base/json.h"
+#include "base/log_line.h"
+#include "base/text.h"
 
 #include <penstock/base/diagnostic.h>
 #include <penstock/base/error.h>
 #include <penstock/base/ids.h>
-#include <penstock/base/json.h>
-#include <penstock/base/log.h>
-#include <penstock/base/text.h>
 #include <penstock/version.h>
 
 #include <gmock/gmock.h>
@@ -54,7 +54,7 @@ TEST(BaseError, TextHasMessageContextAndHint) {
 TEST(BaseError, ContextIsFilledFromOutside) {
   const ErrorContext inner{.stage = StageId(2), .action = "2F0"};
   const ErrorContext outer{.rank = Rank(5), .stage = StageId(9)};
-  EXPECT_EQ(inner.within(outer).text(), "rank 5, stage 2, action 2F0");
+  EXPECT_EQ(to_string(inner.within(outer)), "rank 5, stage 2, action 2F0");
 }
 
 TEST(BaseError, EveryFieldOfAContextIsShownAndFilled) {
@@ -65,20 +65,20 @@ TEST(BaseError, EveryFieldOfAContextIsShownAndFilled) {
                          .tensor = "x",
                          .op = "aten::mm"};
   const std::string text = "rank 1, stage 2, microbatch 3, action 2F3, tensor x, op aten::mm";
-  EXPECT_EQ(all.text(), text);
-  EXPECT_EQ(ErrorContext{}.text(), "");
-  EXPECT_EQ(ErrorContext{}.within(all).text(), text);
+  EXPECT_EQ(to_string(all), text);
+  EXPECT_EQ(to_string(ErrorContext{}), "");
+  EXPECT_EQ(to_string(ErrorContext{}.within(all)), text);
   const ErrorContext other{.rank = Rank(9),
                            .stage = StageId(9),
                            .microbatch = MicrobatchId(9),
                            .action = "9F9",
                            .tensor = "y",
                            .op = "aten::add"};
-  EXPECT_EQ(all.within(other).text(), text);
+  EXPECT_EQ(to_string(all.within(other)), text);
   const UsageError plain("no rows");
   EXPECT_STREQ(plain.what(), "no rows");
   EXPECT_EQ(plain.hint(), "");
-  EXPECT_EQ(ShapeError("a", all, "b").context().text(), text);
+  EXPECT_EQ(to_string(ShapeError("a", all, "b").context()), text);
   EXPECT_EQ(ShapeError("a", all, "b").hint(), "b");
 }
 

@@ -1,5 +1,6 @@
 // A crash at any operation and at any byte leaves the last complete checkpoint usable: with a disk that
 // forgets what was not flushed, and with processes that are killed.
+#include "checkpoint/commit/writer_access.h"
 #include "faulty_files.h"
 #include "support/process_ranks.h"
 #include "support/program.h"
@@ -27,8 +28,8 @@ using ::testing::HasSubstr;
 
 //! The model at a step: every element tells the step.
 std::vector<Piece> crash_model(std::int64_t step, std::int64_t elements = 12) {
-  return {whole_piece("weight", at::full({elements}, static_cast<double>(step))),
-          whole_piece("bias", at::full({3}, step, at::kLong))};
+  return {full_piece("weight", at::full({elements}, static_cast<double>(step))),
+          full_piece("bias", at::full({3}, step, at::kLong))};
 }
 
 bool holds_step(const Checkpoint& checkpoint) {
@@ -38,12 +39,12 @@ bool holds_step(const Checkpoint& checkpoint) {
 }
 
 //! Saves a step; whether it said that all is well.
-bool save_with(Files& files, const std::string& directory, std::int64_t step, int keep) {
+bool save_with(Files& files, const std::string& directory, std::int64_t step, std::optional<int> keep) {
   bool done = true;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     try {
-      CheckpointWriter writer(directory, world.group(),
-                              {.keep = keep, .asynchronous = false, .files = &files});
+      CheckpointWriter writer =
+          Access::writer(directory, world.group(), {.keep = keep, .asynchronous = false}, files);
       writer.save(step, crash_model(step));
     } catch (const StorageError&) {
       done = false;
@@ -58,7 +59,7 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t step
   Random random(20261116);
   const TempDir start, other;
   CrashingFiles calm, counting;
-  for (const std::int64_t old : before) ASSERT_TRUE(save_with(calm, start.path(), old, 0));
+  for (const std::int64_t old : before) ASSERT_TRUE(save_with(calm, start.path(), old, std::nullopt));
   // Once without a crash, to know what it costs (pruning, whose errors are only logged, included).
   fs::copy(start.path(), other.path(), fs::copy_options::recursive);
   ASSERT_TRUE(save_with(counting, other.path(), step, keep));

@@ -58,7 +58,7 @@ TEST(CheckpointPlacedPart, IsWhatTheRankHasForAnyPlacementAndGoesToAnyOther) {
         const at::Tensor tensor = distribute_tensor(whole, mesh, from);
         const std::string name = "t" + std::to_string(round);
         saved.push_back(tensor_piece(name, tensor));
-        CHECK_THAT(at::equal(take(whole, saved.back().part), tensor::local_of(tensor)));
+        CHECK_THAT(at::equal(take(whole, saved.back().region), tensor::local_of(tensor)));
         loaded.push_back(distributed_zeros(shape, mesh, to));
         wanted.push_back(tensor_piece(name, loaded.back()));
         wholes.push_back(whole);

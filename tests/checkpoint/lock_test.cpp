@@ -89,8 +89,8 @@ TEST(CheckpointDirectoryLock, IsReleasedWithTheWriterAndKeptBetweenSaves) {
   comm::run_thread_ranks(1, [&](comm::World& world) {
     {
       CheckpointWriter writer(dir.path(), world.group());
-      writer.save(1, {whole_piece("w", at::ones({3}))});
-      writer.save(2, {whole_piece("w", at::ones({3}))});
+      writer.save(1, {full_piece("w", at::ones({3}))});
+      writer.save(2, {full_piece("w", at::ones({3}))});
       writer.wait();
       const int file = ::open((dir / "run.lock").c_str(), O_RDONLY);
       EXPECT_NE(::flock(file, LOCK_EX | LOCK_NB), 0);

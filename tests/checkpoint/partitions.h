@@ -52,10 +52,10 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
   };
   switch (shape.empty() ? pick(random, 0, 1) : pick(random, 0, 4)) {
     case 0:  // one rank has it: a pipeline's stage
-      any_rank().push_back(checkpoint::WholeTensor{});
+      any_rank().push_back(checkpoint::FullTensor{});
       break;
     case 1:  // all have it: replicas
-      for (auto& mine : parts) mine.push_back(checkpoint::WholeTensor{});
+      for (auto& mine : parts) mine.push_back(checkpoint::FullTensor{});
       break;
     case 2: {  // flat ranges, one a rank
       const auto at = cuts(random, numel, ranks);
@@ -116,7 +116,7 @@ inline std::vector<checkpoint::Piece> pieces_of(const std::string& name, const a
     pieces.push_back({.name = name,
                       .shape = whole.sizes().vec(),
                       .local = zero ? at::zeros_like(local) : local,
-                      .part = part});
+                      .region = part});
   }
   return pieces;
 }

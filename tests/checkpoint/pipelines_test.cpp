@@ -161,9 +161,9 @@ class Run {
       if (sharded_) {
         for (const parallel::ShardedParameter& part : sharded_->sharded(stage.index()).shards()) {
           if (part.end == part.begin) continue;
-          if (part.form) {
+          if (part.spec) {
             all.push_back(
-                {part.name, part.form->sizes, part.shard, local_region(*part.form, part.begin, part.end)});
+                {part.name, part.spec->sizes, part.shard, local_region(*part.spec, part.begin, part.end)});
           } else {
             all.push_back({part.name, part.shape, part.shard, FlatRange{part.begin, part.end}});
           }
@@ -221,7 +221,7 @@ void run(const Topology& topology, const std::string& from, const std::string& t
       mine.load(checkpoint, world.group());
       at = checkpoint.step();
     }
-    CheckpointWriter writer(to, world.group(), {.keep = 0});
+    CheckpointWriter writer(to, world.group(), {.keep = std::nullopt});
     for (const std::int64_t step : steps) {
       mine.train(at, step);
       mine.save(writer, step);

@@ -1,5 +1,6 @@
 // Checkpoints by real processes over Gloo: the writer talks in the background while the ranks do, and a rank
 // that is killed in the middle of a write costs that write only.
+#include "checkpoint/commit/writer_access.h"
 #include "faulty_files.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
@@ -31,8 +32,8 @@ std::vector<Piece> half_of_model(int rank, std::int64_t step) {
   return {{.name = "weight",
            .shape = {1000, 40},
            .local = at::full({500, 40}, static_cast<double>(step)),
-           .part = rows},
-          whole_piece("bias", at::full({40}, static_cast<double>(step)))};
+           .region = rows},
+          full_piece("bias", at::full({40}, static_cast<double>(step)))};
 }
 
 const test::RankFunction saves_while_training("saves_while_training", [] {
@@ -74,7 +75,7 @@ const test::RankFunction killed_while_writing("killed_while_writing", [] {
     const bool here = operation == "finish" && path.find(checkpoint_name(3)) != std::string::npos;
     if (here && rank == 1) raise(SIGKILL);
   });
-  CheckpointWriter writer(directory(), world.group(), {.files = &files});
+  CheckpointWriter writer = Access::writer(directory(), world.group(), {}, files);
   try {
     for (std::int64_t step = 1; step <= 5; ++step) writer.save(step, half_of_model(rank, step));
   } catch (const PeerFailed& error) {

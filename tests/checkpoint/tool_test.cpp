@@ -31,8 +31,7 @@ void save_cut(const std::map<std::string, at::Tensor>& tensors, const std::strin
   comm::run_thread_ranks(3, [&](comm::World& world) {
     std::vector<Piece> pieces;
     for (const auto& [name, tensor] : tensors) {
-      for (Piece& piece :
-           pieces_of(name, tensor, how.at(name)[static_cast<std::size_t>(world.rank().value)])) {
+      for (Piece& piece : pieces_of(name, tensor, how.at(name)[world.rank().index()])) {
         if (aliases.contains(name)) piece.aliases = aliases.at(name);
         Piece state = piece;
         state.kind = PieceKind::Optimizer;

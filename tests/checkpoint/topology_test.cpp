@@ -138,7 +138,7 @@ TEST(CheckpointTopology, SavedAsOnePartitionLoadsAsAnother) {
       const LoadReport report = Checkpoint(path).load(wanted, world.group());
       std::uint64_t bytes = 0;
       for (const Piece& piece : wanted) {
-        CHECK_THAT(same_bits(piece.local, take(model.at(piece.name), piece.part)));
+        CHECK_THAT(same_bits(piece.local, take(model.at(piece.name), piece.region)));
         bytes += piece.local.nbytes();
       }
       CHECK_SAME(report.bytes_used, bytes);
@@ -153,7 +153,7 @@ TEST(CheckpointTopology, ReadsOnlyTheBytesOfARanksPieces) {
     CheckpointWriter writer(dir.path(), world.group());
     const int rank = world.rank().value;
     const Box half{{0, 2048 * rank}, {512, 2048}};
-    writer.save(1, {{.name = "weight", .shape = {512, 4096}, .local = take(weight, half), .part = half},
+    writer.save(1, {{.name = "weight", .shape = {512, 4096}, .local = take(weight, half), .region = half},
                     {.name = "flat", .shape = {100000}, .local = flat}});
     writer.wait();
   });
@@ -163,8 +163,8 @@ TEST(CheckpointTopology, ReadsOnlyTheBytesOfARanksPieces) {
   const Box rows{{100, 0}, {16, 4096}};
   const FlatRange range{1000, 3000};
   const std::vector<Piece> wanted = {
-      {.name = "weight", .shape = {512, 4096}, .local = at::zeros({16, 4096}), .part = rows},
-      {.name = "flat", .shape = {100000}, .local = at::zeros({2000}), .part = range}};
+      {.name = "weight", .shape = {512, 4096}, .local = at::zeros({16, 4096}), .region = rows},
+      {.name = "flat", .shape = {100000}, .local = at::zeros({2000}), .region = range}};
   const LoadReport report = checkpoint.load(wanted);
   EXPECT_EQ(report.bytes_used, (16 * 4096 + 2000) * sizeof(float));
   EXPECT_EQ(report.bytes_read, report.bytes_used);
@@ -176,21 +176,21 @@ TEST(CheckpointTopology, LoadsIntoStridedTensorsAndConvertsIfAsked) {
   const TempDir dir;
   const at::Tensor weight = at::randn({6, 8});
   comm::run_thread_ranks(1, [&](comm::World& world) {
-    CheckpointWriter(dir.path(), world.group()).save(1, {whole_piece("weight", weight)});
+    CheckpointWriter(dir.path(), world.group()).save(1, {full_piece("weight", weight)});
     const Checkpoint checkpoint(dir / checkpoint_name(1));
     at::Tensor transposed = at::zeros({8, 6}).t();
-    checkpoint.load({whole_piece("weight", transposed)});
+    checkpoint.load({full_piece("weight", transposed)});
     CHECK_TENSORS(transposed, weight);
     at::Tensor parameter = at::zeros({6, 8}, at::kDouble).requires_grad_();
     bool refused = false;
     try {
-      checkpoint.load({whole_piece("weight", parameter)});
+      checkpoint.load({full_piece("weight", parameter)});
     } catch (const CheckpointError& error) {
       refused =
           std::string(error.what()).find("weight: float32 stored, float64 requested") != std::string::npos;
     }
     CHECK_THAT(refused);
-    checkpoint.load({whole_piece("weight", parameter)}, LoadOptions{.convert_dtypes = true});
+    checkpoint.load({full_piece("weight", parameter)}, LoadOptions{.convert_dtypes = true});
     CHECK_TENSORS(parameter.detach(), weight.to(at::kDouble));
     CHECK_THAT(parameter.requires_grad() && parameter.is_leaf());
   });
@@ -200,14 +200,14 @@ TEST(CheckpointTopology, OneErrorListsEverythingThatDiffersOnAnyRank) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
-    writer.save(1, {whole_piece("same", at::ones({2})), whole_piece("wide", at::ones({2, 3})),
-                    whole_piece("left.over", at::ones({1})),
-                    whole_piece("also.left.over", at::ones({1}), PieceKind::Buffer)});
+    writer.save(1, {full_piece("same", at::ones({2})), full_piece("wide", at::ones({2, 3})),
+                    full_piece("left.over", at::ones({1})),
+                    full_piece("also.left.over", at::ones({1}), PieceKind::Buffer)});
     writer.wait();
   });
   const auto wanted = [](int rank) -> std::vector<Piece> {
-    if (rank == 0) return {whole_piece("same", at::zeros({2})), whole_piece("absent", at::zeros({1}))};
-    return {whole_piece("wide", at::zeros({3, 2})), whole_piece("missing.too", at::zeros({1}))};
+    if (rank == 0) return {full_piece("same", at::zeros({2})), full_piece("absent", at::zeros({1}))};
+    return {full_piece("wide", at::zeros({3, 2})), full_piece("missing.too", at::zeros({1}))};
   };
   const auto errors = comm::try_thread_ranks(2, [&](comm::World& world) {
     const std::vector<Piece> pieces = wanted(world.rank().value);
@@ -244,9 +244,9 @@ TEST(CheckpointTopology, RefusesToSaveWhatIsNotWhole) {
     CheckpointWriter writer(dir.path(), world.group());
     const int rank = world.rank().value;
     const std::vector<Piece> pieces = {
-        {.name = "holes", .shape = {8}, .local = at::zeros({3}), .part = FlatRange{rank * 4, rank * 4 + 3}},
-        whole_piece("differs", at::zeros({2 + rank})),
-        {.name = "outside", .shape = {4}, .local = at::zeros({3}), .part = FlatRange{2, 5}},
+        {.name = "holes", .shape = {8}, .local = at::zeros({3}), .region = FlatRange{rank * 4, rank * 4 + 3}},
+        full_piece("differs", at::zeros({2 + rank})),
+        {.name = "outside", .shape = {4}, .local = at::zeros({3}), .region = FlatRange{2, 5}},
         {.name = "size", .shape = {4}, .local = at::zeros({3})}};
     try {
       writer.save(1, pieces);
@@ -271,19 +271,19 @@ TEST(CheckpointTopology, AliasesAreTheSameTensor) {
   const at::Tensor token = at::randn({5, 3});
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
-    Piece tied = whole_piece("token.weight", token);
+    Piece tied = full_piece("token.weight", token);
     tied.aliases = {"head.weight"};
     writer.save(1, {tied});
     writer.wait();
     const Checkpoint checkpoint(dir / checkpoint_name(1));
-    const Piece head = whole_piece("head.weight", at::zeros({5, 3}));
+    const Piece head = full_piece("head.weight", at::zeros({5, 3}));
     checkpoint.load({head});
     CHECK_TENSORS(head.local, token);
     // The other way: a pipeline whose last stage calls it by the other name stores both, and a tied model
     // takes one.
-    writer.save(2, {whole_piece("token.weight", token), whole_piece("head.weight", token)});
+    writer.save(2, {full_piece("token.weight", token), full_piece("head.weight", token)});
     writer.wait();
-    Piece both = whole_piece("token.weight", at::zeros({5, 3}));
+    Piece both = full_piece("token.weight", at::zeros({5, 3}));
     both.aliases = {"head.weight"};
     Checkpoint(dir / checkpoint_name(2)).load({both});
     CHECK_TENSORS(both.local, token);

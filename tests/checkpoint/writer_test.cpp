@@ -1,6 +1,7 @@
 // The writer: in the background, one at a time, keeping the last few; its errors; and which checkpoint a run
 // goes on from.
 #include "checkpoint/commit/manifest.h"
+#include "checkpoint/commit/writer_access.h"
 #include "faulty_files.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
@@ -30,7 +31,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::vector<Piece> model_at(std::int64_t step) {
-  return {whole_piece("weight", at::full({100}, static_cast<double>(step)))};
+  return {full_piece("weight", at::full({100}, static_cast<double>(step)))};
 }
 
 std::vector<std::int64_t> steps_in(const std::string& directory) {
@@ -66,7 +67,7 @@ TEST(CheckpointWriter, ReturnsBeforeTheFilesAreWrittenAndTheTensorsMayChange) {
     if (operation == "create") gate.wait();
   });
   comm::run_thread_ranks(1, [&](comm::World& world) {
-    CheckpointWriter writer(dir.path(), world.group(), {.files = &files});
+    CheckpointWriter writer = Access::writer(dir.path(), world.group(), {}, files);
     const std::vector<Piece> pieces = model_at(1);
     writer.save(1, pieces);
     CHECK_THAT(!writer.last_complete());  // no file can have been made
@@ -86,7 +87,7 @@ TEST(CheckpointWriter, NeverWritesTwoAtOnce) {
     if (operation == "rename" && !path.ends_with(".removing")) --under_way;
   });
   comm::run_thread_ranks(1, [&](comm::World& world) {
-    CheckpointWriter writer(dir.path(), world.group(), {.files = &files});
+    CheckpointWriter writer = Access::writer(dir.path(), world.group(), {}, files);
     for (int step = 1; step <= 20; ++step) writer.save(step, model_at(step));
   });
   EXPECT_EQ(most, 1);
@@ -107,7 +108,7 @@ TEST(CheckpointWriter, ReplicasShareTheWork) {
   comm::run_thread_ranks(4, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
     std::vector<Piece> pieces;
-    for (int i = 0; i < 8; ++i) pieces.push_back(whole_piece("layer." + std::to_string(i), at::ones({1000})));
+    for (int i = 0; i < 8; ++i) pieces.push_back(full_piece("layer." + std::to_string(i), at::ones({1000})));
     writer.save(1, pieces);
     writer.wait();
   });
@@ -127,7 +128,7 @@ TEST(CheckpointWriter, ErrorsSurfaceAtTheNextCallOnEveryRankAndTheNextSaveWorks)
     });
     bool failed = false;
     comm::run_thread_ranks(2, [&](comm::World& world) {
-      CheckpointWriter writer(dir.path(), world.group(), {.files = &files});
+      CheckpointWriter writer = Access::writer(dir.path(), world.group(), {}, files);
       writer.save(1, model_at(1));
       writer.save(2, model_at(2));
       try {
@@ -178,7 +179,7 @@ TEST(CheckpointWriter, SaysThatAFileGrewTooLargeOrTheDirectoryVanished) {
     HookedFiles files([&](const std::string& operation, const std::string& path) {
       if (operation == "finish" && path.ends_with("manifest.json")) fs::remove_all(dir / "b");
     });
-    CheckpointWriter other(dir / "b", world.group(), {.asynchronous = false, .files = &files});
+    CheckpointWriter other = Access::writer(dir / "b", world.group(), {.asynchronous = false}, files);
     try {
       other.save(1, model_at(1));
     } catch (const StorageError& error) {
@@ -201,7 +202,7 @@ const test::RankFunction full_disk("full_disk", [] {
   writer.save(1, model_at(1));
   int full = 0, read_only = 0;
   try {
-    writer.save(2, {whole_piece("weight", at::ones({50000}))});
+    writer.save(2, {full_piece("weight", at::ones({50000}))});
   } catch (const StorageError& error) {
     full = error.code();
   }
@@ -231,7 +232,7 @@ TEST(CheckpointWriter, SaysThatTheDiskIsFullOrReadOnlyAndKeepsWhatIsThere) {
 TEST(CheckpointVerify, NoticesEveryFlippedByte) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
-    CheckpointWriter(dir.path(), world.group()).save(1, {whole_piece("w", at::ones({7}))});
+    CheckpointWriter(dir.path(), world.group()).save(1, {full_piece("w", at::ones({7}))});
   });
   const std::string path = dir / checkpoint_name(1);
   EXPECT_TRUE(Checkpoint(path).verify().empty());
@@ -289,11 +290,11 @@ TEST(CheckpointManifest, DamageIsAnErrorAndNeverLeadsOutside) {
   EXPECT_THAT(refused([](Manifest& m) { m.files[0].name = "a/b"; }), HasSubstr("is not a valid file name"));
   EXPECT_THAT(refused([](Manifest& m) { m.tensors[0].pieces[0].file = 1; }), HasSubstr("there is no file 1"));
   EXPECT_THAT(refused([](Manifest& m) {
-                m.tensors[0].pieces[0].part = Box{{0, 1}, {2, 2}};
+                m.tensors[0].pieces[0].region = Box{{0, 1}, {2, 2}};
               }),
               HasSubstr("is outside the tensor"));
   EXPECT_THAT(refused([](Manifest& m) {
-                m.tensors[0].pieces[0].part = FlatRange{0, 3};
+                m.tensors[0].pieces[0].region = FlatRange{0, 3};
               }),
               HasSubstr("1 of its elements are in no file"));
   EXPECT_THAT(refused([](Manifest& m) {
@@ -307,13 +308,13 @@ TEST(CheckpointManifest, DamageIsAnErrorAndNeverLeadsOutside) {
 TEST(CheckpointResume, TakesTheNewestWholeOneAndNamesThoseItPassesOver) {
   const TempDir dir;
   comm::run_thread_ranks(2, [&](comm::World& world) {
-    CheckpointWriter writer(dir.path(), world.group(), {.keep = 0});
+    CheckpointWriter writer(dir.path(), world.group(), {.keep = std::nullopt});
     for (std::int64_t step = 1; step <= 5; ++step) {
       const FlatRange half{world.rank().value * 50, world.rank().value * 50 + 50};
       writer.save(step, {{.name = "weight",
                           .shape = {100},
                           .local = at::full({50}, static_cast<double>(step)),
-                          .part = half}});
+                          .region = half}});
     }
     writer.wait();
   });

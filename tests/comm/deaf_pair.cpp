@@ -2,7 +2,8 @@
 #include "comm/deaf_pair.h"
 
 #include "comm/transport/thread_backend.h"
-#include "comm/world/group_state.h"
+#include "comm/world/access.h"
+#include "comm/world/group_impl.h"
 
 #include <map>
 #include <mutex>
@@ -53,6 +54,7 @@ class DeafTransport : public comm::Transport {
     return c10::make_intrusive<DeafBackend>(me, static_cast<int>(members.size()), hub_->exchange(name),
                                             deaf_to);
   }
+  schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return false; }
   bool closes_after_a_failure() const override { return true; }
 
@@ -66,9 +68,9 @@ DeafPair::DeafPair(int one, int other) : hub_(new Hub{one, other, {}, {}}) {}
 DeafPair::~DeafPair() = default;
 
 comm::Group DeafPair::group(const comm::Group& group) const {
-  const comm::GroupState& state = *group.state();
-  return comm::Group(make_group("deaf/" + state.name, state.members, state.rank,
-                                std::make_shared<DeafTransport<Hub>>(hub_), state.domain));
+  const comm::Group::Impl& state = *comm::Access::impl(group);
+  return comm::Access::group(make_group("deaf/" + state.name, state.members, state.rank,
+                                        std::make_shared<DeafTransport<Hub>>(hub_), state.domain));
 }
 
 }  // namespace penstock::test

@@ -101,7 +101,7 @@ void kill_one(unsigned seed, double& slowest) {
   const RanksOutcome outcome = run_process_ranks("loop", ranks, options);
   EXPECT_FALSE(outcome.result.ok);
   ASSERT_EQ(outcome.result.first_failure, Rank(victim)) << outcome.text();
-  EXPECT_THAT(outcome.result.report(),
+  EXPECT_THAT(to_string(outcome.result),
               HasSubstr("rank " + std::to_string(victim) + " failed first: it was killed by signal 9"));
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank == victim) continue;
@@ -152,7 +152,7 @@ TEST(CommThrowingRank, ItsWordsReachEveryOtherRank) {
     EXPECT_EQ(found->peer, 1);
     EXPECT_THAT(found->cause, HasSubstr("the valve is stuck"));
   }
-  EXPECT_THAT(outcome.result.report(), HasSubstr("rank 1 did not join all_reduce number 2 on group world"));
+  EXPECT_THAT(to_string(outcome.result), HasSubstr("rank 1 did not join all_reduce number 2 on group world"));
 }
 
 const RankFunction leaving_ranks("leaving", [] {
@@ -300,7 +300,7 @@ TEST(CommTimeOut, OfACollectiveIsExplainedByTheRecordsOfAllRanks) {
   EXPECT_THAT(outcome.text(),
               ContainsRegex("rank [02] waited 2\\.[0-9]+ s, since .*, for the other ranks of the "
                             "group: all_reduce of 64 B"));
-  EXPECT_THAT(outcome.result.report(), HasSubstr("rank 1 did not join all_reduce number"));
+  EXPECT_THAT(to_string(outcome.result), HasSubstr("rank 1 did not join all_reduce number"));
 }
 
 const RankFunction stopped_ranks("stopped", [] {

@@ -1,4 +1,6 @@
 // The flight recorder keeps the last operations, and a set of dumps says who did not join.
+#include "comm/failure/flight_summary.h"
+
 #include <penstock/comm/flight_recorder.h>
 
 #include <gmock/gmock.h>
@@ -33,7 +35,7 @@ TEST(CommFlightRecorder, SaysWhichRankDidNotJoin) {
     FlightRecorder recorder{Rank(rank)};
     recorder.finish(recorder.start(collective(1)), false);
     if (rank != 1) recorder.finish(recorder.start(collective(2)), true);
-    dumps.push_back(recorder.to_json());
+    dumps.push_back(to_json(recorder));
   }
   EXPECT_THAT(
       explain_flight(dumps, {Rank(3)}),
@@ -44,7 +46,7 @@ TEST(CommFlightRecorder, SaysWhichRankDidNotJoin) {
 TEST(CommFlightRecorder, SaysWhichReceiveGotNothing) {
   FlightRecorder recorder(Rank(2));
   recorder.start({.op = "recv", .group = "world", .peer = 1, .tag = 9, .bytes = 2048});
-  EXPECT_THAT(explain_flight({recorder.to_json()}, {}),
+  EXPECT_THAT(explain_flight({to_json(recorder)}, {}),
               ElementsAre("rank 2: recv from rank 1 (tag 9, 2.00 KiB, group world) was not completed"));
 }
 

@@ -1,5 +1,5 @@
 // An operation that two threads wait for.
-#include "comm/world/work_state.h"
+#include "comm/world/work_impl.h"
 
 #include <penstock/base/error.h>
 
@@ -8,8 +8,8 @@
 namespace penstock::comm {
 namespace {
 
-std::shared_ptr<WorkState> pending(const std::shared_ptr<WorldGeneration>& domain) {
-  auto state = std::make_shared<WorkState>();
+std::shared_ptr<Work::Impl> pending(const std::shared_ptr<WorldGeneration>& domain) {
+  auto state = std::make_shared<Work::Impl>();
   state->domain = domain;
   state->record.op = "recv";
   state->peer_text = "rank 1";
@@ -27,7 +27,7 @@ TEST(CommSecondWaiter, OfAnOperationThatDoesNotEndTimesOut) {
 TEST(CommSecondWaiter, LearnsOfAFailureAndOfTheEnd) {
   const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::seconds(60));
   const auto ended = pending(domain);
-  ended->status = WorkState::Status::Done;
+  ended->status = Work::Impl::Status::Done;
   EXPECT_NO_THROW(ended->wait());
   const auto state = pending(domain);
   domain->failure.report({Rank(1), "was killed"});

@@ -24,7 +24,7 @@ const char* check_csv(std::string_view bytes) {
 
   const schedule::Verdict verdict = file.validate();
   if (!verdict.valid()) return nullptr;
-  if (file.form == schedule::ProgramLevel::Compute) {
+  if (file.level == schedule::ProgramLevel::Compute) {
     const schedule::Draft draft = lower(file.schedule());
     if (!validate(draft).safe(schedule::SendMode::Blocking)) return "a valid table lowers to unsafe lists";
     return nullptr;

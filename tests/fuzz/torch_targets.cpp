@@ -2,19 +2,20 @@
 #include "base/io/crc32.h"
 #include "base/io/json_reader.h"
 #include "base/io/zip.h"
+#include "base/json.h"
 #include "checkpoint/commit/manifest.h"
 #include "checkpoint/safetensors/header.h"
 #include "comm/failure/failure.h"
+#include "comm/failure/flight_summary.h"
 #include "comm/failure/sockets.h"
 #include "fuzz/targets.h"
 #include "graph/pt2/import.h"
+#include "value/serialize.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
 #include <penstock/comm/flight_recorder.h>
 #include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/value/serialize.h>
 
 #include <ATen/ATen.h>
 #include <sys/mman.h>
@@ -275,7 +276,7 @@ std::vector<std::string> flight_seeds() {
   recorder.start({.op = "recv", .group = "world", .peer = 1, .tag = 9, .bytes = 2048});
   recorder.finish(recorder.start({.op = "all_reduce", .group = "world", .sequence = 1, .bytes = 64}), false);
   recorder.finish(recorder.start({.op = "all_reduce", .group = "world", .sequence = 2, .bytes = 64}), true);
-  return {recorder.to_json()};
+  return {to_json(recorder)};
 }
 
 std::vector<std::string> monitor_seeds() {

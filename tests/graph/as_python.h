@@ -57,7 +57,7 @@ inline void expect_as_python(const std::string& path, const std::string& results
   const graph::Pt2Archive file(path + ".pt2");
   const auto given = read_tensors(path + ".safetensors");
   const auto expected = read_tensors(results + path.substr(path.rfind('/')) + ".safetensors");
-  const graph::GraphModule module(file.graph(), file.load(file.graph().slots));
+  graph::GraphModule module(file.graph(), file.load(file.graph().slots));
   const graph::Graph& graph = module.graph();
   int runs = 0, gradients = 0;
   for (; given.contains("r" + std::to_string(runs) + ".in.0"); ++runs) {

@@ -251,7 +251,7 @@ TEST(GraphCapture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
 TEST(GraphCapture, DrawsFreshNumbersAtEveryReplay) {
   torch::nn::Dropout dropout(0.5);
   const Captured captured = capture(test::forward_of(dropout), {}, {torch::ones({64})});
-  const GraphModule module(captured.graph, captured.tensors);
+  GraphModule module(captured.graph, captured.tensors);
   const auto once = module.forward({torch::ones({64})}), twice = module.forward({torch::ones({64})});
   EXPECT_FALSE(same_bits(once.toTensor(), twice.toTensor()));
 }
@@ -297,7 +297,7 @@ TEST(GraphCapture, NeedsNoMoreMemoryThanEager) {
   test::Gpt gpt(4, 64, 4, 101, 32);
   const auto tokens = torch::randint(0, 101, {4, 32});
   const Captured captured = capture(test::forward_of(gpt), test::tensors_of_module(*gpt), {tokens});
-  const GraphModule module(captured.graph, captured.tensors);
+  GraphModule module(captured.graph, captured.tensors);
   for (const bool grad : {false, true}) {
     const c10::AutoGradMode mode(grad);
     const auto train = [&](const at::Tensor& output) {

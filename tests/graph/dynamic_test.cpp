@@ -38,7 +38,7 @@ void expect_any_batch(const std::string& name, Module& module, const ForwardFunc
     const auto expected = value::flatten(forward(args, {})).leaves;
     for (auto& parameter : module.parameters()) parameter.mutable_grad() = at::Tensor();
     expected[0].toTensor().square().sum().backward();
-    const GraphModule whole(captured.graph, captured.tensors);
+    GraphModule whole(captured.graph, captured.tensors);
     torch::manual_seed(3);
     const auto got = value::flatten(whole.forward(args)).leaves;
     ASSERT_EQ(got.size(), expected.size());

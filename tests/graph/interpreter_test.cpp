@@ -1,7 +1,8 @@
 // The interpreter: modes, lifetimes, errors.
+#include "graph/run/interpreter.h"
+
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
-#include <penstock/graph/interpreter.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

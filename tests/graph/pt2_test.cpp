@@ -1,11 +1,11 @@
 // Imported models against Python's run on this machine: outputs, gradients and buffers, bit for bit.
 #include "as_python.h"
+#include "graph/passes/passes.h"
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>
 #include <penstock/graph/graph_text.h>
-#include <penstock/graph/passes.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/graph/split.h>
 
@@ -48,8 +48,7 @@ TEST(GraphPt2, TextFormReadsBackAndRunsTheSame) {
     const Graph parsed = parse_graph(text);
     EXPECT_EQ(to_string(parsed), text);
     const auto tensors = test::read_tensors(archive(std::string(name) + ".safetensors"));
-    const GraphModule whole(file.graph(), file.load(file.graph().slots)),
-        again(parsed, file.load(parsed.slots));
+    GraphModule whole(file.graph(), file.load(file.graph().slots)), again(parsed, file.load(parsed.slots));
     at::manual_seed(0);
     const auto expected = whole.run(inputs_of(parsed, tensors, "r0."));
     at::manual_seed(0);
@@ -103,7 +102,8 @@ TEST(GraphPt2, KeepsMarksOfAnnotateSplitPointsAndTellsCallsApart) {
   // All calls read the same weights: three stages share them.
   const SplitGraph split = split_graph(graph, marks);
   ASSERT_EQ(split.shared.size(), 2U);
-  for (const SharedSlot& slot : split.shared) EXPECT_EQ(slot.stages, (std::vector<int>{1, 2, 3}));
+  for (const SharedSlot& slot : split.shared)
+    EXPECT_EQ(slot.stages, (std::vector<StageId>{StageId(1), StageId(2), StageId(3)}));
 }
 
 TEST(GraphPt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
@@ -137,7 +137,7 @@ TEST(GraphPt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
 
 TEST(GraphPt2, SaysWhichSizeDoesNotFit) {
   const Pt2Archive file(archive("convnet.pt2"));
-  const GraphModule module(file.graph(), file.load(file.graph().slots));
+  GraphModule module(file.graph(), file.load(file.graph().slots));
   try {
     module.forward({at::zeros({3, 2, 8, 8})});
     FAIL();
@@ -146,7 +146,7 @@ TEST(GraphPt2, SaysWhichSizeDoesNotFit) {
     EXPECT_THAT(error.what(), HasSubstr("dynamic batch"));
   }
   const Pt2Archive dynamic(archive("mlp.pt2"));
-  const GraphModule mlp(dynamic.graph(), dynamic.load(dynamic.graph().slots));
+  GraphModule mlp(dynamic.graph(), dynamic.load(dynamic.graph().slots));
   EXPECT_THROW(mlp.forward({at::zeros({65, 6})}), ShapeError);
   EXPECT_THROW(mlp.forward({at::zeros({4, 6}), at::zeros({1})}), UsageError);
   EXPECT_EQ(mlp.forward({at::zeros({9, 6})}).toTensor().size(0), 9);

@@ -1,10 +1,10 @@
 // Sizes without elements against what Python wrote down and against real runs; profiles.
 #include "as_python.h"
+#include "graph/passes/passes.h"
+#include "graph/run/node_profile.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
-#include <penstock/graph/node_profile.h>
-#include <penstock/graph/passes.h>
 
 #include <gmock/gmock.h>
 
@@ -45,7 +45,7 @@ TEST(GraphShapes, FollowFromTheInputsAsPythonFoundThem) {
 TEST(GraphShapes, FollowFromOtherInputs) {
   const Pt2Archive file(archive("gpt.pt2"));
   const Graph wide = propagate_shapes(file.graph(), {{.dtype = at::kLong, .sizes = {{9, "s52"}, {5, ""}}}});
-  const GraphModule module(file.graph(), file.load(file.graph().slots));
+  GraphModule module(file.graph(), file.load(file.graph().slots));
   const std::vector<IValue> outputs = module.run({at::zeros({9, 5}, at::kLong)});
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const ValueMeta& meta = *wide.value(*wide.outputs[i].value()).meta;
@@ -77,7 +77,7 @@ TEST(GraphShapes, AreRefusedWhereTheyDependOnElements) {
 
 TEST(GraphProfile, TimesEveryNodeAndLeavesBuffersAlone) {
   const Pt2Archive file(archive("convnet.pt2"));
-  const GraphModule module(file.graph(), file.load(file.graph().slots));
+  GraphModule module(file.graph(), file.load(file.graph().slots));
   std::vector<at::Tensor> before;
   for (const auto& [name, buffer] : module.named_buffers()) before.push_back(buffer.clone());
   const auto tensors = test::read_tensors(archive("convnet.safetensors"));

@@ -1,10 +1,10 @@
 // Stages in turn against the whole graph, for every number of cuts; and the cuts that must be refused.
 #include "dense_model.h"
+#include "graph/passes/graph_costs.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>
-#include <penstock/graph/graph_costs.h>
 #include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/graph/split.h>
@@ -94,10 +94,11 @@ TEST(GraphSplit, NoWeightCrossesACutInDisguise) {
   }
   EXPECT_EQ(held, (std::vector<std::vector<std::string>>{{"v"}, {"w"}, {"b"}, {"v"}}));
   for (std::size_t s = 1; s < 4; ++s) {
-    EXPECT_EQ(split.stages[s].sources, std::vector<InputSource>{(FromStage{static_cast<int>(s) - 1, 0})});
+    EXPECT_EQ(split.stages[s].sources,
+              std::vector<InputSource>{(FromStage{StageId(static_cast<int>(s) - 1), 0})});
   }
   ASSERT_EQ(split.shared.size(), 1U);
-  EXPECT_EQ(split.shared[0].stages, (std::vector<int>{0, 3}));
+  EXPECT_EQ(split.shared[0].stages, (std::vector<StageId>{StageId(0), StageId(3)}));
   // A view of a buffer that is written is no longer the buffer's old elements.
   const Graph written = parse_graph(R"(graph {
   inputs ((%x : float32[3],), {})
@@ -142,18 +143,18 @@ TEST(GraphSplit, SendsTiedWeightsNowhereAndPositionsNeither) {
   const Pt2Archive file(archive("gpt.pt2"));
   const SplitGraph split = split_graph(file.graph(), split_at_marks(file.graph()));
   ASSERT_EQ(split.shared.size(), 1U);
-  EXPECT_EQ(split.shared[0].stages, (std::vector<int>{0, 1}));
+  EXPECT_EQ(split.shared[0].stages, (std::vector<StageId>{StageId(0), StageId(1)}));
   EXPECT_EQ(split.shared[0].names[0], "token.weight");
   ASSERT_EQ(split.stages[1].sources.size(), 1U);  // the hidden state and nothing else, sizes included
-  EXPECT_EQ(std::get<FromStage>(split.stages[1].sources[0]), (FromStage{0, 0}));
-  EXPECT_THAT(split.table(), HasSubstr("from stage 0, output 0"));
-  EXPECT_THAT(split.table(), HasSubstr("token.weight = head.weight  in stages 0, 1"));
+  EXPECT_EQ(std::get<FromStage>(split.stages[1].sources[0]), (FromStage{StageId(0), 0}));
+  EXPECT_THAT(to_string(split), HasSubstr("from stage 0, output 0"));
+  EXPECT_THAT(to_string(split), HasSubstr("token.weight = head.weight  in stages 0, 1"));
 }
 
 TEST(GraphSplit, TheTableTellsUsersInputsStagesAndConstantsApart) {
   const Pt2Archive file(archive("mixed.pt2"));
   const SplitPositions legal = legal_split_positions(file.graph());
-  const std::string table = split_graph(file.graph(), {legal[legal.size() / 2]}).table();
+  const std::string table = to_string(split_graph(file.graph(), {legal[legal.size() / 2]}));
   EXPECT_THAT(table, HasSubstr("from the user, input 0"));
   EXPECT_THAT(table, HasSubstr("from stage 0, output 0"));
   EXPECT_THAT(table, HasSubstr("float32[4]  a constant of the model"));
@@ -175,10 +176,10 @@ TEST(GraphSplit, ASkipGoesStraightFromProducerToConsumer) {
 })");
   const SplitGraph split = split_graph(graph, {2, 4, 5});
   EXPECT_EQ(split.stages[0].graph.outputs.size(), 1U);
-  EXPECT_EQ(split.stages[1].sources, (std::vector<InputSource>{FromStage{0, 0}}));
-  EXPECT_EQ(split.stages[2].sources, (std::vector<InputSource>{FromStage{1, 0}}));
+  EXPECT_EQ(split.stages[1].sources, (std::vector<InputSource>{FromStage{StageId(0), 0}}));
+  EXPECT_EQ(split.stages[2].sources, (std::vector<InputSource>{FromStage{StageId(1), 0}}));
   EXPECT_EQ(split.stages[3].sources,
-            (std::vector<InputSource>{FromStage{2, 0}, FromStage{0, 0}, FromUser{1}}));
+            (std::vector<InputSource>{FromStage{StageId(2), 0}, FromStage{StageId(0), 0}, FromUser{1}}));
   test::StageRunner runner(split, {});
   const at::Tensor x = at::rand({5, 3}), late = at::rand({3});
   const auto out = runner.forward({x, late});

@@ -34,8 +34,7 @@ class StageRunner {
           continue;
         }
         const auto& [stage, output] = std::get<graph::FromStage>(source);
-        const at::Tensor sent =
-            outputs_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(output)].toTensor();
+        const at::Tensor sent = outputs_[stage.index()][static_cast<std::size_t>(output)].toTensor();
         inputs_[s].emplace_back(sent.detach().clone().set_requires_grad(sent.requires_grad()));
       }
       outputs_.push_back(modules[s].run(inputs_[s]));
@@ -59,8 +58,7 @@ class StageRunner {
       for (std::size_t i = 0; i < inputs_[s].size(); ++i) {
         const auto* from = std::get_if<graph::FromStage>(&split_.stages[s].sources[i]);
         if (!from || !inputs_[s][i].toTensor().grad().defined()) continue;
-        at::Tensor& sum =
-            grads[static_cast<std::size_t>(from->stage)][static_cast<std::size_t>(from->output)];
+        at::Tensor& sum = grads[from->stage.index()][static_cast<std::size_t>(from->output)];
         const at::Tensor& grad = inputs_[s][i].toTensor().grad();
         sum = sum.defined() ? sum + grad : grad;
       }

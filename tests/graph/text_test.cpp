@@ -1,8 +1,9 @@
 // The text form: golden, read back, and strict about what is wrong.
+#include "graph/passes/passes.h"
+#include "graph/run/interpreter.h"
+
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
-#include <penstock/graph/interpreter.h>
-#include <penstock/graph/passes.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -156,7 +156,7 @@ TEST(ModelsGpt, IsCapturedAndCutByTheGraphFrontEnd) {
     for (const pipe::SplitSpec& spec :
          {pipe::SplitSpec(pipe::Balanced{3}),
           pipe::SplitSpec(pipe::SplitPoints{{"blocks.1", graph::SplitPoint::Beginning}})}) {
-      const pipe::Pipe pipe = pipeline(model, {pattern(7)}, {}, spec);
+      pipe::Pipe pipe = pipeline(model, {pattern(7)}, {}, spec);
       EXPECT_GE(pipe.num_stages(), 2);
       const auto output = pipe.forward({pattern(3)}).toTensor();
       EXPECT_TRUE(torch::allclose(output, model->forward(pattern(3)), 1e-5, 1e-6));

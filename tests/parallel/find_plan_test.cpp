@@ -28,19 +28,19 @@ TEST(ParallelFindPlan, FindsTheTwoPairsOfEachBlock) {
                             "blocks.1.attention.q, blocks.1.attention.k, blocks.1.attention.v by columns, "
                             "blocks.1.attention.out by rows",
                             "blocks.1.mlp.gate, blocks.1.mlp.up by columns, blocks.1.mlp.down by rows"));
-    EXPECT_THAT(found.whole, ElementsAre(HasSubstr("more than once")));
+    EXPECT_THAT(found.not_sharded, ElementsAre(HasSubstr("more than once")));
     EXPECT_EQ(found.plan.size(), 14U);
   }
 }
 
 TEST(ParallelFindPlan, SaysWhyLayersStayWhole) {
   const parallel::FoundPlan uneven = parallel::find_parallel_plan(graph::Pt2Archive(kTransformer).graph(), 3);
-  EXPECT_THAT(uneven.whole,
+  EXPECT_THAT(uneven.not_sharded,
               testing::Contains(HasSubstr("blocks.0.attention.q: 4 heads cannot be shared by 3")));
   EXPECT_EQ(uneven.pairs.size(), 2U);  // the feed-forward layers, unevenly
   const parallel::FoundPlan fused =
       parallel::find_parallel_plan(graph::Pt2Archive(archive("gpt.pt2")).graph(), 2);
-  EXPECT_THAT(fused.whole, testing::Contains(HasSubstr("blocks.0.qkv: its outputs are split")));
+  EXPECT_THAT(fused.not_sharded, testing::Contains(HasSubstr("blocks.0.qkv: its outputs are split")));
   EXPECT_THAT(fused.pairs, ElementsAre("blocks.0.up by columns, blocks.0.down by rows",
                                        "blocks.1.up by columns, blocks.1.down by rows"));
 }

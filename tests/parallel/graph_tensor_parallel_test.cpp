@@ -76,7 +76,7 @@ const parallel::ParallelPlan kTransformerPlan = {{"blocks.*.attention.q", parall
                                                  {"head", parallel::ColwiseParallel()}};
 
 //! Three steps of AdamW, with the output and gradients of the first.
-Trained train(const graph::GraphModule& module, std::int64_t vocabulary) {
+Trained train(graph::GraphModule& module, std::int64_t vocabulary) {
   Trained result;
   std::vector<at::Tensor> parameters;
   for (const auto& [name, tensor] : module.named_parameters()) parameters.push_back(tensor);
@@ -100,7 +100,8 @@ Trained train(const graph::GraphModule& module, std::int64_t vocabulary) {
 
 TEST(ParallelGraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
   for (const bool modern : {false, true}) {
-    const Trained alone = train(captured_gpt(gpt_options(modern)), kVocabulary);
+    graph::GraphModule dense = captured_gpt(gpt_options(modern));
+    const Trained alone = train(dense, kVocabulary);
     for (const std::int64_t ranks : {2, 4}) {
       for (const bool sequence : {false, true}) {
         on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
@@ -116,7 +117,8 @@ TEST(ParallelGraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
 
 TEST(ParallelGraphTensorParallel, AnImportedTransformerTrainsAsOneProcess) {
   const std::string name = "parallel/archives/transformer.pt2";
-  const Trained alone = train(imported(name), 17);
+  graph::GraphModule dense = imported(name);
+  const Trained alone = train(dense, 17);
   for (const std::int64_t ranks : {2, 3, 4}) {  // with 3, shards are uneven and no cut goes by heads
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       graph::GraphModule module = imported(name);
@@ -186,7 +188,7 @@ TEST(ParallelGraphTensorParallel, PreparesWhatEntersAndLeavesAModule) {
 TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
   models::GptOptions options = gpt_options(true);
   options.layers = 4;
-  const graph::GraphModule dense = captured_gpt(options);
+  graph::GraphModule dense = captured_gpt(options);
   const at::Tensor tokens = at::cat({tokens_of(0), tokens_of(1), tokens_of(2), tokens_of(3)}),
                    targets = at::cat({tokens_of(1), tokens_of(2), tokens_of(3), tokens_of(4)});
   const auto loss_of = [](const at::Tensor& logits, const at::Tensor& target) {
@@ -211,8 +213,7 @@ TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
       };
       pipe::SplitPoints split{{"blocks.2", graph::SplitPoint::Beginning}};
       if (count == 4) split["blocks.1"] = split["blocks.3"] = graph::SplitPoint::Beginning;
-      const pipe::Pipe pipe =
-          pipe::pipeline_of(forward, pipe::model_tensors(*gpt), {tokens_of(0)}, {}, split);
+      pipe::Pipe pipe = pipe::pipeline_of(forward, pipe::model_tensors(*gpt), {tokens_of(0)}, {}, split);
       parallel::ParallelPlan plan = gpt_plan(false, true);
       std::erase_if(plan, [](const auto& entry) { return entry.first == "token"; });  // in two stages
       plan.push_back({"", parallel::PrepareModuleOutput{value::Replicate(), true}});
@@ -221,8 +222,9 @@ TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
       if (per_rank == 2) mine.push_back(name == "ZBVZeroBubble" ? 3 - rank : 2 + rank);
       std::vector<runtime::PipelineStage> stages;
       for (const int stage : mine) {
-        parallelize_module(*pipe.get_stage_module(stage), mesh["y"], plan, parallel::UnknownPath::PassOver);
-        stages.push_back(pipe.build_stage(stage, at::kCPU, mesh.group("x")));
+        parallelize_module(*pipe.get_stage_module(StageId(stage)), mesh["y"], plan,
+                           parallel::UnknownPath::PassOver);
+        stages.push_back(pipe.build_stage(StageId(stage), at::kCPU, mesh.group("x")));
       }
       runtime::PipelineOptions more;
       more.loss = runtime::tensor_loss(loss_of);
@@ -232,7 +234,7 @@ TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
         EXPECT_NEAR(result.loss.item<double>(), want, 1e-5) << name;
       }
       for (const int stage : mine) {
-        for (const auto& [parameter, tensor] : pipe.get_stage_module(stage)->named_parameters()) {
+        for (const auto& [parameter, tensor] : pipe.get_stage_module(StageId(stage))->named_parameters()) {
           EXPECT_LT(difference(whole(tensor.grad()), gradients.at(parameter)), 1e-5)
               << name << " stage " << stage << " " << parameter;
         }

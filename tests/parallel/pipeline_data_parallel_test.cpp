@@ -45,11 +45,11 @@ struct Parallel {
     parallel::ShardOptions options;
     options.find_unused = true;
     for (const runtime::SharedParameter& shared : model.shared(count)) {
-      for (const runtime::ParameterLocation& item : shared) options.alone.push_back(item.name);
+      for (const runtime::ParameterLocation& item : shared) options.separate.push_back(item.name);
     }
     if (mode == Mode::Sharded) sharded = std::make_shared<parallel::ShardedStages>(place.across, options);
     for (const StageId stage : placement.stages_of(Rank(place.pipeline.rank()))) {
-      const auto module = modules[static_cast<std::size_t>(stage.value)];
+      const auto module = modules[stage.index()];
       stages.emplace_back(sharded ? sharded->add(stage.value, module) : module, stage.value, count, at::kCPU,
                           place.pipeline);
     }
@@ -92,7 +92,7 @@ void expect_dense(const Model& model, const Case& test, const DenseRun& dense, c
     for (std::size_t m = 0; m < result.losses.size(); ++m)
       expect_near(when + "loss", result.losses[m], expected[first + m], step == 0 ? 1e-5 : 1e-4);
     for (const runtime::PipelineStage& stage : pipeline.stages()) {
-      const auto s = static_cast<std::size_t>(stage.index().value);
+      const auto s = stage.index().index();
       if (step == 0)
         expect_near("stage " + std::to_string(s) + " gradient of", parallel.gradients(stage),
                     dense.gradients[s]);
@@ -100,7 +100,7 @@ void expect_dense(const Model& model, const Case& test, const DenseRun& dense, c
     }
   }
   for (const runtime::PipelineStage& stage : pipeline.stages()) {
-    const auto s = static_cast<std::size_t>(stage.index().value);
+    const auto s = stage.index().index();
     expect_near("stage " + std::to_string(s) + " parameter", parallel.parameters(stage), dense.parameters[s],
                 1e-4);
   }
@@ -236,8 +236,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
       }
       const auto expect_gradients = [&](double factor) {
         for (const runtime::PipelineStage& stage : pipeline.stages()) {
-          std::vector<runtime::NamedTensor> expected =
-              snapshot(once.gradients[static_cast<std::size_t>(stage.index().value)]);
+          std::vector<runtime::NamedTensor> expected = snapshot(once.gradients[stage.index().index()]);
           for (runtime::NamedTensor& item : expected) item.tensor = item.tensor * factor;
           expect_near("gradient of", parallel.gradients(stage), expected);
         }
@@ -314,8 +313,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesAThrow) {
     runtime::PipelineSchedule pipeline(stages, schedule::ScheduleKind::ZB1P, 4, options);
     pipeline.step(part_of(model.batch(16), place->replica, 2));
     for (const runtime::PipelineStage& stage : pipeline.stages())
-      expect_near("gradient of", parallel.gradients(stage),
-                  dense.gradients[static_cast<std::size_t>(stage.index().value)]);
+      expect_near("gradient of", parallel.gradients(stage), dense.gradients[stage.index().index()]);
   });
 }
 

@@ -111,7 +111,7 @@ TEST(ParallelReplicated, GradientsAreBitwiseTheMeanOfTheRanksOwn) {
   }
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
-    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
+    parallel::Replica replica = replicate(model, world.group(), small_buckets());
     const Tokens batch = tokens_of(kGptRows, 0).part(world.rank().value, 2);
     loss_of(model(batch.inputs), batch.targets).backward();
     const auto mine = gradient_copies(*model);
@@ -122,7 +122,7 @@ TEST(ParallelReplicated, GradientsAreBitwiseTheMeanOfTheRanksOwn) {
 
 TEST(ParallelReplicated, ARestartIsBitwise) {
   const auto train = [](comm::World& world, int from, int to, SmallGpt model) {
-    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
+    parallel::Replica replica = replicate(model, world.group(), small_buckets());
     for (int step = from; step < to; ++step) {
       const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
       loss_of(model(batch.inputs), batch.targets).backward();
@@ -209,7 +209,7 @@ TEST(ParallelReplicated, UnusedParametersThatAreFoundDoNotHoldUpTheOthers) {
 TEST(ParallelReplicated, SeveralBackwardsAddUp) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
-    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
+    parallel::Replica replica = replicate(model, world.group(), small_buckets());
     for (int step = 0; step < 2; ++step) {
       const Tokens all = tokens_of(kGptRows, step), own = all.part(world.rank().value, 2);
       loss_of(model(own.inputs), own.targets).backward();
@@ -224,7 +224,7 @@ TEST(ParallelReplicated, ReducesInHalfTheBytesWhereAsked) {
     SmallGpt model, dense;
     parallel::ReplicateOptions options = small_buckets();
     options.communicate_as = at::kBFloat16;
-    const parallel::Replica replica = replicate(model, world.group(), options);
+    parallel::Replica replica = replicate(model, world.group(), options);
     const Traffic traffic(world);
     const Tokens all = tokens_of(kGptRows, 0), own = all.part(world.rank().value, 2);
     loss_of(model(own.inputs), own.targets).backward();
@@ -255,14 +255,14 @@ TEST(ParallelReplicated, RecomputedPartsAreReducedToo) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     torch::manual_seed(0);
     Net model, dense;
-    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
+    parallel::Replica replica = replicate(model, world.group(), small_buckets());
     {
       const torch::NoGradGuard no_grad;
       for (const auto& item : model.named_parameters())
         dense.named_parameters()[item.key()].copy_(item.value());
     }
     const at::Tensor x = torch::arange(12.0).view({4, 3}) / 10;
-    model.forward(x.chunk(2)[static_cast<std::size_t>(world.rank().value)]).square().mean().backward();
+    model.forward(x.chunk(2)[world.rank().index()]).square().mean().backward();
     dense.forward(x).square().mean().backward();
     expect_near("gradient of", gradient_copies(model), gradient_copies(dense));
   });
@@ -271,7 +271,7 @@ TEST(ParallelReplicated, RecomputedPartsAreReducedToo) {
 TEST(ParallelReplicated, ABackwardThatThrowsLeavesNothingBehind) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
-    const parallel::Replica replica = replicate(model, world.group(), small_buckets());
+    parallel::Replica replica = replicate(model, world.group(), small_buckets());
     const Tokens all = tokens_of(kGptRows, 0), own = all.part(world.rank().value, 2);
     const at::Tensor loss = loss_of(model(own.inputs), own.targets);
     bool thrown = false;

@@ -33,7 +33,7 @@ at::Tensor mean_of(comm::World& world, const at::Tensor& loss) {
 void expect_dense(comm::World& world, const comm::Group& group, const parallel::ShardOptions& options,
                   Variant variant, const DenseGpt& dense, int parts) {
   SmallGpt model(variant, 2, world.rank().value == 0 ? 1 : 99);  // all but the first start elsewhere
-  const parallel::Sharded sharded = fully_shard(model, group, options, blocks_of(model));
+  parallel::Sharded sharded = fully_shard(model, group, options, blocks_of(model));
   torch::optim::AdamW optimizer = adamw(sharded.parameters());
   for (int step = 0; step < kGptSteps; ++step) {
     const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
@@ -125,7 +125,7 @@ TEST(ParallelShardedModel, SendsWhatTheUnitsCost) {
           padded(elements_of(model->parameters()) - kLayers * elements_of(model->blocks[0]->parameters()));
       parallel::ShardOptions options;
       options.reshard_after_forward = reshard;
-      const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+      parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
       for (int step = 0; step < 2; ++step) {
         const Traffic traffic(world);
         const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, kRanks);
@@ -146,7 +146,7 @@ TEST(ParallelShardedModel, SendsWhatTheUnitsCost) {
 TEST(ParallelShardedModel, ShardsCoverEveryParameterOnce) {
   comm::run_thread_ranks(4, [](comm::World& world) {
     SmallGpt model, dense;
-    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
+    parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const auto shards = sharded.shards();
     const auto names = copies(*dense);
     CHECK_SAME(shards.size(), names.size());
@@ -178,7 +178,7 @@ TEST(ParallelShardedModel, HasNoMoreUnitsThanItWasAllowed) {
       SmallGpt model(Variant::Plain, 5);
       parallel::ShardOptions options;
       options.prefetch = prefetch;
-      const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+      parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
       // Memory counts, not names: a gathered unit's storage is as large as the whole.
       const auto whole = [&] {
         int count = 0;
@@ -207,7 +207,7 @@ TEST(ParallelShardedModel, ComputesInBfloat16AndKeepsFullShards) {
     parallel::ShardOptions options;
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
-    const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+    parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
     const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
     const Traffic traffic(world);
     const at::Tensor logits = runtime::call(model, own.inputs);
@@ -239,7 +239,7 @@ TEST(ParallelShardedModel, CastsInputsAndOutputs) {
       parallel::ShardOptions options;
       options.compute_as = at::kBFloat16;
       if (output) options.output_as = at::kFloat;
-      const parallel::Sharded sharded = fully_shard(layer, world.group(), options);
+      parallel::Sharded sharded = fully_shard(layer, world.group(), options);
       const at::Tensor y = runtime::call(layer, x);
       CHECK_THAT(y.scalar_type() == (output ? at::kFloat : at::kBFloat16));
       CHECK_THAT(at::equal(y.to(at::kBFloat16), want));
@@ -251,7 +251,7 @@ TEST(ParallelShardedModel, CastsInputsAndOutputs) {
     parallel::ShardOptions options;
     options.compute_as = at::kBFloat16;
     options.cast_inputs = false;
-    const parallel::Sharded sharded = fully_shard(layer, world.group(), options);
+    parallel::Sharded sharded = fully_shard(layer, world.group(), options);
     EXPECT_THROW(runtime::call(layer, x), c10::Error);
     CHECK_THAT(runtime::call(layer, x.to(at::kBFloat16)).scalar_type() == at::kBFloat16);
   });
@@ -267,7 +267,7 @@ TEST(ParallelShardedModel, KeepsEverythingOnEveryRankIfAskedTo) {
     SmallGpt model(Variant::Tied, 2, world.rank().value == 0 ? 1 : 99);
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
-    const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+    parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
     const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
     const at::Tensor logits = runtime::call(model, own.inputs);
     CHECK_THAT(logits.scalar_type() == at::kBFloat16);
@@ -292,7 +292,7 @@ TEST(ParallelShardedModel, ClipsByTheNormOfTheWhole) {
   const double norm = torch::nn::utils::clip_grad_norm_(dense->parameters(), 0.1);
   comm::run_thread_ranks(4, [&](comm::World& world) {
     SmallGpt model;
-    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
+    parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const Tokens own = all.part(world.rank().value, 4);
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
     CHECK_THAT(std::abs(sharded.clip_grad_norm(0.1) - norm) < 1e-5);
@@ -322,8 +322,7 @@ TEST(ParallelShardedModel, UnusedParametersHaveNoGradientWhereAskedFor) {
       Two model;
       parallel::ShardOptions options;
       options.find_unused = find;
-      const parallel::Sharded sharded =
-          fully_shard(model, world.group(), options);  // units must be everyone's
+      parallel::Sharded sharded = fully_shard(model, world.group(), options);  // units must be everyone's
       // `b` in the loss of rank 1 alone; `c` nowhere.
       const at::Tensor x = runtime::call(model, torch::ones({1, 3}), true);
       const at::Tensor own = runtime::call(model, torch::ones({1, 3}), false);
@@ -364,7 +363,7 @@ TEST(ParallelShardedModel, ParametersWithoutMemoryAreFilledThroughTheirShards) {
       model = TwoLayers();
     }
     CHECK_THAT(model->first->weight.is_meta());
-    const parallel::Sharded sharded =
+    parallel::Sharded sharded =
         parallel::fully_shard(model, world.group(), {}, {model->first.ptr(), model->second.ptr()});
     {
       const at::NoGradGuard no_grad;
@@ -383,7 +382,7 @@ TEST(ParallelShardedModel, WhatThrowsLeavesNothingBehind) {
   loss_of(dense(all.inputs), all.targets).backward();
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
-    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
+    parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const Tokens own = all.part(world.rank().value, 2);
     const auto throws = [](const std::function<void()>& body) {
       try {
@@ -410,7 +409,7 @@ TEST(ParallelShardedModel, WhatThrowsLeavesNothingBehind) {
 TEST(ParallelShardedModel, EvaluatesWithTheNewestParameters) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     SmallGpt model, dense;
-    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
+    parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const Tokens batch = tokens_of(4, 0);
     runtime::call(model, batch.inputs);  // with a graph, but no backward: the root stays whole
     const torch::NoGradGuard no_grad;
@@ -429,7 +428,7 @@ TEST(ParallelShardedModel, ARestartIsBitwise) {
       const torch::NoGradGuard no_grad;
       for (const runtime::NamedTensor& item : start) model->named_parameters()[item.name].copy_(item.tensor);
     }
-    const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
+    parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     for (int step = from; step < to; ++step) {
       const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, world.size());
       loss_of(runtime::call(model, own.inputs), own.targets).backward();

@@ -264,14 +264,14 @@ TEST(ParallelFlatDTensor, ComesTogetherAgainWithItsGradient) {
     const at::Tensor whole_one = numbers({5, 3}, 1).set_requires_grad(true);
     const tensor::FlatDTensor flat =
         tensor::flatten_dtensor(distribute_tensor(whole_one, mesh, {tensor::Shard(0)}, false));
-    ASSERT_TRUE(flat.form);
+    ASSERT_TRUE(flat.spec);
     EXPECT_TRUE(flat.local.is_leaf() && flat.local.requires_grad());
-    const at::Tensor again = unflatten_dtensor(flat.local, *flat.form);
+    const at::Tensor again = unflatten_dtensor(flat.local, *flat.spec);
     EXPECT_LT(difference(whole(again), whole_one.detach()), 1e-7);
     again.pow(2).sum().backward();
     EXPECT_LT(difference(flat.local.grad(), flat.local.detach() * 2), 1e-6);
     EXPECT_EQ(tensor::synced_gradient(again).sizes(), flat.local.sizes());
-    EXPECT_FALSE(tensor::flatten_dtensor(whole_one).form);
+    EXPECT_FALSE(tensor::flatten_dtensor(whole_one).spec);
   });
 }
 

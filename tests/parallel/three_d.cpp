@@ -168,7 +168,7 @@ ThreeD::ThreeD(const comm::World& world, Axes axes, schedule::ScheduleKind sched
     parallel::ShardOptions sharding;
     sharding.find_unused = true;
     sharding.unit_bytes = kUnitBytes;
-    if (!shared_.empty()) sharding.alone = {"token.weight"};
+    if (!shared_.empty()) sharding.separate = {"token.weight"};
     if (axes.replicas > 1) sharding.replicas = mesh.group("replicas");
     sharded = std::make_shared<parallel::ShardedStages>(mesh.group("dp"), sharding);
   }

@@ -2,6 +2,7 @@
 // unevenly too, against one process.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
+#include "tensor/norm_sum.h"
 #include "tensor/ranks.h"
 
 #include <penstock/base/error.h>
@@ -178,9 +179,9 @@ TEST_P(ParallelTwoDimensions, ParametersAndGradientsKeepTheirPlaces) {
     if (rank.sharded) {
       rank.sharded->unshard();
       for (const parallel::ShardedParameter& item : rank.sharded->shards()) {
-        const bool cut = item.form && !item.form->placements[0].is_replicate();
-        CHECK_SAME(cut, !sharding_groups(item.form ? item.form->mesh : rank.mesh["tp"],
-                                         item.form ? item.form->placements : tensor::Placements(1))
+        const bool cut = item.spec && !item.spec->placements[0].is_replicate();
+        CHECK_SAME(cut, !sharding_groups(item.spec ? item.spec->mesh : rank.mesh["tp"],
+                                         item.spec ? item.spec->placements : tensor::Placements(1))
                              .empty());
       }
     }
@@ -296,13 +297,13 @@ TEST(ParallelTwoDimensions, ParametersWithoutMemoryAreCutShardedAndFilled) {
     CHECK_THAT(model->token->weight.is_meta() && tensor::is_dtensor(model->token->weight));
     std::vector<std::shared_ptr<torch::nn::Module>> units;
     for (const auto& block : *model->blocks) units.push_back(block);
-    const parallel::Sharded sharded = parallel::fully_shard(model, mesh.group("dp"), {}, units);
+    parallel::Sharded sharded = parallel::fully_shard(model, mesh.group("dp"), {}, units);
     {
       const at::NoGradGuard no_grad;
       for (const parallel::ShardedParameter& item : sharded.shards()) {
         at::Tensor value = values.at(item.name);
-        if (item.form)
-          value = tensor::local_of(distribute_tensor(value, item.form->mesh, item.form->placements, false));
+        if (item.spec)
+          value = tensor::local_of(distribute_tensor(value, item.spec->mesh, item.spec->placements, false));
         item.shard.copy_(value.flatten().slice(0, item.begin, item.end));
       }
     }
@@ -324,13 +325,13 @@ TEST(ParallelTwoDimensions, UnitsMayHavePreparedCalls) {
     parallel::parallelize_module(*model, mesh["tp"], plan);
     std::vector<std::shared_ptr<torch::nn::Module>> units;
     for (const auto& block : *model->blocks) units.push_back(block);
-    const parallel::Sharded sharded = parallel::fully_shard(model, mesh.group("dp"), {}, units);
+    parallel::Sharded sharded = parallel::fully_shard(model, mesh.group("dp"), {}, units);
     const Tokens own = tokens_of(kGptRows, 0).part(mesh.group("dp").rank(), 2);
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
     expect_near("gradient of", sharded.gather_gradients(), dense.gradients);
     bool refused = false;
     try {
-      const parallel::Sharded twice = parallel::fully_shard(model, mesh.group("dp"), {}, units);
+      parallel::Sharded twice = parallel::fully_shard(model, mesh.group("dp"), {}, units);
     } catch (const UsageError&) {
       refused = true;
     }

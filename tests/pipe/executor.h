@@ -37,8 +37,7 @@ inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const 
 }
 
 //! The whole graph with tensors of its own, in eval mode (without dropout).
-inline Trained train_dense(const graph::GraphModule& whole, const runtime::LossFunction& loss,
-                           const Batch& batch) {
+inline Trained train_dense(graph::GraphModule& whole, const runtime::LossFunction& loss, const Batch& batch) {
   const value::Chunks chunks =
       value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
   double rows = 0;
@@ -57,8 +56,8 @@ inline Trained train_dense(const graph::GraphModule& whole, const runtime::LossF
 }
 
 //! The whole of an archive, or of a captured model whose tensors are copied.
-inline graph::GraphModule whole_of(const pipe::Pipe& unsplit) {
-  const auto module = unsplit.get_stage_module(0);
+inline graph::GraphModule whole_of(pipe::Pipe& unsplit) {
+  const auto module = unsplit.get_stage_module(StageId(0));
   // The stage has the slots that are read, in the order in which they are.
   std::map<std::string, at::Tensor> held;
   for (std::size_t i = 0; i < module->tensors().size(); ++i)
@@ -75,15 +74,15 @@ inline graph::GraphModule whole_of(const pipe::Pipe& unsplit) {
 }
 
 //! This rank's part of one step; checks its parameters' gradients, and the loss where it is known.
-inline void expect_step(const pipe::Pipe& pipe, const std::string& schedule, runtime::PipelineOptions options,
+inline void expect_step(pipe::Pipe& pipe, const std::string& schedule, runtime::PipelineOptions options,
                         const Batch& batch, const Trained& expected, const comm::Group& group) {
   const int ranks = group.size();
   const schedule::ScheduleShape shape{ranks, pipe.num_stages() / ranks, batch.microbatches};
   const schedule::Schedule table = make_schedule(schedule::parse_schedule_kind(schedule), shape);
   std::vector<runtime::PipelineStage> mine;
   for (const StageId stage : table.placement.stages_of(Rank(group.rank()))) {
-    pipe.get_stage_module(static_cast<int>(stage.value))->train(false);
-    mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, group));
+    pipe.get_stage_module(stage)->train(false);
+    mine.push_back(pipe.build_stage(stage, at::kCPU, group));
   }
   options.return_outputs = false;
   runtime::PipelineSchedule pipeline(mine, schedule, batch.microbatches,

@@ -1,11 +1,11 @@
 // A model that fits no machine at hand: built, captured, split and costed without memory.
+#include "base/text.h"
 #include "graph/models.h"
 #include "graph/tensor_file.h"
+#include "pipe/balance.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/graph_text.h>
-#include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/plan/planner.h>
 
@@ -41,7 +41,7 @@ TEST(PipeNoMemoryCapture, ThirteenBillionParametersInEightStages) {
     return test::Gpt(40, 5120, 40, 50257, 2048);
   }();
   const auto tokens = torch::zeros({1, 2048}, torch::kLong);
-  const Pipe pipe = pipeline(gpt, {tokens}, {}, Balanced{8});
+  Pipe pipe = pipeline(gpt, {tokens}, {}, Balanced{8});
   const plan::Costs costs = stage_costs(pipe.split());
   ASSERT_EQ(pipe.num_stages(), 8);
   std::uint64_t parameters = 0, heaviest = 0;
@@ -72,14 +72,14 @@ TEST(PipeNoMemoryCapture, GivesTheGraphOfTheRealModel) {
     const graph::NoMemory no_memory;
     return test::Gpt();
   }();
-  const Pipe expected = pipeline(real, {tokens}), pipe = pipeline(sketch, {tokens});
+  Pipe expected = pipeline(real, {tokens}), pipe = pipeline(sketch, {tokens});
   EXPECT_EQ(to_string(pipe.graph()), to_string(expected.graph()));
   // A rank gives memory to its stage only, and fills it.
-  const auto stage = pipe.get_stage_module(1, at::Device(at::kCPU));
+  const auto stage = pipe.get_stage_module(StageId(1), at::Device(at::kCPU));
   for (const auto& [name, tensor] : stage->named_parameters()) {
     EXPECT_TRUE(tensor.is_cpu() && tensor.requires_grad()) << name;
   }
-  EXPECT_TRUE(pipe.get_stage_module(0)->named_parameters()[0].second.is_meta());
+  EXPECT_TRUE(pipe.get_stage_module(StageId(0))->named_parameters()[0].second.is_meta());
 }
 
 TEST(PipeNoMemoryCapture, SaysWhereItHasNoRule) {

@@ -27,10 +27,10 @@ at::Tensor images() {
 
 // A pipe over two ranks, each with a stage of its own, and the buffers of this rank's stage.
 struct TwoStages {
-  TwoStages(const Pipe& pipe, comm::World& world)
+  TwoStages(Pipe& pipe, comm::World& world)
       : rank(world.rank().value),
-        module(pipe.get_stage_module(rank)),
-        schedule(pipe.build_stage(rank, at::kCPU, world.group()), "1F1B", 2, options_of(pipe)) {}
+        module(pipe.get_stage_module(StageId(rank))),
+        schedule(pipe.build_stage(StageId(rank), at::kCPU, world.group()), "1F1B", 2, options_of(pipe)) {}
 
   static runtime::PipelineOptions options_of(const Pipe& pipe) {
     runtime::PipelineOptions options;
@@ -117,11 +117,12 @@ TEST(PipeModes, OfAnImportedModel) {
 TEST(PipeModes, AreSwitchedForAllStagesLoadedOrNot) {
   test::ConvNet model;
   Pipe pipe = pipeline(model, {images().slice(0, 0, 2)}, {}, Balanced{3});
-  const auto first = pipe.get_stage_module(0);
+  const auto first = pipe.get_stage_module(StageId(0));
   pipe.eval();
-  EXPECT_FALSE(pipe.is_training() || first->is_training() || pipe.get_stage_module(1)->is_training());
+  EXPECT_FALSE(pipe.is_training() || first->is_training() ||
+               pipe.get_stage_module(StageId(1))->is_training());
   pipe.train();
-  EXPECT_TRUE(pipe.is_training() && first->is_training() && pipe.get_stage_module(2)->is_training());
+  EXPECT_TRUE(pipe.is_training() && first->is_training() && pipe.get_stage_module(StageId(2))->is_training());
 }
 
 TEST(PipeStages, HaveOneModuleThatIsMovedInPlace) {
@@ -129,12 +130,12 @@ TEST(PipeStages, HaveOneModuleThatIsMovedInPlace) {
     const graph::NoMemory no_memory;
     return test::Mlp();
   }();
-  const Pipe pipe = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
-  const auto module = pipe.get_stage_module(1);
+  Pipe pipe = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
+  const auto module = pipe.get_stage_module(StageId(1));
   const auto parameters = module->named_parameters();
   ASSERT_TRUE(parameters[0].second.is_meta());
   module->train(false);
-  EXPECT_EQ(pipe.get_stage_module(1, at::Device(at::kCPU)), module);
+  EXPECT_EQ(pipe.get_stage_module(StageId(1), at::Device(at::kCPU)), module);
   EXPECT_FALSE(module->is_training());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     EXPECT_TRUE(parameters[i].second.is_cpu());  // a handle from before the move
@@ -142,7 +143,7 @@ TEST(PipeStages, HaveOneModuleThatIsMovedInPlace) {
     EXPECT_TRUE(module->named_parameters()[i].second.is_same(parameters[i].second));
     parameters[i].second.detach().fill_(0.5);
   }
-  EXPECT_TRUE(pipe.get_stage_module(0)->named_parameters()[0].second.is_meta());
+  EXPECT_TRUE(pipe.get_stage_module(StageId(0))->named_parameters()[0].second.is_meta());
   const at::Tensor y = module->run({torch::ones({2, 6})})[0].toTensor();
   y.sum().backward();
   EXPECT_TRUE(parameters[0].second.grad().defined());
@@ -158,14 +159,14 @@ TEST(PipeStages, OfACaptureWithAnotherBatchSizeAreToldOfDynamicBatch) {
     }
     return "no error";
   };
-  const Pipe fixed = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
+  Pipe fixed = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
   const auto told = AllOf(HasSubstr("is 3, expected 2"), HasSubstr("PipeOptions::dynamic_batch"));
   EXPECT_THAT(message([&] { fixed.forward({torch::zeros({3, 6})}); }), told);
-  EXPECT_THAT(message([&] { fixed.stage_module(0)->forward({torch::zeros({3, 6})}, {}); }), told);
-  const Pipe any = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2}, {.dynamic_batch = true});
+  EXPECT_THAT(message([&] { fixed.stage_module(StageId(0))->forward({torch::zeros({3, 6})}, {}); }), told);
+  Pipe any = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2}, {.dynamic_batch = true});
   EXPECT_EQ(any.forward({torch::zeros({3, 6})}).toTensor().size(0), 3);
   // A file cannot be captured again.
-  const Pipe imported = load_pt2(archive("convnet.pt2"), Balanced{2});
+  Pipe imported = load_pt2(archive("convnet.pt2"), Balanced{2});
   EXPECT_THAT(message([&] {
                 imported.forward({torch::zeros({3, 2, 8, 8})});
               }),
@@ -187,10 +188,9 @@ TORCH_MODULE(Masked);
 TEST(PipeStages, OfAnOrdinaryForwardTakeKeywordArgumentsByTheNamesGiven) {
   Masked model;
   const at::Tensor x = torch::randn({3, 4}), mask = torch::rand({3, 4});
-  const Pipe pipe =
-      pipeline(runtime::make_stage_module(model, {"x", "mask"}), {x}, {{"mask", mask}}, Balanced{2});
+  Pipe pipe = pipeline(runtime::make_stage_module(model, {"x", "mask"}), {x}, {{"mask", mask}}, Balanced{2});
   EXPECT_TRUE(at::equal(pipe.forward({x}, {{"mask", mask}}).toTensor(), model->forward(x, mask)));
-  EXPECT_EQ(pipe.get_stage_module(0)->named_parameters()[0].first, "first.weight");
+  EXPECT_EQ(pipe.get_stage_module(StageId(0))->named_parameters()[0].first, "first.weight");
   EXPECT_THROW(pipeline(model, {x}, {{"mask", mask}}, Balanced{2}), UsageError);
 }
 

@@ -1,11 +1,11 @@
 // Pipes: what they say about themselves, and that running them equals the model.
 #include "graph/models.h"
 #include "graph/tensor_file.h"
+#include "pipe/balance.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/pipe/balance.h>
 #include <penstock/pipe/pipe.h>
 
 #include <gmock/gmock.h>
@@ -38,11 +38,12 @@ TEST(Pipe, KnowsTheModulesOfAStageWithoutWhatItComputesAgain) {
   return %c
 })");
   const SplitPolicy before_layer_1 = [](const graph::Graph&) { return graph::SplitPositions{3}; };
-  const Pipe pipe(
+  Pipe pipe(
       graph, [](const std::vector<graph::Slot>&) { return std::vector<at::Tensor>{}; }, before_layer_1);
-  EXPECT_THAT(module_paths(pipe.stage_graph(1)), testing::Contains("layers.0.self_attn"));
-  EXPECT_THAT(pipe.stage_modules(0), testing::ElementsAre("layers", "layers.0", "layers.0.self_attn"));
-  EXPECT_THAT(pipe.stage_modules(1), testing::ElementsAre("layers", "layers.1", "layers.1.view"));
+  EXPECT_THAT(module_paths(pipe.stage_graph(StageId(1))), testing::Contains("layers.0.self_attn"));
+  EXPECT_THAT(pipe.stage_modules(StageId(0)),
+              testing::ElementsAre("layers", "layers.0", "layers.0.self_attn"));
+  EXPECT_THAT(pipe.stage_modules(StageId(1)), testing::ElementsAre("layers", "layers.1", "layers.1.view"));
 }
 
 TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
@@ -63,7 +64,7 @@ TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
            [](const graph::Graph& graph) { return graph::SplitPositions{legal_split_positions(graph)[3]}; }),
        2}};
   for (const auto& [spec, stages] : specs) {
-    const Pipe pipe = pipeline(gpt, {tokens}, {}, spec);
+    Pipe pipe = pipeline(gpt, {tokens}, {}, spec);
     EXPECT_EQ(pipe.num_stages(), stages) << spec.index();
     EXPECT_TRUE(same_bits(pipe.forward({tokens}).toTensor(), expected)) << spec.index();
   }
@@ -71,10 +72,10 @@ TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
 
 TEST(Pipe, StagesShareTheModelsTensorsUnderTheirNames) {
   test::Mlp mlp;
-  const Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{4});
+  Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{4});
   std::map<std::string, at::Tensor> held;
   for (int s = 0; s < 4; ++s) {
-    for (const auto& [name, tensor] : pipe.get_stage_module(s)->named_parameters()) {
+    for (const auto& [name, tensor] : pipe.get_stage_module(StageId(s))->named_parameters()) {
       EXPECT_TRUE(held.emplace(name, tensor).second) << name;
     }
   }
@@ -89,19 +90,19 @@ TEST(Pipe, MovesBakedInDevicesWithTheStage) {
     const at::Tensor places = torch::arange(4, at::device(at::kCPU).dtype(at::kFloat));
     return IValue(torch::tanh(linear(args[0].toTensor() * places)) + torch::zeros({4}));
   };
-  const Pipe pipe = pipeline_of(forward, model_tensors(*linear), {torch::randn({2, 4})}, {}, Balanced{2});
+  Pipe pipe = pipeline_of(forward, model_tensors(*linear), {torch::randn({2, 4})}, {}, Balanced{2});
   const at::Device device(at::kMeta);
   std::vector<IValue> values{torch::randn({2, 4}, device)};
   for (int s = 0; s < 2; ++s) {
-    values = pipe.get_stage_module(s, device)->run(values);
+    values = pipe.get_stage_module(StageId(s), device)->run(values);
     for (const IValue& value : values) EXPECT_EQ(value.toTensor().device(), device);
   }
 }
 
 TEST(Pipe, LoadsOnlyTheStageAtHand) {
-  const Pipe pipe = load_pt2(archive("gpt.pt2"));
+  Pipe pipe = load_pt2(archive("gpt.pt2"));
   ASSERT_EQ(pipe.num_stages(), 2);
-  const auto last = pipe.get_stage_module(1);
+  const auto last = pipe.get_stage_module(StageId(1));
   for (const auto& [name, tensor] : last->named_parameters()) {
     EXPECT_THAT(
         name, testing::AnyOf("token.weight", testing::StartsWith("blocks.1."), testing::StartsWith("norm.")));
@@ -109,7 +110,7 @@ TEST(Pipe, LoadsOnlyTheStageAtHand) {
   EXPECT_EQ(pipe.info().num_stages, 2);
   EXPECT_FALSE(pipe.info().has_loss_and_backward);
   EXPECT_THAT(*pipe.info().graph, HasSubstr("pipe_split"));
-  EXPECT_THAT(pipe.print_readable(), HasSubstr("stage 1\ngraph {"));
+  EXPECT_THAT(to_string(pipe), HasSubstr("stage 1\ngraph {"));
   EXPECT_THAT(pipe.graphviz(), HasSubstr("stage0 -> stage1"));
   EXPECT_TRUE(
       load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.logits"}).info().has_loss_and_backward);
@@ -129,9 +130,9 @@ TEST(Pipe, ReadsNoWeightOfAnotherStage) {
       (std::filesystem::temp_directory_path() / ("penstock_pipe_" + std::to_string(getpid()) + ".pt2"))
           .string();
   std::ofstream(path, std::ios::binary) << bytes;
-  const Pipe pipe = load_pt2(path);
-  EXPECT_GT(pipe.get_stage_module(1)->named_parameters().size(), 0U);
-  EXPECT_THROW(pipe.get_stage_module(0), ParseError);
+  Pipe pipe = load_pt2(path);
+  EXPECT_GT(pipe.get_stage_module(StageId(1))->named_parameters().size(), 0U);
+  EXPECT_THROW(pipe.get_stage_module(StageId(0)), ParseError);
   std::filesystem::remove(path);
 }
 
@@ -187,10 +188,10 @@ TEST(PipeBalance, CutsNoWeightFromItsTranspose) {
   };
   const auto x = torch::randn({3, 5});
   for (const BalanceBy by : {BalanceBy::Parameters, BalanceBy::Flops}) {
-    const Pipe pipe = pipeline_of(forward, model, {x}, {}, Balanced{4, by});
+    Pipe pipe = pipeline_of(forward, model, {x}, {}, Balanced{4, by});
     EXPECT_TRUE(pipe.split().shared.empty());
     for (int s = 0; s < 4; ++s) {
-      const auto held = pipe.get_stage_module(s)->named_parameters();
+      const auto held = pipe.get_stage_module(StageId(s))->named_parameters();
       ASSERT_EQ(held.size(), 1U) << s;
       EXPECT_EQ(held[0].first, "w" + std::to_string(s));
       EXPECT_EQ(pipe.split().stages[static_cast<std::size_t>(s)].sources.size(), 1U);
@@ -200,7 +201,7 @@ TEST(PipeBalance, CutsNoWeightFromItsTranspose) {
 }
 
 TEST(PipeBalance, StageCostsAddUpToTheWhole) {
-  const Pipe pipe = load_pt2(archive("gpt.pt2"), Balanced{2});
+  Pipe pipe = load_pt2(archive("gpt.pt2"), Balanced{2});
   const plan::Costs costs = stage_costs(pipe.split());
   ASSERT_EQ(costs.stages.size(), 2U);
   EXPECT_GT(costs.stages[0].output_bytes, 0U);

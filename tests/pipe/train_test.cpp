@@ -79,7 +79,7 @@ void expect_trains(const std::string& name, const graph::Graph& whole,
       for (const std::string& schedule : schedules) {
         SCOPED_TRACE(name + " in " + std::to_string(stages) + " stages, " + schedule + ", " +
                      std::to_string(ranks) + " ranks");
-        const Pipe pipe = cut(random_cuts(stages, static_cast<unsigned>(ranks)));
+        Pipe pipe = cut(random_cuts(stages, static_cast<unsigned>(ranks)));
         on_ranks(ranks, [&](const comm::Group& group) {
           test::expect_step(pipe, schedule, own_loss(), batch, expected, group);
         });
@@ -94,7 +94,7 @@ void expect_archive_trains(const std::string& name, const BatchOf& batch_of,
                            const std::vector<int>& rank_counts = {2, 3, 4},
                            const OnRanks& on_ranks = on_threads) {
   const std::string file = archive(name + ".pt2");
-  const Pipe whole = load_pt2(file, uncut);
+  Pipe whole = load_pt2(file, uncut);
   const Batch batch = batch_of(whole.graph());
   const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
   const auto cut = [&](const SplitSpec& spec) { return load_pt2(file, spec); };
@@ -152,7 +152,7 @@ template <class Holder>
 void expect_captured_trains(const std::string& name, Holder model, const Batch& batch) {
   const value::Chunks chunks =
       value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
-  const Pipe whole = pipeline(model, chunks.args[0], {}, uncut);
+  Pipe whole = pipeline(model, chunks.args[0], {}, uncut);
   const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
   const auto cut = [&](const SplitSpec& spec) {
     model->zero_grad();
@@ -207,10 +207,11 @@ TEST(PipeTrains, BuffersAreWrittenAsInTheWhole) {
   const auto model = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(dense->clone());
   const auto x = torch::randn({12, 4});
   for (const at::Tensor& part : x.chunk(4)) dense->forward(part);
-  const Pipe pipe = pipeline(PipeSequential(model), {x.narrow(0, 0, 3)}, Balanced{2});
+  Pipe pipe = pipeline(PipeSequential(model), {x.narrow(0, 0, 3)}, Balanced{2});
   comm::run_thread_ranks(2, [&](comm::World& world) {
-    runtime::PipelineSchedule pipeline({pipe.build_stage(world.rank().value, at::kCPU, world.group())},
-                                       "1F1B", 4, pipe.schedule_options(own_loss()));
+    runtime::PipelineSchedule pipeline(
+        {pipe.build_stage(StageId(world.rank().value), at::kCPU, world.group())}, "1F1B", 4,
+        pipe.schedule_options(own_loss()));
     pipeline.step(world.rank().value == 0 ? value::Args{x} : value::Args{});
   });
   const auto expected = dense->named_buffers(), got = model->named_buffers();
@@ -224,10 +225,10 @@ TEST(PipeTrains, RefusesAKeywordArgumentThatNoStageOfAnyRankTakes) {
   at::set_num_threads(1);
   Batch batch = batch_for("mixed");
   batch.kwargs["maks"] = 1;
-  const Pipe pipe = load_pt2(archive("mixed.pt2"), random_cuts(2, 1));
+  Pipe pipe = load_pt2(archive("mixed.pt2"), random_cuts(2, 1));
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
-    runtime::PipelineSchedule pipeline({pipe.build_stage(rank, at::kCPU, world.group())}, "1F1B",
+    runtime::PipelineSchedule pipeline({pipe.build_stage(StageId(rank), at::kCPU, world.group())}, "1F1B",
                                        batch.microbatches, pipe.schedule_options(own_loss()));
     try {
       pipeline.step(rank == 0 ? batch.args : value::Args{}, {}, batch.kwargs);
@@ -246,7 +247,7 @@ TEST(PipeTrains, AtMarksAndBalanced) {
   const auto expected =
       test::train_dense(test::whole_of(load_pt2(archive("gpt.pt2"), uncut)), test::any_loss, tokens);
   for (const SplitSpec& spec : {SplitSpec(AtMarks{}), SplitSpec(Balanced{2, BalanceBy::Flops})}) {
-    const Pipe pipe = load_pt2(archive("gpt.pt2"), spec);
+    Pipe pipe = load_pt2(archive("gpt.pt2"), spec);
     comm::run_thread_ranks(2, [&](comm::World& world) {
       test::expect_step(pipe, "GPipe", own_loss(), tokens, expected, world.group());
     });

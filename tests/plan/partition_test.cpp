@@ -186,7 +186,7 @@ TEST(PlanPartition, RankMemoryIsThatOfItsStages) {
   ASSERT_TRUE(found);
   std::vector<std::uint64_t> ranks(2, 0);
   for (int s = 0; s < 4; ++s) {
-    ranks[static_cast<std::size_t>(options.rank_of_stage[s].value)] +=
+    ranks[options.rank_of_stage[s].index()] +=
         stage_memory(layers, found->first_layer[s], found->first_layer[s + 1], options.in_flight[s]);
   }
   EXPECT_EQ(found->rank_memory, ranks);

@@ -148,7 +148,7 @@ TEST(PlanSimulateFormula, ControllableMemorySchedulesHoldTheirShare) {
 
 //! How long an action keeps its rank, from the fields of the costs alone.
 double plain_duration(const schedule::Action& action, const Costs& costs) {
-  const StageCosts& stage = costs.stages[static_cast<std::size_t>(action.stage().value)];
+  const StageCosts& stage = costs.stages[action.stage().index()];
   const double again = stage.recompute ? stage.forward : 0;
   const double whole = stage.backward ? *stage.backward : stage.input + stage.weight;
   switch (action.kind()) {

@@ -89,6 +89,14 @@ TEST(ProjectSources, PublicHeadersIncludeOnlyLightHeadersOfTorch) {
   }
 }
 
+// Private headers are included in quotes.
+TEST(ProjectSources, PublicHeadersAndExamplesIncludeOnlyPublicHeaders) {
+  for (const SourceFile& file : source_tree()) {
+    if (!file.is_code() || !(is_public(file) || file.under("examples"))) continue;
+    EXPECT_EQ(file.text.find("#include \""), std::string::npos) << file.path;
+  }
+}
+
 TEST(ProjectSources, C10dAndGlooStayInComm) {
   std::vector<std::string> gloo_users;
   for (const SourceFile& file : source_tree()) {

@@ -81,7 +81,7 @@ TEST_P(RuntimeAFault, ReachesEveryRankAndAllGoOnInANewWorld) {
   const DenseRun dense = run_dense(good, kRanks, kMicrobatches, kRows, 1, 0);
   std::vector<std::string> seen(kRanks);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
-    const auto rank = static_cast<std::size_t>(world.rank().value);
+    const auto rank = world.rank().index();
     const auto start = Clock::now();
     try {
       runtime::PipelineSchedule pipeline(stages_for(model, world.group(), fault.kind, 1), fault.kind,

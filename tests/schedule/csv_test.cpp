@@ -31,7 +31,7 @@ TEST(ScheduleCsv, BothFormsOfEveryKindComeBackEqual) {
     const Schedule schedule = make_schedule(info.kind, shape);
     std::istringstream in(to_csv(schedule));
     const ScheduleFile file = read_csv(in);
-    EXPECT_EQ(file.form, ProgramLevel::Compute);
+    EXPECT_EQ(file.level, ProgramLevel::Compute);
     EXPECT_EQ(file.placement, schedule.placement) << info.name;
     EXPECT_EQ(file.microbatches, 9);
     EXPECT_EQ(to_csv(file.schedule()), to_csv(schedule)) << info.name;
@@ -39,7 +39,7 @@ TEST(ScheduleCsv, BothFormsOfEveryKindComeBackEqual) {
     const Draft draft = lower(schedule, {.skips = {{StageId(0), StageId(2)}, {StageId(1), StageId(3)}}});
     std::istringstream lowered(to_csv(draft));
     const ScheduleFile back = read_csv(lowered);
-    EXPECT_EQ(back.form, ProgramLevel::Lowered);
+    EXPECT_EQ(back.level, ProgramLevel::Lowered);
     EXPECT_EQ(back.wiring, draft.wiring) << info.name;
     EXPECT_EQ(back.draft().ranks, draft.ranks) << info.name;
     EXPECT_TRUE(back.validate().safe(SendMode::Blocking)) << info.name;
@@ -62,7 +62,7 @@ TEST(ScheduleCsv, NamesRowColumnCharacterAndReasonOfEveryBadField) {
   const Diagnostics problems = problems_of("0F0,0F1x,0B0\n1F0,zz\n");
   ASSERT_EQ(problems.size(), 2U);
   EXPECT_EQ(
-      problems[0].text(),
+      to_string(problems[0]),
       "error: row 1, column 2: '0F1x' is not a valid action: character 4: unexpected 'x' after the action");
   EXPECT_EQ(problems[1].where, "row 2, column 2");
   std::istringstream in("0F0,0F1x\n");

@@ -79,7 +79,7 @@ TEST_P(ScheduleEveryKind, IsValidForAllLegalCountsUpTo16RanksBy4StagesBy64Microb
         ASSERT_TRUE(verdict.valid()) << ranks << " x " << stages << " x " << microbatches << "\n"
                                      << to_string(verdict.findings);
         const Verdict lowered = validate(lower(schedule));
-        for (const SendMode mode : {SendMode::Buffered, SendMode::Ordered, SendMode::Blocking}) {
+        for (const SendMode mode : send_modes) {
           ASSERT_TRUE(lowered.safe(mode)) << ranks << " x " << stages << " x " << microbatches << "\n"
                                           << to_string(lowered.all(mode));
         }

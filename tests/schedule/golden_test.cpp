@@ -120,8 +120,7 @@ TEST(ScheduleGoldenPlacement, PlacementsAreTheReferences) {
     const auto back = generate_rank_to_stage_mapping(ranks, stages, parsed);
     std::vector<std::vector<StageId>> ascending(static_cast<std::size_t>(ranks));
     for (int stage = 0; stage < stages; ++stage)
-      ascending[static_cast<std::size_t>(expected[static_cast<std::size_t>(stage)].value)].emplace_back(
-          stage);
+      ascending[expected[static_cast<std::size_t>(stage)].index()].emplace_back(stage);
     EXPECT_EQ(back, ascending) << line;
     ++lines;
   }

@@ -1,4 +1,6 @@
 // Each lowering pass alone. (That together they give the reference's lists, golden_test.cpp shows.)
+#include "schedule/dependencies.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -106,7 +108,7 @@ TEST(ScheduleSendRecv, AValueOfTwoLaterStagesGoesToBothAndBothGradientsComeBack)
     std::erase(without.ranks[static_cast<std::size_t>(user)],
                Action::send_backward(StageId(user), batch, StageId(0)));
     ASSERT_EQ(without.ranks[0].size() + 1, draft.ranks[0].size());
-    for (const SendMode mode : {SendMode::Buffered, SendMode::Ordered, SendMode::Blocking})
+    for (const SendMode mode : send_modes)
       EXPECT_FALSE(validate(without).safe(mode)) << "the gradient from stage " << user;
   }
 }
@@ -151,7 +153,7 @@ TEST(ScheduleSendRecv, SkipEdgesAreSafeInEveryScheduleAndMode) {
 // A receive stands right before its use, or before the next transfer of its pair, with nothing but receives
 // between.
 void expect_late(const Draft& draft) {
-  const Topology topology = draft.topology();
+  const Topology topology = topology_of(draft);
   for (const ActionList& list : draft.ranks) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (!list[i].is_recv()) continue;
@@ -203,14 +205,14 @@ TEST(ScheduleWiring, FindsItsEdgesAndNoOthers) {
   for (int s = 0; s < 3; ++s) EXPECT_EQ(find(s, s + 1), s);
   EXPECT_EQ(find(0, 2), 3);  // skips follow, in ascending order
   EXPECT_EQ(find(0, 3), 4);
-  EXPECT_EQ(find(1, 3), -1);
-  EXPECT_EQ(find(1, 0), -1);
-  EXPECT_EQ(find(-1, 0), -1);
-  EXPECT_EQ(find(3, 4), -1);
-  EXPECT_EQ(find(4, 5), -1);
+  EXPECT_EQ(find(1, 3), std::nullopt);
+  EXPECT_EQ(find(1, 0), std::nullopt);
+  EXPECT_EQ(find(-1, 0), std::nullopt);
+  EXPECT_EQ(find(3, 4), std::nullopt);
+  EXPECT_EQ(find(4, 5), std::nullopt);
   EXPECT_EQ(wiring.skips().size(), 2u);
   EXPECT_TRUE(Wiring(1).skips().empty());
-  EXPECT_EQ(Wiring(0).find(StageId(0), StageId(1)), -1);
+  EXPECT_EQ(Wiring(0).find(StageId(0), StageId(1)), std::nullopt);
 }
 
 TEST(ScheduleWiring, RefusesEdgesThatMakeNoSense) {

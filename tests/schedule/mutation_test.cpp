@@ -18,8 +18,6 @@ namespace {
 
 using testing_support::runs_to_the_end;
 
-constexpr std::array modes{SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};
-
 class Mutator {
  public:
   explicit Mutator(unsigned seed) : random_(seed) {}
@@ -131,7 +129,7 @@ TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeInEveryMode) {
     for (int changes = 1 + mutator.below(2); changes > 0; --changes) mutator.mutate(draft);
     const Verdict verdict = validate(draft);
     int safe = 0;
-    for (const SendMode mode : modes) {
+    for (const SendMode mode : send_modes) {
       ASSERT_EQ(verdict.safe(mode), runs_to_the_end(draft, mode))
           << "seed " << seed << ", " << before.name << ", " << to_string(mode) << " sends\nbefore:\n"
           << to_csv(before) << "after:\n"

@@ -24,7 +24,7 @@ ScheduleFile file(const std::string& text, const CsvOptions& options = {}) {
 
 std::vector<std::string> texts(const Diagnostics& diagnostics) {
   std::vector<std::string> lines;
-  for (const Diagnostic& diagnostic : diagnostics) lines.push_back(diagnostic.text());
+  for (const Diagnostic& diagnostic : diagnostics) lines.push_back(to_string(diagnostic));
   return lines;
 }
 

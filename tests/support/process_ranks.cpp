@@ -23,7 +23,7 @@ RankFunction::RankFunction(const char* name, std::function<int()> body) {
 }
 
 std::string RanksOutcome::text() const {
-  std::string text = result.report();
+  std::string text = to_string(result);
   for (std::size_t rank = 0; rank < lines.size(); ++rank) {
     for (const std::string& line : lines[rank]) text += "[" + std::to_string(rank) + "] " + line + "\n";
   }
@@ -43,7 +43,7 @@ RanksOutcome run_process_ranks(const std::string& function, int ranks, const Ran
   launch_options.pass_signals = false;
   launch_options.on_start = options.on_start;
   launch_options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
-    outcome.lines[static_cast<std::size_t>(rank.value)].emplace_back(line);
+    outcome.lines[rank.index()].emplace_back(line);
     if (options.on_line) options.on_line(rank, is_error, line);
   };
   outcome.result = launch(launch_options);

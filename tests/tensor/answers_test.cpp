@@ -360,7 +360,7 @@ TEST(TensorMetadata, KnowsDistributedTensors) {
     EXPECT_EQ(meta.shape, (Shape{6, 4}));
     EXPECT_EQ(meta.distributed->local_shape, (Shape{3, 4}));
     EXPECT_EQ(meta.distributed->placements, std::vector<std::string>{"Shard(0)"});
-    EXPECT_EQ(meta.text(), "float32[6, 4] on DeviceMesh(x=2) [Shard(0)]");
+    EXPECT_EQ(to_string(meta), "float32[6, 4] on DeviceMesh(x=2) [Shard(0)]");
     EXPECT_FALSE(value::TensorMeta::of(dense).distributed);
     EXPECT_TRUE(differences(meta, value::TensorMeta::of(d * 2)).empty());
     EXPECT_EQ(differences(meta, value::TensorMeta::of(tensor::redistribute(d, {value::Replicate()}))).size(),

@@ -160,7 +160,7 @@ void check(const Case& c, const tensor::DeviceMesh& mesh, const std::vector<tens
     layout += " " + to_string(layouts[i]);
     cut.push_back(distribute_tensor(dense.back(), mesh, layouts[i], false));
   }
-  const std::string where = c.name + layout + " on " + mesh.text() + ", seed " + std::to_string(seed);
+  const std::string where = c.name + layout + " on " + to_string(mesh) + ", seed " + std::to_string(seed);
   try {
     const at::Tensor want = c.run(dense), got = c.run(cut);
     ASSERT_TRUE(tensor::is_dtensor(got)) << where;

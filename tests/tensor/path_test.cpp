@@ -92,7 +92,7 @@ TEST(TensorRedistribution, TakesTheCheapestOfAllWays) {
                                 {{2, 2, 2}, {16, 8}}};
   int through_others = 0;
   for (const Ways& ways : cases) {
-    tensor::MeshState mesh;
+    tensor::DeviceMesh::Impl mesh;
     mesh.shape = ways.mesh;
     mesh.coordinate.assign(ways.mesh.size(), 0);
     const std::vector<tensor::Placements> all = ways.layouts(true);

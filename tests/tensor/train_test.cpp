@@ -1,10 +1,10 @@
 // What training needs of distributed tensors: second derivatives, split backwards, optimizers, autocast,
 // moves that are shared and that nobody waits for too early.
 #include "ranks.h"
+#include "runtime/backward/backward.h"
 #include "tensor/dispatch/dtensor_impl.h"
 
 #include <penstock/base/error.h>
-#include <penstock/runtime/backward.h>
 
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>

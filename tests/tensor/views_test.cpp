@@ -218,7 +218,7 @@ void sweep(const tensor::DeviceMesh& mesh, unsigned seed, std::string& where) {
   at::Tensor want = numbers(sizes, seed).set_requires_grad(true);
   at::Tensor got = distribute_tensor(want, mesh, layout, false);
   const at::Tensor dense = want, distributed = got;
-  where = c10::str(want.sizes()) + " " + to_string(layout) + " on " + mesh.text() + ", seed " +
+  where = c10::str(want.sizes()) + " " + to_string(layout) + " on " + to_string(mesh) + ", seed " +
           std::to_string(seed) + ":";
   for (std::int64_t steps = 1 + draw.below(4); steps > 0; --steps) {
     const Step step = draw_step(draw, want);
@@ -356,7 +356,7 @@ TEST(TensorViews, ConjugatesAreKept) {
               tensor::AxisPlacement(value::Replicate()), tensor::AxisPlacement(tensor::Partial())}) {
           tensor::Placements layout(shape.size(), tensor::Shard(1));
           layout[0] = first;
-          const std::string where = c.name + " " + to_string(layout) + " on " + mesh.text();
+          const std::string where = c.name + " " + to_string(layout) + " on " + to_string(mesh);
           const at::Tensor dense = values.clone().set_requires_grad(true);
           const at::Tensor cut = distribute_tensor(dense, mesh, layout, false);
           try {

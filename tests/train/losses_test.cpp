@@ -44,7 +44,7 @@ class Dense {
   explicit Dense(const std::string& model)
       : pipe_(pipe::load_pt2(archive(model + ".pt2"),
                              pipe::SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; }))),
-        module_(pipe_.stage_module(0)),
+        module_(pipe_.stage_module(StageId(0))),
         language_(model != "mlp") {}
 
   at::Tensor loss(const Tensors& data, const at::Tensor& rows) const {

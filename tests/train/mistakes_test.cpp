@@ -77,7 +77,7 @@ void write_files(const TempDir& dir) {
   fs::copy(kArchives + "language.pt2", dir / "folder/model.pt2");
   comm::run_thread_ranks(1, [&](comm::World& world) {
     checkpoint::CheckpointWriter writer(dir / "folder/other_model", world.group());
-    writer.save(2, {checkpoint::whole_piece("other.weight", at::ones({2}))}, {});
+    writer.save(2, {checkpoint::full_piece("other.weight", at::ones({2}))}, {});
     writer.wait();
   });
 }

@@ -1,8 +1,9 @@
 // Trees as bytes: what goes in comes out, and damaged bytes are refused, never trusted.
+#include "value/serialize.h"
+
 #include "value/trees.h"
 
 #include <penstock/base/error.h>
-#include <penstock/value/serialize.h>
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

@@ -34,7 +34,7 @@ TEST(ValueTensorMeta, GoesFromATensorToAnEmptyOneWithTheSameMetadata) {
   };
   for (const at::Tensor& tensor : tensors) {
     const TensorMeta meta = TensorMeta::of(tensor);
-    SCOPED_TRACE(meta.text());
+    SCOPED_TRACE(to_string(meta));
     EXPECT_EQ(at::IntArrayRef(meta.shape), tensor.sizes());
     EXPECT_EQ(at::IntArrayRef(meta.stride), tensor.strides());
     EXPECT_EQ(TensorMeta::of(meta.empty()), meta);
@@ -48,9 +48,9 @@ TEST(ValueTensorMeta, GoesFromATensorToAnEmptyOneWithTheSameMetadata) {
 }
 
 TEST(ValueTensorMeta, PrintsStridesOnlyWhereTheyAreUnusual) {
-  EXPECT_EQ(TensorMeta::of(torch::ones({2, 3})).text(), "float32[2, 3]");
-  EXPECT_EQ(TensorMeta::of(torch::ones({2, 3}).t()).text(), "float32[3, 2] stride [1, 3]");
-  EXPECT_EQ(TensorMeta::of(torch::scalar_tensor(1, torch::kLong)).text(), "int64[]");
+  EXPECT_EQ(to_string(TensorMeta::of(torch::ones({2, 3}))), "float32[2, 3]");
+  EXPECT_EQ(to_string(TensorMeta::of(torch::ones({2, 3}).t())), "float32[3, 2] stride [1, 3]");
+  EXPECT_EQ(to_string(TensorMeta::of(torch::scalar_tensor(1, torch::kLong))), "int64[]");
 }
 
 TEST(ValueTensorMeta, HasNoDifferencesFromItselfWhateverRequiresGradAndStridesOfSingleRows) {

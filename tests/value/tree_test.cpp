@@ -25,7 +25,7 @@ TEST(ValueTree, FlattensDepthFirstAndNamesThePlaceOfEveryLeaf) {
   EXPECT_EQ(flat.leaves[0].toInt(), 2);
   EXPECT_TRUE(flat.leaves[2].isNone());
   EXPECT_EQ(flat.leaves[4].toDouble(), 3.5);
-  EXPECT_EQ(flat.structure.text(), "({mask: *, ids: [*, *]}, *, (*,))");
+  EXPECT_EQ(to_string(flat.structure), "({mask: *, ids: [*, *]}, *, (*,))");
   EXPECT_EQ(flat.structure.paths("args"),
             (std::vector<std::string>{"args[0].mask", "args[0].ids[0]", "args[0].ids[1]", "args[1]",
                                       "args[2][0]"}));

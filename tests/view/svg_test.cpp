@@ -104,7 +104,7 @@ TEST(ViewSvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
           if (compute) {
             EXPECT_NEAR(found->width, width - 1, 0.01) << title;  // a gap of one to the next box
             const double half = lanes[r].height / 2;
-            EXPECT_NEAR(found->height, box.part == BoxPart::Whole ? 2 * half : half - 0.5, 0.01);
+            EXPECT_NEAR(found->height, box.part == BoxPart::Full ? 2 * half : half - 0.5, 0.01);
             EXPECT_NEAR(found->y, lanes[r].y + (box.part == BoxPart::BottomHalf ? half + 0.5 : 0), 0.01);
           } else {
             EXPECT_NEAR(found->width, std::max(width, 0.3), 0.01) << title;

@@ -17,11 +17,11 @@ struct Diagnostic {
   std::string where;
   std::string message;
 
-  //! `error: row 2, column 5: message`
-  std::string text() const;
-
   friend bool operator==(const Diagnostic&, const Diagnostic&) = default;
 };
+
+//! `error: row 2, column 5: message`
+std::string to_string(const Diagnostic& diagnostic);
 
 using Diagnostics = std::vector<Diagnostic>;
 

@@ -19,12 +19,12 @@ struct ErrorContext {
   std::string tensor;  //!< the tensor's path in its tree, for example `args[0].mask`
   std::string op;      //!< an operator or a collective
 
-  //! `rank 1, stage 3, microbatch 2, …`; empty when nothing is known.
-  std::string text() const;
-
   //! Returns this context with unset fields taken from `outer`.
   ErrorContext within(const ErrorContext& outer) const;
 };
+
+//! `rank 1, stage 3, microbatch 2, …`; empty when nothing is known.
+std::string to_string(const ErrorContext& context);
 
 //! Base class of all errors. `what()` contains message, context and hint.
 class Error : public std::runtime_error {

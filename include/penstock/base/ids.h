@@ -2,6 +2,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <ostream>
@@ -15,6 +16,9 @@ struct StrongId {
 
   constexpr StrongId() = default;
   constexpr explicit StrongId(std::int64_t v) : value(static_cast<std::int32_t>(v)) {}
+
+  //! The value as an index of a container.
+  constexpr std::size_t index() const { return static_cast<std::size_t>(value); }
 
   friend constexpr auto operator<=>(StrongId, StrongId) = default;
   friend std::ostream& operator<<(std::ostream& out, StrongId id) { return out << id.value; }

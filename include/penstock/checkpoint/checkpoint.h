@@ -9,6 +9,7 @@
 #include <penstock/comm/group.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -31,7 +32,7 @@ struct StoredTensor {
   struct StoredPiece {
     std::size_t file = 0;  //!< index in `files()`
     std::string key;       //!< name of the piece in that file
-    Region part;           //!< never WholeTensor
+    Region region;         //!< never FullTensor
     std::uint32_t crc32c = 0;
   };
   std::vector<StoredPiece> pieces;
@@ -63,12 +64,12 @@ struct LoadReport {
 class Checkpoint {
  public:
   //! Opens the directory of one step. Throws CheckpointError if its manifest is missing or damaged.
-  explicit Checkpoint(const std::string& path);
+  explicit Checkpoint(const std::filesystem::path& path);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
 
-  const std::string& path() const;
+  const std::filesystem::path& path() const;
   std::int64_t step() const;
   const Notes& notes() const;
   //! Returns the note with this name, or an empty string.
@@ -109,12 +110,12 @@ std::string checkpoint_name(std::int64_t step);
 
 struct CheckpointLocation {
   std::int64_t step = 0;
-  std::string path;
+  std::filesystem::path path;
   bool complete = true;  //!< according to its name; the contents are not checked
 };
 
 //! Lists the checkpoints in a directory, oldest first.
-std::vector<CheckpointLocation> list_checkpoints(const std::string& directory);
+std::vector<CheckpointLocation> list_checkpoints(const std::filesystem::path& directory);
 
 //! The checkpoint from which a run resumes.
 struct ResumePoint {
@@ -125,8 +126,8 @@ struct ResumePoint {
 
 //! Finds the newest complete and intact checkpoint in a directory; reads every byte. If there is none, throws
 //! CheckpointError with the reason for each checkpoint that was skipped.
-ResumePoint find_resume_point(const std::string& directory);
+ResumePoint find_resume_point(const std::filesystem::path& directory);
 //! Collective version: each rank reads a share of the files, and all ranks return the same result.
-ResumePoint find_resume_point(const std::string& directory, const comm::Group& group);
+ResumePoint find_resume_point(const std::filesystem::path& directory, const comm::Group& group);
 
 }  // namespace penstock::checkpoint

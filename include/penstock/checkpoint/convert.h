@@ -4,7 +4,7 @@
 
 #include <penstock/checkpoint/checkpoint.h>
 
-#include <string>
+#include <filesystem>
 
 namespace penstock::checkpoint {
 
@@ -16,17 +16,18 @@ enum class ExportContent {
 };
 
 //! Writes one file, one tensor at a time. Replaces an existing file.
-void export_safetensors(const Checkpoint& checkpoint, const std::string& file,
+void export_safetensors(const Checkpoint& checkpoint, const std::filesystem::path& file,
                         ExportContent content = ExportContent::Model);
 
 //! Converts a file to the checkpoint DIRECTORY/step-N and returns its path. N is the step recorded by
 //! `export_safetensors`, else 0. Restores optimizer states, extras and notes exported with Everything. Throws
 //! UsageError if that checkpoint exists, unless `overwrite`; StorageError if a run is writing to the
 //! directory.
-std::string import_safetensors(const std::string& file, const std::string& directory, bool overwrite = false);
+std::filesystem::path import_safetensors(const std::filesystem::path& file,
+                                         const std::filesystem::path& directory, bool overwrite = false);
 
 //! Opens the checkpoint at a path: the directory of one step, or a directory of checkpoints, of which it
 //! opens the newest complete one.
-Checkpoint open_checkpoint(const std::string& path);
+Checkpoint open_checkpoint(const std::filesystem::path& path);
 
 }  // namespace penstock::checkpoint

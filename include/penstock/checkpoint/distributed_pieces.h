@@ -17,7 +17,7 @@ Region local_region(const std::vector<std::int64_t>& shape, const tensor::Device
 
 //! Returns the region of elements `begin` to `end` of this rank's local shard, as `ShardedParameter`
 //! describes a distributed parameter (sharded x tensor parallel).
-Region local_region(const tensor::DTensorSpec& form, std::int64_t begin, std::int64_t end);
+Region local_region(const tensor::DTensorSpec& spec, std::int64_t begin, std::int64_t end);
 
 //! Makes a piece of a plain or distributed tensor. For a distributed tensor, the region is that of the local
 //! shard, but `local` is the distributed tensor itself: optimizer states are looked up by that tensor. Saving

@@ -13,9 +13,9 @@
 
 namespace penstock::checkpoint {
 
-//! All of a tensor.
-struct WholeTensor {
-  friend auto operator<=>(const WholeTensor&, const WholeTensor&) = default;
+//! The full tensor.
+struct FullTensor {
+  friend auto operator<=>(const FullTensor&, const FullTensor&) = default;
 };
 
 //! A slice of each dim: a shard of tensor parallelism.
@@ -44,7 +44,7 @@ struct BoxRange {
   friend auto operator<=>(const BoxRange&, const BoxRange&) = default;
 };
 
-using Region = std::variant<WholeTensor, Box, FlatRange, BoxRange>;
+using Region = std::variant<FullTensor, Box, FlatRange, BoxRange>;
 
 //! The role of a tensor in the model.
 enum class PieceKind : std::uint8_t {
@@ -62,14 +62,14 @@ struct Piece {
   //! The elements of this rank; source of a save and target of a load. Has the shape of the region; for a
   //! range it must be contiguous, with any shape.
   at::Tensor local;
-  Region part{};
+  Region region{};
   PieceKind kind = PieceKind::Parameter;
   std::string state{};                 //!< for PieceKind::Optimizer: `exp_avg`, `step`, …
   std::vector<std::string> aliases{};  //!< other names of the same tensor (tied weights)
 };
 
 //! Makes a piece of a tensor that this rank holds in full.
-Piece whole_piece(std::string name, at::Tensor tensor, PieceKind kind = PieceKind::Parameter);
+Piece full_piece(std::string name, at::Tensor tensor, PieceKind kind = PieceKind::Parameter);
 
 //! Returns the name of a tensor for messages: `blocks.0.weight` or `exp_avg of blocks.0.weight`.
 std::string tensor_title(const std::string& name, const std::string& state);

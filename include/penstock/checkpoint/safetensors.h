@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,12 +40,12 @@ class SafetensorsFile {
   //! Throws StorageError if the file cannot be opened, ParseError if it is truncated or inconsistent: the
   //! header is too long or not valid JSON, has unknown dtypes or duplicate names, or its offsets overlap,
   //! leave gaps or exceed the file.
-  explicit SafetensorsFile(const std::string& path);
+  explicit SafetensorsFile(const std::filesystem::path& path);
   ~SafetensorsFile();
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 
-  const std::string& path() const;
+  const std::filesystem::path& path() const;
   //! Ordered by byte offset.
   const std::vector<SafetensorsEntry>& entries() const;
   const SafetensorsMetadata& metadata() const;
@@ -65,12 +66,12 @@ class SafetensorsFile {
 };
 
 //! Reads all tensors of a file into newly allocated memory.
-std::map<std::string, at::Tensor> load_safetensors(const std::string& path);
+std::map<std::string, at::Tensor> load_safetensors(const std::filesystem::path& path);
 
 //! Writes a temporary file, flushes it to disk and renames it, so that `path` never contains a partial file.
 //! Tensors may have any device and strides. Throws UsageError for dtypes and names that the format does not
 //! support.
-void save_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+void save_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                       const SafetensorsMetadata& metadata = {});
 
 }  // namespace penstock::checkpoint

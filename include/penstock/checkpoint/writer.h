@@ -6,6 +6,7 @@
 #include <penstock/comm/group.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,11 +17,10 @@ namespace penstock::checkpoint {
 class Files;
 
 struct WriterOptions {
-  int keep = 3;              //!< number of complete checkpoints to keep; 0: all
-  bool asynchronous = true;  //!< write in a background thread
+  std::optional<int> keep = 3;  //!< number of complete checkpoints to keep; nullopt: all
+  bool asynchronous = true;     //!< write in a background thread
   //! A rank that must write more bytes than this makes no copy and writes before `save` returns.
   std::uint64_t copy_limit = std::uint64_t{8} << 30;
-  Files* files = nullptr;  //!< file system operations, not owned; tests replace them
 };
 
 //! Writes to DIR/step-N.incomplete, flushes files and directories to disk, then renames the directory. A
@@ -31,7 +31,8 @@ class CheckpointWriter {
  public:
   //! Collective. Creates the directory and locks it. Throws StorageError on every rank if the directory is
   //! not writable or if another run still holds the lock after some seconds.
-  CheckpointWriter(const std::string& directory, const comm::Group& group, WriterOptions options = {});
+  CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group,
+                   WriterOptions options = {});
   //! Waits for a pending write; logs its error if no call has thrown it.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -48,15 +49,19 @@ class CheckpointWriter {
 
   //! The newest step that this writer has completed.
   std::optional<std::int64_t> last_complete() const;
-  const std::string& directory() const;
+  const std::filesystem::path& directory() const;
 
  private:
+  friend struct Access;
+  CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group, WriterOptions options,
+                   Files& files);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 //! Creates the directory and throws the errors that a CheckpointWriter would throw for it, so that a launcher
 //! can check it before it starts ranks.
-void try_checkpoint_directory(const std::string& directory);
+void try_checkpoint_directory(const std::filesystem::path& directory);
 
 }  // namespace penstock::checkpoint

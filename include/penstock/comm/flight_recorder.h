@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,12 +17,14 @@ struct FlightRecord {
   std::uint64_t number = 0;  //!< index of the operation on this rank, from 1
   const char* op = "";       //!< `send`, `recv`, `all_reduce`, …
   std::string group;
-  std::uint64_t sequence = 0;  //!< index of the collective in its group, from 1; 0 for sends and receives
-  int peer = -1;               //!< group rank of the peer or of the root of a collective; -1 if none
+  //! Index of the collective in its group, from 1; none for sends and receives.
+  std::optional<std::uint64_t> sequence{};
+  //! Position in the group of the peer or of the root of a collective.
+  std::optional<int> peer{};
   int tag = 0;
   std::uint64_t bytes = 0;
-  double started = 0;   //!< seconds since the epoch
-  double finished = 0;  //!< 0 while the operation runs
+  double started = 0;                //!< seconds since the epoch
+  std::optional<double> finished{};  //!< none while the operation runs
   bool failed = false;
 };
 
@@ -34,7 +37,10 @@ class FlightRecorder {
 
   //! Returns the records in the buffer, oldest first.
   std::vector<FlightRecord> records() const;
-  std::string to_json() const;
+
+  Rank rank() const { return rank_; }
+  //! Why the records were dumped; empty before.
+  std::string reason() const;
 
   //! Writes the JSON to `rank<R>.json` in the directory PENSTOCK_FLIGHT_DIR. Does nothing if the variable is
   //! unset, or after the first call.
@@ -49,9 +55,7 @@ class FlightRecorder {
   bool dumped_ = false;
 };
 
-//! Analyzes the JSON dumps of several ranks: which rank did not join which collective, and which sends and
-//! receives did not complete. `silent` lists the ranks without a dump. Returns one line per finding.
-std::vector<std::string> explain_flight(const std::vector<std::string>& dumps,
-                                        const std::vector<Rank>& silent);
+//! The records as JSON; absent fields are -1 (peer) or 0.
+std::string to_json(const FlightRecorder& recorder);
 
 }  // namespace penstock::comm

@@ -1,10 +1,10 @@
-// A group of ranks that communicate: a thin handle to one c10d backend. Rank arguments are ranks within the
-// group. Every rank of the group must call collectives in the same order; sends and receives are matched by
-// peer and tag.
+// A group of ranks that communicate over one c10d backend. Every rank of the group must call collectives in
+// the same order; sends and receives are matched by peer and tag.
 #pragma once
 
 #include <penstock/base/ids.h>
 #include <penstock/comm/work.h>
+#include <penstock/schedule/send_mode.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace c10 {
@@ -22,17 +23,21 @@ namespace penstock::comm {
 
 enum class ReduceOp { Sum, Avg, Product, Min, Max };
 
-struct GroupState;
-
+//! A thin handle, like a shared pointer: copies refer to the same group, and `const` protects the handle, not
+//! the group. Ranks in arguments and results are ints: positions in the group, as in c10d. `global_rank`
+//! converts them to world ranks (`Rank`).
 class Group {
  public:
-  explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
+  struct Impl;
 
+  //! The position of this rank in the group.
   int rank() const;
   int size() const;
   const std::string& name() const;
   //! Returns the name of the backend: `gloo`, `threads`, `nccl`, …
   std::string backend() const;
+  //! When a send completes on this group's transport. A Program for the group must be proven for this mode.
+  schedule::SendMode send_mode() const;
   //! Returns the world rank of a member.
   Rank global_rank(int member) const;
 
@@ -95,11 +100,14 @@ class Group {
   //! Reports to every other rank of the world that this rank failed, with the cause.
   void fail(const std::string& cause) const;
 
-  //! For modules that pass the backend to libtorch; defined in src/comm/world/group_state.h.
-  const std::shared_ptr<GroupState>& state() const { return state_; }
+  //! Whether both are handles of the same group.
+  friend bool operator==(const Group& a, const Group& b) { return a.impl_ == b.impl_; }
 
  private:
-  std::shared_ptr<GroupState> state_;
+  friend struct Access;
+  explicit Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace penstock::comm

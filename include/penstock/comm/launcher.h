@@ -53,34 +53,36 @@ struct LaunchOptions {
 struct RankExit {
   Rank rank;
   pid_t pid = 0;
-  int code = 0;    //!< exit code, if the process exited
-  int signal = 0;  //!< signal that killed the process, or 0
+  int code = 0;               //!< exit code, if the process exited
+  std::optional<int> signal;  //!< that killed the process
   bool ended_by_launcher = false;
   double seconds = 0;  //!< from the start of the attempt to the exit
   std::vector<std::string> last_lines;
 
-  bool ok() const { return code == 0 && signal == 0; }
-  //! Describes the exit: `exited with code 3`, `was killed by signal 9 (SIGKILL)`
-  std::string text() const;
+  bool ok() const { return code == 0 && !signal; }
 };
+
+//! `exited with code 3`, `was killed by signal 9 (SIGKILL)`.
+std::string to_string(const RankExit& exit);
 
 struct LaunchResult {
   bool ok = false;
   int restarts = 0;
-  int signal = 0;                     //!< signal that stopped this launcher, or 0
+  std::optional<int> signal;          //!< that stopped this launcher
   bool timed_out = false;             //!< the deadline expired
   std::vector<RankExit> ranks;        //!< ranks of this node in the last attempt
   std::optional<Rank> first_failure;  //!< nullopt if a node failed, not a rank
   std::string cause;                  //!< as reported by the ranks or by another node; may be empty
   std::vector<std::string> flight;    //!< findings of the flight recorders
 
-  //! Returns a readable report: the first failure, its last lines of output, the operations that the other
-  //! ranks waited in. Empty if the job succeeded.
-  std::string report() const;
   //! Returns the exit code for the launching program: 0 for success, 1 for a failed job, or 128 plus the
   //! signal that stopped the launcher.
   int exit_code() const;
 };
+
+//! A report for people: the first failure, its last lines of output, the operations that the other ranks
+//! waited in. Empty if the job succeeded.
+std::string to_string(const LaunchResult& result);
 
 //! Runs the job to completion and kills every process that the ranks left behind. Throws UsageError if the
 //! command cannot be started. While it runs, this process ignores SIGPIPE and has one extra child process

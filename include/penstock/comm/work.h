@@ -5,18 +5,18 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace penstock::comm {
-
-struct WorkState;
 
 //! One asynchronous operation. Destroying the handle does not cancel it: its tensors stay alive until it is
 //! done.
 class Work {
  public:
+  struct Impl;
+
   Work() = default;  //!< an operation that is already done
-  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
   Work(Work&&) noexcept = default;
   Work& operator=(Work&& other) noexcept;
   ~Work() { detach(); }
@@ -37,10 +37,12 @@ class Work {
   static void detach_all(std::vector<Work> works) noexcept;
 
  private:
+  friend struct Access;
+  explicit Work(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   //! Resets the handle. Returns the state if the reaper still has to wait for the operation, else null.
-  std::shared_ptr<WorkState> let_go() noexcept;
+  std::shared_ptr<Impl> let_go() noexcept;
 
-  std::shared_ptr<WorkState> state_;
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace penstock::comm

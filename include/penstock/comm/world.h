@@ -31,16 +31,18 @@ struct InitOptions {
   std::chrono::milliseconds join_timeout = std::chrono::minutes(2);
 };
 
-struct WorldState;
 class FlightRecorder;
 
+//! This process's (or thread's) membership in the world. Ends when it is destroyed.
 class World {
  public:
-  explicit World(std::unique_ptr<WorldState> state);
+  struct Impl;
+
   World(World&&) noexcept;
   World& operator=(World&&) noexcept;
   ~World();
 
+  //! The world rank. Equals the position in `group()`, which is an int, as in c10d.
   Rank rank() const;
   int size() const;
   //! Returns the rank within this machine.
@@ -61,7 +63,10 @@ class World {
   FlightRecorder& flight_recorder() const;
 
  private:
-  std::unique_ptr<WorldState> state_;
+  friend struct Access;
+  explicit World(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
 };
 
 //! Joins the world described by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.

@@ -1,7 +1,6 @@
 // A graph with its tensors: one stage, or a complete imported or captured model.
 #pragma once
 
-#include <penstock/graph/interpreter.h>
 #include <penstock/graph/ir.h>
 #include <penstock/value/microbatch.h>
 
@@ -20,21 +19,24 @@ class GraphModule {
   //! `tensors` holds one tensor per slot, in slot order. With a device, moves the tensors there and overrides
   //! the device arguments of recorded operators.
   GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<c10::Device> device = std::nullopt);
+  GraphModule(GraphModule&&) noexcept;
+  GraphModule& operator=(GraphModule&&) noexcept;
+  ~GraphModule();
 
-  const Graph& graph() const { return graph_; }
-  const std::vector<at::Tensor>& tensors() const { return tensors_; }
-  const std::optional<c10::Device>& device() const { return device_; }
+  const Graph& graph() const;
+  const std::vector<at::Tensor>& tensors() const;
+  const std::optional<c10::Device>& device() const;
 
   //! Moves parameters and buffers in place, so existing handles see the moved tensors. Meta tensors get
   //! uninitialized memory. Overrides the device arguments of recorded operators.
   void to(c10::Device device);
 
-  //! Runs the graph. The arguments must have the structure the graph was captured or exported with. Throws
-  //! ShapeError naming every input whose sizes or dtype do not match.
-  c10::IValue forward(const value::Args& args, const value::Kwargs& kwargs = {}) const;
+  //! Runs the graph, which may update its buffers. The arguments must have the structure the graph was
+  //! captured or exported with. Throws ShapeError naming every input whose sizes or dtype do not match.
+  c10::IValue forward(const value::Args& args, const value::Kwargs& kwargs = {});
 
   //! Runs the graph on flattened arguments, without checks.
-  std::vector<c10::IValue> run(std::vector<c10::IValue> leaves) const;
+  std::vector<c10::IValue> run(std::vector<c10::IValue> leaves);
 
   //! Lists each tensor once, under its first name.
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
@@ -42,17 +44,11 @@ class GraphModule {
 
   //! On: training flags (dropout, batch norm) are as recorded. Off: they are false.
   void train(bool on = true);
-  bool is_training() const { return training_; }
+  bool is_training() const;
 
  private:
-  const Interpreter& interpreter() const { return training_ ? train_ : *eval_; }
-
-  Graph graph_;
-  std::vector<at::Tensor> tensors_;
-  std::optional<c10::Device> device_;
-  Interpreter train_;
-  std::optional<Interpreter> eval_;
-  bool training_ = true;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 //! Throws ShapeError listing every input leaf that does not match: wrong dtype, wrong fixed size, conflicting

@@ -44,10 +44,12 @@ struct ValueMeta {
 
   std::int64_t numel() const;
   std::size_t nbytes() const;
-  std::string text() const;  //!< `float32[2, "s0"=3]`
 
   friend bool operator==(const ValueMeta&, const ValueMeta&) = default;
 };
+
+//! `float32[2, "s0"=3]`
+std::string to_string(const ValueMeta& meta);
 
 struct Value {
   std::string name;
@@ -185,8 +187,8 @@ struct Graph {
   std::vector<Mutation> mutations;
   std::vector<SymbolRange> symbols;
 
-  const Value& value(ValueId id) const { return values[static_cast<std::size_t>(id.value)]; }
-  Value& value(ValueId id) { return values[static_cast<std::size_t>(id.value)]; }
+  const Value& value(ValueId id) const { return values[id.index()]; }
+  Value& value(ValueId id) { return values[id.index()]; }
   ValueId add_value(Value value);
 
   //! The names of the input leaves: `args[0]` or a keyword.

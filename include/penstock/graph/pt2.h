@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +17,7 @@ class Pt2Archive {
  public:
   //! Reads the graph. Throws ParseError if the file is damaged, and UsageError, naming operator and module,
   //! for anything a graph cannot represent.
-  explicit Pt2Archive(const std::string& file);
+  explicit Pt2Archive(const std::filesystem::path& file);
   ~Pt2Archive();
   Pt2Archive(Pt2Archive&&) noexcept;
   Pt2Archive& operator=(Pt2Archive&&) noexcept;

@@ -19,7 +19,7 @@ struct FromUser {
 
 //! A stage input that another stage produces.
 struct FromStage {
-  int stage = 0;
+  StageId stage;
   int output = 0;  //!< of that stage
   friend bool operator==(const FromStage&, const FromStage&) = default;
 };
@@ -35,7 +35,7 @@ struct StageGraph {
 //! A tensor of which several stages hold a copy. The gradients of a parameter must be summed over them.
 struct SharedSlot {
   std::vector<std::string> names;
-  std::vector<int> stages;
+  std::vector<StageId> stages;
   bool is_parameter = true;
 };
 
@@ -43,9 +43,11 @@ struct SplitGraph {
   std::vector<StageGraph> stages;
   std::vector<SharedSlot> shared;
 
-  //! Formats the stage inputs and their sources as a table.
-  std::string table() const;
+  const StageGraph& stage(StageId id) const { return stages.at(id.index()); }
 };
+
+//! A table of the stage inputs and their sources, and of the tensors that several stages hold.
+std::string to_string(const SplitGraph& split);
 
 //! How to treat a parameter that several stages read. Transmit: the first of them sends it with every
 //! microbatch and receives its gradient. Replicate: each holds a copy and the runtime sums the gradients.
@@ -59,11 +61,11 @@ struct MultiUseParamSpec {
 //! The node indices at which stages 1, 2, … start, ascending. Stage 0 starts at node 0. No stage is empty.
 using SplitPositions = std::vector<std::size_t>;
 
-//! Splits the graph before each of the nodes `cuts`. Earlier stages send outputs of the graph to the last
-//! stage. Sizes and `recomputed_values` are recomputed by the stages that need them instead of being sent.
-//! Throws UsageError, naming operator and module, if a stage writes memory that an earlier stage produced or
-//! that another stage reads.
-SplitGraph split_graph(const Graph& graph, const SplitPositions& cuts,
+//! Splits the graph before each of the nodes `positions`. Earlier stages send outputs of the graph to the
+//! last stage. Sizes and `recomputed_values` are recomputed by the stages that need them instead of being
+//! sent. Throws UsageError, naming operator and module, if a stage writes memory that an earlier stage
+//! produced or that another stage reads.
+SplitGraph split_graph(const Graph& graph, const SplitPositions& positions,
                        const MultiUseParamSpec& multi_use = {});
 
 //! For each value, whether the stages that read it recompute it instead of receiving it. True for values that

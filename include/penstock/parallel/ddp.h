@@ -36,9 +36,11 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
-  [[nodiscard]] Replica::NoSync no_sync() const { return replica_.no_sync(); }
+  [[nodiscard]] Replica::NoSync no_sync() { return replica_.no_sync(); }
   const std::shared_ptr<Module>& module() const { return module_; }
-  Module* operator->() const { return module_.get(); }
+  Module* operator->() { return module_.get(); }
+  const Module* operator->() const { return module_.get(); }
+  Replica& replica() { return replica_; }
   const Replica& replica() const { return replica_; }
 
  private:

@@ -19,7 +19,7 @@ struct FoundPlan {
   //! rows`.
   std::vector<std::string> pairs;
   //! One line per layer that is not sharded, with the reason.
-  std::vector<std::string> whole;
+  std::vector<std::string> not_sharded;
 };
 
 //! Finds pairs of layers in Megatron's layout: one or more layers whose outputs reach exactly one other

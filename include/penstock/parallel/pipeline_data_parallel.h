@@ -27,6 +27,7 @@ class ReplicatedStages final : public runtime::DataParallel {
   void before_backward(StageId stage, bool last) override;
   void reduce_grad(StageId stage) override;
 
+  Replica& replica(StageId stage) { return replicas_.at(stage); }
   const Replica& replica(StageId stage) const { return replicas_.at(stage); }
   //! Continues with a new group after a failed step.
   void recover(const comm::Group& group);
@@ -40,7 +41,7 @@ class ReplicatedStages final : public runtime::DataParallel {
 //!   auto sharded = std::make_shared<ShardedStages>(group);
 //!   PipelineStage stage(sharded->add(0, make_stage_module(module)), 0, …);
 //! The parameters of such a stage are the shards, for optimizers, clipping and tied parameters. Tied
-//! parameters must be listed in ShardOptions::alone.
+//! parameters must be listed in ShardOptions::separate.
 class ShardedStages final : public runtime::DataParallel {
  public:
   explicit ShardedStages(comm::Group group, ShardOptions options = {})
@@ -61,8 +62,9 @@ class ShardedStages final : public runtime::DataParallel {
   void before_backward(StageId stage, bool last) override;
   void reduce_grad(StageId stage) override;
   double combine_norm(double part, bool largest) override;
-  std::vector<comm::Group> spread_of(const at::Tensor& parameter) const override;
+  std::vector<comm::Group> sharding_groups_of(const at::Tensor& parameter) const override;
 
+  Sharded& sharded(StageId stage) { return stages_.at(stage); }
   const Sharded& sharded(StageId stage) const { return stages_.at(stage); }
   //! The parameters for an optimizer: the shards of all stages.
   std::vector<at::Tensor> parameters() const;
@@ -74,7 +76,7 @@ class ShardedStages final : public runtime::DataParallel {
   ShardOptions options_;
   std::map<StageId, Sharded> stages_;
   std::map<const c10::TensorImpl*, std::vector<comm::Group>>
-      spread_;  //!< sharding groups of distributed parameters
+      sharding_groups_;  //!< sharding groups of distributed parameters
 };
 
 }  // namespace penstock::parallel

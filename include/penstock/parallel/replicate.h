@@ -50,33 +50,35 @@ class Replica {
   //! During its lifetime, backwards accumulate local gradients without communication.
   class NoSync {
    public:
-    explicit NoSync(std::shared_ptr<GradReducer> reducer);
     ~NoSync();
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
 
    private:
+    friend class Replica;
+    explicit NoSync(std::shared_ptr<GradReducer> reducer);
+
     std::shared_ptr<GradReducer> reducer_;
     bool before_;
   };
-  [[nodiscard]] NoSync no_sync() const { return NoSync(reducer_); }
+  [[nodiscard]] NoSync no_sync() { return NoSync(reducer_); }
   //! Whether backwards reduce gradients; false under `no_sync`.
   bool syncs() const;
 
   //! Copies the buffers of the group's first rank to all ranks.
-  void broadcast_buffers() const;
+  void broadcast_buffers();
   //! Marks the parameters that the backward of `outputs` will not reach. Call it before that backward.
-  void find_unused(const std::vector<at::Tensor>& outputs) const;
+  void find_unused(const std::vector<at::Tensor>& outputs);
 
   //! Like `no_sync`, but without a scope.
-  void set_sync(bool sync) const;
+  void set_sync(bool sync);
 
   // Manual control, for callers that know when the last gradient is accumulated (pipelines).
   //! The next backward accumulates the last gradients: buckets are reduced as they fill. Finish with
   //! `reduce`.
-  void begin() const;
+  void begin();
   //! Reduces the remaining buckets, and waits.
-  void reduce() const;
+  void reduce();
   //! Continues with a new group of the same ranks after a failure.
   void recover(const comm::Group& group);
 

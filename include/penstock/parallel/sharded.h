@@ -47,7 +47,7 @@ struct ShardOptions {
   bool broadcast_parameters = true;
   //! Parameters that are sharded separately. Required for tied parameters of several pipeline stages, which
   //! must be sharded identically.
-  std::vector<std::string> alone{};
+  std::vector<std::string> separate{};
   //! Pipeline stages only: approximate bytes of parameters that are gathered and reduced together. Gradients
   //! are reduced during the stage's last backward.
   std::int64_t unit_bytes = 25 << 20;
@@ -62,15 +62,14 @@ struct ShardedParameter {
   std::vector<std::int64_t> shape;  //!< for a distributed parameter: shape of its local shard
   std::int64_t begin = 0, end = 0;  //!< range of its elements, in row-major order
   at::Tensor shard;                 //!< these elements as a 1-D tensor: the leaf that the optimizer updates
-  std::optional<tensor::DTensorSpec> form{};  //!< for distributed parameters (tensor parallelism)
+  std::optional<tensor::DTensorSpec> spec{};  //!< for distributed parameters (tensor parallelism)
 };
-
-class ShardedUnits;
 
 //! Handle of a sharded model. It owns the shards: the module cannot compute after the handle is destroyed.
 class Sharded {
  public:
-  explicit Sharded(std::shared_ptr<ShardedUnits> units);
+  struct Impl;
+
   Sharded(Sharded&&) noexcept;
   Sharded& operator=(Sharded&&) noexcept;
   ~Sharded();
@@ -83,38 +82,41 @@ class Sharded {
   //! During its lifetime, backwards accumulate full local gradients without communication.
   class NoSync {
    public:
-    explicit NoSync(std::shared_ptr<ShardedUnits> units);
     ~NoSync();
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
 
    private:
-    std::shared_ptr<ShardedUnits> units_;
+    friend class Sharded;
+    explicit NoSync(std::shared_ptr<Impl> impl);
+
+    std::shared_ptr<Impl> impl_;
     bool before_;
   };
-  [[nodiscard]] NoSync no_sync() const { return NoSync(units_); }
+  [[nodiscard]] NoSync no_sync() { return NoSync(impl_); }
 
   //! Scales all gradients so that their total norm is at most `max_norm`, and returns the norm before
   //! scaling. Collective.
-  double clip_grad_norm(double max_norm, double norm_type = 2.0) const;
+  double clip_grad_norm(double max_norm, double norm_type = 2.0);
 
   //! Full parameters and gradients on every rank, for tests and small models. Collective.
   std::vector<runtime::NamedTensor> gather_parameters() const;
   std::vector<runtime::NamedTensor> gather_gradients() const;
 
   // Manual control, for callers that know when parameters are needed (pipelines).
-  void unshard() const;
-  void reshard() const;
+  void unshard();
+  void reshard();
   //! Reduces the gradients accumulated since the last reduction, and waits.
-  void reduce() const;
+  void reduce();
   //! Continues with a new group of the same ranks after a failure. Gradients that the failed step accumulated
   //! but did not reduce are dropped.
-  void recover(const comm::Group& group, std::optional<comm::Group> replicas = std::nullopt) const;
-
-  const std::shared_ptr<ShardedUnits>& units() const { return units_; }
+  void recover(const comm::Group& group, std::optional<comm::Group> replicas = std::nullopt);
 
  private:
-  std::shared_ptr<ShardedUnits> units_;
+  friend struct Access;
+  explicit Sharded(std::shared_ptr<Impl> impl);
+
+  std::shared_ptr<Impl> impl_;
 };
 
 //! Shards a torch::nn module over the group. Each of `units` (submodules, in call order) is gathered

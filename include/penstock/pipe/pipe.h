@@ -9,6 +9,7 @@
 #include <penstock/runtime/pipeline.h>
 #include <penstock/value/microbatch.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -62,20 +63,20 @@ class Pipe {
 
   int num_stages() const { return static_cast<int>(split_.stages.size()); }
   const graph::Graph& graph() const { return graph_; }
-  const graph::Graph& stage_graph(int stage) const;
+  const graph::Graph& stage_graph(StageId stage) const;
   //! The paths of the modules that ran the stage's operators, with their parents, in order of first
   //! appearance. Excludes sizes and constants that the stage recomputes.
-  std::vector<std::string> stage_modules(int stage) const;
+  std::vector<std::string> stage_modules(StageId stage) const;
   const graph::SplitGraph& split() const { return split_; }
   const PipeOptions& options() const { return options_; }
   //! The nodes before which the graph is split.
-  const graph::SplitPositions& cuts() const { return cuts_; }
+  const graph::SplitPositions& split_positions() const { return split_positions_; }
 
   //! Returns the stage with its tensors. The first call loads it; later calls return the same object, which
   //! `stage_module` and `build_stage` also run. With a device, moves it there. Parameters keep the names they
   //! have in the model.
-  std::shared_ptr<graph::GraphModule> get_stage_module(
-      int stage, std::optional<c10::Device> device = std::nullopt) const;
+  std::shared_ptr<graph::GraphModule> get_stage_module(StageId stage,
+                                                       std::optional<c10::Device> device = std::nullopt);
 
   //! Switches all stages, including those loaded later, to training mode (as recorded) or evaluation mode
   //! (see GraphModule::train).
@@ -85,9 +86,9 @@ class Pipe {
 
   //! Returns the stage for the runtime. Its arguments are the outputs of the previous stage, or for the first
   //! stage the positional arguments of the model. Each stage takes the keyword arguments that it reads.
-  std::shared_ptr<runtime::StageModule> stage_module(int stage) const;
-  runtime::PipelineStage build_stage(int stage, at::Device device, const comm::Group& group,
-                                     runtime::StageOptions options = {}) const;
+  std::shared_ptr<runtime::StageModule> stage_module(StageId stage);
+  runtime::PipelineStage build_stage(StageId stage, at::Device device, const comm::Group& group,
+                                     runtime::StageOptions options = {});
 
   //! What the pipeline needs to know about the split: skip values, tied parameters, and the loss if the model
   //! computes it; `step` then takes no target. Outputs are concatenated along the dim that grows with the
@@ -97,13 +98,9 @@ class Pipe {
   runtime::PipelineOptions schedule_options(runtime::PipelineOptions options = {}) const;
 
   //! Runs all stages in this process, each with its own autograd graph, to check a split.
-  c10::IValue forward(const value::Args& args, const value::Kwargs& kwargs = {}) const;
+  c10::IValue forward(const value::Args& args, const value::Kwargs& kwargs = {});
 
   PipeInfo info() const;
-  //! The graphs of all stages as text.
-  std::string print_readable() const;
-  //! A table of the sources of all stage inputs, and of the tensors that several stages hold.
-  std::string input_table() const { return split_.table(); }
   //! The stages and the values between them in Graphviz syntax.
   std::string graphviz() const;
   //! The same as an SVG image: stages in a row, arcs for skip values and tied weights.
@@ -113,9 +110,9 @@ class Pipe {
   graph::Graph graph_;
   TensorSource source_;
   PipeOptions options_;
-  graph::SplitPositions cuts_;
+  graph::SplitPositions split_positions_;
   graph::SplitGraph split_;
-  mutable std::vector<std::shared_ptr<graph::GraphModule>> modules_;
+  std::vector<std::shared_ptr<graph::GraphModule>> modules_;  // loaded on first use
   bool training_ = true;
   std::string size_hint_;  // error hint for inputs of the wrong size
 
@@ -123,6 +120,9 @@ class Pipe {
                           const value::Args& example_args, const value::Kwargs& example_kwargs,
                           const SplitSpec& spec, PipeOptions options);
 };
+
+//! The graphs of all stages, then the table of their inputs (`to_string(pipe.split())`).
+std::string to_string(const Pipe& pipe);
 
 //! Returns the named tensors of a module. A tensor with several names is listed under each.
 graph::ModelTensors model_tensors(const torch::nn::Module& module);
@@ -148,9 +148,9 @@ requires requires(Module& module) {
 Pipe pipeline(const std::shared_ptr<Module>& module, const value::Args& example_args,
               const value::Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
               PipeOptions options = {}) {
-  const std::shared_ptr<runtime::StageModule> whole = runtime::make_stage_module(module);
-  const graph::ForwardFunction forward = [whole](const value::Args& args, const value::Kwargs& kwargs) {
-    return whole->forward(args, kwargs).output;
+  const std::shared_ptr<runtime::StageModule> model = runtime::make_stage_module(module);
+  const graph::ForwardFunction forward = [model](const value::Args& args, const value::Kwargs& kwargs) {
+    return model->forward(args, kwargs).output;
   };
   if constexpr (requires { std::string(Module::loss_output); }) {
     if (!options.loss_output) options.loss_output = Module::loss_output;
@@ -169,7 +169,7 @@ Pipe pipeline(const Holder& module, const value::Args& example_args, const value
 }
 
 //! Imports and splits an archive written by `torch.export.save`. `example`: see the Pipe constructor.
-Pipe load_pt2(const std::string& file, const SplitSpec& spec = AtMarks{}, PipeOptions options = {},
+Pipe load_pt2(const std::filesystem::path& file, const SplitSpec& spec = AtMarks{}, PipeOptions options = {},
               const std::vector<c10::IValue>& example = {});
 
 }  // namespace penstock::pipe

@@ -18,7 +18,8 @@ namespace penstock::plan {
 struct PlanOptions {
   int ranks = 1;
   std::vector<int> microbatches;  //!< numbers to try; the batch size stays the same
-  int measured_microbatches = 0;  //!< the number that the costs refer to; 0: the first of `microbatches`
+  std::optional<int>
+      measured_microbatches;  //!< that the costs refer to; default: the first of `microbatches`
   std::vector<int> stages_per_rank{1, 2, 3, 4};
   std::vector<std::string> schedules;  //!< names to try; empty: all and Auto
   std::optional<std::uint64_t> memory_cap;

@@ -26,14 +26,14 @@ class DataParallel {
   virtual void reduce_grad(StageId stage) = 0;
   //! Combines this rank's share of a norm over the parameters that the stages expose: the sum (or the maximum
   //! if `largest`) over the ranks that hold other elements of the same parameters. Tensor-parallel groups are
-  //! excluded; see `spread_of`.
+  //! excluded; see `sharding_groups_of`.
   virtual double combine_norm(double part, bool largest) {
     (void)largest;
     return part;
   }
   //! The tensor-parallel groups whose ranks hold the other elements of `parameter`, if it is a plain tensor
   //! that is the local shard of a distributed one.
-  virtual std::vector<comm::Group> spread_of(const at::Tensor& parameter) const {
+  virtual std::vector<comm::Group> sharding_groups_of(const at::Tensor& parameter) const {
     (void)parameter;
     return {};
   }

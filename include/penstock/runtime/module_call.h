@@ -34,25 +34,7 @@ class CallHooks {
   virtual void expect_arguments(std::size_t /*count*/) {}
   virtual void expect_results(std::size_t /*count*/) {}
   //! Whether these hooks are exclusive: a module can have at most one set of exclusive hooks.
-  virtual bool alone() const { return false; }
-};
-
-//! Installs hooks that stay as long as the module lives. `owner` shares ownership of the module.
-void hook_module(const void* module, std::weak_ptr<const void> owner, std::shared_ptr<CallHooks> hooks);
-
-//! Installs hooks on a module for the lifetime of this object. A module may have several hooks: the first one
-//! installed sees a call first and its result last. UsageError if two of them are exclusive (`alone`).
-class HookedModule {
- public:
-  HookedModule(const void* module, std::shared_ptr<CallHooks> hooks);
-  ~HookedModule();
-  HookedModule(HookedModule&& other) noexcept
-      : module_(std::exchange(other.module_, nullptr)), hooks_(std::move(other.hooks_)) {}
-  HookedModule& operator=(HookedModule&&) = delete;
-
- private:
-  const void* module_;
-  std::shared_ptr<CallHooks> hooks_;
+  virtual bool exclusive() const { return false; }
 };
 
 //! The hooks of a module, identified by the address of its object; null if it has none.

@@ -30,7 +30,7 @@ struct CsvOptions {
 //! The content of a file. A stage is placed on the first rank whose row names it. The level is `Lowered` if
 //! any field is not a computation.
 struct ScheduleFile {
-  ProgramLevel form = ProgramLevel::Compute;
+  ProgramLevel level = ProgramLevel::Compute;
   Placement placement;
   Wiring wiring;
   int microbatches = 0;
@@ -38,7 +38,7 @@ struct ScheduleFile {
 
   Schedule schedule() const;
   Draft draft() const;
-  //! Validates the schedule or the draft, depending on `form`; locations are rows and columns.
+  //! Validates the schedule or the draft, depending on `level`; locations are rows and columns.
   Verdict validate(ValidateOptions options = {}) const;
 };
 

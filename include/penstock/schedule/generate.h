@@ -31,15 +31,15 @@ struct ScheduleInfo {
   ScheduleKind kind;
   std::string_view name;     //!< the name in torch.distributed if it exists there: `1F1B`
   std::string_view summary;  //!< one line
-  PlacementStyle placement;
-  int default_stages_per_rank;
-  std::optional<int> only_stages_per_rank;  //!< set if the generator supports only this number
-  bool splits_backward;                     //!< uses I and W
-  bool has_backward;
-  bool local;  //!< the list of one rank can be generated without the others
+  PlacementStyle placement = PlacementStyle::Loop;
+  int default_stages_per_rank = 1;
+  std::optional<int> only_stages_per_rank{};  //!< set if the generator supports only this number
+  bool splits_backward = false;               //!< uses I and W
+  bool has_backward = true;
 };
 
-std::span<const ScheduleInfo> schedule_infos();
+//! All kinds, in the order of the enum.
+std::vector<ScheduleInfo> schedule_infos();
 const ScheduleInfo& info_of(ScheduleKind kind);
 std::string_view to_string(ScheduleKind kind);
 std::vector<std::string> schedule_names();
@@ -53,7 +53,7 @@ void check_shape(ScheduleKind kind, const ScheduleShape& shape);
 Schedule make_schedule(ScheduleKind kind, const ScheduleShape& shape);
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
 
-//! Generates the list of one rank. If the kind is local, does not generate the other lists.
+//! Generates the list of one rank. Generates the other lists only if the kind requires it.
 ActionList make_rank_schedule(ScheduleKind kind, const ScheduleShape& shape, Rank rank);
 
 //! Aligns the lists on a common clock of one slot per action and inserts idle slots where a rank waits, as a

@@ -43,8 +43,8 @@ Draft defer_receives(Draft draft, const LowerOptions& options = {});
 //! Moves transfers (never computations) so that the lists are safe in every send mode.
 Draft reorder(Draft draft, const LowerOptions& options = {});
 
-//! Runs the passes that the options enable. The draft of a valid schedule is safe in every send mode; with
-//! deferred receives, only in the buffered and the ordered mode.
+//! Runs the passes that the options enable, and always send-recv and reorder. The draft of a valid schedule
+//! is safe in every send mode; with deferred receives, only in the buffered and the ordered mode.
 Draft lower(const Schedule& schedule, const LowerOptions& options = {});
 
 //! Lowers and validates. Throws a ScheduleError that contains the validator's findings.

@@ -2,8 +2,9 @@
 // send mode of its transport; only `Program::prove` creates one.
 #pragma once
 
-#include <penstock/schedule/dependencies.h>
 #include <penstock/schedule/schedule.h>
+#include <penstock/schedule/send_mode.h>
+#include <penstock/schedule/wiring.h>
 
 #include <string>
 #include <string_view>
@@ -11,17 +12,9 @@
 
 namespace penstock::schedule {
 
-//! When a send completes. A receive is posted at its position in the list; the rank waits for it where the
-//! value is used.
-enum class SendMode {
-  Buffered,  //!< a send completes immediately; transfers are matched by tag (Gloo, shared memory)
-  Ordered,   //!< a pair's transfers run in program order and complete together; computations continue (NCCL)
-  Blocking,  //!< a send blocks its rank until the peer has posted the receive
-};
-
-std::string_view to_string(SendMode mode);
-//! Parses `buffered`, `ordered` or `blocking`. Throws a UsageError that lists the modes.
-SendMode parse_send_mode(std::string_view name);
+//! In a compute table a value is available everywhere once it is computed. In lowered lists a value from
+//! another rank must be received first.
+enum class ProgramLevel { Compute, Lowered };
 
 //! Lists of computations, transfers and stage actions that are not validated yet.
 struct Draft {
@@ -32,7 +25,6 @@ struct Draft {
   std::vector<ActionList> ranks;  //!< one list per rank; idle slots are ignored
 
   int stages() const { return placement.stages(); }
-  Topology topology() const { return {wiring, placement, microbatches, ProgramLevel::Lowered}; }
 
   friend bool operator==(const Draft&, const Draft&) = default;
 };
@@ -58,9 +50,9 @@ class Program {
   int stages() const { return draft_.placement.stages(); }
   int microbatches() const { return draft_.microbatches; }
   bool has_backward() const { return has_backward_; }
-  const ActionList& of(Rank rank) const { return draft_.ranks[static_cast<std::size_t>(rank.value)]; }
+  const ActionList& of(Rank rank) const { return draft_.ranks[rank.index()]; }
   //! The maximum number of microbatches in flight on a stage.
-  int peak_in_flight(StageId stage) const { return peak_in_flight_[static_cast<std::size_t>(stage.value)]; }
+  int peak_in_flight(StageId stage) const { return peak_in_flight_[stage.index()]; }
 
  private:
   Program(Draft draft, SendMode mode, std::vector<int> peak_in_flight);

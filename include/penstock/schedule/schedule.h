@@ -22,7 +22,7 @@ struct Schedule {
   std::vector<ActionList> ranks;  //!< one list per rank
 
   int stages() const { return placement.stages(); }
-  const ActionList& of(Rank rank) const { return ranks[static_cast<std::size_t>(rank.value)]; }
+  const ActionList& of(Rank rank) const { return ranks[rank.index()]; }
 
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };

@@ -32,7 +32,7 @@ class Placement {
 
   int ranks() const { return ranks_; }
   int stages() const { return static_cast<int>(stage_to_rank_.size()); }
-  Rank rank_of(StageId stage) const { return stage_to_rank_[static_cast<std::size_t>(stage.value)]; }
+  Rank rank_of(StageId stage) const { return stage_to_rank_[stage.index()]; }
   const std::vector<Rank>& stage_to_rank() const { return stage_to_rank_; }
   //! In ascending order.
   std::vector<StageId> stages_of(Rank rank) const;

@@ -15,11 +15,11 @@ namespace penstock::schedule {
 enum class LocationStyle { RankAndStep, RowAndColumn };
 
 struct ValidateOptions {
-  //! Checks safety only in this send mode; default: in all three.
+  //! Checks safety only in this send mode; default: in every mode.
   std::optional<SendMode> mode;
   //! The maximum number of microbatches in flight per rank, summed over its stages.
   std::optional<int> max_in_flight;
-  LocationStyle places = LocationStyle::RankAndStep;
+  LocationStyle locations = LocationStyle::RankAndStep;
 };
 
 //! The result of a validation.
@@ -27,7 +27,7 @@ struct Verdict {
   //! Problems in every send mode: counts, placement, order within a rank, unmatched transfers, sharding.
   Diagnostics findings;
   //! Problems per send mode, such as the cycle of a deadlock; empty if the lists run to completion.
-  std::array<Diagnostics, 3> by_mode;
+  std::array<Diagnostics, send_modes.size()> by_mode;
   //! Per stage: the maximum number of microbatches whose forward is done and whose backward (B or W) is not.
   std::vector<int> peak_in_flight;
   //! Per rank: the maximum of the sum over its stages.

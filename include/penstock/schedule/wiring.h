@@ -3,6 +3,7 @@
 
 #include <penstock/base/ids.h>
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,8 +27,8 @@ class Wiring {
   int edges() const { return static_cast<int>(edges_.size()); }
   const StageEdge& edge(int index) const { return edges_[static_cast<std::size_t>(index)]; }
   std::span<const StageEdge> skips() const;
-  //! The index of the edge, or -1 if there is none.
-  int find(StageId from, StageId to) const;
+  //! The index of the edge; nullopt if there is none.
+  std::optional<int> find(StageId from, StageId to) const;
   //! The edges into or out of a stage: the one of the adjacent stage, then skip edges in ascending order.
   std::span<const int> into(StageId stage) const { return slice(in_, in_start_, stage); }
   std::span<const int> out_of(StageId stage) const { return slice(out_, out_start_, stage); }
@@ -39,7 +40,7 @@ class Wiring {
  private:
   static std::span<const int> slice(const std::vector<int>& all, const std::vector<int>& start,
                                     StageId stage) {
-    const auto s = static_cast<std::size_t>(stage.value);
+    const auto s = stage.index();
     return std::span(all).subspan(static_cast<std::size_t>(start[s]),
                                   static_cast<std::size_t>(start[s + 1] - start[s]));
   }

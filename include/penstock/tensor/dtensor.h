@@ -16,7 +16,7 @@ namespace penstock::tensor {
 //! Shards a full tensor over the mesh. With `broadcast`, the values of the mesh's first rank are used;
 //! without it, all ranks must pass the same values. The result is a leaf and requires a gradient if the
 //! tensor does.
-at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements,
+at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Placements placements,
                              bool broadcast = true);
 
 //! Returns the distributed tensor whose local shard is `local`. The global `sizes` are required if shards are
@@ -51,7 +51,7 @@ void check_replicas(const at::Tensor& plain, const DeviceMesh& mesh);
 
 //! Like distribute_tensor, for parameters: gradients are redistributed to the parameter's placements as they
 //! are accumulated, and operators prefer to move other tensors instead of the parameter.
-at::Tensor distribute_parameter(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements,
+at::Tensor distribute_parameter(const at::Tensor& full, const DeviceMesh& mesh, Placements placements,
                                 bool broadcast = true);
 
 //! `DTensor([4, 8], float, DeviceMesh(tp=2), [Shard(0)])`, followed by the elements of this rank.

@@ -22,7 +22,7 @@ struct DTensorSpec {
 
 struct FlatDTensor {
   at::Tensor local;
-  std::optional<DTensorSpec> form;  //!< empty for a plain tensor
+  std::optional<DTensorSpec> spec;  //!< empty for a plain tensor
 };
 
 //! Returns the local shard: a leaf that shares memory with the tensor and requires a gradient if the tensor
@@ -30,7 +30,7 @@ struct FlatDTensor {
 FlatDTensor flatten_dtensor(const at::Tensor& tensor);
 
 //! The inverse of flatten_dtensor. The gradient flows to `local`.
-at::Tensor unflatten_dtensor(const at::Tensor& local, const DTensorSpec& form);
+at::Tensor unflatten_dtensor(const at::Tensor& local, const DTensorSpec& spec);
 
 //! Waits for pending communication of the gradient and returns its local shard, the tensor that replicas
 //! average. Undefined and plain gradients are returned unchanged.

@@ -2,24 +2,26 @@
 // own object. Construction is collective.
 #pragma once
 
+#include <penstock/base/ids.h>
 #include <penstock/comm/group.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace penstock::tensor {
 
-struct MeshState;
-
+//! A handle: copies and repeated lookups of a sub-mesh refer to the same mesh.
 class DeviceMesh {
  public:
+  struct Impl;
+
   //! Arranges all ranks of `group` in a grid; the last axis varies fastest. Every rank of the group must call
   //! it.
   DeviceMesh(const comm::Group& group, std::vector<std::int64_t> shape, std::vector<std::string> names = {});
-  explicit DeviceMesh(std::shared_ptr<MeshState> state) : state_(std::move(state)) {}
 
   int ndim() const;
   std::int64_t size() const;
@@ -32,7 +34,7 @@ class DeviceMesh {
   //! The position of this rank on an axis.
   std::int64_t coordinate(int axis) const;
   //! World ranks of all positions of the mesh; the last axis varies fastest.
-  const std::vector<int>& ranks() const;
+  const std::vector<Rank>& ranks() const;
 
   //! The group of ranks that differ from this one only on that axis.
   const comm::Group& group(int axis) const;
@@ -49,22 +51,23 @@ class DeviceMesh {
   DeviceMesh flatten(const std::string& name) const;
 
   //! Seeds random operations on tensors of this mesh. The seed must be the same on every rank.
-  void manual_seed(std::uint64_t seed) const;
+  void manual_seed(std::uint64_t seed);
 
   //! Attaches the mesh to a new group after a failure. The group must have as many ranks, in the same order.
   //! Tensors on this mesh and its sub-meshes stay valid. Every rank of the group must call it.
-  void recover(const comm::Group& group) const;
-
-  //! `DeviceMesh(dp=2, tp=4)`.
-  std::string text() const;
+  void recover(const comm::Group& group);
 
   //! Whether both have the same ranks in the same grid.
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b);
 
-  const std::shared_ptr<MeshState>& state() const { return state_; }
-
  private:
-  std::shared_ptr<MeshState> state_;
+  friend struct Access;
+  explicit DeviceMesh(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+  std::shared_ptr<Impl> impl_;
 };
+
+//! `DeviceMesh(dp=2, tp=4)`.
+std::string to_string(const DeviceMesh& mesh);
 
 }  // namespace penstock::tensor

@@ -46,9 +46,6 @@ class AxisPlacement {
   //! The reduction; only valid for a partial.
   comm::ReduceOp reduce() const { return reduce_; }
 
-  //! `Shard(0)`, `Replicate`, `Partial(sum)`.
-  std::string text() const;
-
   friend bool operator==(const AxisPlacement&, const AxisPlacement&) = default;
 
  private:
@@ -56,6 +53,9 @@ class AxisPlacement {
   comm::ReduceOp reduce_ = comm::ReduceOp::Sum;
   std::int16_t dim_ = 0;
 };
+
+//! `Shard(0)`, `Replicate`, `Partial(sum)`.
+std::string to_string(const AxisPlacement& placement);
 
 //! One placement per axis of the mesh.
 using Placements = c10::SmallVector<AxisPlacement, 4>;

@@ -51,10 +51,10 @@ struct ChunkSpec {
   //! Makes a TensorChunkSpec for each item.
   static ChunkSpec dims(const std::vector<std::int64_t>& dims);
   static ChunkSpec named_dims(const std::map<std::string, std::int64_t>& dims);
-
-  //! For example `(TensorChunkSpec(0), {mask: Replicate})`.
-  std::string text() const;
 };
+
+//! For example `(TensorChunkSpec(0), {mask: Replicate})`.
+std::string to_string(const ChunkSpec& spec);
 
 using Args = std::vector<c10::IValue>;
 using Kwargs = std::map<std::string, c10::IValue>;

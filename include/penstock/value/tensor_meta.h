@@ -21,11 +21,11 @@ struct DistributedMeta {
   std::vector<std::string> placements;    //!< per axis: `Shard(0)`, `Replicate`, `Partial(sum)`
   std::vector<std::int64_t> local_shape;  //!< shape of the local shard
 
-  //! For example `DeviceMesh(tp=2) [Shard(0)]`.
-  std::string text() const;
-
   friend bool operator==(const DistributedMeta&, const DistributedMeta&) = default;
 };
+
+//! For example `DeviceMesh(tp=2) [Shard(0)]`.
+std::string to_string(const DistributedMeta& meta);
 
 struct TensorMeta {
   std::vector<std::int64_t> shape;  //!< global shape; strides are global too
@@ -52,11 +52,11 @@ struct TensorMeta {
   std::int64_t numel() const;
   std::size_t nbytes() const;
 
-  //! For example `float32[2, 3]`; includes the strides if they are not contiguous.
-  std::string text() const;
-
   friend bool operator==(const TensorMeta&, const TensorMeta&) = default;
 };
+
+//! For example `float32[2, 3]`; includes the strides if they are not contiguous.
+std::string to_string(const TensorMeta& meta);
 
 //! Returns every difference in shape, dtype, stride, mesh and placements, each as `shape [2, 3], expected [2,
 //! 4]`. Strides of dims of size 0 or 1 are not compared: they have no meaning. Neither is `requires_grad`,

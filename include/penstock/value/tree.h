@@ -17,7 +17,7 @@ enum class ElementKind : std::uint8_t { Any, Tensor, Int, Double, Bool, String }
 
 using DictKey = std::variant<std::int64_t, std::string>;
 
-//! The structure of a tree without its leaves: comparable, printable and serialisable (serialize.h). Every
+//! The structure of a tree without its leaves: comparable and printable. Every
 //! value that is not a list, tuple or dict is a leaf, including None. Dicts keep the insertion order of their
 //! keys.
 struct Structure {
@@ -30,14 +30,14 @@ struct Structure {
 
   std::size_t num_leaves() const;
 
-  //! For example `([*, *], {mask: *})`.
-  std::string text() const;
-
   //! The path of every leaf, in leaf order: for example `args[0].mask` for the root `args`.
   std::vector<std::string> paths(const std::string& root) const;
 
   friend bool operator==(const Structure&, const Structure&) = default;
 };
+
+//! For example `([*, *], {mask: *})`.
+std::string to_string(const Structure& structure);
 
 struct FlatTree {
   std::vector<c10::IValue> leaves;

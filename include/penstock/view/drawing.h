@@ -14,13 +14,13 @@
 namespace penstock::view {
 
 //! Which part of the row height a box fills; the two parts of an overlap share a row.
-enum class BoxPart { Whole, TopHalf, BottomHalf };
+enum class BoxPart { Full, TopHalf, BottomHalf };
 
 struct ActionBox {
   schedule::Action action;  //!< never an overlap, which becomes two boxes
   double start = 0;
   double end = 0;
-  BoxPart part = BoxPart::Whole;
+  BoxPart part = BoxPart::Full;
   bool critical = false;  //!< on the critical path
   int lane = 0;           //!< of communication; boxes of one lane do not overlap
 };

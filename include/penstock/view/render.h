@@ -3,13 +3,14 @@
 
 #include <penstock/view/drawing.h>
 
+#include <optional>
 #include <string>
 
 namespace penstock::view {
 
 struct GridOptions {
-  bool colour = false;  //!< ANSI colours; without them each cell shows its letter
-  int width = 0;        //!< terminal columns; longer steps are scaled down; 0: no limit
+  bool colour = false;       //!< ANSI colours; without them each cell shows its letter
+  std::optional<int> width;  //!< terminal columns; longer steps are scaled down; default: no limit
 };
 
 //! Rows of cells, like the diagrams in papers.

@@ -1,5 +1,6 @@
 // The byte reader and writer.
-#include <penstock/base/bytes.h>
+#include "base/io/bytes.h"
+
 #include <penstock/base/error.h>
 
 #include <bit>

@@ -3,9 +3,9 @@
 
 #include "base/io/crc32.h"
 #include "base/io/regular_file.h"
+#include "base/text.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <unistd.h>
 

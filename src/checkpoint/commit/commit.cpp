@@ -83,7 +83,7 @@ WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& 
     const StoredTensor::StoredPiece& piece = tensor.pieces[jobs[i].place];
     places.emplace(piece.key, i);
     entries.push_back(
-        {.name = piece.key, .dtype = tensor.dtype, .shape = stored_shape(piece.part, tensor.shape)});
+        {.name = piece.key, .dtype = tensor.dtype, .shape = stored_shape(piece.region, tensor.shape)});
   }
   SummedFile file(files.create(path));
   write_safetensors(
@@ -113,22 +113,23 @@ void commit(Files& files, const CommitPaths& paths, const Manifest& manifest) {
   }
 }
 
-void prune(Files& files, const std::string& directory, std::int64_t step, int keep) {
+void prune(Files& files, const std::string& directory, std::int64_t step, std::optional<int> keep) {
   for (const std::string& name : list_directory(directory)) {
     if (name.starts_with("step-") && (name.ends_with(incomplete_suffix) || name.ends_with(removing_suffix))) {
       files.remove(directory + "/" + name);
     }
   }
-  if (keep <= 0) return;
+  if (!keep) return;
   std::vector<CheckpointLocation> older;
   for (CheckpointLocation& place : list_checkpoints(directory)) {
     if (place.complete && place.step < step) older.push_back(std::move(place));
   }
-  const auto kept = static_cast<std::size_t>(keep - 1);
+  const auto kept = static_cast<std::size_t>(*keep - 1);
   for (std::size_t i = 0; i + kept < older.size(); ++i) {
     // Rename first, so that a crash cannot leave a partial checkpoint under a valid name.
-    files.rename(older[i].path, older[i].path + removing_suffix);
-    files.remove(older[i].path + removing_suffix);
+    const std::string path = older[i].path, removing = path + removing_suffix;
+    files.rename(path, removing);
+    files.remove(removing);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace penstock::checkpoint {
@@ -41,9 +42,9 @@ WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& 
 //! directory. The checkpoint exists only after the rename.
 void commit(Files& files, const CommitPaths& paths, const Manifest& manifest);
 
-//! Removes all complete checkpoints older than `step` except the newest `keep - 1`, and the remains of
-//! interrupted writes. Keeps checkpoints newer than `step`: the run skipped them when it resumed, and only a
-//! new checkpoint of the same step may replace them.
-void prune(Files& files, const std::string& directory, std::int64_t step, int keep);
+//! Removes all complete checkpoints older than `step` except the newest `keep - 1` (nullopt: all), and the
+//! remains of interrupted writes. Keeps checkpoints newer than `step`: the run skipped them when it resumed,
+//! and only a new checkpoint of the same step may replace them.
+void prune(Files& files, const std::string& directory, std::int64_t step, std::optional<int> keep);
 
 }  // namespace penstock::checkpoint

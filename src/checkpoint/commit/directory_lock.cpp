@@ -2,8 +2,9 @@
 // in this process opens and closes the file. NFS forwards both to the server.
 #include "checkpoint/commit/directory_lock.h"
 
-#include <penstock/base/log.h>
-#include <penstock/base/text.h>
+#include "base/log_line.h"
+#include "base/text.h"
+
 #include <penstock/checkpoint/error.h>
 
 #include <fcntl.h>

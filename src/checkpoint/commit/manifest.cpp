@@ -4,11 +4,10 @@
 
 #include "base/io/crc32.h"
 #include "base/io/json_reader.h"
+#include "base/json.h"
+#include "base/text.h"
 #include "checkpoint/pieces/regions.h"
 #include "checkpoint/safetensors/header.h"
-
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 
 #include <algorithm>
 #include <array>
@@ -48,10 +47,10 @@ void write_tensor(JsonWriter& json, const StoredTensor& tensor) {
   json.key("pieces").begin_array();
   for (const auto& piece : tensor.pieces) {
     json.begin_object().field("file", static_cast<std::uint64_t>(piece.file)).field("key", piece.key);
-    if (const auto* box = std::get_if<Box>(&piece.part)) {
+    if (const auto* box = std::get_if<Box>(&piece.region)) {
       write_sizes(json, "offsets", box->offsets);
       write_sizes(json, "lengths", box->lengths);
-    } else if (const auto* range = std::get_if<FlatRange>(&piece.part)) {
+    } else if (const auto* range = std::get_if<FlatRange>(&piece.region)) {
       write_sizes(json, "flat", {range->begin, range->end});
     }
     json.field("crc32c", crc_text(piece.crc32c)).end_object();
@@ -99,12 +98,12 @@ StoredTensor::StoredPiece read_piece(const JsonValue& value, const StoredTensor&
   if (const JsonValue* flat = optional_field(value, "flat", where)) {
     const auto ends = sizes_at(*flat, where);
     if (ends.size() != 2) fail_at(where, "expected a begin and an end");
-    piece.part = FlatRange{ends[0], ends[1]};
+    piece.region = FlatRange{ends[0], ends[1]};
   } else {
-    piece.part =
+    piece.region =
         Box{sizes_at(field(value, "offsets", where), where), sizes_at(field(value, "lengths", where), where)};
   }
-  const std::string problem = region_problem(piece.part, tensor.shape);
+  const std::string problem = region_problem(piece.region, tensor.shape);
   if (!problem.empty()) fail_at(where, problem);
   return piece;
 }
@@ -130,7 +129,7 @@ StoredTensor read_tensor(const JsonValue& value, std::size_t files, const std::s
   std::vector<Region> parts;
   for (const JsonValue& piece : array_at(field(value, "pieces", here), here)) {
     tensor.pieces.push_back(read_piece(piece, tensor, files, here));
-    parts.push_back(tensor.pieces.back().part);
+    parts.push_back(tensor.pieces.back().region);
   }
   const std::optional<std::int64_t> count = uncovered(tensor.shape, parts);
   if (!count) fail_at(here, std::to_string(parts.size()) + " pieces overlap in too many ways");

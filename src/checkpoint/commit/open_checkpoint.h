@@ -12,13 +12,13 @@
 namespace penstock::checkpoint {
 
 struct Checkpoint::Impl {
-  std::string path;
+  std::filesystem::path path;
   Manifest manifest;
   //! Index of each tensor in the manifest, by (name or alias, state).
-  std::map<std::pair<std::string, std::string>, std::size_t> places;
+  std::map<std::pair<std::string, std::string>, std::size_t> locations;
   mutable std::map<std::size_t, SafetensorsFile> open;
 
-  std::string file_path(std::size_t file) const { return path + "/" + manifest.files[file].name; }
+  std::string file_path(std::size_t file) const { return path.string() + "/" + manifest.files[file].name; }
 
   //! Returns a file of the checkpoint; opens it on the first call. Throws CheckpointError if its header does
   //! not match the manifest.

@@ -1,8 +1,8 @@
 // Lists the checkpoints in a directory and finds the one to resume from.
+#include "base/text.h"
 #include "checkpoint/commit/files.h"
 #include "checkpoint/commit/open_checkpoint.h"
 
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/checkpoint.h>
 
 #include <ATen/core/ivalue.h>
@@ -53,7 +53,8 @@ ResumePoint find_with(const std::string& directory, std::size_t share, std::size
   // All ranks use the list of the first rank, because the directory may be changing.
   std::string names, error;
   try {
-    for (const CheckpointLocation& place : list_checkpoints(directory)) names = place.path + "\n" + names;
+    for (const CheckpointLocation& place : list_checkpoints(directory))
+      names = place.path.string() + "\n" + names;
   } catch (const StorageError& failure) {
     if (failure.code() != ENOENT) error = failure.message();
   }
@@ -76,7 +77,7 @@ ResumePoint find_with(const std::string& directory, std::size_t share, std::size
 
 }  // namespace
 
-std::vector<CheckpointLocation> list_checkpoints(const std::string& directory) {
+std::vector<CheckpointLocation> list_checkpoints(const std::filesystem::path& directory) {
   std::vector<CheckpointLocation> places;
   for (const std::string& name : list_directory(directory)) {
     if (auto place = place_of(directory, name)) places.push_back(std::move(*place));
@@ -88,12 +89,12 @@ std::vector<CheckpointLocation> list_checkpoints(const std::string& directory) {
   return places;
 }
 
-ResumePoint find_resume_point(const std::string& directory) {
+ResumePoint find_resume_point(const std::filesystem::path& directory) {
   const auto same = [](std::string text) { return text; };
   return find_with(directory, 0, 1, same, same);
 }
 
-ResumePoint find_resume_point(const std::string& directory, const comm::Group& group) {
+ResumePoint find_resume_point(const std::filesystem::path& directory, const comm::Group& group) {
   const auto agree = [&](const std::string& fault) -> std::string {
     for (const c10::IValue& other : group.all_gather_object(fault)) {
       if (!other.toStringRef().empty()) return other.toStringRef();

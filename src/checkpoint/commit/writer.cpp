@@ -1,15 +1,15 @@
 // The calling thread computes the plan, identically on all ranks, and copies the data that this rank writes.
 // The background thread, with its own group, writes the file and, after all ranks have done so, the manifest,
 // and renames the directory.
+#include "base/io/bytes.h"
+#include "base/log_line.h"
 #include "checkpoint/commit/commit.h"
 #include "checkpoint/commit/directory_lock.h"
 #include "checkpoint/commit/files.h"
 #include "checkpoint/pieces/local_pieces.h"
 #include "checkpoint/pieces/save_plan.h"
 
-#include <penstock/base/bytes.h>
 #include <penstock/base/error.h>
-#include <penstock/base/log.h>
 #include <penstock/checkpoint/writer.h>
 
 #include <ATen/ATen.h>
@@ -90,8 +90,9 @@ struct Save {
 
 struct CheckpointWriter::Impl {
   std::string directory;
-  comm::Group group;       //!< used by the calling thread
-  comm::Group background;  //!< used by the background thread
+  std::filesystem::path path;  //!< the same
+  comm::Group group;           //!< used by the calling thread
+  comm::Group background;      //!< used by the background thread
   WriterOptions options;
   Files& files;
   std::vector<std::string> descriptions;  //!< input of the current plan
@@ -205,19 +206,27 @@ struct CheckpointWriter::Impl {
   }
 };
 
-CheckpointWriter::CheckpointWriter(const std::string& directory, const comm::Group& group,
+CheckpointWriter::CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group,
                                    WriterOptions options)
+    : CheckpointWriter(directory, group, options, disk()) {}
+
+CheckpointWriter::CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group,
+                                   WriterOptions options, Files& files)
     : impl_(new Impl{.directory = directory,
+                     .path = directory,
                      .group = group,
                      .background = group.size() == 1 ? group : group.split(0).value(),
                      .options = options,
-                     .files = options.files != nullptr ? *options.files : disk(),
+                     .files = files,
                      .lock = DirectoryLock(directory)}) {
   if (directory.empty()) throw UsageError("a checkpoint needs a directory");
+  if (options.keep.value_or(1) < 1)
+    throw UsageError("a checkpoint writer cannot keep " + std::to_string(*options.keep) + " checkpoints", {},
+                     "set `keep` to at least 1, or to nullopt to keep all");
   impl_->try_directory();
 }
 
-void try_checkpoint_directory(const std::string& directory) {
+void try_checkpoint_directory(const std::filesystem::path& directory) {
   make_root(disk(), directory);
   DirectoryLock(directory).hold();
 }
@@ -234,32 +243,32 @@ void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, 
   if (step < 0) throw UsageError("a checkpoint cannot have step " + std::to_string(step));
   wait();
   const std::vector<Piece> pieces = local_pieces(given);
-  Impl& content = *impl_;
-  content.update_plan(pieces);
-  auto save = std::make_shared<Save>(Save{step, notes, content.plan, {}});
+  Impl& impl = *impl_;
+  impl.update_plan(pieces);
+  auto save = std::make_shared<Save>(Save{step, notes, impl.plan, {}});
   std::uint64_t bytes = 0;
-  for (const auto& job : content.plan->jobs[static_cast<std::size_t>(content.group.rank())]) {
+  for (const auto& job : impl.plan->jobs[static_cast<std::size_t>(impl.group.rank())]) {
     const Piece& piece = pieces[job.piece];
     at::Tensor local = piece.local.detach();
     // A stored piece has the shape of its region; a range that is not a box is stored as 1-D.
-    const Region& part = content.plan->tensors[job.tensor].pieces[job.place].part;
+    const Region& part = impl.plan->tensors[job.tensor].pieces[job.place].region;
     const auto* box = std::get_if<Box>(&part);
     save->locals.push_back(box != nullptr ? local.reshape(box->lengths) : local.reshape({-1}));
     bytes += save->locals.back().nbytes();
   }
-  if (content.options.asynchronous && bytes <= content.options.copy_limit) {
+  if (impl.options.asynchronous && bytes <= impl.options.copy_limit) {
     for (at::Tensor& local : save->locals) {
       local = local.to(local.options().device(at::kCPU), /*non_blocking=*/false, /*copy=*/true,
                        at::MemoryFormat::Contiguous);
     }
   }
   auto rank = log_rank();
-  const auto write = [&content, save, rank] {
+  const auto write = [&impl, save, rank] {
     set_log_rank(rank);
-    content.write(*save);
+    impl.write(*save);
   };
-  content.writing = std::async(std::launch::async, write);
-  if (!content.options.asynchronous || bytes > content.options.copy_limit) wait();
+  impl.writing = std::async(std::launch::async, write);
+  if (!impl.options.asynchronous || bytes > impl.options.copy_limit) wait();
 }
 
 void CheckpointWriter::wait() {
@@ -271,8 +280,8 @@ std::optional<std::int64_t> CheckpointWriter::last_complete() const {
   return step < 0 ? std::nullopt : std::optional(step);
 }
 
-const std::string& CheckpointWriter::directory() const {
-  return impl_->directory;
+const std::filesystem::path& CheckpointWriter::directory() const {
+  return impl_->path;
 }
 
 }  // namespace penstock::checkpoint

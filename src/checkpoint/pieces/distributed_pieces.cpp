@@ -10,7 +10,8 @@ namespace penstock::checkpoint {
 
 Region local_region(const std::vector<std::int64_t>& shape, const tensor::DeviceMesh& mesh,
                     tensor::Placements placements) {
-  placements = checked(std::move(placements), static_cast<std::int64_t>(shape.size()), *mesh.state());
+  placements =
+      checked(std::move(placements), static_cast<std::int64_t>(shape.size()), *tensor::Access::impl(mesh));
   bool cut = false;
   for (const tensor::AxisPlacement& placement : placements) {
     if (placement.is_partial())
@@ -18,28 +19,28 @@ Region local_region(const std::vector<std::int64_t>& shape, const tensor::Device
                        "redistribute it to Replicate or Shard first");
     cut = cut || placement.is_shard();
   }
-  if (!cut) return WholeTensor{};
+  if (!cut) return FullTensor{};
   Box box;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     const tensor::Interval mine =
-        interval_of(shape[dim], static_cast<std::int64_t>(dim), placements, *mesh.state());
+        interval_of(shape[dim], static_cast<std::int64_t>(dim), placements, *tensor::Access::impl(mesh));
     box.offsets.push_back(mine.start);
     box.lengths.push_back(mine.size);
   }
   return box;
 }
 
-Region local_region(const tensor::DTensorSpec& form, std::int64_t begin, std::int64_t end) {
-  const Region part = local_region(form.sizes, form.mesh, form.placements);
+Region local_region(const tensor::DTensorSpec& spec, std::int64_t begin, std::int64_t end) {
+  const Region part = local_region(spec.sizes, spec.mesh, spec.placements);
   const auto* box = std::get_if<Box>(&part);
   if (box == nullptr) return FlatRange{begin, end};
   return BoxRange{*box, begin, end};
 }
 
 Piece tensor_piece(std::string name, const at::Tensor& tensor, PieceKind kind) {
-  Piece piece = whole_piece(std::move(name), tensor, kind);
+  Piece piece = full_piece(std::move(name), tensor, kind);
   if (tensor::is_dtensor(tensor))
-    piece.part = local_region(piece.shape, tensor::mesh_of(tensor), tensor::placements_of(tensor));
+    piece.region = local_region(piece.shape, tensor::mesh_of(tensor), tensor::placements_of(tensor));
   return piece;
 }
 
@@ -48,19 +49,19 @@ namespace {
 //! Splits a range of a box into boxes, each with its slice of the memory of the range.
 void add_boxes(const Piece& piece, std::vector<Piece>& all) {
   const at::Tensor row = piece.local.reshape({-1});
-  for (const Chunk& chunk : chunks_of(piece.part, piece.shape)) {
+  for (const Chunk& chunk : chunks_of(piece.region, piece.shape)) {
     Piece one = piece;
     one.local = row.narrow(0, chunk.offset, numel_of(chunk.box.lengths)).view(chunk.box.lengths);
-    one.part = chunk.box;
+    one.region = chunk.box;
     all.push_back(std::move(one));
   }
 }
 
 //! Invalid pieces are not split: save and load report their problems.
 bool well_formed_range(const Piece& piece) {
-  return std::holds_alternative<BoxRange>(piece.part) && piece.local.defined() &&
-         region_problem(piece.part, piece.shape).empty() && piece.local.is_contiguous() &&
-         piece.local.numel() == numel_of(piece.part, piece.shape);
+  return std::holds_alternative<BoxRange>(piece.region) && piece.local.defined() &&
+         region_problem(piece.region, piece.shape).empty() && piece.local.is_contiguous() &&
+         piece.local.numel() == numel_of(piece.region, piece.shape);
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ Piece state_piece(const Piece& parameter, const std::string& state, const at::Te
 Piece number_piece(const Piece& parameter, const std::string& state, const at::Tensor& number) {
   Piece piece = state_piece(parameter, state, number);
   piece.shape = {};
-  piece.part = WholeTensor{};
+  piece.region = FullTensor{};
   return piece;
 }
 

@@ -1,7 +1,7 @@
 // Constructors and names of pieces.
+#include "base/text.h"
 #include "checkpoint/pieces/regions.h"
 
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/checkpoint.h>
 
 #include <c10/core/ScalarType.h>
@@ -25,7 +25,7 @@ std::string_view to_string(PieceKind kind) {
   return {};
 }
 
-Piece whole_piece(std::string name, at::Tensor tensor, PieceKind kind) {
+Piece full_piece(std::string name, at::Tensor tensor, PieceKind kind) {
   Piece piece{.name = std::move(name), .shape = tensor.sizes().vec(), .kind = kind};
   piece.local = std::move(tensor);
   return piece;

@@ -118,7 +118,7 @@ void read_part(const StoredTensor& stored, const PieceFile& file_of, const Regio
                const at::Tensor& local, LoadReport& report) {
   const at::NoGradGuard no_grad;
   std::vector<Region> parts;
-  for (const auto& piece : stored.pieces) parts.push_back(piece.part);
+  for (const auto& piece : stored.pieces) parts.push_back(piece.region);
   const std::vector<RegionChunk> held = sorted_chunks(parts, stored.shape);
   for (const Chunk& wanted : chunks_of(part, stored.shape)) {
     std::vector<Box> missing = {wanted.box};

@@ -29,7 +29,7 @@ struct Chunk {
 std::vector<Chunk> chunks_of(const Region& part, std::span<const std::int64_t> shape);
 
 //! Returns the unique representation of a set of elements: a Box if it is one, else a range; never
-//! WholeTensor.
+//! FullTensor.
 Region canonical(const Region& part, std::span<const std::int64_t> shape);
 
 //! Returns why the region is not valid for a tensor of this shape; empty if it is valid.

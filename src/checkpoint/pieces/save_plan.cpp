@@ -1,11 +1,11 @@
 // Plans which rank writes which piece.
 #include "checkpoint/pieces/save_plan.h"
 
+#include "base/io/bytes.h"
+#include "base/text.h"
 #include "checkpoint/pieces/regions.h"
 #include "checkpoint/safetensors/header.h"
 
-#include <penstock/base/bytes.h>
-#include <penstock/base/text.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <algorithm>
@@ -36,12 +36,12 @@ std::string problem_of(const Piece& piece) {
     return "the layout or dtype of the tensor is not supported";
   }
   if (!checked_nbytes(piece.shape, piece.local.scalar_type())) return "the shape is not valid";
-  std::string problem = region_problem(piece.part, piece.shape);
+  std::string problem = region_problem(piece.region, piece.shape);
   if (!problem.empty()) return problem;
-  const auto* box = std::get_if<Box>(&piece.part);
+  const auto* box = std::get_if<Box>(&piece.region);
   const bool fits =
-      std::holds_alternative<FlatRange>(piece.part)
-          ? piece.local.numel() == numel_of(piece.part, piece.shape)
+      std::holds_alternative<FlatRange>(piece.region)
+          ? piece.local.numel() == numel_of(piece.region, piece.shape)
           : piece.local.sizes() == c10::IntArrayRef(box != nullptr ? box->lengths : piece.shape);
   return fits ? "" : "the tensor does not have the size of its region";
 }
@@ -70,12 +70,12 @@ Described read_description(ByteReader& reader) {
     Box box;
     box.offsets = read_sizes(reader);
     box.lengths = read_sizes(reader);
-    piece.part = std::move(box);
+    piece.region = std::move(box);
   } else {
     FlatRange range;
     range.begin = reader.signed_int();
     range.end = reader.signed_int();
-    piece.part = range;
+    piece.region = range;
   }
   return piece;
 }
@@ -116,7 +116,7 @@ void gather(const std::string& description, int rank, Tensors& tensors, std::vec
       if (alias != piece.name && std::find(known.begin(), known.end(), alias) == known.end())
         known.push_back(alias);
     }
-    if (numel_of(piece.part, piece.shape) > 0) tensor.parts[piece.part].push_back({rank, i});
+    if (numel_of(piece.region, piece.shape) > 0) tensor.parts[piece.region].push_back({rank, i});
   }
 }
 
@@ -142,7 +142,7 @@ std::string describe_pieces(const std::vector<Piece>& pieces) {
     for (const std::string& alias : piece.aliases) writer.text(alias);
     writer.u8(static_cast<std::uint8_t>(piece.local.defined() ? piece.local.scalar_type() : at::kFloat));
     write_sizes(writer, piece.shape);
-    const Region part = problem.empty() ? canonical(piece.part, piece.shape) : Region(FlatRange{});
+    const Region part = problem.empty() ? canonical(piece.region, piece.shape) : Region(FlatRange{});
     if (const auto* box = std::get_if<Box>(&part)) {
       writer.u8(0);
       write_sizes(writer, box->offsets);

@@ -3,9 +3,9 @@
 #include "checkpoint/safetensors/header.h"
 
 #include "base/io/json_reader.h"
+#include "base/text.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <c10/core/ScalarType.h>
 

@@ -1,9 +1,9 @@
 // Writes the header.
+#include "base/json.h"
+#include "base/text.h"
 #include "checkpoint/safetensors/header.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 // Reads files: the header when opened, elements by position on request.
+#include "base/text.h"
 #include "checkpoint/commit/files.h"
 #include "checkpoint/safetensors/header.h"
 
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/error.h>
 
 #include <ATen/ATen.h>
@@ -12,8 +12,9 @@
 namespace penstock::checkpoint {
 
 struct SafetensorsFile::Impl {
-  explicit Impl(const std::string& path) : file(path) {}
+  explicit Impl(const std::filesystem::path& given) : path(given), file(given) {}
 
+  std::filesystem::path path;
   InputFile file;
   std::uint64_t data = 0;  //!< file offset of the elements
   SafetensorsHeader header;
@@ -36,16 +37,16 @@ void check_bools(at::ScalarType dtype, std::span<const std::uint8_t> bytes, cons
                    " is " + std::to_string(*bad));
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : impl_(std::make_shared<Impl>(path)) {
-  Impl& content = *impl_;
-  std::string prefix(std::min(content.file.size(), safetensors_prefix), '\0');
-  content.file.read(0, bytes_of(prefix));
-  std::string text(safetensors_header_length(bytes_of(prefix), content.file.size(), path), '\0');
-  content.file.read(safetensors_prefix, bytes_of(text));
-  content.data = safetensors_prefix + text.size();
-  content.header = parse_safetensors_header(text, content.file.size() - content.data, path);
-  for (std::size_t i = 0; i < content.header.entries.size(); ++i) {
-    content.places.emplace(content.header.entries[i].name, i);
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : impl_(std::make_shared<Impl>(path)) {
+  Impl& impl = *impl_;
+  std::string prefix(std::min(impl.file.size(), safetensors_prefix), '\0');
+  impl.file.read(0, bytes_of(prefix));
+  std::string text(safetensors_header_length(bytes_of(prefix), impl.file.size(), path), '\0');
+  impl.file.read(safetensors_prefix, bytes_of(text));
+  impl.data = safetensors_prefix + text.size();
+  impl.header = parse_safetensors_header(text, impl.file.size() - impl.data, path);
+  for (std::size_t i = 0; i < impl.header.entries.size(); ++i) {
+    impl.places.emplace(impl.header.entries[i].name, i);
   }
 }
 
@@ -53,8 +54,8 @@ SafetensorsFile::~SafetensorsFile() = default;
 SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
 
-const std::string& SafetensorsFile::path() const {
-  return impl_->file.path();
+const std::filesystem::path& SafetensorsFile::path() const {
+  return impl_->path;
 }
 const std::vector<SafetensorsEntry>& SafetensorsFile::entries() const {
   return impl_->header.entries;
@@ -71,13 +72,13 @@ const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
   if (it != impl_->places.end()) return impl_->header.entries[it->second];
   std::vector<std::string> names;
   for (const auto& [known, place] : impl_->places) names.push_back(known);
-  throw UsageError(path() + " has no tensor " + quote(name, 200), {}, did_you_mean(name, names));
+  throw UsageError(path().string() + " has no tensor " + quote(name, 200), {}, did_you_mean(name, names));
 }
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t offset,
                            std::span<std::uint8_t> target) const {
   if (offset > entry.nbytes() || target.size() > entry.nbytes() - offset) {
-    throw UsageError("tensor " + quote(entry.name, 200) + " of " + path() + " has " +
+    throw UsageError("tensor " + quote(entry.name, 200) + " of " + path().string() + " has " +
                      std::to_string(entry.nbytes()) + " bytes; cannot read " + std::to_string(target.size()) +
                      " bytes from offset " + std::to_string(offset) + " on");
   }
@@ -89,11 +90,11 @@ at::Tensor SafetensorsFile::load(const std::string& name) const {
   at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.dtype));
   auto* bytes = static_cast<std::uint8_t*>(tensor.mutable_data_ptr());
   read(entry, 0, {bytes, entry.nbytes()});
-  check_bools(entry.dtype, {bytes, entry.nbytes()}, path() + ": tensor " + quote(entry.name, 200));
+  check_bools(entry.dtype, {bytes, entry.nbytes()}, path().string() + ": tensor " + quote(entry.name, 200));
   return tensor;
 }
 
-std::map<std::string, at::Tensor> load_safetensors(const std::string& path) {
+std::map<std::string, at::Tensor> load_safetensors(const std::filesystem::path& path) {
   const SafetensorsFile file(path);
   std::map<std::string, at::Tensor> tensors;
   for (const SafetensorsEntry& entry : file.entries()) tensors.emplace(entry.name, file.load(entry.name));

@@ -1,10 +1,10 @@
 // Writes files.
 #include "checkpoint/safetensors/write.h"
 
+#include "base/text.h"
 #include "checkpoint/safetensors/header.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <ATen/ATen.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ void replace_safetensors(const std::string& path, std::vector<SafetensorsEntry> 
   }
 }
 
-void save_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+void save_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                       const SafetensorsMetadata& metadata) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) {

@@ -1,9 +1,8 @@
 // The failure state of a world.
 #include "comm/failure/failure.h"
 
+#include "base/log_line.h"
 #include "comm/failure/exception_text.h"
-
-#include <penstock/base/log.h>
 
 #include <algorithm>
 #include <utility>

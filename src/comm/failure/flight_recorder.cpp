@@ -1,5 +1,6 @@
 // Records the last operations of a rank and dumps them as JSON.
-#include <penstock/base/json.h>
+#include "base/json.h"
+
 #include <penstock/comm/flight_recorder.h>
 
 #include <chrono>
@@ -43,13 +44,26 @@ std::vector<FlightRecord> FlightRecorder::records() const {
   return kept;
 }
 
-std::string FlightRecorder::to_json() const {
+std::string FlightRecorder::reason() const {
+  const std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+std::string to_json(const FlightRecorder& recorder) {
   JsonWriter json;
-  json.begin_object().field("rank", rank_.value).field("reason", reason_).key("records").begin_array();
-  for (const FlightRecord& record : records()) {
+  json.begin_object()
+      .field("rank", recorder.rank().value)
+      .field("reason", recorder.reason())
+      .key("records")
+      .begin_array();
+  for (const FlightRecord& record : recorder.records()) {
     json.begin_object().field("number", record.number).field("op", record.op).field("group", record.group);
-    json.field("sequence", record.sequence).field("peer", record.peer).field("tag", record.tag);
-    json.field("bytes", record.bytes).field("started", record.started).field("finished", record.finished);
+    json.field("sequence", record.sequence.value_or(0))
+        .field("peer", record.peer.value_or(-1))
+        .field("tag", record.tag);
+    json.field("bytes", record.bytes)
+        .field("started", record.started)
+        .field("finished", record.finished.value_or(0));
     json.field("failed", record.failed).end_object();
   }
   json.end_array().end_object();
@@ -65,7 +79,7 @@ void FlightRecorder::dump(const std::string& reason) {
     reason_ = reason;
   }
   std::ofstream(std::string(directory) + "/rank" + std::to_string(rank_.value) + ".json")
-      << to_json() << "\n";
+      << to_json(*this) << "\n";
 }
 
 }  // namespace penstock::comm

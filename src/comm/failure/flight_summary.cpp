@@ -1,10 +1,11 @@
 // Compares the dumps of several ranks: which rank did not join which collective, and which sends and receives
 // did not complete.
+#include "comm/failure/flight_summary.h"
+
 #include "base/io/json_reader.h"
+#include "base/text.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
-#include <penstock/comm/flight_recorder.h>
 
 #include <algorithm>
 #include <map>

@@ -1,10 +1,9 @@
 // The loop of the monitor: store, ring, heartbeats.
 #include "comm/failure/monitor.h"
 
+#include "base/log_line.h"
+#include "base/text.h"
 #include "comm/rendezvous/environment.h"
-
-#include <penstock/base/log.h>
-#include <penstock/base/text.h>
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,8 +1,9 @@
 // TCP functions of the monitor.
 #include "comm/failure/sockets.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,14 +1,14 @@
 // Coordination of the launchers of several nodes.
 #include "comm/launch/launch_nodes.h"
 
+#include "base/log_line.h"
+#include "base/text.h"
 #include "comm/failure/exception_text.h"
 #include "comm/failure/monitor.h"
 #include "comm/failure/sockets.h"
 #include "comm/rendezvous/store_client.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/log.h>
-#include <penstock/base/text.h>
 
 #include <thread>
 

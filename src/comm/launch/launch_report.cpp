@@ -1,5 +1,6 @@
 // The report of a launch: how each rank ended, which failed first, and what the flight recorders show.
-#include <penstock/base/text.h>
+#include "base/text.h"
+
 #include <penstock/comm/launcher.h>
 
 #include <algorithm>
@@ -7,46 +8,49 @@
 
 namespace penstock::comm {
 
-std::string RankExit::text() const {
-  if (signal != 0) {
-    const char* name = sigabbrev_np(signal);
-    return "was killed by signal " + std::to_string(signal) +
+std::string to_string(const RankExit& exit) {
+  if (exit.signal) {
+    const char* name = sigabbrev_np(*exit.signal);
+    return "was killed by signal " + std::to_string(*exit.signal) +
            (name != nullptr ? " (SIG" + std::string(name) + ")" : "");
   }
-  return "exited with code " + std::to_string(code);
+  return "exited with code " + std::to_string(exit.code);
 }
 
-std::string LaunchResult::report() const {
-  if (ok) return {};
+std::string to_string(const LaunchResult& result) {
+  if (result.ok) return {};
   std::string text;
-  const auto failed = [this](const RankExit& exit) { return first_failure && exit.rank == *first_failure; };
-  const auto found = std::find_if(ranks.begin(), ranks.end(), failed);
-  if (timed_out) text += "the job exceeded its time limit\n";
-  if (signal != 0) text += "stopped by signal " + std::to_string(signal) + "\n";
-  if (found != ranks.end()) {
+  const auto failed = [&](const RankExit& exit) {
+    return result.first_failure && exit.rank == *result.first_failure;
+  };
+  const auto found = std::find_if(result.ranks.begin(), result.ranks.end(), failed);
+  if (result.timed_out) text += "the job exceeded its time limit\n";
+  if (result.signal) text += "stopped by signal " + std::to_string(*result.signal) + "\n";
+  if (found != result.ranks.end()) {
     // The other ranks detect a rank that hangs, and the launcher kills it: its exit status tells nothing.
-    const bool told = !cause.empty() && (found->ok() || found->ended_by_launcher);
+    const bool told = !result.cause.empty() && (found->ok() || found->ended_by_launcher);
     text += "rank " + std::to_string(found->rank.value) + " failed first: " +
-            (told ? cause : "it " + found->text() + " after " + format_seconds(found->seconds)) + "\n";
+            (told ? result.cause : "it " + to_string(*found) + " after " + format_seconds(found->seconds)) +
+            "\n";
     for (const std::string& line : found->last_lines) text += "  | " + line + "\n";
-  } else if (first_failure) {
-    text += "rank " + std::to_string(first_failure->value) + " failed first, on another node" +
-            (cause.empty() ? "" : ": " + cause) + "\n";
-  } else if (!cause.empty()) {
-    text += cause + "\n";
+  } else if (result.first_failure) {
+    text += "rank " + std::to_string(result.first_failure->value) + " failed first, on another node" +
+            (result.cause.empty() ? "" : ": " + result.cause) + "\n";
+  } else if (!result.cause.empty()) {
+    text += result.cause + "\n";
   }
-  for (const RankExit& exit : ranks) {
+  for (const RankExit& exit : result.ranks) {
     if (exit.ok() || failed(exit)) continue;
-    text += "rank " + std::to_string(exit.rank.value) + " " + exit.text() +
+    text += "rank " + std::to_string(exit.rank.value) + " " + to_string(exit) +
             (exit.ended_by_launcher ? ", ended by the launcher" : "") + "\n";
   }
-  for (const std::string& finding : flight) text += "flight recorder: " + finding + "\n";
+  for (const std::string& finding : result.flight) text += "flight recorder: " + finding + "\n";
   return text;
 }
 
 int LaunchResult::exit_code() const {
   if (ok) return 0;
-  return signal != 0 ? 128 + signal : 1;
+  return signal ? 128 + *signal : 1;
 }
 
 }  // namespace penstock::comm

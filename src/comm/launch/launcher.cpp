@@ -1,6 +1,9 @@
 // The loop of the launcher: starts the ranks, forwards their output, detects the first failure, and then
 // terminates the other ranks.
+#include "base/log_line.h"
+#include "base/text.h"
 #include "comm/failure/descriptor_limit.h"
+#include "comm/failure/flight_summary.h"
 #include "comm/failure/monitor.h"
 #include "comm/launch/child_process.h"
 #include "comm/launch/launch_nodes.h"
@@ -8,8 +11,6 @@
 #include "comm/launch/process_tree.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/log.h>
-#include <penstock/base/text.h>
 #include <penstock/comm/flight_recorder.h>
 #include <penstock/comm/launcher.h>
 
@@ -99,7 +100,7 @@ class Attempt {
     start();
     while (alive() || output_open()) step();
     LaunchResult result;
-    result.ok = !failed_ && signal_ == 0 && !timed_out_;
+    result.ok = !failed_ && !signal_ && !timed_out_;
     result.signal = signal_;
     result.timed_out = timed_out_;
     result.first_failure = first_failure_;
@@ -252,8 +253,8 @@ class Attempt {
     }
     child.exit.ended_by_launcher = ended_by_us_;
     if (child.exit.ok() || failed_) return;
-    Failure failure{child.exit.rank, "its process " + child.exit.text()};
-    if (child.exit.signal == 0) failure = told_or(std::move(failure));
+    Failure failure{child.exit.rank, "its process " + to_string(child.exit)};
+    if (!child.exit.signal) failure = told_or(std::move(failure));
     nodes_.publish_death(number_, failure);
     fail(failure.rank);
   }
@@ -312,7 +313,7 @@ class Attempt {
   }
 
   void pass_on(int number) {
-    if (signal_ != 0) {  // second signal: kill immediately
+    if (signal_) {  // second signal: kill immediately
       kill_groups(SIGKILL);
       return;
     }
@@ -382,7 +383,7 @@ class Attempt {
   bool failed_ = false;
   std::optional<Rank> first_failure_;
   std::string cause_;
-  int signal_ = 0;
+  std::optional<int> signal_;
   bool timed_out_ = false;
   bool stopping_ = false;
   bool termed_ = false;
@@ -425,7 +426,7 @@ LaunchResult launch(const LaunchOptions& options) {
         result.cause = failure->cause;
       }
     }
-    if (result.ok || number >= options.max_restarts || result.signal != 0 || result.timed_out) return result;
+    if (result.ok || number >= options.max_restarts || result.signal || result.timed_out) return result;
     if (!nodes.gone().empty()) {
       notify(options, "not restarting: " + nodes.gone());
       return result;
@@ -434,7 +435,7 @@ LaunchResult launch(const LaunchOptions& options) {
       options.on_restart(result);
       continue;
     }
-    notify(options, result.report() + "restarting (" + std::to_string(number + 1) + " of " +
+    notify(options, to_string(result) + "restarting (" + std::to_string(number + 1) + " of " +
                         std::to_string(options.max_restarts) + ")");
   }
 }

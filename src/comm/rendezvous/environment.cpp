@@ -1,8 +1,9 @@
 // Reads the environment of a rank.
 #include "comm/rendezvous/environment.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <charconv>
 #include <limits>

@@ -1,8 +1,9 @@
 // Job secrets: generation, keyed hash, and a store with hashed keys.
 #include "comm/rendezvous/job_secret.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <c10/util/hash.h>
 #include <sys/random.h>

@@ -1,10 +1,9 @@
 // Rendezvous of the members of a group.
 #include "comm/rendezvous/rendezvous.h"
 
+#include "base/text.h"
 #include "comm/failure/monitor.h"
 #include "comm/failure/sockets.h"
-
-#include <penstock/base/text.h>
 
 #include <algorithm>
 #include <thread>

@@ -60,6 +60,8 @@ class GlooTransport : public Transport {
         join_timeout_(join_timeout),
         device_(std::make_shared<Device>(std::move(address))) {}
 
+  //! Gloo queues a send and returns; messages are matched by tag.
+  schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return true; }
   bool has_a_thread() const override { return true; }
 

@@ -10,6 +10,8 @@ namespace {
 // MPI numbers its ranks itself. The ranks of the world must agree, as in the environment of mpirun.
 class MpiTransport : public Transport {
  public:
+  //! MPI_Isend does not block, and messages are matched by tag.
+  schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return false; }
   c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*domain*/, const std::string& /*name*/,
                                             const std::vector<int>& members, int /*me*/) override {

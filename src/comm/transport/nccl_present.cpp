@@ -9,8 +9,9 @@ namespace penstock::comm {
 
 std::shared_ptr<Transport> make_nccl_transport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
                                                std::chrono::milliseconds join_timeout) {
+  // NCCL runs the transfers of a pair of ranks on one stream, in the order in which they are issued.
   return std::make_shared<StoreTransport<c10d::ProcessGroupNCCL>>(std::move(store), std::move(prefix),
-                                                                  join_timeout);
+                                                                  join_timeout, schedule::SendMode::Ordered);
 }
 bool nccl_present() {
   return true;

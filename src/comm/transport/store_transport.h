@@ -17,8 +17,13 @@ template <class ProcessGroup>
 class StoreTransport : public Transport {
  public:
   StoreTransport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
-                 std::chrono::milliseconds join_timeout)
-      : store_(std::move(store)), prefix_(std::move(prefix)), join_timeout_(join_timeout) {}
+                 std::chrono::milliseconds join_timeout, schedule::SendMode send_mode)
+      : store_(std::move(store)),
+        prefix_(std::move(prefix)),
+        join_timeout_(join_timeout),
+        send_mode_(send_mode) {}
+
+  schedule::SendMode send_mode() const override { return send_mode_; }
 
   bool collectives_have_futures() const override { return false; }
 
@@ -34,6 +39,7 @@ class StoreTransport : public Transport {
   c10::intrusive_ptr<c10d::Store> store_;
   std::string prefix_;
   std::chrono::milliseconds join_timeout_;
+  schedule::SendMode send_mode_;
 };
 
 }  // namespace penstock::comm

@@ -1,8 +1,9 @@
 // The c10d backend of thread ranks.
 #include "comm/transport/thread_backend.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <ATen/ATen.h>
 

@@ -9,8 +9,9 @@ namespace penstock::comm {
 
 std::shared_ptr<Transport> make_ucc_transport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
                                               std::chrono::milliseconds join_timeout) {
+  // Sends are non-blocking and matched by tag.
   return std::make_shared<StoreTransport<c10d::ProcessGroupUCC>>(std::move(store), std::move(prefix),
-                                                                 join_timeout);
+                                                                 join_timeout, schedule::SendMode::Buffered);
 }
 bool ucc_present() {
   return true;

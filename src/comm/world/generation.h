@@ -6,6 +6,7 @@
 #include "comm/world/reaper.h"
 
 #include <penstock/comm/flight_recorder.h>
+#include <penstock/schedule/send_mode.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -38,6 +39,8 @@ class Transport {
   //! Connects the world ranks `members` as group `name`; this rank is members[me]. All members must call it.
   virtual c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& domain, const std::string& name,
                                                     const std::vector<int>& members, int me) = 0;
+  //! When a send completes (the table of modes is in penstock/schedule/send_mode.h).
+  virtual schedule::SendMode send_mode() const = 0;
   //! Whether collectives complete a future (Gloo), so that a wait needs no blocking call.
   virtual bool collectives_have_futures() const = 0;
   //! Whether a failed group can be destroyed without waiting for its peers.

@@ -1,8 +1,9 @@
 // The operations of a group: each checks for known failures, is recorded, and is issued to the c10d backend.
-#include "comm/world/group_state.h"
-#include "comm/world/work_state.h"
+#include "base/text.h"
+#include "comm/world/access.h"
+#include "comm/world/group_impl.h"
+#include "comm/world/work_impl.h"
 
-#include <penstock/base/text.h>
 #include <penstock/comm/group.h>
 
 #include <ATen/ops/view_as_real.h>
@@ -30,7 +31,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return c10d::ReduceOp::SUM;
 }
 
-void check_member(const GroupState& group, int member, const char* op) {
+void check_member(const Group::Impl& group, int member, const char* op) {
   const int size = static_cast<int>(group.members.size());
   if (member >= 0 && member < size) return;
   throw UsageError(std::string(op) + ": rank " + std::to_string(member) + " is not in group " + group.name +
@@ -38,7 +39,7 @@ void check_member(const GroupState& group, int member, const char* op) {
                    {.rank = group.domain->rank, .op = op});
 }
 
-void check_contiguous(const GroupState& group, const at::Tensor& tensor, const char* op) {
+void check_contiguous(const Group::Impl& group, const at::Tensor& tensor, const char* op) {
   if (tensor.defined() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return;
   throw UsageError(std::string(op) + " requires a contiguous tensor that is not a lazy conjugate or negative",
                    {.rank = group.domain->rank, .op = op},
@@ -51,13 +52,13 @@ at::Tensor as_reals(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
 }
 
-void check_reduction(const GroupState& group, const at::Tensor& tensor, ReduceOp op, const char* name) {
+void check_reduction(const Group::Impl& group, const at::Tensor& tensor, ReduceOp op, const char* name) {
   if (!tensor.is_complex() || op == ReduceOp::Sum || op == ReduceOp::Avg) return;
   throw UsageError(std::string(name) + " of a complex tensor supports only Sum and Avg",
                    {.rank = group.domain->rank, .op = name}, "gather the tensors and reduce them locally");
 }
 
-void check_elements(const GroupState& group, const char* op, const at::Tensor& large,
+void check_elements(const Group::Impl& group, const char* op, const at::Tensor& large,
                     const at::Tensor& small) {
   const auto size = static_cast<std::int64_t>(group.members.size());
   if (large.numel() == small.numel() * size && large.scalar_type() == small.scalar_type()) return;
@@ -68,12 +69,12 @@ void check_elements(const GroupState& group, const char* op, const at::Tensor& l
                    {.rank = group.domain->rank, .op = op});
 }
 
-//! Issues one operation. `call` receives the backend and returns its work. `peer` is -1 for a collective
-//! without a root.
+//! Issues one operation. `call` receives the backend and returns its work. A collective without
+//! a root has no peer.
 template <class Call>
-Work issue(const std::shared_ptr<GroupState>& group, const char* op, const at::Tensor& tensor, int peer,
-           int tag, bool collective, const Call& call, ArrivalMark arrival = {}) {
-  const auto state = std::make_shared<WorkState>();
+Work issue(const std::shared_ptr<Group::Impl>& group, const char* op, const at::Tensor& tensor,
+           std::optional<int> peer, int tag, bool collective, const Call& call, ArrivalMark arrival = {}) {
+  const auto state = std::make_shared<Work::Impl>();
   state->arrival = arrival;
   state->domain = group->domain;
   state->group = group;
@@ -83,8 +84,8 @@ Work issue(const std::shared_ptr<GroupState>& group, const char* op, const at::T
   state->record.tag = tag;
   state->record.bytes = tensor.defined() ? tensor.nbytes() : 0;
   if (collective) state->record.sequence = ++group->collectives;
-  if (peer >= 0 && !collective) {
-    state->peer = Rank(group->members[static_cast<std::size_t>(peer)]);
+  if (peer && !collective) {
+    state->peer = Rank(group->members[static_cast<std::size_t>(*peer)]);
     state->peer_text = "rank " + std::to_string(state->peer->value);
   } else {
     state->peer_text = "the other ranks of the group";
@@ -108,7 +109,7 @@ Work issue(const std::shared_ptr<GroupState>& group, const char* op, const at::T
     throw CommError(e.what(), context);
   }
   if (collective && group->transport->collectives_have_futures()) state->future = state->work->getFuture();
-  return Work(state);
+  return Access::work(state);
 }
 
 // Bytes of a message that transfers in less than the time slice of a thread.
@@ -139,11 +140,11 @@ at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
 
 //! Gloo implements reduce-scatter as an all-reduce whose progress cannot be observed. Exchanging the shards
 //! and reducing them locally, in rank order, takes half the time (docs/backends.md).
-Work reduce_scatter_by_exchange(const std::shared_ptr<GroupState>& group, const at::Tensor& output,
+Work reduce_scatter_by_exchange(const std::shared_ptr<Group::Impl>& group, const at::Tensor& output,
                                 const at::Tensor& input, ReduceOp op) {
   const auto n = static_cast<std::int64_t>(group->members.size());
   const at::Tensor parts = at::empty({n, output.numel()}, input.options());
-  auto work = issue(group, "reduce_scatter", input, -1, 0, true, [&](c10d::Backend& backend) {
+  auto work = issue(group, "reduce_scatter", input, std::nullopt, 0, true, [&](c10d::Backend& backend) {
     at::Tensor to = parts;
     at::Tensor from = input.detach().view({n, -1});
     std::vector<std::int64_t> even;
@@ -155,16 +156,16 @@ Work reduce_scatter_by_exchange(const std::shared_ptr<GroupState>& group, const 
 
 }  // namespace
 
-GroupState::~GroupState() {
+Group::Impl::~Impl() {
   if (!backend || !domain->failure.failed() || transport->closes_after_a_failure()) return;
   // A failed Gloo group cannot be aborted, and its destructor waits for its threads: leak it.
   [[maybe_unused]] auto* abandoned = backend.release();
 }
 
-std::shared_ptr<GroupState> make_group(std::string name, std::vector<int> members, int rank,
-                                       std::shared_ptr<Transport> transport,
-                                       std::shared_ptr<WorldGeneration> domain) {
-  auto state = std::make_shared<GroupState>();
+std::shared_ptr<Group::Impl> make_group(std::string name, std::vector<int> members, int rank,
+                                        std::shared_ptr<Transport> transport,
+                                        std::shared_ptr<WorldGeneration> domain) {
+  auto state = std::make_shared<Group::Impl>();
   try {
     state->backend = transport->connect(*domain, name, members, rank);
   } catch (const c10::Error& e) {
@@ -179,23 +180,26 @@ std::shared_ptr<GroupState> make_group(std::string name, std::vector<int> member
 }
 
 int Group::rank() const {
-  return state_->rank;
+  return impl_->rank;
+}
+schedule::SendMode Group::send_mode() const {
+  return impl_->transport->send_mode();
 }
 int Group::size() const {
-  return static_cast<int>(state_->members.size());
+  return static_cast<int>(impl_->members.size());
 }
 const std::string& Group::name() const {
-  return state_->name;
+  return impl_->name;
 }
 std::string Group::backend() const {
-  return state_->backend->getBackendName();
+  return impl_->backend->getBackendName();
 }
 void Group::check() const {
-  state_->domain->failure.throw_if_failed({.rank = state_->domain->rank});
+  impl_->domain->failure.throw_if_failed({.rank = impl_->domain->rank});
 }
 
 void Group::fail(const std::string& cause) const {
-  WorldGeneration& domain = *state_->domain;
+  WorldGeneration& domain = *impl_->domain;
   if (domain.failure.failed()) return;  // the other ranks already know of an earlier failure
   domain.recorder.dump("failure");
   const Failure failure{domain.rank, cause};
@@ -204,8 +208,8 @@ void Group::fail(const std::string& cause) const {
 }
 
 Rank Group::global_rank(int member) const {
-  check_member(*state_, member, "global_rank");
-  return Rank(state_->members[static_cast<std::size_t>(member)]);
+  check_member(*impl_, member, "global_rank");
+  return Rank(impl_->members[static_cast<std::size_t>(member)]);
 }
 
 std::optional<Group> Group::split(int color, int key) const {
@@ -216,42 +220,42 @@ std::optional<Group> Group::split(int color, int key) const {
     const auto* row = all[static_cast<std::size_t>(member)].const_data_ptr<std::int64_t>();
     if (row[0] == color) chosen.emplace_back(row[1], member);
   }
-  const int number = state_->splits++;
+  const int number = impl_->splits++;
   if (color < 0) return std::nullopt;
   std::sort(chosen.begin(), chosen.end());
   std::vector<int> members;
   int me = 0;
   for (const auto& [_, member] : chosen) {
     if (member == rank()) me = static_cast<int>(members.size());
-    members.push_back(state_->members[static_cast<std::size_t>(member)]);
+    members.push_back(impl_->members[static_cast<std::size_t>(member)]);
   }
   const std::string child = name() + "/" + std::to_string(number) + "." + std::to_string(color);
-  return Group(make_group(child, std::move(members), me, state_->transport, state_->domain));
+  return Access::group(make_group(child, std::move(members), me, impl_->transport, impl_->domain));
 }
 
 std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
-  for (const int member : members) check_member(*state_, member, "subgroup");
+  for (const int member : members) check_member(*impl_, member, "subgroup");
   const auto mine = std::find(members.begin(), members.end(), rank());
   return split(mine == members.end() ? -1 : 0, static_cast<int>(mine - members.begin()));
 }
 
 Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
-  check_member(*state_, to, "send");
+  check_member(*impl_, to, "send");
   const at::Tensor whole = tensor.resolve_conj().resolve_neg().contiguous();  // sent as raw memory
-  Work work = issue(state_, "send", whole, to, tag, false, [&](c10d::Backend& backend) {
+  Work work = issue(impl_, "send", whole, to, tag, false, [&](c10d::Backend& backend) {
     std::vector<at::Tensor> tensors{whole};
     return backend.send(tensors, to, tag);
   });
-  if (state_->transport->has_a_thread() && whole.nbytes() <= kSmall) yield_to_receiver();
+  if (impl_->transport->has_a_thread() && whole.nbytes() <= kSmall) yield_to_receiver();
   return work;
 }
 
 Work Group::irecv(const at::Tensor& tensor, int from, int tag) const {
-  check_member(*state_, from, "recv");
-  check_contiguous(*state_, tensor, "recv");
-  const ArrivalMark arrival = state_->transport->has_a_thread() ? ArrivalMark(tensor) : ArrivalMark();
+  check_member(*impl_, from, "recv");
+  check_contiguous(*impl_, tensor, "recv");
+  const ArrivalMark arrival = impl_->transport->has_a_thread() ? ArrivalMark(tensor) : ArrivalMark();
   return issue(
-      state_, "recv", tensor, from, tag, false,
+      impl_, "recv", tensor, from, tag, false,
       [&](c10d::Backend& backend) {
         std::vector<at::Tensor> tensors{tensor};
         return backend.recv(tensors, from, tag);
@@ -260,9 +264,9 @@ Work Group::irecv(const at::Tensor& tensor, int from, int tag) const {
 }
 
 Work Group::ibroadcast(const at::Tensor& tensor, int root) const {
-  check_member(*state_, root, "broadcast");
-  check_contiguous(*state_, tensor, "broadcast");
-  return issue(state_, "broadcast", tensor, root, 0, true, [&](c10d::Backend& backend) {
+  check_member(*impl_, root, "broadcast");
+  check_contiguous(*impl_, tensor, "broadcast");
+  return issue(impl_, "broadcast", tensor, root, 0, true, [&](c10d::Backend& backend) {
     std::vector<at::Tensor> tensors{as_reals(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
@@ -271,9 +275,9 @@ Work Group::ibroadcast(const at::Tensor& tensor, int root) const {
 }
 
 Work Group::iall_reduce(const at::Tensor& tensor, ReduceOp op) const {
-  check_contiguous(*state_, tensor, "all_reduce");
-  check_reduction(*state_, tensor, op, "all_reduce");
-  auto work = issue(state_, "all_reduce", tensor, -1, 0, true, [&](c10d::Backend& backend) {
+  check_contiguous(*impl_, tensor, "all_reduce");
+  check_reduction(*impl_, tensor, op, "all_reduce");
+  auto work = issue(impl_, "all_reduce", tensor, std::nullopt, 0, true, [&](c10d::Backend& backend) {
     std::vector<at::Tensor> tensors{as_reals(tensor)};
     c10d::AllreduceOptions options;
     options.reduceOp = to_c10d(op);
@@ -293,10 +297,10 @@ std::vector<at::Tensor> Group::all_gather(const at::Tensor& tensor) const {
 }
 
 Work Group::iall_gather_into(const at::Tensor& output, const at::Tensor& input) const {
-  check_contiguous(*state_, output, "all_gather");
-  check_contiguous(*state_, input, "all_gather");
-  check_elements(*state_, "all_gather", output, input);
-  return issue(state_, "all_gather", output, -1, 0, true, [&](c10d::Backend& backend) {
+  check_contiguous(*impl_, output, "all_gather");
+  check_contiguous(*impl_, input, "all_gather");
+  check_elements(*impl_, "all_gather", output, input);
+  return issue(impl_, "all_gather", output, std::nullopt, 0, true, [&](c10d::Backend& backend) {
     at::Tensor to = as_reals(output).view({-1});
     at::Tensor from = as_reals(input).view({-1});
     return backend._allgather_base(to, from, c10d::AllgatherOptions());
@@ -304,13 +308,13 @@ Work Group::iall_gather_into(const at::Tensor& output, const at::Tensor& input) 
 }
 
 Work Group::ireduce_scatter_into(const at::Tensor& output, const at::Tensor& input, ReduceOp op) const {
-  check_contiguous(*state_, output, "reduce_scatter");
-  check_contiguous(*state_, input, "reduce_scatter");
-  check_reduction(*state_, input, op, "reduce_scatter");
-  check_elements(*state_, "reduce_scatter", input, output);
-  if (state_->transport->collectives_have_futures())
-    return reduce_scatter_by_exchange(state_, as_reals(output), as_reals(input), op);
-  auto work = issue(state_, "reduce_scatter", input, -1, 0, true, [&](c10d::Backend& backend) {
+  check_contiguous(*impl_, output, "reduce_scatter");
+  check_contiguous(*impl_, input, "reduce_scatter");
+  check_reduction(*impl_, input, op, "reduce_scatter");
+  check_elements(*impl_, "reduce_scatter", input, output);
+  if (impl_->transport->collectives_have_futures())
+    return reduce_scatter_by_exchange(impl_, as_reals(output), as_reals(input), op);
+  auto work = issue(impl_, "reduce_scatter", input, std::nullopt, 0, true, [&](c10d::Backend& backend) {
     at::Tensor to = as_reals(output).view({-1});
     at::Tensor from = as_reals(input).view({-1});
     c10d::ReduceScatterOptions options;
@@ -323,8 +327,8 @@ Work Group::ireduce_scatter_into(const at::Tensor& output, const at::Tensor& inp
 
 Work Group::iall_to_all(const at::Tensor& output, const at::Tensor& input,
                         std::vector<std::int64_t> output_rows, std::vector<std::int64_t> input_rows) const {
-  check_contiguous(*state_, output, "all_to_all");
-  check_contiguous(*state_, input, "all_to_all");
+  check_contiguous(*impl_, output, "all_to_all");
+  check_contiguous(*impl_, input, "all_to_all");
   const auto check_rows = [&](const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
                               const char* which) {
     const std::int64_t have = tensor.dim() > 0 ? tensor.size(0) : 0;
@@ -334,11 +338,11 @@ Work Group::iall_to_all(const at::Tensor& output, const at::Tensor& input,
     if (fits) return;
     throw ShapeError(std::string("all_to_all: the ") + which + " has " + std::to_string(have) +
                          " rows, which does not match its split over " + std::to_string(size()) + " ranks",
-                     {.rank = state_->domain->rank, .op = "all_to_all"});
+                     {.rank = impl_->domain->rank, .op = "all_to_all"});
   };
   check_rows(output, output_rows, "output");
   check_rows(input, input_rows, "input");
-  return issue(state_, "all_to_all", input, -1, 0, true, [&](c10d::Backend& backend) {
+  return issue(impl_, "all_to_all", input, std::nullopt, 0, true, [&](c10d::Backend& backend) {
     at::Tensor to = as_reals(output);
     at::Tensor from = as_reals(input);
     return backend.alltoall_base(to, from, output_rows, input_rows, c10d::AllToAllOptions());
@@ -346,7 +350,7 @@ Work Group::iall_to_all(const at::Tensor& output, const at::Tensor& input,
 }
 
 void Group::barrier() const {
-  issue(state_, "barrier", at::Tensor(), -1, 0, true, [](c10d::Backend& backend) {
+  issue(impl_, "barrier", at::Tensor(), std::nullopt, 0, true, [](c10d::Backend& backend) {
     return backend.barrier(c10d::BarrierOptions());
   }).wait();
 }

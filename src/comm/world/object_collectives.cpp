@@ -1,7 +1,8 @@
 // Communication of value trees: first the size, then the serialized bytes.
+#include "value/serialize.h"
+
 #include <penstock/base/error.h>
 #include <penstock/comm/group.h>
-#include <penstock/value/serialize.h>
 
 #include <ATen/ATen.h>
 

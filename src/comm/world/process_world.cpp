@@ -1,4 +1,6 @@
 // `init()`: joins the world of processes described by the environment, or creates a world of one rank.
+#include "base/log_line.h"
+#include "base/text.h"
 #include "comm/failure/descriptor_limit.h"
 #include "comm/failure/exception_text.h"
 #include "comm/failure/monitor.h"
@@ -9,10 +11,8 @@
 #include "comm/transport/gloo_transport.h"
 #include "comm/transport/optional_backends.h"
 #include "comm/transport/thread_backend.h"
-#include "comm/world/world_state.h"
+#include "comm/world/world_impl.h"
 
-#include <penstock/base/log.h>
-#include <penstock/base/text.h>
 #include <penstock/comm/world.h>
 
 #include <c10/util/Logging.h>
@@ -55,10 +55,12 @@ class SelfTransport : public Transport {
     return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()),
                                               std::make_shared<ThreadExchange>());
   }
+  //! A group of one rank never sends.
+  schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return false; }
 };
 
-struct ProcessWorld : WorldState {
+struct ProcessWorld : World::Impl {
   RankEnvironment environment;
   std::string address;
   c10::intrusive_ptr<c10d::Store> store;
@@ -268,7 +270,7 @@ World init(const InitOptions& options) {
     registry().worlds.push_back(state.get());
     if (registry().before == nullptr) registry().before = std::set_terminate(on_terminate);
   }
-  return World(std::move(state));
+  return Access::world(std::move(state));
 }
 
 }  // namespace penstock::comm

@@ -1,7 +1,7 @@
 // The thread that waits for detached operations.
 #include "comm/world/reaper.h"
 
-#include "comm/world/work_state.h"
+#include "comm/world/work_impl.h"
 
 namespace penstock::comm {
 
@@ -21,7 +21,7 @@ Reaper::~Reaper() {
   }
 }
 
-void Reaper::adopt(std::vector<std::shared_ptr<WorkState>> works) {
+void Reaper::adopt(std::vector<std::shared_ptr<Work::Impl>> works) {
   {
     const std::lock_guard lock(queue_->mutex);
     for (auto& work : works) queue_->works.push_back(std::move(work));
@@ -40,7 +40,7 @@ void Reaper::run(const std::shared_ptr<Queue>& queue) {
   for (;;) {
     queue->changed.wait(lock, [&] { return queue->stop || !queue->works.empty(); });
     if (queue->works.empty()) return;
-    std::shared_ptr<WorkState> work = std::move(queue->works.front());
+    std::shared_ptr<Work::Impl> work = std::move(queue->works.front());
     queue->works.pop_front();
     queue->busy = true;
     lock.unlock();

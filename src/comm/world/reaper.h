@@ -2,6 +2,8 @@
 // Gloo cannot report without blocking whether a send is done, so this thread blocks instead of the caller.
 #pragma once
 
+#include <penstock/comm/work.h>
+
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -11,8 +13,6 @@
 
 namespace penstock::comm {
 
-struct WorkState;
-
 class Reaper {
  public:
   Reaper();
@@ -21,7 +21,7 @@ class Reaper {
   Reaper& operator=(const Reaper&) = delete;
 
   //! Takes over operations that the caller has claimed.
-  void adopt(std::vector<std::shared_ptr<WorkState>> works);
+  void adopt(std::vector<std::shared_ptr<Work::Impl>> works);
 
   //! Waits until all adopted operations have ended. Bounded by the timeouts of the operations.
   void drain();
@@ -31,7 +31,7 @@ class Reaper {
   struct Queue {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<std::shared_ptr<WorkState>> works;
+    std::deque<std::shared_ptr<Work::Impl>> works;
     bool busy = false;
     bool stop = false;
   };

@@ -1,10 +1,10 @@
 // Thread ranks: a hub shared by all threads, and a world per thread.
+#include "base/log_line.h"
+#include "base/text.h"
 #include "comm/transport/thread_backend.h"
-#include "comm/world/world_state.h"
+#include "comm/world/world_impl.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/log.h>
-#include <penstock/base/text.h>
 #include <penstock/comm/thread_ranks.h>
 
 #include <atomic>
@@ -78,6 +78,8 @@ class ThreadTransport : public Transport {
     auto exchange = hub_->exchange(std::to_string(generation_) + ":" + name);
     return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()), std::move(exchange));
   }
+  //! A send copies its tensor.
+  schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return false; }
   bool closes_after_a_failure() const override { return true; }
 
@@ -86,7 +88,7 @@ class ThreadTransport : public Transport {
   int generation_;
 };
 
-struct ThreadWorld : WorldState {
+struct ThreadWorld : World::Impl {
   std::shared_ptr<ThreadHub> hub;
 
   void join() override {
@@ -107,7 +109,7 @@ World make_thread_world(std::shared_ptr<ThreadHub> hub, int rank, int size, cons
   state->local_rank = rank;
   state->size = size;
   state->join();
-  return World(std::move(state));
+  return Access::world(std::move(state));
 }
 
 struct Outcome {

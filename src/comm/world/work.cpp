@@ -1,7 +1,7 @@
 // Waits for operations. Does not use Gloo's wait, which cannot be interrupted when a peer fails.
-#include "comm/world/work_state.h"
+#include "base/text.h"
+#include "comm/world/work_impl.h"
 
-#include <penstock/base/text.h>
 #include <penstock/comm/work.h>
 
 #include <algorithm>
@@ -30,11 +30,11 @@ std::string time_text(Clock::duration ago) {
 
 }  // namespace
 
-ErrorContext WorkState::context() const {
+ErrorContext Work::Impl::context() const {
   return {.rank = domain->rank, .op = record.op};
 }
 
-void WorkState::wait() {
+void Work::Impl::wait() {
   if (claim()) {
     run_to_end();
   } else if (!ended()) {
@@ -50,7 +50,7 @@ void WorkState::wait() {
   if (end == Status::Pending) raise("another thread is still waiting for it");
 }
 
-void WorkState::run_to_end() noexcept {
+void Work::Impl::run_to_end() noexcept {
   Status end = Status::Done;
   try {
     wait_for_transport();
@@ -68,7 +68,7 @@ void WorkState::run_to_end() noexcept {
   domain->failure.notify();
 }
 
-void WorkState::wait_for_transport() {
+void Work::Impl::wait_for_transport() {
   std::string message;
   try {
     if (future) {
@@ -94,7 +94,7 @@ void WorkState::wait_for_transport() {
   raise(message);
 }
 
-void WorkState::raise(const std::string& transport_message) {
+void Work::Impl::raise(const std::string& transport_message) {
   const auto waited = Clock::now() - started;
   const bool late = !domain->failure.failed() && waited >= domain->timeout;
   // A rank in a collective cannot tell which rank is late; another rank that times out now may know.
@@ -120,31 +120,31 @@ void WorkState::raise(const std::string& transport_message) {
 Work& Work::operator=(Work&& other) noexcept {
   if (this != &other) {
     detach();
-    state_ = std::move(other.state_);
+    impl_ = std::move(other.impl_);
   }
   return *this;
 }
 
 void Work::wait() {
-  if (!state_) return;
-  const std::shared_ptr<WorkState> state = std::move(state_);
-  state_.reset();
+  if (!impl_) return;
+  const std::shared_ptr<Work::Impl> state = std::move(impl_);
+  impl_.reset();
   state->wait();
 }
 
 void Work::then(std::function<void()> after) {
-  state_->after = std::move(after);
+  impl_->after = std::move(after);
 }
 
 bool Work::done() const {
-  if (!state_ || state_->ended()) return true;
-  if (!state_->claim()) return false;  // the reaper has it
-  const bool finished = state_->future ? state_->future->completed() : state_->work->isCompleted();
+  if (!impl_ || impl_->ended()) return true;
+  if (!impl_->claim()) return false;  // the reaper has it
+  const bool finished = impl_->future ? impl_->future->completed() : impl_->work->isCompleted();
   if (!finished) {
-    state_->domain->reaper.adopt({state_});
+    impl_->domain->reaper.adopt({impl_});
     return false;
   }
-  state_->run_to_end();
+  impl_->run_to_end();
   return true;
 }
 
@@ -153,7 +153,7 @@ void Work::detach() noexcept {
 }
 
 void Work::detach_all(std::vector<Work> works) noexcept {
-  std::vector<std::shared_ptr<WorkState>> pending;
+  std::vector<std::shared_ptr<Work::Impl>> pending;
   for (Work& work : works) {
     if (auto state = work.let_go()) pending.push_back(std::move(state));
   }
@@ -167,9 +167,9 @@ void Work::detach_all(std::vector<Work> works) noexcept {
 }
 
 // A completed operation ends here. Gloo cannot tell whether a send or receive is done, so the reaper waits.
-std::shared_ptr<WorkState> Work::let_go() noexcept {
-  std::shared_ptr<WorkState> state = std::move(state_);
-  state_.reset();
+std::shared_ptr<Work::Impl> Work::let_go() noexcept {
+  std::shared_ptr<Work::Impl> state = std::move(impl_);
+  impl_.reset();
   if (!state || !state->claim()) return nullptr;
   const bool finished = state->future ? state->future->completed() : state->work->isCompleted();
   if (!finished) return state;

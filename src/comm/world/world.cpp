@@ -1,7 +1,7 @@
 // The World handle.
-#include "comm/world/world_state.h"
+#include "base/log_line.h"
+#include "comm/world/world_impl.h"
 
-#include <penstock/base/log.h>
 #include <penstock/comm/world.h>
 
 #include <exception>
@@ -9,54 +9,58 @@
 
 namespace penstock::comm {
 
-World::World(std::unique_ptr<WorldState> state) : state_(std::move(state)) {
-  state_->exceptions_at_start = std::uncaught_exceptions();
+World Access::world(std::unique_ptr<World::Impl> impl) {
+  return World(std::move(impl));
+}
+
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
+  impl_->exceptions_at_start = std::uncaught_exceptions();
 }
 World::World(World&&) noexcept = default;
 World& World::operator=(World&&) noexcept = default;
 
 World::~World() {
-  if (!state_) return;
+  if (!impl_) return;
   try {
-    if (std::uncaught_exceptions() > state_->exceptions_at_start) {
+    if (std::uncaught_exceptions() > impl_->exceptions_at_start) {
       fail("left its world while an exception was being thrown");
     } else {
-      state_->domain->reaper.drain();
+      impl_->domain->reaper.drain();
     }
-    state_->domain->publish = nullptr;  // groups may outlive the world
-    state_->leave();
+    impl_->domain->publish = nullptr;  // groups may outlive the world
+    impl_->leave();
   } catch (const std::exception& e) {
     Log(LogLevel::Warn) << "leaving the world: " << e.what();
   }
 }
 
 Rank World::rank() const {
-  return state_->rank;
+  return impl_->rank;
 }
 int World::size() const {
-  return state_->size;
+  return impl_->size;
 }
 int World::local_rank() const {
-  return state_->local_rank;
+  return impl_->local_rank;
 }
 const Group& World::group() const {
-  return *state_->group;
+  return *impl_->group;
 }
 FlightRecorder& World::flight_recorder() const {
-  return state_->domain->recorder;
+  return impl_->domain->recorder;
 }
 void World::check() const {
-  state_->domain->failure.throw_if_failed({.rank = state_->rank});
+  impl_->domain->failure.throw_if_failed({.rank = impl_->rank});
 }
 
 void World::fail(const std::string& cause) {
-  if (state_->group) state_->group->fail(cause);  // no group during a rebuild
+  if (impl_->group) impl_->group->fail(cause);  // no group during a rebuild
 }
 
 void World::rebuild() {
-  state_->group.reset();
-  ++state_->generation;
-  state_->join();
+  impl_->group.reset();
+  ++impl_->generation;
+  impl_->join();
 }
 
 }  // namespace penstock::comm

@@ -1,10 +1,10 @@
 // Runs a forward with the recorder enabled.
 #include "graph/capture/recorder.h"
 #include "graph/ir/meta.h"
+#include "graph/passes/passes.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/capture.h>
-#include <penstock/graph/passes.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>

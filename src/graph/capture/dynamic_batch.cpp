@@ -1,8 +1,9 @@
 // Captures with a dynamic batch: captures the forward with three numbers of rows. Every integer that differs
 // between the graphs becomes slope * batch + offset, solved from two captures and checked with the third.
+#include "graph/passes/passes.h"
+
 #include <penstock/base/error.h>
 #include <penstock/graph/capture.h>
-#include <penstock/graph/passes.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/arange.h>

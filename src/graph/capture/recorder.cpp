@@ -2,13 +2,13 @@
 // wrong graph.
 #include "graph/capture/recorder.h"
 
+#include "base/text.h"
 #include "graph/ir/meta.h"
 #include "graph/ir/module_path.h"
 #include "graph/ir/schema.h"
+#include "graph/passes/passes.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
-#include <penstock/graph/passes.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>

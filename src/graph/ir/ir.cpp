@@ -1,8 +1,8 @@
 // Implements names, sizes, module paths and operator handles of graphs.
+#include "base/json.h"
+#include "base/text.h"
 #include "graph/ir/module_path.h"
 
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/ir.h>
 #include <penstock/value/tensor_meta.h>
 
@@ -58,14 +58,14 @@ std::size_t ValueMeta::nbytes() const {
   return overflow ? std::numeric_limits<std::size_t>::max() : bytes;
 }
 
-std::string ValueMeta::text() const {
+std::string to_string(const ValueMeta& meta) {
   std::vector<std::string> dims;
-  dims.reserve(sizes.size());
-  for (const Dim& dim : sizes) {
+  dims.reserve(meta.sizes.size());
+  for (const Dim& dim : meta.sizes) {
     dims.push_back((dim.expression.empty() ? "" : json_quote(dim.expression) + "=") +
                    std::to_string(dim.size));
   }
-  return value::dtype_name(dtype) + "[" + join(dims, ", ") + "]";
+  return value::dtype_name(meta.dtype) + "[" + join(dims, ", ") + "]";
 }
 
 std::string_view to_string(ScalarOp op) {

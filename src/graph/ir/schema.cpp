@@ -2,9 +2,9 @@
 #include "graph/ir/schema.h"
 
 #include "graph/ir/enums.h"
+#include "graph/passes/passes.h"
 
 #include <penstock/base/error.h>
-#include <penstock/graph/passes.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/scalar_tensor.h>

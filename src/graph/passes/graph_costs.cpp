@@ -1,5 +1,5 @@
 // Computes FLOPs from the sizes of arguments and results.
-#include <penstock/graph/graph_costs.h>
+#include "graph/passes/graph_costs.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 

@@ -1,8 +1,9 @@
 // Liveness, side effects, and the rewrites that depend only on them.
+#include "graph/passes/passes.h"
+
 #include "graph/ir/schema.h"
 
 #include <penstock/base/error.h>
-#include <penstock/graph/passes.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -13,15 +14,14 @@ namespace {
 
 std::vector<bool> live_nodes(const Graph& graph) {
   std::vector<bool> live_value(graph.values.size(), false);
-  const auto mark = [&](ValueId id) { live_value[static_cast<std::size_t>(id.value)] = true; };
+  const auto mark = [&](ValueId id) { live_value[id.index()] = true; };
   for (const Arg& output : graph.outputs) for_each_value(output, mark);
   for (const Mutation& mutation : graph.mutations) mark(mutation.from);
   std::vector<bool> live(graph.nodes.size(), false);
   for (std::size_t i = graph.nodes.size(); i-- > 0;) {
     const Node& node = graph.nodes[i];
     bool wanted = has_side_effects(node);
-    for_each_result(node,
-                    [&](ValueId id) { wanted = wanted || live_value[static_cast<std::size_t>(id.value)]; });
+    for_each_result(node, [&](ValueId id) { wanted = wanted || live_value[id.index()]; });
     if (!wanted) continue;
     live[i] = true;
     for_each_read(node, mark);
@@ -43,14 +43,14 @@ Arg renumbered(const Arg& arg, const std::vector<ValueId>& numbers) {
 
 std::vector<std::vector<ValueId>> last_uses(const Graph& graph) {
   std::vector<bool> read_later(graph.values.size(), false);
-  const auto mark = [&](ValueId id) { read_later[static_cast<std::size_t>(id.value)] = true; };
+  const auto mark = [&](ValueId id) { read_later[id.index()] = true; };
   for (const Arg& output : graph.outputs) for_each_value(output, mark);
   for (const Mutation& mutation : graph.mutations) mark(mutation.from), mark(mutation.target);
   for (const Slot& slot : graph.slots) mark(slot.value);
   std::vector<std::vector<ValueId>> last(graph.nodes.size());
   for (std::size_t i = graph.nodes.size(); i-- > 0;) {
     for_each_read(graph.nodes[i], [&](ValueId id) {
-      if (read_later[static_cast<std::size_t>(id.value)]) return;
+      if (read_later[id.index()]) return;
       mark(id);
       last[i].push_back(id);
     });
@@ -73,12 +73,12 @@ Graph compact(const Graph& graph) {
   result.values.clear();
   std::vector<ValueId> numbers(graph.values.size(), unused_value);
   const auto number = [&](ValueId id) {
-    ValueId& to = numbers[static_cast<std::size_t>(id.value)];
+    ValueId& to = numbers[id.index()];
     if (to == unused_value) to = result.add_value(graph.value(id));
     return to;
   };
   std::vector<bool> read(graph.values.size(), false);
-  const auto mark = [&](ValueId id) { read[static_cast<std::size_t>(id.value)] = true; };
+  const auto mark = [&](ValueId id) { read[id.index()] = true; };
   for (const Node& node : graph.nodes) for_each_read(node, mark);
   for (const Arg& output : graph.outputs) for_each_value(output, mark);
   for (const Mutation& mutation : graph.mutations) mark(mutation.from);
@@ -89,7 +89,7 @@ Graph compact(const Graph& graph) {
     for (Arg& arg : node.args) arg = renumbered(arg, numbers);
     for (Result& item : node.results) {
       for (ValueId& id : item.ids) {
-        if (id != unused_value) id = read[static_cast<std::size_t>(id.value)] ? number(id) : unused_value;
+        if (id != unused_value) id = read[id.index()] ? number(id) : unused_value;
       }
     }
   }
@@ -133,21 +133,21 @@ Graph eval_graph(const Graph& graph) {
 void check_graph(const Graph& graph) {
   std::vector<bool> made(graph.values.size(), false);
   const auto check_id = [&](ValueId id, const std::string& where) {
-    if (id.value < 0 || static_cast<std::size_t>(id.value) >= graph.values.size()) {
+    if (id.value < 0 || id.index() >= graph.values.size()) {
       throw UsageError("the graph refers to value " + std::to_string(id.value) + ", which does not exist (" +
                        where + ")");
     }
   };
   const auto make = [&](ValueId id, const std::string& where) {
     check_id(id, where);
-    if (made[static_cast<std::size_t>(id.value)]) {
+    if (made[id.index()]) {
       throw UsageError("%" + graph.value(id).name + " is defined twice (" + where + ")");
     }
-    made[static_cast<std::size_t>(id.value)] = true;
+    made[id.index()] = true;
   };
   const auto need = [&](ValueId id, const std::string& where) {
     check_id(id, where);
-    if (!made[static_cast<std::size_t>(id.value)]) {
+    if (!made[id.index()]) {
       throw UsageError("%" + graph.value(id).name + " is read before it is defined (" + where + ")");
     }
   };

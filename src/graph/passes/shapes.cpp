@@ -3,9 +3,9 @@
 #include "graph/ir/modes.h"
 #include "graph/ir/scalars.h"
 #include "graph/ir/schema.h"
+#include "graph/passes/passes.h"
 
 #include <penstock/base/error.h>
-#include <penstock/graph/passes.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -41,7 +41,7 @@ class Shapes {
   }
 
  private:
-  IValue& at(ValueId id) { return values_[static_cast<std::size_t>(id.value)]; }
+  IValue& at(ValueId id) { return values_[id.index()]; }
 
   static std::string place(const Node& node) {
     return node.name() + (node.module.empty() ? "" : " of module " + node.module);

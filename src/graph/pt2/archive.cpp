@@ -1,9 +1,9 @@
 // Reads the index of the archive at once and its weights record by record.
 #include "base/io/zip.h"
+#include "base/text.h"
 #include "graph/pt2/import.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/pt2.h>
 
 #include <ATen/ops/as_strided.h>
@@ -45,7 +45,8 @@ struct Pt2Archive::Impl {
   Graph graph;
 };
 
-Pt2Archive::Pt2Archive(const std::string& file) : impl_(std::make_unique<Impl>(file)) {
+Pt2Archive::Pt2Archive(const std::filesystem::path& path) : impl_(std::make_unique<Impl>(path)) {
+  const std::string file = path;
   const ZipFile& zip = impl_->zip;
   if (zip.has("byteorder")) {
     const auto order = zip.read("byteorder");

@@ -1,12 +1,12 @@
 // Imports an exported program: version, inputs and slots, nodes, outputs.
 #include "graph/pt2/import.h"
 
+#include "base/text.h"
+#include "graph/passes/passes.h"
 #include "graph/pt2/fields.h"
 #include "graph/pt2/nodes.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
-#include <penstock/graph/passes.h>
 #include <penstock/graph/pt2.h>
 
 namespace penstock::graph {

@@ -1,13 +1,13 @@
 // Reads each kind of archive node: operators, arithmetic on sizes, marks, regions.
 #include "graph/pt2/nodes.h"
 
+#include "base/text.h"
 #include "graph/ir/enums.h"
 #include "graph/ir/scalars.h"
 #include "graph/ir/schema.h"
 #include "graph/pt2/fields.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 

@@ -1,11 +1,12 @@
 // Runs a graph as a module, after checking its inputs.
+#include "base/text.h"
+#include "graph/passes/passes.h"
+#include "graph/run/interpreter.h"
 #include "graph/run/node_observer.h"
 #include "value/tensor_storage.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/graph_module.h>
-#include <penstock/graph/passes.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <ATen/core/ivalue.h>
@@ -43,38 +44,68 @@ const SymbolRange* range_of(const Graph& graph, const std::string& symbol) {
 
 }  // namespace
 
-GraphModule::GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<c10::Device> device)
-    : graph_(std::move(graph)), tensors_(std::move(tensors)), device_(device), train_(graph_, device) {
-  if (tensors_.size() != graph_.slots.size()) {
-    throw UsageError("the graph has " + std::to_string(graph_.slots.size()) + " tensors, but was given " +
-                     std::to_string(tensors_.size()));
+struct GraphModule::Impl {
+  Graph graph;
+  std::vector<at::Tensor> tensors;
+  std::optional<c10::Device> device;
+  Interpreter train;
+  std::optional<Interpreter> eval{};
+  bool training = true;
+
+  const Interpreter& interpreter() const { return training ? train : *eval; }
+};
+
+GraphModule::GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<c10::Device> device) {
+  if (tensors.size() != graph.slots.size()) {
+    throw UsageError("the graph has " + std::to_string(graph.slots.size()) + " tensors, but was given " +
+                     std::to_string(tensors.size()));
   }
-  if (!device_) return;
-  for (at::Tensor& tensor : tensors_) {
-    if (tensor.device() != *device_) tensor = copy_on(tensor, *device_);
+  Interpreter train(graph, device);
+  impl_ = std::make_unique<Impl>(Impl{std::move(graph), std::move(tensors), device, std::move(train)});
+  if (!device) return;
+  for (at::Tensor& tensor : impl_->tensors) {
+    if (tensor.device() != *device) tensor = copy_on(tensor, *device);
   }
+}
+
+GraphModule::GraphModule(GraphModule&&) noexcept = default;
+GraphModule& GraphModule::operator=(GraphModule&&) noexcept = default;
+GraphModule::~GraphModule() = default;
+
+const Graph& GraphModule::graph() const {
+  return impl_->graph;
+}
+const std::vector<at::Tensor>& GraphModule::tensors() const {
+  return impl_->tensors;
+}
+const std::optional<c10::Device>& GraphModule::device() const {
+  return impl_->device;
+}
+bool GraphModule::is_training() const {
+  return impl_->training;
 }
 
 void GraphModule::to(c10::Device device) {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].device() == device) continue;
-    const at::Tensor moved = copy_on(tensors_[i], device);
-    if (graph_.slots[i].kind == Slot::Kind::Constant) {  // no other handles to a constant exist
-      tensors_[i] = moved;
+  std::vector<at::Tensor>& tensors = impl_->tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].device() == device) continue;
+    const at::Tensor moved = copy_on(tensors[i], device);
+    if (graph().slots[i].kind == Slot::Kind::Constant) {  // no other handles to a constant exist
+      tensors[i] = moved;
     } else {
-      value::TensorStorage::move_to(tensors_[i], moved);
+      value::TensorStorage::move_to(tensors[i], moved);
     }
   }
-  if (device_ == device) return;
-  device_ = device;
-  train_ = Interpreter(graph_, device_);
-  if (eval_) eval_.emplace(eval_graph(graph_), device_);
+  if (impl_->device == device) return;
+  impl_->device = device;
+  impl_->train = Interpreter(graph(), device);
+  if (impl_->eval) impl_->eval.emplace(eval_graph(graph()), device);
 }
 
-IValue GraphModule::forward(const value::Args& args, const value::Kwargs& kwargs) const {
-  std::vector<IValue> leaves = flatten_inputs(graph_, args, kwargs);
-  check_inputs(graph_, leaves);
-  return unflatten(run(std::move(leaves)), graph_.output_structure);
+IValue GraphModule::forward(const value::Args& args, const value::Kwargs& kwargs) {
+  std::vector<IValue> leaves = flatten_inputs(graph(), args, kwargs);
+  check_inputs(graph(), leaves);
+  return unflatten(run(std::move(leaves)), graph().output_structure);
 }
 
 std::function<void(const Node&)>& node_observer() {
@@ -82,26 +113,26 @@ std::function<void(const Node&)>& node_observer() {
   return observer;
 }
 
-std::vector<IValue> GraphModule::run(std::vector<IValue> leaves) const {
+std::vector<IValue> GraphModule::run(std::vector<IValue> leaves) {
   if (const auto& observer = node_observer()) {
-    const Graph ran = training_ ? graph_ : eval_graph(graph_);
-    return interpreter().run(std::move(leaves), tensors_,
-                             [&](std::size_t node) { observer(ran.nodes[node]); });
+    const Graph ran = is_training() ? graph() : eval_graph(graph());
+    return impl_->interpreter().run(std::move(leaves), tensors(),
+                                    [&](std::size_t node) { observer(ran.nodes[node]); });
   }
-  return interpreter().run(std::move(leaves), tensors_);
+  return impl_->interpreter().run(std::move(leaves), tensors());
 }
 
 Named GraphModule::named_parameters() const {
-  return named(graph_, tensors_, Slot::Kind::Parameter);
+  return named(graph(), tensors(), Slot::Kind::Parameter);
 }
 
 Named GraphModule::named_buffers() const {
-  return named(graph_, tensors_, Slot::Kind::Buffer);
+  return named(graph(), tensors(), Slot::Kind::Buffer);
 }
 
 void GraphModule::train(bool on) {
-  if (!on && !eval_) eval_.emplace(eval_graph(graph_), device_);
-  training_ = on;
+  if (!on && !impl_->eval) impl_->eval.emplace(eval_graph(graph()), device());
+  impl_->training = on;
 }
 
 std::vector<IValue> flatten_inputs(const Graph& graph, const value::Args& args, const value::Kwargs& kwargs) {
@@ -123,9 +154,10 @@ std::vector<IValue> flatten_inputs(const Graph& graph, const value::Args& args, 
   const IValue tree = c10::ivalue::Tuple::create({c10::ivalue::Tuple::create(args), named_args});
   value::FlatTree flat = value::flatten(tree);
   // Comparing texts ignores the element types of lists.
-  if (flat.leaves.size() != graph.inputs.size() || flat.structure.text() != graph.input_structure.text()) {
-    throw UsageError("the arguments are " + flat.structure.text() + ", but the graph takes " +
-                     graph.input_structure.text());
+  if (flat.leaves.size() != graph.inputs.size() ||
+      to_string(flat.structure) != to_string(graph.input_structure)) {
+    throw UsageError("the arguments are " + to_string(flat.structure) + ", but the graph takes " +
+                     to_string(graph.input_structure));
   }
   return std::move(flat.leaves);
 }
@@ -157,7 +189,7 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const s
     }
     if (tensor.dim() != static_cast<std::int64_t>(value.meta->sizes.size())) {
       faults.push_back(here + " has " + std::to_string(tensor.dim()) + " dims, expected " +
-                       value.meta->text());
+                       to_string(*value.meta));
       continue;
     }
     for (std::size_t d = 0; d < value.meta->sizes.size(); ++d) {

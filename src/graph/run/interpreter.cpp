@@ -1,12 +1,13 @@
 // The source of each argument is resolved at compile time. A run only pushes arguments, calls the boxed
 // operator and stores its results.
+#include "graph/run/interpreter.h"
+
 #include "graph/ir/modes.h"
 #include "graph/ir/scalars.h"
 #include "graph/ir/schema.h"
+#include "graph/passes/passes.h"
 
 #include <penstock/base/error.h>
-#include <penstock/graph/interpreter.h>
-#include <penstock/graph/passes.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -123,7 +124,7 @@ class Compiler {
   }
 
  private:
-  Operand& place(ValueId id) { return places_[static_cast<std::size_t>(id.value)]; }
+  Operand& place(ValueId id) { return places_[id.index()]; }
 
   template <class Program>
   void add_node(Program& program, std::size_t index, const std::vector<ValueId>& last) {

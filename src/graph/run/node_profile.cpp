@@ -1,8 +1,11 @@
 // Measures node times with the callback that the interpreter calls after each node.
+#include "graph/run/node_profile.h"
+
+#include "base/text.h"
+#include "graph/passes/graph_costs.h"
+#include "graph/run/interpreter.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
-#include <penstock/graph/graph_costs.h>
-#include <penstock/graph/node_profile.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
@@ -52,7 +55,7 @@ std::string profile_text(const Graph& graph, std::span<const double> seconds, st
     std::string type;
     for_each_result(node, [&](ValueId id) {
       const auto& meta = graph.value(id).meta;
-      if (type.empty() && meta) type = " " + meta->text();
+      if (type.empty() && meta) type = " " + to_string(*meta);
     });
     text += numbers + node.name() + type + (node.module.empty() ? "" : "  @ " + node.module) + "\n";
   }

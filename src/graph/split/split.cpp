@@ -1,10 +1,10 @@
 // Builds the stage graphs in order. A value that a stage reads but does not produce becomes an input or a
 // slot, or is recomputed.
+#include "base/text.h"
+#include "graph/passes/passes.h"
 #include "graph/split/split_points.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
-#include <penstock/graph/passes.h>
 #include <penstock/graph/split.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,7 +18,7 @@ namespace {
 using c10::IValue;
 
 std::size_t index_of(ValueId id) {
-  return static_cast<std::size_t>(id.value);
+  return id.index();
 }
 
 //! The origin of each value in the unsplit graph.
@@ -183,7 +183,7 @@ class StageBuilder {
       }
       case Origins::Kind::Slot: {
         if (const int from = holder(origin.index); from >= 0)
-          return add_input(id, FromStage{from, output_for(*peers_, from, id)});
+          return add_input(id, FromStage{StageId(from), output_for(*peers_, from, id)});
         Arg made = define(id);
         Slot slot = whole_.slots[origin.index];
         slot.value = *made.value();
@@ -201,7 +201,7 @@ class StageBuilder {
       copy_node(node);
       return names_[index_of(id)];
     }
-    return add_input(id, FromStage{from, output_for(*peers_, from, id)});
+    return add_input(id, FromStage{StageId(from), output_for(*peers_, from, id)});
   }
 
   Arg add_input(ValueId id, InputSource source) {
@@ -306,7 +306,7 @@ std::vector<SharedSlot> shared_slots(const Graph& graph, const std::vector<Stage
     for (std::size_t s = 0; s < stages.size(); ++s) {
       const auto& held = stages[s].slots;
       if (std::find(held.begin(), held.end(), static_cast<int>(slot)) != held.end()) {
-        found.stages.push_back(static_cast<int>(s));
+        found.stages.emplace_back(static_cast<std::int64_t>(s));
       }
     }
     if (found.stages.size() > 1) shared.push_back(std::move(found));
@@ -316,19 +316,21 @@ std::vector<SharedSlot> shared_slots(const Graph& graph, const std::vector<Stage
 
 }  // namespace
 
-SplitGraph split_graph(const Graph& graph, const SplitPositions& cuts, const MultiUseParamSpec& multi_use) {
+SplitGraph split_graph(const Graph& graph, const SplitPositions& positions,
+                       const MultiUseParamSpec& multi_use) {
   const std::vector<std::string> obstacles = cut_obstacles(graph);
-  const std::vector<int> stage_of_node = stages_of_nodes(graph, cuts);
-  for (const std::size_t cut : cuts) {
-    if (obstacles[cut].empty()) continue;
-    throw UsageError("the model cannot be split before " + graph.nodes[cut].name() +
-                         (graph.nodes[cut].module.empty() ? "" : " of module " + graph.nodes[cut].module) +
-                         ": " + obstacles[cut],
-                     {}, "move the split point, or make the model write to a clone() instead");
+  const std::vector<int> stage_of_node = stages_of_nodes(graph, positions);
+  for (const std::size_t position : positions) {
+    if (obstacles[position].empty()) continue;
+    throw UsageError(
+        "the model cannot be split before " + graph.nodes[position].name() +
+            (graph.nodes[position].module.empty() ? "" : " of module " + graph.nodes[position].module) +
+            ": " + obstacles[position],
+        {}, "move the split point, or make the model write to a clone() instead");
   }
   const Origins origins(graph);
   const std::vector<bool> transmitted = transmitted_slots(graph, multi_use);
-  const std::size_t count = cuts.size() + 1;
+  const std::size_t count = positions.size() + 1;
   SplitGraph split;
   split.stages.resize(count);
   std::vector<StageBuilder> builders;
@@ -336,7 +338,8 @@ SplitGraph split_graph(const Graph& graph, const SplitPositions& cuts, const Mul
     builders.emplace_back(graph, origins, transmitted, split.stages, stage_of_node, static_cast<int>(s));
   for (std::size_t s = 0; s < count; ++s) {
     builders[s].set_peers(&builders);
-    const std::size_t begin = s == 0 ? 0 : cuts[s - 1], end = s < cuts.size() ? cuts[s] : graph.nodes.size();
+    const std::size_t begin = s == 0 ? 0 : positions[s - 1],
+                      end = s < positions.size() ? positions[s] : graph.nodes.size();
     builders[s].build(begin, end, s + 1 == count);
   }
   for (std::size_t s = 0; s < count; ++s) {
@@ -356,30 +359,31 @@ SplitGraph split_graph(const Graph& graph, const SplitPositions& cuts, const Mul
   return split;
 }
 
-std::string SplitGraph::table() const {
+std::string to_string(const SplitGraph& split) {
+  const auto& stages = split.stages;
   std::string text;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     for (std::size_t i = 0; i < stages[s].sources.size(); ++i) {
       const Graph& graph = stages[s].graph;
       const Value& value = graph.value(graph.inputs[i].value);
       text += "stage " + std::to_string(s) + "  %" + value.name +
-              (value.meta ? " " + value.meta->text() : "") + "  from ";
+              (value.meta ? " " + to_string(*value.meta) : "") + "  from ";
       if (const auto* user = std::get_if<FromUser>(&stages[s].sources[i])) {
         text += "the user, input " + std::to_string(user->input) + "\n";
       } else {
         const auto& from = std::get<FromStage>(stages[s].sources[i]);
-        text += "stage " + std::to_string(from.stage) + ", output " + std::to_string(from.output) +
-                (from.stage + 1 < static_cast<int>(s) ? " (skips stages)" : "") + "\n";
+        text += "stage " + std::to_string(from.stage.value) + ", output " + std::to_string(from.output) +
+                (from.stage.index() + 1 < s ? " (skips stages)" : "") + "\n";
       }
     }
     for (const Slot& slot : stages[s].graph.slots) {
       if (slot.kind != Slot::Kind::Constant) continue;
       const Value& value = stages[s].graph.value(slot.value);
       text += "stage " + std::to_string(s) + "  %" + value.name +
-              (value.meta ? " " + value.meta->text() : "") + "  a constant of the model\n";
+              (value.meta ? " " + to_string(*value.meta) : "") + "  a constant of the model\n";
     }
   }
-  for (const SharedSlot& slot : shared) {
+  for (const SharedSlot& slot : split.shared) {
     text += std::string(slot.is_parameter ? "parameter " : "tensor ") + join(slot.names, " = ") +
             "  in stages " + join(slot.stages, ", ") + "\n";
   }

@@ -1,11 +1,11 @@
 // Finds legal and requested split positions, and the values that stages recompute instead of sending.
 #include "graph/split/split_points.h"
 
+#include "base/text.h"
 #include "graph/ir/module_path.h"
+#include "graph/passes/passes.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
-#include <penstock/graph/passes.h>
 #include <penstock/graph/split.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -95,13 +95,13 @@ std::vector<Bond> scalar_bonds(const Graph& graph) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     for_each_read(node, [&](ValueId id) {
-      const std::size_t bond = bond_of[static_cast<std::size_t>(id.value)];
+      const std::size_t bond = bond_of[id.index()];
       if (bond != kNoStage) bonds[bond].last = i;
     });
     if (node.kind != Node::Kind::Op || is_size_query(node)) continue;
     for_each_result(node, [&](ValueId id) {
       if (graph.value(id).type == ValueType::Tensor) return;
-      bond_of[static_cast<std::size_t>(id.value)] = bonds.size();
+      bond_of[id.index()] = bonds.size();
       bonds.push_back(
           {i, i, "a number that " + place_of(node) + " reads from a tensor would cross the stage boundary"});
     });
@@ -128,7 +128,7 @@ std::vector<Bond> mutation_bonds(const Graph& graph) {
 }
 
 std::size_t place_in(ValueId id) {
-  return static_cast<std::size_t>(id.value);
+  return id.index();
 }
 
 std::set<std::int32_t> written_storages(const Graph& graph) {

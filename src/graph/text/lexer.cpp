@@ -1,8 +1,9 @@
 // Splits text into words: strings, punctuation, and runs of other characters.
 #include "graph/text/lexer.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <algorithm>
 #include <charconv>

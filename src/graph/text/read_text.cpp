@@ -2,11 +2,11 @@
 #include "graph/ir/enums.h"
 #include "graph/ir/module_path.h"
 #include "graph/ir/schema.h"
+#include "graph/passes/passes.h"
 #include "graph/text/lexer.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
-#include <penstock/graph/passes.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 

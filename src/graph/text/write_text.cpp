@@ -1,9 +1,9 @@
 // Writes graphs as text; docs/graph.md has the grammar.
+#include "base/json.h"
+#include "base/text.h"
 #include "graph/ir/enums.h"
 #include "graph/ir/module_path.h"
 
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/graph_text.h>
 #include <penstock/value/tensor_meta.h>
 
@@ -62,7 +62,7 @@ std::string arg_text(const Graph& graph, const Arg& arg, EnumKind kind) {
 std::string type_text(const Value& value) {
   switch (value.type) {
     case ValueType::Tensor:
-      return value.meta ? value.meta->text() : "tensor";
+      return value.meta ? to_string(*value.meta) : "tensor";
     case ValueType::Int:
       return value.expression.empty() ? "int" : "int " + json_quote(value.expression);
     case ValueType::Float:

@@ -2,11 +2,11 @@
 // runs it like any other operator.
 #include "parallel/graph/boundaries.h"
 
+#include "base/text.h"
+#include "graph/passes/passes.h"
 #include "parallel/graph/weights.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
-#include <penstock/graph/passes.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>

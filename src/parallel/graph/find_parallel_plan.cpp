@@ -1,8 +1,8 @@
 // Follows the output of each layer through operators that preserve sharding, to the layers that read it.
+#include "base/text.h"
 #include "parallel/graph/weights.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/ir.h>
 #include <penstock/parallel/find_parallel_plan.h>
 
@@ -204,8 +204,8 @@ FoundPlan find_parallel_plan(const graph::Graph& graph, std::int64_t ranks) {
   for (const auto& [node, use] : layers) {
     if (taken.contains(node)) continue;
     const std::string& why = reaches.at(node).obstacle;
-    found.whole.push_back(path_of(graph, *use) + ": " +
-                          (why.empty() ? "the layer that follows cannot be sharded with it" : why));
+    found.not_sharded.push_back(path_of(graph, *use) + ": " +
+                                (why.empty() ? "the layer that follows cannot be sharded with it" : why));
   }
   return found;
 }
@@ -214,13 +214,13 @@ FoundPlan require_parallel_plan(const graph::Graph& graph, std::int64_t ranks, c
   FoundPlan found = find_parallel_plan(graph, ranks);
   if (!found.plan.empty()) return found;
   constexpr std::size_t shown = 3;  // the others repeat these reasons
-  if (found.whole.size() > shown) {
-    found.whole.resize(shown);
-    found.whole.emplace_back("…");
+  if (found.not_sharded.size() > shown) {
+    found.not_sharded.resize(shown);
+    found.not_sharded.emplace_back("…");
   }
   throw UsageError("the model has no layers that " + std::to_string(ranks) +
                        " tensor-parallel ranks could share" +
-                       (found.whole.empty() ? "" : " (" + join(found.whole, "; ") + ")"),
+                       (found.not_sharded.empty() ? "" : " (" + join(found.not_sharded, "; ") + ")"),
                    {}, hint);
 }
 

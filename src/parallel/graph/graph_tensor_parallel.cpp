@@ -1,5 +1,6 @@
 // Applies a plan to a graph: replaces parameters in the graph's tensors, and inserts operators at the
 // boundaries of modules for Prepare styles.
+#include "base/text.h"
 #include "parallel/graph/boundaries.h"
 #include "parallel/graph/weights.h"
 #include "parallel/tensor/module_paths.h"
@@ -7,7 +8,6 @@
 #include "tensor/dispatch/dtensor_impl.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/graph_module.h>
 
 #include <algorithm>
@@ -161,7 +161,7 @@ class GraphPlan {
     if (tensor::placements_of(tensor) == tensor::Placements{placement}) return;
     throw UsageError("parameter " + quote(graph_.slots[slot].names[0]) + " would be sharded twice, as " +
                          to_string(tensor::placements_of(tensor)) + " and, for module " + quote(path_) +
-                         ", as " + placement.text(),
+                         ", as " + to_string(placement),
                      {},
                      "list each module in one entry of the plan; tied parameters need the same placement");
   }

@@ -1,11 +1,11 @@
 // Fills buckets from hooks and reduces them in order.
 #include "parallel/replicate/grad_reducer.h"
 
+#include "base/text.h"
 #include "parallel/replicate/buckets.h"
 #include "parallel/tensor/local_parameters.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <ATen/ATen.h>
 
@@ -41,7 +41,7 @@ GradReducer::GradReducer(std::vector<runtime::NamedTensor> parameters, comm::Gro
                        " cannot be replicated: it is not a real-valued leaf");
     tensor::FlatDTensor flat = tensor::flatten_dtensor(item.tensor);
     tensors.push_back(flat.local);
-    forms_.push_back(std::move(flat.form));
+    specs_.push_back(std::move(flat.spec));
   }
   for (const BucketPlan& plan : plan_buckets(tensors, options.first_bucket_bytes, options.bucket_bytes)) {
     Bucket bucket;
@@ -142,7 +142,7 @@ void GradReducer::collect(Bucket& bucket, std::size_t index) {
   const at::NoGradGuard no_grad;
   Member& member = bucket.members[index];
   at::Tensor parameter = parameters_[member.parameter].tensor;
-  const at::Tensor grad = local_gradient(parameter, forms_[member.parameter]);
+  const at::Tensor grad = local_gradient(parameter, specs_[member.parameter]);
   if (!grad.defined()) {
     member.view.zero_();
   } else if (grad.is_sparse()) {
@@ -150,7 +150,7 @@ void GradReducer::collect(Bucket& bucket, std::size_t index) {
                      "replicated parameters need dense gradients (EmbeddingOptions::sparse(false))");
   } else if (!grad.is_alias_of(member.view)) {
     member.view.copy_(grad);
-    parameter.mutable_grad() = with_form(member.view, forms_[member.parameter]);
+    parameter.mutable_grad() = with_spec(member.view, specs_[member.parameter]);
   }
   member.present = grad.defined();
 }
@@ -205,7 +205,7 @@ void GradReducer::install(Bucket& bucket) {
     const std::size_t number = bucket.members[i].parameter;
     at::Tensor parameter = parameters_[number].tensor;
     if (!parameter.grad().defined())
-      parameter.mutable_grad() = with_form(bucket.members[i].view, forms_[number]);
+      parameter.mutable_grad() = with_spec(bucket.members[i].view, specs_[number]);
   }
 }
 

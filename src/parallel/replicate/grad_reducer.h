@@ -66,7 +66,7 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
   void abandon() noexcept;
 
   std::vector<runtime::NamedTensor> parameters_;
-  std::vector<std::optional<tensor::DTensorSpec>> forms_;  //!< metadata of distributed parameters
+  std::vector<std::optional<tensor::DTensorSpec>> specs_;  //!< metadata of distributed parameters
   comm::Group group_;
   ReplicateOptions options_;
   LeafHooks hooks_;

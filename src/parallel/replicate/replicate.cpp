@@ -50,19 +50,19 @@ Replica::NoSync::~NoSync() {
 bool Replica::syncs() const {
   return reducer_->sync();
 }
-void Replica::set_sync(bool sync) const {
+void Replica::set_sync(bool sync) {
   reducer_->set_sync(sync);
 }
-void Replica::broadcast_buffers() const {
+void Replica::broadcast_buffers() {
   broadcast_values(group_, buffers_);
 }
-void Replica::find_unused(const std::vector<at::Tensor>& outputs) const {
+void Replica::find_unused(const std::vector<at::Tensor>& outputs) {
   reducer_->find_unused(outputs);
 }
-void Replica::begin() const {
+void Replica::begin() {
   reducer_->begin_by_hand();
 }
-void Replica::reduce() const {
+void Replica::reduce() {
   reducer_->reduce();
 }
 void Replica::recover(const comm::Group& group) {

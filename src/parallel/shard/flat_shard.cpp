@@ -1,11 +1,11 @@
 // Gathers, frees and reduces one flat buffer.
 #include "parallel/shard/flat_shard.h"
 
+#include "base/text.h"
 #include "parallel/tensor/local_parameters.h"
 #include "value/tensor_storage.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <ATen/ATen.h>
 
@@ -36,7 +36,7 @@ FlatShard::FlatShard(const std::vector<runtime::NamedTensor>& parameters, const 
     const tensor::FlatDTensor flat = tensor::flatten_dtensor(item.tensor);
     entries_.push_back({.name = item.name,
                         .parameter = item.tensor,
-                        .form = flat.form,
+                        .spec = flat.spec,
                         .shape = flat.local.sizes().vec(),
                         .offset = elements,
                         .elements = flat.local.numel()});
@@ -55,8 +55,8 @@ FlatShard::FlatShard(const std::vector<runtime::NamedTensor>& parameters, const 
     const std::int64_t place = std::max(entry.offset + entry.begin - from, std::int64_t{0});
     entry.shard = over(shard_, entry.begin == entry.end ? 0 : place, {entry.end - entry.begin});
     if (entry.parameter.is_meta()) {
-      if (entry.form) {
-        entry.parameter.set_data(empty_of(full_.options(), entry.form));
+      if (entry.spec) {
+        entry.parameter.set_data(empty_of(full_.options(), entry.spec));
       } else {
         value::TensorStorage::replace(entry.parameter, at::empty({0}, full_.options()));
       }
@@ -74,15 +74,15 @@ FlatShard::FlatShard(const std::vector<runtime::NamedTensor>& parameters, const 
 
 ShardedParameter FlatShard::shard(std::size_t index) const {
   const Entry& entry = entries_[index];
-  return {entry.name, entry.shape, entry.begin, entry.end, entry.shard, entry.form};
+  return {entry.name, entry.shape, entry.begin, entry.end, entry.shard, entry.spec};
 }
 
 void FlatShard::make_views() {
-  for (Entry& entry : entries_) entry.view = with_form(over(full_, entry.offset, entry.shape), entry.form);
+  for (Entry& entry : entries_) entry.view = with_spec(over(full_, entry.offset, entry.shape), entry.spec);
 }
 
 void FlatShard::empty_parameters() {
-  for (Entry& entry : entries_) entry.parameter.set_data(empty_of(full_.options(), entry.form));
+  for (Entry& entry : entries_) entry.parameter.set_data(empty_of(full_.options(), entry.spec));
 }
 
 std::uint64_t FlatShard::version() const {
@@ -135,7 +135,7 @@ void FlatShard::release() {
 void FlatShard::collect(std::size_t index) {
   const at::NoGradGuard no_grad;
   Entry& entry = entries_[index];
-  const at::Tensor grad = local_gradient(entry.parameter, entry.form);
+  const at::Tensor grad = local_gradient(entry.parameter, entry.spec);
   if (!grad.defined()) return;
   if (grad.is_sparse()) {
     throw UsageError("the gradient of " + quote(entry.name) + " is sparse", {},
@@ -251,7 +251,7 @@ at::Tensor FlatShard::whole(bool gradients) const {
 at::Tensor FlatShard::part_of_whole(const at::Tensor& whole, std::size_t index) const {
   const Entry& entry = entries_[index];
   const at::Tensor part = whole.narrow(0, entry.offset, entry.elements).view(entry.shape).clone();
-  return entry.form ? tensor::full_tensor(with_form(part, entry.form)) : part;
+  return entry.spec ? tensor::full_tensor(with_spec(part, entry.spec)) : part;
 }
 
 }  // namespace penstock::parallel

@@ -58,7 +58,7 @@ class FlatShard {
     std::string name;
     at::Tensor parameter;  //!< the module's own: full while gathered, else empty
     at::Tensor view;       //!< into the full buffer; distributed if the parameter is
-    std::optional<tensor::DTensorSpec> form;
+    std::optional<tensor::DTensorSpec> spec;
     std::vector<std::int64_t> shape;  //!< of the parameter, or of its local shard if it is distributed
     std::int64_t offset, elements;    //!< in the full buffer
     std::int64_t begin, end;          //!< element range of the parameter on this rank

@@ -60,9 +60,9 @@ Sharded make(const std::vector<runtime::NamedTensor>& parameters, const std::vec
     if (options.replicas) broadcast_values(*options.replicas, values);
     broadcast_values(group, values);
   }
-  auto units = std::make_shared<ShardedUnits>(specs, names(parameters), group, options);
+  auto units = std::make_shared<Sharded::Impl>(specs, names(parameters), group, options);
   units->attach(specs);
-  return Sharded(std::move(units));
+  return Access::sharded(std::move(units));
 }
 
 // Parameters in model order, about `limit` bytes per unit. The root, which is reduced last, gets the first
@@ -101,53 +101,52 @@ Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm
 Sharded shard_by_hand(const runtime::StageModule& module, const comm::Group& group, ShardOptions options) {
   const std::vector<runtime::NamedTensor> parameters = each_once(module.parameters());
   Sharded sharded = make(parameters, by_bytes(parameters, options.unit_bytes), group, options);
-  sharded.units()->set_by_hand();
+  Access::impl(sharded)->set_by_hand();
   return sharded;
 }
 
-Sharded::Sharded(std::shared_ptr<ShardedUnits> units) : units_(std::move(units)) {}
+Sharded::Sharded(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Sharded::Sharded(Sharded&&) noexcept = default;
 Sharded& Sharded::operator=(Sharded&&) noexcept = default;
 Sharded::~Sharded() = default;
 
-Sharded::NoSync::NoSync(std::shared_ptr<ShardedUnits> units)
-    : units_(std::move(units)), before_(units_->sync()) {
-  units_->set_sync(false);
+Sharded::NoSync::NoSync(std::shared_ptr<Impl> impl) : impl_(std::move(impl)), before_(impl_->sync()) {
+  impl_->set_sync(false);
 }
 Sharded::NoSync::~NoSync() {
-  units_->set_sync(before_);
+  impl_->set_sync(before_);
 }
 
 std::vector<at::Tensor> Sharded::parameters() const {
   std::vector<at::Tensor> all;
-  for (const ShardedParameter& item : units_->shards()) {
+  for (const ShardedParameter& item : impl_->shards()) {
     if (item.shard.requires_grad() && item.shard.numel() > 0) all.push_back(item.shard);
   }
   return all;
 }
 std::vector<ShardedParameter> Sharded::shards() const {
-  return units_->shards();
+  return impl_->shards();
 }
-double Sharded::clip_grad_norm(double max_norm, double norm_type) const {
-  return units_->clip_grad_norm(max_norm, norm_type);
+double Sharded::clip_grad_norm(double max_norm, double norm_type) {
+  return impl_->clip_grad_norm(max_norm, norm_type);
 }
 std::vector<runtime::NamedTensor> Sharded::gather_parameters() const {
-  return units_->gather(false);
+  return impl_->gather(false);
 }
 std::vector<runtime::NamedTensor> Sharded::gather_gradients() const {
-  return units_->gather(true);
+  return impl_->gather(true);
 }
-void Sharded::unshard() const {
-  units_->unshard();
+void Sharded::unshard() {
+  impl_->unshard();
 }
-void Sharded::reshard() const {
-  units_->reshard();
+void Sharded::reshard() {
+  impl_->reshard();
 }
-void Sharded::reduce() const {
-  units_->reduce();
+void Sharded::reduce() {
+  impl_->reduce();
 }
-void Sharded::recover(const comm::Group& group, std::optional<comm::Group> replicas) const {
-  units_->recover(group, replicas);
+void Sharded::recover(const comm::Group& group, std::optional<comm::Group> replicas) {
+  impl_->recover(group, replicas);
 }
 
 }  // namespace penstock::parallel

@@ -1,10 +1,11 @@
 // When units are gathered, freed and reduced.
 #include "parallel/shard/sharded_units.h"
 
+#include "base/text.h"
 #include "parallel/shard/cast.h"
+#include "tensor/norm_sum.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/tensor/grad_norm.h>
 
 #include <ATen/ATen.h>
@@ -15,9 +16,9 @@
 
 namespace penstock::parallel {
 
-class ShardedUnits::Hooks final : public runtime::CallHooks {
+class Sharded::Impl::Hooks final : public runtime::CallHooks {
  public:
-  Hooks(std::weak_ptr<ShardedUnits> units, std::size_t unit) : units_(std::move(units)), unit_(unit) {}
+  Hooks(std::weak_ptr<Sharded::Impl> units, std::size_t unit) : units_(std::move(units)), unit_(unit) {}
   void before() override {
     if (const auto units = units_.lock()) units->before_forward(unit_);
   }
@@ -32,15 +33,15 @@ class ShardedUnits::Hooks final : public runtime::CallHooks {
     const auto units = units_.lock();
     return units && units->is_root(unit_) ? cast_floating(tensor, units->output_type()) : tensor;
   }
-  bool alone() const override { return true; }
+  bool exclusive() const override { return true; }
 
  private:
-  std::weak_ptr<ShardedUnits> units_;
+  std::weak_ptr<Sharded::Impl> units_;
   std::size_t unit_;
 };
 
-ShardedUnits::ShardedUnits(const std::vector<UnitSpec>& units, std::vector<std::string> order,
-                           const comm::Group& group, const ShardOptions& options)
+Sharded::Impl::Impl(const std::vector<UnitSpec>& units, std::vector<std::string> order,
+                    const comm::Group& group, const ShardOptions& options)
     : gather_(group), reduce_(group), options_(options), order_(std::move(order)) {
   if (options.replicate && options.replicas) {
     throw UsageError("ShardOptions::replicate replicates over the group, so replicas must not be set", {},
@@ -51,9 +52,10 @@ ShardedUnits::ShardedUnits(const std::vector<UnitSpec>& units, std::vector<std::
     Unit& unit = units_.emplace_back();
     std::map<std::tuple<std::string, at::ScalarType, bool>, std::vector<runtime::NamedTensor>> kinds;
     for (const runtime::NamedTensor& item : units[u].parameters) {
-      const bool alone =
-          std::find(options.alone.begin(), options.alone.end(), item.name) != options.alone.end();
-      kinds[{alone ? item.name : "", item.tensor.scalar_type(), item.tensor.requires_grad()}].push_back(item);
+      const bool separate =
+          std::find(options.separate.begin(), options.separate.end(), item.name) != options.separate.end();
+      kinds[{separate ? item.name : "", item.tensor.scalar_type(), item.tensor.requires_grad()}].push_back(
+          item);
     }
     for (const auto& [kind, parameters] : kinds) {
       unit.flats.emplace_back(parameters, gather_, reduce_, options_);
@@ -74,14 +76,14 @@ ShardedUnits::ShardedUnits(const std::vector<UnitSpec>& units, std::vector<std::
   add_turns(units_.size() - 1);
 }
 
-void ShardedUnits::use_groups(const comm::Group& group, const std::optional<comm::Group>& replicas) {
+void Sharded::Impl::use_groups(const comm::Group& group, const std::optional<comm::Group>& replicas) {
   // With `replicate`: each rank alone holds all shards, and the entire group holds the same ones.
   gather_ = options_.replicate ? *group.split(group.rank()) : group;
   reduce_ = gather_.size() > 1 ? *gather_.split(0, gather_.rank()) : gather_;
   options_.replicas = options_.replicate ? group : replicas;
 }
 
-void ShardedUnits::attach(const std::vector<UnitSpec>& units) {
+void Sharded::Impl::attach(const std::vector<UnitSpec>& units) {
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (units[u].module != nullptr)
       hooked_.emplace_back(units[u].module, std::make_shared<Hooks>(weak_from_this(), u));
@@ -95,29 +97,29 @@ void ShardedUnits::attach(const std::vector<UnitSpec>& units) {
   reshard();
 }
 
-void ShardedUnits::start_gather(std::size_t unit) {
+void Sharded::Impl::start_gather(std::size_t unit) {
   for (FlatShard& flat : units_[unit].flats) flat.start_gather();
 }
-void ShardedUnits::finish_gather(std::size_t unit) {
+void Sharded::Impl::finish_gather(std::size_t unit) {
   start_gather(unit);
   for (FlatShard& flat : units_[unit].flats) flat.finish_gather();
 }
-void ShardedUnits::release(std::size_t unit) {
+void Sharded::Impl::release(std::size_t unit) {
   for (FlatShard& flat : units_[unit].flats) flat.release();
 }
 
-void ShardedUnits::start_unshard() {
+void Sharded::Impl::start_unshard() {
   for (std::size_t u = 0; u < units_.size(); ++u) start_gather(u);
 }
-void ShardedUnits::unshard() {
+void Sharded::Impl::unshard() {
   start_unshard();
   for (std::size_t u = 0; u < units_.size(); ++u) finish_gather(u);
 }
-void ShardedUnits::reshard() {
+void Sharded::Impl::reshard() {
   for (std::size_t u = 0; u < units_.size(); ++u) release(u);
 }
 
-void ShardedUnits::before_forward(std::size_t unit) {
+void Sharded::Impl::before_forward(std::size_t unit) {
   finish_gather(unit);
   if (units_[unit].in_backward) return;  // recomputation
   const std::size_t first = is_root(unit) ? 0 : unit + 1;
@@ -125,7 +127,7 @@ void ShardedUnits::before_forward(std::size_t unit) {
   for (std::size_t u = first; u + 1 < units_.size() && u < first + ahead; ++u) start_gather(u);
 }
 
-void ShardedUnits::after_forward(std::size_t unit, const std::vector<at::Tensor>& outputs) {
+void Sharded::Impl::after_forward(std::size_t unit, const std::vector<at::Tensor>& outputs) {
   if (units_[unit].in_backward) return;
   bool graph = false;
   for (const at::Tensor& output : outputs) {
@@ -140,7 +142,7 @@ void ShardedUnits::after_forward(std::size_t unit, const std::vector<at::Tensor>
   if (!graph || (options_.reshard_after_forward && !is_root(unit) && !last)) release(unit);
 }
 
-void ShardedUnits::before_backward(std::size_t unit) {
+void Sharded::Impl::before_backward(std::size_t unit) {
   watch_end();
   if (units_[unit].in_backward) return;
   units_[unit].in_backward = true;
@@ -150,7 +152,7 @@ void ShardedUnits::before_backward(std::size_t unit) {
     start_gather(unit - static_cast<std::size_t>(ahead));
 }
 
-void ShardedUnits::begin() {
+void Sharded::Impl::begin() {
   active_ = true;
   next_ = 0;
   for (Turn& turn : turns_) {
@@ -160,13 +162,13 @@ void ShardedUnits::begin() {
   }
 }
 
-void ShardedUnits::watch_end() {
+void Sharded::Impl::watch_end() {
   if (!active_) begin();
   if (by_hand_) return;
   end_of_backward_.watch(weak_from_this(), [this](bool success) { success ? finish() : abandon(); });
 }
 
-void ShardedUnits::added(std::size_t leaf) {
+void Sharded::Impl::added(std::size_t leaf) {
   const Leaf& place = leaves_[leaf];
   if (by_hand_ && !active_) return units_[place.unit].flats[place.flat].collect(place.entry);
   watch_end();
@@ -176,14 +178,14 @@ void ShardedUnits::added(std::size_t leaf) {
   mark_ready(turn, place.entry);
 }
 
-void ShardedUnits::check_open(const Turn& turn, const Leaf& place) const {
+void Sharded::Impl::check_open(const Turn& turn, const Leaf& place) const {
   if (!turn.launched) return;
   const std::string name = units_[place.unit].flats[place.flat].shard(place.entry).name;
   throw UsageError("parameter " + quote(name) + " received another gradient after its unit was reduced",
                    {.tensor = name}, "several recomputed modules use it: run the backward under no_sync()");
 }
 
-void ShardedUnits::mark_ready(Turn& turn, std::size_t entry) {
+void Sharded::Impl::mark_ready(Turn& turn, std::size_t entry) {
   if (turn.ready[entry]) return;
   turn.ready[entry] = true;
   if (--turn.waiting > 0) return;
@@ -194,11 +196,11 @@ void ShardedUnits::mark_ready(Turn& turn, std::size_t entry) {
   if (sync_) launch_full();
 }
 
-void ShardedUnits::wait_last_reduction() {
+void Sharded::Impl::wait_last_reduction() {
   if (next_ > 0) units_[turns_[next_ - 1].unit].flats[turns_[next_ - 1].flat].wait_reduce();
 }
 
-void ShardedUnits::launch_full() {
+void Sharded::Impl::launch_full() {
   while (next_ < turns_.size() && turns_[next_].waiting == 0) {
     // One reduction at a time, concurrent with the backward of the next unit: full gradients must not pile
     // up.
@@ -209,7 +211,7 @@ void ShardedUnits::launch_full() {
   }
 }
 
-std::vector<bool> ShardedUnits::used_anywhere() {
+std::vector<bool> Sharded::Impl::used_anywhere() {
   std::vector<bool> used(leaves_.size(), true);
   if (!options_.find_unused) return used;
   const at::Tensor flags = at::zeros({static_cast<std::int64_t>(leaves_.size())}, at::kInt);
@@ -223,7 +225,7 @@ std::vector<bool> ShardedUnits::used_anywhere() {
   return used;
 }
 
-void ShardedUnits::finish_reductions() try {
+void Sharded::Impl::finish_reductions() try {
   for (Turn& turn : turns_) turn.waiting = 0;
   launch_full();
   wait_last_reduction();  // every rank must finish it before the next message over the replicas
@@ -240,7 +242,7 @@ void ShardedUnits::finish_reductions() try {
   throw;
 }
 
-void ShardedUnits::finish() {
+void Sharded::Impl::finish() {
   if (sync_) finish_reductions();
   for (Unit& unit : units_) unit.in_backward = false;
   reshard();
@@ -248,12 +250,12 @@ void ShardedUnits::finish() {
   end_of_backward_.reset();
 }
 
-void ShardedUnits::begin_last() {
+void Sharded::Impl::begin_last() {
   if (active_) abandon();
   begin();
 }
 
-void ShardedUnits::reduce() {
+void Sharded::Impl::reduce() {
   if (!active_) begin();
   // Includes gradients from modules that accumulate without the autograd engine.
   for (const Leaf& place : leaves_) {
@@ -266,7 +268,7 @@ void ShardedUnits::reduce() {
   active_ = false;
 }
 
-void ShardedUnits::abandon() noexcept {
+void Sharded::Impl::abandon() noexcept {
   for (Unit& unit : units_) {
     unit.in_backward = false;
     for (FlatShard& flat : unit.flats) flat.abandon();
@@ -275,7 +277,7 @@ void ShardedUnits::abandon() noexcept {
   end_of_backward_.reset();
 }
 
-void ShardedUnits::recover(const comm::Group& group, const std::optional<comm::Group>& replicas) {
+void Sharded::Impl::recover(const comm::Group& group, const std::optional<comm::Group>& replicas) {
   const comm::Group& before = options_.replicate ? *options_.replicas : gather_;
   if (group.size() != before.size() || group.rank() != before.rank())
     throw UsageError("a sharded model can only recover with as many ranks in the same order", {},
@@ -287,7 +289,7 @@ void ShardedUnits::recover(const comm::Group& group, const std::optional<comm::G
   }
 }
 
-std::vector<ShardedParameter> ShardedUnits::shards() const {
+std::vector<ShardedParameter> Sharded::Impl::shards() const {
   std::map<std::string, ShardedParameter> by_name;
   for (const Unit& unit : units_) {
     for (const FlatShard& flat : unit.flats) {
@@ -302,7 +304,7 @@ std::vector<ShardedParameter> ShardedUnits::shards() const {
   return all;
 }
 
-std::vector<runtime::NamedTensor> ShardedUnits::gather(bool gradients) const {
+std::vector<runtime::NamedTensor> Sharded::Impl::gather(bool gradients) const {
   std::map<std::string, at::Tensor> by_name;
   for (const Unit& unit : units_) {
     for (const FlatShard& flat : unit.flats) {
@@ -318,22 +320,22 @@ std::vector<runtime::NamedTensor> ShardedUnits::gather(bool gradients) const {
   return all;
 }
 
-std::vector<comm::Group> spread_of(const ShardedParameter& item) {
-  return item.form ? sharding_groups(item.form->mesh, item.form->placements) : std::vector<comm::Group>();
+std::vector<comm::Group> sharding_groups_of(const ShardedParameter& item) {
+  return item.spec ? sharding_groups(item.spec->mesh, item.spec->placements) : std::vector<comm::Group>();
 }
 
-double ShardedUnits::combine_norm(double part, bool largest) const {
+double Sharded::Impl::combine_norm(double part, bool largest) const {
   if (gather_.size() == 1) return part;
   const at::Tensor sum = at::full({1}, part, at::kDouble);
   gather_.all_reduce(sum, largest ? comm::ReduceOp::Max : comm::ReduceOp::Sum);
   return sum.item<double>();
 }
 
-double ShardedUnits::clip_grad_norm(double max_norm, double norm_type) const {
+double Sharded::Impl::clip_grad_norm(double max_norm, double norm_type) const {
   const at::NoGradGuard no_grad;
   tensor::GradNorm norm(norm_type);
   for (const ShardedParameter& item : shards()) {
-    if (item.shard.requires_grad()) norm.add(item.shard.grad(), spread_of(item));
+    if (item.shard.requires_grad()) norm.add(item.shard.grad(), sharding_groups_of(item));
   }
   const double total = norm.norm_of(combine_norm(norm.reduce(), norm.largest()));
   const double scale = tensor::clip_scale(total, max_norm);

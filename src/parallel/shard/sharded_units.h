@@ -6,7 +6,9 @@
 
 #include "parallel/replicate/leaf_hooks.h"
 #include "parallel/shard/flat_shard.h"
+#include "runtime/stage/hooked_module.h"
 
+#include <penstock/parallel/sharded.h>
 #include <penstock/runtime/module_call.h>
 
 #include <memory>
@@ -21,13 +23,14 @@ struct UnitSpec {
 };
 
 //! The groups, in addition to the sharding group, whose ranks hold different elements of the parameter.
-std::vector<comm::Group> spread_of(const ShardedParameter& item);
+std::vector<comm::Group> sharding_groups_of(const ShardedParameter& item);
 
-class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
+//! The units of a sharded model.
+struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
  public:
   //! The last unit is the root: it stays unsharded from its forward to the end of the backward.
-  ShardedUnits(const std::vector<UnitSpec>& units, std::vector<std::string> order, const comm::Group& group,
-               const ShardOptions& options);
+  Impl(const std::vector<UnitSpec>& units, std::vector<std::string> order, const comm::Group& group,
+       const ShardOptions& options);
   //! Installs the hooks.
   void attach(const std::vector<UnitSpec>& units);
 
@@ -107,6 +110,12 @@ class ShardedUnits : public std::enable_shared_from_this<ShardedUnits> {
   bool by_hand_ = false;
   bool active_ = false;
   EndOfBackward end_of_backward_;
+};
+
+//! Access to the private parts of Sharded.
+struct Access {
+  static Sharded sharded(std::shared_ptr<Sharded::Impl> impl) { return Sharded(std::move(impl)); }
+  static const std::shared_ptr<Sharded::Impl>& impl(const Sharded& sharded) { return sharded.impl_; }
 };
 
 }  // namespace penstock::parallel

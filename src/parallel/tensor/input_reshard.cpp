@@ -32,7 +32,8 @@ class Resharding : public torch::autograd::SavedVariableHooks {
     kept_ = tensor.is_leaf() ? tensor : tensor.detach();
     const tensor::DTensorImpl* impl = tensor::impl_of(tensor);
     const bool fits = impl && !impl->pinned && tensor.dim() > dim_ && impl->placements().size() == 1 &&
-                      impl->placements()[0].is_replicate() && tensor::DeviceMesh(impl->mesh_ptr()) == mesh_ &&
+                      impl->placements()[0].is_replicate() &&
+                      tensor::Access::mesh(impl->mesh_ptr()) == mesh_ &&
                       !(tensor.is_leaf() && tensor.requires_grad());
     if (!fits) return;
     kept_ = tensor::redistributed(kept_, {tensor::Shard(dim_)}, false);
@@ -68,7 +69,7 @@ class HookingEngine : public torch::autograd::Engine {
 
 InputReshard::InputReshard(const tensor::DeviceMesh& mesh, std::int64_t dim) {
   if (mesh.ndim() != 1) {
-    throw UsageError("InputReshard needs a mesh with one axis, not " + mesh.text(), {},
+    throw UsageError("InputReshard needs a mesh with one axis, not " + to_string(mesh), {},
                      "pass one axis: mesh[\"tp\"]");
   }
   static std::once_flag once;

@@ -6,28 +6,28 @@
 
 namespace penstock::parallel {
 
-at::Tensor local_gradient(const at::Tensor& parameter, const std::optional<tensor::DTensorSpec>& form) {
+at::Tensor local_gradient(const at::Tensor& parameter, const std::optional<tensor::DTensorSpec>& spec) {
   const at::Tensor& grad = parameter.grad();
-  if (!grad.defined() || !form) return grad;
+  if (!grad.defined() || !spec) return grad;
   const at::NoGradGuard no_grad;
   // A plain gradient is equal on every rank.
   const at::Tensor whole = tensor::is_dtensor(grad)
                                ? grad
-                               : from_local(grad, form->mesh, tensor::Placements(form->placements.size()));
-  return tensor::local_of(redistribute(whole, form->placements));
+                               : from_local(grad, spec->mesh, tensor::Placements(spec->placements.size()));
+  return tensor::local_of(redistribute(whole, spec->placements));
 }
 
-at::Tensor with_form(const at::Tensor& part, const std::optional<tensor::DTensorSpec>& form) {
-  if (!form) return part;
+at::Tensor with_spec(const at::Tensor& part, const std::optional<tensor::DTensorSpec>& spec) {
+  if (!spec) return part;
   const at::NoGradGuard no_grad;
-  return unflatten_dtensor(part, *form);
+  return unflatten_dtensor(part, *spec);
 }
 
-at::Tensor empty_of(const at::TensorOptions& options, const std::optional<tensor::DTensorSpec>& form) {
+at::Tensor empty_of(const at::TensorOptions& options, const std::optional<tensor::DTensorSpec>& spec) {
   at::Tensor nothing = at::empty({0}, options);
-  if (!form) return nothing;
+  if (!spec) return nothing;
   const at::NoGradGuard no_grad;
-  return from_local(nothing, form->mesh, tensor::Placements(form->placements.size()));
+  return from_local(nothing, spec->mesh, tensor::Placements(spec->placements.size()));
 }
 
 }  // namespace penstock::parallel

@@ -1,8 +1,9 @@
 // Redistributes single arguments and results.
 #include "parallel/tensor/prepare.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <algorithm>
 
@@ -58,7 +59,7 @@ void check_results(const PrepareModuleOutput& style, std::size_t count, const st
 
 void check_one_axis(const tensor::DeviceMesh& mesh) {
   if (mesh.ndim() == 1) return;
-  throw UsageError("parallelize_module needs a mesh with one axis, not " + mesh.text(), {},
+  throw UsageError("parallelize_module needs a mesh with one axis, not " + to_string(mesh), {},
                    "pass the tensor-parallel axis: mesh[\"tp\"]");
 }
 

@@ -1,11 +1,12 @@
 // Applies a plan to a module. libtorch modules hold two handles to each parameter, a member and an entry in
 // the parameter table; both are replaced. Prepare styles use the hooks of `ps::call`.
+#include "base/text.h"
 #include "parallel/tensor/module_paths.h"
 #include "parallel/tensor/prepare.h"
+#include "runtime/stage/hooked_module.h"
 #include "tensor/dispatch/dtensor_impl.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/runtime/module_call.h>
 
@@ -224,7 +225,7 @@ class Applying {
       cut = distribute_parameter(plain, mesh_, {placement});
     } else if (!(tensor::placements_of(cut)[0] == placement)) {
       throw UsageError("parameter " + quote(path_ + "." + name) +
-                       " is tied to one that is sharded differently: " + placement.text() + " and " +
+                       " is tied to one that is sharded differently: " + to_string(placement) + " and " +
                        to_string(tensor::placements_of(cut)));
     }
     changes_.exchanges.push_back({&module_, name, plain, cut});

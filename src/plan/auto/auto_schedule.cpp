@@ -1,11 +1,11 @@
 // The search of Auto: tries the named schedules, builds orders by list scheduling with many rules, and
 // improves the best few. The fastest becomes the schedule.
+#include "base/text.h"
 #include "plan/auto/improve.h"
 #include "plan/auto/list_schedule.h"
 #include "plan/auto/order.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/plan/auto_schedule.h>
 #include <penstock/schedule/lower.h>
 
@@ -72,7 +72,7 @@ void merge_backwards(const Problem& problem, Order& order) {
       const bool pair =
           action.kind() == schedule::ActionKind::BackwardWeight && !merged.empty() &&
           merged.back() == schedule::Action::backward_input(action.stage(), action.microbatch());
-      const auto s = static_cast<std::size_t>(action.stage().value);
+      const auto s = action.stage().index();
       if (pair && problem.backward[s] < problem.input[s] + problem.weight[s]) {
         merged.back() = schedule::Action::backward(action.stage(), action.microbatch());
       } else {

@@ -46,7 +46,7 @@ Problem::Problem(const schedule::Placement& placed, int batches, const Costs& al
 }
 
 double Problem::duration(const schedule::Action& action) const {
-  const auto s = static_cast<std::size_t>(action.stage().value);
+  const auto s = action.stage().index();
   switch (action.kind()) {
     case schedule::ActionKind::Forward:
       return forward[s];
@@ -62,7 +62,7 @@ double Problem::duration(const schedule::Action& action) const {
 }
 
 std::int64_t Problem::takes(const schedule::Action& action) const {
-  const StageCosts& stage = costs.stages[static_cast<std::size_t>(action.stage().value)];
+  const StageCosts& stage = costs.stages[action.stage().index()];
   const auto whole = static_cast<std::int64_t>(stage.activation_bytes + stage.weight_bytes);
   if (action.kind() == schedule::ActionKind::Forward) return whole;
   const bool back =
@@ -71,7 +71,7 @@ std::int64_t Problem::takes(const schedule::Action& action) const {
 }
 
 std::int64_t Problem::gives(const schedule::Action& action) const {
-  const StageCosts& stage = costs.stages[static_cast<std::size_t>(action.stage().value)];
+  const StageCosts& stage = costs.stages[action.stage().index()];
   const auto kept = static_cast<std::int64_t>(stage.recompute ? stage.input_bytes : 0);
   const auto whole = static_cast<std::int64_t>(stage.activation_bytes + stage.weight_bytes);
   switch (action.kind()) {

@@ -1,10 +1,11 @@
 // The backward of a stage: in full, or the input half, which returns the weight half as WeightWork.
+#include "runtime/backward/backward.h"
+
 #include "runtime/backward/backward_edges.h"
 #include "runtime/backward/backward_graph.h"
 #include "runtime/backward/backward_work.h"
 
 #include <penstock/base/error.h>
-#include <penstock/runtime/backward.h>
 #include <penstock/tensor/dtensor.h>
 
 #include <ATen/ops/empty_strided.h>

@@ -2,7 +2,7 @@
 // already be freed.
 #pragma once
 
-#include <penstock/runtime/backward.h>
+#include "runtime/backward/backward.h"
 
 #include <torch/csrc/autograd/function.h>
 

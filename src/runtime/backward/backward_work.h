@@ -1,7 +1,7 @@
 // The contents of a weight half, and the base class of our autograd nodes that queue weight work.
 #pragma once
 
-#include <penstock/runtime/backward.h>
+#include "runtime/backward/backward.h"
 
 #include <torch/csrc/autograd/function.h>
 

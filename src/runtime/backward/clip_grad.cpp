@@ -1,5 +1,6 @@
 // The norm of all gradients of a pipeline: each rank's share, combined over all ranks.
 #include "runtime/step/step_result.h"
+#include "tensor/norm_sum.h"
 
 #include <penstock/tensor/grad_norm.h>
 
@@ -33,7 +34,7 @@ double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shar
   tensor::GradNorm norm(norm_type);
   for (const at::Tensor& parameter : parameters_of(setup, &shared)) {
     const std::vector<comm::Group> spread =
-        data_parallel != nullptr ? data_parallel->spread_of(parameter) : std::vector<comm::Group>();
+        data_parallel != nullptr ? data_parallel->sharding_groups_of(parameter) : std::vector<comm::Group>();
     if (spread.empty()) {
       norm.add(parameter);
     } else {

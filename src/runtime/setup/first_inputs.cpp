@@ -1,10 +1,10 @@
 // Compares the inputs of a step with those of the first step.
 #include "runtime/setup/first_inputs.h"
 
+#include "base/text.h"
 #include "runtime/setup/signature.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/tensor/dtensor.h>
 #include <penstock/value/tensor_meta.h>
 

@@ -1,8 +1,9 @@
 // Checks of the setup that need no communication, and construction of programs.
 #include "runtime/setup/make_setup.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <algorithm>
 
@@ -13,10 +14,6 @@ std::string count(int n, const char* what) {
   const std::string word(what);
   const char* const plural = word.ends_with("h") ? "es" : "s";
   return std::to_string(n) + " " + word + (n == 1 ? "" : plural);
-}
-
-schedule::SendMode send_mode(const comm::Group& group) {
-  return group.backend() == "nccl" ? schedule::SendMode::Ordered : schedule::SendMode::Buffered;
 }
 
 const PipelineStage& first_of(const std::vector<PipelineStage>& stages) {
@@ -95,7 +92,7 @@ void place_stages(PipelineSetup& setup) {
           "this schedule places the stage on rank " + std::to_string(setup.rank_of(stage.index()).value),
           context, "see Placement for which rank holds which stage");
     }
-    const PipelineStage*& place = setup.by_index[static_cast<std::size_t>(stage.index().value)];
+    const PipelineStage*& place = setup.by_index[stage.index().index()];
     if (place != nullptr) throw UsageError("the stage is given twice", context);
     place = &stage;
   }
@@ -116,7 +113,7 @@ void name_skips(PipelineSetup& setup) {
   }
   setup.edge_skips.resize(static_cast<std::size_t>(wiring.edges()));
   for (const SkipValue& skip : setup.options.skips) {
-    auto& names = setup.edge_skips[static_cast<std::size_t>(wiring.find(skip.from, skip.to))];
+    auto& names = setup.edge_skips[static_cast<std::size_t>(wiring.find(skip.from, skip.to).value())];
     if (std::find(names.begin(), names.end(), skip.name) != names.end())
       throw UsageError("skip value " + quote(skip.name) + " is declared twice");
     names.push_back(skip.name);
@@ -147,7 +144,7 @@ schedule::Program program_of(schedule::ScheduleKind kind, const std::vector<Pipe
 schedule::Program program_of(const schedule::Schedule& schedule, const std::vector<PipelineStage>& stages,
                              const PipelineOptions& options) {
   check_counts(stages, schedule.microbatches);
-  return make_program(schedule, send_mode(stages.front().group()), lowering(options, schedule.stages()));
+  return make_program(schedule, stages.front().group().send_mode(), lowering(options, schedule.stages()));
 }
 
 schedule::Program forward_program(const PipelineSetup& setup) {

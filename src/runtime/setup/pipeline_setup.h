@@ -23,7 +23,7 @@ struct PipelineSetup {
   std::optional<std::set<std::string>> keywords{};
   bool has_loss = false;  //!< the rank of the last stage has one
 
-  const PipelineStage* stage(StageId index) const { return by_index[static_cast<std::size_t>(index.value)]; }
+  const PipelineStage* stage(StageId index) const { return by_index[index.index()]; }
   Rank rank_of(StageId index) const { return program.placement().rank_of(index); }
   bool local(StageId index) const { return rank_of(index) == rank; }
   StageId last_stage() const { return StageId(program.stages() - 1); }

@@ -1,4 +1,6 @@
 // The registry of hooked modules of this process.
+#include "runtime/stage/hooked_module.h"
+
 #include <penstock/base/error.h>
 #include <penstock/runtime/module_call.h>
 
@@ -70,8 +72,8 @@ void add(const void* module, std::shared_ptr<CallHooks> hooks,
   const std::unique_lock lock(all.mutex);
   std::erase_if(all.hooks, [](const auto& item) { return item.second.gone(); });
   Hooked& hooked = all.hooks[module];
-  const auto alone = [](const std::shared_ptr<CallHooks>& part) { return part->alone(); };
-  if (hooks->alone() && std::any_of(hooked.parts.begin(), hooked.parts.end(), alone))
+  const auto exclusive = [](const std::shared_ptr<CallHooks>& part) { return part->exclusive(); };
+  if (hooks->exclusive() && std::any_of(hooked.parts.begin(), hooked.parts.end(), exclusive))
     throw UsageError("the module already has exclusive call hooks", {},
                      "a module can be a unit of only one sharded model");
   hooked.parts.push_back(std::move(hooks));

@@ -2,10 +2,10 @@
 // overlap_on_threads they run concurrently: the module's forward on a second thread, the backward on the
 // thread of the rank. Only the thread of the rank accesses the mailbox and the state of the step, before and
 // after.
+#include "base/log_line.h"
 #include "runtime/stage/worker_thread.h"
 #include "runtime/step/step_state.h"
 
-#include <penstock/base/log.h>
 #include <penstock/runtime/overlap.h>
 
 #include <ATen/ThreadLocalState.h>

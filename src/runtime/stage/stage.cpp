@@ -1,8 +1,8 @@
 // Construction of a stage: checks its index and moves its module to its device.
+#include "base/text.h"
 #include "value/tensor_storage.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/runtime/stage.h>
 
 #include <ATen/ops/empty_like.h>

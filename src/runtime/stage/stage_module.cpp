@@ -1,6 +1,8 @@
 // Wraps torch::nn modules as stage modules.
+#include "base/text.h"
+#include "tensor/layout/mesh_impl.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/runtime/stage_module.h>
 #include <penstock/tensor/dtensor.h>
 
@@ -79,7 +81,9 @@ std::vector<tensor::DeviceMesh> StageModule::meshes() const {
   for (const NamedTensor& item : parameters()) {
     if (!tensor::is_dtensor(item.tensor)) continue;
     const tensor::DeviceMesh mesh = tensor::mesh_of(item.tensor);
-    const auto same = [&](const tensor::DeviceMesh& other) { return other.state() == mesh.state(); };
+    const auto same = [&](const tensor::DeviceMesh& other) {
+      return tensor::Access::impl(other) == tensor::Access::impl(mesh);
+    };
     if (std::none_of(all.begin(), all.end(), same)) all.push_back(mesh);
   }
   return all;

@@ -2,11 +2,11 @@
 // for the last stage.
 #include "runtime/step/split_batch.h"
 
+#include "base/text.h"
 #include "runtime/setup/signature.h"
 #include "value/chunk_rules.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <map>
 #include <optional>
@@ -46,7 +46,7 @@ void deal_kwargs(const PipelineSetup& setup, const std::vector<value::Kwargs>& s
   batch.kwargs.resize(static_cast<std::size_t>(setup.program.stages()));
   for (const PipelineStage& stage : setup.stages) {
     const Keywords taken = stage.module().keywords();
-    std::vector<value::Kwargs>& to = batch.kwargs[static_cast<std::size_t>(stage.index().value)];
+    std::vector<value::Kwargs>& to = batch.kwargs[stage.index().index()];
     if (!shared.empty()) add_kwargs(taken, shared, to);
     const auto found = own.find(stage.index());
     if (found == own.end()) continue;

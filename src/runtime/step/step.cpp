@@ -38,7 +38,7 @@ Step::Step(const PipelineSetup& setup, const schedule::Program& program, StepBat
                    !custom.contains(schedule::ActionKind::RecvBackward);
   const auto microbatches = static_cast<std::size_t>(program.microbatches());
   for (const PipelineStage& stage : setup.stages) {
-    passages_[static_cast<std::size_t>(stage.index().value)].resize(microbatches);
+    passages_[stage.index().index()].resize(microbatches);
     if (stage.is_last()) {
       if (return_outputs_) outputs.resize(microbatches);
       losses.resize(microbatches);
@@ -47,7 +47,7 @@ Step::Step(const PipelineSetup& setup, const schedule::Program& program, StepBat
 }
 
 ActivationRecord& Step::passage(StageId stage, MicrobatchId microbatch) {
-  return passages_[static_cast<std::size_t>(stage.value)].at(static_cast<std::size_t>(microbatch.value));
+  return passages_[stage.index()].at(microbatch.index());
 }
 
 void Step::run() {
@@ -159,8 +159,8 @@ void Step::handle(const schedule::Action& action) {
 Step::Transfer Step::transfer_of(const schedule::Action& action) const {
   const bool downward = action.kind() == schedule::ActionKind::SendForward ||
                         action.kind() == schedule::ActionKind::RecvBackward;
-  const int edge = downward ? program_.wiring().find(action.stage(), action.peer())
-                            : program_.wiring().find(action.peer(), action.stage());
+  const int edge = downward ? program_.wiring().find(action.stage(), action.peer()).value()
+                            : program_.wiring().find(action.peer(), action.stage()).value();
   const bool forward_way = action.kind() == schedule::ActionKind::SendForward ||
                            action.kind() == schedule::ActionKind::RecvForward;
   return {edge, forward_way ? Direction::Forward : Direction::Backward, setup_.rank_of(action.peer()).value};

@@ -40,7 +40,7 @@ void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Act
     }
   }
   if (passage.loss.defined() && passage.loss.requires_grad()) {
-    const double seed = batch_.seeds[static_cast<std::size_t>(microbatch.value)];
+    const double seed = batch_.seeds[microbatch.index()];
     add(torch::autograd::impl::gradient_edge(passage.loss), at::full_like(passage.loss, seed).detach());
   }
 }
@@ -64,7 +64,7 @@ void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const Act
 }
 
 void Step::before_weight_gradients(StageId stage) {
-  const int count = ++weight_backwards_[static_cast<std::size_t>(stage.value)];
+  const int count = ++weight_backwards_[stage.index()];
   if (DataParallel* const data_parallel = setup_.options.data_parallel.get())
     data_parallel->before_backward(stage, count == program_.microbatches());
 }

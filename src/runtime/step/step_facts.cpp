@@ -1,6 +1,8 @@
 // Tracks the facts of a step.
 #include "runtime/step/step_facts.h"
 
+#include "schedule/dependencies.h"
+
 #include <penstock/base/error.h>
 
 #include <string>

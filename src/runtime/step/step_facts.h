@@ -3,7 +3,8 @@
 // the default implementation.
 #pragma once
 
-#include <penstock/schedule/dependencies.h>
+#include "schedule/dependencies.h"
+
 #include <penstock/schedule/program.h>
 
 #include <vector>

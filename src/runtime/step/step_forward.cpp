@@ -1,9 +1,9 @@
 // F: takes the inputs of a stage for a microbatch, runs the module, and delivers its outputs.
+#include "base/text.h"
 #include "runtime/stage/run_module.h"
 #include "runtime/step/step_state.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/tensor/flatten.h>
 
 #include <ATen/TensorOperators.h>
@@ -88,8 +88,8 @@ void Step::end(const ForwardPart& part) {
 // stage ends there, and the gradients are added to the caller's tensors at the end of the step.
 void Step::gather_own_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
                              value::Args& args, value::Kwargs& kwargs) {
-  const auto m = static_cast<std::size_t>(microbatch.value);
-  const auto s = static_cast<std::size_t>(stage.index().value);
+  const auto m = microbatch.index();
+  const auto s = stage.index().index();
   const auto detached = [&](const at::Tensor& tensor) {
     at::Tensor own = tensor.detach();
     if (!tensor.requires_grad() || !program_.has_backward()) return own;
@@ -168,7 +168,7 @@ void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, 
 }
 
 void Step::finish_last(MicrobatchId microbatch, ActivationRecord& passage, const c10::IValue& output) {
-  const auto m = static_cast<std::size_t>(microbatch.value);
+  const auto m = microbatch.index();
   if (setup_.options.loss && (!batch_.targets.empty() || !setup_.options.loss_needs_target)) {
     static const value::Kwargs none;
     const value::Kwargs& more = batch_.loss_kwargs.empty() ? none : batch_.loss_kwargs[m];

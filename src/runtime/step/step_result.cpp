@@ -40,7 +40,7 @@ StepResult result_of(const PipelineSetup& setup, const schedule::Program& progra
   result.timeline.placement = program.placement();
   result.timeline.microbatches = program.microbatches();
   result.timeline.ranks.resize(static_cast<std::size_t>(program.ranks()));
-  result.timeline.ranks[static_cast<std::size_t>(setup.rank.value)] = std::move(step.times);
+  result.timeline.ranks[setup.rank.index()] = std::move(step.times);
   return result;
 }
 

@@ -1,12 +1,11 @@
 // The state of one step on one rank. It lives exactly as long as the step, which may end with an exception.
 #pragma once
 
+#include "runtime/backward/backward.h"
 #include "runtime/backward/backward_edges.h"
 #include "runtime/setup/pipeline_setup.h"
 #include "runtime/step/step_facts.h"
 #include "runtime/transfer/mailbox.h"
-
-#include <penstock/runtime/backward.h>
 
 #include <chrono>
 #include <memory>

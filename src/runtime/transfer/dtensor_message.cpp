@@ -1,10 +1,11 @@
 // Takes distributed tensors apart for messages and rebuilds them.
 #include "runtime/transfer/dtensor_message.h"
 
+#include "base/text.h"
 #include "tensor/dispatch/autograd.h"
+#include "tensor/layout/mesh_impl.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/tensor/dtensor.h>
 
 #include <ATen/core/grad_mode.h>
@@ -125,7 +126,7 @@ at::Tensor assemble_dtensor(const at::Tensor& part, const DTensorMeta& form, con
 at::Tensor local_gradient(const at::Tensor& grad, const at::Tensor& value) {
   if (!grad.defined() || !tensor::is_dtensor(value)) return grad;
   const at::NoGradGuard no_grad;
-  const at::Tensor whole = gradient_on(grad, tensor::mesh_of(value).state());
+  const at::Tensor whole = gradient_on(grad, tensor::Access::impl(tensor::mesh_of(value)));
   return tensor::local_of(redistribute(whole, gradient_placements(tensor::placements_of(value))));
 }
 

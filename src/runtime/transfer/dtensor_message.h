@@ -3,7 +3,8 @@
 // Gradients need no metadata: they are returned in the placements of the value, which its stage still has.
 #pragma once
 
-#include <penstock/base/bytes.h>
+#include "base/io/bytes.h"
+
 #include <penstock/runtime/stage.h>
 #include <penstock/tensor/mesh.h>
 #include <penstock/tensor/placement.h>

@@ -45,12 +45,11 @@ Mailbox::~Mailbox() {
 
 std::size_t Mailbox::number(int edge, Direction way, MicrobatchId microbatch) const {
   const std::size_t row = static_cast<std::size_t>(edge) * 2 + static_cast<std::size_t>(way);
-  return row * shapes_.signatures.size() + static_cast<std::size_t>(microbatch.value);
+  return row * shapes_.signatures.size() + microbatch.index();
 }
 
 int Mailbox::tag(int edge, Direction way, MicrobatchId microbatch) const {
-  const auto place =
-      static_cast<std::size_t>(edge) * shapes_.signatures.size() + static_cast<std::size_t>(microbatch.value);
+  const auto place = static_cast<std::size_t>(edge) * shapes_.signatures.size() + microbatch.index();
   return static_cast<int>(place * 2 + static_cast<std::size_t>(way));
 }
 
@@ -69,7 +68,7 @@ void Mailbox::put(int edge, Direction way, MicrobatchId microbatch, Message mess
 
 std::shared_ptr<const MessageMeta> Mailbox::form_for(int edge, Direction way, MicrobatchId microbatch,
                                                      const Message& message) {
-  const std::uint64_t signature = shapes_.signatures[static_cast<std::size_t>(microbatch.value)];
+  const std::uint64_t signature = shapes_.signatures[microbatch.index()];
   if (shapes_.may_vary) return std::make_shared<const MessageMeta>(MessageMeta::of(message));
   std::shared_ptr<const MessageMeta> form = known_.find(edge, way, signature);
   if (!form) form = learnt_.find(edge, way, signature);
@@ -89,7 +88,7 @@ void Mailbox::send(int edge, Direction way, MicrobatchId microbatch, int to) {
   const Message message = take(edge, way, microbatch);
   const int tag = this->tag(edge, way, microbatch);
   const auto form = form_for(edge, way, microbatch, message);
-  if (shapes_.forms_travel[static_cast<std::size_t>(microbatch.value)]) send_form(*form, to, tag);
+  if (shapes_.forms_travel[microbatch.index()]) send_form(*form, to, tag);
   for (std::size_t i = 0; i < form->tensors.size(); ++i) {
     if (!form->tensors[i] || form->tensors[i]->numel() == 0) continue;
     const at::Tensor tensor = laid_out_as(*form->tensors[i], message.leaves[i].toTensor().detach());
@@ -118,7 +117,7 @@ void Mailbox::send_form(const MessageMeta& form, int to, int tag) {
 }
 
 std::size_t Mailbox::bytes_of(int edge, Direction way, MicrobatchId microbatch) const {
-  const auto m = static_cast<std::size_t>(microbatch.value);
+  const auto m = microbatch.index();
   if (shapes_.forms_travel[m]) return sizeof(std::int64_t);
   const auto form = known_.find(edge, way, shapes_.signatures[m]);
   return form ? form->nbytes() : 0;
@@ -128,7 +127,7 @@ void Mailbox::post(int edge, Direction way, MicrobatchId microbatch, int from, a
   Slot& slot = open(edge, way, microbatch);
   slot.from = from;
   slot.device = device;
-  const auto m = static_cast<std::size_t>(microbatch.value);
+  const auto m = microbatch.index();
   const int tag = this->tag(edge, way, microbatch);
   if (shapes_.forms_travel[m]) {
     slot.form_size = at::empty({1}, at::kLong);
@@ -179,8 +178,7 @@ void Mailbox::wait_for(Slot& slot, int edge, Direction way, MicrobatchId microba
   if (slot.form_size.defined()) {
     receive_form(slot, tag);
     post_tensors(slot, tag);
-    if (!shapes_.may_vary)
-      learnt_.add(edge, way, shapes_.signatures[static_cast<std::size_t>(microbatch.value)], slot.form);
+    if (!shapes_.may_vary) learnt_.add(edge, way, shapes_.signatures[microbatch.index()], slot.form);
   }
   for (comm::Work& work : slot.works) work.wait();
   for (std::size_t i = 0; i < slot.form->tensors.size(); ++i) {

@@ -1,8 +1,8 @@
 // Message metadata: construction, comparison and serialisation.
 #include "runtime/transfer/message.h"
 
-#include <penstock/base/text.h>
-#include <penstock/value/serialize.h>
+#include "base/text.h"
+#include "value/serialize.h"
 
 #include <ATen/core/List.h>
 
@@ -95,7 +95,7 @@ std::string MessageMeta::difference(const Message& message) const {
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < form.tensors.size(); ++i) {
       const auto& meta = form.tensors[i];
-      parts.push_back(meta ? meta->text() + (meta->requires_grad ? " with gradient" : "")
+      parts.push_back(meta ? to_string(*meta) + (meta->requires_grad ? " with gradient" : "")
                            : value::kind_name(form.others[i]));
       if (i < form.spread.size() && form.spread[i]) parts.back() += " of " + form.spread[i]->text();
     }

@@ -1,7 +1,7 @@
 // Runs all lists in lockstep, slot by slot.
 #include "schedule/generators/align.h"
 
-#include <penstock/schedule/dependencies.h>
+#include "schedule/dependencies.h"
 
 namespace penstock::schedule::generators {
 

@@ -10,10 +10,10 @@ namespace penstock::schedule::generators {
 //! Computes the list of one rank.
 using PerRank = ActionList(const ScheduleShape& shape, int rank);
 //! Computes the lists of all ranks together.
-using WholeTable = std::vector<ActionList>(const ScheduleShape& shape);
+using FullTable = std::vector<ActionList>(const ScheduleShape& shape);
 
 // One function per row of the table.
-#define PENSTOCK_SCHEDULE(kind, schedule, generator, scope, ...) scope generator;
+#define PENSTOCK_SCHEDULE(kind, schedule, scope, generator, ...) scope generator;
 #include <penstock/schedule/schedules.def>
 
 }  // namespace penstock::schedule::generators

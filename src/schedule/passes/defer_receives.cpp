@@ -2,6 +2,8 @@
 // machines. A receive moves to the use of its value, but not past a later transfer with the same rank: the
 // transfers of a pair keep their order, so lists that are safe with ordered sends stay safe. (With blocking
 // sends they may not; the validator checks it.)
+#include "schedule/dependencies.h"
+
 #include <penstock/schedule/lower.h>
 
 #include <cstdint>
@@ -16,7 +18,7 @@ class Deferrer {
  public:
   explicit Deferrer(const Draft& draft)
       : draft_(draft),
-        topology_(draft.topology()),
+        topology_(topology_of(draft)),
         index_(draft.wiring, draft.microbatches),
         posted_(index_.size(), 0) {}
 

@@ -14,7 +14,7 @@ Draft add_reduce_grad(Draft draft, const LowerOptions&) {
       result.push_back(action);
       for_each_part(action, [&](const Action& part) {
         if (part.kind() != ActionKind::Backward && part.kind() != ActionKind::BackwardWeight) return;
-        int& count = done[static_cast<std::size_t>(part.stage().value)];
+        int& count = done[part.stage().index()];
         if (++count == draft.microbatches) result.push_back(Action::reduce_grad(part.stage()));
       });
     }

@@ -2,6 +2,8 @@
 // action per round, lowest rank first. When an action produces a value that another rank uses, the pass
 // appends the send here and the receive there at the same time. Both ranks of a pair therefore have the same
 // transfer order, and the order of insertion is a run without waits: the result is safe in every send mode.
+#include "schedule/dependencies.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/schedule/validate.h>
@@ -37,7 +39,7 @@ class ReadyRanks {
 };
 
 std::size_t at(Rank rank) {
-  return static_cast<std::size_t>(rank.value);
+  return rank.index();
 }
 
 // Calls visit(send, receive) for each transfer of a value that the computation produces.
@@ -65,7 +67,7 @@ class Inserter {
  public:
   explicit Inserter(const Draft& draft)
       : draft_(draft),
-        topology_(draft.topology()),
+        topology_(topology_of(draft)),
         index_(draft.wiring, draft.microbatches),
         known_(index_.size(), 0),
         result_(draft.ranks.size()),

@@ -1,9 +1,9 @@
 // The checks of the validator. Each inspects all lists and adds its findings.
 #pragma once
 
+#include "schedule/dependencies.h"
 #include "schedule/validate/findings.h"
 
-#include <penstock/schedule/dependencies.h>
 #include <penstock/schedule/validate.h>
 
 #include <cstdint>
@@ -17,9 +17,7 @@ struct Subject {
   const std::vector<ActionList>& ranks;
   bool training;  //!< some action is a backward, so every stage needs one per microbatch
 
-  std::size_t rank_of(StageId stage) const {
-    return static_cast<std::size_t>(topology.placement.rank_of(stage).value);
-  }
+  std::size_t rank_of(StageId stage) const { return topology.placement.rank_of(stage).index(); }
 };
 
 //! The facts that some action yields. `check_lists` fills it; later checks use it to tell "too late" from

@@ -1,4 +1,5 @@
 // Checks that every microbatch passes through every stage, and that every transfer has both ends.
+#include "schedule/dependencies.h"
 #include "schedule/validate/checks.h"
 
 #include <string>
@@ -75,7 +76,7 @@ void check_complete(const Subject& subject, const FactIndex& index, const FactTa
                     Findings& findings) {
   Completeness completeness(subject, index, yielded, findings);
   completeness.stages();
-  if (subject.topology.form == ProgramLevel::Lowered) completeness.transfers();
+  if (subject.topology.level == ProgramLevel::Lowered) completeness.transfers();
 }
 
 }  // namespace penstock::schedule

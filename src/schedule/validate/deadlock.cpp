@@ -1,4 +1,5 @@
 // Runs the lists until all ranks are done or all wait. If all wait, the wait-for graph has a cycle.
+#include "schedule/dependencies.h"
 #include "schedule/validate/checks.h"
 
 #include <algorithm>
@@ -50,7 +51,7 @@ class Run {
   void report(Findings& findings) const;
 
  private:
-  bool compute_form() const { return subject_.topology.form == ProgramLevel::Compute; }
+  bool compute_level() const { return subject_.topology.level == ProgramLevel::Compute; }
 
   // The fact that another rank must yield before the action can run. Other checks report facts that no action
   // yields and missing facts of the rank itself.
@@ -66,7 +67,7 @@ class Run {
     for_each_need(action, subject_.topology, [&](const Fact& fact) {
       if (fact.kind == FactKind::ForwardReceived || fact.kind == FactKind::BackwardReceived) {
         wait_for(other_end(fact));
-      } else if (compute_form() && subject_.rank_of(StageId(fact.index)) != rank) {
+      } else if (compute_level() && subject_.rank_of(StageId(fact.index)) != rank) {
         wait_for(fact);
       }
     });
@@ -99,7 +100,7 @@ class Run {
   template <class Wake>
   void wake_others(const Action& action, Wake&& wake) const {
     if (action.is_transfer()) wake(subject_.rank_of(action.peer()));
-    if (!compute_form()) return;
+    if (!compute_level()) return;
     const Wiring& wiring = subject_.topology.wiring;
     for_each_part(action, [&](const Action& part) {
       if (part.kind() == ActionKind::Forward) {

@@ -1,4 +1,5 @@
 // Checks the list of each rank on its own, from the first action to the last.
+#include "schedule/dependencies.h"
 #include "schedule/validate/checks.h"
 
 #include <algorithm>
@@ -73,9 +74,9 @@ class ListChecker {
   }
 
  private:
-  static std::size_t at(StageId stage) { return static_cast<std::size_t>(stage.value); }
+  static std::size_t at(StageId stage) { return stage.index(); }
   bool in_range(StageId stage) const { return stage.value < subject_.topology.placement.stages(); }
-  bool compute_form() const { return subject_.topology.form == ProgramLevel::Compute; }
+  bool compute_level() const { return subject_.topology.level == ProgramLevel::Compute; }
 
   void error(std::string message) { findings_.error(findings_.place(rank_, step_), std::move(message)); }
 
@@ -83,7 +84,7 @@ class ListChecker {
   bool readable(const Action& action) {
     bool ok = true;
     for_each_part(action, [&](const Action& part) { ok = part_readable(action, part) && ok; });
-    if (ok && compute_form() && !action.is_compute()) {
+    if (ok && compute_level() && !action.is_compute()) {
       error(to_string(action) + " is not allowed in a compute table");
       return false;
     }
@@ -104,7 +105,7 @@ class ListChecker {
       return false;
     }
     const Rank owner = topology.placement.rank_of(part.stage());
-    if (static_cast<std::size_t>(owner.value) == rank_) return true;
+    if (owner.index() == rank_) return true;
     error(to_string(whole) + " belongs to stage " + number(part.stage().value) + ", which is on rank " +
           number(owner.value));
     return false;
@@ -116,13 +117,14 @@ class ListChecker {
         (action.kind() == ActionKind::SendForward || action.kind() == ActionKind::RecvBackward);
     const StageId from = from_here ? action.stage() : action.peer();
     const StageId to = from_here ? action.peer() : action.stage();
-    const int edge = in_range(action.peer()) ? subject_.topology.wiring.find(from, to) : -1;
-    if (edge < 0) {
+    const std::optional<int> edge =
+        in_range(action.peer()) ? subject_.topology.wiring.find(from, to) : std::nullopt;
+    if (!edge) {
       error(to_string(action) + ": there is no edge from stage " + number(from.value) + " to stage " +
             number(to.value));
       return false;
     }
-    if (!subject_.topology.crosses(edge)) {
+    if (!subject_.topology.crosses(*edge)) {
       error(to_string(action) + ": stages " + number(from.value) + " and " + number(to.value) +
             " are on the same rank, so no transfer is needed");
       return false;

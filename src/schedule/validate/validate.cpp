@@ -1,4 +1,5 @@
 // Runs all checks on a compute table or on lowered lists.
+#include "schedule/dependencies.h"
 #include "schedule/validate/checks.h"
 
 #include <penstock/schedule/validate.h>
@@ -7,8 +8,6 @@
 
 namespace penstock::schedule {
 namespace {
-
-constexpr std::array modes{SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};
 
 // Checks that the counts of ranks, stages and microbatches are consistent.
 bool check_frame(const Topology& topology, const std::vector<ActionList>& ranks, Findings& findings) {
@@ -50,7 +49,7 @@ void check_in_flight(const Verdict& verdict, const ValidateOptions& options, Fin
 
 Verdict run(const Topology& topology, const std::vector<ActionList>& ranks, const ValidateOptions& options) {
   Verdict verdict;
-  Findings findings(verdict.findings, options.places);
+  Findings findings(verdict.findings, options.locations);
   if (!check_frame(topology, ranks, findings)) return verdict;
 
   const Subject subject{topology, ranks, has_backward(ranks)};
@@ -59,15 +58,15 @@ Verdict run(const Topology& topology, const std::vector<ActionList>& ranks, cons
   const bool readable = check_lists(subject, index, yielded, verdict, findings);
   check_complete(subject, index, yielded, findings);
   check_in_flight(verdict, options, findings);
-  if (readable && topology.form == ProgramLevel::Compute) {
+  if (readable && topology.level == ProgramLevel::Compute) {
     check_deadlock(subject, index, yielded, SendMode::Buffered, findings);
   }
   findings.close();
-  if (!readable || topology.form == ProgramLevel::Compute) return verdict;
+  if (!readable || topology.level == ProgramLevel::Compute) return verdict;
 
-  for (const SendMode mode : modes) {
+  for (const SendMode mode : send_modes) {
     if (options.mode && *options.mode != mode) continue;
-    Findings of_mode(verdict.by_mode[static_cast<std::size_t>(mode)], options.places);
+    Findings of_mode(verdict.by_mode[static_cast<std::size_t>(mode)], options.locations);
     if (mode == SendMode::Ordered) check_pair_order(subject, of_mode);
     check_deadlock(subject, index, yielded, mode, of_mode);
     of_mode.close();
@@ -93,7 +92,7 @@ Verdict validate(const Schedule& schedule, const ValidateOptions& options) {
 }
 
 Verdict validate(const Draft& draft, const ValidateOptions& options) {
-  return run(draft.topology(), draft.ranks, options);
+  return run(topology_of(draft), draft.ranks, options);
 }
 
 }  // namespace penstock::schedule

@@ -1,10 +1,10 @@
 // The cost model: bytes sent to redistribute the arguments for an option, axis by axis. Moving a parameter
 // costs a thousand times as much, because its placements were chosen on purpose. An option that makes a
 // replicated value partial pays for the reduction that it only defers.
+#include "base/text.h"
 #include "tensor/rules/rules.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <c10/core/WrapDimMinimal.h>
 
@@ -64,9 +64,9 @@ OpCall::OpCall(const c10::OperatorHandle& handle, const OpRule& r, Stack* s) : o
     if (!impl) return;
     if (!mesh) {
       mesh = impl->mesh_ptr();
-    } else if (mesh != impl->mesh_ptr() && !(DeviceMesh(mesh) == DeviceMesh(impl->mesh_ptr()))) {
-      throw UsageError("the arguments are on different meshes: " + DeviceMesh(mesh).text() + " and " +
-                           DeviceMesh(impl->mesh_ptr()).text(),
+    } else if (mesh != impl->mesh_ptr() && !(Access::mesh(mesh) == Access::mesh(impl->mesh_ptr()))) {
+      throw UsageError("the arguments are on different meshes: " + to_string(Access::mesh(mesh)) + " and " +
+                           to_string(Access::mesh(impl->mesh_ptr())),
                        {.op = op.schema().name()},
                        "move one to the mesh of the other with full_tensor and distribute_tensor");
     }

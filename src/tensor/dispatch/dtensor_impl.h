@@ -75,7 +75,7 @@ class DTensorImpl final : public c10::TensorImpl {
   const at::Tensor& local() const { return part_.pending ? part_.get() : part_.local; }
   //! Whether the local shard is pending, as far as this tensor knows.
   bool pending() const { return part_.pending != nullptr; }
-  const MeshState& mesh() const { return *mesh_; }
+  const DeviceMesh::Impl& mesh() const { return *mesh_; }
   const MeshPtr& mesh_ptr() const { return mesh_; }
   const Placements& placements() const { return placements_; }
 

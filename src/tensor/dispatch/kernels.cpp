@@ -4,6 +4,7 @@
 // gradients, the first kernel also does the work of the second.
 #include "tensor/dispatch/kernels.h"
 
+#include "base/text.h"
 #include "tensor/dispatch/autograd.h"
 #include "tensor/dispatch/replicas.h"
 #include "tensor/dispatch/unknown_ops.h"
@@ -12,7 +13,6 @@
 #include "tensor/rules/rules.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>

@@ -19,7 +19,7 @@ std::int64_t checksum(const at::Tensor& tensor) {
 
 //! Whether checksums differ between ranks along the axes in `replicated`. The result is the same on every
 //! rank.
-bool differ(const at::Tensor& local, const MeshState& mesh, const std::vector<bool>& replicated) {
+bool differ(const at::Tensor& local, const DeviceMesh::Impl& mesh, const std::vector<bool>& replicated) {
   const std::int64_t mine = checksum(local);
   const at::Tensor range = at::tensor({mine, -mine}, at::kLong);
   for (std::size_t axis = 0; axis < replicated.size(); ++axis) {
@@ -52,13 +52,13 @@ void check_replicas(const at::Tensor& tensor) {
   const DeviceMesh mesh = mesh_of(tensor);
   std::vector<bool> replicated;
   for (const AxisPlacement& placement : placements_of(tensor)) replicated.push_back(placement.is_replicate());
-  if (differ(local_of(tensor), *mesh.state(), replicated))
+  if (differ(local_of(tensor), *Access::impl(mesh), replicated))
     refuse("a distributed tensor with placements " + to_string(placements_of(tensor)), "check_replicas");
 }
 
 void check_replicas(const at::Tensor& plain, const DeviceMesh& mesh) {
   const std::vector<bool> all(mesh.shape().size(), true);
-  if (differ(plain, *mesh.state(), all)) refuse("a plain tensor", "check_replicas");
+  if (differ(plain, *Access::impl(mesh), all)) refuse("a plain tensor", "check_replicas");
 }
 
 }  // namespace penstock::tensor

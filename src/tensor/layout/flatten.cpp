@@ -10,11 +10,11 @@ FlatDTensor flatten_dtensor(const at::Tensor& tensor) {
   if (!impl) return {tensor, std::nullopt};
   at::Tensor local = impl->local().detach();
   local.set_requires_grad(tensor.requires_grad());
-  return {local, DTensorSpec{DeviceMesh(impl->mesh_ptr()), impl->placements(), tensor.sizes().vec()}};
+  return {local, DTensorSpec{Access::mesh(impl->mesh_ptr()), impl->placements(), tensor.sizes().vec()}};
 }
 
-at::Tensor unflatten_dtensor(const at::Tensor& local, const DTensorSpec& form) {
-  return from_local(local, form.mesh, form.placements, form.sizes);
+at::Tensor unflatten_dtensor(const at::Tensor& local, const DTensorSpec& spec) {
+  return from_local(local, spec.mesh, spec.placements, spec.sizes);
 }
 
 at::Tensor synced_gradient(const at::Tensor& grad) {

@@ -14,8 +14,8 @@ Interval chunk(std::int64_t size, std::int64_t n, std::int64_t r) {
   return {start, std::min(each, size - start)};
 }
 
-Interval interval_of(std::int64_t size, std::int64_t dim, const Placements& placements, const MeshState& mesh,
-                     int axis) {
+Interval interval_of(std::int64_t size, std::int64_t dim, const Placements& placements,
+                     const DeviceMesh::Impl& mesh, int axis) {
   Interval result{0, size};
   const std::size_t end = axis < 0 ? placements.size() : static_cast<std::size_t>(axis);
   for (std::size_t i = 0; i < end; ++i) {
@@ -26,7 +26,7 @@ Interval interval_of(std::int64_t size, std::int64_t dim, const Placements& plac
   return result;
 }
 
-Sizes local_sizes(c10::IntArrayRef sizes, const Placements& placements, const MeshState& mesh) {
+Sizes local_sizes(c10::IntArrayRef sizes, const Placements& placements, const DeviceMesh::Impl& mesh) {
   Sizes result(sizes.begin(), sizes.end());
   for (std::size_t i = 0; i < placements.size(); ++i) {
     if (!placements[i].is_shard()) continue;
@@ -36,7 +36,7 @@ Sizes local_sizes(c10::IntArrayRef sizes, const Placements& placements, const Me
   return result;
 }
 
-std::int64_t parts_of(std::int64_t dim, const Placements& placements, const MeshState& mesh) {
+std::int64_t parts_of(std::int64_t dim, const Placements& placements, const DeviceMesh::Impl& mesh) {
   std::int64_t parts = 1;
   for (std::size_t i = 0; i < placements.size(); ++i) {
     if (placements[i].is_shard(dim)) parts *= mesh.shape[i];
@@ -44,7 +44,7 @@ std::int64_t parts_of(std::int64_t dim, const Placements& placements, const Mesh
   return parts;
 }
 
-bool is_even(c10::IntArrayRef sizes, const Placements& placements, const MeshState& mesh) {
+bool is_even(c10::IntArrayRef sizes, const Placements& placements, const DeviceMesh::Impl& mesh) {
   for (const AxisPlacement& placement : placements) {
     if (!placement.is_shard()) continue;
     if (sizes[static_cast<std::size_t>(placement.dim())] % parts_of(placement.dim(), placements, mesh) != 0)
@@ -87,7 +87,7 @@ double move_bytes(const AxisPlacement& from, const AxisPlacement& to, double byt
   return -1;
 }
 
-Placements checked(Placements placements, std::int64_t dims, const MeshState& mesh) {
+Placements checked(Placements placements, std::int64_t dims, const DeviceMesh::Impl& mesh) {
   if (placements.size() != mesh.shape.size()) {
     throw UsageError("the mesh has " + std::to_string(mesh.shape.size()) + " axes, but there are " +
                          std::to_string(placements.size()) + " placements: " + to_string(placements),

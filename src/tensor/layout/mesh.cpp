@@ -1,9 +1,9 @@
 // Meshes: the grid, its groups and its sub-meshes.
+#include "base/text.h"
 #include "tensor/dispatch/kernels.h"
-#include "tensor/layout/mesh_state.h"
+#include "tensor/layout/mesh_impl.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <algorithm>
 #include <functional>
@@ -17,7 +17,7 @@ std::int64_t product(const std::vector<std::int64_t>& values) {
 }
 
 //! Copies the groups of axes with the same names, for the mesh and all its sub-meshes.
-void take_groups(MeshState& mesh, const MeshState& from) {
+void take_groups(DeviceMesh::Impl& mesh, const DeviceMesh::Impl& from) {
   const std::lock_guard lock(mesh.mutex);
   for (std::size_t axis = 0; axis < mesh.names.size(); ++axis) {
     const auto found = std::find(from.names.begin(), from.names.end(), mesh.names[axis]);
@@ -30,7 +30,7 @@ void take_groups(MeshState& mesh, const MeshState& from) {
 
 DeviceMesh::DeviceMesh(const comm::Group& group, std::vector<std::int64_t> shape,
                        std::vector<std::string> names)
-    : state_(std::make_shared<MeshState>()) {
+    : impl_(std::make_shared<DeviceMesh::Impl>()) {
   register_kernels();
   if (names.empty()) {
     for (std::size_t i = 0; i < shape.size(); ++i) names.push_back("axis" + std::to_string(i));
@@ -50,80 +50,78 @@ DeviceMesh::DeviceMesh(const comm::Group& group, std::vector<std::int64_t> shape
                          std::to_string(group.size()) + " ranks of group " + group.name(),
                      {}, "the product of the axis sizes must equal the number of ranks");
   }
-  state_->shape = std::move(shape);
-  state_->names = std::move(names);
-  state_->all = group;
-  for (int member = 0; member < group.size(); ++member)
-    state_->ranks.push_back(group.global_rank(member).value);
+  impl_->shape = std::move(shape);
+  impl_->names = std::move(names);
+  impl_->all = group;
+  for (int member = 0; member < group.size(); ++member) impl_->ranks.push_back(group.global_rank(member));
 
-  state_->coordinate.resize(state_->shape.size());
+  impl_->coordinate.resize(impl_->shape.size());
   std::int64_t rest = group.rank();
-  for (std::size_t i = state_->shape.size(); i-- > 0;) {
-    state_->coordinate[i] = rest % state_->shape[i];
-    rest /= state_->shape[i];
+  for (std::size_t i = impl_->shape.size(); i-- > 0;) {
+    impl_->coordinate[i] = rest % impl_->shape[i];
+    rest /= impl_->shape[i];
   }
   // The group of an axis: all ranks that agree with this one on the other axes.
-  for (std::size_t axis = 0; axis < state_->shape.size(); ++axis) {
-    if (state_->shape[axis] == group.size()) {
-      state_->groups.push_back(group);
+  for (std::size_t axis = 0; axis < impl_->shape.size(); ++axis) {
+    if (impl_->shape[axis] == group.size()) {
+      impl_->groups.push_back(group);
       continue;
     }
     std::int64_t color = 0;
-    for (std::size_t i = 0; i < state_->shape.size(); ++i) {
-      if (i != axis) color = color * state_->shape[i] + state_->coordinate[i];
+    for (std::size_t i = 0; i < impl_->shape.size(); ++i) {
+      if (i != axis) color = color * impl_->shape[i] + impl_->coordinate[i];
     }
-    state_->groups.push_back(
-        *group.split(static_cast<int>(color), static_cast<int>(state_->coordinate[axis])));
+    impl_->groups.push_back(*group.split(static_cast<int>(color), static_cast<int>(impl_->coordinate[axis])));
   }
 }
 
 int DeviceMesh::ndim() const {
-  return static_cast<int>(state_->shape.size());
+  return static_cast<int>(impl_->shape.size());
 }
 std::int64_t DeviceMesh::size() const {
-  return product(state_->shape);
+  return product(impl_->shape);
 }
 std::int64_t DeviceMesh::size(int axis) const {
-  return state_->shape.at(static_cast<std::size_t>(axis));
+  return impl_->shape.at(static_cast<std::size_t>(axis));
 }
 const std::vector<std::int64_t>& DeviceMesh::shape() const {
-  return state_->shape;
+  return impl_->shape;
 }
 const std::vector<std::string>& DeviceMesh::names() const {
-  return state_->names;
+  return impl_->names;
 }
-const std::vector<int>& DeviceMesh::ranks() const {
-  return state_->ranks;
+const std::vector<Rank>& DeviceMesh::ranks() const {
+  return impl_->ranks;
 }
 
 int DeviceMesh::axis(std::string_view name) const {
-  const auto found = std::find(state_->names.begin(), state_->names.end(), name);
-  if (found != state_->names.end()) return static_cast<int>(found - state_->names.begin());
-  throw UsageError(text() + " has no axis " + quote(name), {}, did_you_mean(name, state_->names));
+  const auto found = std::find(impl_->names.begin(), impl_->names.end(), name);
+  if (found != impl_->names.end()) return static_cast<int>(found - impl_->names.begin());
+  throw UsageError(to_string(*this) + " has no axis " + quote(name), {}, did_you_mean(name, impl_->names));
 }
 
 std::int64_t DeviceMesh::coordinate(int axis) const {
-  return state_->coordinate.at(static_cast<std::size_t>(axis));
+  return impl_->coordinate.at(static_cast<std::size_t>(axis));
 }
 
 const comm::Group& DeviceMesh::group(int axis) const {
-  return state_->groups.at(static_cast<std::size_t>(axis));
+  return impl_->groups.at(static_cast<std::size_t>(axis));
 }
 
 const comm::Group& DeviceMesh::all() const {
-  if (ndim() == 1) return state_->groups[0];
-  if (state_->all) return *state_->all;
+  if (ndim() == 1) return impl_->groups[0];
+  if (impl_->all) return *impl_->all;
   throw UsageError("this sub-mesh has no group of all its ranks", {},
                    "construct a mesh from a group of these ranks");
 }
 
 DeviceMesh DeviceMesh::sub(const std::vector<std::string>& names) const {
-  if (names == state_->names) return *this;
+  if (names == impl_->names) return *this;
   if (names.empty()) throw UsageError("a sub-mesh needs at least one axis");
-  const std::lock_guard lock(state_->mutex);
-  std::shared_ptr<MeshState>& found = state_->subs[names];
+  const std::lock_guard lock(impl_->mutex);
+  std::shared_ptr<DeviceMesh::Impl>& found = impl_->subs[names];
   if (found) return DeviceMesh(found);
-  auto part = std::make_shared<MeshState>();
+  auto part = std::make_shared<DeviceMesh::Impl>();
   std::vector<int> axes;
   for (const std::string& name : names) {
     const int from = axis(name);
@@ -135,18 +133,18 @@ DeviceMesh DeviceMesh::sub(const std::vector<std::string>& names) const {
     part->coordinate.push_back(coordinate(from));
     part->groups.push_back(group(from));
   }
-  part->seed = state_->seed.load();
+  part->seed = impl_->seed.load();
   for (std::int64_t i = 0; i < product(part->shape); ++i) {
     // Position i of the sub-mesh, with this rank's coordinates on the other axes.
-    auto at = state_->coordinate;
+    auto at = impl_->coordinate;
     std::int64_t rest = i;
     for (std::size_t k = axes.size(); k-- > 0;) {
       at[static_cast<std::size_t>(axes[k])] = rest % part->shape[k];
       rest /= part->shape[k];
     }
     std::int64_t linear = 0;
-    for (std::size_t k = 0; k < at.size(); ++k) linear = linear * state_->shape[k] + at[k];
-    part->ranks.push_back(state_->ranks[static_cast<std::size_t>(linear)]);
+    for (std::size_t k = 0; k < at.size(); ++k) linear = linear * impl_->shape[k] + at[k];
+    part->ranks.push_back(impl_->ranks[static_cast<std::size_t>(linear)]);
   }
   found = part;
   return DeviceMesh(part);
@@ -156,29 +154,29 @@ DeviceMesh DeviceMesh::flatten(const std::string& name) const {
   return DeviceMesh(all(), {size()}, {name});
 }
 
-void DeviceMesh::manual_seed(std::uint64_t seed) const {
-  state_->seed = seed;
-  state_->draws = 0;
+void DeviceMesh::manual_seed(std::uint64_t seed) {
+  impl_->seed = seed;
+  impl_->draws = 0;
 }
 
-void DeviceMesh::recover(const comm::Group& group) const {
-  const DeviceMesh fresh(group, state_->shape, state_->names);
-  if (fresh.state_->coordinate != state_->coordinate)
+void DeviceMesh::recover(const comm::Group& group) {
+  const DeviceMesh fresh(group, impl_->shape, impl_->names);
+  if (fresh.impl_->coordinate != impl_->coordinate)
     throw UsageError("a mesh can only recover with its ranks in the same order");
-  state_->all = group;
-  take_groups(*state_, *fresh.state_);
+  impl_->all = group;
+  take_groups(*impl_, *fresh.impl_);
 }
 
-std::string DeviceMesh::text() const {
+std::string to_string(const DeviceMesh& mesh) {
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < state_->names.size(); ++i) {
-    parts.push_back(state_->names[i] + "=" + std::to_string(state_->shape[i]));
+  for (std::size_t i = 0; i < mesh.names().size(); ++i) {
+    parts.push_back(mesh.names()[i] + "=" + std::to_string(mesh.shape()[i]));
   }
   return "DeviceMesh(" + join(parts, ", ") + ")";
 }
 
 bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
-  return a.state_ == b.state_ || (a.state_->shape == b.state_->shape && a.state_->ranks == b.state_->ranks);
+  return a.impl_ == b.impl_ || (a.impl_->shape == b.impl_->shape && a.impl_->ranks == b.impl_->ranks);
 }
 
 }  // namespace penstock::tensor

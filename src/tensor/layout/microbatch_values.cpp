@@ -19,7 +19,7 @@ namespace {
 
 //! The sizes of all shards of a dim, in the order of its elements.
 std::vector<std::int64_t> shard_sizes(std::int64_t size, std::int64_t dim, const Placements& placements,
-                                      const MeshState& mesh) {
+                                      const DeviceMesh::Impl& mesh) {
   std::vector<std::int64_t> shards{size};
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
     if (!placements[axis].is_shard(dim)) continue;
@@ -72,7 +72,7 @@ std::vector<at::Tensor> split(const at::Tensor& tensor, int chunks, std::int64_t
 }
 
 std::string layout_text(const at::Tensor& tensor) {
-  return is_dtensor(tensor) ? mesh_of(tensor).text() + " " + to_string(placements_of(tensor)) : "plain";
+  return is_dtensor(tensor) ? to_string(mesh_of(tensor)) + " " + to_string(placements_of(tensor)) : "plain";
 }
 
 void check_same_layout(const std::vector<at::Tensor>& tensors, const ErrorContext& context) {
@@ -144,7 +144,8 @@ at::Tensor merge(const std::vector<at::Tensor>& tensors, std::int64_t dim, const
 value::DistributedMeta meta(const at::Tensor& tensor) {
   const DeviceMesh mesh = mesh_of(tensor);
   value::DistributedMeta result{mesh.names(), mesh.shape(), {}, local_of(tensor).sizes().vec()};
-  for (const AxisPlacement& placement : placements_of(tensor)) result.placements.push_back(placement.text());
+  for (const AxisPlacement& placement : placements_of(tensor))
+    result.placements.push_back(to_string(placement));
   return result;
 }
 

@@ -1,21 +1,23 @@
 // Conversion of placements to text.
-#include <penstock/base/text.h>
+#include "base/text.h"
+
 #include <penstock/tensor/placement.h>
 
 #include <vector>
 
 namespace penstock::tensor {
 
-std::string AxisPlacement::text() const {
-  switch (kind_) {
+std::string to_string(const AxisPlacement& placement) {
+  using Kind = AxisPlacement::Kind;
+  switch (placement.kind()) {
     case Kind::Replicate:
       return "Replicate";
     case Kind::Shard:
-      return "Shard(" + std::to_string(dim_) + ")";
+      return "Shard(" + std::to_string(placement.dim()) + ")";
     case Kind::Partial:
       break;
   }
-  switch (reduce_) {
+  switch (placement.reduce()) {
     case comm::ReduceOp::Sum:
       return "Partial(sum)";
     case comm::ReduceOp::Avg:
@@ -32,7 +34,7 @@ std::string AxisPlacement::text() const {
 
 std::string to_string(const Placements& placements) {
   std::vector<std::string> parts;
-  for (const AxisPlacement& placement : placements) parts.push_back(placement.text());
+  for (const AxisPlacement& placement : placements) parts.push_back(to_string(placement));
   return "[" + join(parts, ", ") + "]";
 }
 

@@ -147,10 +147,10 @@ at::Tensor to_partial(const at::Tensor& local, const Axis& axis, comm::ReduceOp 
     case comm::ReduceOp::Product:
       break;
   }
-  throw UsageError("a replicated tensor cannot be redistributed to " + AxisPlacement(Partial(op)).text());
+  throw UsageError("a replicated tensor cannot be redistributed to " + to_string(AxisPlacement(Partial(op))));
 }
 
-LocalShard step(LocalShard part, c10::IntArrayRef sizes, const MeshState& mesh, const Placements& at,
+LocalShard step(LocalShard part, c10::IntArrayRef sizes, const DeviceMesh::Impl& mesh, const Placements& at,
                 std::size_t index, const AxisPlacement& to) {
   const Axis axis{mesh.groups[index], mesh.shape[index], mesh.coordinate[index]};
   const AxisPlacement& from = at[index];
@@ -182,8 +182,8 @@ bool may_step(const Placements& at, std::size_t index, const AxisPlacement& to) 
   return true;
 }
 
-double step_cost(c10::IntArrayRef sizes, const MeshState& mesh, const Placements& at, std::size_t index,
-                 const AxisPlacement& to) {
+double step_cost(c10::IntArrayRef sizes, const DeviceMesh::Impl& mesh, const Placements& at,
+                 std::size_t index, const AxisPlacement& to) {
   Placements whole = at;
   whole[index] = value::Replicate();
   double elements = 1;
@@ -209,15 +209,15 @@ Traffic& traffic() {
   return counted;
 }
 
-void reduce_over(const at::Tensor& tensor, const MeshState& mesh, int axis, comm::ReduceOp op) {
+void reduce_over(const at::Tensor& tensor, const DeviceMesh::Impl& mesh, int axis, comm::ReduceOp op) {
   const auto index = static_cast<std::size_t>(axis);
   ++traffic().all_reduces;
   traffic().bytes += 2 * (mesh.shape[index] - 1) * bytes_of(tensor) / mesh.shape[index];
   mesh.groups[index].all_reduce(tensor, op);
 }
 
-std::vector<Placements> find_path(c10::IntArrayRef sizes, const MeshState& mesh, const Placements& from,
-                                  const Placements& to) {
+std::vector<Placements> find_path(c10::IntArrayRef sizes, const DeviceMesh::Impl& mesh,
+                                  const Placements& from, const Placements& to) {
   if (from == to) return {};
   if (from.size() == 1 && move_bytes(from[0], to[0], 1, mesh.shape[0]) >= 0) return {to};
   struct Seen {
@@ -225,7 +225,7 @@ std::vector<Placements> find_path(c10::IntArrayRef sizes, const MeshState& mesh,
     Placements at, before;
   };
   // Costs must be equal on all ranks even if shards are uneven: use those of the rank at the origin.
-  MeshState origin;
+  DeviceMesh::Impl origin;
   origin.shape = mesh.shape;
   origin.coordinate.assign(mesh.shape.size(), 0);
   std::map<std::vector<int>, Seen> seen;

@@ -12,10 +12,10 @@ LocalShard move(LocalShard part, c10::IntArrayRef sizes, const MeshPtr& mesh, co
 
 //! The sequence of intermediate placements, ending with `to`. Each step changes one axis; the sequence sends
 //! the fewest bytes.
-std::vector<Placements> find_path(c10::IntArrayRef sizes, const MeshState& mesh, const Placements& from,
-                                  const Placements& to);
+std::vector<Placements> find_path(c10::IntArrayRef sizes, const DeviceMesh::Impl& mesh,
+                                  const Placements& from, const Placements& to);
 
 //! All-reduces over one axis of the mesh and counts the traffic.
-void reduce_over(const at::Tensor& tensor, const MeshState& mesh, int axis, comm::ReduceOp op);
+void reduce_over(const at::Tensor& tensor, const DeviceMesh::Impl& mesh, int axis, comm::ReduceOp op);
 
 }  // namespace penstock::tensor

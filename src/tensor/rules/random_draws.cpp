@@ -39,7 +39,7 @@ Draw draw(std::uint64_t key, std::uint64_t element) {
 
 }  // namespace
 
-std::uint64_t next_key(MeshState& mesh) {
+std::uint64_t next_key(DeviceMesh::Impl& mesh) {
   // splitmix64 over seed and draw.
   std::uint64_t z = mesh.seed.load() * 0x9e3779b97f4a7c15ULL + mesh.draws++ + 0x632be59bd9b4e019ULL;
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
@@ -48,10 +48,10 @@ std::uint64_t next_key(MeshState& mesh) {
 }
 
 void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements,
-                 const MeshState& mesh, std::uint64_t key, const Distribution& distribution) {
+                 const DeviceMesh::Impl& mesh, std::uint64_t key, const Distribution& distribution) {
   for (const AxisPlacement& placement : placements) {
     if (placement.is_partial()) {
-      throw UsageError("random numbers cannot be drawn with placement " + placement.text(), {},
+      throw UsageError("random numbers cannot be drawn with placement " + to_string(placement), {},
                        "use Replicate or Shard");
     }
   }

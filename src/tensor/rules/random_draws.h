@@ -24,10 +24,10 @@ struct Integers {
 using Distribution = std::variant<Uniform, Normal, Bernoulli, Integers>;
 
 //! The key of the mesh's next draw.
-std::uint64_t next_key(MeshState& mesh);
+std::uint64_t next_key(DeviceMesh::Impl& mesh);
 
 //! Fills this rank's local shard of a tensor of these global sizes.
 void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placements& placements,
-                 const MeshState& mesh, std::uint64_t key, const Distribution& distribution);
+                 const DeviceMesh::Impl& mesh, std::uint64_t key, const Distribution& distribution);
 
 }  // namespace penstock::tensor

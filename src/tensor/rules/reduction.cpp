@@ -253,7 +253,7 @@ void add_reduction_rules(RuleTable& table) {
   table["tril"] = table["triu"] = {.options = last_two_whole};
   table["linalg_vector_norm"] = {.options = norm_options, .execute = norm_of_parts};
   // These need all elements.
-  for (const char* name : {"_local_scalar_dense", "equal", "nonzero", "masked_select", "prod"}) {
+  for (const char* name : {"_local_scalar_dense", "equal", "nonzero", "masked_select"}) {
     table[name].options = table[name].options ? table[name].options : [](const OpCall&, int, Options&) {};
   }
 }

@@ -1,6 +1,7 @@
 // Serves tensors as training data: examples in order, cyclically.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/train/data.h>
 
 #include <ATen/ops/arange.h>

@@ -1,8 +1,9 @@
 // Parses and triggers injected faults.
 #include "train/diagnostics/fault.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,9 +1,8 @@
 // Searches for the first value that is not finite.
 #include "train/diagnostics/not_finite.h"
 
+#include "base/text.h"
 #include "train/model/auto_plan.h"
-
-#include <penstock/base/text.h>
 
 #include <algorithm>
 #include <numeric>

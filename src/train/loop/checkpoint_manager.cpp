@@ -1,10 +1,10 @@
 // Converts the state of a run to pieces of a checkpoint and back.
 #include "train/loop/checkpoint_manager.h"
 
+#include "base/text.h"
 #include "train/model/tensor_parallel.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/distributed_pieces.h>
 
 #include <ATen/core/grad_mode.h>
@@ -28,14 +28,14 @@ std::map<std::string, Share> shares_of(const Assembly& assembly) {
     for (const auto& [index, stage] : assembly.stages)
       for (const runtime::NamedTensor& item : stage->parameters())
         if (const checkpoint::Piece piece = checkpoint::tensor_piece(item.name, item.tensor);
-            !std::holds_alternative<checkpoint::WholeTensor>(piece.part))
-          shares[item.name] = {piece.shape, piece.part};
+            !std::holds_alternative<checkpoint::FullTensor>(piece.region))
+          shares[item.name] = {piece.shape, piece.region};
     return shares;
   }
   for (const auto& [index, stage] : assembly.stages)
     for (const parallel::ShardedParameter& item : assembly.sharded->sharded(StageId(index)).shards())
       shares[item.name] =
-          item.form ? Share{item.form->sizes, checkpoint::local_region(*item.form, item.begin, item.end)}
+          item.spec ? Share{item.spec->sizes, checkpoint::local_region(*item.spec, item.begin, item.end)}
                     : Share{item.shape, checkpoint::FlatRange{item.begin, item.end}};
   return shares;
 }
@@ -49,13 +49,13 @@ std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
                        const std::string& state) {
     if (kind == checkpoint::PieceKind::Buffer && assembly.state.transient.contains(item.name)) return;
     if (!known.emplace(item.name, state).second) return;
-    checkpoint::Piece piece = whole_piece(item.name, local_part(item.tensor).detach(), kind);
+    checkpoint::Piece piece = full_piece(item.name, local_part(item.tensor).detach(), kind);
     piece.state = state;
     const auto share = shares.find(item.name);
     if (share != shares.end() && kind != checkpoint::PieceKind::Buffer &&
         (state.empty() || item.tensor.dim() > 0)) {
       piece.shape = share->second.shape;
-      piece.part = share->second.part;
+      piece.region = share->second.part;
     }
     const auto tied = assembly.state.aliases.find(item.name);
     if (state.empty() && tied != assembly.state.aliases.end()) piece.aliases = tied->second;
@@ -175,7 +175,7 @@ std::string CheckpointManager::newest() const {
   if (!writer_) return {};
   if (const auto step = writer_->last_complete())
     return options_.checkpoint.directory + "/" + checkpoint::checkpoint_name(*step);
-  return resume_ ? resume_->checkpoint.path() : std::string();
+  return resume_ ? resume_->checkpoint.path().string() : std::string();
 }
 
 }  // namespace penstock::train

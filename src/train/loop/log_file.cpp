@@ -1,9 +1,10 @@
 // Writes step records as JSON Lines.
 #include "train/loop/log_file.h"
 
+#include "base/json.h"
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 
 #include <cerrno>
 #include <cstring>

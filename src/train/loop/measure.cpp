@@ -1,8 +1,9 @@
 // Gathers times and sizes over ranks.
 #include "train/loop/measure.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/plan/simulate.h>
 #include <penstock/runtime/stage_profile.h>
 #include <penstock/view/drawing.h>

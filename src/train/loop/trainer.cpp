@@ -1,4 +1,5 @@
 // The training loop: batch, forward and backward over the pipeline, clip, update, report, validate, save.
+#include "base/text.h"
 #include "train/diagnostics/not_finite.h"
 #include "train/loop/checkpoint_manager.h"
 #include "train/loop/log_file.h"
@@ -8,7 +9,6 @@
 #include "train/model/auto_plan.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/train/trainer.h>
 
 #include <ATen/core/ivalue.h>

@@ -1,8 +1,8 @@
 // Implements the model interface for exported models.
+#include "base/text.h"
 #include "train/model/tensor_parallel.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/parallel/find_parallel_plan.h>
 #include <penstock/train/model.h>
@@ -46,7 +46,7 @@ class ArchivedModel : public Model {
     const pipe::Pipe measured = load_pt2(options_.file, pipe::Balanced{stages, pipe::BalanceBy::MeasuredTime},
                                          pipe::PipeOptions{}, example);
     std::vector<std::string> places;
-    for (const std::size_t place : measured.cuts()) places.push_back(std::to_string(place));
+    for (const std::size_t place : measured.split_positions()) places.push_back(std::to_string(place));
     return join(places, " ");
   }
 
@@ -84,15 +84,16 @@ class ArchivedModel : public Model {
     parallel::FoundPlan found = found_plan(tensors.size());
     for (const std::string& pair : found.pairs)
       remarks_.push_back("sharded over tensor-parallel ranks: " + pair);
-    for (const std::string& layer : found.whole) remarks_.push_back("replicated on every rank: " + layer);
+    for (const std::string& layer : found.not_sharded)
+      remarks_.push_back("replicated on every rank: " + layer);
     plan_ = std::move(found.plan);
   }
   std::vector<std::string> remarks() const override { return remarks_; }
 
   std::shared_ptr<runtime::StageModule> stage(int stage) override {
-    given_.push_back(pipe_->get_stage_module(stage));
+    given_.push_back(pipe_->get_stage_module(StageId(stage)));
     if (tensors_) cut_graph_stage(*given_.back(), plan_, shared(), *tensors_);
-    return pipe_->stage_module(stage);
+    return pipe_->stage_module(StageId(stage));
   }
 
   void set_training(bool on) override {
@@ -104,7 +105,7 @@ class ArchivedModel : public Model {
   ModelState state() const override {
     std::set<std::string> held;
     for (int s = 0; s < pipe_->num_stages(); ++s)
-      for (const graph::Slot& slot : pipe_->stage_graph(s).slots)
+      for (const graph::Slot& slot : pipe_->stage_graph(StageId(s)).slots)
         held.insert(slot.names.begin(), slot.names.end());
     ModelState state;
     std::vector<graph::Slot> idle;
@@ -121,8 +122,8 @@ class ArchivedModel : public Model {
     for (std::size_t i = 0; i < idle.size(); ++i) {
       const bool parameter = idle[i].kind == graph::Slot::Kind::Parameter;
       state.idle.push_back(
-          whole_piece(idle[i].names[0], tensors[i].detach(),
-                      parameter ? checkpoint::PieceKind::Parameter : checkpoint::PieceKind::Buffer));
+          full_piece(idle[i].names[0], tensors[i].detach(),
+                     parameter ? checkpoint::PieceKind::Parameter : checkpoint::PieceKind::Buffer));
     }
     return state;
   }
@@ -140,8 +141,8 @@ class ArchivedModel : public Model {
       const bool parameter = slot.kind == graph::Slot::Kind::Parameter;
       const at::Tensor tensor = at::empty(sizes, at::TensorOptions(meta->dtype).device(at::kMeta));
       pieces.push_back(
-          whole_piece(slot.names[0], tensor.set_requires_grad(parameter && slot.requires_grad),
-                      parameter ? checkpoint::PieceKind::Parameter : checkpoint::PieceKind::Buffer));
+          full_piece(slot.names[0], tensor.set_requires_grad(parameter && slot.requires_grad),
+                     parameter ? checkpoint::PieceKind::Parameter : checkpoint::PieceKind::Buffer));
       pieces.back().aliases = {slot.names.begin() + 1, slot.names.end()};
     }
     return pieces;

@@ -80,7 +80,7 @@ namespace {
 std::shared_ptr<parallel::ShardedStages> make_sharded(const Mesh& mesh, const Model& model) {
   parallel::ShardOptions options;
   for (const runtime::SharedParameter& shared : model.shared())
-    for (const runtime::ParameterLocation& place : shared) options.alone.push_back(place.name);
+    for (const runtime::ParameterLocation& place : shared) options.separate.push_back(place.name);
   return std::make_shared<parallel::ShardedStages>(mesh.replicas, options);
 }
 

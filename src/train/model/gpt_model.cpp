@@ -114,9 +114,9 @@ class GptModel : public Model {
     const Gpt whole(options_);
     for (const auto& item : whole->named_parameters())
       pieces.push_back(
-          checkpoint::whole_piece(item.key(), item.value().to(at::kMeta).detach().set_requires_grad(true)));
+          checkpoint::full_piece(item.key(), item.value().to(at::kMeta).detach().set_requires_grad(true)));
     for (const auto& item : whole->named_buffers())
-      pieces.push_back(whole_piece(item.key(), item.value().to(at::kMeta), checkpoint::PieceKind::Buffer));
+      pieces.push_back(full_piece(item.key(), item.value().to(at::kMeta), checkpoint::PieceKind::Buffer));
     return pieces;
   }
   runtime::LossFunction loss() const override { return runtime::tensor_loss(cross_entropy); }

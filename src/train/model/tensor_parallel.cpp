@@ -1,10 +1,10 @@
 // Tensor parallelism in the trainer.
 #include "train/model/tensor_parallel.h"
 
+#include "base/text.h"
 #include "parallel/tensor/module_paths.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/graph_module.h>
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/tensor/dtensor.h>

@@ -40,7 +40,7 @@ TEST(RuntimeReplacedActions, SeeTheMicrobatchesAndLossesOfTheStep) {
     runtime::PipelineOptions options = options_for(mlp(), 2);
     options.custom[schedule::ActionKind::Forward] = [&](const schedule::Action& action, const Usual& usual,
                                                         const runtime::StepView& view) {
-      const auto m = static_cast<std::size_t>(action.microbatch().value);
+      const auto m = action.microbatch().index();
       if (last) {
         CHECK_THAT(view.args.empty());
         CHECK_TENSORS(view.targets[m].toTensor(), targets[m]);
@@ -117,7 +117,7 @@ TEST(RuntimeProfiler, ShowsARangeForEveryAction) {
   std::vector<std::vector<std::string>> expected(2);
   std::vector<std::uint64_t> threads(2);
   comm::run_thread_ranks(2, [&](comm::World& world) {
-    const auto rank = static_cast<std::size_t>(world.rank().value);
+    const auto rank = world.rank().index();
     runtime::PipelineSchedule pipeline = make_named(world, options_for(mlp(), 2));
     pipeline.step(mlp().batch(kActionRows));
     threads[rank] = at::RecordFunction::currentThreadId();

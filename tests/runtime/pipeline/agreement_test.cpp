@@ -141,7 +141,7 @@ std::vector<std::string> words_about(const Wires& wires) {
               stages_for(wires.model, deaf.group(world.group()), schedule::ScheduleKind::OneFOneB, 1), "1F1B",
               4, options_for(wires.model, 3));
         } catch (const CommError& e) {
-          texts[static_cast<std::size_t>(world.rank().value)] = e.what();
+          texts[world.rank().index()] = e.what();
         }
         CHECK_THAT(std::chrono::steady_clock::now() - start < std::chrono::seconds(13));
         // What lost messages here is gone with the old world.

@@ -46,7 +46,7 @@ int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promis
   int most = 0;
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const Model model = mlp();
-    auto module = model.make(2)[static_cast<std::size_t>(world.rank().value)];
+    auto module = model.make(2)[world.rank().index()];
     std::vector<Alive> seen;
     if (world.rank().value == 1) {
       module = runtime::make_stage_module(

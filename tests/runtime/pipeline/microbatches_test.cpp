@@ -38,7 +38,7 @@ runtime::LossFunction squares() {
 std::vector<std::string> refusals(const runtime::StepInput& batch) {
   std::vector<std::string> texts(2);
   comm::run_thread_ranks(2, [&](comm::World& world) {
-    std::string& text = texts[static_cast<std::size_t>(world.rank().value)];
+    std::string& text = texts[world.rank().index()];
     try {
       runtime::Schedule1F1B(stages_for(mlp(), world.group(), schedule::ScheduleKind::OneFOneB, 1), kParts,
                             options_for(mlp(), 2))
@@ -192,7 +192,7 @@ TEST(RuntimeLosses, AreWeighedByTheTokensThatAreNotIgnored) {
     runtime::PipelineSchedule pipeline(stages_for(model, world.group(), schedule::ScheduleKind::OneFOneB, 1),
                                        "1F1B", kParts, options);
     const runtime::StepResult result = pipeline.step({x}, target);
-    const auto rank = static_cast<std::size_t>(world.rank().value);
+    const auto rank = world.rank().index();
     const auto grads = snapshot_grads(pipeline.stages().front().module()),
                expected = snapshot_grads(*modules[rank]);
     for (std::size_t i = 0; i < grads.size(); ++i)
@@ -227,7 +227,7 @@ TEST(RuntimeLosses, OfMicrobatchesWithoutValidLabelsAddNothing) {
           CHECK_THAT(at::allclose(grads[i].tensor * factor, expected[i].tensor, 1e-5, 1e-6));
       };
       comm::run_thread_ranks(2, [&](comm::World& world) {
-        const auto rank = static_cast<std::size_t>(world.rank().value);
+        const auto rank = world.rank().index();
         runtime::PipelineOptions options = options_for(model, 2);
         options.loss = runtime::tensor_loss(loss);
         options.reduction = runtime::LossReduction::mean_over_valid_labels();
@@ -323,9 +323,8 @@ TEST(RuntimeValues, OfSeveralLaterStagesGetTheGradientOfEach) {
       runtime::PipelineSchedule pipeline(own, kind, kParts, options);
       for (int step = 0; step < 2; ++step) pipeline.step({x}, target);
       for (std::size_t i = 0; i < own.size(); ++i)
-        CHECK_THAT(at::allclose(owners[i]->weight.grad(),
-                                2 * dense[static_cast<std::size_t>(own[i].index().value)].grad(), 1e-4,
-                                1e-6));
+        CHECK_THAT(
+            at::allclose(owners[i]->weight.grad(), 2 * dense[own[i].index().index()].grad(), 1e-4, 1e-6));
     });
   }
 }

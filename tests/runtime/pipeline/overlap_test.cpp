@@ -171,7 +171,7 @@ TEST(RuntimeOverlap, AThrowInTheForwardReachesEveryRankAndAllGoOn) {
       runtime::PipelineSchedule pipeline = overlapping(model, world, options, true);
       for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kOverlapRows));
     } catch (const Error& e) {
-      texts[static_cast<std::size_t>(world.rank().value)] = e.what();
+      texts[world.rank().index()] = e.what();
     }
     world.rebuild();
     overlapping(good, world, options_for(good, kOverlapRanks * 2), true).step(good.batch(kOverlapRows));

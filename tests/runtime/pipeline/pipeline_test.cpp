@@ -84,7 +84,7 @@ TEST(RuntimeGradients, OfTiedParametersAccumulateToo) {
                                        options_for(model, kRanks));
     for (int step = 0; step < 3; ++step) pipeline.step(model.batch(kRows));
     const auto grads = snapshot_grads(pipeline.stages().front().module());
-    const auto& expected = dense.gradients[static_cast<std::size_t>(world.rank().value)];
+    const auto& expected = dense.gradients[world.rank().index()];
     for (std::size_t i = 0; i < grads.size(); ++i) expect_close(grads[i].tensor, 3 * expected[i].tensor);
   });
 }
@@ -343,7 +343,7 @@ TEST(RuntimeTimelines, HoldEveryActionOfTheRankInOrder) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline = make(world, options_for(plain(), kRanks));
     const schedule::Timeline timeline = pipeline.step(plain().batch(kRows)).timeline;
-    const auto& mine = timeline.ranks[static_cast<std::size_t>(world.rank().value)];
+    const auto& mine = timeline.ranks[world.rank().index()];
     const schedule::ActionList& program = pipeline.program().of(world.rank());
     CHECK_SAME(mine.size(), program.size());
     double before = 0;
@@ -385,7 +385,7 @@ TEST(RuntimeRecomputation, GivesTheSameGradients) {
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::InterleavedZeroBubble}) {
       comm::run_thread_ranks(kRanks, [&](comm::World& world) {
-        const auto rank = static_cast<std::size_t>(world.rank().value);
+        const auto rank = world.rank().index();
         runtime::StageOptions stage_options;
         stage_options.recompute = true;
         const runtime::PipelineStage stage(model.make(kRanks)[rank], world.rank().value, kRanks, at::kCPU,

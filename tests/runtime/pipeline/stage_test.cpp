@@ -127,7 +127,7 @@ TEST(RuntimeKindsOfDevice, MayNotBeMixed) {
     try {
       body();
     } catch (const Error& e) {
-      texts[static_cast<std::size_t>(world.rank().value)] = e.what();
+      texts[world.rank().index()] = e.what();
     }
   };
   runtime::PipelineOptions options;

@@ -41,7 +41,7 @@ bool in_dense_order(const schedule::Program& program) {
         if (part.kind() != schedule::ActionKind::Backward &&
             part.kind() != schedule::ActionKind::BackwardWeight)
           return;
-        ordered = ordered && part.microbatch().value == next[static_cast<std::size_t>(part.stage().value)]++;
+        ordered = ordered && part.microbatch().value == next[part.stage().index()]++;
       });
     }
   }
@@ -72,7 +72,7 @@ std::vector<runtime::PipelineStage> stages_for(const Model& model, const comm::G
       schedule::Placement::make(group.size(), stages, info_of(kind).placement);
   std::vector<runtime::PipelineStage> mine;
   for (const StageId stage : placement.stages_of(Rank(group.rank())))
-    mine.emplace_back(modules[static_cast<std::size_t>(stage.value)], stage.value, stages, at::kCPU, group);
+    mine.emplace_back(modules[stage.index()], stage.value, stages, at::kCPU, group);
   return mine;
 }
 
@@ -99,7 +99,7 @@ void expect_dense(const Model& model, const Case& test, const DenseRun& dense, c
     const double tolerance = step == 0 ? 1e-5 : 1e-4;  // training amplifies differences in the last bit
     const std::string when = model.name + ", " + test.text() + ", step " + std::to_string(step) + ": ";
     for (const runtime::PipelineStage& stage : pipeline.stages()) {
-      const auto s = static_cast<std::size_t>(stage.index().value);
+      const auto s = stage.index().index();
       const std::string where = when + "stage " + std::to_string(s) + " ";
       if (stage.is_last()) {
         for (std::size_t m = 0; m < result.losses.size(); ++m)
@@ -118,7 +118,7 @@ void expect_dense(const Model& model, const Case& test, const DenseRun& dense, c
     }
   }
   for (const runtime::PipelineStage& stage : pipeline.stages()) {
-    const auto s = static_cast<std::size_t>(stage.index().value);
+    const auto s = stage.index().index();
     const std::string where =
         model.name + ", " + test.text() + ": at the end, stage " + std::to_string(s) + " ";
     expect_tensors(where + "parameter", snapshot(stage.module().parameters()), dense.parameters[s], exact,

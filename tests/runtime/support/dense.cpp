@@ -23,8 +23,7 @@ c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& mo
     const runtime::RandomScope random(key);
     const runtime::StageResult result = modules[s]->forward(args, kwargs[s]);
     for (const runtime::SkipValue& skip : skips) {
-      if (skip.from == key.stage)
-        kwargs[static_cast<std::size_t>(skip.to.value)][skip.name] = result.skips.at(skip.name);
+      if (skip.from == key.stage) kwargs[skip.to.index()][skip.name] = result.skips.at(skip.name);
     }
     output = result.output;
     args = as_args(output);
@@ -36,8 +35,7 @@ c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& mo
 void share_gradients(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
                      const std::vector<runtime::SharedParameter>& shared) {
   const auto find = [&](const runtime::ParameterLocation& place) {
-    for (const runtime::NamedTensor& item :
-         modules[static_cast<std::size_t>(place.stage.value)]->parameters()) {
+    for (const runtime::NamedTensor& item : modules[place.stage.index()]->parameters()) {
       if (item.name == place.name) return item.tensor;
     }
     throw std::logic_error("no such parameter");
@@ -107,8 +105,7 @@ DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, i
       for (const auto& [stage, own] : batch.stage_kwargs) {
         if (stage.value >= stages) continue;
         const auto cut = value::split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
-        for (std::size_t m = 0; m < cut.size(); ++m)
-          kwargs[m][static_cast<std::size_t>(stage.value)] = cut[m];
+        for (std::size_t m = 0; m < cut.size(); ++m) kwargs[m][stage.index()] = cut[m];
       }
       for (std::size_t m = 0; m < targets.size(); ++m) {
         const runtime::RandomKey key{seed, static_cast<std::uint64_t>(step), StageId(0),

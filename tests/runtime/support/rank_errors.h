@@ -17,7 +17,7 @@ inline std::vector<std::string> errors_of(int ranks, const std::function<void(co
     try {
       body(world);
     } catch (const Error& e) {
-      texts[static_cast<std::size_t>(world.rank().value)] = e.what();
+      texts[world.rank().index()] = e.what();
     }
   });
   return texts;

@@ -2,7 +2,7 @@
 // everything must agree to the last bit.
 #pragma once
 
-#include <penstock/runtime/backward.h>
+#include "runtime/backward/backward.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,11 +1,11 @@
 // Argument parser of one command, based on CLI11.
 #include "cli/arguments.h"
 
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/paths.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 
 #include <CLI/CLI.hpp>
 

@@ -1,10 +1,10 @@
 // Reads and writes entire files and the standard streams.
 #include "base/io/regular_file.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/paths.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <cerrno>
 #include <cstdio>

@@ -1,12 +1,12 @@
 // Entry point of both executables. Finds the command and runs its handler or the executable that has it.
 // Converts errors to messages and exit codes: 0 success, 1 failure or negative result, 2 bad usage.
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/command.h"
 #include "cli/start_torch.h"
 #include "train/rank_error.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/version.h>
 
 #include <algorithm>
@@ -82,9 +82,9 @@ int main(int argc, char** argv) {
   } catch (const tool::Answered&) {
     return 0;
   } catch (const UsageError& error) {
-    return tool::complain({error.message(), error.context().text(), error.hint(), 2});
+    return tool::complain({error.message(), to_string(error.context()), error.hint(), 2});
   } catch (const Error& error) {
-    return tool::complain({error.message(), error.context().text(), error.hint(), 1});
+    return tool::complain({error.message(), to_string(error.context()), error.hint(), 1});
   } catch (const std::exception& error) {
     const std::string text = error.what();
     const auto stack = text.find("\nException raised from ");  // drop libtorch's stack trace

@@ -1,8 +1,9 @@
 // Checks paths given by the user.
 #include "cli/paths.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <unistd.h>
 

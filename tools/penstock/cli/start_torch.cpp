@@ -2,8 +2,9 @@
 // and the exit code need no forwarding.
 #include "cli/start_torch.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <fcntl.h>
 #include <sys/wait.h>

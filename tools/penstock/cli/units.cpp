@@ -1,8 +1,9 @@
 // Parses quantities with units.
 #include "cli/units.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <array>
 #include <charconv>

@@ -1,12 +1,12 @@
 // `penstock checkpoint inspect|verify|convert`: lists the contents of a checkpoint, verifies its checksums,
 // and converts between a checkpoint and a single safetensors file.
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "train/output_paths.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/convert.h>
 #include <penstock/checkpoint/safetensors.h>
 
@@ -39,7 +39,7 @@ std::string plural(std::size_t count, const std::string& what) {
 std::string summary_of(const checkpoint::Checkpoint& checkpoint) {
   std::uint64_t bytes = 0;
   for (const checkpoint::StoredFile& file : checkpoint.files()) bytes += file.bytes;
-  std::string text = checkpoint.path() + ": step " + std::to_string(checkpoint.step()) + ", " +
+  std::string text = checkpoint.path().string() + ": step " + std::to_string(checkpoint.step()) + ", " +
                      plural(checkpoint.files().size(), "file") + ", " + format_bytes(bytes) + "\n";
   for (const checkpoint::PieceKind kind : {checkpoint::PieceKind::Parameter, checkpoint::PieceKind::Buffer,
                                            checkpoint::PieceKind::Optimizer, checkpoint::PieceKind::Extra}) {
@@ -74,7 +74,7 @@ std::string summary_of(const checkpoint::Checkpoint& checkpoint) {
 std::string json_of(const checkpoint::Checkpoint& checkpoint) {
   JsonWriter json;
   json.begin_object()
-      .field("path", checkpoint.path())
+      .field("path", checkpoint.path().string())
       .field("step", checkpoint.step())
       .key("files")
       .begin_array();
@@ -111,7 +111,7 @@ Verdict verdict_on(const checkpoint::CheckpointLocation& place) {
   Verdict verdict{place, {}};
   if (!place.complete) {
     verdict.found.push_back(
-        {Severity::Warning, fs::path(place.path).filename().string(), "its write did not complete"});
+        {Severity::Warning, place.path.filename().string(), "its write did not complete"});
     return verdict;
   }
   try {
@@ -143,18 +143,18 @@ int verify(const std::string& path, bool as_json) {
   for (const checkpoint::CheckpointLocation& place : places) {
     const Verdict verdict = verdict_on(place);
     good = good && verdict.good();
-    text += place.path + ": " +
+    text += place.path.string() + ": " +
             (!place.complete  ? "incomplete"
              : verdict.good() ? "intact"
                               : "DAMAGED") +
             "\n";
     json.begin_object()
-        .field("path", place.path)
+        .field("path", place.path.string())
         .field("complete", place.complete)
         .field("ok", verdict.good());
     json.key("findings").begin_array();
     for (const Diagnostic& finding : verdict.found) {
-      text += "  " + finding.text() + "\n";
+      text += "  " + to_string(finding) + "\n";
       json.begin_object().field("severity", to_string(finding.severity)).field("where", finding.where);
       json.field("message", finding.message).end_object();
     }

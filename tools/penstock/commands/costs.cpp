@@ -1,16 +1,16 @@
 // `penstock costs`: writes the layers of an exported model as a cost file for `simulate` and `plan`.
 // `penstock plan --model` runs this command, because `plan` itself does not link libtorch.
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "commands/model_data.h"
+#include "graph/run/node_profile.h"
+#include "pipe/balance.h"
 #include "train/model_checks.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
-#include <penstock/graph/node_profile.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/pipe/balance.h>
 
 #include <ATen/Parallel.h>
 

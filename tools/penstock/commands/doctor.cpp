@@ -1,12 +1,12 @@
 // `penstock doctor`: checks this machine for everything a run needs, including a message round trip between
 // two ranks.
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "commands/launching.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 #include <penstock/comm/world.h>
 #include <penstock/torch_version.h>
 #include <penstock/version.h>
@@ -130,7 +130,7 @@ Finding try_round_trip() {
   };
   const comm::LaunchResult result = launch(options);
   if (result.ok) return {"round trip", Verdict::Fine, line};
-  return {"round trip", Verdict::Bad, result.report() + all};
+  return {"round trip", Verdict::Bad, to_string(result) + all};
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // `penstock eval`: runs an exported model on several ranks over the examples of a safetensors file. The
 // command starts itself once per rank. The rank with the last stage of the first replica writes the outputs.
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/paths.h"
 #include "commands/commands.h"
@@ -11,8 +13,6 @@
 #include "train/output_paths.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
@@ -156,7 +156,7 @@ void be_a_rank(const EvalJob& job, const comm::World& world) {
                                 {"pp", "dp", "tp"});
   const comm::Group& pipeline_group = mesh.group("pp");
   const comm::Group& replicas = mesh.group("dp");
-  const auto [data, microbatches, rows, pipe] = load(job, replicas.rank());
+  auto [data, microbatches, rows, pipe] = load(job, replicas.rank());
   const parallel::ParallelPlan plan =
       job.ranks.tp > 1 ? tensor_plan(pipe.graph(), job.ranks.tp) : parallel::ParallelPlan{};
   const int stages = pipe.num_stages();
@@ -165,10 +165,9 @@ void be_a_rank(const EvalJob& job, const comm::World& world) {
   std::vector<runtime::PipelineStage> mine;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     if (!plan.empty()) {
-      parallelize_module(*pipe.get_stage_module(static_cast<int>(stage.value)), mesh["tp"], plan,
-                         parallel::UnknownPath::PassOver);
+      parallelize_module(*pipe.get_stage_module(stage), mesh["tp"], plan, parallel::UnknownPath::PassOver);
     }
-    mine.push_back(pipe.build_stage(static_cast<int>(stage.value), at::kCPU, pipeline_group));
+    mine.push_back(pipe.build_stage(stage, at::kCPU, pipeline_group));
   }
   const bool last = std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_last(); });
   const bool first =
@@ -208,7 +207,7 @@ graph::SplitPositions check(const EvalJob& job) {
   check_output_file("--output", job.output, {job.model, job.input});
   const Loaded checked = load(job, 0);
   if (job.ranks.tp > 1) tensor_plan(checked.pipe.graph(), job.ranks.tp);
-  return checked.pipe.cuts();
+  return checked.pipe.split_positions();
 }
 
 }  // namespace

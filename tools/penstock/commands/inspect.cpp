@@ -1,16 +1,16 @@
 // `penstock inspect`: shows the contents of an exported model and the stages it would be split into.
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "commands/model_data.h"
 #include "commands/pipe_options.h"
+#include "graph/passes/graph_costs.h"
+#include "graph/run/node_profile.h"
 #include "train/model_checks.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
-#include <penstock/graph/graph_costs.h>
 #include <penstock/graph/graph_text.h>
-#include <penstock/graph/node_profile.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/pipe/pipe.h>
 
@@ -53,10 +53,10 @@ std::string operators_of(const graph::Graph& graph) {
 std::vector<std::string> modules_of(const pipe::Pipe& pipe, int stage) {
   std::map<std::string, int> holders;
   for (int s = 0; s < pipe.num_stages(); ++s) {
-    for (const std::string& path : pipe.stage_modules(s)) ++holders[path];
+    for (const std::string& path : pipe.stage_modules(StageId(s))) ++holders[path];
   }
   std::vector<std::string> modules;
-  for (const std::string& path : pipe.stage_modules(stage)) {
+  for (const std::string& path : pipe.stage_modules(StageId(stage))) {
     const std::size_t dot = path.rfind('.');
     const bool inside = dot != std::string::npos && holders[path.substr(0, dot)] == 1;
     if (holders[path] == 1 && !inside) modules.push_back(path);
@@ -70,19 +70,19 @@ std::vector<std::string> modules_of(const pipe::Pipe& pipe, int stage) {
 //! The outputs of a stage, each with its receivers: later stages, or the user for the last stage.
 std::vector<std::pair<std::string, std::string>> outputs_of(const pipe::Pipe& pipe, int stage) {
   std::vector<std::pair<std::string, std::string>> outputs;
-  const graph::Graph& graph = pipe.stage_graph(stage);
+  const graph::Graph& graph = pipe.stage_graph(StageId(stage));
   const bool last = stage + 1 == pipe.num_stages();
   const std::vector<std::string> paths = pipe.graph().output_paths();
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
     const graph::ValueId* id = graph.outputs[i].value();
     const graph::Value* value = id ? &graph.value(*id) : nullptr;
     const std::string what =
-        !value ? "a constant" : "%" + value->name + (value->meta ? " " + value->meta->text() : "");
+        !value ? "a constant" : "%" + value->name + (value->meta ? " " + to_string(*value->meta) : "");
     std::vector<std::string> takers;
     for (int s = stage + 1; s < pipe.num_stages(); ++s) {
-      for (const graph::InputSource& source : pipe.split().stages[static_cast<std::size_t>(s)].sources) {
+      for (const graph::InputSource& source : pipe.split().stage(StageId(s)).sources) {
         const auto* from = std::get_if<graph::FromStage>(&source);
-        if (from && from->stage == stage && from->output == static_cast<int>(i))
+        if (from && from->stage.value == stage && from->output == static_cast<int>(i))
           takers.push_back("stage " + std::to_string(s));
       }
     }
@@ -94,7 +94,7 @@ std::vector<std::pair<std::string, std::string>> outputs_of(const pipe::Pipe& pi
 std::string summary_of(const pipe::Pipe& pipe) {
   std::string text;
   for (int s = 0; s < pipe.num_stages(); ++s) {
-    const graph::Graph& graph = pipe.stage_graph(s);
+    const graph::Graph& graph = pipe.stage_graph(StageId(s));
     const graph::GraphCosts costs = graph_costs(graph);
     text += "stage " + std::to_string(s) + "  " + std::to_string(graph.nodes.size()) +
             (graph.nodes.size() == 1 ? " operator, " : " operators, ") +
@@ -106,7 +106,7 @@ std::string summary_of(const pipe::Pipe& pipe) {
     text += "         operators: " + operators_of(graph) + "\n";
   }
   const std::vector<std::string> outputs = pipe.graph().output_paths();
-  text += pipe.input_table();
+  text += to_string(pipe.split());
   for (int s = 0; s < pipe.num_stages(); ++s) {
     for (const auto& [what, to] : outputs_of(pipe, s))
       text += "stage " + std::to_string(s) + "  " + what + "  to " + to + "\n";
@@ -118,7 +118,7 @@ std::string json_of(const pipe::Pipe& pipe) {
   JsonWriter json;
   json.begin_object().field("stages_count", pipe.num_stages()).key("stages").begin_array();
   for (int s = 0; s < pipe.num_stages(); ++s) {
-    const graph::Graph& graph = pipe.stage_graph(s);
+    const graph::Graph& graph = pipe.stage_graph(StageId(s));
     const graph::GraphCosts costs = graph_costs(graph);
     json.begin_object().field("stage", s).key("operators").begin_array();
     for (const graph::Node& node : graph.nodes) json.value(node.name());
@@ -130,13 +130,13 @@ std::string json_of(const pipe::Pipe& pipe) {
       if (slot.kind == graph::Slot::Kind::Parameter) json.value(slot.names[0]);
     }
     json.end_array().key("inputs").begin_array();
-    const auto& sources = pipe.split().stages[static_cast<std::size_t>(s)].sources;
+    const auto& sources = pipe.split().stage(StageId(s)).sources;
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const graph::Value& value = graph.value(graph.inputs[i].value);
-      json.begin_object().field("name", value.name).field("type", value.meta ? value.meta->text() : "");
+      json.begin_object().field("name", value.name).field("type", value.meta ? to_string(*value.meta) : "");
       const auto* from = std::get_if<graph::FromStage>(&sources[i]);
       json.field("from", from ? "stage" : "user");
-      if (from) json.field("stage", from->stage).field("skips", from->stage + 1 < s);
+      if (from) json.field("stage", from->stage.value).field("skips", from->stage.value + 1 < s);
       json.end_object();
     }
     json.end_array().key("outputs").begin_array();
@@ -149,7 +149,7 @@ std::string json_of(const pipe::Pipe& pipe) {
     json.begin_object().key("names").begin_array();
     for (const std::string& name : slot.names) json.value(name);
     json.end_array().key("stages").begin_array();
-    for (const int stage : slot.stages) json.value(stage);
+    for (const StageId stage : slot.stages) json.value(stage.value);
     json.end_array().end_object();
   }
   json.end_array().key("outputs").begin_array();
@@ -212,7 +212,7 @@ int inspect_command(Arguments& arguments) {
       write_output(output, summary_of(pipe));
       break;
     case Form::Graph:
-      write_output(output, pipe.print_readable());
+      write_output(output, to_string(pipe));
       break;
     case Form::Graphviz:
       write_output(output, pipe.graphviz());

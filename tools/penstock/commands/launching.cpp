@@ -1,9 +1,8 @@
 // Starts ranks from the tool and reports the result.
 #include "commands/launching.h"
 
+#include "base/json.h"
 #include "cli/arguments.h"
-
-#include <penstock/base/json.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -48,7 +47,7 @@ void ProgressReporter::attach(comm::LaunchOptions& options) {
 }
 
 void ProgressReporter::print_if_failed(const comm::LaunchResult& result) const {
-  if (!result.ok && result.signal == 0) print();
+  if (!result.ok && !result.signal) print();
 }
 
 void ProgressReporter::print() const {
@@ -79,7 +78,10 @@ std::string result_json(const comm::LaunchResult& result) {
   json.field("cause", result.cause);
   json.key("ranks").begin_array();
   for (const comm::RankExit& exit : result.ranks) {
-    json.begin_object().field("rank", exit.rank.value).field("code", exit.code).field("signal", exit.signal);
+    json.begin_object()
+        .field("rank", exit.rank.value)
+        .field("code", exit.code)
+        .field("signal", exit.signal.value_or(0));
     json.field("seconds", exit.seconds).end_object();
   }
   json.end_array().key("flight").begin_array();
@@ -92,7 +94,7 @@ int finish_launch(const comm::LaunchResult& result, bool json) {
   if (json) {
     print(result_json(result) + "\n");
   } else if (!result.ok) {
-    std::fprintf(stderr, "penstock: error: %s", result.report().c_str());
+    std::fprintf(stderr, "penstock: error: %s", to_string(result).c_str());
   }
   return result.exit_code();
 }

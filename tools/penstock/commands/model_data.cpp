@@ -1,11 +1,11 @@
 // Reads examples for a model and names its outputs.
 #include "commands/model_data.h"
 
+#include "base/text.h"
 #include "cli/paths.h"
 #include "train/model_checks.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/graph/graph_module.h>
 

@@ -1,10 +1,10 @@
 // Parses and checks the pipeline options.
 #include "commands/pipe_options.h"
 
+#include "base/text.h"
 #include "config/train_settings.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <charconv>
 

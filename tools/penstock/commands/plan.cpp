@@ -1,4 +1,6 @@
 // `penstock plan`: finds the fastest partition and schedule, and explains why the others were rejected.
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/start_torch.h"
 #include "cli/units.h"
@@ -6,8 +8,6 @@
 #include "config/source.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 #include <penstock/plan/planner.h>
 #include <penstock/schedule/csv.h>
 

@@ -1,11 +1,11 @@
 // `penstock run`: starts a program on several ranks, on one or more nodes.
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "train/output_paths.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <charconv>
 

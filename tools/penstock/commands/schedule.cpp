@@ -1,11 +1,11 @@
 // `penstock schedule`: prints or draws a schedule.
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "config/source.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
 

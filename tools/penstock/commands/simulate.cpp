@@ -1,11 +1,11 @@
 // `penstock simulate`: predicts time, bubbles and memory of one schedule, or compares several.
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "config/source.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 
 #include <cstdio>
 

@@ -1,5 +1,6 @@
 // `penstock train`: resolves the settings, starts the ranks and reports the result. train_rank.cpp has the
 // code of a rank.
+#include "base/json.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "commands/launching.h"
@@ -10,7 +11,6 @@
 #include "train/train_rank.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
 #include <penstock/comm/launcher.h>
 
 #include <cstdlib>

@@ -1,9 +1,9 @@
 // `penstock validate`: reports every error of a schedule file and the send modes in which it is safe.
+#include "base/json.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
 #include <penstock/schedule/csv.h>
 
 #include <sstream>
@@ -28,7 +28,7 @@ std::string to_json(const schedule::ScheduleFile& file, const Diagnostics& probl
   JsonWriter out;
   out.begin_object()
       .field("valid", fine)
-      .field("form", file.form == schedule::ProgramLevel::Lowered ? "lowered" : "compute");
+      .field("form", file.level == schedule::ProgramLevel::Lowered ? "lowered" : "compute");
   out.field("ranks", static_cast<std::int64_t>(file.ranks.size())).field("stages", file.placement.stages());
   out.field("microbatches", file.microbatches).key("diagnostics");
   Diagnostics all = problems;
@@ -53,7 +53,7 @@ std::string to_text(const std::string& path, const schedule::ScheduleFile& file,
                     const schedule::Verdict& verdict, bool fine) {
   std::string text = penstock::to_string(verdict.findings);
   text += path + ": " + (fine ? "valid" : "not valid") + ": " +
-          (file.form == schedule::ProgramLevel::Lowered ? "lowered, " : "compute only, ");
+          (file.level == schedule::ProgramLevel::Lowered ? "lowered, " : "compute only, ");
   text += std::to_string(file.ranks.size()) + " ranks, " + std::to_string(file.placement.stages()) +
           " stages, " + std::to_string(file.microbatches) + " microbatches\n";
   if (!verdict.valid()) return text;

@@ -1,8 +1,8 @@
 // `penstock version`: prints the versions of Penstock and of the loaded libtorch.
+#include "base/json.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 
-#include <penstock/base/json.h>
 #include <penstock/torch_version.h>
 #include <penstock/version.h>
 

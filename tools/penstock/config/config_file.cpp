@@ -1,9 +1,9 @@
 // Reads a TOML file of settings into a flat list.
+#include "base/text.h"
 #include "cli/toml_text.h"
 #include "config/settings.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 namespace penstock::tool {
 namespace {

@@ -1,12 +1,12 @@
 // Reads cost files.
 #include "config/cost_file.h"
 
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/toml_text.h"
 #include "cli/units.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/plan/partition.h>
 #include <penstock/schedule/action.h>
 
@@ -161,7 +161,9 @@ CostFile read_root(const toml::table& root) {
   Keys keys(root, "the file");
   keys.number("overlap", file.shared.overlap);
   keys.number("overhead", file.shared.overhead);
-  if (root.contains("microbatches")) file.microbatches = static_cast<int>(keys.index("microbatches"));
+  if (root.contains("microbatches")) {
+    if (const auto count = static_cast<int>(keys.index("microbatches")); count > 0) file.microbatches = count;
+  }
   one_table(keys, "each", [&](Keys& inner) { read_stage(inner, file.each); });
   one_table(keys, "link", [&](Keys& inner) { read_link(inner, file.shared.link); });
   each_table(keys, "links", [&](Keys& inner, const toml::table&) {

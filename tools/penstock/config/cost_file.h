@@ -4,6 +4,7 @@
 
 #include <penstock/plan/costs.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ struct CostFile {
   plan::StageCosts each;                 //!< defaults for every stage and layer
   std::vector<plan::StageCosts> stages;  //!< empty: every stage is `each`
   std::vector<plan::Layer> layers;       //!< empty: the file describes stages
-  int microbatches = 0;                  //!< the microbatch count that the costs apply to; 0: not set
+  std::optional<int> microbatches;       //!< the microbatch count that the costs apply to
   bool seconds = false;                  //!< whether times are in seconds; abstract units without a file
 };
 

@@ -1,11 +1,11 @@
 // Reads settings from the command line and TOML, and writes them back as text.
 #include "config/settings.h"
 
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/paths.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,10 @@
 // Generates or reads the schedule that a command works on, and writes pictures and tables.
 #include "config/source.h"
 
+#include "base/text.h"
 #include "cli/units.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/plan/auto_schedule.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -40,9 +40,11 @@ bool is_terminal() {
          !(term && std::string(term) == "dumb");
 }
 
-int terminal_width() {
+//! nullopt if it is not known.
+std::optional<int> terminal_width() {
   winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return std::nullopt;
+  return size.ws_col;
 }
 
 }  // namespace
@@ -110,7 +112,7 @@ schedule::Program program_of(const std::string& word, const ShapeOptions& option
   if (options.microbatches)
     reading.microbatches = count_of(options.microbatches, "--microbatches", schedule::max_microbatches);
   const schedule::ScheduleFile table = read_csv(text, reading);
-  if (table.form == schedule::ProgramLevel::Lowered) {
+  if (table.level == schedule::ProgramLevel::Lowered) {
     schedule::Draft draft = table.draft();
     draft.name = word;
     return schedule::Program::prove(std::move(draft), mode);
@@ -124,8 +126,8 @@ void write_picture(const view::Drawing& drawing, Picture picture, const std::str
   switch (picture) {
     case Picture::Grid: {
       const bool on_terminal = (path.empty() || path == "-") && is_terminal();
-      write_output(path,
-                   to_grid(drawing, {.colour = on_terminal, .width = on_terminal ? terminal_width() : 0}));
+      write_output(path, to_grid(drawing, {.colour = on_terminal,
+                                           .width = on_terminal ? terminal_width() : std::nullopt}));
       return;
     }
     case Picture::Svg:

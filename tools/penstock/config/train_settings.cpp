@@ -1,10 +1,10 @@
 // The options of `penstock train`.
 #include "config/train_settings.h"
 
+#include "base/text.h"
 #include "train/output_paths.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/writer.h>
 #include <penstock/schedule/generate.h>
 

@@ -1,7 +1,7 @@
 // Reports why a run failed.
 #include "train/failure_report.h"
 
-#include <penstock/base/text.h>
+#include "base/text.h"
 
 #include <algorithm>
 #include <cctype>
@@ -80,8 +80,8 @@ ToolError FailureReport::cause_of(const comm::LaunchResult& result) const {
   if (told && !result.cause.empty()) return {failed + result.cause, "", "", 1};
   const auto said = errors_.find(rank);
   if (said == errors_.end())
-    return {failed + "it " + (exit ? exit->text() + " after " + format_seconds(exit->seconds) : "failed"), "",
-            "", 1};
+    return {failed + "it " + (exit ? to_string(*exit) + " after " + format_seconds(exit->seconds) : "failed"),
+            "", "", 1};
   ToolError error = said->second;
   error.hint = without_schedule(error.hint);
   if (error.code != 2) error.message = failed + error.message;
@@ -108,7 +108,7 @@ bool FailureReport::write_details(const comm::LaunchResult& result) const {
   std::ofstream file(options_.details, std::ios::app);
   file << "attempt " << result.restarts << ": " << cause_of(result).message << "\n";
   for (const comm::RankExit& exit : result.ranks) {
-    file << "rank " << exit.rank.value << " " << exit.text() << " after " << format_seconds(exit.seconds)
+    file << "rank " << exit.rank.value << " " << to_string(exit) << " after " << format_seconds(exit.seconds)
          << (exit.ended_by_launcher ? ", ended by the launcher" : "");
     if (const std::string location = board_.of(exit.rank.value); !location.empty())
       file << ", in " << location;
@@ -123,7 +123,7 @@ bool FailureReport::write_details(const comm::LaunchResult& result) const {
 }
 
 int FailureReport::finish(const comm::LaunchResult& result) {
-  if (result.ok || result.signal != 0) return result.exit_code();
+  if (result.ok || result.signal) return result.exit_code();
   const bool written = write_details(result);
   ToolError error = cause_of(result);
   if (error.hint.empty()) error.hint = options_.hint;

@@ -1,11 +1,11 @@
 // Checks exported models and their data.
 #include "train/model_checks.h"
 
+#include "base/text.h"
 #include "cli/paths.h"
+#include "graph/passes/passes.h"
 
-#include <penstock/base/text.h>
 #include <penstock/checkpoint/safetensors.h>
-#include <penstock/graph/passes.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <ATen/TensorOperators.h>

@@ -1,8 +1,9 @@
 // Checks output paths.
 #include "train/output_paths.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 
 #include <filesystem>
 

@@ -1,11 +1,11 @@
 // Checks a training run before its ranks start.
 #include "train/train_checks.h"
 
+#include "base/text.h"
 #include "cli/paths.h"
 #include "train/model_checks.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/text.h>
 #include <penstock/graph/graph_module.h>
 #include <penstock/models/gpt.h>
 #include <penstock/train/checks.h>

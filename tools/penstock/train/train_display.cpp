@@ -1,10 +1,9 @@
 // Prints step lines and draws the progress bar.
 #include "train/train_display.h"
 
+#include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
-
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -1,12 +1,12 @@
 // Runs one rank: loads model and data, trains, and prints a summary on rank 0.
 #include "train/train_rank.h"
 
+#include "base/json.h"
+#include "base/text.h"
 #include "train/train_checks.h"
 #include "train/train_display.h"
 
 #include <penstock/base/error.h>
-#include <penstock/base/json.h>
-#include <penstock/base/text.h>
 #include <penstock/models/gpt.h>
 #include <penstock/train/trainer.h>
 

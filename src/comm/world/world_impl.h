@@ -1,8 +1,9 @@
 // The state of a World, with one subclass for processes and one for threads.
 #pragma once
 
+#include "comm/world/access.h"
 #include "comm/world/generation.h"
-#include "comm/world/group_state.h"
+#include "comm/world/group_impl.h"
 
 #include <penstock/comm/world.h>
 
@@ -12,8 +13,8 @@
 
 namespace penstock::comm {
 
-struct WorldState {
-  virtual ~WorldState() = default;
+struct World::Impl {
+  virtual ~Impl() = default;
 
   //! Joins the other ranks in the current generation: sets `domain`, `transport` and `group`.
   virtual void join() = 0;
@@ -37,7 +38,7 @@ struct WorldState {
     std::vector<int> members;
     for (int member = 0; member < size; ++member) members.push_back(member);
     domain->publish = [this](const Failure& failure) { publish(failure); };
-    group.emplace(make_group("world", std::move(members), rank.value, transport, domain));
+    group = Access::group(make_group("world", std::move(members), rank.value, transport, domain));
   }
 };
 

@@ -5,6 +5,8 @@
 #include "comm/transport/arrival.h"
 #include "comm/world/generation.h"
 
+#include <penstock/comm/work.h>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
@@ -16,7 +18,7 @@
 
 namespace penstock::comm {
 
-struct WorkState {
+struct Work::Impl {
   c10::intrusive_ptr<c10d::Work> work;
   c10::intrusive_ptr<c10::ivalue::Future> future;  //!< set if the transport completes it
   std::shared_ptr<WorldGeneration> domain;

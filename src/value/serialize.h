@@ -2,7 +2,8 @@
 // format: both ends must run the same version, which the first byte encodes.
 #pragma once
 
-#include <penstock/base/bytes.h>
+#include "base/io/bytes.h"
+
 #include <penstock/value/tensor_meta.h>
 #include <penstock/value/tree.h>
 

@@ -3,6 +3,8 @@
 
 #include "comm/world/generation.h"
 
+#include <penstock/comm/group.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -10,8 +12,8 @@
 
 namespace penstock::comm {
 
-struct GroupState {
-  ~GroupState();
+struct Group::Impl {
+  ~Impl();
 
   std::string name;
   int rank = 0;
@@ -24,8 +26,8 @@ struct GroupState {
 };
 
 //! Connects a group. Every member must call it.
-std::shared_ptr<GroupState> make_group(std::string name, std::vector<int> members, int rank,
-                                       std::shared_ptr<Transport> transport,
-                                       std::shared_ptr<WorldGeneration> domain);
+std::shared_ptr<Group::Impl> make_group(std::string name, std::vector<int> members, int rank,
+                                        std::shared_ptr<Transport> transport,
+                                        std::shared_ptr<WorldGeneration> domain);
 
 }  // namespace penstock::comm

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <penstock/schedule/action.h>
+#include <penstock/schedule/program.h>
 #include <penstock/schedule/stage_placement.h>
 #include <penstock/schedule/wiring.h>
 
@@ -31,22 +32,23 @@ struct Fact {
   friend constexpr bool operator==(const Fact&, const Fact&) = default;
 };
 
-//! In a compute table a value is available everywhere once it is computed. In lowered lists a value from
-//! another rank must be received first.
-enum class ProgramLevel { Compute, Lowered };
-
 //! Where actions run: edges, placement and number of microbatches.
 struct Topology {
   const Wiring& wiring;
   const Placement& placement;
   int microbatches;
-  ProgramLevel form;
+  ProgramLevel level;
 
   bool crosses(int edge) const {
     const StageEdge& ends = wiring.edge(edge);
-    return form == ProgramLevel::Lowered && placement.rank_of(ends.from) != placement.rank_of(ends.to);
+    return level == ProgramLevel::Lowered && placement.rank_of(ends.from) != placement.rank_of(ends.to);
   }
 };
+
+//! The topology of lowered lists. Refers to the draft, which must outlive it.
+inline Topology topology_of(const Draft& draft) {
+  return {draft.wiring, draft.placement, draft.microbatches, ProgramLevel::Lowered};
+}
 
 //! Calls `visit(fact)` for every fact that must be true before `action` may run. The stages of the action
 //! must exist in the topology (the validator checks this first). A transfer without an edge needs nothing.
@@ -55,7 +57,7 @@ void for_each_need(const Action& action, const Topology& topology, Visit&& visit
   const Wiring& wiring = topology.wiring;
   const MicrobatchId batch = action.microbatch();
   const auto transfer = [&](StageId from, StageId to, FactKind edge_fact) {
-    if (const int edge = wiring.find(from, to); edge >= 0) visit(Fact{edge_fact, edge, batch});
+    if (const auto edge = wiring.find(from, to)) visit(Fact{edge_fact, *edge, batch});
   };
   switch (action.kind()) {
     case ActionKind::Forward:
@@ -115,7 +117,7 @@ void for_each_yield(const Action& action, const Topology& topology, Visit&& visi
   const int stage = action.stage().value;
   const MicrobatchId batch = action.microbatch();
   const auto transfer = [&](StageId from, StageId to, FactKind edge_fact) {
-    if (const int edge = topology.wiring.find(from, to); edge >= 0) visit(Fact{edge_fact, edge, batch});
+    if (const auto edge = topology.wiring.find(from, to)) visit(Fact{edge_fact, *edge, batch});
   };
   switch (action.kind()) {
     case ActionKind::Forward:
@@ -171,8 +173,7 @@ class FactIndex {
   std::size_t operator()(const Fact& fact) const {
     const auto kind = static_cast<std::size_t>(fact.kind);
     const std::size_t before = kind < 3 ? kind * stages_ : 3 * stages_ + (kind - 3) * edges_;
-    return (before + static_cast<std::size_t>(fact.index)) * microbatches_ +
-           static_cast<std::size_t>(fact.microbatch.value);
+    return (before + static_cast<std::size_t>(fact.index)) * microbatches_ + fact.microbatch.index();
   }
 
  private:

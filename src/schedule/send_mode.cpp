@@ -1,0 +1,28 @@
+// Names of the send modes.
+#include "base/text.h"
+
+#include <penstock/base/error.h>
+#include <penstock/schedule/send_mode.h>
+
+namespace penstock::schedule {
+
+std::string_view to_string(SendMode mode) {
+  switch (mode) {
+    case SendMode::Buffered:
+      return "buffered";
+    case SendMode::Ordered:
+      return "ordered";
+    case SendMode::Blocking:
+      return "blocking";
+  }
+  return "";
+}
+
+SendMode parse_send_mode(std::string_view name) {
+  for (const SendMode mode : send_modes) {
+    if (to_string(mode) == name) return mode;
+  }
+  throw UsageError("unknown send mode " + quote(name), {}, "use buffered, ordered or blocking");
+}
+
+}  // namespace penstock::schedule

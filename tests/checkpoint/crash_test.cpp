@@ -1,9 +1,9 @@
 // A crash at any operation and at any byte leaves the last complete checkpoint usable: with a disk that
 // forgets what was not flushed, and with processes that are killed.
+#include "counted_tensors.h"
 #include "faulty_files.h"
 #include "support/process_ranks.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/writer.h>

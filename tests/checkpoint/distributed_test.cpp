@@ -1,9 +1,9 @@
 // Pieces of distributed tensors: the boxes are the elements that ranks have, and what is saved in one
 // placement is loaded in any other.
-#include "partitions.h"
+#include "counted_tensors.h"
+#include "random_partitions.h"
 #include "support/check.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/checkpoint.h>

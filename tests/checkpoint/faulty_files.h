@@ -4,7 +4,7 @@
 #pragma once
 
 #include "checkpoint/commit/files.h"
-#include "partitions.h"
+#include "random_partitions.h"
 
 #include <penstock/checkpoint/error.h>
 

@@ -1,8 +1,8 @@
 // Modules and optimizers: a run that is saved and loaded into new objects goes on bitwise as if it had not
 // stopped.
+#include "counted_tensors.h"
 #include "support/check.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/module_pieces.h>
 #include <penstock/checkpoint/writer.h>

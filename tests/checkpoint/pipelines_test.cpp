@@ -1,8 +1,8 @@
 // Checkpoints of real pipelines: saved in one topology, loaded in another, for all pairs. A run that goes on
 // elsewhere ends with the same bits as one that never stopped, wherever both do the same arithmetic.
+#include "counted_tensors.h"
 #include "support/check.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/distributed_pieces.h>
 #include <penstock/checkpoint/module_pieces.h>

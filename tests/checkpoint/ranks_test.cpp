@@ -1,10 +1,10 @@
 // Checkpoints by real processes over Gloo: the writer talks in the background while the ranks do, and a rank
 // that is killed in the middle of a write costs that write only.
+#include "counted_tensors.h"
 #include "faulty_files.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/writer.h>

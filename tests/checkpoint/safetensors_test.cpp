@@ -1,7 +1,7 @@
 // Safetensors files: what Python wrote is read, what we write is what Python writes, and lies are refused.
 #include "checkpoint/safetensors/header.h"
+#include "counted_tensors.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>

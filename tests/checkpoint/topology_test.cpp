@@ -1,10 +1,10 @@
 // Saved as any partition, loaded as any other: equal bit for bit, and only the bytes that are asked for are
 // read.
 #include "checkpoint/pieces/regions.h"
-#include "partitions.h"
+#include "counted_tensors.h"
+#include "random_partitions.h"
 #include "support/check.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/writer.h>

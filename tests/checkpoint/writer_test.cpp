@@ -1,11 +1,11 @@
 // The writer: in the background, one at a time, keeping the last few; its errors; and which checkpoint a run
 // goes on from.
 #include "checkpoint/commit/manifest.h"
+#include "counted_tensors.h"
 #include "faulty_files.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/writer.h>

@@ -1,5 +1,5 @@
 // Loses messages.
-#include "comm/deaf_pair.h"
+#include "comm/disconnected_pair.h"
 
 #include "comm/transport/thread_backend.h"
 #include "comm/world/group_state.h"

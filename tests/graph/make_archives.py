@@ -2,7 +2,7 @@
 
 Usage: python3 make_archives.py FOLDER [NAME…]. For each model, NAME.pt2 and NAME.safetensors; the latter holds, for each run
 `r0`, `r1`, …: `r0.in.LEAF` (inputs in order) and `r0.seed.PATH` (gradients of outputs). What Python computes from them depends on the
-processor, down to the masks of dropout. So expected.py writes it where the test runs.
+processor, down to the masks of dropout. So python_reference.py writes it where the test runs.
 """
 import collections
 import copy

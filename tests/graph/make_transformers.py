@@ -1,7 +1,7 @@
 """Exports small random configurations of PyPI's `transformers` models, with what Python's eager run gives.
 
 Usage: python3 make_transformers.py FOLDER [NAME…]. Files as make_archives.py writes them, and in FOLDER/expected what the eager run
-gives, as expected.py writes it. No weights are downloaded. A model that torch.export itself refuses is reported on a line `refused NAME: reason` and left out.
+gives, as python_reference.py writes it. No weights are downloaded. A model that torch.export itself refuses is reported on a line `refused NAME: reason` and left out.
 """
 import os
 import sys

@@ -1,5 +1,5 @@
 // Imported models against Python's run on this machine: outputs, gradients and buffers, bit for bit.
-#include "as_python.h"
+#include "python_reference.h"
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>

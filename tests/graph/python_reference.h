@@ -28,8 +28,8 @@ inline std::vector<c10::IValue> inputs_of(const graph::Graph& graph,
   return leaves;
 }
 
-//! The folder to which expected.py wrote what Python makes of our archives, once for this program. Empty
-//! where PENSTOCK_PYTHON names no Python with torch 2.13.
+//! The folder to which python_reference.py wrote what Python makes of our archives, once for this program.
+//! Empty where PENSTOCK_PYTHON names no Python with torch 2.13.
 inline const std::string& results_of_python() {
   static const TempDir folder;
   static const std::string path = [] {
@@ -40,9 +40,9 @@ inline const std::string& results_of_python() {
             .code != 0)
       return std::string();
     const Outcome made =
-        run_program({python, "-B", "-W", "ignore", PENSTOCK_SOURCE_DIR "/tests/graph/expected.py",
+        run_program({python, "-B", "-W", "ignore", PENSTOCK_SOURCE_DIR "/tests/graph/python_reference.py",
                      archive(""), folder.path()});
-    if (made.code != 0) throw std::runtime_error("expected.py failed: " + made.err);
+    if (made.code != 0) throw std::runtime_error("python_reference.py failed: " + made.err);
     return folder.path();
   }();
   return path;

@@ -1,6 +1,6 @@
 """What Python computes from the archives, on this machine: the expected values of the import tests.
 
-Usage: python3 expected.py FOLDER OUT [NAME…]. For each NAME, or for all that FOLDER holds, OUT/NAME.safetensors from FOLDER/NAME.pt2
+Usage: python3 python_reference.py FOLDER OUT [NAME…]. For each NAME, or for all that FOLDER holds, OUT/NAME.safetensors from FOLDER/NAME.pt2
 and the inputs in FOLDER/NAME.safetensors (see make_archives.py): for each run `r0.out.PATH` and `r0.grad.NAME`, after all runs `buffer.NAME`,
 and `eval.PATH`, the outputs of run 0 in eval mode before all runs. Run k is seeded with k, and gradients are not kept from run to run.
 

@@ -1,5 +1,5 @@
 // Sizes without elements against what Python wrote down and against real runs; profiles.
-#include "as_python.h"
+#include "python_reference.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>

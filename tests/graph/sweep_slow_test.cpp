@@ -1,7 +1,7 @@
 // Real architectures of PyPI's `transformers`, exported by the Python that PENSTOCK_PYTHON names: imported,
 // compared with eager, cut at random. Only where that Python has transformers.
-#include "as_python.h"
 #include "dense_model.h"
+#include "python_reference.h"
 #include "support/program.h"
 
 #include <penstock/graph/split.h>

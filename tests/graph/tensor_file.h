@@ -1,4 +1,4 @@
-// A plain reader of the safetensors files that make_archives.py and expected.py write.
+// A plain reader of the safetensors files that make_archives.py and python_reference.py write.
 #pragma once
 
 #include <nlohmann/json.hpp>

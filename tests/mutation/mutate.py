@@ -28,19 +28,19 @@ OWN = {
     "schedule": ["schedule_action_test", "schedule_csv_test", "schedule_validate_test", "schedule_golden_test",
                  "schedule_lower_test", "schedule_generate_test", "schedule_mutation_test", "schedule_beyond_reference_test",
                  "fuzz_plan_test"],
-    "plan": ["costs_test", "report_test", "plan_numbers_test", "partition_test", "order_test", "simulate_test",
-             "auto_test", "planner_test", "partition_search_test"],
-    "view": ["render_test", "svg_test", "drawing_test"],
+    "plan": ["plan_costs_test", "plan_report_test", "plan_numbers_test", "plan_partition_test", "plan_order_test", "plan_simulate_test",
+             "plan_auto_test", "plan_planner_test", "plan_partition_search_test"],
+    "view": ["view_render_test", "view_svg_test", "view_drawing_test"],
 }
 ALSO = {
-    "base": ["schedule_csv_test", "schedule_validate_test", "commands_test"],
-    "schedule": ["simulate_test", "render_test", "commands_test"],
-    "plan": ["render_test"],
-    "view": ["commands_test", "page_test"],
+    "base": ["schedule_csv_test", "schedule_validate_test", "tools_plan_commands_test"],
+    "schedule": ["plan_simulate_test", "view_render_test", "tools_plan_commands_test"],
+    "plan": ["view_render_test"],
+    "view": ["tools_plan_commands_test", "view_page_test"],
 }
 # Long, and almost always behind another test.
-LEFT_OUT = {"commands_test": "PlanCommand.*", "schedule_generate_test": "*IsValidForAllLegalCounts*",
-            "partition_search_test": "*StopsAtItsBudget*:*LocalSearch"}
+LEFT_OUT = {"tools_plan_commands_test": "PlanCommand.*", "schedule_generate_test": "*IsValidForAllLegalCounts*",
+            "plan_partition_search_test": "*StopsAtItsBudget*:*LocalSearch"}
 
 RELATIONAL = {" < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > ", " == ": " != ", " != ": " == "}
 ARITHMETIC = {" + ": " - ", " - ": " + ", " * ": " / ", " / ": " * ", " % ": " * ", " += ": " -= ", " -= ": " += "}
@@ -200,7 +200,7 @@ class Bench:
         environment = dict(os.environ, GTEST_FAIL_FAST="1", GTEST_BRIEF="1")
         try:
             result = run([self.path(program), "--gtest_filter=-" + LEFT_OUT.get(program, "")], timeout=limit,
-                         env=environment, cwd=BUILD, preexec_fn=None if program == "page_test" else bound_memory)
+                         env=environment, cwd=BUILD, preexec_fn=None if program == "view_page_test" else bound_memory)
         except subprocess.TimeoutExpired:
             return "time limit"
         return "" if result.returncode == 0 else "test" if result.returncode > 0 else f"signal {-result.returncode}"

@@ -2,7 +2,7 @@
 // four rounds nothing: so two replicas, in whichever schedule, replicated or sharded, have the very gradients
 // that two processes have on their own. And a run that is started again has the bits that it had before.
 #include "parallel/dense_gpt.h"
-#include "parallel/three_d.h"
+#include "parallel/three_axis_run.h"
 #include "support/check.h"
 #include "tensor/ranks.h"
 

@@ -1,6 +1,6 @@
 // Tensor parallelism of graphs, captured from C++ and imported from Python, against the same graph in one
 // process.
-#include "parallel/trained.h"
+#include "parallel/training_result.h"
 #include "tensor/ranks.h"
 
 #include <penstock/base/error.h>

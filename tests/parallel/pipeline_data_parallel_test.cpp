@@ -1,7 +1,7 @@
 // Pipelines times data parallelism, for every schedule: losses, gradients and training equal a dense run over
 // the same microbatches. (The reference leaves gradients unreduced in its zero-bubble schedules.)
 #include "parallel/dense_gpt.h"
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/check.h"
 #include "support/process_ranks.h"

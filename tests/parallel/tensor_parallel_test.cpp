@@ -1,7 +1,7 @@
 // Tensor parallelism against one process that has the whole model: losses, gradients, parameters after AdamW;
 // and what it sends.
 #include "parallel/tensor/module_paths.h"
-#include "parallel/trained.h"
+#include "parallel/training_result.h"
 #include "support/process_ranks.h"
 #include "tensor/ranks.h"
 

@@ -1,5 +1,5 @@
 // The model in stages, cut and replicated.
-#include "parallel/three_d.h"
+#include "parallel/three_axis_run.h"
 
 #include "parallel/dense_gpt.h"
 #include "tensor/ranks.h"

@@ -1,8 +1,7 @@
 // Pipeline x data x tensor parallel in every schedule: losses, gradients and three steps of AdamW equal those
 // of one process, and communication is what it should be.
-#include "parallel/three_d.h"
-
 #include "parallel/dense_gpt.h"
+#include "parallel/three_axis_run.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
 

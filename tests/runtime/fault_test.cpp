@@ -1,5 +1,5 @@
 // Faults: whatever one rank throws, every rank raises, knows the cause, and can go on in a rebuilt world.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/kill.h"
 #include "runtime/support/models.h"
 #include "support/check.h"

@@ -1,5 +1,5 @@
 // The executor over Gloo processes: every schedule on 4 ranks, and a new world after a fault in the old one.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/check.h"
 #include "support/process_ranks.h"

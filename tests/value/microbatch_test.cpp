@@ -1,5 +1,5 @@
 // Microbatches: cutting, merging, specs, errors, users' types, and how losses add up.
-#include "value/trees.h"
+#include "value/random_trees.h"
 
 #include <penstock/base/error.h>
 #include <penstock/runtime/loss_reduction.h>

@@ -1,5 +1,5 @@
 // Trees as bytes: what goes in comes out, and damaged bytes are refused, never trusted.
-#include "value/trees.h"
+#include "value/random_trees.h"
 
 #include <penstock/base/error.h>
 #include <penstock/value/serialize.h>

@@ -1,5 +1,5 @@
 // Value trees: taking apart and rebuilding, paths, detaching.
-#include "value/trees.h"
+#include "value/random_trees.h"
 
 #include <penstock/base/error.h>
 #include <penstock/pipe/pipe_info.h>

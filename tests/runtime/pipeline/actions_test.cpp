@@ -1,5 +1,5 @@
 // Actions as users meet them: replaced by functions of their own, and as ranges in libtorch's profiler.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/check.h"
 

@@ -1,9 +1,9 @@
 // What the ranks must agree on before the first step, field by field, and the pair of ranks that cannot talk.
 #include "runtime/setup/agreement.h"
 
-#include "comm/deaf_pair.h"
+#include "comm/disconnected_pair.h"
 #include "runtime/setup/make_setup.h"
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/check.h"
 #include "support/process_ranks.h"

@@ -1,6 +1,6 @@
 // What a step keeps: no more received values than the schedule has in flight, and buffers that are used
 // again.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "runtime/transfer/buffer_pool.h"
 #include "support/check.h"

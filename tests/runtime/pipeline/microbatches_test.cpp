@@ -1,6 +1,6 @@
 // Batches on their way into a step and losses on their way out: what cannot be cut, users' own types, nested
 // values, and weights that the targets give.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/check.h"
 

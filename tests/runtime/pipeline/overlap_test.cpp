@@ -1,6 +1,6 @@
 // OVERLAP_F_B on two threads: the parts really run at once, and give the bits that they give in turn.
 #include "runtime/stage/worker_thread.h"
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/check.h"
 

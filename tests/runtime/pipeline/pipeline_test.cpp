@@ -1,6 +1,6 @@
 // What a step offers beside plain training: accumulation, reductions, gradients of inputs, clipping,
 // evaluation, data parallelism, replaced actions, programs of one's own, times.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/check.h"
 

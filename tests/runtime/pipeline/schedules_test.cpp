@@ -1,6 +1,6 @@
 // What every schedule promises beside the right gradients: the same bits each time, whichever way it was made
 // (by name, by class, from a file), values handed over without a copy, and nothing kept of what was sent.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/check.h"
 

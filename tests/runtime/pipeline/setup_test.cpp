@@ -1,5 +1,5 @@
 // What a pipeline refuses at its set-up and at the start of a step, on every rank and with words that help.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "runtime/support/rank_errors.h"
 #include "support/check.h"

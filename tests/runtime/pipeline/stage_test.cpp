@@ -1,5 +1,5 @@
 // Stages and their devices: modules that are built on the meta device, and kinds of device that do not mix.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/check.h"
 

@@ -1,5 +1,5 @@
 // The comparison.
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 
 #include "support/check.h"
 

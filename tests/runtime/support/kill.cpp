@@ -1,7 +1,7 @@
 // Kills ranks at random actions.
 #include "runtime/support/kill.h"
 
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/models.h"
 #include "support/process_ranks.h"
 

@@ -2,7 +2,7 @@
 // `./dev test` runs and the rest.
 #pragma once
 
-#include "runtime/support/against_dense.h"
+#include "runtime/support/dense_comparison.h"
 
 #include <utility>
 #include <vector>

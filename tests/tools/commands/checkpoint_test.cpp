@@ -1,7 +1,7 @@
 // `penstock checkpoint` through the real binary, and the files it makes in Python's hands.
-#include "partitions.h"
+#include "checkpoint/counted_tensors.h"
+#include "checkpoint/random_partitions.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/convert.h>
 #include <penstock/checkpoint/safetensors.h>
@@ -20,7 +20,7 @@ using namespace test;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string script = PENSTOCK_SOURCE_DIR "/tests/checkpoint/";
+const std::string script = PENSTOCK_SOURCE_DIR "/tests/tools/commands/";
 
 //! Saves the tensors of a file as a checkpoint of three ranks, cut at random, with AdamW's states and a note.
 void save_cut(const std::map<std::string, at::Tensor>& tensors, const std::string& directory,

@@ -1,6 +1,6 @@
 // `penstock eval`, `costs` and `plan --model` through the real binary, against the whole model in this
 // process.
-#include "graph/as_python.h"
+#include "graph/python_reference.h"
 #include "support/program.h"
 
 #include <penstock/checkpoint/safetensors.h>

@@ -2,8 +2,8 @@
 // each other thread. Unlike strace it tells threads apart from the first call on, and a `close` that fails
 // has closed, as on Linux.
 //
-// REFUSE_CALL=name:errno:N:main|other says which; REFUSE_COUNTS=FILE writes how often each thread made each
-// call (the most of any thread), as `name main other`. Neither reaches the ranks.
+// FAILING_CALL=name:errno:N:main|other says which; FAILING_CALL_COUNTS=FILE writes how often each thread made
+// each call (the most of any thread), as `name main other`. Neither reaches the ranks.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <poll.h>
@@ -48,13 +48,14 @@ struct Plan {
   char counts[4096] = "";
 
   Plan() {
-    if (const char* text = std::getenv("REFUSE_CALL")) {
+    if (const char* text = std::getenv("FAILING_CALL")) {
       char name[64] = "", who[16] = "";
       if (std::sscanf(text, "%63[^:]:%d:%d:%15s", name, &error, &number, who) != 4) std::abort();
       call = index_of(name);
       main = std::strcmp(who, "main") == 0;
     }
-    if (const char* file = std::getenv("REFUSE_COUNTS")) std::snprintf(counts, sizeof counts, "%s", file);
+    if (const char* file = std::getenv("FAILING_CALL_COUNTS"))
+      std::snprintf(counts, sizeof counts, "%s", file);
     unsetenv("LD_PRELOAD");
   }
   ~Plan() {
@@ -72,7 +73,7 @@ Plan& plan() {
 }
 
 //! Counts the call; the error that it is to meet, or 0.
-int refusal(std::size_t call) {
+int injected_error(std::size_t call) {
   static thread_local std::array<int, kNames.size()> made{};
   Plan& asked = plan();
   if (getpid() != asked.process) return 0;
@@ -109,62 +110,62 @@ F* next(const char* name) {
 }  // namespace
 
 // The headers declare these with other exception specifications: so they get other names in C++.
-#define REFUSE(result, name, parameters, arguments)               \
-  extern "C" result refuse_##name parameters __asm__(#name);      \
-  extern "C" result refuse_##name parameters {                    \
+#define INTERCEPT(result, name, parameters, arguments)            \
+  extern "C" result intercepted_##name parameters __asm__(#name); \
+  extern "C" result intercepted_##name parameters {               \
     static auto* const real = next<result parameters>(#name);     \
     static_assert(index_of(#name) < kNames.size());               \
-    const int error = refusal(index_of(#name));                   \
+    const int error = injected_error(index_of(#name));            \
     if (error != 0 && !is_libuvs_own()) return errno = error, -1; \
     return real arguments;                                        \
   }
 
-REFUSE(ssize_t, read, (int fd, void* data, size_t size), (fd, data, size))
-REFUSE(ssize_t, write, (int fd, const void* data, size_t size), (fd, data, size))
-REFUSE(ssize_t, readv, (int fd, const iovec* parts, int count), (fd, parts, count))
-REFUSE(ssize_t, writev, (int fd, const iovec* parts, int count), (fd, parts, count))
-REFUSE(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
-REFUSE(int, accept4, (int fd, sockaddr* from, socklen_t* size, int flags), (fd, from, size, flags))
-REFUSE(int, accept, (int fd, sockaddr* from, socklen_t* size), (fd, from, size))
-REFUSE(int, poll, (pollfd * fds, nfds_t count, int timeout), (fds, count, timeout))
-REFUSE(int, epoll_wait, (int fd, epoll_event* events, int most, int timeout), (fd, events, most, timeout))
-REFUSE(int, epoll_pwait, (int fd, epoll_event* events, int most, int timeout, const sigset_t* mask),
-       (fd, events, most, timeout, mask))
-REFUSE(int, epoll_ctl, (int fd, int what, int on, epoll_event* event), (fd, what, on, event))
-REFUSE(int, epoll_create1, (int flags), (flags))
-REFUSE(int, eventfd, (unsigned value, int flags), (value, flags))
-REFUSE(ssize_t, recv, (int fd, void* data, size_t size, int flags), (fd, data, size, flags))
-REFUSE(ssize_t, send, (int fd, const void* data, size_t size, int flags), (fd, data, size, flags))
-REFUSE(ssize_t, recvmsg, (int fd, msghdr* message, int flags), (fd, message, flags))
-REFUSE(ssize_t, sendmsg, (int fd, const msghdr* message, int flags), (fd, message, flags))
-REFUSE(int, connect, (int fd, const sockaddr* to, socklen_t size), (fd, to, size))
-REFUSE(int, bind, (int fd, const sockaddr* at, socklen_t size), (fd, at, size))
-REFUSE(int, listen, (int fd, int queue), (fd, queue))
-REFUSE(int, pipe2, (int* ends, int flags), (ends, flags))
-REFUSE(int, waitid, (idtype_t type, id_t id, siginfo_t* info, int how), (type, id, info, how))
-REFUSE(int, getsockopt, (int fd, int level, int name, void* value, socklen_t* size),
-       (fd, level, name, value, size))
-REFUSE(int, setsockopt, (int fd, int level, int name, const void* value, socklen_t size),
-       (fd, level, name, value, size))
-REFUSE(int, getsockname, (int fd, sockaddr* at, socklen_t* size), (fd, at, size))
-REFUSE(int, kill, (pid_t pid, int number), (pid, number))
-REFUSE(pid_t, waitpid, (pid_t pid, int* status, int how), (pid, status, how))
-REFUSE(pid_t, fork, (), ())
+INTERCEPT(ssize_t, read, (int fd, void* data, size_t size), (fd, data, size))
+INTERCEPT(ssize_t, write, (int fd, const void* data, size_t size), (fd, data, size))
+INTERCEPT(ssize_t, readv, (int fd, const iovec* parts, int count), (fd, parts, count))
+INTERCEPT(ssize_t, writev, (int fd, const iovec* parts, int count), (fd, parts, count))
+INTERCEPT(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
+INTERCEPT(int, accept4, (int fd, sockaddr* from, socklen_t* size, int flags), (fd, from, size, flags))
+INTERCEPT(int, accept, (int fd, sockaddr* from, socklen_t* size), (fd, from, size))
+INTERCEPT(int, poll, (pollfd * fds, nfds_t count, int timeout), (fds, count, timeout))
+INTERCEPT(int, epoll_wait, (int fd, epoll_event* events, int most, int timeout), (fd, events, most, timeout))
+INTERCEPT(int, epoll_pwait, (int fd, epoll_event* events, int most, int timeout, const sigset_t* mask),
+          (fd, events, most, timeout, mask))
+INTERCEPT(int, epoll_ctl, (int fd, int what, int on, epoll_event* event), (fd, what, on, event))
+INTERCEPT(int, epoll_create1, (int flags), (flags))
+INTERCEPT(int, eventfd, (unsigned value, int flags), (value, flags))
+INTERCEPT(ssize_t, recv, (int fd, void* data, size_t size, int flags), (fd, data, size, flags))
+INTERCEPT(ssize_t, send, (int fd, const void* data, size_t size, int flags), (fd, data, size, flags))
+INTERCEPT(ssize_t, recvmsg, (int fd, msghdr* message, int flags), (fd, message, flags))
+INTERCEPT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags), (fd, message, flags))
+INTERCEPT(int, connect, (int fd, const sockaddr* to, socklen_t size), (fd, to, size))
+INTERCEPT(int, bind, (int fd, const sockaddr* at, socklen_t size), (fd, at, size))
+INTERCEPT(int, listen, (int fd, int queue), (fd, queue))
+INTERCEPT(int, pipe2, (int* ends, int flags), (ends, flags))
+INTERCEPT(int, waitid, (idtype_t type, id_t id, siginfo_t* info, int how), (type, id, info, how))
+INTERCEPT(int, getsockopt, (int fd, int level, int name, void* value, socklen_t* size),
+          (fd, level, name, value, size))
+INTERCEPT(int, setsockopt, (int fd, int level, int name, const void* value, socklen_t size),
+          (fd, level, name, value, size))
+INTERCEPT(int, getsockname, (int fd, sockaddr* at, socklen_t* size), (fd, at, size))
+INTERCEPT(int, kill, (pid_t pid, int number), (pid, number))
+INTERCEPT(pid_t, waitpid, (pid_t pid, int* status, int how), (pid, status, how))
+INTERCEPT(pid_t, fork, (), ())
 
-extern "C" int refuse_close(int fd) __asm__("close");
-extern "C" int refuse_close(int fd) {
+extern "C" int intercepted_close(int fd) __asm__("close");
+extern "C" int intercepted_close(int fd) {
   static auto* const real = next<int(int)>("close");
-  const int error = refusal(index_of("close"));
+  const int error = injected_error(index_of("close"));
   const int result = real(fd);
   return error != 0 && result == 0 ? (errno = error, -1) : result;
 }
 
-extern "C" int refuse_pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*run)(void*),
-                                     void* with) __asm__("pthread_create");
-extern "C" int refuse_pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*run)(void*),
-                                     void* with) {
+extern "C" int intercepted_pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*run)(void*),
+                                          void* with) __asm__("pthread_create");
+extern "C" int intercepted_pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*run)(void*),
+                                          void* with) {
   static auto* const real =
       next<int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>("pthread_create");
-  if (const int error = refusal(index_of("pthread_create"))) return error;
+  if (const int error = injected_error(index_of("pthread_create"))) return error;
   return real(thread, how, run, with);
 }

@@ -44,7 +44,7 @@ std::string likely_error(const std::string& call) {
 }
 
 // Those that cannot fail, and `close`: on Linux one that fails has closed, which an injected one has not
-// (refused_calls_test.cpp has it, and the other threads).
+// (failing_calls_test.cpp has it, and the other threads).
 const std::set<std::string> kHarmless{"brk", "close", "execve", "exit_group", "futex", "munmap"};
 
 //! Whether the call that was made to fail was one on such a file.

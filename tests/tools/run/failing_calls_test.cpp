@@ -1,6 +1,6 @@
 // Calls of the C library fail in turn, in the launcher's main thread and in each of its other threads (the
 // store's): it ends with an error or continues without, and neither hangs nor crashes. What the C library
-// does not show (memory, files that libtorch opens) is in refused_calls_slow_test.cpp.
+// does not show (memory, files that libtorch opens) is in failing_calls_slow_test.cpp.
 #include "support/program.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ struct Made {
 //! How often a program makes each call.
 std::map<std::string, Made> count_calls(const Words& program) {
   const TempDir dir;
-  run_program(program, {"LD_PRELOAD=" REFUSE_CALLS, "REFUSE_COUNTS=" + (dir / "counts")});
+  run_program(program, {"LD_PRELOAD=" FAILING_CALLS, "FAILING_CALL_COUNTS=" + (dir / "counts")});
   std::map<std::string, Made> counts;
   std::istringstream lines(slurp(dir / "counts"));
   std::string call;
@@ -64,10 +64,10 @@ std::vector<int> likely_errors(const std::string& call) {
   return found == known.end() ? std::vector<int>{EIO} : found->second;
 }
 
-void refuse(const Words& job, const std::string& call, int error, int number, const std::string& thread) {
+void fail_call(const Words& job, const std::string& call, int error, int number, const std::string& thread) {
   const std::string fault = call + ":" + std::to_string(error) + ":" + std::to_string(number) + ":" + thread;
   SCOPED_TRACE(fault);
-  Words words{"timeout", "-s", "KILL", "60", "env", "LD_PRELOAD=" REFUSE_CALLS, "REFUSE_CALL=" + fault};
+  Words words{"timeout", "-s", "KILL", "60", "env", "LD_PRELOAD=" FAILING_CALLS, "FAILING_CALL=" + fault};
   words.insert(words.end(), job.begin(), job.end());
   const Outcome outcome = run_program(words);
   EXPECT_TRUE(outcome.code >= 0 && outcome.code < 128) << outcome.code << "\n" << outcome.err;
@@ -87,8 +87,8 @@ void sweep(const Words& job, int most, Threads threads) {
     const int before = started.at(call).main;
     const int last = threads == Threads::All ? std::min(made.main, before + most) : 0;
     for (const int error : likely_errors(call)) {
-      for (int n = before + 1; n <= last; ++n, ++main) refuse(job, call, error, n, "main");
-      for (int n = 1; n <= std::min(made.other, most); ++n, ++others) refuse(job, call, error, n, "other");
+      for (int n = before + 1; n <= last; ++n, ++main) fail_call(job, call, error, n, "main");
+      for (int n = 1; n <= std::min(made.other, most); ++n, ++others) fail_call(job, call, error, n, "other");
     }
   }
   if (threads == Threads::All) {
@@ -99,7 +99,7 @@ void sweep(const Words& job, int most, Threads threads) {
 }
 
 int occurrences() {
-  const char* const asked = std::getenv("PENSTOCK_REFUSALS");
+  const char* const asked = std::getenv("PENSTOCK_FAILING_CALLS");
   return asked == nullptr ? 1 : std::stoi(asked);
 }
 

@@ -1,9 +1,9 @@
 // `penstock run` through the real tool: environment, output, failures, restarts, signals, several nodes,
 // torchrun.
 #include "comm/failure/sockets.h"
-#include "comm/switched_hosts.h"
 #include "support/process_ranks.h"
 #include "support/two_hosts.h"
+#include "tools/run/bridged_hosts.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/world.h>

@@ -1,6 +1,6 @@
 // Checkpoints on a disk that fills up, becomes read-only, or loses its directory while a run writes to it.
 // The disk is a small one in a mount namespace of the test's own, which only root can make.
-#include "faults.h"
+#include "tools/train/fault_injection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Starting runs that fail.
-#include "faults.h"
+#include "tools/train/fault_injection.h"
 
 #include <gtest/gtest.h>
 

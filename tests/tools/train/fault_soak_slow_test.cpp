@@ -1,5 +1,5 @@
 // 200 random faults, in four pieces that can be run alone.
-#include "faults.h"
+#include "tools/train/fault_injection.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Faults of every kind and place: the command ends and names them, or restarts and ends with the losses of a
 // quiet run.
-#include "faults.h"
+#include "tools/train/fault_injection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The README's story of an exported model, to the letter: its Python, then its commands, in an empty directory. Ends with 77
 # where Python lacks torch or safetensors.
-# usage: readme_story.sh CHECKOUT BUILD
+# usage: readme_example.sh CHECKOUT BUILD
 set -euo pipefail
 readme=$1/README.md build=$2
 python=${PENSTOCK_PYTHON:-python3}

@@ -1,6 +1,7 @@
 // Training over two hosts: the losses of one, and failures that are known on both.
-#include "faults.h"
 #include "support/two_hosts.h"
+
+#include "tools/train/fault_injection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

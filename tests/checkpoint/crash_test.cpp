@@ -84,16 +84,16 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t step
   }
 }
 
-TEST(CheckpointCrash, AtEveryOperationAndByteLeavesTheLastCheckpoint) {
+TEST(CheckpointCrash, AtAnyOperationOrByteKeepsLastCheckpoint) {
   crash_everywhere({1, 2}, 3, 2, 1);
 }
 
-TEST(CheckpointCrash, WhileAnExistingStepIsReplacedLeavesOneOfTheTwo) {
+TEST(CheckpointCrash, WhileReplacingStepKeepsOldOrNew) {
   // 7 is there from a run that was abandoned; it holds the same step, so either is right.
   crash_everywhere({7}, 7, 3, 2);
 }
 
-TEST(CheckpointCrash, TheFirstSaveEverLeavesNothingOrAll) {
+TEST(CheckpointCrash, DuringFirstSaveLeavesNothingOrEverything) {
   Random random(3);
   for (std::int64_t budget = 0; budget < 1200; budget += 7) {
     const TempDir dir;
@@ -146,7 +146,7 @@ const test::RankFunction killed_writers("killed_writers", [] {
   return 0;
 });
 
-TEST(CheckpointCrash, KilledWritersLeaveACompleteCheckpoint) {
+TEST(CheckpointCrash, KilledWritersLeaveCompleteCheckpoint) {
   const TempDir dir;
   const char* more = std::getenv("PENSTOCK_KILL_ROUNDS");
   const auto done = run_program(

@@ -32,7 +32,7 @@ tensor::Placements random_placements(Random& random, std::size_t axes, std::int6
   return placements;
 }
 
-TEST(CheckpointPlacedPart, IsWhatTheRankHasForAnyPlacementAndGoesToAnyOther) {
+TEST(CheckpointDistributedTensor, SavesLocalShardAndLoadsInAnyOtherPlacement) {
   const unsigned seed = 11;
   std::printf("seed %u\n", seed);
   const TempDir dir;
@@ -73,7 +73,7 @@ TEST(CheckpointPlacedPart, IsWhatTheRankHasForAnyPlacementAndGoesToAnyOther) {
   }
 }
 
-TEST(CheckpointPlacedPart, RefusesWhatIsStillToBeReduced) {
+TEST(CheckpointDistributedTensor, RejectsPartialPlacement) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     const tensor::DeviceMesh mesh(world.group(), {2});
     bool refused = false;

@@ -38,7 +38,7 @@ std::pair<std::string, double> judged(const std::string& text) {
 // About a second is promised; a machine that is four times slower has it too.
 constexpr double kLimit = 4;
 
-TEST(CheckpointManifest, OfManyPiecesIsReadAtOnce) {
+TEST(CheckpointManifest, WithManyPiecesIsReadQuickly) {
   std::vector<Region> elements, cells;
   for (std::int64_t i = 0; i < 45'000; ++i) elements.emplace_back(FlatRange{i, i + 1});
   for (std::int64_t i = 0; i < 200; ++i)
@@ -56,7 +56,7 @@ TEST(CheckpointManifest, OfManyPiecesIsReadAtOnce) {
   }
 }
 
-TEST(CheckpointManifest, OfPiecesThatOverlapInTooManyWaysIsRefused) {
+TEST(CheckpointManifest, WithTooManyOverlapsIsRejected) {
   // Crosses of long and thin boxes in three dims leave a number of rests that grows with the square of
   // theirs.
   constexpr std::int64_t size = 4000;

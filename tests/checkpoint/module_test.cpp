@@ -47,9 +47,9 @@ double train_step(Net& net, torch::optim::Optimizer& optimizer, int step) {
   return loss.item<double>();
 }
 
-class CheckpointModuleCheckpoint : public ::testing::TestWithParam<std::pair<const char*, MakeOptimizer>> {};
+class CheckpointModule : public ::testing::TestWithParam<std::pair<const char*, MakeOptimizer>> {};
 
-TEST_P(CheckpointModuleCheckpoint, GoesOnBitwise) {
+TEST_P(CheckpointModule, ResumesBitwise) {
   const MakeOptimizer& make = GetParam().second;
   const TempDir dir;
   torch::manual_seed(5);
@@ -84,7 +84,7 @@ TEST_P(CheckpointModuleCheckpoint, GoesOnBitwise) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Optimizers, CheckpointModuleCheckpoint,
+    Optimizers, CheckpointModule,
     ::testing::Values(
         std::pair<const char*, MakeOptimizer>{"AdamW",
                                               [](auto p) {
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
                                               }}),
     [](const auto& chosen) { return chosen.param.first; });
 
-TEST(CheckpointModulePieces, TiedTensorsAreOneAndOptimizersOfAnotherKindAreRefused) {
+TEST(CheckpointModulePieces, TiedTensorsAreOnePieceAndOtherOptimizersAreRejected) {
   Net net;
   const std::vector<Piece> pieces = module_pieces(*net, "model.");
   int tied = 0;

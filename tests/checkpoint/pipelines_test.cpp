@@ -248,7 +248,7 @@ class CheckpointPipelines : public ::testing::Test {
   void SetUp() override { at::set_num_threads(1); }
 };
 
-TEST_F(CheckpointPipelines, SavedInAnyTopologyGoOnInAnyOther) {
+TEST_F(CheckpointPipelines, ResumeFromAnyTopologyInAnyOther) {
   const TempDir dir;
   int exact = 0, close = 0;
   double most = 0;
@@ -283,7 +283,7 @@ TEST_F(CheckpointPipelines, SavedInAnyTopologyGoOnInAnyOther) {
   EXPECT_EQ(exact + close, 144);
 }
 
-TEST_F(CheckpointPipelines, TiedWeightsComeBackInEveryStageThatHoldsThem) {
+TEST_F(CheckpointPipelines, TiedWeightsAreRestoredInEveryStage) {
   const TempDir dir;
   run(topologies[5], "", dir / "a", {2, 4}, true);  // one rank holds both ends
   const Checkpoint expected(dir / ("a/" + checkpoint_name(4)));

@@ -60,7 +60,7 @@ const test::RankFunction saves_while_training("saves_while_training", [] {
   return 0;
 });
 
-TEST(CheckpointProcessRanks, SaveWhileTheyTrain) {
+TEST(CheckpointProcessRanks, SaveWhileTraining) {
   const TempDir dir;
   const auto done = test::run_process_ranks("saves_while_training", 2,
                                             {.environment = {{"PENSTOCK_TEST_DIRECTORY", dir.path()}}});
@@ -84,7 +84,7 @@ const test::RankFunction killed_while_writing("killed_while_writing", [] {
   return 0;
 });
 
-TEST(CheckpointProcessRanks, ARankKilledWhileItWritesCostsThatWriteOnly) {
+TEST(CheckpointProcessRanks, RankKilledDuringWriteLosesOnlyThatCheckpoint) {
   const TempDir dir;
   const auto done = test::run_process_ranks("killed_while_writing", 2,
                                             {.environment = {{"PENSTOCK_TEST_DIRECTORY", dir.path()}}});

@@ -119,7 +119,7 @@ class CheckpointSafetensorsFuzz : public testing::Test {
   int rounds_ = 40000;
 };
 
-TEST_F(CheckpointSafetensorsFuzz, MutationsAreRefusedOrConsistent) {
+TEST_F(CheckpointSafetensorsFuzz, MutationsAreRejectedOrConsistent) {
   std::mt19937 random(seed_);
   Outcomes outcomes;
   for (int i = 0; i < rounds_; ++i) {
@@ -131,7 +131,7 @@ TEST_F(CheckpointSafetensorsFuzz, MutationsAreRefusedOrConsistent) {
   EXPECT_GT(outcomes.refused, rounds_ / 2);
 }
 
-TEST_F(CheckpointSafetensorsFuzz, EveryPrefixIsRefused) {
+TEST_F(CheckpointSafetensorsFuzz, RejectsEveryPrefix) {
   Outcomes outcomes;
   for (const std::string& file : files_) {
     for (std::size_t size = 0; size < file.size(); ++size) parse(file.substr(0, size), outcomes);

@@ -76,7 +76,7 @@ void expect_holds(const std::string& path, const std::map<std::string, at::Tenso
   }
 }
 
-TEST(CheckpointSafetensors, ReadsEveryDtypeAndShapeThatPythonWrites) {
+TEST(CheckpointSafetensors, ReadsEveryDtypeAndShapeWrittenByPython) {
   expect_holds(python_file("all_dtypes"), all_dtypes());
   expect_holds(python_file("shapes"), shapes());
   expect_holds(python_file("none"), {});
@@ -84,7 +84,7 @@ TEST(CheckpointSafetensors, ReadsEveryDtypeAndShapeThatPythonWrites) {
             (SafetensorsMetadata{{"format", "pt, \xc3\xa9 \"quoted\"\n"}}));
 }
 
-TEST(CheckpointSafetensors, WritesThePythonPackagesBytes) {
+TEST(CheckpointSafetensors, WritesSameBytesAsPython) {
   const TempDir dir;
   save_safetensors(dir / "a", all_dtypes(), {{"format", "pt, \xc3\xa9 \"quoted\"\n"}});
   EXPECT_EQ(slurp(dir / "a"), slurp(python_file("all_dtypes")));
@@ -94,7 +94,7 @@ TEST(CheckpointSafetensors, WritesThePythonPackagesBytes) {
   EXPECT_EQ(slurp(dir / "c"), slurp(python_file("none")));
 }
 
-TEST(CheckpointSafetensors, WritesTensorsOfAnyStridesAndReplacesFilesWhole) {
+TEST(CheckpointSafetensors, WritesAnyStridesAndReplacesFilesAtomically) {
   const TempDir dir;
   const at::Tensor base = at::randn({6, 8});
   const std::map<std::string, at::Tensor> tensors = {{"transposed", base.t()},
@@ -107,7 +107,7 @@ TEST(CheckpointSafetensors, WritesTensorsOfAnyStridesAndReplacesFilesWhole) {
       << "something was left beside it";
 }
 
-TEST(CheckpointSafetensors, AFileThatShrinksIsAnError) {
+TEST(CheckpointSafetensors, RejectsFileThatShrinks) {
   const TempDir dir;
   save_safetensors(dir / "a", {{"w", at::arange(100000, at::kFloat)}});
   const SafetensorsFile file(dir / "a");
@@ -120,7 +120,7 @@ TEST(CheckpointSafetensors, AFileThatShrinksIsAnError) {
   }
 }
 
-TEST(CheckpointSafetensors, OnlyRegularFilesAreRead) {
+TEST(CheckpointSafetensors, ReadsOnlyRegularFiles) {
   const TempDir dir;
   ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
   const auto refusal = [](const std::string& path) -> std::string {
@@ -136,7 +136,7 @@ TEST(CheckpointSafetensors, OnlyRegularFilesAreRead) {
   EXPECT_THAT(refusal("/dev/zero"), HasSubstr("it is a device, not a regular file"));
 }
 
-TEST(CheckpointSafetensors, ReadsOnlyTheBytesAskedFor) {
+TEST(CheckpointSafetensors, ReadsOnlyRequestedBytes) {
   const TempDir dir;
   save_safetensors(dir / "a", {{"w", at::arange(1000, at::kInt)}});
   const SafetensorsFile file(dir / "a");
@@ -169,7 +169,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
          offsets + "]}";
 }
 
-TEST(CheckpointSafetensors, RefusesEveryLie) {
+TEST(CheckpointSafetensors, RejectsInconsistentHeaders) {
   const std::string a = entry("a", "F32", "2", "0,8");
   EXPECT_EQ(refusal("{" + a + "}", 8), "");
   EXPECT_EQ(refusal("{" + a + "}   \n", 8), "");
@@ -223,7 +223,7 @@ TEST(CheckpointSafetensors, RefusesEveryLie) {
               testing::AnyOf(HasSubstr("not valid JSON"), HasSubstr("none")));
 }
 
-TEST(CheckpointSafetensors, RefusesBoolsThatAreNone) {
+TEST(CheckpointSafetensors, RejectsInvalidBools) {
   const TempDir dir;
   save_safetensors(dir / "a", {{"mask", at::ones({4}, at::kBool)}});
   std::string bytes = slurp(dir / "a");
@@ -233,7 +233,7 @@ TEST(CheckpointSafetensors, RefusesBoolsThatAreNone) {
   EXPECT_THROW(file.load("mask"), ParseError);
 }
 
-TEST(CheckpointSafetensors, SaysWhatCannotBeOpenedOrWritten) {
+TEST(CheckpointSafetensors, ReportsFilesThatCannotBeOpenedOrWritten) {
   const TempDir dir;
   EXPECT_THROW(SafetensorsFile(dir / "missing"), StorageError);
   EXPECT_THROW(SafetensorsFile{dir.path()}, StorageError);

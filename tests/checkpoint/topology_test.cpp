@@ -22,7 +22,7 @@ namespace {
 using namespace test;
 using ::testing::HasSubstr;
 
-TEST(CheckpointBoxes, ChunksOfARangeAreItsElementsInOrder) {
+TEST(CheckpointBoxes, ChunksOfRangeAreItsElementsInOrder) {
   Random random(7);
   for (int round = 0; round < 400; ++round) {
     std::vector<std::int64_t> shape;
@@ -40,7 +40,7 @@ TEST(CheckpointBoxes, ChunksOfARangeAreItsElementsInOrder) {
   }
 }
 
-TEST(CheckpointBoxes, WhatIsLeftOfABoxIsTheRest) {
+TEST(CheckpointBoxes, SubtractionLeavesRemainingElements) {
   Random random(8);
   for (int round = 0; round < 400; ++round) {
     std::vector<std::int64_t> shape;
@@ -112,7 +112,7 @@ std::vector<Piece> pieces_of_rank(const std::map<std::string, at::Tensor>& model
   return pieces;
 }
 
-TEST(CheckpointTopology, SavedAsOnePartitionLoadsAsAnother) {
+TEST(CheckpointTopology, LoadsInPartitionOtherThanSaved) {
   const unsigned seed = 20261116;
   std::printf("seed %u\n", seed);
   Random random(seed);
@@ -146,7 +146,7 @@ TEST(CheckpointTopology, SavedAsOnePartitionLoadsAsAnother) {
   }
 }
 
-TEST(CheckpointTopology, ReadsOnlyTheBytesOfARanksPieces) {
+TEST(CheckpointTopology, ReadsOnlyBytesOfLocalPieces) {
   const TempDir dir;
   const at::Tensor weight = at::randn({512, 4096}), flat = at::randn({100000});
   comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -172,7 +172,7 @@ TEST(CheckpointTopology, ReadsOnlyTheBytesOfARanksPieces) {
   EXPECT_TRUE(same_bits(wanted[1].local, take(flat, range)));
 }
 
-TEST(CheckpointTopology, LoadsIntoStridedTensorsAndConvertsIfAsked) {
+TEST(CheckpointTopology, LoadsIntoStridedTensorsAndConvertsOnRequest) {
   const TempDir dir;
   const at::Tensor weight = at::randn({6, 8});
   comm::run_thread_ranks(1, [&](comm::World& world) {
@@ -196,7 +196,7 @@ TEST(CheckpointTopology, LoadsIntoStridedTensorsAndConvertsIfAsked) {
   });
 }
 
-TEST(CheckpointTopology, OneErrorListsEverythingThatDiffersOnAnyRank) {
+TEST(CheckpointTopology, ReportsEveryDifferenceOnAnyRankInOneError) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
@@ -238,7 +238,7 @@ TEST(CheckpointTopology, OneErrorListsEverythingThatDiffersOnAnyRank) {
   }
 }
 
-TEST(CheckpointTopology, RefusesToSaveWhatIsNotWhole) {
+TEST(CheckpointTopology, RejectsIncompleteTensors) {
   const TempDir dir;
   const auto errors = comm::try_thread_ranks(2, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());

@@ -47,7 +47,7 @@ void flip_byte(const std::string& path, std::size_t at) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-TEST(CheckpointWriter, KeepsTheLastFew) {
+TEST(CheckpointWriter, KeepsLastCheckpoints) {
   const TempDir dir;
   comm::run_thread_ranks(2, [&](comm::World& world) {
     CheckpointWriter writer(dir / "new/place", world.group(), {.keep = 2});
@@ -58,7 +58,7 @@ TEST(CheckpointWriter, KeepsTheLastFew) {
   EXPECT_THAT(steps_in(dir / "new/place"), ElementsAre(40, 50));
 }
 
-TEST(CheckpointWriter, ReturnsBeforeTheFilesAreWrittenAndTheTensorsMayChange) {
+TEST(CheckpointWriter, ReturnsBeforeWritingAndTensorsMayChange) {
   const TempDir dir;
   std::promise<void> go;
   const std::shared_future<void> gate = go.get_future().share();
@@ -78,7 +78,7 @@ TEST(CheckpointWriter, ReturnsBeforeTheFilesAreWrittenAndTheTensorsMayChange) {
   EXPECT_TRUE(at::equal(Checkpoint(dir / checkpoint_name(1)).read("weight"), at::ones({100})));
 }
 
-TEST(CheckpointWriter, NeverWritesTwoAtOnce) {
+TEST(CheckpointWriter, NeverWritesTwoCheckpointsConcurrently) {
   const TempDir dir;
   std::atomic<int> under_way{0}, most{0};
   HookedFiles files([&](const std::string& operation, const std::string& path) {
@@ -93,7 +93,7 @@ TEST(CheckpointWriter, NeverWritesTwoAtOnce) {
   EXPECT_THAT(steps_in(dir.path()), ElementsAre(18, 19, 20));
 }
 
-TEST(CheckpointWriter, WritesBeforeItReturnsWhereACopyWouldBeTooLarge) {
+TEST(CheckpointWriter, WritesSynchronouslyIfCopyWouldBeTooLarge) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group(), {.copy_limit = 399});
@@ -102,7 +102,7 @@ TEST(CheckpointWriter, WritesBeforeItReturnsWhereACopyWouldBeTooLarge) {
   });
 }
 
-TEST(CheckpointWriter, ReplicasShareTheWork) {
+TEST(CheckpointWriter, ReplicasShareWork) {
   const TempDir dir;
   comm::run_thread_ranks(4, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
@@ -116,7 +116,7 @@ TEST(CheckpointWriter, ReplicasShareTheWork) {
   for (const StoredFile& file : checkpoint.files()) EXPECT_LT(file.bytes, 2 * 4000 + 400) << file.name;
 }
 
-TEST(CheckpointWriter, ErrorsSurfaceAtTheNextCallOnEveryRankAndTheNextSaveWorks) {
+TEST(CheckpointWriter, ErrorsSurfaceAtNextCallOnEveryRankAndNextSaveWorks) {
   const TempDir dir;
   // Every operation of a save is refused once.
   for (int refused = 0; refused < 12; ++refused) {
@@ -155,7 +155,7 @@ TEST(CheckpointWriter, ErrorsSurfaceAtTheNextCallOnEveryRankAndTheNextSaveWorks)
   }
 }
 
-TEST(CheckpointWriter, SaysThatAFileGrewTooLargeOrTheDirectoryVanished) {
+TEST(CheckpointWriter, ReportsFileSizeLimitAndRemovedDirectory) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir / "a", world.group(), {.asynchronous = false});
@@ -219,7 +219,7 @@ const test::RankFunction full_disk("full_disk", [] {
   return 0;
 });
 
-TEST(CheckpointWriter, SaysThatTheDiskIsFullOrReadOnlyAndKeepsWhatIsThere) {
+TEST(CheckpointWriter, ReportsFullAndReadOnlyDiskAndKeepsCheckpoints) {
   const TempDir dir;
   const auto done = run_program({fs::read_symlink("/proc/self/exe").string()},
                                 {"PENSTOCK_TEST_RANKS=full_disk", "PENSTOCK_TEST_DIRECTORY=" + dir.path()});
@@ -228,7 +228,7 @@ TEST(CheckpointWriter, SaysThatTheDiskIsFullOrReadOnlyAndKeepsWhatIsThere) {
   EXPECT_EQ(done.out, std::to_string(ENOSPC) + " 1 " + std::to_string(EROFS) + " 1\n");
 }
 
-TEST(CheckpointVerify, NoticesEveryFlippedByte) {
+TEST(CheckpointVerify, DetectsEveryFlippedByte) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter(dir.path(), world.group()).save(1, {whole_piece("w", at::ones({7}))});
@@ -254,7 +254,7 @@ TEST(CheckpointVerify, NoticesEveryFlippedByte) {
   EXPECT_EQ(to_string(Checkpoint(path).verify()), "warning: stray: does not belong to the checkpoint\n");
 }
 
-TEST(CheckpointLoad, NoticesDamagedElements) {
+TEST(CheckpointLoad, DetectsDamagedElements) {
   const TempDir dir;
   comm::run_thread_ranks(
       1, [&](comm::World& world) { CheckpointWriter(dir.path(), world.group()).save(1, model_at(1)); });
@@ -263,7 +263,7 @@ TEST(CheckpointLoad, NoticesDamagedElements) {
   EXPECT_THROW(Checkpoint(dir / checkpoint_name(1)).load(model_at(2)), CheckpointError);
 }
 
-TEST(CheckpointManifest, DamageIsAnErrorAndNeverLeadsOutside) {
+TEST(CheckpointManifest, DamageIsAnErrorAndNeverEscapesDirectory) {
   Manifest manifest{.step = 3, .notes = {{"a", "b\n\"c\""}}, .files = {{"shard", 10, 5}}};
   manifest.tensors.push_back(
       {"w", "", PieceKind::Parameter, at::kFloat, {2, 2}, {"v"}, {{0, "w", Box{{0, 0}, {2, 2}}, 7}}});
@@ -304,7 +304,7 @@ TEST(CheckpointManifest, DamageIsAnErrorAndNeverLeadsOutside) {
   EXPECT_THAT(refused([](Manifest& m) { m.step = -1; }), HasSubstr("negative step"));
 }
 
-TEST(CheckpointResume, TakesTheNewestWholeOneAndNamesThoseItPassesOver) {
+TEST(CheckpointResume, UsesNewestCompleteCheckpointAndReportsSkippedOnes) {
   const TempDir dir;
   comm::run_thread_ranks(2, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group(), {.keep = 0});
@@ -345,7 +345,7 @@ TEST(CheckpointResume, TakesTheNewestWholeOneAndNamesThoseItPassesOver) {
   EXPECT_THAT(list_directory(dir.path()), ElementsAre("run.lock", "step-00000004", "step-banana"));
 }
 
-TEST(CheckpointResume, WithoutACompleteOneIsAnErrorThatSaysSo) {
+TEST(CheckpointResume, ReportsMissingCompleteCheckpoint) {
   const TempDir dir;
   EXPECT_THROW(find_resume_point(dir.path()), CheckpointError);
   EXPECT_THROW(find_resume_point(dir / "missing"), CheckpointError);

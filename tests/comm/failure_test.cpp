@@ -114,7 +114,7 @@ void kill_one(unsigned seed, double& slowest) {
   }
 }
 
-TEST(CommKilledRank, EveryOtherRankRaisesPeerFailedAtRandomMoments) {
+TEST(CommKilledRank, RaisesPeerFailedOnEveryOtherRankAtRandomTimes) {
   // The slow tier sets more kills.
   const char* const asked = std::getenv("PENSTOCK_KILLS");
   const unsigned kills = asked != nullptr ? static_cast<unsigned>(std::stoul(asked)) : 8;
@@ -143,7 +143,7 @@ const RankFunction throwing_ranks("throwing", [] {
   return 0;
 });
 
-TEST(CommThrowingRank, ItsWordsReachEveryOtherRank) {
+TEST(CommThrowingRank, MessageReachesEveryOtherRank) {
   const RanksOutcome outcome = run_process_ranks("throwing", 3);
   EXPECT_EQ(outcome.result.first_failure, Rank(1)) << outcome.text();
   for (const std::size_t rank : {0U, 2U}) {
@@ -168,7 +168,7 @@ const RankFunction leaving_ranks("leaving", [] {
   return 0;
 });
 
-TEST(CommThrowingRank, AnExceptionThatLeavesTheWorldIsAFailureEvenIfItIsCaught) {
+TEST(CommThrowingRank, ExceptionThatDestroysWorldIsFailureEvenIfCaught) {
   const RanksOutcome outcome = run_process_ranks("leaving", 2);
   const auto found = learned(outcome.lines[1]);
   ASSERT_TRUE(found.has_value()) << outcome.text();
@@ -195,7 +195,7 @@ const RankFunction next_operation_ranks("next_operation", [] {
   return 0;
 });
 
-TEST(CommThrowingRank, TheNextOperationRaisesAtOnce) {
+TEST(CommThrowingRank, NextOperationRaisesImmediately) {
   const RanksOutcome outcome = run_process_ranks("next_operation", 2);
   const auto found = learned(outcome.lines[0]);
   ASSERT_TRUE(found.has_value()) << outcome.text();
@@ -236,7 +236,7 @@ const RankFunction rebuild_ranks("rebuild", [] {
   return 0;
 });
 
-TEST(CommRebuild, TheWorldWorksAgainAfterFailuresThatLeftTheProcessesAlive) {
+TEST(CommRebuild, WorldWorksAfterFailuresWithLiveProcesses) {
   const RanksOutcome outcome = run_process_ranks("rebuild", 3);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) EXPECT_THAT(lines, ::testing::Contains("rebuilt"));
@@ -263,7 +263,7 @@ const RankFunction late_ranks("late", [] {
   }
 });
 
-TEST(CommTimeOut, SaysWhoWaitedForWhomAndForWhat) {
+TEST(CommTimeout, ReportsWaitingRankPeerAndOperation) {
   const RanksOutcome outcome = run_process_ranks("late", 2);
   ASSERT_FALSE(outcome.lines[0].empty()) << outcome.text();
   EXPECT_THAT(outcome.lines[0][0],
@@ -293,7 +293,7 @@ const RankFunction absent_from_collective("absent_from_collective", [] {
   return 5;
 });
 
-TEST(CommTimeOut, OfACollectiveIsExplainedByTheRecordsOfAllRanks) {
+TEST(CommTimeout, OfCollectiveIncludesFlightRecordsOfAllRanks) {
   RanksOptions options;
   options.environment["PENSTOCK_TIMEOUT"] = "2";
   const RanksOutcome outcome = run_process_ranks("absent_from_collective", 3, options);
@@ -315,7 +315,7 @@ const RankFunction stopped_ranks("stopped", [] {
   return 0;
 });
 
-TEST(CommStoppedRank, IsNoticedByItsSilence) {
+TEST(CommStoppedRank, IsDetectedByMissingHeartbeats) {
   RanksOptions options;
   options.environment["PENSTOCK_HEARTBEAT"] = "2";
   const RanksOutcome outcome = run_process_ranks("stopped", 3, options);
@@ -340,13 +340,13 @@ const RankFunction absent_ranks("absent", [] {
   return 1;
 });
 
-TEST(CommJoin, NamesTheRanksThatDidNotCome) {
+TEST(CommJoin, ReportsRanksThatDidNotJoin) {
   const RanksOutcome outcome = run_process_ranks("absent", 4);
   ASSERT_FALSE(outcome.lines[0].empty()) << outcome.text();
   EXPECT_THAT(outcome.lines[0][0], HasSubstr("these ranks had not joined: 2"));
 }
 
-TEST(CommThreadRanks, AThrowReachesPendingAndNextOperations) {
+TEST(CommThreadRanks, ExceptionReachesPendingAndNextOperations) {
   const auto errors = comm::try_thread_ranks(3, [](comm::World& world) {
     if (world.rank() == Rank(2)) throw std::runtime_error("burst");
     world.group().barrier();
@@ -362,7 +362,7 @@ TEST(CommThreadRanks, AThrowReachesPendingAndNextOperations) {
   }
 }
 
-TEST(CommThreadRanks, TheCauseIsRethrownNotItsConsequences) {
+TEST(CommThreadRanks, RethrowCauseInsteadOfConsequences) {
   EXPECT_THROW(comm::run_thread_ranks(4,
                                       [](comm::World& world) {
                                         if (world.rank() == Rank(1)) throw std::domain_error("the cause");
@@ -371,7 +371,7 @@ TEST(CommThreadRanks, TheCauseIsRethrownNotItsConsequences) {
                std::domain_error);
 }
 
-TEST(CommThreadRanks, AreRebuiltAfterAFailure) {
+TEST(CommThreadRanks, CanBeRebuiltAfterFailure) {
   comm::run_thread_ranks(3, [](comm::World& world) {
     try {
       if (world.rank() == Rank(0)) throw std::runtime_error("once");
@@ -388,7 +388,7 @@ TEST(CommThreadRanks, AreRebuiltAfterAFailure) {
   });
 }
 
-TEST(CommThreadRanks, TimeOutsAreErrors) {
+TEST(CommThreadRanks, ReportTimeouts) {
   comm::InitOptions options;
   options.timeout = std::chrono::milliseconds(50);
   const auto errors = try_thread_ranks(
@@ -401,7 +401,7 @@ TEST(CommThreadRanks, TimeOutsAreErrors) {
   EXPECT_THROW(std::rethrow_exception(errors[0]), TimeoutError);
 }
 
-TEST(CommThreadRanks, AMessageOfTheWrongSizeIsAClearError) {
+TEST(CommThreadRanks, ReportMessageOfWrongSize) {
   const auto errors = comm::try_thread_ranks(2, [](comm::World& world) {
     if (world.rank() == Rank(0)) world.group().send(at::ones(3), 1);
     if (world.rank() == Rank(1)) world.group().recv(at::ones(4), 0);

@@ -135,7 +135,7 @@ void leave_rudely(comm::Fd connection) {
   setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
 
-TEST(CommStrangers, OnEveryPortOfAJobCostItNothing) {
+TEST(CommForeignConnections, OnEveryPortDoNotDisturbJob) {
   BusyJob job;
   ASSERT_THAT(job.processes(), SizeIs(3));
   std::vector<comm::Fd> idle;
@@ -165,7 +165,7 @@ TEST(CommStrangers, OnEveryPortOfAJobCostItNothing) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
-TEST(CommStrangers, OfOtherMachinesFindNoPortOfAJobOnOneHost) {
+TEST(CommForeignConnections, SingleHostJobListensOnlyOnLoopback) {
   BusyJob job;
   for (const pid_t pid : job.processes()) {
     for (const Listener& listener : listeners_of(pid))
@@ -175,7 +175,7 @@ TEST(CommStrangers, OfOtherMachinesFindNoPortOfAJobOnOneHost) {
 }
 
 // A guest of the store who knows how the library names its keys, and lists those that are there.
-TEST(CommStrangers, CannotEndAJobByTheNamesOfItsKeys) {
+TEST(CommForeignConnections, CannotEndJobByGuessingStoreKeys) {
   BusyJob job;
   const std::vector<Listener> launcher = listeners_of(job.processes().at(0));
   ASSERT_THAT(launcher, SizeIs(1));

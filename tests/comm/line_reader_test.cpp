@@ -35,17 +35,17 @@ Lines lines_of(const std::vector<std::string>& pieces) {
   return lines;
 }
 
-TEST(CommLineReader, EndsLinesAtNewlines) {
+TEST(CommLineReader, SplitsAtNewlines) {
   EXPECT_EQ(lines_of({"a\n\nb", "c\nd"}), (Lines{"a", "", "bc", "d"}));
   EXPECT_EQ(lines_of({"a\r\nb\r\n"}), (Lines{"a", "b"}));
 }
 
-TEST(CommLineReader, GivesAProgressBarsStatesAtOnce) {
+TEST(CommLineReader, ReturnsProgressBarUpdatesImmediately) {
   EXPECT_EQ(lines_of({"1%\r2%\r", "3%\r", "\ndone\n"}), (Lines{"1%\r", "2%\r", "3%\r", "", "done"}));
   EXPECT_EQ(lines_of({"\r1%", "\r2%\n"}), (Lines{"\r", "1%\r", "2%"}));
 }
 
-TEST(CommLineReader, LosesNoByte) {
+TEST(CommLineReader, KeepsEveryByte) {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
     std::string all;
@@ -64,7 +64,7 @@ TEST(CommLineReader, LosesNoByte) {
 }
 
 // 64 MiB without an end take as long for each byte as one does, and never more memory than a piece.
-TEST(CommLineReader, BoundsALineWithoutEnd) {
+TEST(CommLineReader, LimitsLineLength) {
   const std::vector<std::string> pieces(1024, std::string(65536, 'x'));
   const Lines lines = lines_of(pieces);
   EXPECT_EQ(lines.size(), 64U);

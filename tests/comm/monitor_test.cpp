@@ -21,9 +21,9 @@ bool readable(int fd) {
   return poll(&waiting, 1, 1000 * static_cast<int>(kSoon.count())) == 1;
 }
 
-class CommMonitorOfTwo : public testing::Test {
+class CommMonitor : public testing::Test {
  protected:
-  CommMonitorOfTwo() { std::tie(listener_, endpoint_) = listen_on("127.0.0.1"); }
+  CommMonitor() { std::tie(listener_, endpoint_) = listen_on("127.0.0.1"); }
 
   //! Rank 0's monitor; rank 1 is this test.
   void watch(std::chrono::milliseconds heartbeat_limit) {
@@ -76,7 +76,7 @@ char answer(const Fd& connection) {
   return readable(connection.get()) && recv(connection.get(), &sign, 1, 0) == 1 ? sign : '\0';
 }
 
-TEST_F(CommMonitorOfTwo, CallsANeighbourThatNeverAnsweredSilent) {
+TEST_F(CommMonitor, ReportsNeighborThatNeverAnswers) {
   stop_answering();
   publish_endpoint();
   watch(std::chrono::milliseconds(1500));
@@ -86,7 +86,7 @@ TEST_F(CommMonitorOfTwo, CallsANeighbourThatNeverAnsweredSilent) {
                  std::to_string(endpoint_.port)));
 }
 
-TEST_F(CommMonitorOfTwo, TriesUntilTheNeighbourAnswers) {
+TEST_F(CommMonitor, RetriesUntilNeighborAnswers) {
   stop_answering();
   publish_endpoint();
   watch(seconds(60));
@@ -99,14 +99,14 @@ TEST_F(CommMonitorOfTwo, TriesUntilTheNeighbourAnswers) {
   EXPECT_THAT(cause(), HasSubstr("ended without leaving the world"));
 }
 
-TEST_F(CommMonitorOfTwo, KnowsAtOnceThatNobodyListensAnyMore) {
+TEST_F(CommMonitor, DetectsClosedListenerImmediately) {
   listener_.reset();
   publish_endpoint();
   watch(seconds(60));
   EXPECT_THAT(cause(), AllOf(StartsWith("rank 1 cannot be reached by rank 0"), HasSubstr("refused")));
 }
 
-TEST_F(CommMonitorOfTwo, IsNotHeldUpByAStrangerWithHalfAGreeting) {
+TEST_F(CommMonitor, IsNotBlockedByPartialGreeting) {
   watch(seconds(60));
   const Fd stranger = knock("pen");
   EXPECT_EQ(answer(stranger), '\0');  // shown the door
@@ -114,14 +114,14 @@ TEST_F(CommMonitorOfTwo, IsNotHeldUpByAStrangerWithHalfAGreeting) {
   EXPECT_EQ(cause(), "rank 1 was killed");
 }
 
-TEST_F(CommMonitorOfTwo, HearsItsNeighbourBehindACrowdOfStrangers) {
+TEST_F(CommMonitor, HearsNeighborAmongManyForeignConnections) {
   watch(seconds(60));
   std::vector<Fd> crowd;
   for (int i = 0; i < 40; ++i) crowd.push_back(knock("penstock monitor"));
   EXPECT_EQ(answer(knock(greeting(secret_))), '.');  // not after a second for each of them
 }
 
-TEST_F(CommMonitorOfTwo, KnowsItsNeighbourByTheSecret) {
+TEST_F(CommMonitor, AuthenticatesNeighborBySecret) {
   watch(seconds(60));
   EXPECT_EQ(answer(knock(greeting(JobSecret::random()))), '\0');
   EXPECT_EQ(answer(knock(greeting(JobSecret()))), '\0');
@@ -129,7 +129,7 @@ TEST_F(CommMonitorOfTwo, KnowsItsNeighbourByTheSecret) {
 }
 
 // One that is left in the listener's queue would keep the thread busy.
-TEST_F(CommMonitorOfTwo, SendsStrangersAwayAlsoWhenItHasItsNeighbour) {
+TEST_F(CommMonitor, RejectsForeignConnectionsAfterNeighborConnected) {
   watch(seconds(60));
   const Fd neighbour = knock(greeting(secret_));
   EXPECT_EQ(answer(neighbour), '.');

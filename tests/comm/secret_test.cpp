@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(CommJobSecret, IsNewEachTimeAndSurvivesItsText) {
+TEST(CommJobSecret, IsRandomAndRoundTripsThroughText) {
   std::set<std::string> seen;
   for (int i = 0; i < 100; ++i) seen.insert(JobSecret::random().text());
   EXPECT_EQ(seen.size(), 100U);
@@ -35,12 +35,12 @@ TEST(CommJobSecret, IsNewEachTimeAndSurvivesItsText) {
 }
 
 // RFC 2104 with the inner digest in hexadecimal: the value is that of Python's hashlib.
-TEST(CommJobSecret, SignsByAKeyedHash) {
+TEST(CommJobSecret, SignsWithKeyedHash) {
   EXPECT_EQ(JobSecret::parse("000102030405060708090a0b0c0d0e0f").sign("a message"),
             "e36a7d923d844d3b9e2f973cae1638d743a9c24a");
 }
 
-TEST(CommJobSecret, ComesFromAFileAlike) {
+TEST(CommJobSecret, CanBeReadFromFile) {
   const test::TempDir dir;
   std::ofstream(dir / "a") << "0123456789abcdef";
   std::ofstream(dir / "b") << "0123456789abcdef\n";
@@ -62,7 +62,7 @@ TEST(CommJobSecret, ComesFromAFileAlike) {
   EXPECT_THAT(problem("absent"), HasSubstr("cannot be read"));
 }
 
-TEST(CommJobSecret, HidesTheNamesOfTheStoresKeys) {
+TEST(CommJobSecret, HidesStoreKeyNames) {
   const c10::intrusive_ptr<c10d::Store> plain = c10::make_intrusive<c10d::HashStore>();
   const JobSecret secret = JobSecret::random();
   const auto mine = secret.protect(plain), alike = secret.protect(plain),
@@ -91,7 +91,7 @@ int user_timeout(const Fd& socket) {
   return value;
 }
 
-TEST(CommStoreClient, ListensHereAloneAndLeavesOthersSocketsAlone) {
+TEST(CommStoreClient, AffectsOnlyItsOwnSockets) {
   StoreOptions options{
       .host = "127.0.0.1", .hosts = true, .only_here = true, .timeout = std::chrono::seconds(10)};
   const auto host = open_store(options);

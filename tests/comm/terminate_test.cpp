@@ -75,7 +75,7 @@ int locks_of_leave() {
   return locks_made - before;
 }
 
-TEST(CommOnTerminateDeathTest, TakesNoLockInASignalHandler) {
+TEST(CommOnTerminateDeathTest, TakesNoLockInSignalHandler) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const int locks = locks_of_leave();
   ASSERT_GT(locks, 0);
@@ -84,7 +84,7 @@ TEST(CommOnTerminateDeathTest, TakesNoLockInASignalHandler) {
     EXPECT_EXIT(terminate_in_leave(lock), ::testing::KilledBySignal(SIGABRT), "") << "lock " << lock;
 }
 
-TEST(CommOnTerminateDeathTest, TellsWhatTheExceptionWas) {
+TEST(CommOnTerminateDeathTest, ReportsException) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

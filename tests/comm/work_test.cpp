@@ -19,12 +19,12 @@ std::shared_ptr<WorkState> pending(const std::shared_ptr<WorldGeneration>& domai
 }
 
 // It took this for success: the caller would have read a buffer that nothing has arrived in.
-TEST(CommSecondWaiter, OfAnOperationThatDoesNotEndTimesOut) {
+TEST(CommSecondWaiter, TimesOutIfOperationDoesNotEnd) {
   const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::milliseconds(10));
   EXPECT_THROW(pending(domain)->wait(), TimeoutError);
 }
 
-TEST(CommSecondWaiter, LearnsOfAFailureAndOfTheEnd) {
+TEST(CommSecondWaiter, LearnsOfFailureAndCompletion) {
   const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::seconds(60));
   const auto ended = pending(domain);
   ended->status = WorkState::Status::Done;

@@ -71,7 +71,7 @@ std::vector<std::string> inputs_for(const Target& target, std::mt19937& random) 
 
 class FuzzAllocationFailures : public testing::TestWithParam<Target> {};
 
-TEST_P(FuzzAllocationFailures, EndInAnErrorAndLeaveNothingBehind) {
+TEST_P(FuzzAllocationFailures, EndInErrorWithoutLeaks) {
   constexpr long short_run = 500, most_of_long_runs = 5000;
   const unsigned seed = 17;
   std::mt19937 random(seed);

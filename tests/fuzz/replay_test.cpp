@@ -11,9 +11,9 @@
 namespace penstock::fuzz {
 namespace {
 
-class Fuzz : public testing::TestWithParam<Target> {};
+class FuzzParsers : public testing::TestWithParam<Target> {};
 
-TEST_P(Fuzz, KnownInputsHoldThePromises) {
+TEST_P(FuzzParsers, AcceptKnownInputs) {
   const std::vector<std::string> inputs = inputs_of(GetParam());
   ASSERT_FALSE(inputs.empty());
   for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -68,7 +68,7 @@ class Editor {
   std::vector<std::string> inputs_, words_;
 };
 
-TEST_P(Fuzz, RandomEditsDoToo) {
+TEST_P(FuzzParsers, SurviveRandomEdits) {
   const Editor editor(GetParam());
   const unsigned seed = 5;
   std::mt19937 random(seed);
@@ -84,7 +84,7 @@ TEST_P(Fuzz, RandomEditsDoToo) {
   std::printf("%s: %d edits\n", GetParam().name, run);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Fuzz, testing::ValuesIn(targets().begin(), targets().end()),
+INSTANTIATE_TEST_SUITE_P(Targets, FuzzParsers, testing::ValuesIn(targets().begin(), targets().end()),
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace

@@ -24,7 +24,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-class GraphPtFuzz : public testing::Test {
+class GraphArchiveFuzz : public testing::Test {
  protected:
   void SetUp() override {
     path_ = (std::filesystem::temp_directory_path() / ("penstock_fuzz_" + std::to_string(getpid()) + ".pt2"))
@@ -56,14 +56,14 @@ class GraphPtFuzz : public testing::Test {
   int rounds_ = 150;
 };
 
-TEST_F(GraphPtFuzz, CutShortIsAnError) {
+TEST_F(GraphArchiveFuzz, RejectsTruncatedArchives) {
   const std::string whole = read_file(archive("mlp.pt2"));
   ASSERT_FALSE(content(whole).empty());
   std::mt19937 random(seed_);
   for (int i = 0; i < rounds_; ++i) EXPECT_EQ(content(whole.substr(0, random() % whole.size())), "");
 }
 
-TEST_F(GraphPtFuzz, FlippedBitsAreErrorsOrMeanNothing) {
+TEST_F(GraphArchiveFuzz, FlippedBitsAreRejectedOrHarmless) {
   const std::string whole = read_file(archive("mixed.pt2"));
   const std::string expected = content(whole);
   std::mt19937 random(seed_);
@@ -104,7 +104,7 @@ std::string with_record(std::string bytes, const std::string& name, const std::s
   throw std::runtime_error("no record " + name);
 }
 
-TEST_F(GraphPtFuzz, LyingRecordsNeverReachBeyondTheFile) {
+TEST_F(GraphArchiveFuzz, CorruptRecordsNeverReadBeyondFile) {
   for (const char* record : {"models/model.json", "weights_config.json", "constants_config.json"}) {
     const std::string whole = read_file(archive("mixed.pt2"));
     const std::string json = with_record(whole, record, "");
@@ -131,7 +131,7 @@ TEST_F(GraphPtFuzz, LyingRecordsNeverReachBeyondTheFile) {
   }
 }
 
-TEST_F(GraphPtFuzz, RefusalsNameOperatorModuleAndVersion) {
+TEST_F(GraphArchiveFuzz, ErrorsNameOperatorModuleAndVersion) {
   const std::string whole = read_file(archive("mlp.pt2"));
   const std::string json = with_record(whole, "models/model.json", "");
   const auto complaint = [&](const std::string& from, const std::string& to) {
@@ -158,7 +158,7 @@ TEST_F(GraphPtFuzz, RefusalsNameOperatorModuleAndVersion) {
             std::string::npos);
 }
 
-TEST_F(GraphPtFuzz, RefusesControlFlowAndPickledWeightsByName) {
+TEST_F(GraphArchiveFuzz, RejectsControlFlowAndPickledWeights) {
   const auto complaint = [](const std::string& path) {
     try {
       Pt2Archive{path};

@@ -134,7 +134,7 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   }
 }
 
-TEST(GraphCapture, EqualsEagerBitForBit) {
+TEST(GraphCapture, IsBitwiseEqualToEager) {
   torch::manual_seed(1);
   test::Mlp mlp;
   expect_as_eager("mlp", *mlp, test::forward_of(mlp), {torch::randn({4, 6})});
@@ -151,7 +151,7 @@ TEST(GraphCapture, EqualsEagerBitForBit) {
   expect_as_eager("odds", *odds, forward, {torch::randn({4, 4})}, {{"bias", torch::randn({4})}});
 }
 
-TEST(GraphCapture, EqualsEagerForRecurrentAndTransformerModules) {
+TEST(GraphCapture, MatchesEagerForRecurrentAndTransformerModules) {
   torch::manual_seed(2);
   torch::nn::LSTM lstm(torch::nn::LSTMOptions(3, 4).num_layers(2).batch_first(true).dropout(0.1));
   const ForwardFunction run_lstm = [&](const value::Args& args, const value::Kwargs&) {
@@ -175,7 +175,7 @@ TEST(GraphCapture, EqualsEagerForRecurrentAndTransformerModules) {
   expect_as_eager("attention", *attention, attend, {torch::randn({5, 2, 8})});
 }
 
-TEST(GraphCapture, KnowsModulesMarksAndTiedWeights) {
+TEST(GraphCapture, RecordsModulesSplitMarksAndTiedWeights) {
   test::Gpt gpt;
   const Captured captured =
       capture(test::forward_of(gpt), test::tensors_of_module(*gpt), {torch::randint(0, 13, {2, 6})});
@@ -190,7 +190,7 @@ TEST(GraphCapture, KnowsModulesMarksAndTiedWeights) {
   pipe_split();  // nothing outside of a capture
 }
 
-TEST(GraphCapture, TellsCallsOfAModuleApart) {
+TEST(GraphCapture, DistinguishesCallsOfSameModule) {
   torch::nn::Linear block(4, 4);
   const ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
     auto x = args[0].toTensor();
@@ -214,7 +214,7 @@ TEST(GraphCapture, TellsCallsOfAModuleApart) {
   EXPECT_EQ(split_graph(graph, {3, 6}).shared.size(), 2U);  // weight and bias, in all three
 }
 
-TEST(GraphCapture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
+TEST(GraphCapture, HonorsEvalModeOfDropoutAndBatchNorm) {
   at::set_num_threads(1);
   torch::manual_seed(8);
   torch::nn::BatchNorm1d norm(3);
@@ -248,7 +248,7 @@ TEST(GraphCapture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
   EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
 }
 
-TEST(GraphCapture, DrawsFreshNumbersAtEveryReplay) {
+TEST(GraphCapture, DrawsFreshRandomNumbersInEveryRun) {
   torch::nn::Dropout dropout(0.5);
   const Captured captured = capture(test::forward_of(dropout), {}, {torch::ones({64})});
   const GraphModule module(captured.graph, captured.tensors);
@@ -256,7 +256,7 @@ TEST(GraphCapture, DrawsFreshNumbersAtEveryReplay) {
   EXPECT_FALSE(same_bits(once.toTensor(), twice.toTensor()));
 }
 
-TEST(GraphCapture, FreesWhatEagerFrees) {
+TEST(GraphCapture, FreesIntermediatesLikeEager) {
   // 40 steps over 1 MB each: a graph that kept its values alive would hold 40 of them.
   const ForwardFunction chain = [](const value::Args& args, const value::Kwargs&) {
     auto x = args.at(0).toTensor();
@@ -292,7 +292,7 @@ std::int64_t peak_memory(const std::function<void()>& work) {
   return meter->peak;
 }
 
-TEST(GraphCapture, NeedsNoMoreMemoryThanEager) {
+TEST(GraphCapture, UsesNoMoreMemoryThanEager) {
   at::set_num_threads(1);
   test::Gpt gpt(4, 64, 4, 101, 32);
   const auto tokens = torch::randint(0, 101, {4, 32});
@@ -328,7 +328,7 @@ struct Twice : torch::autograd::Function<Twice> {
   }
 };
 
-TEST(GraphCapture, RefusesWhatWouldBeAWrongGraph) {
+TEST(GraphCapture, RejectsForwardsThatCannotBeCaptured) {
   EXPECT_THAT(complaint([](const value::Args& args, const value::Kwargs&) {
                 const ModuleScope scope("gate");
                 const auto x = args[0].toTensor();

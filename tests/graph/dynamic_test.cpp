@@ -62,7 +62,7 @@ void expect_any_batch(const std::string& name, Module& module, const ForwardFunc
   }
 }
 
-TEST(GraphDynamicBatch, OneGraphServesAnyNumberOfRows) {
+TEST(GraphDynamicBatch, OneGraphRunsAnyBatchSize) {
   torch::manual_seed(1);
   test::Mlp mlp;
   expect_any_batch("mlp", *mlp, test::forward_of(mlp), [](std::int64_t n) {
@@ -97,7 +97,7 @@ std::string dynamic_complaint(const ForwardFunction& forward) {
   return "accepted";
 }
 
-TEST(GraphDynamicBatch, RefusesWhatDependsOnTheRowsOtherwise) {
+TEST(GraphDynamicBatch, RejectsOtherDependenciesOnBatchSize) {
   EXPECT_THAT(dynamic_complaint([](const value::Args& args, const value::Kwargs&) {
                 const ModuleScope scope("square");
                 const auto x = args[0].toTensor();

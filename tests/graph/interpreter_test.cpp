@@ -10,7 +10,7 @@
 namespace penstock::graph {
 namespace {
 
-TEST(GraphInterpreter, FreesValuesWhereTheyAreReadLast) {
+TEST(GraphInterpreter, FreesValuesAfterLastUse) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::relu(%x)
@@ -29,7 +29,7 @@ TEST(GraphInterpreter, FreesValuesWhereTheyAreReadLast) {
   EXPECT_EQ(uses, (std::vector<std::size_t>{1, 1, 1, 1}));
 }
 
-TEST(GraphInterpreter, KeepsGradModesOfNodesAndOfTheCaller) {
+TEST(GraphInterpreter, KeepsGradModesOfNodesAndCaller) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::mul.Tensor(%x, 2)
@@ -49,7 +49,7 @@ TEST(GraphInterpreter, KeepsGradModesOfNodesAndOfTheCaller) {
   EXPECT_FALSE(at::GradMode::is_enabled());
 }
 
-TEST(GraphInterpreter, NamesTheFailingOperatorAndRestoresModes) {
+TEST(GraphInterpreter, NamesFailingOperatorAndRestoresModes) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::view(%x, [3]) @ head.flatten no_grad
@@ -64,7 +64,7 @@ TEST(GraphInterpreter, NamesTheFailingOperatorAndRestoresModes) {
   EXPECT_TRUE(at::GradMode::is_enabled());
 }
 
-TEST(GraphInterpreter, MovesBakedDevices) {
+TEST(GraphInterpreter, MovesConstantDevices) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((), {})
   %a = aten::zeros([3], float32, strided, device("cpu"), False)

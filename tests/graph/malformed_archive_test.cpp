@@ -36,7 +36,7 @@ std::string refusal(const Body& body) {
   return "accepted";
 }
 
-TEST(GraphHostileArchive, DeepTreeSpecificationsAreErrors) {
+TEST(GraphMalformedArchive, RejectsDeepTreeSpecs) {
   const std::string deep(200'000, '[');
   EXPECT_THAT(refusal([&] { pt2_structure(deep, {}, "spec"); }),
               HasSubstr("spec: lists and objects are nested deeper"));
@@ -70,13 +70,13 @@ std::string import_changed(const std::string& name, const std::string& from, con
   });
 }
 
-TEST(GraphHostileArchive, ADeepProgramIsAnError) {
+TEST(GraphMalformedArchive, RejectsDeepPrograms) {
   EXPECT_THAT(
       import_changed("mlp.pt2", "\"nodes\":", "\"extra\": " + std::string(200'000, '[') + ", \"nodes\":"),
       HasSubstr("nested deeper"));
 }
 
-TEST(GraphHostileArchive, ValuesOfEnumsThatDoNotExistAreErrors) {
+TEST(GraphMalformedArchive, RejectsUnknownEnumValues) {
   ASSERT_EQ(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": 6"), "accepted");
   EXPECT_THAT(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": 1000"),
               HasSubstr("ScalarType"));
@@ -84,7 +84,7 @@ TEST(GraphHostileArchive, ValuesOfEnumsThatDoNotExistAreErrors) {
               HasSubstr("ScalarType"));
 }
 
-TEST(GraphHostileArchive, AFileThatShrinksIsAnError) {
+TEST(GraphMalformedArchive, RejectsFileThatShrinks) {
   const TempDir dir;
   std::filesystem::copy_file(archive("mlp.pt2"), dir / "a.pt2");
   const Pt2Archive open(dir / "a.pt2");
@@ -92,7 +92,7 @@ TEST(GraphHostileArchive, AFileThatShrinksIsAnError) {
   EXPECT_THAT(refusal([&] { open.load(open.graph().slots); }), HasSubstr("bytes when it was opened"));
 }
 
-TEST(GraphHostileArchive, OnlyRegularFilesAreOpened) {
+TEST(GraphMalformedArchive, OpensOnlyRegularFiles) {
   const TempDir dir;
   ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
   const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);

@@ -25,7 +25,7 @@ using test::same_bits;
 using testing::HasSubstr;
 using SplitPoints = std::map<std::string, SplitPoint>;
 
-TEST(GraphPt2, EqualsPythonBitForBit) {
+TEST(GraphPt2, IsBitwiseEqualToPython) {
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
   for (const char* name :
@@ -33,14 +33,14 @@ TEST(GraphPt2, EqualsPythonBitForBit) {
     test::expect_as_python(archive(name), results);
 }
 
-TEST(GraphPt2, RealArchitecturesEqualPython) {
+TEST(GraphPt2, RealArchitecturesMatchPython) {
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
   for (const char* name : {"gpt2", "llama", "bert", "t5", "vit"})
     test::expect_as_python(archive(name), results);
 }
 
-TEST(GraphPt2, TextFormReadsBackAndRunsTheSame) {
+TEST(GraphPt2, TextFormatRoundTripsAndRunsTheSame) {
   for (const char* name : {"mlp", "gpt", "convnet", "mixed", "lstm", "marked"}) {
     SCOPED_TRACE(name);
     const Pt2Archive file(archive(std::string(name) + ".pt2"));
@@ -61,7 +61,7 @@ TEST(GraphPt2, TextFormReadsBackAndRunsTheSame) {
   }
 }
 
-TEST(GraphPt2, TiedWeightsAreOneSlotWithBothNames) {
+TEST(GraphPt2, TiedWeightsShareOneSlotWithBothNames) {
   const Pt2Archive file(archive("gpt.pt2"));
   int tied = 0;
   for (const Slot& slot : file.graph().slots) {
@@ -86,7 +86,7 @@ TEST(GraphPt2, KeepsModulePathsMarksAndOutputNames) {
   EXPECT_EQ(graph.output_paths(), (std::vector<std::string>{"output.logits", "output.hidden.0"}));
 }
 
-TEST(GraphPt2, KeepsMarksOfAnnotateSplitPointsAndTellsCallsApart) {
+TEST(GraphPt2, KeepsAnnotatedSplitPointsAndDistinguishesCalls) {
   // Python marked the beginning of `block`, which runs three times, and of `last`.
   const Pt2Archive file(archive("marked.pt2"));
   const Graph& graph = file.graph();
@@ -106,7 +106,7 @@ TEST(GraphPt2, KeepsMarksOfAnnotateSplitPointsAndTellsCallsApart) {
   for (const SharedSlot& slot : split.shared) EXPECT_EQ(slot.stages, (std::vector<int>{1, 2, 3}));
 }
 
-TEST(GraphPt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
+TEST(GraphPt2, OverlappingWeightsShareMemoryAndStayInOneStage) {
   const Pt2Archive file(archive("overlap.pt2"));
   const Graph& graph = file.graph();
   const std::vector<at::Tensor> tensors = file.load(graph.slots);
@@ -135,7 +135,7 @@ TEST(GraphPt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
   EXPECT_THAT(why_not_splittable(graph, last), HasSubstr("share memory"));
 }
 
-TEST(GraphPt2, SaysWhichSizeDoesNotFit) {
+TEST(GraphPt2, ReportsMismatchedSize) {
   const Pt2Archive file(archive("convnet.pt2"));
   const GraphModule module(file.graph(), file.load(file.graph().slots));
   try {
@@ -152,7 +152,7 @@ TEST(GraphPt2, SaysWhichSizeDoesNotFit) {
   EXPECT_EQ(mlp.forward({at::zeros({9, 6})}).toTensor().size(0), 9);
 }
 
-TEST(GraphPt2, EvalModeEqualsPythons) {
+TEST(GraphPt2, EvalModeMatchesPython) {
   // Exported in training mode: attention drops, instance norm takes the statistics of its input.
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
@@ -173,7 +173,7 @@ TEST(GraphPt2, EvalModeEqualsPythons) {
   }
 }
 
-TEST(GraphPt2, EvalModeStopsDropoutAndStatistics) {
+TEST(GraphPt2, EvalModeDisablesDropoutAndStatistics) {
   const Pt2Archive file(archive("convnet.pt2"));
   GraphModule module(file.graph(), file.load(file.graph().slots));
   module.train(false);

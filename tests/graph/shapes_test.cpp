@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 const std::vector<std::string> names{"mlp",  "gpt",   "convnet", "mixed", "lstm",
                                      "gpt2", "llama", "bert",    "t5",    "vit"};
 
-TEST(GraphShapes, FollowFromTheInputsAsPythonFoundThem) {
+TEST(GraphShapes, MatchPythonForExportedInputs) {
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
     const Pt2Archive file(archive(name + ".pt2"));
@@ -42,7 +42,7 @@ TEST(GraphShapes, FollowFromTheInputsAsPythonFoundThem) {
   }
 }
 
-TEST(GraphShapes, FollowFromOtherInputs) {
+TEST(GraphShapes, AreInferredForOtherInputs) {
   const Pt2Archive file(archive("gpt.pt2"));
   const Graph wide = propagate_shapes(file.graph(), {{.dtype = at::kLong, .sizes = {{9, "s52"}, {5, ""}}}});
   const GraphModule module(file.graph(), file.load(file.graph().slots));
@@ -55,7 +55,7 @@ TEST(GraphShapes, FollowFromOtherInputs) {
   }
 }
 
-TEST(GraphShapes, AreRefusedWhereTheyDependOnElements) {
+TEST(GraphShapes, AreRejectedIfDataDependent) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32[4],), {})
   %n = aten::nonzero(%x) @ pick
@@ -75,7 +75,7 @@ TEST(GraphShapes, AreRefusedWhereTheyDependOnElements) {
   EXPECT_THROW(propagate_shapes(wrong), ShapeError);
 }
 
-TEST(GraphProfile, TimesEveryNodeAndLeavesBuffersAlone) {
+TEST(GraphProfile, TimesEveryNodeAndKeepsBuffers) {
   const Pt2Archive file(archive("convnet.pt2"));
   const GraphModule module(file.graph(), file.load(file.graph().slots));
   std::vector<at::Tensor> before;

@@ -28,7 +28,7 @@ using test::same_bits;
 using test::Whole;
 using testing::HasSubstr;
 
-TEST(GraphSplit, EveryNumberOfCutsEqualsTheWhole) {
+TEST(GraphSplit, AnyNumberOfStagesMatchesUnsplitGraph) {
   const unsigned seed = 7;
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);
@@ -55,7 +55,7 @@ TEST(GraphSplit, EveryNumberOfCutsEqualsTheWhole) {
   }
 }
 
-TEST(GraphSplit, EverySingleCutEqualsTheWhole) {
+TEST(GraphSplit, EverySplitPositionMatchesUnsplitGraph) {
   for (const std::string name : {"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap", "gpt2",
                                  "llama", "bert", "t5", "vit", "encoder", "unet", "gru"}) {
     const Whole whole(archive(name));
@@ -67,7 +67,7 @@ TEST(GraphSplit, EverySingleCutEqualsTheWhole) {
   }
 }
 
-TEST(GraphSplit, NoWeightCrossesACutInDisguise) {
+TEST(GraphSplit, ComputedWeightsDoNotCrossStages) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32[2, 3],), {})
   param %w : float32[3, 3] = "w"
@@ -118,7 +118,7 @@ TEST(GraphSplit, NoWeightCrossesACutInDisguise) {
   }
 }
 
-TEST(GraphSplit, AtMarksAndModulePaths) {
+TEST(GraphSplit, SplitsAtMarksAndModulePaths) {
   const Whole whole(archive("gpt"));
   const Graph& graph = whole.file.graph();
   const SplitPositions marks = split_at_marks(graph);
@@ -138,7 +138,7 @@ TEST(GraphSplit, AtMarksAndModulePaths) {
   }
 }
 
-TEST(GraphSplit, SendsTiedWeightsNowhereAndPositionsNeither) {
+TEST(GraphSplit, DoesNotSendTiedWeightsOrPositions) {
   const Pt2Archive file(archive("gpt.pt2"));
   const SplitGraph split = split_graph(file.graph(), split_at_marks(file.graph()));
   ASSERT_EQ(split.shared.size(), 1U);
@@ -150,7 +150,7 @@ TEST(GraphSplit, SendsTiedWeightsNowhereAndPositionsNeither) {
   EXPECT_THAT(split.table(), HasSubstr("token.weight = head.weight  in stages 0, 1"));
 }
 
-TEST(GraphSplit, TheTableTellsUsersInputsStagesAndConstantsApart) {
+TEST(GraphSplit, DistinguishesInputsStageValuesAndConstants) {
   const Pt2Archive file(archive("mixed.pt2"));
   const SplitPositions legal = legal_split_positions(file.graph());
   const std::string table = split_graph(file.graph(), {legal[legal.size() / 2]}).table();
@@ -159,7 +159,7 @@ TEST(GraphSplit, TheTableTellsUsersInputsStagesAndConstantsApart) {
   EXPECT_THAT(table, HasSubstr("float32[4]  a constant of the model"));
 }
 
-TEST(GraphSplit, ASkipGoesStraightFromProducerToConsumer) {
+TEST(GraphSplit, SkipValueGoesDirectlyFromProducerToConsumer) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32["n"=2, 3], %late : float32[3]), {})
   %a : float32["n"=2, 3] = aten::relu(%x)
@@ -185,7 +185,7 @@ TEST(GraphSplit, ASkipGoesStraightFromProducerToConsumer) {
   EXPECT_TRUE(at::equal(out[0].toTensor(), x.relu() * 2 + 1 + late));
 }
 
-TEST(GraphSplit, RefusesCutsThroughMemoryThatIsWrittenLater) {
+TEST(GraphSplit, RejectsSplitThroughMemoryWrittenLater) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   buffer %b : float32[3] = "b"
@@ -215,7 +215,7 @@ TEST(GraphSplit, RefusesCutsThroughMemoryThatIsWrittenLater) {
   }
 }
 
-TEST(GraphCosts, CountProductsExactly) {
+TEST(GraphCosts, CountsMatrixProductFlopsExactly) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32[8, 16],), {})
   param %w : float32[32, 16] = "w"

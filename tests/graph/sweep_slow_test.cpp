@@ -16,7 +16,7 @@
 namespace penstock::graph {
 namespace {
 
-TEST(GraphSweep, TransformersEqualPythonWholeAndCut) {
+TEST(GraphSweep, TransformersMatchPythonUnsplitAndSplit) {
   const char* python = std::getenv("PENSTOCK_PYTHON");
   const std::string program = python != nullptr ? python : "python3";
   if (test::run_program({program, "-c", "import transformers, torch; assert torch.__version__ >= '2.13'"})

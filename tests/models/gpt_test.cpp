@@ -45,7 +45,7 @@ torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets)
 // The numbers come from another machine. There is nothing random in them; processors differ in the order of
 // sums and in the last bits of exp and tanh. Between kernels with and without vector instructions that is at
 // most 1.1e-5 of a number, half of what is allowed.
-TEST(ModelsGpt, ComputesWhatThePythonModelDoes) {
+TEST(ModelsGpt, MatchesPythonModel) {
   std::ifstream file(PENSTOCK_SOURCE_DIR "/tests/models/golden.txt");
   std::map<int, std::map<std::string, double>> golden;
   int variant = 0;
@@ -71,7 +71,7 @@ TEST(ModelsGpt, ComputesWhatThePythonModelDoes) {
   }
 }
 
-TEST(ModelsGpt, SeesOnlyWhatCameBefore) {
+TEST(ModelsGpt, IsCausal) {
   Gpt model(small(3));
   initialise(*model, model->options(), 1);
   auto tokens = pattern(7);
@@ -82,7 +82,7 @@ TEST(ModelsGpt, SeesOnlyWhatCameBefore) {
   EXPECT_FALSE(torch::allclose(before.narrow(1, 4, 1), after.narrow(1, 4, 1)));
 }
 
-TEST(ModelsGpt, GivesTheSameWithACacheInAnySteps) {
+TEST(ModelsGpt, CacheGivesSameResultForAnyChunking) {
   for (const int variant : {2, 4, 11}) {
     Gpt model(small(variant));
     fill_by_name(*model);
@@ -99,7 +99,7 @@ TEST(ModelsGpt, GivesTheSameWithACacheInAnySteps) {
   }
 }
 
-TEST(ModelsGpt, PartsMakeTheWhole) {
+TEST(ModelsGpt, StagesComposeToFullModel) {
   for (const int variant : {1, 6, 15}) {
     const GptOptions options = small(variant);
     Gpt whole(options), first(options, GptPart{0, 1, true, false}), last(options, GptPart{1, 2, false, true});
@@ -114,7 +114,7 @@ TEST(ModelsGpt, PartsMakeTheWhole) {
   }
 }
 
-TEST(ModelsGpt, GradientOfATiedHeadIsTheSumOfBothUses) {
+TEST(ModelsGpt, TiedHeadGradientIsSumOfBothUses) {
   GptOptions options = small(4);
   Gpt tied(options);
   options.tied = false;
@@ -131,7 +131,7 @@ TEST(ModelsGpt, GradientOfATiedHeadIsTheSumOfBothUses) {
                               apart->token->weight.grad() + apart->head->weight.grad(), 1e-5, 1e-7));
 }
 
-TEST(ModelsGpt, FirstValuesFollowFromSeedAndName) {
+TEST(ModelsGpt, InitialValuesDependOnSeedAndName) {
   const GptOptions options{.layers = 2, .width = 64};
   Gpt a(options), b(options), c(options);
   initialise(*a, options, 1);
@@ -148,7 +148,7 @@ TEST(ModelsGpt, FirstValuesFollowFromSeedAndName) {
   EXPECT_NEAR(a->blocks[0]->mlp->down->weight.std().item<double>(), 0.01, 0.001);
 }
 
-TEST(ModelsGpt, IsCapturedAndCutByTheGraphFrontEnd) {
+TEST(ModelsGpt, IsCapturedAndSplitByGraphFrontEnd) {
   const torch::NoGradGuard no_grad;
   for (const int variant : {3, 4}) {
     Gpt model(small(variant));
@@ -164,7 +164,7 @@ TEST(ModelsGpt, IsCapturedAndCutByTheGraphFrontEnd) {
   }
 }
 
-TEST(ModelsGpt, SamplesAreRepeatableAndSlidePastTheContext) {
+TEST(ModelsGpt, SamplingIsReproducibleAndSlidesPastContext) {
   Gpt model(small(3));
   initialise(*model, model->options(), 2);
   const auto first = sample(*model, {1, 2}, {.tokens = 20, .temperature = 1, .seed = 4});
@@ -180,7 +180,7 @@ TEST(ModelsGpt, SamplesAreRepeatableAndSlidePastTheContext) {
   EXPECT_EQ(greedy[4], logits[0][-1].argmax().item<std::int64_t>());
 }
 
-TEST(ModelsGpt, RefusesSizesThatFitNoModel) {
+TEST(ModelsGpt, RejectsInvalidSizes) {
   EXPECT_THROW(Gpt(GptOptions{.heads = 3, .width = 8}), UsageError);
   EXPECT_THROW(Gpt(GptOptions{.layers = 2}, GptPart{1, 3, false, false}), UsageError);
   Gpt model(small(3));

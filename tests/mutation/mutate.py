@@ -39,7 +39,7 @@ ALSO = {
     "view": ["tools_plan_commands_test", "view_page_test"],
 }
 # Long, and almost always behind another test.
-LEFT_OUT = {"tools_plan_commands_test": "PlanCommand.*", "schedule_generate_test": "*IsValidForAllLegalCounts*",
+LEFT_OUT = {"tools_plan_commands_test": "ToolPlanCommand.*", "schedule_generate_test": "*IsValidForAllLegalCounts*",
             "plan_partition_search_test": "*StopsAtItsBudget*:*LocalSearch"}
 
 RELATIONAL = {" < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > ", " == ": " != ", " != ": " == "}

@@ -30,7 +30,7 @@ void expect_bits(const std::string& what, const Tensors& actual, const Tensors& 
   }
 }
 
-TEST(ParallelBitwise, TwoReplicasHaveTheGradientsOfTwoProcessesInEverySchedule) {
+TEST(ParallelBitwise, TwoReplicasMatchTwoProcessesInEverySchedule) {
   const Batch batch = batch_of(0);
   int runs = 0;
   for (const Kind kind : {Kind::Plain, Kind::Frozen}) {
@@ -104,7 +104,7 @@ const std::vector<Row> kSomeSchedules{{schedule::ScheduleKind::OneFOneB, 1},
                                       {schedule::ScheduleKind::DualPipeV, 2}};
 
 // Replicas of the same rows average equal numbers: nothing may change, through three dimensions and AdamW.
-TEST(ParallelBitwise, ReplicasOfTheSameRowsChangeNoBit) {
+TEST(ParallelBitwise, IdenticalReplicasMatchSingleReplica) {
   at::set_num_threads(1);
   for (const Row& row : kSomeSchedules) {
     const Bits alone = train_bits({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, true);
@@ -117,7 +117,7 @@ TEST(ParallelBitwise, ReplicasOfTheSameRowsChangeNoBit) {
   }
 }
 
-TEST(ParallelBitwise, ShardedAndReplicatedTrainAlike) {
+TEST(ParallelBitwise, ShardedMatchesReplicated) {
   at::set_num_threads(1);
   for (const Row& row : kSomeSchedules) {
     SCOPED_TRACE(row.text());
@@ -130,7 +130,7 @@ TEST(ParallelBitwise, ShardedAndReplicatedTrainAlike) {
 }
 
 // Buckets and units are laid out once: a second start adds in the same order.
-TEST(ParallelBitwise, ARestartIn3DHasTheSameBits) {
+TEST(ParallelBitwise, RestartIn3DIsBitwiseEqual) {
   at::set_num_threads(1);
   for (const Data data : {Data::Replicated, Data::Sharded}) {
     SCOPED_TRACE(text(data));

@@ -23,7 +23,7 @@ std::vector<double> losses_of(const Outcome& outcome) {
 }
 
 // The mean over equal shares is the mean over the batch, but for the order of the sums.
-TEST(ParallelDdpExample, HasTheSameLossesForAnyNumberOfRanks) {
+TEST(ParallelDdpExample, LossesDoNotDependOnNumberOfRanks) {
   const std::vector<double> alone = losses_of(run_program({kDdp}));
   ASSERT_EQ(alone.size(), 3U);
   EXPECT_LT(alone[2], alone[0] - 0.1);
@@ -34,7 +34,7 @@ TEST(ParallelDdpExample, HasTheSameLossesForAnyNumberOfRanks) {
   }
 }
 
-TEST(ParallelDdpExample, ThreadRanksUnderALauncherAreRefused) {
+TEST(ParallelDdpExample, ThreadRanksUnderLauncherAreRejected) {
   const Outcome outcome = penstock({"run", "--ranks", "2", "--", PENSTOCK_EXAMPLES "/example_mlp_pipeline"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err,

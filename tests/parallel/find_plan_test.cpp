@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 const std::string kTransformer = PENSTOCK_SOURCE_DIR "/tests/parallel/archives/transformer.pt2";
 
-TEST(ParallelFindPlan, FindsTheTwoPairsOfEachBlock) {
+TEST(ParallelFindPlan, FindsBothPairsOfEachBlock) {
   const graph::Pt2Archive file(kTransformer);
   for (const std::int64_t ranks : {2, 4}) {
     const parallel::FoundPlan found = parallel::find_parallel_plan(file.graph(), ranks);
@@ -33,7 +33,7 @@ TEST(ParallelFindPlan, FindsTheTwoPairsOfEachBlock) {
   }
 }
 
-TEST(ParallelFindPlan, SaysWhyLayersStayWhole) {
+TEST(ParallelFindPlan, ExplainsWhyLayersAreReplicated) {
   const parallel::FoundPlan uneven = parallel::find_parallel_plan(graph::Pt2Archive(kTransformer).graph(), 3);
   EXPECT_THAT(uneven.whole,
               testing::Contains(HasSubstr("blocks.0.attention.q: 4 heads cannot be shared by 3")));
@@ -76,7 +76,7 @@ graph::Graph without_dropout(graph::Graph graph) {
   return graph;
 }
 
-TEST(ParallelFindPlan, RealArchitecturesComputeTheSame) {
+TEST(ParallelFindPlan, RealArchitecturesMatchUnshardedModel) {
   for (const std::string name : {"gpt", "gpt2", "llama", "bert", "t5", "vit", "mlp"}) {
     SCOPED_TRACE(name);
     const graph::Pt2Archive file(archive(name + ".pt2"));

@@ -98,7 +98,7 @@ Trained train(const graph::GraphModule& module, std::int64_t vocabulary) {
   return result;
 }
 
-TEST(ParallelGraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
+TEST(ParallelGraphTensorParallel, CapturedGptMatchesDenseTraining) {
   for (const bool modern : {false, true}) {
     const Trained alone = train(captured_gpt(gpt_options(modern)), kVocabulary);
     for (const std::int64_t ranks : {2, 4}) {
@@ -114,7 +114,7 @@ TEST(ParallelGraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
   }
 }
 
-TEST(ParallelGraphTensorParallel, AnImportedTransformerTrainsAsOneProcess) {
+TEST(ParallelGraphTensorParallel, ImportedTransformerMatchesDenseTraining) {
   const std::string name = "parallel/archives/transformer.pt2";
   const Trained alone = train(imported(name), 17);
   for (const std::int64_t ranks : {2, 3, 4}) {  // with 3, shards are uneven and no cut goes by heads
@@ -126,7 +126,7 @@ TEST(ParallelGraphTensorParallel, AnImportedTransformerTrainsAsOneProcess) {
   }
 }
 
-TEST(ParallelGraphTensorParallel, ABlockCostsTwoAllReducesEachWay) {
+TEST(ParallelGraphTensorParallel, BlockNeedsTwoAllReducesPerPass) {
   models::GptOptions options = gpt_options(false);
   for (const std::int64_t ranks : {2, 4}) {
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
@@ -157,7 +157,7 @@ TEST(ParallelGraphTensorParallel, ABlockCostsTwoAllReducesEachWay) {
   }
 }
 
-TEST(ParallelGraphTensorParallel, PreparesWhatEntersAndLeavesAModule) {
+TEST(ParallelGraphTensorParallel, PreparesModuleInputsAndOutputs) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor tokens = tokens_of(0, kRows, 17);
     const at::Tensor want =
@@ -183,7 +183,7 @@ TEST(ParallelGraphTensorParallel, PreparesWhatEntersAndLeavesAModule) {
   });
 }
 
-TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
+TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
   models::GptOptions options = gpt_options(true);
   options.layers = 4;
   const graph::GraphModule dense = captured_gpt(options);
@@ -251,7 +251,7 @@ std::string error_of(const Function& function) {
   return "nothing was thrown";
 }
 
-TEST(ParallelGraphTensorParallel, MistakesAreNamed) {
+TEST(ParallelGraphTensorParallel, ReportsInvalidPlans) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     graph::GraphModule module = imported("parallel/archives/transformer.pt2");
     EXPECT_THAT(

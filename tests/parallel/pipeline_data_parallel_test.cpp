@@ -137,14 +137,14 @@ INSTANTIATE_TEST_SUITE_P(Modes, ParallelEverySchedule, ::testing::Values(Mode::R
                            return mode.param == Mode::Replicated ? "Replicated" : "Sharded";
                          });
 
-TEST_P(ParallelEverySchedule, EqualsADenseRunOver4Ranks) {
+TEST_P(ParallelEverySchedule, MatchesDenseRunOver4Ranks) {
   for (const Model& model : all_models()) {
     if (model.name == "cnn") continue;  // batch norm's buffers are each replica's own
     EXPECT_GT(sweep(model, 4, 2, GetParam()), 10);
   }
 }
 
-TEST_P(ParallelEverySchedule, EqualsADenseRunOver8Ranks) {
+TEST_P(ParallelEverySchedule, MatchesDenseRunOver8Ranks) {
   EXPECT_GT(sweep(mlp(), 8, 2, GetParam()), 10);
   EXPECT_GT(sweep(tied_transformer(), 8, 4, GetParam()), 10);
 }
@@ -165,7 +165,7 @@ const RankFunction gloo_ranks("pipeline_data_parallel", [] {
 });
 
 // Floating-point arguments by position and by name, whatever tree they are in; integers stay.
-TEST(ParallelPipelineTimesData, ShardedStagesCastInputsAndOutputs) {
+TEST(ParallelPipelineData, ShardedStagesCastInputsAndOutputs) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     for (const bool cast : {true, false}) {
       torch::nn::Linear layer(3, 3);
@@ -195,12 +195,12 @@ TEST(ParallelPipelineTimesData, ShardedStagesCastInputsAndOutputs) {
   });
 }
 
-TEST(ParallelPipelineTimesData, EqualsADenseRunOverGlooProcesses) {
+TEST(ParallelPipelineData, MatchesDenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("pipeline_data_parallel", 4);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-TEST_P(ParallelEverySchedule, ReducesEachStageOnceAStep) {
+TEST_P(ParallelEverySchedule, ReducesEachStageOncePerStep) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
     comm::run_thread_ranks(4, [&](comm::World& world) {
@@ -217,7 +217,7 @@ TEST_P(ParallelEverySchedule, ReducesEachStageOnceAStep) {
   }
 }
 
-TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
+TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
   const Model model = mlp();
   for (const schedule::ScheduleKind kind : {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
     const DenseRun once = run_dense(model, 2, 4, 16, 1, kSeed, 2);
@@ -251,7 +251,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
 }
 
 // Dropout is off in `eval`, also behind the wrapper of a sharded stage.
-TEST_P(ParallelEverySchedule, EvaluatesInEvaluationMode) {
+TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
   at::set_num_threads(1);
   const Model model = mlp();
   const runtime::StepInput batch = model.batch(16);
@@ -272,7 +272,7 @@ TEST_P(ParallelEverySchedule, EvaluatesInEvaluationMode) {
   });
 }
 
-TEST_P(ParallelEverySchedule, StateSurvivesAThrow) {
+TEST_P(ParallelEverySchedule, StateSurvivesException) {
   const Model model = mlp();
   const DenseRun dense = run_dense(model, 2, 4, 16, 1, kSeed, 2);
   comm::run_thread_ranks(4, [&](comm::World& world) {

@@ -33,7 +33,7 @@ struct LayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Layer);
 
-TEST(ParallelTensorParallel, TrainsInStagesOfAPipeline) {
+TEST(ParallelTensorParallel, TrainsInPipelineStages) {
   const at::Tensor x = numbers({kStageRows, 3, kStageWidth}, 100),
                    target = numbers({kStageRows, 3, kStageWidth}, 101);
   for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
@@ -127,7 +127,7 @@ const at::Tensor kBatchRows = numbers({kStageRows, kStageWidth}, 100),
                  kBatchTargets = numbers({kStageRows, kStageWidth}, 101),
                  kBatchMask = numbers({kStageRows, 1}, 102);
 
-TEST(ParallelShardedRows, PairWithTargetsOfTheSamePlacements) {
+TEST(ParallelShardedRows, PairWithTargetsOfSamePlacements) {
   for (const int stages : {1, 2}) {
     at::Tensor y = kBatchRows;
     for (int stage = 0; stage < stages; ++stage) y = Layer(static_cast<unsigned>(stage * 10))(y);
@@ -149,7 +149,7 @@ TEST(ParallelShardedRows, PairWithTargetsOfTheSamePlacements) {
   }
 }
 
-TEST(ParallelShardedRows, DoNotPairWithOthers) {
+TEST(ParallelShardedRows, RejectTargetsOfOtherPlacements) {
   using Make = std::function<runtime::StepInput(const ShardedRows&)>;
   const std::vector<std::pair<bool, Make>> refused{
       {false,

@@ -76,7 +76,7 @@ void expect_dense(comm::World& world, Variant variant, const DenseGpt& dense, in
   expect_near(std::string(text(variant)) + ": at the end", copies(*model), dense.parameters);
 }
 
-TEST(ParallelReplicated, EqualsADenseRun) {
+TEST(ParallelReplicated, MatchesDenseRun) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     for (const int parts : {1, 2}) {
       const DenseGpt dense = run_dense_gpt(variant, parts);
@@ -95,12 +95,12 @@ const RankFunction gloo_ranks("replicated", [] {
   return 0;
 });
 
-TEST(ParallelReplicated, EqualsADenseRunOverGlooProcesses) {
+TEST(ParallelReplicated, MatchesDenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("replicated", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-TEST(ParallelReplicated, GradientsAreBitwiseTheMeanOfTheRanksOwn) {
+TEST(ParallelReplicated, GradientsAreBitwiseMeanOfLocalGradients) {
   // Two summands have one order: nothing may differ in the last bit.
   SmallGpt own[2] = {SmallGpt(), SmallGpt()};
   std::vector<std::vector<runtime::NamedTensor>> gradients;
@@ -120,7 +120,7 @@ TEST(ParallelReplicated, GradientsAreBitwiseTheMeanOfTheRanksOwn) {
   });
 }
 
-TEST(ParallelReplicated, ARestartIsBitwise) {
+TEST(ParallelReplicated, RestartIsBitwiseEqual) {
   const auto train = [](comm::World& world, int from, int to, SmallGpt model) {
     const parallel::Replica replica = replicate(model, world.group(), small_buckets());
     for (int step = from; step < to; ++step) {
@@ -158,7 +158,7 @@ struct Choice : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
 };
 
-TEST(ParallelReplicated, ParametersNobodyUsesKeepNoGradient) {
+TEST(ParallelReplicated, UnusedParametersGetNoGradient) {
   for (const bool find : {false, true}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
       torch::manual_seed(0);
@@ -188,7 +188,7 @@ TEST(ParallelReplicated, ParametersNobodyUsesKeepNoGradient) {
   }
 }
 
-TEST(ParallelReplicated, UnusedParametersThatAreFoundDoNotHoldUpTheOthers) {
+TEST(ParallelReplicated, DetectedUnusedParametersDoNotBlockOthers) {
   // Layer 2 stands in the first bucket. Found before, its bucket is on its way when the first gradient comes.
   comm::run_thread_ranks(2, [&](comm::World& world) {
     parallel::ReplicateOptions options = small_buckets();
@@ -206,7 +206,7 @@ TEST(ParallelReplicated, UnusedParametersThatAreFoundDoNotHoldUpTheOthers) {
   });
 }
 
-TEST(ParallelReplicated, SeveralBackwardsAddUp) {
+TEST(ParallelReplicated, AccumulatesOverSeveralBackwards) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
     const parallel::Replica replica = replicate(model, world.group(), small_buckets());
@@ -219,7 +219,7 @@ TEST(ParallelReplicated, SeveralBackwardsAddUp) {
   });
 }
 
-TEST(ParallelReplicated, ReducesInHalfTheBytesWhereAsked) {
+TEST(ParallelReplicated, ReducesInBfloat16OnRequest) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
     parallel::ReplicateOptions options = small_buckets();
@@ -235,7 +235,7 @@ TEST(ParallelReplicated, ReducesInHalfTheBytesWhereAsked) {
   });
 }
 
-TEST(ParallelReplicated, RecomputedPartsAreReducedToo) {
+TEST(ParallelReplicated, ReducesGradientsOfRecomputedModules) {
   // Recomputation runs a backward inside of the backward: its end is not the end.
   struct Net : torch::nn::Module {
     Net() {
@@ -268,7 +268,7 @@ TEST(ParallelReplicated, RecomputedPartsAreReducedToo) {
   });
 }
 
-TEST(ParallelReplicated, ABackwardThatThrowsLeavesNothingBehind) {
+TEST(ParallelReplicated, FailedBackwardLeavesNoState) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
     const parallel::Replica replica = replicate(model, world.group(), small_buckets());
@@ -291,7 +291,7 @@ TEST(ParallelReplicated, ABackwardThatThrowsLeavesNothingBehind) {
   });
 }
 
-TEST(ParallelReplicated, ModelsThatDifferAreRefusedOnEveryRank) {
+TEST(ParallelReplicated, RejectsDifferentModelsOnEveryRank) {
   const auto errors = comm::try_thread_ranks(3, [](comm::World& world) {
     parallel::replicate(torch::nn::Linear(4, world.rank().value == 2 ? 5 : 4), world.group());
   });
@@ -306,7 +306,7 @@ TEST(ParallelReplicated, ModelsThatDifferAreRefusedOnEveryRank) {
   }
 }
 
-TEST(ParallelReplicated, BuffersComeFromTheFirstRank) {
+TEST(ParallelReplicated, BroadcastsBuffersFromFirstRank) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     parallel::DistributedDataParallel ddp(torch::nn::BatchNorm1d(3).ptr(), world.group());
     const float rank = static_cast<float>(world.rank().value);
@@ -322,7 +322,7 @@ TEST(ParallelReplicated, BuffersComeFromTheFirstRank) {
   });
 }
 
-TEST(ParallelBuckets, AreFilledFromTheLastParameterToTheFirst) {
+TEST(ParallelBuckets, AreFilledFromLastToFirstParameter) {
   const auto f = [](std::int64_t n) { return at::zeros({n}); };
   const auto d = [](std::int64_t n) { return at::zeros({n}, at::kDouble); };
   // In bytes: 40, 80, 20 (double: 16), 400, 8.

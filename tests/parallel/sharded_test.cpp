@@ -64,7 +64,7 @@ void expect_dense(comm::World& world, const comm::Group& group, const parallel::
   expect_near(std::string(text(variant)) + ": at the end", sharded.gather_parameters(), dense.parameters);
 }
 
-TEST(ParallelShardedModel, EqualsADenseRun) {
+TEST(ParallelShardedModel, MatchesDenseRun) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     for (const int parts : {1, 2}) {
       const DenseGpt dense = run_dense_gpt(variant, parts);
@@ -85,7 +85,7 @@ TEST(ParallelShardedModel, EqualsADenseRun) {
   }
 }
 
-TEST(ParallelShardedModel, HybridShardsInsideAndReplicatesOutside) {
+TEST(ParallelShardedModel, HybridShardsWithinAndReplicatesAcrossGroups) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain, 2);
   comm::run_thread_ranks(4, [&](comm::World& world) {
     const int rank = world.rank().value;
@@ -103,7 +103,7 @@ const RankFunction gloo_ranks("sharded", [] {
   return 0;
 });
 
-TEST(ParallelShardedModel, EqualsADenseRunOverGlooProcesses) {
+TEST(ParallelShardedModel, MatchesDenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("sharded", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
@@ -114,7 +114,7 @@ std::int64_t elements_of(const std::vector<at::Tensor>& parameters) {
   return sum;
 }
 
-TEST(ParallelShardedModel, SendsWhatTheUnitsCost) {
+TEST(ParallelShardedModel, SendsExpectedBytesPerUnit) {
   constexpr int kLayers = 3, kRanks = 4;
   for (const bool reshard : {true, false}) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -172,7 +172,7 @@ TEST(ParallelShardedModel, ShardsCoverEveryParameterOnce) {
   });
 }
 
-TEST(ParallelShardedModel, HasNoMoreUnitsThanItWasAllowed) {
+TEST(ParallelShardedModel, KeepsAtMostAllowedUnitsUnsharded) {
   for (const int prefetch : {0, 1, 2}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
       SmallGpt model(Variant::Plain, 5);
@@ -200,7 +200,7 @@ TEST(ParallelShardedModel, HasNoMoreUnitsThanItWasAllowed) {
   }
 }
 
-TEST(ParallelShardedModel, ComputesInBfloat16AndKeepsFullShards) {
+TEST(ParallelShardedModel, ComputesInBfloat16WithFloat32Shards) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
@@ -257,7 +257,7 @@ TEST(ParallelShardedModel, CastsInputsAndOutputs) {
   });
 }
 
-TEST(ParallelShardedModel, KeepsEverythingOnEveryRankIfAskedTo) {
+TEST(ParallelShardedModel, CanKeepParametersUnsharded) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     parallel::ShardOptions options;
@@ -285,7 +285,7 @@ TEST(ParallelShardedModel, KeepsEverythingOnEveryRankIfAskedTo) {
   });
 }
 
-TEST(ParallelShardedModel, ClipsByTheNormOfTheWhole) {
+TEST(ParallelShardedModel, ClipsByGlobalNorm) {
   SmallGpt dense;
   const Tokens all = tokens_of(kGptRows, 0);
   loss_of(dense(all.inputs), all.targets).backward();
@@ -316,7 +316,7 @@ struct TwoImpl : torch::nn::Module {
 };
 TORCH_MODULE(Two);
 
-TEST(ParallelShardedModel, UnusedParametersHaveNoGradientWhereAskedFor) {
+TEST(ParallelShardedModel, UnusedParametersHaveNoGradientOnRequest) {
   for (const bool find : {false, true}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
       Two model;
@@ -351,7 +351,7 @@ struct TwoLayersImpl : torch::nn::Module {
 TORCH_MODULE(TwoLayers);
 
 // A model that no rank could hold: made without memory, sharded, then filled as a checkpoint would.
-TEST(ParallelShardedModel, ParametersWithoutMemoryAreFilledThroughTheirShards) {
+TEST(ParallelShardedModel, MetaParametersAreFilledThroughShards) {
   TwoLayers dense;
   const at::Tensor x = at::rand({6, 5});
   dense(x).square().mean().backward();
@@ -377,7 +377,7 @@ TEST(ParallelShardedModel, ParametersWithoutMemoryAreFilledThroughTheirShards) {
   });
 }
 
-TEST(ParallelShardedModel, WhatThrowsLeavesNothingBehind) {
+TEST(ParallelShardedModel, FailureLeavesNoState) {
   SmallGpt dense;
   const Tokens all = tokens_of(kGptRows, 0);
   loss_of(dense(all.inputs), all.targets).backward();
@@ -407,7 +407,7 @@ TEST(ParallelShardedModel, WhatThrowsLeavesNothingBehind) {
   });
 }
 
-TEST(ParallelShardedModel, EvaluatesWithTheNewestParameters) {
+TEST(ParallelShardedModel, EvaluatesWithLatestParameters) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     SmallGpt model, dense;
     const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
@@ -421,7 +421,7 @@ TEST(ParallelShardedModel, EvaluatesWithTheNewestParameters) {
   });
 }
 
-TEST(ParallelShardedModel, ARestartIsBitwise) {
+TEST(ParallelShardedModel, RestartIsBitwiseEqual) {
   const auto train = [](comm::World& world, int from, int to,
                         const std::vector<runtime::NamedTensor>& start) {
     SmallGpt model;

@@ -113,7 +113,7 @@ Trained train(Gpt gpt) {
   return result;
 }
 
-TEST(ParallelTensorParallel, TrainsAsOneProcess) {
+TEST(ParallelTensorParallel, MatchesDenseTraining) {
   const Trained alone = train(Gpt());
   for (const std::int64_t ranks : {2, 4}) {
     for (const bool sequence : {false, true}) {
@@ -139,12 +139,12 @@ const test::RankFunction kOverGloo("tensor_parallel", [] {
   return 0;
 });
 
-TEST(ParallelTensorParallel, TrainsAsOneProcessOverGloo) {
+TEST(ParallelTensorParallel, MatchesDenseTrainingOverGloo) {
   const test::RanksOutcome outcome = test::run_process_ranks("tensor_parallel", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-TEST(ParallelTensorParallel, ABlockCostsTwoAllReducesEachWay) {
+TEST(ParallelTensorParallel, BlockNeedsTwoAllReducesPerPass) {
   for (const std::int64_t ranks : {2, 4}) {
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       const std::int64_t bytes = kRows * kLength * kWidth * 4;
@@ -167,7 +167,7 @@ TEST(ParallelTensorParallel, ABlockCostsTwoAllReducesEachWay) {
   }
 }
 
-TEST(ParallelTensorParallel, SequenceParallelSendsTheSameBytes) {
+TEST(ParallelTensorParallel, SequenceParallelSendsSameBytes) {
   for (const std::int64_t ranks : {2, 4}) {
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       const std::int64_t bytes = kRows * kLength * kWidth * 4;
@@ -192,7 +192,7 @@ TEST(ParallelTensorParallel, SequenceParallelSendsTheSameBytes) {
   }
 }
 
-TEST(ParallelLossParallel, KeepsTheClassesCut) {
+TEST(ParallelLossParallel, KeepsClassesSharded) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor logits = numbers({6, kVocabulary}, 1),
                      targets = at::tensor({3, 0, 12, 2, 7, 1}, at::kLong);
@@ -214,7 +214,7 @@ TEST(ParallelLossParallel, KeepsTheClassesCut) {
   });
 }
 
-TEST(ParallelLossParallel, HasTheGradientOfADenseLossWithIgnoredLabels) {
+TEST(ParallelLossParallel, MatchesDenseGradientWithIgnoredLabels) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     for (const at::Tensor& targets :
          {at::tensor({3, -100, 12, -100}, at::kLong), at::full({4}, -100, at::kLong)}) {
@@ -228,7 +228,7 @@ TEST(ParallelLossParallel, HasTheGradientOfADenseLossWithIgnoredLabels) {
   });
 }
 
-TEST(ParallelInputReshard, KeepsSlicesAndGivesTheSameGradients) {
+TEST(ParallelInputReshard, KeepsShardsAndSameGradients) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto run = [&](bool reshard) {
       Block block;
@@ -259,7 +259,7 @@ TEST(ParallelInputReshard, KeepsSlicesAndGivesTheSameGradients) {
   });
 }
 
-TEST(ParallelFlatDTensor, ComesTogetherAgainWithItsGradient) {
+TEST(ParallelFlatDTensor, RoundTripsWithGradient) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor whole_one = numbers({5, 3}, 1).set_requires_grad(true);
     const tensor::FlatDTensor flat =
@@ -302,7 +302,7 @@ struct ListImpl : torch::nn::Module {
 };
 TORCH_MODULE(List);
 
-TEST(ParallelTensorParallel, PreparesPlainResultsAndTuples) {
+TEST(ParallelTensorParallel, PreparesPlainOutputsAndTuples) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor a = numbers({4, 6}, 1), b = numbers({4, 6}, 2);
     Echo echo;
@@ -331,7 +331,7 @@ TEST(ParallelTensorParallel, PreparesPlainResultsAndTuples) {
   });
 }
 
-TEST(ParallelTensorParallel, RefusesListsOfTheWrongLength) {
+TEST(ParallelTensorParallel, RejectsListsOfWrongLength) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor a = numbers({4, 6}, 1);
     const std::vector<parallel::ParallelStyle> wrong{
@@ -366,7 +366,7 @@ struct FussyImpl : torch::nn::Module, parallel::ExchangeableParameters {
 };
 TORCH_MODULE(Fussy);
 
-TEST(ParallelTensorParallel, APlanThatFailsChangesNothing) {
+TEST(ParallelTensorParallel, FailedPlanChangesNothing) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto unchanged = [](const torch::nn::Module& module) {
       for (const auto& item : module.named_parameters()) {
@@ -400,7 +400,7 @@ TEST(ParallelTensorParallel, APlanThatFailsChangesNothing) {
   });
 }
 
-TEST(ParallelTensorParallel, RefusesPlansThatDoNotFit) {
+TEST(ParallelTensorParallel, RejectsMismatchedPlans) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     Gpt gpt;
     EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, {{"blocks.0.uq", parallel::ColwiseParallel()}}),
@@ -413,7 +413,7 @@ TEST(ParallelTensorParallel, RefusesPlansThatDoNotFit) {
   });
 }
 
-TEST(ParallelModulePaths, FitPartByPart) {
+TEST(ParallelModulePaths, MatchComponentWise) {
   EXPECT_TRUE(parallel::path_fits("blocks.*.up", "blocks.12.up"));
   EXPECT_TRUE(parallel::path_fits("*.n?rm*", "blocks.norm1"));
   EXPECT_FALSE(parallel::path_fits("blocks.*", "blocks.1.up"));

@@ -58,12 +58,12 @@ void compare(Axes axes, Row row, Kind kind, Data data, Activation activation,
   }));
 }
 
-class ParallelThreeDimensions : public ::testing::TestWithParam<Data> {};
-INSTANTIATE_TEST_SUITE_P(Modes, ParallelThreeDimensions, ::testing::Values(Data::Replicated, Data::Sharded),
+class Parallel3D : public ::testing::TestWithParam<Data> {};
+INSTANTIATE_TEST_SUITE_P(Modes, Parallel3D, ::testing::Values(Data::Replicated, Data::Sharded),
                          [](const auto& mode) { return text(mode.param); });
 
 // The kinds and activations take turns over the schedules; each schedule meets each in one of the modes.
-TEST_P(ParallelThreeDimensions, TrainsIn3DAsOneProcess) {
+TEST_P(Parallel3D, MatchesDenseTraining) {
   const std::vector<Kind> kinds{Kind::Plain, Kind::Tied, Kind::Frozen};
   const std::vector<Activation> activations{Activation::Whole, Activation::AsItIs, Activation::CutTime};
   const std::vector<Row> rows = schedules(2);
@@ -75,7 +75,7 @@ TEST_P(ParallelThreeDimensions, TrainsIn3DAsOneProcess) {
   }
 }
 
-TEST(ParallelPipelineTimesTensor, TrainsAsOneProcessInEverySchedule) {
+TEST(ParallelPipelineTensor, MatchesDenseTrainingInEverySchedule) {
   const std::vector<Kind> kinds{Kind::Tied, Kind::Frozen, Kind::Plain};
   const std::vector<Activation> activations{Activation::AsItIs, Activation::CutTime, Activation::Whole};
   std::size_t turn = 0;
@@ -85,13 +85,13 @@ TEST(ParallelPipelineTimesTensor, TrainsAsOneProcessInEverySchedule) {
   }
 }
 
-TEST(ParallelPipelineTimesHybrid, TrainsAsOneProcess) {
+TEST(ParallelPipelineHybrid, MatchesDenseTraining) {
   for (const Row& row : schedules(2))
     compare({.pp = 2, .replicas = 2, .dp = 2}, row, Kind::Tied, Data::Sharded, Activation::Whole);
 }
 
 // Placements, mesh and global shape of what stages hand over travel with it.
-TEST(ParallelDistributedActivations, EqualWholeOnesInEveryShapeMode) {
+TEST(ParallelDistributedActivations, MatchPlainActivationsInEveryShapeMode) {
   for (const Activation activation : {Activation::AsItIs, Activation::CutRows, Activation::CutTime}) {
     for (const runtime::ShapeMode shapes :
          {runtime::ShapeMode::Inferred, runtime::ShapeMode::Static, runtime::ShapeMode::Dynamic}) {
@@ -102,7 +102,7 @@ TEST(ParallelDistributedActivations, EqualWholeOnesInEveryShapeMode) {
   }
 }
 
-TEST(ParallelDistributedActivations, MayBeRecomputed) {
+TEST(ParallelDistributedActivations, CanBeRecomputed) {
   for (const Row& row :
        {Row{schedule::ScheduleKind::OneFOneB, 1}, Row{schedule::ScheduleKind::ZBVZeroBubble, 2}})
     compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, Activation::CutTime,
@@ -117,13 +117,13 @@ const RankFunction gloo_ranks("three_d", [] {
   return 0;
 });
 
-TEST(ParallelThreeDimensions, TrainAsOneProcessOverGlooProcesses) {
+TEST(Parallel3D, MatchesDenseTrainingOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("three_d", 8);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
 // What a stage hands over is a part of the shapes: it may not change where these may not.
-TEST(ParallelDistributedActivations, MayChangePlacesOnlyWhereShapesMayChange) {
+TEST(ParallelDistributedActivations, MayChangePlacementsOnlyWithDynamicShapes) {
   for (const runtime::ShapeMode shapes : {runtime::ShapeMode::Inferred, runtime::ShapeMode::Dynamic}) {
     std::vector<std::string> causes;
     std::mutex mutex;
@@ -160,7 +160,7 @@ TEST(ParallelDistributedActivations, MayChangePlacesOnlyWhereShapesMayChange) {
   }
 }
 
-TEST(ParallelDistributedActivations, ArriveOnTheStagesOwnMesh) {
+TEST(ParallelDistributedActivations, ArriveOnMeshOfStage) {
   comm::run_thread_ranks(4, [](comm::World& world) {
     const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
     const int stage = mesh.group("pp").rank();
@@ -190,7 +190,7 @@ TEST(ParallelDistributedActivations, ArriveOnTheStagesOwnMesh) {
   });
 }
 
-TEST(ParallelDistributedActivations, NeedAMeshOfTheSameAxes) {
+TEST(ParallelDistributedActivations, RequireMeshWithSameAxes) {
   for (const bool other : {false, true}) {
     std::set<std::string> causes;
     std::mutex mutex;
@@ -256,7 +256,7 @@ int units_of(const parallel::ShardedStages& sharded, const runtime::PipelineStag
   return units;
 }
 
-TEST_P(ParallelThreeDimensions, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
+TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
   at::set_num_threads(1);
   for (const Row& row : schedules(2)) {
     SCOPED_TRACE(row.text());
@@ -307,7 +307,7 @@ TEST_P(ParallelThreeDimensions, ReducesOnceAStepAfterTheLastWeightGradientOfASta
   }
 }
 
-TEST_P(ParallelThreeDimensions, AccumulatesOverStepsAndClipsByTheWholeNorm) {
+TEST_P(Parallel3D, AccumulatesOverStepsAndClipsByGlobalNorm) {
   at::set_num_threads(1);
   for (const Kind kind : {Kind::Plain, Kind::Tied}) {
     const DenseTraining& dense = dense_of(kind);
@@ -329,7 +329,7 @@ TEST_P(ParallelThreeDimensions, AccumulatesOverStepsAndClipsByTheWholeNorm) {
   }
 }
 
-TEST_P(ParallelThreeDimensions, GoesOnAfterAStepThatThrew) {
+TEST_P(Parallel3D, ContinuesAfterFailedStep) {
   at::set_num_threads(1);
   const DenseTraining& dense = dense_of(Kind::Plain);
   comm::run_thread_ranks(8, [&](comm::World& world) {

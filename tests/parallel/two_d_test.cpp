@@ -126,9 +126,8 @@ void on_ranks(Data data, const std::function<void(comm::World&)>& body) {
   comm::run_thread_ranks(data == Data::Hybrid ? 8 : 4, body);
 }
 
-class ParallelTwoDimensions : public ::testing::TestWithParam<Data> {};
-INSTANTIATE_TEST_SUITE_P(Modes, ParallelTwoDimensions,
-                         ::testing::Values(Data::Replicated, Data::Sharded, Data::Hybrid),
+class Parallel2D : public ::testing::TestWithParam<Data> {};
+INSTANTIATE_TEST_SUITE_P(Modes, Parallel2D, ::testing::Values(Data::Replicated, Data::Sharded, Data::Hybrid),
                          [](const auto& mode) { return text(mode.param); });
 
 void train_and_compare(const comm::World& world, Variant variant, Data data, bool sequence,
@@ -149,7 +148,7 @@ void train_and_compare(const comm::World& world, Variant variant, Data data, boo
   expect_near("parameter", rank.parameters(), dense.parameters);
 }
 
-TEST_P(ParallelTwoDimensions, TrainsAsOneProcess) {
+TEST_P(Parallel2D, MatchesDenseTraining) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     const DenseGpt dense = run_dense_gpt(variant);
     for (const bool sequence : {false, true}) {
@@ -161,7 +160,7 @@ TEST_P(ParallelTwoDimensions, TrainsAsOneProcess) {
   }
 }
 
-TEST(ParallelTwoDimensions, TrainAsOneProcessOver4x2Ranks) {
+TEST(Parallel2D, MatchesDenseTrainingOver4x2Ranks) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   for (const Data data : {Data::Replicated, Data::Sharded}) {
     SCOPED_TRACE(text(data));
@@ -171,7 +170,7 @@ TEST(ParallelTwoDimensions, TrainAsOneProcessOver4x2Ranks) {
 }
 
 // Gradients keep the places of their parameters, in the buckets' memory.
-TEST_P(ParallelTwoDimensions, ParametersAndGradientsKeepTheirPlaces) {
+TEST_P(Parallel2D, ParametersAndGradientsKeepPlacements) {
   on_ranks(GetParam(), [&](comm::World& world) {
     const TwoD rank(world, Variant::Plain, GetParam());
     rank.loss(tokens_of(kGptRows, 0)).backward();
@@ -197,7 +196,7 @@ TEST_P(ParallelTwoDimensions, ParametersAndGradientsKeepTheirPlaces) {
   });
 }
 
-TEST_P(ParallelTwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
+TEST_P(Parallel2D, AccumulatesAndClipsByGlobalNorm) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   double squares = 0, largest = 0;
   for (const runtime::NamedTensor& item : dense.gradients) {
@@ -229,7 +228,7 @@ TEST_P(ParallelTwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
   });
 }
 
-TEST_P(ParallelTwoDimensions, CommunicatesEachBucketOrUnitOnce) {
+TEST_P(Parallel2D, CommunicatesEachBucketOrUnitOnce) {
   on_ranks(GetParam(), [&](comm::World& world) {
     const TwoD rank(world, Variant::Plain, GetParam());
     const Traffic all(world);
@@ -248,7 +247,7 @@ TEST_P(ParallelTwoDimensions, CommunicatesEachBucketOrUnitOnce) {
   });
 }
 
-TEST_P(ParallelTwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
+TEST_P(Parallel2D, FailedBackwardLeavesNoState) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   on_ranks(GetParam(), [&](comm::World& world) {
     const TwoD rank(world, Variant::Plain, GetParam());
@@ -278,7 +277,7 @@ TEST_P(ParallelTwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
 
 // A style that prepares calls and sharding, on the same module.
 // A model that no rank could hold: made without memory, cut, sharded, then filled as a checkpoint would.
-TEST(ParallelTwoDimensions, ParametersWithoutMemoryAreCutShardedAndFilled) {
+TEST(Parallel2D, MetaParametersAreShardedAndFilled) {
   SmallGpt dense;
   const Tokens batch = tokens_of(kGptRows, 0);
   loss_of(dense(batch.inputs), batch.targets).backward();
@@ -313,7 +312,7 @@ TEST(ParallelTwoDimensions, ParametersWithoutMemoryAreCutShardedAndFilled) {
   });
 }
 
-TEST(ParallelTwoDimensions, UnitsMayHavePreparedCalls) {
+TEST(Parallel2D, UnitsSupportPreparedCalls) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   on_ranks(Data::Sharded, [&](comm::World& world) {
     const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"dp", "tp"});

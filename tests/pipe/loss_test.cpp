@@ -48,7 +48,7 @@ runtime::LossFunction leaf(std::size_t index) {
   };
 }
 
-TEST(PipeWithLoss, TrainsWithoutALossFunctionOrATarget) {
+TEST(PipeWithLoss, TrainsWithoutLossFunctionOrTarget) {
   at::set_num_threads(1);
   torch::manual_seed(1);
   const auto model = std::make_shared<Wrapped>(test::Mlp(), mse);
@@ -69,7 +69,7 @@ TEST(PipeWithLoss, TrainsWithoutALossFunctionOrATarget) {
   }
 }
 
-TEST(PipeWithLoss, TheLossMayBeOneOfSeveralOutputs) {
+TEST(PipeWithLoss, LossMayBeOneOfSeveralOutputs) {
   at::set_num_threads(1);
   torch::manual_seed(2);
   const WithLoss model;
@@ -111,7 +111,7 @@ struct Penalised : LossWrapper<test::Mlp, Mse> {
   }
 };
 
-TEST(PipeWithLoss, AWrapperMayConnectModelAndLossItsOwnWay) {
+TEST(PipeWithLoss, CustomWrapperConnectsModelAndLoss) {
   at::set_num_threads(1);
   torch::manual_seed(8);
   const auto model = std::make_shared<Penalised>(test::Mlp(), mse);
@@ -135,7 +135,7 @@ struct TurnedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Turned);
 
-TEST(PipeOutputs, AreJoinedAlongTheDimThatGrowsWithTheBatch) {
+TEST(PipeOutputs, AreConcatenatedAlongBatchDim) {
   at::set_num_threads(1);
   torch::manual_seed(7);
   Turned model;
@@ -155,7 +155,7 @@ TEST(PipeOutputs, AreJoinedAlongTheDimThatGrowsWithTheBatch) {
   });
 }
 
-TEST(PipeWithLoss, RunsItsStagesCutOffFromEachOther) {
+TEST(PipeWithLoss, StagesRunDetachedFromEachOther) {
   torch::manual_seed(3);
   test::Mlp mlp;
   const Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{2});
@@ -166,7 +166,7 @@ TEST(PipeWithLoss, RunsItsStagesCutOffFromEachOther) {
     EXPECT_TRUE(tensor.grad().defined()) << name;
 }
 
-TEST(PipeMultiUse, ATransmittedWeightLivesInOneStageAndGetsItsWholeGradient) {
+TEST(PipeMultiUse, TransmittedWeightStaysInOneStageWithFullGradient) {
   at::set_num_threads(1);
   torch::manual_seed(4);
   const test::Batch batch{{torch::randint(0, 13, {8, 5})}};
@@ -198,7 +198,7 @@ TEST(PipeMultiUse, ATransmittedWeightLivesInOneStageAndGetsItsWholeGradient) {
   }
 }
 
-TEST(PipeSequential, HasAStageForEachLayer) {
+TEST(PipeSequential, HasOneStagePerLayer) {
   torch::manual_seed(5);
   const torch::nn::Sequential layers(torch::nn::Linear(4, 5), torch::nn::ReLU(), test::Mlp(1, 5),
                                      torch::nn::Linear(5, 3));
@@ -211,7 +211,7 @@ TEST(PipeSequential, HasAStageForEachLayer) {
   EXPECT_EQ(module_paths(pipe.stage_graph(1)), std::vector<std::string>{"1"});
 }
 
-TEST(PipeAnnotateSplitPoints, MarksOnceAndLeavesTheGraphAlone) {
+TEST(PipeAnnotateSplitPoints, MarksOnceAndKeepsGraph) {
   test::Mlp mlp;
   const Pipe whole = pipeline(mlp, {torch::randn({2, 6})}, {}, uncut);
   const SplitPoints points{{"layers.1", graph::SplitPoint::Beginning}, {"layers.2", graph::SplitPoint::End}};
@@ -238,7 +238,7 @@ struct SeveralImpl : torch::nn::Module {
 };
 TORCH_MODULE(Several);
 
-TEST(Pipeline, TakesForwardsOfSeveralArguments) {
+TEST(PipePipeline, AcceptsForwardsWithSeveralArguments) {
   torch::manual_seed(6);
   Several model;
   const auto a = torch::randn({2, 3}), b = torch::randn({2, 3});

@@ -32,7 +32,7 @@ void forget_peak() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 
-TEST(PipeNoMemoryCapture, ThirteenBillionParametersInEightStages) {
+TEST(PipeMetaCapture, Splits13BParametersIntoEightStages) {
   forget_peak();
   const std::uint64_t before = memory("VmRSS");
   const std::clock_t started = std::clock();
@@ -65,7 +65,7 @@ TEST(PipeNoMemoryCapture, ThirteenBillionParametersInEightStages) {
   EXPECT_TRUE(torch::ones({1}).is_cpu());
 }
 
-TEST(PipeNoMemoryCapture, GivesTheGraphOfTheRealModel) {
+TEST(PipeMetaCapture, MatchesGraphOfRealModel) {
   test::Gpt real;
   const auto tokens = torch::randint(0, 13, {3, 6});
   const auto sketch = [] {
@@ -82,7 +82,7 @@ TEST(PipeNoMemoryCapture, GivesTheGraphOfTheRealModel) {
   EXPECT_TRUE(pipe.get_stage_module(0)->named_parameters()[0].second.is_meta());
 }
 
-TEST(PipeNoMemoryCapture, SaysWhereItHasNoRule) {
+TEST(PipeMetaCapture, ReportsOperatorWithoutMetaKernel) {
   const auto linear = [] {
     const graph::NoMemory no_memory;
     return torch::nn::Linear(3, 4);

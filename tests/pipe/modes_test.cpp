@@ -87,7 +87,7 @@ void check_modes(Pipe& pipe, const at::Tensor& expected) {
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
-TEST(PipeModes, OfACapturedModel) {
+TEST(PipeModes, SwitchForCapturedModel) {
   at::set_num_threads(1);
   test::ConvNet model, dense;
   {
@@ -102,7 +102,7 @@ TEST(PipeModes, OfACapturedModel) {
   check_modes(pipe, expected);
 }
 
-TEST(PipeModes, OfAnImportedModel) {
+TEST(PipeModes, SwitchForImportedModel) {
   at::set_num_threads(1);
   const graph::Pt2Archive file(archive("convnet.pt2"));
   graph::GraphModule dense(file.graph(), file.load(file.graph().slots));
@@ -114,7 +114,7 @@ TEST(PipeModes, OfAnImportedModel) {
   check_modes(pipe, at::cat(outputs));
 }
 
-TEST(PipeModes, AreSwitchedForAllStagesLoadedOrNot) {
+TEST(PipeModes, SwitchForLoadedAndUnloadedStages) {
   test::ConvNet model;
   Pipe pipe = pipeline(model, {images().slice(0, 0, 2)}, {}, Balanced{3});
   const auto first = pipe.get_stage_module(0);
@@ -124,7 +124,7 @@ TEST(PipeModes, AreSwitchedForAllStagesLoadedOrNot) {
   EXPECT_TRUE(pipe.is_training() && first->is_training() && pipe.get_stage_module(2)->is_training());
 }
 
-TEST(PipeStages, HaveOneModuleThatIsMovedInPlace) {
+TEST(PipeStages, HaveOneModuleMovedInPlace) {
   const auto model = [] {
     const graph::NoMemory no_memory;
     return test::Mlp();
@@ -148,7 +148,7 @@ TEST(PipeStages, HaveOneModuleThatIsMovedInPlace) {
   EXPECT_TRUE(parameters[0].second.grad().defined());
 }
 
-TEST(PipeStages, OfACaptureWithAnotherBatchSizeAreToldOfDynamicBatch) {
+TEST(PipeStages, SuggestDynamicBatchForOtherBatchSize) {
   test::Mlp model;
   const auto message = [](const std::function<void()>& run) -> std::string {
     try {
@@ -184,7 +184,7 @@ struct MaskedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Masked);
 
-TEST(PipeStages, OfAnOrdinaryForwardTakeKeywordArgumentsByTheNamesGiven) {
+TEST(PipeStages, AcceptKeywordArgumentsByGivenNames) {
   Masked model;
   const at::Tensor x = torch::randn({3, 4}), mask = torch::rand({3, 4});
   const Pipe pipe =

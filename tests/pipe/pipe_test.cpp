@@ -27,7 +27,7 @@ using test::same_bits;
 using testing::HasSubstr;
 
 // A size that a later stage computes again is no work of its own.
-TEST(Pipe, KnowsTheModulesOfAStageWithoutWhatItComputesAgain) {
+TEST(Pipe, ListsModulesOfStageWithoutRecomputedSizes) {
   const graph::Graph graph = graph::parse_graph(R"(graph {
   inputs ((%x : float32["n"=2, 3]), {})
   %a : float32["n"=2, 3] = aten::relu(%x) @ layers.0
@@ -45,7 +45,7 @@ TEST(Pipe, KnowsTheModulesOfAStageWithoutWhatItComputesAgain) {
   EXPECT_THAT(pipe.stage_modules(1), testing::ElementsAre("layers", "layers.1", "layers.1.view"));
 }
 
-TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
+TEST(Pipe, MatchesModelForEverySplitSpec) {
   at::set_num_threads(1);
   torch::manual_seed(1);
   test::Gpt gpt(4);
@@ -69,7 +69,7 @@ TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
   }
 }
 
-TEST(Pipe, StagesShareTheModelsTensorsUnderTheirNames) {
+TEST(Pipe, StagesShareModelTensorsAndNames) {
   test::Mlp mlp;
   const Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{4});
   std::map<std::string, at::Tensor> held;
@@ -83,7 +83,7 @@ TEST(Pipe, StagesShareTheModelsTensorsUnderTheirNames) {
   for (const auto& item : parameters) EXPECT_TRUE(held.at(item.key()).is_same(item.value()));
 }
 
-TEST(Pipe, MovesBakedInDevicesWithTheStage) {
+TEST(Pipe, MovesConstantDevicesWithStage) {
   torch::nn::Linear linear(4, 4);
   const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
     const at::Tensor places = torch::arange(4, at::device(at::kCPU).dtype(at::kFloat));
@@ -98,7 +98,7 @@ TEST(Pipe, MovesBakedInDevicesWithTheStage) {
   }
 }
 
-TEST(Pipe, LoadsOnlyTheStageAtHand) {
+TEST(Pipe, LoadsOnlyRequestedStage) {
   const Pipe pipe = load_pt2(archive("gpt.pt2"));
   ASSERT_EQ(pipe.num_stages(), 2);
   const auto last = pipe.get_stage_module(1);
@@ -116,7 +116,7 @@ TEST(Pipe, LoadsOnlyTheStageAtHand) {
   EXPECT_THROW(load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.loss"}), UsageError);
 }
 
-TEST(Pipe, ReadsNoWeightOfAnotherStage) {
+TEST(Pipe, ReadsOnlyWeightsOfItsStage) {
   // One byte of a weight of stage 0 is damaged: stage 1 does not notice.
   std::ifstream file(archive("gpt.pt2"), std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(file)), {});
@@ -147,7 +147,7 @@ double best_by_brute_force(const std::vector<double>& sums, const graph::SplitPo
   return best;
 }
 
-TEST(PipeBalance, FindsTheLightestHeaviestStage) {
+TEST(PipeBalance, MinimizesHeaviestStage) {
   test::Gpt gpt(2);
   const graph::Captured captured = capture(
       [&](const value::Args& args, const value::Kwargs&) { return IValue(gpt->forward(args[0].toTensor())); },
@@ -171,7 +171,7 @@ TEST(PipeBalance, FindsTheLightestHeaviestStage) {
   EXPECT_THROW(balanced_split(graph, 1000, flop_weights(graph)), UsageError);
 }
 
-TEST(PipeBalance, CutsNoWeightFromItsTranspose) {
+TEST(PipeBalance, KeepsWeightWithItsTranspose) {
   std::vector<at::Tensor> weights;
   graph::ModelTensors model;
   for (int i = 0; i < 4; ++i) {
@@ -199,7 +199,7 @@ TEST(PipeBalance, CutsNoWeightFromItsTranspose) {
   }
 }
 
-TEST(PipeBalance, StageCostsAddUpToTheWhole) {
+TEST(PipeBalance, StageCostsSumToModelCosts) {
   const Pipe pipe = load_pt2(archive("gpt.pt2"), Balanced{2});
   const plan::Costs costs = stage_costs(pipe.split());
   ASSERT_EQ(costs.stages.size(), 2U);

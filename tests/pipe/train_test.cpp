@@ -116,7 +116,7 @@ const test::RankFunction train_in_processes("pipe_trains", [] {
   return ::testing::Test::HasFailure() ? 1 : 0;
 });
 
-TEST(PipeTrains, AsTheWholeDoesOverProcesses) {
+TEST(PipeTraining, MatchesUnsplitModelOverProcesses) {
   const auto outcome = test::run_process_ranks("pipe_trains", 2);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
 }
@@ -137,12 +137,12 @@ Batch batch_of_archive(const graph::Graph& graph, const std::string& name) {
   return batch;
 }
 
-TEST(PipeTrains, ArchivesAsTheWholeDoes) {
+TEST(PipeTraining, MatchesUnsplitArchives) {
   at::set_num_threads(1);
   expect_small_models_train();
 }
 
-TEST(PipeTrains, RealArchitecturesAsTheWholeDoes) {
+TEST(PipeTraining, MatchesUnsplitRealArchitectures) {
   at::set_num_threads(1);
   for (const std::string name : {"gpt2", "llama", "bert", "t5", "vit", "marked"})
     expect_archive_trains(name, [&](const graph::Graph& graph) { return batch_of_archive(graph, name); });
@@ -185,7 +185,7 @@ struct EncoderImpl : torch::nn::Module {
 };
 TORCH_MODULE(Encoder);
 
-TEST(PipeTrains, CapturedModelsAsTheWholeDoes) {
+TEST(PipeTraining, MatchesUnsplitCapturedModels) {
   at::set_num_threads(1);
   torch::manual_seed(9);
   expect_captured_trains("mlp", test::Mlp(), {{torch::randn({8, 6})}});
@@ -196,7 +196,7 @@ TEST(PipeTrains, CapturedModelsAsTheWholeDoes) {
   expect_captured_trains("unet", test::UNet(), {{torch::randn({4, 1, 8, 8})}});
 }
 
-TEST(PipeTrains, BuffersAreWrittenAsInTheWhole) {
+TEST(PipeTraining, UpdatesBuffersLikeUnsplitModel) {
   at::set_num_threads(1);
   torch::manual_seed(10);
   const auto make = [] {
@@ -220,7 +220,7 @@ TEST(PipeTrains, BuffersAreWrittenAsInTheWhole) {
   EXPECT_EQ(got["1.num_batches_tracked"].item<int>(), 4);
 }
 
-TEST(PipeTrains, RefusesAKeywordArgumentThatNoStageOfAnyRankTakes) {
+TEST(PipeTraining, RejectsUnknownKeywordArgument) {
   at::set_num_threads(1);
   Batch batch = batch_for("mixed");
   batch.kwargs["maks"] = 1;
@@ -240,7 +240,7 @@ TEST(PipeTrains, RefusesAKeywordArgumentThatNoStageOfAnyRankTakes) {
   });
 }
 
-TEST(PipeTrains, AtMarksAndBalanced) {
+TEST(PipeTraining, SplitsAtMarksAndBalanced) {
   at::set_num_threads(1);
   const Batch tokens = batch_for("gpt");
   const auto expected =

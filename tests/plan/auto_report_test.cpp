@@ -31,7 +31,7 @@ void print(const char* name, Group& group) {
               group.only, group.impossible);
 }
 
-TEST(PlanAutoReport, OverAThousandRandomProfiles) {
+TEST(PlanAutoReport, CoversThousandRandomProfiles) {
   std::map<std::string, Group> groups;
   for (unsigned seed = 0; seed < 1000; ++seed) {
     const Profile profile = random_profile(seed);

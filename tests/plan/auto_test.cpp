@@ -18,7 +18,7 @@
 namespace penstock::plan {
 namespace {
 
-TEST(PlanAuto, TheQuickEvaluationEqualsTheSimulator) {
+TEST(PlanAuto, QuickEvaluationMatchesSimulator) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     const Profile profile = random_profile(seed);
     const auto style =
@@ -39,7 +39,7 @@ TEST(PlanAuto, TheQuickEvaluationEqualsTheSimulator) {
   }
 }
 
-TEST(PlanAuto, IsValidFitsAndIsNeverSlowerThanTheBestNamedSchedule) {
+TEST(PlanAuto, IsValidFitsMemoryAndMatchesOrBeatsNamedSchedules) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     const Profile profile = random_profile(seed);
     const AutoOptions options{.memory_cap = profile.cap};
@@ -55,7 +55,7 @@ TEST(PlanAuto, IsValidFitsAndIsNeverSlowerThanTheBestNamedSchedule) {
   }
 }
 
-TEST(PlanAuto, ReachesTheBoundAtEqualCosts) {
+TEST(PlanAuto, ReachesLowerBoundAtEqualCosts) {
   // Without a cap, equal costs and enough microbatches, ZBV's time is the least there is; one stage a rank:
   // ZB2P's.
   for (int p = 1; p <= 6; ++p) {
@@ -66,7 +66,7 @@ TEST(PlanAuto, ReachesTheBoundAtEqualCosts) {
   }
 }
 
-TEST(PlanAuto, WorksUnderACapThatHoldsOneMicrobatchAndRefusesLess) {
+TEST(PlanAuto, WorksWithMemoryForOneMicrobatchAndRejectsLess) {
   const AutoResult tight = make_auto_schedule(4, 6, Costs::uniform(8), {.memory_cap = 2});
   const Simulation simulation =
       simulate(make_program(tight.schedule, schedule::SendMode::Buffered), Costs::uniform(8));
@@ -116,7 +116,7 @@ double least_time(const schedule::Placement& placement, int microbatches, const 
   return least;
 }
 
-TEST(PlanAuto, EqualsBruteForceOnTinyPipelines) {
+TEST(PlanAuto, MatchesBruteForceOnTinyPipelines) {
   int faster = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
@@ -142,7 +142,7 @@ TEST(PlanAuto, EqualsBruteForceOnTinyPipelines) {
   EXPECT_GE(faster, 3) << "the search must find what no named schedule has";
 }
 
-TEST(PlanAuto, AFullBackwardThatIsCheaperIsUsed) {
+TEST(PlanAuto, UsesCheaperFullBackward) {
   // One rank and one microbatch: I and W take 6, a B takes 4.
   const Costs costs = Costs::uniform(1, {.forward = 2, .input = 3, .weight = 3, .backward = 4});
   EXPECT_EQ(make_auto_schedule(1, 1, costs).step_time, 6);
@@ -158,7 +158,7 @@ std::string refusal(int ranks, int microbatches, int stages) {
   return "accepted";
 }
 
-TEST(PlanAuto, RefusesStagesThatAreNoMultipleOfTheRanks) {
+TEST(PlanAuto, RejectsStagesNotMultipleOfRanks) {
   EXPECT_EQ(refusal(4, 8, 6), "Auto cannot distribute 6 stages over 4 ranks");
   EXPECT_EQ(refusal(4, 8, 3), "Auto cannot distribute 3 stages over 4 ranks");
   EXPECT_EQ(refusal(4, 8, 0), "Auto cannot distribute 0 stages over 4 ranks");

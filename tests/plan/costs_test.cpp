@@ -71,7 +71,7 @@ TEST(PlanMergeLayers, SumsEveryField) {
   EXPECT_EQ(merge_layers(std::span(layers).first(1)), first_layer());
 }
 
-TEST(PlanMergeLayers, KeepsABackwardOfItsOwnAndRecomputation) {
+TEST(PlanMergeLayers, KeepsExplicitFullBackwardAndRecomputation) {
   std::vector<Layer> layers{{"a", first_layer()}, {"b", first_layer()}};
   layers[1].costs.backward = 5;
   EXPECT_EQ(merge_layers(layers).backward, 6 + 5);
@@ -80,13 +80,13 @@ TEST(PlanMergeLayers, KeepsABackwardOfItsOwnAndRecomputation) {
   EXPECT_TRUE(merge_layers(layers).recompute);
 }
 
-TEST(PlanMergeLayers, OfNothingIsNothing) {
+TEST(PlanMergeLayers, EmptyListGivesZeroCosts) {
   const StageCosts nothing = merge_layers({});
   EXPECT_EQ(nothing.total_time(), 0);
   EXPECT_EQ(nothing.in_flight_bytes() + nothing.resident_bytes() + nothing.output_bytes, 0u);
 }
 
-TEST(PlanCosts, TimesAndBytesOfAStageFollowFromItsFields) {
+TEST(PlanCosts, StageTimesAndBytesFollowFromFields) {
   StageCosts stage = first_layer();
   EXPECT_EQ(stage.full_backward(), 6);
   EXPECT_EQ(stage.total_time(), 7);
@@ -99,7 +99,7 @@ TEST(PlanCosts, TimesAndBytesOfAStageFollowFromItsFields) {
   EXPECT_EQ(stage.in_flight_bytes(), 4u);
 }
 
-TEST(PlanCosts, EveryActionHasItsDuration) {
+TEST(PlanCosts, EveryActionHasDuration) {
   const StageId stage(0);
   const MicrobatchId microbatch(0);
   Costs costs = Costs::uniform(2, first_layer());
@@ -127,7 +127,7 @@ TEST(PlanCosts, EveryActionHasItsDuration) {
   EXPECT_EQ(duration(schedule::Action::backward_weight(stage, microbatch)), 4);
 }
 
-TEST(PlanCosts, LinksAndMessagesAreThoseOfTheirPair) {
+TEST(PlanCosts, LinksAndMessagesArePerPair) {
   Costs costs = Costs::uniform(3);
   costs.stages[0].output_bytes = 10;
   costs.stages[1].output_bytes = 20;
@@ -154,7 +154,7 @@ std::string refusal(const std::function<void()>& call) {
   return "accepted";
 }
 
-TEST(PlanCosts, EachFieldThatMakesNoSenseIsNamed) {
+TEST(PlanCosts, ReportsEachInvalidField) {
   const std::pair<const char*, double StageCosts::*> fields[] = {
       {"forward", &StageCosts::forward}, {"input", &StageCosts::input},
       {"weight", &StageCosts::weight},   {"unshard", &StageCosts::unshard},
@@ -192,7 +192,7 @@ TEST(PlanCosts, EachFieldThatMakesNoSenseIsNamed) {
 }
 
 // Each number is finite on its own; what follows from them is not.
-TEST(PlanCosts, TotalsThatOverflowAreRefusedEverywhere) {
+TEST(PlanCosts, RejectsOverflowingTotals) {
   const schedule::Program program =
       make_program(schedule::make_schedule("1F1B", {2, 1, 8}), schedule::SendMode::Buffered);
   std::vector<Costs> wrong(7, Costs::uniform(2));
@@ -231,7 +231,7 @@ TEST(PlanCosts, TotalsThatOverflowAreRefusedEverywhere) {
   EXPECT_THAT(refusal([&] { simulate(program, bytes); }), HasSubstr("sum of the bytes exceeds"));
 }
 
-TEST(PlanCosts, LayersWhoseTotalsOverflowAreRefusedEverywhere) {
+TEST(PlanCosts, RejectsLayersWithOverflowingTotals) {
   std::vector<Layer> layers(4);
   for (Layer& layer : layers) layer.costs.forward = 4e307;
   const std::vector<Rank> two{Rank(0), Rank(1)};
@@ -256,7 +256,7 @@ TEST(PlanCosts, LayersWhoseTotalsOverflowAreRefusedEverywhere) {
 }
 
 // Measured for many microbatches, planned for one: its bytes are that many times as large.
-TEST(PlanCosts, AMicrobatchTooLargeForItsBytesIsAnImpossiblePlan) {
+TEST(PlanCosts, MicrobatchWithOverflowingBytesIsImpossiblePlan) {
   std::vector<Layer> layers(2);
   layers[0].costs.activation_bytes = std::uint64_t{1} << 54;
   const PlanResult result = plan_layers(layers, {},

@@ -15,7 +15,7 @@ namespace {
 const MicrobatchId m0(0), m1(1);
 const StageId s0(0), s1(1);
 
-TEST(PlanEvaluate, AnOrderThatCanNeverFinishTakesForever) {
+TEST(PlanEvaluate, DeadlockedOrderTakesInfiniteTime) {
   const schedule::Placement one = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop),
                             two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2), single = Costs::uniform(1);
@@ -42,7 +42,7 @@ TEST(PlanEvaluate, AnOrderThatCanNeverFinishTakesForever) {
   EXPECT_TRUE(std::isinf(time(pair, {{}, second})));
 }
 
-TEST(PlanEvaluate, SaysWhenEachActionRanAndWhatHeldItBack) {
+TEST(PlanEvaluate, ReportsStartAndBlockerOfEachAction) {
   const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   Costs costs = Costs::uniform(2);
   costs.link.latency = 0.5;
@@ -59,7 +59,7 @@ TEST(PlanEvaluate, SaysWhenEachActionRanAndWhatHeldItBack) {
   EXPECT_EQ(evaluation.makespan, 7);
 }
 
-TEST(PlanMemory, PeaksFollowFromTheOrder) {
+TEST(PlanMemory, PeaksFollowFromOrder) {
   const schedule::Placement one = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   Costs costs = Costs::uniform(
       1, {.activation_bytes = 100, .weight_bytes = 10, .input_bytes = 1, .parameter_bytes = 1000});
@@ -110,7 +110,7 @@ TEST(PlanListSchedule, FollowsItsRule) {
   EXPECT_EQ(lists({Preference::Backward, 0.5, 1, 0, false}), "F0 B0 F1 B1 F2 B2 | F0 B0 F1 B1 F2 B2");
 }
 
-TEST(PlanListSchedule, LetsInOnlyWhatFits) {
+TEST(PlanListSchedule, AdmitsOnlyMicrobatchesThatFit) {
   const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2, {.activation_bytes = 10, .weight_bytes = 2, .parameter_bytes = 5});
   const Rule eager{Preference::Forward, 1e9, 1, 0, true};
@@ -134,7 +134,7 @@ TEST(PlanListSchedule, LetsInOnlyWhatFits) {
   EXPECT_FALSE(list_schedule(Problem(two, 4, again, 19), eager));
 }
 
-TEST(PlanImprove, NeverKeepsAWorseOrder) {
+TEST(PlanImprove, NeverKeepsWorseOrder) {
   int shorter = 0, tried = 0;
   for (unsigned seed = 0; seed < 80; ++seed) {
     const Profile profile = random_profile(seed);
@@ -166,7 +166,7 @@ TEST(PlanImprove, NeverKeepsAWorseOrder) {
   EXPECT_GT(shorter, tried / 4);
 }
 
-TEST(PlanImprove, MovesAWeightGradientOutOfTheWay) {
+TEST(PlanImprove, DelaysBlockingWeightBackward) {
   // Rank 1 computes W0 before it sends the gradient of microbatch 1; behind it, the step is shorter.
   const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2);

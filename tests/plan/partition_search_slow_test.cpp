@@ -4,7 +4,7 @@
 namespace penstock::plan {
 namespace {
 
-TEST(PlanCutSearchSweep, IsNeverWorseThanALocalSearch) {
+TEST(PlanPartitionSearchSweep, IsNeverWorseThanLocalSearch) {
   test::expect_no_worse_than_local_search(1000, 3000);
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 using namespace test;
 
-TEST(PlanCutSearch, LightLastStagesBeatTheLightestSlowestStage) {
+TEST(PlanPartitionSearch, PrefersLightLastStagesOverMinimalSlowestStage) {
   Problem problem;
   for (const double time : {8, 11, 2, 1, 18, 5, 4, 11}) problem.layers.push_back(layer(time));
   problem.options = {
@@ -20,7 +20,7 @@ TEST(PlanCutSearch, LightLastStagesBeatTheLightestSlowestStage) {
   EXPECT_EQ(plan.first_layer[2], 5);
 }
 
-TEST(PlanCutSearch, EqualsBruteForceForSmallModels) {
+TEST(PlanPartitionSearch, MatchesBruteForceForSmallModels) {
   int compared = 0, capped = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
@@ -44,7 +44,7 @@ TEST(PlanCutSearch, EqualsBruteForceForSmallModels) {
 }
 
 // Where sharding costs, the quick evaluation does not hold, whichever of its costs it is.
-TEST(PlanCutSearch, EqualsBruteForceWhereOneCostOfShardingCounts) {
+TEST(PlanPartitionSearch, MatchesBruteForceWithShardingCosts) {
   int compared = 0;
   for (unsigned seed = 0; seed < 120; ++seed) {
     std::mt19937 random(seed);
@@ -75,7 +75,7 @@ TEST(PlanCutSearch, EqualsBruteForceWhereOneCostOfShardingCounts) {
 }
 
 // A cap that nothing fits under rules no cut out, and there are few enough to look at all of them.
-TEST(PlanCutSearch, LooksAtEveryCutOfASmallModel) {
+TEST(PlanPartitionSearch, EvaluatesEveryPartitionOfSmallModel) {
   std::vector<Layer> layers;
   std::mt19937 random(1);
   for (int i = 0; i < 30; ++i) {
@@ -103,7 +103,7 @@ TEST(PlanCutSearch, LooksAtEveryCutOfASmallModel) {
   EXPECT_EQ(fullest(found.first_layer), least);
 }
 
-TEST(PlanCutSearch, ALargeModelGetsAGoodCutThatIsNotExact) {
+TEST(PlanPartitionSearch, LargeModelGetsGoodInexactPartition) {
   Problem problem;
   std::mt19937 random(1);
   for (int i = 0; i < 48; ++i) problem.layers.push_back(layer(1 + static_cast<double>(random() % 20)));
@@ -124,11 +124,11 @@ TEST(PlanCutSearch, ALargeModelGetsAGoodCutThatIsNotExact) {
   EXPECT_LE(score(problem, program, again.first_layer).second, time);
 }
 
-TEST(PlanCutSearch, IsNeverWorseThanALocalSearch) {
+TEST(PlanPartitionSearch, IsNeverWorseThanLocalSearch) {
   expect_no_worse_than_local_search(1000, 1050);
 }
 
-TEST(PlanCutSearch, StopsAtItsBudgetForLargeModels) {
+TEST(PlanPartitionSearch, StopsAtItsBudgetForLargeModels) {
   Problem problem;
   std::mt19937 random(1);
   for (int i = 0; i < 200; ++i) problem.layers.push_back(layer(1 + static_cast<double>(random() % 20)));

@@ -84,7 +84,7 @@ std::vector<Layer> random_layers(std::mt19937& random, int count) {
   return layers;
 }
 
-TEST(PlanPartition, EqualsBruteForceForRandomChains) {
+TEST(PlanPartition, MatchesBruteForceForRandomChains) {
   for (unsigned seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);
     const int ranks = 1 + static_cast<int>(random() % 4);
@@ -120,7 +120,7 @@ TEST(PlanPartition, EqualsBruteForceForRandomChains) {
   }
 }
 
-TEST(PlanPartition, PlacementsThatAreNoTurnsStillMinimiseTheSlowestStage) {
+TEST(PlanPartition, MinimizesSlowestStageForArbitraryPlacements) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     const auto layers = random_layers(random, 9);
@@ -132,7 +132,7 @@ TEST(PlanPartition, PlacementsThatAreNoTurnsStillMinimiseTheSlowestStage) {
   }
 }
 
-TEST(PlanPartition, BalancesAHundredLayersOverManyRanks) {
+TEST(PlanPartition, BalancesHundredLayersOverManyRanks) {
   std::vector<Layer> layers(
       98,
       Layer{"block", {.forward = 1, .input = 1, .weight = 1, .activation_bytes = 4, .parameter_bytes = 12}});
@@ -150,7 +150,7 @@ TEST(PlanPartition, BalancesAHundredLayersOverManyRanks) {
   EXPECT_EQ(v_shaped->slowest, 12);
 }
 
-TEST(PlanPartition, IsExactForOneStageARankHoweverManyThereAre) {
+TEST(PlanPartition, IsExactForOneStagePerRankOfAnyCount) {
   std::mt19937 random(1);
   const auto layers = random_layers(random, 300);
   const auto found = partition_layers(layers, {placement(64, 1, false), {}, {}});
@@ -162,13 +162,13 @@ TEST(PlanPartition, IsExactForOneStageARankHoweverManyThereAre) {
   EXPECT_EQ(reversed->slowest, partition_layers(layers, {placement(3, 1, false), {}, {}})->slowest);
 }
 
-TEST(PlanPartition, RefusesFewerLayersThanStagesAndRanksBelowZero) {
+TEST(PlanPartition, RejectsFewerLayersThanStagesAndNegativeRanks) {
   const std::vector<Layer> layers(3);
   EXPECT_THROW(partition_layers(layers, {placement(4, 1, false), {}, {}}), UsageError);
   EXPECT_THROW(partition_layers(layers, {{Rank(-1), Rank(-1)}, {}, {}}), UsageError);
 }
 
-TEST(PlanPartition, RefusesOptionsThatDoNotMatch) {
+TEST(PlanPartition, RejectsInconsistentOptions) {
   std::vector<Layer> layers(3);
   EXPECT_THROW(partition_layers(layers, {{}, {}, {}}), UsageError);
   EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {1}, {}}), UsageError);
@@ -178,7 +178,7 @@ TEST(PlanPartition, RefusesOptionsThatDoNotMatch) {
   EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {}, {}}), UsageError);
 }
 
-TEST(PlanPartition, RankMemoryIsThatOfItsStages) {
+TEST(PlanPartition, RankMemoryIsSumOfItsStages) {
   std::mt19937 random(7);
   const auto layers = random_layers(random, 8);
   const PartitionOptions options{placement(2, 2, true), {4, 3, 2, 1}, {}};

@@ -19,7 +19,7 @@ const Plan& find(const PlanResult& result, const std::string& schedule, int micr
   throw std::runtime_error("no such plan");
 }
 
-TEST(PlanNumbers, SmallerMicrobatchesShrinkAllButTheOverhead) {
+TEST(PlanNumbers, SmallerMicrobatchesScaleAllCostsExceptOverhead) {
   // One rank, two layers of F = I = 2 and W = 0.25, measured with 4 microbatches.
   const StageCosts each{.forward = 2,
                         .input = 2,
@@ -44,7 +44,7 @@ TEST(PlanNumbers, SmallerMicrobatchesShrinkAllButTheOverhead) {
   EXPECT_EQ(find(result, "1F1B", 2).peak_memory, 2u * (100 + 8));
 }
 
-TEST(PlanNumbers, ABackwardOfItsOwnShrinksToo) {
+TEST(PlanNumbers, ScalesExplicitFullBackward) {
   Costs costs = Costs::uniform(1, {.forward = 2, .input = 2, .weight = 2, .backward = 3});
   const PlanOptions options{.ranks = 1,
                             .microbatches = {8},
@@ -54,7 +54,7 @@ TEST(PlanNumbers, ABackwardOfItsOwnShrinksToo) {
   EXPECT_DOUBLE_EQ(plan_stages(costs, options).plans.front().step_time, 8 * (1 + 1.5));
 }
 
-TEST(PlanNumbers, TheSharesOfATinyPipeline) {
+TEST(PlanNumbers, ComputesBubbleSharesOfTinyPipeline) {
   Costs costs = Costs::uniform(2);
   costs.stages[1] = {.forward = 2, .input = 2, .weight = 2};
   costs.link.latency = 0.5;
@@ -75,7 +75,7 @@ TEST(PlanNumbers, TheSharesOfATinyPipeline) {
   EXPECT_TRUE(plan.first_layer.empty());
 }
 
-TEST(PlanNumbers, AmongEqualsTheSimplerComesFirst) {
+TEST(PlanNumbers, PrefersSimplerPlanAmongEquals) {
   // On one rank all take the same time; GPipe holds every microbatch, 1F1B one.
   const PlanResult result = plan_stages(
       Costs::uniform(1), {.ranks = 1, .microbatches = {4}, .schedules = {"Auto", "GPipe", "1F1B"}});
@@ -91,7 +91,7 @@ TEST(PlanNumbers, AmongEqualsTheSimplerComesFirst) {
   EXPECT_EQ(result.schedule->name, "1F1B");
 }
 
-TEST(PlanNumbers, WhatDoesNotFitIsSortedByMemoryAndSaysHowMuchItNeeds) {
+TEST(PlanNumbers, SortsPlansThatDoNotFitByMemory) {
   const PlanResult result = plan_stages(Costs::uniform(2, {.activation_bytes = 100}),
                                         {.ranks = 2,
                                          .microbatches = {6},
@@ -110,7 +110,7 @@ TEST(PlanNumbers, WhatDoesNotFitIsSortedByMemoryAndSaysHowMuchItNeeds) {
   EXPECT_EQ(exactly.plans[0].verdict, PlanVerdict::Best);
 }
 
-TEST(PlanNumbers, ReasonsNameThePartInWhichAPlanLoses) {
+TEST(PlanNumbers, ReasonsNameDominantCost) {
   // DualPipeV overlaps; Interleaved1F1B with the same stages computes longer.
   Costs overlapping = Costs::uniform(4);
   overlapping.overlap = 1;
@@ -122,7 +122,7 @@ TEST(PlanNumbers, ReasonsNameThePartInWhichAPlanLoses) {
   EXPECT_THAT(result.plans[1].why, testing::StartsWith("less overlap: +"));
 }
 
-TEST(PlanNumbers, AScheduleThatCannotHaveTheShapeIsImpossible) {
+TEST(PlanNumbers, ReportsScheduleThatCannotHaveShape) {
   const PlanResult result =
       plan_stages(Costs::uniform(4),
                   {.ranks = 2, .microbatches = {1, 4}, .schedules = {"ZBVZeroBubble", "1F1B", "LoopedBFS"}});
@@ -144,7 +144,7 @@ std::string refusal(const std::function<void()>& call) {
   return "accepted";
 }
 
-TEST(PlanNumbers, RefusalsSayWhatIsWrong) {
+TEST(PlanNumbers, RejectsInvalidInputWithReason) {
   const std::vector<Layer> layers(6);
   const auto plan = [&](PlanOptions options) { return refusal([&] { plan_layers(layers, {}, options); }); };
   EXPECT_EQ(plan({.ranks = 0, .microbatches = {4}}), "a plan needs at least one rank");

@@ -8,7 +8,7 @@
 namespace penstock::plan {
 namespace {
 
-TEST(PlanReport, BubblesOfATinyPipeline) {
+TEST(PlanReport, ComputesBubblesOfTinyPipeline) {
   // 1F1B, F = 1, B = 2.     0   1   2   3   4   5   6   7   8   9
   //                 rank 0: F0  F1  .   .   B0--    .   B1--
   //                 rank 1: .   F0  B0--    F1  B1--
@@ -32,7 +32,7 @@ TEST(PlanReport, BubblesOfATinyPipeline) {
   EXPECT_DOUBLE_EQ(result.own_bubble, 1.5 / 9);
 }
 
-TEST(PlanReport, AMeasuredTimelineCountsComputationsAndMemoryOnly) {
+TEST(PlanReport, MeasuredTimelineCountsOnlyComputationsAndMemory) {
   const StageId stage(0);
   schedule::Timeline timeline;
   timeline.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
@@ -56,7 +56,7 @@ TEST(PlanReport, AMeasuredTimelineCountsComputationsAndMemoryOnly) {
   EXPECT_EQ(reports[1].own_bubble, 0);
 }
 
-TEST(PlanReport, StepsShorterThanASecondHaveTheirBubbles) {
+TEST(PlanReport, ComputesBubblesOfStepsShorterThanOneSecond) {
   const MicrobatchId m0(0);
   schedule::Timeline timeline;
   timeline.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
@@ -76,7 +76,7 @@ double bound(int ranks, int stages, int microbatches, const Costs& costs, bool h
   return lower_bound(schedule::Placement::make(ranks, stages, style), microbatches, costs, has_backward);
 }
 
-TEST(PlanLowerBound, IsTheOptimumWhereOneIsKnown) {
+TEST(PlanLowerBound, EqualsKnownOptimum) {
   for (int p = 1; p <= 8; ++p) {
     for (int m = 2 * p; m <= 3 * p; ++m) {
       // At equal costs no step is shorter than its fill and its work, and ZB2P and ZBV reach that.
@@ -91,7 +91,7 @@ TEST(PlanLowerBound, IsTheOptimumWhereOneIsKnown) {
   }
 }
 
-TEST(PlanLowerBound, OfUnevenStagesAndLinksByHand) {
+TEST(PlanLowerBound, MatchesHandComputedUnevenStagesAndLinks) {
   Costs costs;
   costs.stages = {{.forward = 1, .input = 3, .weight = 5}, {.forward = 2, .input = 4, .weight = 6}};
   costs.stages[0].output_bytes = 2;
@@ -111,7 +111,7 @@ TEST(PlanLowerBound, OfUnevenStagesAndLinksByHand) {
   EXPECT_DOUBLE_EQ(bound(1, 2, 3, costs), 3 * (1 + 3 + 0.5 + 2 + 4));
 }
 
-TEST(PlanLowerBound, OneMicrobatchPassesEveryStageAndComesBack) {
+TEST(PlanLowerBound, OneMicrobatchPassesEveryStageAndReturns) {
   // Two stages on each of two ranks: all F's and I's, the hops between them both ways, then W of stage 0.
   Costs costs = Costs::uniform(4, {.forward = 1, .input = 2, .weight = 4});
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs), 4 * (1 + 2) + 4);
@@ -121,7 +121,7 @@ TEST(PlanLowerBound, OneMicrobatchPassesEveryStageAndComesBack) {
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs, false), 4 + 3 * 0.5);
 }
 
-TEST(PlanLowerBound, CountsTheShorterBackwardRecomputationAndWhatOverlapHides) {
+TEST(PlanLowerBound, CountsShorterBackwardRecomputationAndOverlap) {
   Costs costs = Costs::uniform(1, {.forward = 2, .input = 3, .weight = 4, .backward = 5});
   EXPECT_DOUBLE_EQ(bound(1, 1, 3, costs), 3 * (2 + 5));
   costs.stages[0].backward = 9;  // then I and W are better

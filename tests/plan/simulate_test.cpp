@@ -46,7 +46,7 @@ TEST(PlanSimulateFormula, OneFOneBAndGPipeIdleForRanksMinusOneMicrobatches) {
   }
 }
 
-TEST(PlanSimulateFormula, InterleavingDividesTheBubbleByTheStagesOfARank) {
+TEST(PlanSimulateFormula, InterleavingDividesBubbleByStagesPerRank) {
   for (int p = 2; p <= 8; ++p) {
     for (int v = 1; v <= 4; ++v) {
       for (int m = p; m <= 4 * p + 1; ++m) {
@@ -61,7 +61,7 @@ TEST(PlanSimulateFormula, InterleavingDividesTheBubbleByTheStagesOfARank) {
 
 // The papers' (p-1)(F+I-W) and (p-1)(F+I-2W), which at equal costs are a third of 1F1B's and none, leave out
 // that the last rank cannot begin before p-1 forwards: of the step, no schedule idles less than (p-1)F.
-TEST(PlanSimulateFormula, Zb1pAndZb2pIdleAsTheirPaperSaysButNeverLessThanTheFill) {
+TEST(PlanSimulateFormula, Zb1pAndZb2pMatchPaperButNeverIdleLessThanFill) {
   for (int p = 2; p <= 10; ++p) {
     for (int m = 2 * p; m <= 4 * p; m += 3) {
       for (const auto& [f, i, w] : {std::array{1.0, 1.0, 1.0},
@@ -83,7 +83,7 @@ TEST(PlanSimulateFormula, Zb1pAndZb2pIdleAsTheirPaperSaysButNeverLessThanTheFill
   }
 }
 
-TEST(PlanSimulateFormula, ZbvHasNoBubbleInsideARanksOwnSpan) {
+TEST(PlanSimulateFormula, ZbvHasNoBubbleWithinRankSpan) {
   for (int p = 1; p <= 10; ++p) {
     for (int m = 2 * p; m <= 5 * p; ++m) {
       const Simulation result = run(schedule::ScheduleKind::ZBVZeroBubble, p, 2, m);
@@ -96,7 +96,7 @@ TEST(PlanSimulateFormula, ZbvHasNoBubbleInsideARanksOwnSpan) {
 // The most idle rank of DualPipeV has (p-1)(F&B + B - 3W), where F&B is an overlapped pair. The formula is
 // made for I = F; where I is longer than F the simulation finds less, because the longer I leaves the W's
 // room (docs/simulation.md).
-TEST(PlanSimulateFormula, DualPipeVIdlesAsItsPaperSays) {
+TEST(PlanSimulateFormula, DualPipeVMatchesPaper) {
   for (int p = 1; p <= 10; ++p) {
     for (const int m : {2 * p, 3 * p, 4 * p + 1}) {
       for (const double overlap : {0.0, 0.25, 0.5, 1.0}) {
@@ -121,7 +121,7 @@ TEST(PlanSimulateFormula, DualPipeVIdlesAsItsPaperSays) {
   }
 }
 
-TEST(PlanSimulateFormula, InFlightMicrobatchesOf1F1BAreItsDistanceFromTheEnd) {
+TEST(PlanSimulateFormula, InFlightMicrobatchesOf1F1BEqualDistanceFromLastStage) {
   for (int p = 1; p <= 10; ++p) {
     for (const int m : {1, p, 3 * p}) {
       const Simulation result = run(schedule::ScheduleKind::OneFOneB, p, 1, m);
@@ -133,7 +133,7 @@ TEST(PlanSimulateFormula, InFlightMicrobatchesOf1F1BAreItsDistanceFromTheEnd) {
   }
 }
 
-TEST(PlanSimulateFormula, ControllableMemorySchedulesHoldTheirShare) {
+TEST(PlanSimulateFormula, ControllableMemorySchedulesMatchTheirShare) {
   for (int p = 2; p <= 12; ++p) {
     const int m = 4 * p;
     // A stage is half of a rank, so two bytes make one microbatch of 1F1B.
@@ -342,7 +342,7 @@ Costs random_costs(std::mt19937& random, int stages, int ranks) {
   return costs;
 }
 
-TEST(PlanSimulate, AgreesWithANaiveRelaxationInEverySendMode) {
+TEST(PlanSimulate, MatchesNaiveRelaxationInEverySendMode) {
   const auto infos = schedule::schedule_infos();
   int compared = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
@@ -372,7 +372,7 @@ TEST(PlanSimulate, AgreesWithANaiveRelaxationInEverySendMode) {
   EXPECT_GT(compared, 250);
 }
 
-TEST(PlanSimulate, TheCriticalPathHasNoGapsAndReachesFromBeginningToEnd) {
+TEST(PlanSimulate, CriticalPathIsContiguousFromStartToEnd) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
     const schedule::ScheduleShape shape{4, 1, 6};
@@ -397,7 +397,7 @@ TEST(PlanSimulate, TheCriticalPathHasNoGapsAndReachesFromBeginningToEnd) {
   }
 }
 
-TEST(PlanSimulate, NoScheduleBeatsTheLowerBound) {
+TEST(PlanSimulate, NoScheduleBeatsLowerBound) {
   const auto infos = schedule::schedule_infos();
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
@@ -415,7 +415,7 @@ TEST(PlanSimulate, NoScheduleBeatsTheLowerBound) {
   }
 }
 
-TEST(PlanSimulate, MemoryIsHeldFromForwardUntilInputAndUntilWeight) {
+TEST(PlanSimulate, HoldsMemoryFromForwardUntilInputAndWeightBackward) {
   // One rank, two microbatches, ZB1P on one rank: F0 I0 W0 …; sizes are chosen so that each term shows.
   Costs costs = Costs::uniform(1, {.forward = 1,
                                    .input = 1,
@@ -452,7 +452,7 @@ TEST(PlanSimulate, MemoryIsHeldFromForwardUntilInputAndUntilWeight) {
   EXPECT_EQ(again.step_time, 8);
 }
 
-TEST(PlanSimulate, CostsThatDoNotFitAreRefused) {
+TEST(PlanSimulate, RejectsMismatchedCosts) {
   const schedule::Program program =
       make_program(make_schedule(schedule::ScheduleKind::OneFOneB, {2, 1, 2}), schedule::SendMode::Buffered);
   EXPECT_THROW(simulate(program, Costs::uniform(3)), UsageError);

@@ -47,7 +47,7 @@ class ProjectDev : public testing::Test {
   TempDir dir_;
 };
 
-TEST_F(ProjectDev, APlainUserIsToldTheOneLine) {
+TEST_F(ProjectDev, PrintsInstallCommandWithoutRoot) {
   stand_in("id", "echo 1000");
   const Outcome outcome = dev({"test"});
   EXPECT_EQ(outcome.code, 1);
@@ -57,7 +57,7 @@ TEST_F(ProjectDev, APlainUserIsToldTheOneLine) {
   EXPECT_THAT(apt_log(), IsEmpty());
 }
 
-TEST_F(ProjectDev, RootInstallsOnlyWhatIsMissing) {
+TEST_F(ProjectDev, RootInstallsOnlyMissingPackages) {
   stand_in("id", "echo 0");
   // It goes on to look for libtorch, and this one is none.
   const Outcome outcome = dev({"build"}, {"PENSTOCK_TORCH=" + dir_.path()});
@@ -66,7 +66,7 @@ TEST_F(ProjectDev, RootInstallsOnlyWhatIsMissing) {
   EXPECT_THAT(outcome.err, HasSubstr("has no share/cmake/Torch"));
 }
 
-TEST_F(ProjectDev, AFailedInstallationShowsWhy) {
+TEST_F(ProjectDev, ShowsReasonOfFailedInstallation) {
   stand_in("id", "echo 0");
   stand_in("apt-get", "echo 'the mirror is gone'; exit 100");
   const Outcome outcome = dev({"build"});
@@ -89,7 +89,7 @@ class ProjectDevInstallsTorch : public ProjectDev {
   std::string asked() const { return slurp(dir_ / "pip.log"); }
 };
 
-TEST_F(ProjectDevInstallsTorch, TakesTheCpuBuildWherePipFindsOne) {
+TEST_F(ProjectDevInstallsTorch, UsesCpuBuildIfAvailable) {
   const Outcome outcome = build_with_pip("exit 0");
   EXPECT_THAT(outcome.err, HasSubstr("installing torch 2.13.0+cpu into .venv if pip finds it (0.2 GB)"));
   EXPECT_THAT(asked(), HasSubstr(" torch==2.13.0+cpu\n"));
@@ -98,7 +98,7 @@ TEST_F(ProjectDevInstallsTorch, TakesTheCpuBuildWherePipFindsOne) {
   EXPECT_THAT(outcome.err, HasSubstr("the installed torch is not 2.13.0"));
 }
 
-TEST_F(ProjectDevInstallsTorch, SaysHowLargeTheCudaBuildIsBeforeItIsTaken) {
+TEST_F(ProjectDevInstallsTorch, AnnouncesSizeOfCudaBuild) {
   const Outcome outcome = build_with_pip(
       "case \"$*\" in *+cpu) echo 'ERROR: No matching distribution found for torch==2.13.0+cpu' >&2;; esac\n"
       "exit 1");
@@ -112,7 +112,7 @@ TEST_F(ProjectDevInstallsTorch, SaysHowLargeTheCudaBuildIsBeforeItIsTaken) {
 }
 
 // A CPU build that is there but cannot be fetched is no reason to fetch the large one.
-TEST_F(ProjectDevInstallsTorch, ShowsWhyTheCpuBuildCouldNotBeInstalled) {
+TEST_F(ProjectDevInstallsTorch, ShowsReasonOfFailedCpuInstall) {
   const Outcome outcome = build_with_pip("echo 'ERROR: No space left on device' >&2; exit 1");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("No space left on device"));
@@ -121,7 +121,7 @@ TEST_F(ProjectDevInstallsTorch, ShowsWhyTheCpuBuildCouldNotBeInstalled) {
 }
 
 // The slow tier stands in for other processors by what libtorch's libraries read from the environment.
-TEST_F(ProjectDev, TestsAsOnAnotherProcessor) {
+TEST_F(ProjectDev, TestsWithKernelsOfOtherProcessor) {
   stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
   stand_in("cmake", "exit 0");
   stand_in("ninja", "exit 0");
@@ -141,7 +141,7 @@ TEST_F(ProjectDev, BadUsageExitsWithTwo) {
   EXPECT_THAT(dev({"help"}).out, HasSubstr("usage: ./dev COMMAND"));
 }
 
-TEST(ProjectMutate, ChoosesTheSameMutantsForASeedAndKnowsItsEquivalentOnes) {
+TEST(ProjectMutate, SelectsMutantsBySeedAndSkipsEquivalentOnes) {
   const auto mutate = [](std::vector<std::string> words) {
     words.insert(words.begin(), {"python3", PENSTOCK_SOURCE_DIR "/tests/mutation/mutate.py"});
     return run_program(words);

@@ -37,18 +37,18 @@ std::string module_of_include(const std::string& include, const Reach& modules) 
   return rest.find('/') != std::string::npos && modules.contains(first) ? first : "";
 }
 
-TEST(ProjectArrows, AreFollowedAndCirclesAreFound) {
+TEST(ProjectModuleGraph, FollowsArrowsAndDetectsCycles) {
   const Reach read = read_arrows("a <- b <- c\n{c, d} <- e\n");
   EXPECT_THAT(read.at("e"), testing::ElementsAre("a", "b", "c", "d", "e"));
   EXPECT_THAT(read.at("b"), testing::ElementsAre("a", "b"));
   EXPECT_THROW(read_arrows("a <- b <- c\nc <- a\n"), std::runtime_error);
 }
 
-TEST(ProjectSources, ThereAreSome) {
+TEST(ProjectSources, AreFound) {
   EXPECT_GT(std::count_if(source_tree().begin(), source_tree().end(), std::mem_fn(&SourceFile::is_code)), 20);
 }
 
-TEST(ProjectSources, EveryModuleStandsInTheArrows) {
+TEST(ProjectSources, EveryModuleIsInModuleGraph) {
   const Reach modules = reach();
   for (const SourceFile& file : source_tree()) {
     if (!file.is_library() || file.module().empty()) continue;
@@ -56,7 +56,7 @@ TEST(ProjectSources, EveryModuleStandsInTheArrows) {
   }
 }
 
-TEST(ProjectSources, ModulesIncludeOnlyAlongTheArrows) {
+TEST(ProjectSources, ModulesIncludeOnlyAllowedModules) {
   const Reach modules = reach();
   for (const SourceFile& file : source_tree()) {
     if (!file.is_library() || !file.is_code() || file.module().empty()) continue;
@@ -70,7 +70,7 @@ TEST(ProjectSources, ModulesIncludeOnlyAlongTheArrows) {
   }
 }
 
-TEST(ProjectSources, TorchFreeModulesIncludeNoTorch) {
+TEST(ProjectSources, TorchFreeModulesDoNotIncludeTorch) {
   for (const SourceFile& file : source_tree()) {
     if (!file.is_code() || !file.is_library() || !kTorchFree.contains(file.module())) continue;
     for (const std::string& include : file.includes())
@@ -78,7 +78,7 @@ TEST(ProjectSources, TorchFreeModulesIncludeNoTorch) {
   }
 }
 
-TEST(ProjectSources, PublicHeadersIncludeOnlyLightHeadersOfTorch) {
+TEST(ProjectSources, PublicHeadersIncludeOnlyLightTorchHeaders) {
   for (const SourceFile& file : source_tree()) {
     // A model is a torch::nn module, and its header is one to learn from; penstock.h does not include it.
     if (!is_public(file) || file.module() == "models") continue;
@@ -89,7 +89,7 @@ TEST(ProjectSources, PublicHeadersIncludeOnlyLightHeadersOfTorch) {
   }
 }
 
-TEST(ProjectSources, C10dAndGlooStayInComm) {
+TEST(ProjectSources, OnlyCommIncludesC10dAndGloo) {
   std::vector<std::string> gloo_users;
   for (const SourceFile& file : source_tree()) {
     if (!file.is_code()) continue;
@@ -102,7 +102,7 @@ TEST(ProjectSources, C10dAndGlooStayInComm) {
   EXPECT_LE(gloo_users.size(), 1U) << testing::PrintToString(gloo_users);
 }
 
-TEST(ProjectSources, ParsersOfCommandLinesAndTomlStayInTheTool) {
+TEST(ProjectSources, OnlyToolIncludesCliAndTomlParsers) {
   for (const SourceFile& file : source_tree()) {
     if (!file.is_code() || file.under("tools")) continue;
     for (const std::string& include : file.includes()) {
@@ -113,7 +113,7 @@ TEST(ProjectSources, ParsersOfCommandLinesAndTomlStayInTheTool) {
 }
 
 // The values of nlohmann::json allocate when they are destroyed, and end the process if there is no memory.
-TEST(ProjectSources, TheJsonLibraryStaysInTheReader) {
+TEST(ProjectSources, OnlyJsonReaderIncludesJsonLibrary) {
   for (const SourceFile& file : source_tree()) {
     if (!file.is_code() || !(file.is_library() || file.under("tools"))) continue;
     for (const std::string& include : file.includes())
@@ -122,7 +122,7 @@ TEST(ProjectSources, TheJsonLibraryStaysInTheReader) {
   }
 }
 
-TEST(ProjectSources, EveryFileSaysWhatItIsFor) {
+TEST(ProjectSources, EveryFileStartsWithComment) {
   for (const SourceFile& file : source_tree()) {
     const std::string kind = file.extension();
     if (file.is_code()) {
@@ -144,7 +144,7 @@ TEST(ProjectSources, FilesAreSmall) {
 
 // A test that sleeps is slow on a quiet machine and wrong on a busy one. (A process that a test starts may
 // sleep: it only has to be there.)
-TEST(ProjectSources, NoTestSleeps) {
+TEST(ProjectSources, TestsDoNotSleep) {
   const std::vector<std::string> forbidden = {std::string("sleep") + "_for", std::string("sleep") + "_until",
                                               std::string("u") + "sleep(",   std::string("nano") + "sleep(",
                                               std::string("::sl") + "eep(",  std::string("time.sl") + "eep"};
@@ -155,7 +155,7 @@ TEST(ProjectSources, NoTestSleeps) {
   }
 }
 
-TEST(ProjectSources, NoPathOrHostOfOneMachine) {
+TEST(ProjectSources, ContainNoMachineSpecificPathOrHost) {
   // Written in two parts so that this file does not find itself.
   const std::vector<std::string> forbidden = {
       std::string("/wo") + "rk/",   std::string("/ro") + "ot/",   std::string("/ho") + "me/",
@@ -172,7 +172,7 @@ TEST(ProjectSources, NoPathOrHostOfOneMachine) {
 // Debian's Gloo headers are older than the Gloo inside libtorch. That is harmless as long as none of its
 // classes is laid out by us: an object of ours that defined a vtable or type information of gloo:: could be
 // taken for libtorch's.
-TEST(ProjectObjects, NoVtableOfGlooIsDefinedByUs) {
+TEST(ProjectObjects, DefineNoGlooVtable) {
   std::string user;
   for (const SourceFile& file : source_tree()) {
     if (!file.under("src")) continue;

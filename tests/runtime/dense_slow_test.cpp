@@ -16,7 +16,7 @@ namespace {
 
 class RuntimeManyStages : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(RuntimeManyStages, EqualADenseRun) {
+TEST_P(RuntimeManyStages, MatchDenseRun) {
   at::set_num_threads(1);
   constexpr int ranks = 8;
   int run = 0;
@@ -58,7 +58,7 @@ const RankFunction gloo_sweep("gloo_sweep", [] {
 
 class RuntimeGlooSweep : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
-TEST_P(RuntimeGlooSweep, EqualsADenseRun) {
+TEST_P(RuntimeGlooSweep, MatchesDenseRun) {
   const auto& [ranks, name] = GetParam();
   RanksOptions options;
   options.deadline = std::chrono::minutes(8);

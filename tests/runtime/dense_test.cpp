@@ -17,7 +17,7 @@ namespace {
 
 class RuntimeThreadRanks : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
-TEST_P(RuntimeThreadRanks, EqualADenseRun) {
+TEST_P(RuntimeThreadRanks, MatchDenseRun) {
   at::set_num_threads(1);
   const auto& [ranks, name] = GetParam();
   int run = 0;
@@ -65,7 +65,7 @@ const RankFunction gloo_ranks("against_dense", [] {
   return 0;
 });
 
-TEST(RuntimeGlooProcesses, EqualADenseRun) {
+TEST(RuntimeGlooProcesses, MatchDenseRun) {
   const RanksOutcome outcome = run_process_ranks("against_dense", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) {

@@ -72,9 +72,9 @@ struct Fault {
   const char* action;  // that fails
 };
 
-class RuntimeAFault : public ::testing::TestWithParam<Fault> {};
+class RuntimeFault : public ::testing::TestWithParam<Fault> {};
 
-TEST_P(RuntimeAFault, ReachesEveryRankAndAllGoOnInANewWorld) {
+TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
   at::set_num_threads(1);
   const Fault fault = GetParam();
   const Model model = failing_model(fault.place), good = mlp();
@@ -114,7 +114,7 @@ TEST_P(RuntimeAFault, ReachesEveryRankAndAllGoOnInANewWorld) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Places, RuntimeAFault,
+    Places, RuntimeFault,
     ::testing::Values(Fault{Place::Forward, schedule::ScheduleKind::OneFOneB, 1, "1F2"},
                       Fault{Place::Forward, schedule::ScheduleKind::GPipe, 1, "1F2"},
                       Fault{Place::Backward, schedule::ScheduleKind::OneFOneB, 1, "1B2"},
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Fault{Place::Loss, schedule::ScheduleKind::OneFOneB, 2, "2F2"},
                       Fault{Place::Shape, schedule::ScheduleKind::GPipe, 1, "1SEND_F2"}));
 
-TEST(RuntimeAKilledRank, IsNamedByTheOthersWithinFiveSeconds) {
+TEST(RuntimeKilledRank, IsReportedByOtherRanksWithinFiveSeconds) {
   kill_at_random(10, 1);
 }
 

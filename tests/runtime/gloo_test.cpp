@@ -89,7 +89,7 @@ const RankFunction rebuilt("rebuilt", [] {
   return 0;
 });
 
-TEST(RuntimeGlooProcesses, GoOnInANewWorldAfterAFault) {
+TEST(RuntimeGlooProcesses, ContinueInRebuiltWorldAfterFault) {
   const RanksOutcome outcome = run_process_ranks("rebuilt", 3);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) EXPECT_EQ(lines.back(), "rebuilt") << outcome.text();
@@ -123,7 +123,7 @@ const RankFunction growing("growing", [] {
   return 0;
 });
 
-TEST(RuntimeGlooProcesses, TakeBatchesThatGrowAndShrinkUnlessShapesAreStatic) {
+TEST(RuntimeGlooProcesses, AcceptChangingBatchSizesUnlessShapesAreStatic) {
   const RanksOutcome outcome = run_process_ranks("growing", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) {

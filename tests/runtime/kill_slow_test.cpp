@@ -6,7 +6,7 @@
 namespace penstock::test {
 namespace {
 
-TEST(RuntimeAKilledRank, IsNamedByTheOthersWithinFiveSeconds50Times) {
+TEST(RuntimeKilledRank, IsReportedByOtherRanksWithinFiveSeconds50Times) {
   kill_at_random(50, 2);
 }
 

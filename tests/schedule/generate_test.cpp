@@ -25,7 +25,7 @@ bool legal(ScheduleKind kind, const ScheduleShape& shape) {
   }
 }
 
-TEST(ScheduleInfo, SaysWhatTheTablesHold) {
+TEST(ScheduleInfo, DescribesTables) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const ScheduleShape shape{2, info.only_stages_per_rank.value_or(2), 8};
     const Schedule schedule = make_schedule(info.kind, shape);
@@ -48,7 +48,7 @@ TEST(ScheduleInfo, SaysWhatTheTablesHold) {
   }
 }
 
-TEST(SchedulePlacement, StylesHaveNamesThatAreRead) {
+TEST(SchedulePlacement, StyleNamesRoundTrip) {
   EXPECT_EQ(to_string(PlacementStyle::Loop), "loop");
   EXPECT_EQ(to_string(PlacementStyle::V), "v");
   for (const PlacementStyle style : {PlacementStyle::Loop, PlacementStyle::V})
@@ -104,14 +104,14 @@ std::vector<ScheduleKind> all_kinds() {
 
 INSTANTIATE_TEST_SUITE_P(Generators, ScheduleEveryKind, testing::ValuesIn(all_kinds()), kind_name);
 
-TEST(ScheduleNames, AreFoundWhateverTheirCase) {
+TEST(ScheduleNames, AreCaseInsensitive) {
   EXPECT_EQ(parse_schedule_kind("1f1b"), ScheduleKind::OneFOneB);
   EXPECT_EQ(parse_schedule_kind("zbvZEROBUBBLE"), ScheduleKind::ZBVZeroBubble);
   EXPECT_EQ(parse_schedule_kind("v-half"), ScheduleKind::VHalf);
   for (const ScheduleInfo& info : schedule_infos()) EXPECT_EQ(parse_schedule_kind(info.name), info.kind);
 }
 
-TEST(ScheduleNames, AnUnknownOneListsTheKnown) {
+TEST(ScheduleNames, UnknownNameListsKnownNames) {
   try {
     parse_schedule_kind("Interleaved2F2B");
     FAIL();
@@ -130,7 +130,7 @@ std::string refusal(ScheduleKind kind, const ScheduleShape& shape) {
   return "";
 }
 
-TEST(ScheduleShapes, IllegalCountsAreRefusedWithTheNearestLegalOne) {
+TEST(ScheduleShapes, RejectsIllegalCountsWithNearestLegalCount) {
   EXPECT_EQ(refusal(ScheduleKind::ZBVZeroBubble, {4, 3, 8}),
             "ZBVZeroBubble requires exactly 2 stages per rank, not 3\nhint: use 2");
   EXPECT_THAT(refusal(ScheduleKind::OneFOneB, {4, 2, 8}), HasSubstr("hint: use 1, or Interleaved1F1B"));
@@ -142,7 +142,7 @@ TEST(ScheduleShapes, IllegalCountsAreRefusedWithTheNearestLegalOne) {
   EXPECT_THAT(refusal(ScheduleKind::LoopedBFS, {40'000, 2, 4}), HasSubstr("hint: use 1"));
 }
 
-TEST(ScheduleShapes, OneRankAloneIsThatRankOfAll) {
+TEST(ScheduleShapes, SingleRankMatchesItsRowOfFullTable) {
   for (const ScheduleInfo& info : schedule_infos()) {
     for (const int microbatches : {6, 11}) {
       const ScheduleShape shape{3, info.only_stages_per_rank.value_or(3), microbatches};
@@ -185,7 +185,7 @@ Measured measure(ScheduleKind kind, const ScheduleShape& shape) {
   return measured;
 }
 
-TEST(ScheduleZeroBubble, ZB1PHasAThirdOf1F1BsBubbleAndItsMemory) {
+TEST(ScheduleZeroBubble, ZB1PHasOneThirdOf1F1BBubbleAndSameMemory) {
   for (int p = 1; p <= 16; ++p) {
     for (const int m : {p, p + 1, 2 * p, 3 * p + 1, 64}) {
       if (m < p) continue;
@@ -196,7 +196,7 @@ TEST(ScheduleZeroBubble, ZB1PHasAThirdOf1F1BsBubbleAndItsMemory) {
   }
 }
 
-TEST(ScheduleZeroBubble, ZB2PAndZBVHaveNoBubbleWithinARanksSpan) {
+TEST(ScheduleZeroBubble, ZB2PAndZBVHaveNoBubbleWithinRankSpan) {
   for (int p = 1; p <= 16; ++p) {
     for (const int m : {2 * p - 1, 2 * p, 3 * p + 1, 64}) {
       const Measured zb2p = measure(ScheduleKind::ZB2P, {p, 1, m});
@@ -209,7 +209,7 @@ TEST(ScheduleZeroBubble, ZB2PAndZBVHaveNoBubbleWithinARanksSpan) {
   }
 }
 
-TEST(ScheduleInFlight, FollowsTheFormulasOfTheDocumentation) {
+TEST(ScheduleInFlight, MatchesDocumentedFormulas) {
   for (int p = 1; p <= 12; ++p) {
     const int m = 4 * p;
     for (int v = 1; v <= 4; ++v) {
@@ -227,7 +227,7 @@ TEST(ScheduleInFlight, FollowsTheFormulasOfTheDocumentation) {
   }
 }
 
-TEST(ScheduleControllableMemory, VHalfAndVMinKeepHalfAndAThirdInFlight) {
+TEST(ScheduleControllableMemory, VHalfAndVMinKeepOneHalfAndOneThirdInFlight) {
   for (int p = 1; p <= 32; ++p) {
     const int m = 4 * p;
     const Measured half = measure(ScheduleKind::VHalf, {p, 2, m});

@@ -50,7 +50,7 @@ Draft with_reference_order(Draft draft) {
 
 class ScheduleGolden : public testing::TestWithParam<const char*> {};
 
-TEST_P(ScheduleGolden, TablesAreTheReferences) {
+TEST_P(ScheduleGolden, TablesMatchReference) {
   std::ifstream in = open_golden(GetParam());
   std::string line;
   int tables = 0;
@@ -83,7 +83,7 @@ std::uint64_t fnv(const std::string& text) {
   return value;
 }
 
-TEST(ScheduleGoldenWide, AThousandRandomShapesAreTheReferences) {
+TEST(ScheduleGoldenWide, ThousandRandomShapesMatchReference) {
   std::ifstream in = open_golden("wide");
   std::string line;
   int lines = 0;
@@ -102,7 +102,7 @@ TEST(ScheduleGoldenWide, AThousandRandomShapesAreTheReferences) {
   EXPECT_EQ(lines, 1000);
 }
 
-TEST(ScheduleGoldenPlacement, PlacementsAreTheReferences) {
+TEST(ScheduleGoldenPlacement, MatchesReference) {
   std::ifstream in = open_golden("placement");
   std::string line;
   int lines = 0;
@@ -130,7 +130,7 @@ TEST(ScheduleGoldenPlacement, PlacementsAreTheReferences) {
 
 // What the map of a style cannot be, in words. (The reference gives ranks without a stage; nothing here can
 // use one.)
-TEST(ScheduleGoldenPlacement, WhatCannotBeMappedIsRefusedClearly) {
+TEST(ScheduleGoldenPlacement, RejectsInvalidCounts) {
   const auto words = [](auto&& call) -> std::string {
     try {
       call();

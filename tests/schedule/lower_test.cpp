@@ -22,7 +22,7 @@ Draft draft_of(const std::string& text, std::vector<StageEdge> skips = {}) {
   return to_draft(read_csv(in).schedule(), std::move(skips));
 }
 
-TEST(SchedulePasses, RunByNameAndAnUnknownNameListsThem) {
+TEST(SchedulePasses, RunByNameAndUnknownNameListsThem) {
   EXPECT_EQ(to_csv(run_pass("merge-backward", draft_of("0F0,0I0,0W0\n"))), "0F0,0B0\n");
   try {
     run_pass("merge", draft_of("0F0,0B0\n"));
@@ -33,13 +33,13 @@ TEST(SchedulePasses, RunByNameAndAnUnknownNameListsThem) {
   }
 }
 
-TEST(ScheduleMergeBackward, MergesOnlyAnInputWithItsOwnWeightRightAfterIt) {
+TEST(ScheduleMergeBackward, MergesOnlyAdjacentInputAndWeightOfSameMicrobatch) {
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,,0W0,0I1,0F2,0W1,0I2,0W2\n"))),
             "0F0,0F1,0B0,0I1,0F2,0W1,0B2\n");
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0I1,0W0,0W1\n"))), "0F0,0F1,0I0,0I1,0W0,0W1\n");
 }
 
-TEST(ScheduleMergeBackward, LooksNoFurtherThanTheEndOfAList) {
+TEST(ScheduleMergeBackward, StopsAtEndOfList) {
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0W0\n"))), "0F0,0F1,0B0\n");
   // An I that ends the list stays one, also where its W once stood in the memory behind it.
   Draft draft = draft_of("0F0,0F1,0I0,0W0\n");
@@ -50,14 +50,14 @@ TEST(ScheduleMergeBackward, LooksNoFurtherThanTheEndOfAList) {
   EXPECT_EQ(merge_backward(std::move(moved)).ranks[0].size(), 2u);
 }
 
-TEST(ScheduleLower, WorksForMoreRanksThanAWordHasBits) {
+TEST(ScheduleLower, SupportsMoreThan64Ranks) {
   for (const int ranks : {63, 64, 65, 130}) {
     const Draft draft = lower(make_schedule("1F1B", {ranks, 1, 3}));
     EXPECT_TRUE(validate(draft).safe(SendMode::Blocking)) << ranks;
   }
 }
 
-TEST(ScheduleMergeBackward, LeavesEveryZeroBubbleScheduleValid) {
+TEST(ScheduleMergeBackward, KeepsEveryZeroBubbleScheduleValid) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const Draft draft =
         lower(make_schedule(info.kind, {4, info.default_stages_per_rank, 12}), {.merge_backward = true});
@@ -65,33 +65,33 @@ TEST(ScheduleMergeBackward, LeavesEveryZeroBubbleScheduleValid) {
   }
 }
 
-TEST(ScheduleUnshard, PrefetchesTheNextStagesAndDropsTheOthers) {
+TEST(ScheduleUnshard, PrefetchesNextStagesAndReshardsOthers) {
   EXPECT_EQ(to_csv(add_unshard(draft_of("0F0,1F0,2F0,3F0,3B0,2B0,1B0,0B0\n"), {.max_active_stages = 2})),
             "0UNSHARD,1UNSHARD,0F0,0RESHARD,2UNSHARD,1F0,1RESHARD,3UNSHARD,2F0,3F0,3B0,3RESHARD,1UNSHARD,2B0,"
             "2RESHARD,"
             "0UNSHARD,1B0,1RESHARD,0B0,0RESHARD\n");
 }
 
-TEST(ScheduleReduceGrad, FollowsTheLastBackwardOfItsStage) {
+TEST(ScheduleReduceGrad, FollowsLastBackwardOfStage) {
   EXPECT_EQ(to_csv(add_reduce_grad(draft_of("0F0,0F1,1F0,1F1,1B0,1B1,0I0,0I1,0W0,0W1\n"))),
             "0F0,0F1,1F0,1F1,1B0,1B1,1REDUCE_GRAD,0I0,0I1,0W0,0W1,0REDUCE_GRAD\n");
   EXPECT_EQ(to_csv(add_reduce_grad(draft_of("0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0B1\n"))),
             "0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,1REDUCE_GRAD,0B1,0REDUCE_GRAD\n");
 }
 
-TEST(ScheduleSendRecv, WritesBothEndsAtTheSameMoment) {
+TEST(ScheduleSendRecv, InsertsBothEndsTogether) {
   EXPECT_EQ(to_csv(add_send_recv(draft_of("0F0,0B0\n1F0,1B0\n"))),
             "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
 }
 
-TEST(ScheduleSendRecv, ValuesThatSkipStagesGoStraightToTheirUser) {
+TEST(ScheduleSendRecv, SendsSkipValuesDirectlyToConsumer) {
   EXPECT_EQ(to_csv(add_send_recv(draft_of("0F0,0B0\n1F0,1B0\n2F0,2B0\n", {{StageId(0), StageId(2)}}))),
             "0F0,0SEND_F0,0SEND_F0>2,0RECV_B0<2,0RECV_B0,0B0\n"
             "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0\n"
             "2RECV_F0<0,2RECV_F0,2F0,2B0,2SEND_B0,2SEND_B0>0\n");
 }
 
-TEST(ScheduleSendRecv, AValueOfTwoLaterStagesGoesToBothAndBothGradientsComeBack) {
+TEST(ScheduleSendRecv, SendsValueToBothConsumersAndReturnsBothGradients) {
   const Draft draft = add_send_recv(
       draft_of("0F0,0B0\n1F0,1B0\n2F0,2B0\n3F0,3B0\n", {{StageId(0), StageId(2)}, {StageId(0), StageId(3)}}));
   EXPECT_EQ(to_csv(draft),
@@ -111,14 +111,14 @@ TEST(ScheduleSendRecv, AValueOfTwoLaterStagesGoesToBothAndBothGradientsComeBack)
   }
 }
 
-TEST(ScheduleSendRecv, SkipEdgesWithinARankNeedNoTransfer) {
+TEST(ScheduleSendRecv, SkipEdgesWithinRankNeedNoTransfer) {
   // Two ranks, stages 0 and 2 on rank 0.
   const Schedule schedule = make_schedule(ScheduleKind::LoopedBFS, {2, 2, 2});
   const std::string text = to_csv(lower(schedule, {.skips = {{StageId(0), StageId(2)}}}));
   EXPECT_EQ(text, to_csv(lower(schedule)));
 }
 
-TEST(ScheduleSendRecv, RefusesWhatCanNeverRunAndWhatIsLoweredAlready) {
+TEST(ScheduleSendRecv, RejectsUnrunnableAndAlreadyLoweredTables) {
   try {
     add_send_recv(draft_of("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"));
     FAIL();
@@ -171,7 +171,7 @@ void expect_late(const Draft& draft) {
   }
 }
 
-TEST(ScheduleDeferReceives, AreLateAndKeepThePairsOrderInEverySchedule) {
+TEST(ScheduleDeferReceives, DelaysReceivesAndKeepsOrderPerPair) {
   for (const ScheduleInfo& info : schedule_infos()) {
     for (int ranks = 1; ranks <= 6; ++ranks) {
       for (const int microbatches : {2 * ranks, 2 * ranks + 1, 4 * ranks}) {
@@ -213,7 +213,7 @@ TEST(ScheduleWiring, FindsItsEdgesAndNoOthers) {
   EXPECT_EQ(Wiring(0).find(StageId(0), StageId(1)), -1);
 }
 
-TEST(ScheduleWiring, RefusesEdgesThatMakeNoSense) {
+TEST(ScheduleWiring, RejectsInvalidEdges) {
   const auto text = [](std::vector<StageEdge> skips) -> std::string {
     try {
       Wiring(4, std::move(skips));

@@ -122,7 +122,7 @@ class Mutator {
   std::mt19937 random_;
 };
 
-TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeInEveryMode) {
+TEST(ScheduleMutations, ValidatorAgreesWithInterpreterInEveryMode) {
   int harmless = 0, refused = 0, only_some_modes = 0;
   for (unsigned seed = 1; seed <= 12'000; ++seed) {
     Mutator mutator(seed);
@@ -149,7 +149,7 @@ TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeInEveryMode) {
   EXPECT_GT(only_some_modes, 200);
 }
 
-TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
+TEST(ScheduleMutations, ValidatorAgreesWithInterpreterOnComputeTables) {
   int harmless = 0, refused = 0;
   for (unsigned seed = 1; seed <= 8'000; ++seed) {
     Mutator mutator(seed);
@@ -171,7 +171,7 @@ TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
   EXPECT_GT(refused, 4'000);
 }
 
-TEST(ScheduleMutations, UnchangedProgramsRunToTheEnd) {
+TEST(ScheduleMutations, UnchangedProgramsComplete) {
   for (unsigned seed = 1; seed <= 500; ++seed) {
     const Draft draft = Mutator(seed).draft();
     EXPECT_TRUE(runs_to_the_end(draft, SendMode::Buffered)) << seed;
@@ -180,7 +180,7 @@ TEST(ScheduleMutations, UnchangedProgramsRunToTheEnd) {
 }
 
 // Reordering only needs the computations to be possible; then its result is safe in every mode.
-TEST(ScheduleMutations, ReorderMakesEveryRunnableProgramSafeInEveryMode) {
+TEST(ScheduleMutations, ReorderMakesRunnableProgramsSafeInEveryMode) {
   int repaired = 0;
   for (unsigned seed = 1; seed <= 2'000; ++seed) {
     Mutator mutator(seed);

@@ -15,7 +15,7 @@
 namespace penstock::test {
 namespace {
 
-TEST(TensorAutograd, SecondDerivativesAgree) {
+TEST(TensorAutograd, SecondDerivativesMatchDense) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     for (const tensor::AxisPlacement& cut :
          {tensor::AxisPlacement(tensor::Shard(0)), tensor::AxisPlacement(tensor::Shard(1)),
@@ -38,7 +38,7 @@ TEST(TensorAutograd, SecondDerivativesAgree) {
   });
 }
 
-TEST(TensorAutograd, ReadersOfOneTensorShareItsMove) {
+TEST(TensorAutograd, ConsumersShareOneRedistribution) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor x =
         distribute_tensor(numbers({4, 6}, 1), mesh, {tensor::Shard(0)}).set_requires_grad(true);
@@ -84,12 +84,12 @@ void check_optimizer(const Options& options) {
   });
 }
 
-TEST(TensorOptimizers, StepDistributedParameters) {
+TEST(TensorOptimizers, UpdateDistributedParameters) {
   check_optimizer<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2));
   check_optimizer<torch::optim::SGD>(torch::optim::SGDOptions(1e-1).momentum(0.9));
 }
 
-TEST(TensorAutocast, ComputesInTheLowerType) {
+TEST(TensorAutocast, ComputesInLowerPrecision) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::increment_nesting();
@@ -107,7 +107,7 @@ TEST(TensorAutocast, ComputesInTheLowerType) {
   });
 }
 
-TEST(TensorAutocast, ALayerTrainsAsTheWholeOne) {
+TEST(TensorAutocast, ShardedLayerMatchesDenseTraining) {
   const at::Tensor x = numbers({4, 6}, 1), w = numbers({8, 6}, 2), b = numbers({8}, 3);
   const auto run = [](const at::Tensor& in, const at::Tensor& weight, const at::Tensor& bias) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
@@ -134,7 +134,7 @@ TEST(TensorAutocast, ALayerTrainsAsTheWholeOne) {
   });
 }
 
-TEST(TensorAutograd, SecondDerivativesOfLayersAgree) {
+TEST(TensorAutograd, SecondDerivativesOfLayersMatchDense) {
   const at::Tensor words = at::arange(12, at::kLong).remainder(5).view({3, 4});
   const auto run = [&](const std::vector<at::Tensor>& p) {
     const at::Tensor x = at::layer_norm(at::embedding(p[0], words, /*padding_idx=*/2), {6}, p[1], p[2]);
@@ -173,7 +173,7 @@ TEST(TensorAutograd, SecondDerivativesOfLayersAgree) {
   }
 }
 
-TEST(TensorAutograd, ASplitBackwardGivesTheSameBits) {
+TEST(TensorAutograd, SplitBackwardIsBitwiseEqual) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto run = [&](bool split) {
       const auto parameter = [&](c10::IntArrayRef sizes, unsigned seed, const tensor::AxisPlacement& at) {
@@ -203,7 +203,7 @@ TEST(TensorAutograd, ASplitBackwardGivesTheSameBits) {
   });
 }
 
-TEST(TensorAutograd, ACutTableMakesTheGradientOfItsOwnRows) {
+TEST(TensorAutograd, ShardedEmbeddingComputesGradientOfItsOwnRows) {
   const at::Tensor words = at::arange(24, at::kLong).remainder(7).view({4, 6});
   for (const bool by_frequency : {false, true}) {
     const at::Tensor dense = numbers({7, 4}, 1).set_requires_grad(true);
@@ -235,7 +235,7 @@ TEST(TensorAutograd, ACutTableMakesTheGradientOfItsOwnRows) {
   }
 }
 
-TEST(TensorOptimizers, ForeachAndFusedStepsWorkOnLists) {
+TEST(TensorOptimizers, SupportForeachAndFusedUpdates) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const std::vector<tensor::AxisPlacement> places{tensor::Shard(1), tensor::Shard(0), value::Replicate()};
     const std::vector<std::vector<std::int64_t>> shapes{{6, 5}, {5, 3}, {3}};
@@ -281,7 +281,7 @@ TEST(TensorOptimizers, ForeachAndFusedStepsWorkOnLists) {
   });
 }
 
-TEST(TensorCollectives, AreOnTheirWayUntilTheirResultIsUsed) {
+TEST(TensorCollectives, AreAsynchronousUntilResultIsUsed) {
   std::promise<void> first_has_gone_on;
   std::shared_future<void> gone_on = first_has_gone_on.get_future().share();
   on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
@@ -309,7 +309,7 @@ TEST(TensorCollectives, AreOnTheirWayUntilTheirResultIsUsed) {
   });
 }
 
-TEST(TensorRules, AnOperatorWithoutOneSaysWhatToDo) {
+TEST(TensorRules, MissingRuleErrorExplainsWhatToDo) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor d = distribute_tensor(numbers({4, 4}, 1), mesh, {tensor::Shard(0)}, false);
     const auto error = [](const auto& call) -> std::string {
@@ -337,7 +337,7 @@ TEST(TensorRules, AnOperatorWithoutOneSaysWhatToDo) {
 }
 
 // A view of a tensor that had to be moved is a view of the copy: a write that would be lost is an error.
-TEST(TensorViews, AWriteReachesTheTensorOrIsRefused) {
+TEST(TensorViews, WriteReachesTensorOrIsRejected) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor row = at::full({2, 6}, 7.0F);
     for (const bool record : {false, true}) {
@@ -376,7 +376,7 @@ TEST(TensorViews, AWriteReachesTheTensorOrIsRefused) {
 }
 
 // The gradient of a view may be one of a moved copy; adding up is no lost write.
-TEST(TensorViews, GradientsOfMovedViewsAddUp) {
+TEST(TensorViews, GradientsOfRedistributedViewsAccumulate) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor x =
         distribute_tensor(at::ones({4, 6}), mesh, {tensor::Shard(1)}, false).set_requires_grad(true);

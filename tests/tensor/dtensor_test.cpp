@@ -29,7 +29,7 @@ std::vector<tensor::Placements> layouts(int dims, int axes, bool partial) {
   return all;
 }
 
-TEST(TensorMesh, HasCoordinatesGroupsAndParts) {
+TEST(TensorMesh, HasCoordinatesGroupsAndSubmeshes) {
   on_mesh({2, 3}, [](const tensor::DeviceMesh& mesh) {
     const auto me = mesh.all().rank();
     EXPECT_EQ(mesh.coordinate(0), me / 3);
@@ -50,7 +50,7 @@ TEST(TensorMesh, HasCoordinatesGroupsAndParts) {
                UsageError);
 }
 
-TEST(TensorDTensor, EveryMoveKeepsTheValueAndItsGradient) {
+TEST(TensorDTensor, RedistributionKeepsValueAndGradient) {
   for (const Shape& shape : {Shape{2}, Shape{4}, Shape{2, 2}}) {
     on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
       for (const Shape& sizes : {Shape{8, 4}, Shape{5, 3}, Shape{1, 7}}) {
@@ -75,7 +75,7 @@ TEST(TensorDTensor, EveryMoveKeepsTheValueAndItsGradient) {
   }
 }
 
-TEST(TensorDTensor, LocalPartsComeAndGoWithTheirGradients) {
+TEST(TensorDTensor, ConvertsToAndFromLocalShardsWithGradients) {
   on_mesh({3}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor whole = numbers({7, 2}, 3);
     const at::Tensor part = whole.chunk(3)[mesh.coordinate(0)].clone().set_requires_grad(true);
@@ -101,7 +101,7 @@ TEST(TensorDTensor, LocalPartsComeAndGoWithTheirGradients) {
   });
 }
 
-TEST(TensorDTensor, WrongUseIsNamed) {
+TEST(TensorDTensor, ReportsInvalidUse) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(1)}), UsageError);
     EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(0), tensor::Shard(0)}), UsageError);
@@ -121,7 +121,7 @@ TEST(TensorDTensor, WrongUseIsNamed) {
   });
 }
 
-TEST(TensorDTensor, RandomNumbersDoNotDependOnTheMesh) {
+TEST(TensorDTensor, RandomNumbersDoNotDependOnMesh) {
   std::vector<at::Tensor> seen;
   for (const Shape& shape : {Shape{1}, Shape{2}, Shape{2, 2}}) {
     std::vector<at::Tensor> mine(4);
@@ -144,7 +144,7 @@ TEST(TensorDTensor, RandomNumbersDoNotDependOnTheMesh) {
   }
 }
 
-TEST(TensorDTensor, IsComparedByItsValue) {
+TEST(TensorDTensor, IsComparedByValue) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor whole = numbers({5, 4}, 1);
     const at::Tensor a = distribute_tensor(whole, mesh, {tensor::Shard(0)}, false),
@@ -163,7 +163,7 @@ TEST(TensorDTensor, IsComparedByItsValue) {
   });
 }
 
-TEST(TensorDTensor, IsDescribed) {
+TEST(TensorDTensor, HasDescription) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const std::string text = tensor::to_string(distributed_ones({4, 2}, mesh, {tensor::Shard(0)}));
     EXPECT_EQ(text.substr(0, text.find('\n')), "DTensor([4, 2], Float, DeviceMesh(x=2), [Shard(0)])");

@@ -258,7 +258,7 @@ void compare_with_goldens(const std::string& file) {
 
 // With PENSTOCK_FRESH_GOLDENS the reference writes new ones first, with the Python that PENSTOCK_PYTHON
 // names.
-TEST(TensorGoldens, ResultsPartsAndGradientsEqualTheReferences) {
+TEST(TensorGoldens, ResultsShardsAndGradientsMatchReference) {
   if (std::getenv("PENSTOCK_FRESH_GOLDENS") == nullptr)
     return compare_with_goldens(PENSTOCK_SOURCE_DIR "/tests/tensor/goldens.txt");
   const char* const named = std::getenv("PENSTOCK_PYTHON");

@@ -193,7 +193,7 @@ void check_random(const Case& c, const tensor::DeviceMesh& mesh, unsigned seed) 
 }
 
 // Four rows over three ranks leave one without any. Its gradient must not take another way than the others'.
-TEST(TensorOps, AgreeWithTheWholeThoughARankHasAnEmptyPart) {
+TEST(TensorOps, MatchDenseWithEmptyShard) {
   const std::vector<Case> all = cases();
   const auto linear = std::find_if(all.begin(), all.end(), [](const Case& c) { return c.name == "linear"; });
   ASSERT_NE(linear, all.end());
@@ -206,7 +206,7 @@ TEST(TensorOps, AgreeWithTheWholeThoughARankHasAnEmptyPart) {
   });
 }
 
-TEST(TensorOps, AgreeWithTheWholeForEveryCase) {
+TEST(TensorOps, MatchDenseForEveryPlacement) {
   const bool long_sweep = std::getenv("PENSTOCK_LONG_SWEEP") != nullptr;
   const unsigned seeds = long_sweep ? 40 : 4;
   std::vector<Shape> meshes{{2}, {4}, {2, 2}};

@@ -84,7 +84,7 @@ struct Ways {
   }
 };
 
-TEST(TensorRedistribution, TakesTheCheapestOfAllWays) {
+TEST(TensorRedistribution, UsesCheapestPath) {
   const std::vector<Ways> cases{{{2, 2}, {8, 12}},
                                 {{2, 2}, {8, 4, 6}},
                                 {{2, 3}, {7, 5, 12}},

@@ -20,7 +20,7 @@ at::Tensor contribution(const tensor::DeviceMesh& mesh, const std::vector<double
   return at::full({2}, of_ranks[static_cast<std::size_t>(mesh.coordinate(0))], at::kDouble);
 }
 
-TEST(TensorPartial, IsReducedBeforeItIsRounded) {
+TEST(TensorPartial, IsReducedBeforeRounding) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor sum = from_local(contribution(mesh, {0.6, 0.6}), mesh, {tensor::Partial()});
     EXPECT_EQ(tensor::full_tensor(sum.to(at::kLong))[0].item<std::int64_t>(), 1);
@@ -40,7 +40,7 @@ TEST(TensorPartial, IsReducedBeforeItIsRounded) {
   });
 }
 
-TEST(TensorPartial, MaximaAndMinimaPassOnlyWhatKeepsThem) {
+TEST(TensorPartial, MaxAndMinArePreservedOnlyByMonotonicOperators) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor max =
         from_local(contribution(mesh, {1, 5}), mesh, {tensor::Partial(comm::ReduceOp::Max)});
@@ -53,7 +53,7 @@ TEST(TensorPartial, MaximaAndMinimaPassOnlyWhatKeepsThem) {
   });
 }
 
-TEST(TensorPartial, ExtremaAreReducedBeforeIntegersWrapAround) {
+TEST(TensorPartial, MaxAndMinAreReducedBeforeIntegerOverflow) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor max =
         from_local(contribution(mesh, {-1, 5}).to(at::kLong), mesh, {tensor::Partial(comm::ReduceOp::Max)});
@@ -67,14 +67,14 @@ TEST(TensorPartial, ExtremaAreReducedBeforeIntegersWrapAround) {
   });
 }
 
-TEST(TensorPartial, SumsAreReducedBeforeTheyLoseRange) {
+TEST(TensorPartial, SumsAreReducedBeforeNarrowingConversion) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor sum = from_local(contribution(mesh, {70000, -69000}), mesh, {tensor::Partial()});
     EXPECT_EQ(tensor::full_tensor(sum.to(at::kHalf))[0].item<float>(), 1000);
   });
 }
 
-TEST(TensorReductions, RefuseTheDimsThatDenseTensorsRefuse) {
+TEST(TensorReductions, RejectSameDimsAsDenseTensors) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor x = distributed_ones({4, 3}, mesh, {tensor::Shard(0)});
     EXPECT_THROW(x.mean(5), c10::Error);
@@ -85,7 +85,7 @@ TEST(TensorReductions, RefuseTheDimsThatDenseTensorsRefuse) {
   });
 }
 
-TEST(TensorMean, OfIntegersIsRefusedAsForDenseTensors) {
+TEST(TensorMean, OfIntegersIsRejectedLikeForDenseTensors) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor x = distributed_ones({2}, mesh, {tensor::Shard(0)}, at::kLong);
     EXPECT_THROW(x.mean(), c10::Error);
@@ -93,7 +93,7 @@ TEST(TensorMean, OfIntegersIsRefusedAsForDenseTensors) {
   });
 }
 
-TEST(TensorMean, OfHalvesDoesNotOverflow) {
+TEST(TensorMean, OfHalfDoesNotOverflow) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor ones = distributed_ones({200000}, mesh, {tensor::Shard(0)}, at::kHalf);
     EXPECT_EQ(tensor::full_tensor(ones.mean()).item<float>(), 1);
@@ -101,7 +101,7 @@ TEST(TensorMean, OfHalvesDoesNotOverflow) {
   });
 }
 
-TEST(TensorRedistribute, ReducesAPartialGradientThoughNothingMoves) {
+TEST(TensorRedistribute, ReducesPartialGradientWithoutOtherCommunication) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor x = distributed_ones({4}, mesh, {value::Replicate()}).set_requires_grad(true);
     const at::Tensor same = tensor::redistribute(x, {value::Replicate()});
@@ -113,7 +113,7 @@ TEST(TensorRedistribute, ReducesAPartialGradientThoughNothingMoves) {
   });
 }
 
-TEST(TensorReplicas, ThatDifferAreFound) {
+TEST(TensorReplicas, ReportDifferentReplicas) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor mine = numbers({4, 4}, static_cast<unsigned>(mesh.coordinate(0)));
     at::Tensor d = distributed_zeros({4, 4}, mesh, {value::Replicate()});
@@ -131,7 +131,7 @@ TEST(TensorReplicas, ThatDifferAreFound) {
   });
 }
 
-TEST(TensorSizes, ThatDoNotFitAreRefusedOnEveryRank) {
+TEST(TensorSizes, MismatchIsRejectedOnEveryRank) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     const auto d = [&](Shape sizes, std::int64_t dim) {
       return distribute_tensor(numbers(sizes, 1), mesh, {tensor::Shard(dim)}, false);
@@ -149,7 +149,7 @@ TEST(TensorSizes, ThatDoNotFitAreRefusedOnEveryRank) {
 }
 
 // The message names what was called, with sizes and placements, also where it is made of other products.
-TEST(TensorSizes, ThatCannotBeMultipliedAreNamed) {
+TEST(TensorSizes, InvalidProductReportsSizes) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto d = [&](Shape sizes) {
       return distribute_tensor(numbers(sizes, 1), mesh, {tensor::Shard(0)}, false);
@@ -188,7 +188,7 @@ TEST(TensorSizes, ThatCannotBeMultipliedAreNamed) {
   });
 }
 
-TEST(TensorProducts, OfVectors) {
+TEST(TensorProducts, MatchDenseForVectors) {
   on_mesh({3}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor a = numbers({5}, 1), b = numbers({5}, 2), m = numbers({5, 5}, 3);
     for (const tensor::AxisPlacement& placement :
@@ -217,7 +217,7 @@ std::string message_of(const Body& body) {
   return "nothing was thrown";
 }
 
-TEST(TensorMemory, OfADistributedTensorIsExplained) {
+TEST(TensorMemory, AccessToElementsIsRejectedWithExplanation) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor d = distributed_ones({4, 4}, mesh, {tensor::Shard(0)});
     const std::vector<std::string> messages{
@@ -246,7 +246,7 @@ TEST(TensorMemory, OfADistributedTensorIsExplained) {
   });
 }
 
-TEST(TensorMicrobatches, OfAShardedBatchAreItsShardsInChunks) {
+TEST(TensorMicrobatches, SplitEachShardOfShardedBatch) {
   for (const Shape& shape : {Shape{2}, Shape{4}, Shape{2, 2}}) {
     on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
       for (const std::int64_t rows : {8, 16, 17, 11}) {
@@ -288,7 +288,7 @@ TEST(TensorMicrobatches, OfAShardedBatchAreItsShardsInChunks) {
   }
 }
 
-TEST(TensorMicrobatches, OtherPlacementsAreKeptToo) {
+TEST(TensorMicrobatches, KeepOtherPlacements) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({6, 4}, 1);
     for (const tensor::AxisPlacement& placement :
@@ -305,7 +305,7 @@ TEST(TensorMicrobatches, OtherPlacementsAreKeptToo) {
   });
 }
 
-TEST(TensorMicrobatches, OfTensorsSplitTogetherHaveTheSameRows) {
+TEST(TensorMicrobatches, OfTensorsSplitTogetherHaveSameRows) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({8, 4}, 1);
     const at::Tensor rows = distribute_tensor(dense, mesh, {tensor::Shard(0)}, false);
@@ -329,7 +329,7 @@ TEST(TensorMicrobatches, OfTensorsSplitTogetherHaveTheSameRows) {
   });
 }
 
-TEST(TensorMicrobatches, OfMixedPlacementsAreNotMerged) {
+TEST(TensorMicrobatches, WithMixedPlacementsAreNotMerged) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({4, 4}, 1);
     const auto d = [&](const tensor::AxisPlacement& p) {
@@ -342,7 +342,7 @@ TEST(TensorMicrobatches, OfMixedPlacementsAreNotMerged) {
   });
 }
 
-TEST(TensorMetadata, KnowsDistributedTensors) {
+TEST(TensorMetadata, SupportsDistributedTensors) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({6, 4}, 1);
     const at::Tensor d = distribute_tensor(dense, mesh, {tensor::Shard(0)}, false);

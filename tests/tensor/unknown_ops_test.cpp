@@ -124,7 +124,7 @@ std::string fault(const c10::OperatorHandle& op, const tensor::DeviceMesh& mesh,
   return {};
 }
 
-TEST(TensorUnknownOps, ComputeTheSameOrNameThemselves) {
+TEST(TensorUnknownOps, MatchDenseOrReportMissingRule) {
   std::vector<std::string> faults;
   int called = 0;
   on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
@@ -147,7 +147,7 @@ TEST(TensorUnknownOps, ComputeTheSameOrNameThemselves) {
   for (const std::string& one : faults) ADD_FAILURE() << one;
 }
 
-TEST(TensorUnknownOps, NameWhatTheUserCalled) {
+TEST(TensorUnknownOps, ReportOperatorCalledByUser) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor image = distribute_tensor(numbers({2, 3, 8, 8}, 1), mesh, {tensor::Shard(0)}, false);
     const at::Tensor kernel = distribute_tensor(numbers({4, 3, 3, 3}, 2), mesh, {value::Replicate()}, false);

@@ -239,7 +239,7 @@ void sweep(const tensor::DeviceMesh& mesh, unsigned seed, std::string& where) {
   require(at::allclose(whole(distributed.grad()), dense.grad(), 1e-4, 1e-4), "other values");
 }
 
-TEST(TensorViews, AgreeWithTheDenseTensor) {
+TEST(TensorViews, MatchDenseTensor) {
   const unsigned seeds = std::getenv("PENSTOCK_LONG_SWEEP") != nullptr ? 20000 : 500;
   for (const Shape& shape : {Shape{2}, Shape{3}, Shape{4}, Shape{2, 2}}) {
     on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
@@ -253,7 +253,7 @@ TEST(TensorViews, AgreeWithTheDenseTensor) {
   }
 }
 
-TEST(TensorViews, SqueezeLooksAtGlobalSizes) {
+TEST(TensorViews, SqueezeUsesGlobalSizes) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({4, 1, 4}, 1);
     const at::Tensor d = distribute_tensor(dense, mesh, {tensor::Shard(0)});
@@ -266,7 +266,7 @@ TEST(TensorViews, SqueezeLooksAtGlobalSizes) {
   });
 }
 
-TEST(TensorViews, DiagonalAndUnfoldKeepTheShardsOfOtherDims) {
+TEST(TensorViews, DiagonalAndUnfoldKeepShardsOfOtherDims) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({4, 5, 6}, 1);
     const auto shard = [&](std::int64_t dim) {
@@ -297,7 +297,7 @@ TEST(TensorViews, DiagonalAndUnfoldKeepTheShardsOfOtherDims) {
   });
 }
 
-TEST(TensorViews, ContiguousOfATransposedTensorIsContiguous) {
+TEST(TensorViews, ContiguousOfTransposedTensorIsContiguous) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     // One column per rank: its shard has no strides to derive the tensor's from.
     const at::Tensor dense = numbers({4, 4}, 1);
@@ -312,7 +312,7 @@ TEST(TensorViews, ContiguousOfATransposedTensorIsContiguous) {
 }
 
 // A shard that has to be copied for a view does not take writes that the tensor would not see.
-TEST(TensorViews, WritesToACopiedShardAreRefused) {
+TEST(TensorViews, RejectWritesToCopiedShard) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor wide = numbers({4, 6}, mesh.coordinate(0) == 0 ? 1U : 2U);
     const at::Tensor d = from_local(wide.narrow(1, 0, 3), mesh, {tensor::Shard(0)});
@@ -330,7 +330,7 @@ struct Complex {
   std::function<at::Tensor(const at::Tensor&)> run;
 };
 
-TEST(TensorViews, ConjugatesAreKept) {
+TEST(TensorViews, KeepConjugation) {
   const std::vector<Complex> cases{
       {"conj + 1", [](const at::Tensor& x) { return x.conj() + 1; }},
       {"mH", [](const at::Tensor& x) { return x.mH() * 2; }},

@@ -70,7 +70,7 @@ std::vector<double> losses_of(const Case& test, const ArchiveOptions& more = {},
   return losses;
 }
 
-TEST(TrainArchiveTraining, HasPythonsLosses) {
+TEST(TrainArchiveTraining, MatchesLossesOfPython) {
   at::set_num_threads(1);
   const auto expected = python_losses();
   ASSERT_EQ(expected.size(), 4U);
@@ -99,7 +99,7 @@ TEST(TrainArchiveTraining, HasPythonsLosses) {
   }
 }
 
-TEST(TrainArchiveTraining, SplitsWhereItIsTold) {
+TEST(TrainArchiveTraining, SplitsAtGivenPoints) {
   at::set_num_threads(1);
   const Case test{"language", LossKind::CrossEntropy, OptimizerKind::Sgd, {.pp = 2, .microbatches = 4}};
   const auto losses = losses_of(test, {.split = {{"layers.1", graph::SplitPoint::Beginning}}});
@@ -115,7 +115,7 @@ TEST(TrainArchiveTraining, SplitsWhereItIsTold) {
 
 // Measured times differ from run to run, and from rank to rank: all ranks take the places of one, and a run
 // that goes on takes those of the run before.
-TEST(TrainArchiveTraining, BalancedByMeasuredTimesRepeatsItsCuts) {
+TEST(TrainArchiveTraining, ResumedRunKeepsMeasuredSplit) {
   at::set_num_threads(1);
   const test::TempDir dir;
   RunOptions options;
@@ -148,7 +148,7 @@ TEST(TrainArchiveTraining, BalancedByMeasuredTimesRepeatsItsCuts) {
   EXPECT_EQ(checkpoint::Checkpoint(dir / "c/step-00000004").note("cuts"), cuts);
 }
 
-TEST(TrainArchiveTraining, AFixedBatchNeedsMicrobatchesOfItsSize) {
+TEST(TrainArchiveTraining, FixedBatchSizeRequiresMatchingMicrobatches) {
   at::set_num_threads(1);
   Case test{"fixed", LossKind::CrossEntropy, OptimizerKind::Sgd, {.pp = 2, .microbatches = 2}};
   EXPECT_NEAR(losses_of(test)[19], python_losses().at("language sgd")[19], 1e-4);

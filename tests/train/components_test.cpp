@@ -44,7 +44,7 @@ void expect_steps_like(
   }
 }
 
-TEST(TrainOptimizer, StepsAsLibtorchsDo) {
+TEST(TrainOptimizer, MatchesLibtorch) {
   expect_steps_like({.kind = OptimizerKind::AdamW, .weight_decay = 0.02}, [](std::vector<at::Tensor> p) {
     return std::make_unique<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.1).weight_decay(0.02));
   });
@@ -65,7 +65,7 @@ TEST(TrainOptimizer, KeepsMomentum) {
   EXPECT_TRUE(torch::allclose(p, value - 1 - 1.5 - 1.75));
 }
 
-TEST(TrainRate, RisesHoldsAndFalls) {
+TEST(TrainLearningRate, WarmsUpHoldsAndDecays) {
   const RateOptions options{RateKind::Cosine, 2.0, 10, 0.1};
   EXPECT_DOUBLE_EQ(rate_at(options, 1, 110), 0.2);
   EXPECT_DOUBLE_EQ(rate_at(options, 10, 110), 2.0);
@@ -76,7 +76,7 @@ TEST(TrainRate, RisesHoldsAndFalls) {
   EXPECT_DOUBLE_EQ(rate_at({RateKind::Constant, 2.0, 0}, 99, 110), 2.0);
 }
 
-TEST(TrainTextData, GivesSequencesWithTheNextCharactersAsTargets) {
+TEST(TrainTextData, TargetsAreNextCharacters) {
   const std::string text = generated_text(5000);
   const Vocabulary vocabulary(text);
   EXPECT_EQ(vocabulary.decode(vocabulary.encode(text)), text);
@@ -102,7 +102,7 @@ TEST(TrainTextData, GivesSequencesWithTheNextCharactersAsTargets) {
   EXPECT_THROW(text_data("too short", Vocabulary("too short"), {.length = 20}), UsageError);
 }
 
-TEST(TrainTensorData, TakesExamplesInOrderAndWraps) {
+TEST(TrainTensorData, ReadsExamplesInOrderAndWraps) {
   const auto x = torch::arange(10).view({5, 2}).to(torch::kFloat), mask = torch::arange(5),
              y = torch::arange(5) * 10;
   const auto data =
@@ -126,7 +126,7 @@ TEST(TrainTensorData, TakesExamplesInOrderAndWraps) {
   EXPECT_THROW(tensor_data({{"x", x}, {"target", y.narrow(0, 0, 3)}}, {.positional = {"x"}}), ShapeError);
 }
 
-TEST(TrainFaults, AreReadStrictly) {
+TEST(TrainFaultSpec, IsParsedStrictly) {
   const auto faults = parse_faults("kill rank=1 step=3 action=1F2; throw at=checkpoint attempt=2;");
   ASSERT_EQ(faults.size(), 2U);
   EXPECT_EQ(faults[0].kind, FaultKind::Kill);
@@ -139,7 +139,7 @@ TEST(TrainFaults, AreReadStrictly) {
     EXPECT_THROW(parse_faults(text), UsageError);
 }
 
-TEST(TrainRankProgress, AreSeenByTheOneWhoMadeTheBoard) {
+TEST(TrainRankProgress, IsVisibleToCreatorOfBoard) {
   ProgressBoard board(2);
   for (const auto& [name, value] : board.environment()) setenv(name.c_str(), value.c_str(), 1);
   RankProgress rank(1);
@@ -152,7 +152,7 @@ TEST(TrainRankProgress, AreSeenByTheOneWhoMadeTheBoard) {
   for (const auto& [name, value] : board.environment()) unsetenv(name.c_str());
 }
 
-TEST(TrainRunOptions, AreRefusedWhereTheyFitNoRun) {
+TEST(TrainRunOptions, RejectInvalidCombinations) {
   RunOptions options;
   options.batch = 6;
   options.parallel.dp = 4;

@@ -156,7 +156,7 @@ Tensors with_ignored(std::uint64_t seed, double share) {
   return data;
 }
 
-TEST(TrainIgnoredLabels, LossesAndGradientsAreThoseOfTheWholeBatchInEveryTopology) {
+TEST(TrainIgnoredLabels, LossesAndGradientsMatchFullBatchInEveryTopology) {
   at::set_num_threads(1);
   for (const auto& [seed, share] : {std::pair{1U, 0.1}, {2U, 0.5}, {3U, 0.9}}) {
     const Tensors data = with_ignored(seed, share);
@@ -190,7 +190,7 @@ class MaskedText : public DataSource {
   Batch validation(Rows) const override { return {}; }
 };
 
-TEST(TrainIgnoredLabels, CountForTheBuiltInModelAlike) {
+TEST(TrainIgnoredLabels, WorkWithBuiltInModel) {
   at::set_num_threads(1);
   const auto losses = [](const ParallelOptions& parallel, std::int64_t accumulate) {
     RunResult result;
@@ -211,7 +211,7 @@ TEST(TrainIgnoredLabels, CountForTheBuiltInModelAlike) {
   }
 }
 
-TEST(TrainIgnoredLabels, ABatchWithoutAnyOtherChangesNothingAndIsNoted) {
+TEST(TrainIgnoredLabels, BatchWithoutValidLabelsChangesNothingAndIsReported) {
   at::set_num_threads(1);
   Tensors data = with_ignored(2, 0.5);
   data.at("target").narrow(0, 4, 4).fill_(kIgnored);  // step 2 of batches of 4
@@ -234,7 +234,7 @@ TEST(TrainIgnoredLabels, ABatchWithoutAnyOtherChangesNothingAndIsNoted) {
 }
 
 // 20 rows, of which some are kept; batches that they fill, fill in part, or do not even fill once.
-TEST(TrainValidation, IsExactOverItsRowsWhateverTheBatchSizeAndTopology) {
+TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
   at::set_num_threads(1);
   const Tensors language = with_ignored(4, 0.3),
                 mlp = checkpoint::load_safetensors(archive("mlp.safetensors"));
@@ -265,7 +265,7 @@ TEST(TrainValidation, IsExactOverItsRowsWhateverTheBatchSizeAndTopology) {
   }
 }
 
-TEST(TrainValidation, TakesAsManyBatchesAsAskedForAndNotesLabelsThatAreAllIgnored) {
+TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   at::set_num_threads(1);
   Tensors data = with_ignored(6, 0.3);
   RunOptions options = sgd({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 4);
@@ -282,7 +282,7 @@ TEST(TrainValidation, TakesAsManyBatchesAsAskedForAndNotesLabelsThatAreAllIgnore
 }
 
 // Rows of a text have fixed numbers, and each sequence of the kept share is one.
-TEST(TrainValidation, OfATextCoversItsKeptShareOnce) {
+TEST(TrainValidation, CoversHeldOutTextOnce) {
   const std::string text = generated_text(3000);
   const Vocabulary vocabulary(text);
   const auto data = text_data(text, vocabulary, {.length = 7, .validation = 0.25, .seed = 3});
@@ -310,7 +310,7 @@ std::string error_of(const std::string& model, const Tensors& data, const RunOpt
   return "nothing was thrown";
 }
 
-TEST(TrainNotFinite, NamesTheDataItsMicrobatchStageAndFirstOperator) {
+TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
   at::set_num_threads(1);
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   const Tensors clean = checkpoint::load_safetensors(archive("mlp.safetensors"));
@@ -338,7 +338,7 @@ TEST(TrainNotFinite, NamesTheDataItsMicrobatchStageAndFirstOperator) {
                     HasSubstr("stage 1, microbatch 1, tensor target, op aten::mse_loss")));
 }
 
-TEST(TrainNotFinite, NamesAKeywordInTheStageThatReadsIt) {
+TEST(TrainNotFinite, ReportsKeywordArgumentInItsStage) {
   at::set_num_threads(1);
   Tensors data = with_ignored(1, 0.1);  // rows 10 to 14 have no valid label, and a loss that is NaN
   data["weight"] = data.at("weight").clone();

@@ -28,7 +28,7 @@ void expect_close(const std::vector<double>& losses, const std::vector<double>& 
   EXPECT_THAT(differences, testing::Each(testing::Le(1e-4)));
 }
 
-TEST(TrainLossCurve, DoesNotDependOnTheTopology) {
+TEST(TrainLossCurve, DoesNotDependOnTopology) {
   at::set_num_threads(1);
   const RunResult alone = small_run(with({1, 1, 1, 1, "GPipe"}), nullptr, true);
   ASSERT_EQ(alone.losses.size(), 20U);
@@ -54,7 +54,7 @@ TEST(TrainLossCurve, DoesNotDependOnTheTopology) {
   }
 }
 
-TEST(TrainLossCurve, IsBitwiseTheSameInTwoRunsOfASeed) {
+TEST(TrainLossCurve, IsBitwiseEqualInRunsWithSameSeed) {
   at::set_num_threads(1);
   RunOptions options = with({2, 2, 1, 2, "1F1B"});
   options.grad_clip = 0.5;
@@ -66,7 +66,7 @@ TEST(TrainLossCurve, IsBitwiseTheSameInTwoRunsOfASeed) {
   EXPECT_NE(small_run(options, nullptr, false, 0.1).losses, first.losses);
 }
 
-TEST(TrainLossCurve, IsThatOfTheWholeBatchWithAccumulationClippingDecayAndRecomputation) {
+TEST(TrainLossCurve, MatchesFullBatchWithAccumulationClippingDecayAndRecomputation) {
   at::set_num_threads(1);
   RunOptions options = with({1, 1, 1, 1, "GPipe"});
   options.grad_clip = 0.5;
@@ -84,7 +84,7 @@ TEST(TrainLossCurve, IsThatOfTheWholeBatchWithAccumulationClippingDecayAndRecomp
     expect_close(small_run(with({2, 2, 1, 2, "1F1B", sharding, 2}, options)).losses, expected);
 }
 
-TEST(TrainLossCurve, InBfloat16StaysNearFloat32AndFalls) {
+TEST(TrainLossCurve, InBfloat16StaysNearFloat32AndDecreases) {
   at::set_num_threads(1);
   const auto expected = small_run(with({2, 1, 1, 4, "1F1B"})).losses;
   RunOptions options = with({2, 1, 1, 4, "1F1B"});
@@ -103,7 +103,7 @@ class Watcher : public Observer {
   std::map<std::int64_t, double> evaluations;
 };
 
-TEST(TrainRun, ReportsStepsAndValidationsAlikeOverTopologies) {
+TEST(TrainRun, ReportsSameStepsAndValidationsInEveryTopology) {
   at::set_num_threads(1);
   RunOptions options = with({1, 1, 1, 2, "GPipe"});
   options.steps = 6;
@@ -123,7 +123,7 @@ TEST(TrainRun, ReportsStepsAndValidationsAlikeOverTopologies) {
   }
 }
 
-TEST(TrainRun, StopsAtALossThatIsNotFiniteAndNamesStageAndMicrobatch) {
+TEST(TrainRun, StopsAtNonFiniteLossAndReportsStageAndMicrobatch) {
   at::set_num_threads(1);
   setenv("PENSTOCK_FAULT", "nan rank=1 step=3 action=1F2", 1);
   try {
@@ -144,7 +144,7 @@ TEST(TrainRun, StopsAtALossThatIsNotFiniteAndNamesStageAndMicrobatch) {
   EXPECT_TRUE(watcher.records.back().skipped);
 }
 
-TEST(TrainRun, AFaultOfOneRankEndsItWithTheCause) {
+TEST(TrainRun, FaultOfOneRankEndsRunWithCause) {
   at::set_num_threads(1);
   setenv("PENSTOCK_FAULT", "throw rank=1 step=2 action=1B0", 1);
   try {

@@ -37,7 +37,7 @@ RunOptions options_of(const Topology& topology, std::int64_t steps, const std::s
   return options;
 }
 
-TEST(TrainResume, IsBitwiseTheUndisturbedRun) {
+TEST(TrainResume, IsBitwiseEqualToUninterruptedRun) {
   at::set_num_threads(1);
   for (const Topology& topology : kTopologies) {
     SCOPED_TRACE(topology.schedule);
@@ -56,7 +56,7 @@ TEST(TrainResume, IsBitwiseTheUndisturbedRun) {
   }
 }
 
-TEST(TrainResume, GoesOnInAnyOtherTopology) {
+TEST(TrainResume, ContinuesInAnyOtherTopology) {
   at::set_num_threads(1);
   const TempDir dir;
   const auto whole = small_run(options_of(kTopologies[0], 8, dir / "whole", false)).losses;
@@ -80,7 +80,7 @@ class Notes : public Observer {
   std::string all;
 };
 
-TEST(TrainResume, PassesOverADamagedCheckpointAndNamesIt) {
+TEST(TrainResume, SkipsDamagedCheckpointAndReportsIt) {
   at::set_num_threads(1);
   const TempDir dir;
   RunOptions options = options_of(kTopologies[1], 6, dir / "c", false);
@@ -98,7 +98,7 @@ TEST(TrainResume, PassesOverADamagedCheckpointAndNamesIt) {
   EXPECT_THAT(notes.all, testing::HasSubstr("step-00000006"));
 }
 
-TEST(TrainResume, LoadsPartlyOnlyWhereThatIsAsked) {
+TEST(TrainResume, LoadsPartiallyOnlyOnRequest) {
   at::set_num_threads(1);
   const TempDir dir;
   // SGD keeps no averages, which AdamW then misses.
@@ -118,7 +118,7 @@ TEST(TrainResume, LoadsPartlyOnlyWhereThatIsAsked) {
   EXPECT_THAT(notes.all, testing::HasSubstr("not in the checkpoint, initial values kept: "));
 }
 
-TEST(TrainResume, RefusesWhatItCannotGoOnFrom) {
+TEST(TrainResume, RejectsIncompatibleCheckpoints) {
   at::set_num_threads(1);
   const TempDir dir;
   EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "none", true)), Error);

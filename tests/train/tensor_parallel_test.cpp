@@ -45,7 +45,7 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
   for (std::size_t i = from; i < want.size(); ++i) EXPECT_NEAR(got[i - from], want[i], 1e-4 * want[i]) << i;
 }
 
-TEST(TrainArchiveTensorParallel, LossesAreThoseOfOneRank) {
+TEST(TrainArchiveTensorParallel, MatchesLossesOfOneRank) {
   at::set_num_threads(1);
   const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   EXPECT_LT(alone[19], alone[0] - 0.3);
@@ -61,7 +61,7 @@ TEST(TrainArchiveTensorParallel, LossesAreThoseOfOneRank) {
   }
 }
 
-TEST(TrainArchiveTensorParallel, APlanCanBeGiven) {
+TEST(TrainArchiveTensorParallel, AcceptsExplicitPlan) {
   at::set_num_threads(1);
   const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   const RunOptions two = twenty_steps({.tp = 2, .schedule = "GPipe", .microbatches = 2});
@@ -85,7 +85,7 @@ TEST(TrainArchiveTensorParallel, APlanCanBeGiven) {
       HasSubstr("several stages"));
 }
 
-TEST(TrainArchiveTensorParallel, CheckpointsGoOnInOtherTopologies) {
+TEST(TrainArchiveTensorParallel, ResumesInOtherTopologies) {
   at::set_num_threads(1);
   const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock_archive_tp";

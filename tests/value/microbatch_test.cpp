@@ -31,7 +31,7 @@ std::string message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST(ValueSplit, CutsAsTensorSplitDoesForEverySizeAndCount) {
+TEST(ValueSplit, MatchesTensorSplitForEverySizeAndCount) {
   for (std::int64_t rows = 1; rows <= 17; ++rows) {
     for (int chunks = 1; chunks <= rows; ++chunks) {
       const at::Tensor x = torch::arange(rows * 2).view({rows, 2});
@@ -48,7 +48,7 @@ TEST(ValueSplit, CutsAsTensorSplitDoesForEverySizeAndCount) {
   }
 }
 
-TEST(ValueSplit, MergingWhatWasSplitGivesTheBatchForNestedTreesAndAnyDims) {
+TEST(ValueSplit, MergeRestoresBatchForNestedTreesAndAnyDims) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     test::Random random(seed);
@@ -86,14 +86,14 @@ TEST(ValueSplit, ReplicatesScalarsByDefaultAndTensorsOnRequest) {
             0);
 }
 
-TEST(ValueSplit, WithoutAnythingToCutEveryChunkGetsEverything) {
+TEST(ValueSplit, ReplicatesEverythingIfNothingIsSplit) {
   const Chunks got = split_args_kwargs_into_chunks({5}, {}, 3);
   EXPECT_EQ(got.args.size(), 3u);
   EXPECT_TRUE(got.rows.empty());
   EXPECT_EQ(split_args_kwargs_into_chunks({}, {}, 2).kwargs.size(), 2u);
 }
 
-TEST(ValueSplit, OneErrorNamesEveryTensorThatDoesNotFit) {
+TEST(ValueSplit, ReportsEveryMismatchedTensorInOneError) {
   const std::string few = message_of<ShapeError>([] {
     split_args_kwargs_into_chunks({torch::ones({3, 2})}, {{"y", torch::ones({2, 9})}}, 4);
   });
@@ -112,7 +112,7 @@ TEST(ValueSplit, OneErrorNamesEveryTensorThatDoesNotFit) {
   EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 2, ChunkSpec::dims({1})), ShapeError);
 }
 
-TEST(ValueSplit, WhatASpecCoversIsSplitEachOnItsOwn) {
+TEST(ValueSplit, SplitsTensorsWithSpecIndependently) {
   const at::Tensor x = torch::randn({128, 2}), y = torch::randn({256, 3}), z = torch::randn({4, 512});
   const Chunks got = split_args_kwargs_into_chunks({x, y}, {{"z", z}}, 2, ChunkSpec::dims({0, 0}),
                                                    ChunkSpec::named_dims({{"z", 1}}));
@@ -141,7 +141,7 @@ TEST(ValueSplit, WhatASpecCoversIsSplitEachOnItsOwn) {
                ShapeError);
 }
 
-TEST(ValueSplit, ASpecThatDoesNotFitIsRefusedWithItsPlace) {
+TEST(ValueSplit, RejectsMismatchedSpecWithPath) {
   const Args args = {torch::ones({4}), 3};
   EXPECT_THAT(
       message_of<UsageError>([&] { split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0})); }),
@@ -156,7 +156,7 @@ TEST(ValueSplit, ASpecThatDoesNotFitIsRefusedWithItsPlace) {
   EXPECT_THROW(split_tree(torch::ones({4}), 2, "x", ChunkSpec(Reducer::sum())), UsageError);
 }
 
-TEST(ValueMerge, JoinsByDefaultAndWantsAgreementOfTheRest) {
+TEST(ValueMerge, ConcatenatesTensorsAndRequiresEqualScalars) {
   const IValue merged = merge_chunks({tuple({torch::ones({2}), 5}), tuple({torch::zeros({1}), 5})});
   EXPECT_TRUE(flatten(merged).leaves[0].toTensor().equal(torch::tensor({1.0f, 1.0f, 0.0f})));
   EXPECT_THAT(message_of<UsageError>([] { merge_chunks({tuple({4}), tuple({5})}); }), HasSubstr("chunk[0]"));
@@ -166,7 +166,7 @@ TEST(ValueMerge, JoinsByDefaultAndWantsAgreementOfTheRest) {
   EXPECT_THROW(merge_chunks({}), UsageError);
 }
 
-TEST(ValueMerge, ReducesLossesBySumMeanOrTheUsersFunction) {
+TEST(ValueMerge, ReducesLossesBySumMeanOrUserFunction) {
   const std::vector<IValue> losses = {torch::scalar_tensor(1.0), torch::scalar_tensor(2.0),
                                       torch::scalar_tensor(6.0)};
   EXPECT_EQ(merge_chunks(losses, ChunkSpec(Reducer::sum())).toTensor().item<float>(), 9);
@@ -192,7 +192,7 @@ const at::Tensor& rows_of(const IValue& value) {
   return dynamic_cast<const Mask&>(*value.toCapsule()).rows;
 }
 
-TEST(ValueSplit, ValuesOfARegisteredTypeAreCutByTheUsersFunctions) {
+TEST(ValueSplit, SplitsRegisteredTypesByUserFunctions) {
   const IValue six = mask(torch::arange(6));
   EXPECT_TRUE(split_tree(six, 2, "x")[1].is(six)) << "unknown types are replicated";
   register_splitter(typeid(Mask), {[](const IValue& value) -> std::optional<std::int64_t> {
@@ -220,7 +220,7 @@ TEST(ValueSplit, ValuesOfARegisteredTypeAreCutByTheUsersFunctions) {
   EXPECT_NO_THROW(split_args_kwargs_into_chunks({torch::ones({8}), mask(torch::ones({1}))}, {}, 4));
 }
 
-TEST(ValueLossReduction, SeedsMakeTheGradientThatOfTheWholeBatch) {
+TEST(ValueLossReduction, WeightsGiveGradientOfFullBatch) {
   const at::Tensor w = torch::randn({3}, torch::dtype(torch::kDouble).requires_grad(true));
   const at::Tensor x = torch::randn({10, 3}, torch::kDouble);
   const at::Tensor target = torch::randint(0, 2, {10}, torch::kLong);  // 0: ignored
@@ -259,7 +259,7 @@ TEST(ValueLossReduction, SeedsMakeTheGradientThatOfTheWholeBatch) {
   }
 }
 
-TEST(ValueLossReduction, RefusesWeightsThatMeanNothing) {
+TEST(ValueLossReduction, RejectsInvalidWeights) {
   const auto with = [](double weight) {
     return runtime::LossReduction::weighted([weight](const IValue&) { return weight; });
   };
@@ -273,7 +273,7 @@ TEST(ValueLossReduction, RefusesWeightsThatMeanNothing) {
   EXPECT_THROW(runtime::LossReduction::mean_over_valid_labels().seeds({1}, {tuple({})}), UsageError);
 }
 
-TEST(ValueLossReduction, LeavesOutWhatHasNoWeight) {
+TEST(ValueLossReduction, SkipsMicrobatchesWithZeroWeight) {
   const runtime::LossReduction reduction =
       runtime::LossReduction::weighted([](const IValue& t) { return t.toDouble(); });
   const at::Tensor nan = torch::scalar_tensor(std::numeric_limits<double>::quiet_NaN()),
@@ -299,7 +299,7 @@ TEST(ValueLossReduction, SumsWithAndWithoutTargets) {
   EXPECT_EQ(runtime::LossReduction::mean().weight_of(torch::ones({3})), std::nullopt);
 }
 
-TEST(ValueLossReduction, DividesByTheDenominatorOfTheWholeBatch) {
+TEST(ValueLossReduction, DividesByDenominatorOfFullBatch) {
   // Two parts of a batch, 1 and 5 valid labels: each is divided by 6 / 2, and their mean is the whole
   // batch's.
   const runtime::LossReduction reduction = runtime::LossReduction::mean_over_valid_labels();

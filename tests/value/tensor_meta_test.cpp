@@ -20,7 +20,7 @@ std::string message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST(ValueTensorMeta, GoesFromATensorToAnEmptyOneWithTheSameMetadata) {
+TEST(ValueTensorMeta, RoundTripsThroughEmptyTensor) {
   const at::Tensor tensors[] = {
       torch::empty({0}),
       torch::empty({3, 0, 2}, torch::kLong),
@@ -47,13 +47,13 @@ TEST(ValueTensorMeta, GoesFromATensorToAnEmptyOneWithTheSameMetadata) {
   }
 }
 
-TEST(ValueTensorMeta, PrintsStridesOnlyWhereTheyAreUnusual) {
+TEST(ValueTensorMeta, PrintsOnlyNonContiguousStrides) {
   EXPECT_EQ(TensorMeta::of(torch::ones({2, 3})).text(), "float32[2, 3]");
   EXPECT_EQ(TensorMeta::of(torch::ones({2, 3}).t()).text(), "float32[3, 2] stride [1, 3]");
   EXPECT_EQ(TensorMeta::of(torch::scalar_tensor(1, torch::kLong)).text(), "int64[]");
 }
 
-TEST(ValueTensorMeta, HasNoDifferencesFromItselfWhateverRequiresGradAndStridesOfSingleRows) {
+TEST(ValueTensorMeta, IgnoresRequiresGradAndStridesOfSizeOneDims) {
   const at::Tensor row = torch::ones({1, 4});
   EXPECT_TRUE(differences(TensorMeta::of(row), TensorMeta::of(torch::ones({4, 1}).t())).empty());
   EXPECT_TRUE(
@@ -63,7 +63,7 @@ TEST(ValueTensorMeta, HasNoDifferencesFromItselfWhateverRequiresGradAndStridesOf
           .empty());
 }
 
-TEST(ValueValidate, OneErrorHoldsEveryDifferenceOfEveryTensor) {
+TEST(ValueValidate, ReportsEveryDifferenceInOneError) {
   const std::vector<std::optional<TensorMeta>> expected = {
       TensorMeta::of(torch::ones({2, 3})), TensorMeta::of(torch::ones({4})),
       TensorMeta::of(torch::ones({2, 2})), std::nullopt, TensorMeta::of(torch::ones({1}))};
@@ -84,7 +84,7 @@ TEST(ValueValidate, OneErrorHoldsEveryDifferenceOfEveryTensor) {
   EXPECT_THAT(text, Not(HasSubstr("b has")));
 }
 
-TEST(ValueValidate, CountsTensorsAndNamesThemByPosition) {
+TEST(ValueValidate, ChecksCountAndReportsPositions) {
   const std::vector<std::optional<TensorMeta>> expected = {TensorMeta::of(torch::ones({2}))};
   EXPECT_THAT(
       message_of([&] {
@@ -94,7 +94,7 @@ TEST(ValueValidate, CountsTensorsAndNamesThemByPosition) {
   EXPECT_NO_THROW(validate_tensors_metadata(expected, {torch::ones({2})}, "inputs"));
 }
 
-TEST(ValueValidate, ASingleTensor) {
+TEST(ValueValidate, ChecksSingleTensor) {
   const TensorMeta meta =
       TensorMeta::of(torch::ones({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast));
   EXPECT_NO_THROW(validate_tensor_metadata(meta, meta.empty(), "x"));
@@ -108,7 +108,7 @@ TEST(ValueValidate, ASingleTensor) {
                ShapeError);
 }
 
-TEST(ValueValidate, ATreeByStructureAndPlace) {
+TEST(ValueValidate, ChecksTreeByStructureAndPath) {
   c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
   dict.insert("mask", torch::ones({3}));
   const c10::IValue tree = c10::ivalue::Tuple::create({dict, c10::IValue(4)});
@@ -121,13 +121,13 @@ TEST(ValueValidate, ATreeByStructureAndPlace) {
               HasSubstr("args has the structure *, expected ({mask: *}, *)"));
 }
 
-TEST(ValueTreeMeta, OfArgumentsIsThatOfATuple) {
+TEST(ValueTreeMeta, OfArgumentsEqualsThatOfTuple) {
   const std::vector<c10::IValue> args{torch::ones({2, 3}), 4};
   EXPECT_EQ(TreeMeta::of(args), TreeMeta::of(c10::ivalue::Tuple::create(args)));
   EXPECT_EQ(TreeMeta::of({torch::ones({2})}), TreeMeta::of(torch::ones({2})));  // braces: one value
 }
 
-TEST(ValueTensorMeta, RefusesWhatHasNone) {
+TEST(ValueTensorMeta, RejectsUndefinedTensors) {
   EXPECT_THROW(TensorMeta::of(at::Tensor()), UsageError);
   EXPECT_THROW(TensorMeta::of(torch::ones({2, 2}).to_sparse()), UsageError);
 }

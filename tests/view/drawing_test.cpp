@@ -23,7 +23,7 @@ schedule::Timeline timeline_of(std::vector<schedule::TimedAction> actions) {
 const StageId s0(0);
 const MicrobatchId m0(0);
 
-TEST(ViewDrawing, TitlesCountInTheRightNumber) {
+TEST(ViewDrawing, TitlesUseSingularAndPlural) {
   const auto title = [](const char* name, int ranks, int stages_per_rank, int microbatches) {
     schedule::Schedule schedule{
         name,
@@ -37,7 +37,7 @@ TEST(ViewDrawing, TitlesCountInTheRightNumber) {
   EXPECT_EQ(title("mine", 2, 2, 3), "mine: 2 ranks, 4 stages, 3 microbatches");
 }
 
-TEST(ViewDrawing, ATableHasOneUnitForEachSlot) {
+TEST(ViewDrawing, TableHasOneUnitPerSlot) {
   schedule::Schedule schedule{"mine", schedule::Placement::make(2, 4, schedule::PlacementStyle::V), 1, {}};
   schedule.ranks = {
       {schedule::Action::forward(s0, m0), schedule::Action(), schedule::Action::backward(s0, m0)},
@@ -55,7 +55,7 @@ TEST(ViewDrawing, ATableHasOneUnitForEachSlot) {
   EXPECT_TRUE(panel.compute[1].empty());
 }
 
-TEST(ViewDrawing, SummarisesBothBubblesAndThePeak) {
+TEST(ViewDrawing, SummarizesBothBubblesAndPeak) {
   // F = 1, B = 2: 9 units, a third of them idle, half of that inside the ranks' own spans (report_test).
   const plan::Simulation simulation =
       simulate(make_program(schedule::make_schedule("1F1B", {2, 1, 2}), schedule::SendMode::Buffered),
@@ -73,7 +73,7 @@ TEST(ViewDrawing, SummarisesBothBubblesAndThePeak) {
   EXPECT_EQ(draw(std::span(&bare, 1), false).panels[0].summary.back().second, "1 activation");
 }
 
-TEST(ViewDrawing, CommunicationIsDrawnOnlyWhereItTakesTime) {
+TEST(ViewDrawing, DrawsCommunicationOnlyIfItTakesTime) {
   const schedule::Action send = schedule::Action::send_forward(s0, m0, StageId(1)),
                          unshard = schedule::Action::unshard(s0);
   schedule::Timeline free = timeline_of(
@@ -92,7 +92,7 @@ TEST(ViewDrawing, CommunicationIsDrawnOnlyWhereItTakesTime) {
   EXPECT_EQ(panel.compute[0].size(), 1u);
 }
 
-TEST(ViewDrawing, BoxesOfOneLaneDoNotOverlapUntilTheLanesAreFull) {
+TEST(ViewDrawing, BoxesOfLaneDoNotOverlapUntilLanesAreFull) {
   std::vector<schedule::TimedAction> actions;
   const auto send = [](int m) { return schedule::Action::send_forward(s0, MicrobatchId(m), StageId(1)); };
   for (int m = 0; m < 6; ++m) actions.push_back({send(m), static_cast<double>(m), 10});
@@ -104,7 +104,7 @@ TEST(ViewDrawing, BoxesOfOneLaneDoNotOverlapUntilTheLanesAreFull) {
   EXPECT_THAT(lanes, ElementsAre(0, 1, 2, 3, 3, 3, 0));
 }
 
-TEST(ViewDrawing, MarksExactlyTheCriticalPath) {
+TEST(ViewDrawing, MarksExactlyCriticalPath) {
   plan::Costs costs = plan::Costs::uniform(2);
   costs.link.latency = 0.5;
   const plan::Simulation simulation =
@@ -126,7 +126,7 @@ TEST(ViewDrawing, MarksExactlyTheCriticalPath) {
   EXPECT_EQ(critical, 2u);  // 1F2, and 1B0, for which rank 0 waits
 }
 
-TEST(ViewDrawing, AProgramsTransfersAreATenth) {
+TEST(ViewDrawing, TransfersTakeOneTenthOfUnit) {
   const Drawing drawing =
       draw(make_program(schedule::make_schedule("1F1B", {2, 1, 1}), schedule::SendMode::Buffered));
   EXPECT_NEAR(drawing.panels[0].end, 1 + 0.1 + 1 + 2 + 0.1 + 2, 1e-9);

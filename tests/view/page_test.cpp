@@ -79,14 +79,14 @@ const std::string pointer = R"js(
   const report = (name, value) => { document.body.dataset[name] = value; };
 )js";
 
-TEST(ViewPage, DrawsEveryBoxOfASmallSchedule) {
+TEST(ViewPage, DrawsEveryBoxOfSmallSchedule) {
   const Page page = open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), false)));
   EXPECT_EQ(page.value("boxes"), "64");  // 4 ranks x 8 microbatches x F and B
   EXPECT_EQ(page.value("drawn"), "64");
   EXPECT_THAT(page.dom, HasSubstr("1F1B: 4 ranks, 4 stages, 8 microbatches"));
 }
 
-TEST(ViewPage, HoverTellsTheActionAndItsTimes) {
+TEST(ViewPage, HoverShowsActionAndTimes) {
   // The step takes 33 units; rank 0 begins with 0F0 from 0 to 1, and the gutter is 64 pixels wide.
   const Page page =
       open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), false)), pointer + R"js(
@@ -107,7 +107,7 @@ TEST(ViewPage, HoverTellsTheActionAndItsTimes) {
   EXPECT_EQ(page.value("gap"), "hidden");
 }
 
-TEST(ViewPage, ZoomsFollowsAMicrobatchAndChangesItsTheme) {
+TEST(ViewPage, SupportsZoomMicrobatchHighlightAndTheme) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.2);
   const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
     const state = document.getElementById("state");
@@ -132,7 +132,7 @@ TEST(ViewPage, ZoomsFollowsAMicrobatchAndChangesItsTheme) {
   EXPECT_NE(page.value("messages"), "0");
 }
 
-TEST(ViewPage, ShowsThePredictedBesideTheMeasuredTimeline) {
+TEST(ViewPage, ShowsPredictedNextToMeasuredTimeline) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::ZB1P, {3, 1, 6}, 0.1);
   Drawing drawing = draw(simulation, true);
   schedule::Timeline measured = simulation.timeline;
@@ -147,7 +147,7 @@ TEST(ViewPage, ShowsThePredictedBesideTheMeasuredTimeline) {
   EXPECT_EQ(page.value("boxes"), std::to_string(2 * 3 * 6 * 3));
 }
 
-TEST(ViewPage, SixtyFourRanksTimesFiveHundredTwelveMicrobatchesStayUsable) {
+TEST(ViewPage, StaysResponsiveWith64RanksAnd512Microbatches) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::InterleavedZeroBubble, {64, 2, 512});
   const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
     point("mousemove", 700, 60);

@@ -74,7 +74,7 @@ plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape,
   return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
-TEST(ViewSvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
+TEST(ViewSvgFigure, BoxesAreAtTheirTimesInRankRow) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZBVZeroBubble,
         schedule::ScheduleKind::DualPipeV}) {
@@ -117,7 +117,7 @@ TEST(ViewSvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
   }
 }
 
-TEST(ViewSvgFigure, LanesOfCommunicationDoNotOverlap) {
+TEST(ViewSvgFigure, CommunicationLanesDoNotOverlap) {
   const Drawing drawing = draw(run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.7), false);
   const Svg svg(drawing);
   const std::vector<Rect> transfers = svg.with_class("c");
@@ -135,7 +135,7 @@ TEST(ViewSvgFigure, LanesOfCommunicationDoNotOverlap) {
   }
 }
 
-TEST(ViewSvgFigure, ABoxHasItsMicrobatchInItsMiddleWhereItFits) {
+TEST(ViewSvgFigure, BoxesShowCenteredMicrobatchIfItFits) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 3});
   const Svg svg(draw(simulation, false));
   std::size_t numbers = 0;
@@ -157,7 +157,7 @@ TEST(ViewSvgFigure, ABoxHasItsMicrobatchInItsMiddleWhereItFits) {
   EXPECT_TRUE(narrow.texts("n").size() < 2 * 2 * 200) << narrow.texts("n").size();
 }
 
-TEST(ViewSvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
+TEST(ViewSvgFigure, LegendListsEachDrawnKindOnce) {
   EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}), false)).legend(),
               ElementsAre("forward", "backward"));
   EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}, 0.1), false)).legend(),
@@ -182,7 +182,7 @@ TEST(ViewSvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
   }
 }
 
-TEST(ViewSvgFigure, PanelsAreNamedWhereThereAreSeveral) {
+TEST(ViewSvgFigure, SeveralPanelsAreNamed) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   const Svg one(draw(simulation, false));
   EXPECT_THAT(one.texts("h"), ElementsAre("1F1B: 2 ranks, 2 stages, 2 microbatches"));
@@ -207,7 +207,7 @@ TEST(ViewSvgFigure, PanelsAreNamedWhereThereAreSeveral) {
   EXPECT_LT(names[1], lanes[2].y);
 }
 
-TEST(ViewSvgFigure, TheAxisHasRoundTimesAtTheirPlaces) {
+TEST(ViewSvgFigure, AxisShowsRoundTimesAtTheirPositions) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 8});  // 27 units
   const Svg svg(draw(simulation, false));
   const Rect lane = svg.with_class("lane")[0];
@@ -235,7 +235,7 @@ TEST(ViewSvgFigure, TheAxisHasRoundTimesAtTheirPlaces) {
   EXPECT_THAT(Svg(draw(seconds, true)).texts("l m"), testing::Contains("5.00 s"));
 }
 
-TEST(ViewSvgFigure, EverythingIsInsideThePicture) {
+TEST(ViewSvgFigure, EverythingIsInsideViewBox) {
   for (const int microbatches : {1, 4, 60}) {
     const Svg svg(draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, microbatches}, 0.3), false));
     std::smatch size;
@@ -258,7 +258,7 @@ TEST(ViewSvgFigure, EverythingIsInsideThePicture) {
   }
 }
 
-TEST(ViewSvgFigure, TheSizeIsThatOfTheViewBoxToTheLastDigit) {
+TEST(ViewSvgFigure, SizeMatchesViewBoxExactly) {
   // 9.7 units of 22 / 0.3 each are no round number.
   schedule::Timeline timeline;
   timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
@@ -274,7 +274,7 @@ TEST(ViewSvgFigure, TheSizeIsThatOfTheViewBoxToTheLastDigit) {
   EXPECT_GT(std::stod(size[1]), 9.7 * 22 / 0.3);
 }
 
-TEST(ViewSvgFigure, LaterStagesOfARankAreLighterAndTheirNumbersDark) {
+TEST(ViewSvgFigure, LaterStagesAreLighterWithDarkNumbers) {
   const Svg svg(draw(run(schedule::ScheduleKind::Interleaved1F1B, {2, 5, 4}), false));
   std::map<std::string, std::string> classes;
   for (const Rect& rect : svg.rects) {
@@ -300,7 +300,7 @@ std::map<std::string, std::string> fills(const std::string& style) {
   return found;
 }
 
-TEST(ViewSvgFigure, EveryKindHasAColourOnLightAndAnotherOnDarkPages) {
+TEST(ViewSvgFigure, EveryKindHasDistinctColorsInLightAndDarkTheme) {
   plan::Costs costs = plan::Costs::uniform(4);
   costs.link.latency = 0.2;
   for (plan::StageCosts& stage : costs.stages) stage.unshard = 0.1;
@@ -325,7 +325,7 @@ TEST(ViewSvgFigure, EveryKindHasAColourOnLightAndAnotherOnDarkPages) {
   EXPECT_GE(colours.size(), 5u);  // F, B, I, W and transfers
 }
 
-TEST(ViewSvgFigure, TextsDoNotOverlap) {
+TEST(ViewSvgFigure, LabelsDoNotOverlap) {
   Drawing drawing = draw(run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3), false);
   add_panel(drawing, run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3).timeline);
   const Svg svg(drawing);
@@ -349,13 +349,13 @@ TEST(ViewSvgFigure, TextsDoNotOverlap) {
   }
 }
 
-TEST(ViewSvgFigure, NamesAreEscaped) {
+TEST(ViewSvgFigure, EscapesNames) {
   plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "a<b> & c";
   EXPECT_THAT(to_svg(draw(simulation, false)), HasSubstr(">a&lt;b&gt; &amp; c: 2 ranks"));
 }
 
-TEST(ViewSvgFigure, AnEmptyTimelineIsStillAPicture) {
+TEST(ViewSvgFigure, DrawsEmptyTimeline) {
   schedule::Timeline empty;
   empty.name = "nothing";
   empty.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);

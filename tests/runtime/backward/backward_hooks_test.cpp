@@ -35,7 +35,7 @@ struct Network {
   Tensors params() const { return {w1, b1, g, w2}; }
 };
 
-TEST(RuntimeSplitHooks, OnParametersAndTheirAccumulatorsFireOnceInTheWeightHalf) {
+TEST(RuntimeSplitHooks, OnParametersFireOnceInWeightBackward) {
   torch::manual_seed(7);
   Network net;
   std::vector<int> tensor_hooks(4), accumulator_hooks(4);
@@ -63,7 +63,7 @@ TEST(RuntimeSplitHooks, OnParametersAndTheirAccumulatorsFireOnceInTheWeightHalf)
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(net.params()[i].grad().equal(expected[i]));
 }
 
-TEST(RuntimeSplitHooks, OnActivationsFireOnceInTheInputHalfAndChangeBoth) {
+TEST(RuntimeSplitHooks, OnActivationsFireOnceInInputBackwardAndAffectBothHalves) {
   torch::manual_seed(8);
   Network net;
   net.forward();
@@ -85,7 +85,7 @@ TEST(RuntimeSplitHooks, OnActivationsFireOnceInTheInputHalfAndChangeBoth) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(net.params()[i].grad().equal(expected[i + 1]));
 }
 
-TEST(RuntimeSplitHooks, OnADerivedWeightFireOnce) {
+TEST(RuntimeSplitHooks, OnComputedWeightFireOnce) {
   torch::manual_seed(9);
   const Tensor w = torch::randn({4, 4}, torch::requires_grad()),
                s = torch::randn({4}, torch::requires_grad());
@@ -114,7 +114,7 @@ Weak weak(const Tensor& tensor) {
   return Weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
 }
 
-TEST(RuntimeSplitMemory, BetweenTheHalvesOnlyWhatTheWeightsNeedIsAlive) {
+TEST(RuntimeSplitMemory, KeepsOnlyWhatWeightBackwardNeeds) {
   Tensor w1 = torch::randn({4, 4}, torch::requires_grad()), w2 = torch::randn({4, 4}, torch::requires_grad());
   Tensor g = torch::randn({4}, torch::requires_grad());
   std::vector<Weak> inner, needed;
@@ -164,7 +164,7 @@ class Meter : public c10::MemoryReportingInfoBase {
 // Held by F for each layer: the results of linear, gelu and layer norm. Captured for W: a gradient of each
 // linear. If the input half freed nothing until its end, it would need 4 for each layer; freeing as it goes,
 // 3 and a few transients.
-TEST(RuntimeSplitMemory, TheInputHalfFreesAsItGoes) {
+TEST(RuntimeSplitMemory, InputBackwardFreesIncrementally) {
   constexpr std::int64_t layers = 12, rows = 256, width = 32, unit = rows * width * 4;
   Tensors weights, gains;
   for (std::int64_t i = 0; i < layers; ++i) {
@@ -190,7 +190,7 @@ TEST(RuntimeSplitMemory, TheInputHalfFreesAsItGoes) {
   EXPECT_LE(meter->live, 4 * unit);
 }
 
-TEST(RuntimeSplitMemory, DroppingTheWeightHalfAddsNothing) {
+TEST(RuntimeSplitMemory, DroppingWeightBackwardAddsNoGradient) {
   Network net;
   net.forward();
   runtime::backward_input({net.y}, {torch::ones({3, 4})}, {net.x});

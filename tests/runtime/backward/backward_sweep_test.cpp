@@ -99,7 +99,7 @@ class Graph {
   std::uint64_t seed_;
 };
 
-TEST(RuntimeSplitSweep, RandomGraphs) {
+TEST(RuntimeSplitSweep, MatchesAutogradForRandomGraphs) {
   const char* chosen = std::getenv("PENSTOCK_SWEEP");
   const std::uint64_t count = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : 300;
   for (std::uint64_t seed = 0; seed < count && !::testing::Test::HasFailure(); ++seed) {

@@ -80,11 +80,11 @@ Tensors token_batch() {
   return {torch::randint(0, 11, {3, 5}, torch::kLong)};
 }
 
-TEST(RuntimeSplitBackward, MlpOverAccumulatedPasses) {
+TEST(RuntimeSplitBackward, AccumulatesOverPassesOfMlp) {
   expect_same_as_plain(mlp, batches_of([] { return Tensors{input({4, 8})}; }, 4));
 }
 
-TEST(RuntimeSplitBackward, TransformerBlocks) {
+TEST(RuntimeSplitBackward, MatchesAutogradForTransformerBlocks) {
   expect_same_as_plain([] { return transformer(2, false, false); }, batches_of(
                                                                         [] {
                                                                           return Tensors{input({3, 5, 16})};
@@ -92,15 +92,15 @@ TEST(RuntimeSplitBackward, TransformerBlocks) {
                                                                         3));
 }
 
-TEST(RuntimeSplitBackward, FirstStageWithAnEmbeddingLeavesAllToTheWeightHalf) {
+TEST(RuntimeSplitBackward, EmbeddingStageDefersEverythingToWeightBackward) {
   expect_same_as_plain([] { return transformer(1, true, false); }, batches_of(token_batch, 3));
 }
 
-TEST(RuntimeSplitBackward, HeadTiedToTheEmbeddingInOneStage) {
+TEST(RuntimeSplitBackward, SupportsHeadTiedToEmbeddingInOneStage) {
   expect_same_as_plain([] { return transformer(1, true, true); }, batches_of(token_batch, 3));
 }
 
-TEST(RuntimeSplitBackward, LastStageWithAHead) {
+TEST(RuntimeSplitBackward, SupportsLastStageWithHead) {
   expect_same_as_plain([] { return transformer(1, false, true); }, batches_of(
                                                                        [] {
                                                                          return Tensors{input({2, 5, 16})};
@@ -108,11 +108,11 @@ TEST(RuntimeSplitBackward, LastStageWithAHead) {
                                                                        2));
 }
 
-TEST(RuntimeSplitBackward, CnnWithBatchNorm) {
+TEST(RuntimeSplitBackward, SupportsConvNetWithBatchNorm) {
   expect_same_as_plain(cnn, batches_of([] { return Tensors{input({2, 3, 8, 8})}; }, 3));
 }
 
-TEST(RuntimeSplitBackward, ChannelsLastInput) {
+TEST(RuntimeSplitBackward, SupportsChannelsLastInput) {
   expect_same_as_plain(
       cnn, batches_of(
                [] {
@@ -122,7 +122,7 @@ TEST(RuntimeSplitBackward, ChannelsLastInput) {
                2));
 }
 
-TEST(RuntimeSplitBackward, GruAndLstmCells) {
+TEST(RuntimeSplitBackward, SupportsGruAndLstmCells) {
   const Build build = [] {
     torch::manual_seed(4);
     nn::GRU gru(nn::GRUOptions(4, 6));
@@ -153,7 +153,7 @@ Build with_weights(std::vector<std::vector<std::int64_t>> shapes,
   };
 }
 
-TEST(RuntimeSplitBackward, WeightUsedThreeTimesWithLayersBetween) {
+TEST(RuntimeSplitBackward, SupportsWeightUsedThreeTimes) {
   expect_same_as_plain(with_weights({{4, 4}, {4}},
                                     [](const Tensors& p, const Tensors& x) {
                                       Tensor y = F::linear(x[0], p[0]).relu() * p[1];
@@ -167,7 +167,7 @@ TEST(RuntimeSplitBackward, WeightUsedThreeTimesWithLayersBetween) {
                            3));
 }
 
-TEST(RuntimeSplitBackward, WeightDerivedFromParameters) {
+TEST(RuntimeSplitBackward, SupportsWeightComputedFromParameters) {
   expect_same_as_plain(with_weights({{4, 4}, {4, 1}, {4}},
                                     [](const Tensors& p, const Tensors& x) {
                                       const Tensor scaled = p[0] * p[1] / p[0].norm();
@@ -181,7 +181,7 @@ TEST(RuntimeSplitBackward, WeightDerivedFromParameters) {
                            2));
 }
 
-TEST(RuntimeSplitBackward, OutputsThatAreViewsIntegersConstantsOrUnused) {
+TEST(RuntimeSplitBackward, SupportsViewIntegerConstantAndUnusedOutputs) {
   expect_same_as_plain(with_weights({{6, 4}},
                                     [](const Tensors& p, const Tensors& x) {
                                       const Tensor y = F::linear(x[0], p[0]);
@@ -196,7 +196,7 @@ TEST(RuntimeSplitBackward, OutputsThatAreViewsIntegersConstantsOrUnused) {
                            2));
 }
 
-TEST(RuntimeSplitBackward, OutputViewsChangedInPlace) {
+TEST(RuntimeSplitBackward, SupportsOutputViewsModifiedInPlace) {
   expect_same_as_plain(with_weights({{4, 4}, {4}},
                                     [](const Tensors& p, const Tensors& x) {
                                       const Tensor y = F::linear(x[0], p[0]);
@@ -210,7 +210,7 @@ TEST(RuntimeSplitBackward, OutputViewsChangedInPlace) {
                            2));
 }
 
-TEST(RuntimeSplitBackward, OutputsThatAreInputsOrParameters) {
+TEST(RuntimeSplitBackward, SupportsOutputsThatAreInputsOrParameters) {
   expect_same_as_plain(
       with_weights({{4}, {4, 4}},
                    [](const Tensors& p, const Tensors& x) {
@@ -223,7 +223,7 @@ TEST(RuntimeSplitBackward, OutputsThatAreInputsOrParameters) {
           2));
 }
 
-TEST(RuntimeSplitBackward, InputsWithoutGradientUnusedOrUndefined) {
+TEST(RuntimeSplitBackward, SupportsInputsWithoutGradientUnusedOrUndefined) {
   expect_same_as_plain(
       with_weights({{4, 4}},
                    [](const Tensors& p, const Tensors& x) { return Tensors{F::linear(x[0] + x[1], p[0])}; }),
@@ -234,7 +234,7 @@ TEST(RuntimeSplitBackward, InputsWithoutGradientUnusedOrUndefined) {
           2));
 }
 
-TEST(RuntimeSplitBackward, FrozenParametersGetNothing) {
+TEST(RuntimeSplitBackward, FrozenParametersGetNoGradient) {
   const Build build = [] {
     Model model = mlp();
     model.params[0].set_requires_grad(false);
@@ -250,7 +250,7 @@ TEST(RuntimeSplitBackward, FrozenParametersGetNothing) {
   expect_same_as_plain(all_frozen, batches_of([] { return Tensors{input({4, 8})}; }, 2));
 }
 
-TEST(RuntimeSplitBackward, UndefinedOutputGradientsAreSkipped) {
+TEST(RuntimeSplitBackward, SkipsUndefinedOutputGradients) {
   const Tensor w = torch::randn({4, 4}, torch::requires_grad()),
                v = torch::randn({4, 4}, torch::requires_grad());
   const Tensor x = input({2, 4});
@@ -264,7 +264,7 @@ TEST(RuntimeSplitBackward, UndefinedOutputGradientsAreSkipped) {
   EXPECT_FALSE(nothing.weights.pending());
 }
 
-TEST(RuntimeSplitBackward, AnInputTwiceIsReturnedOnceAndItsOwnGradIsLeftAlone) {
+TEST(RuntimeSplitBackward, DuplicateInputKeepsItsOwnGradUnchanged) {
   for (const bool split : {false, true}) {
     const Tensor x = input({3});
     x.mutable_grad() = torch::full({3}, 5.0);
@@ -277,7 +277,7 @@ TEST(RuntimeSplitBackward, AnInputTwiceIsReturnedOnceAndItsOwnGradIsLeftAlone) {
   }
 }
 
-TEST(RuntimeSplitBackward, GradientsOfExpandedOrPermutedResultsComeBackDense) {
+TEST(RuntimeSplitBackward, ReturnsDenseGradientsForExpandedOrPermutedOutputs) {
   const Tensor x = input({4, 3});
   const runtime::InputBackward half = runtime::backward_input({x.sum()}, {torch::ones({})}, {x});
   EXPECT_EQ(half.input_grads[0].strides(), x.strides());
@@ -287,7 +287,7 @@ TEST(RuntimeSplitBackward, GradientsOfExpandedOrPermutedResultsComeBackDense) {
                   .is_contiguous());
 }
 
-TEST(RuntimeSplitBackward, RefusesGradientsThatDoNotFitAndInputsThatAreResults) {
+TEST(RuntimeSplitBackward, RejectsMismatchedGradientsAndNonLeafInputs) {
   const Tensor x = input({3});
   EXPECT_THROW(runtime::backward_full({x * 2}, {}, {x}), UsageError);
   EXPECT_THROW(runtime::backward_full({x * 2}, {torch::ones({4})}, {x}), ShapeError);
@@ -296,7 +296,7 @@ TEST(RuntimeSplitBackward, RefusesGradientsThatDoNotFitAndInputsThatAreResults) 
   EXPECT_THROW(runtime::backward_input({result * 2}, {torch::ones({3})}, {result}), UsageError);
 }
 
-TEST(RuntimeSplitBackward, TheWeightHalfRunsOnce) {
+TEST(RuntimeSplitBackward, WeightBackwardRunsOnce) {
   const Tensor x = input({3, 4}), w = torch::randn({4, 4}, torch::requires_grad());
   runtime::InputBackward half = runtime::backward_input({x.matmul(w)}, {torch::ones({3, 4})}, {x});
   EXPECT_TRUE(half.weights.pending());
@@ -306,7 +306,7 @@ TEST(RuntimeSplitBackward, TheWeightHalfRunsOnce) {
   EXPECT_NO_THROW(runtime::WeightWork().run());
 }
 
-TEST(RuntimeSplitBackward, AUsersWeightFunctionRunsInTheWeightHalf) {
+TEST(RuntimeSplitBackward, UserFunctionRunsInWeightBackward) {
   std::vector<std::string> calls;
   const Tensor x = input({3});
   runtime::InputBackward half = runtime::backward_input_with(
@@ -321,7 +321,7 @@ TEST(RuntimeSplitBackward, AUsersWeightFunctionRunsInTheWeightHalf) {
   EXPECT_EQ(calls, (std::vector<std::string>{"built", "ran"}));
 }
 
-TEST(RuntimeSplitBackward, AThrowingHookReachesTheCallerAndLeavesNothingBehind) {
+TEST(RuntimeSplitBackward, HookErrorPropagatesWithoutSideEffects) {
   const Tensor x = input({3, 4}), w = torch::randn({4, 4}, torch::requires_grad());
   const auto attempt = [&](bool armed) {
     const Tensor y = x.matmul(w);
@@ -338,7 +338,7 @@ TEST(RuntimeSplitBackward, AThrowingHookReachesTheCallerAndLeavesNothingBehind) 
 }
 
 // Two threads and more are ranks of one process: each has its own graphs, all share the engine.
-TEST(RuntimeSplitBackward, SeveralThreadsAtOnce) {
+TEST(RuntimeSplitBackward, IsThreadSafe) {
   constexpr int threads = 4;
   const Build build = [] {
     Model model = mlp();

@@ -69,11 +69,11 @@ std::vector<Tensors> batches(at::IntArrayRef shape) {
   return batches_of([sizes] { return Tensors{input(sizes)}; }, 3);
 }
 
-TEST(RuntimeRecompute, RepeatsDropoutAndGivesTheSameGradientsWholeOrSplit) {
+TEST(RuntimeRecompute, RepeatsDropoutAndGradientsForFullAndSplitBackward) {
   expect_equal_gradients(stack(3, Linear::Plain, true), stack(3, Linear::Plain, false), batches({4, 6}));
 }
 
-TEST(RuntimeRecompute, Nests) {
+TEST(RuntimeRecompute, SupportsNesting) {
   const Build nested = [] {
     Model model;
     const auto all = layers(4, model);
@@ -94,7 +94,7 @@ TEST(RuntimeRecompute, Nests) {
   expect_equal_gradients(nested, stack(4, Linear::Plain, false), batches({4, 6}));
 }
 
-TEST(RuntimeRecompute, OfAFirstStageWhoseInputsAreIntegers) {
+TEST(RuntimeRecompute, SupportsIntegerInputs) {
   const auto build = [](bool recomputed) -> Build {
     return [recomputed] {
       Model model;
@@ -114,7 +114,7 @@ TEST(RuntimeRecompute, OfAFirstStageWhoseInputsAreIntegers) {
                          batches_of([] { return Tensors{torch::randint(0, 9, {5}, torch::kLong)}; }, 2));
 }
 
-TEST(RuntimeRecompute, LeavesTheRandomNumbersThatFollowAlone) {
+TEST(RuntimeRecompute, DoesNotAdvanceRandomGenerator) {
   const auto draw = [](bool recomputed) {
     torch::manual_seed(3);
     const Tensor x = input({4, 4});
@@ -126,7 +126,7 @@ TEST(RuntimeRecompute, LeavesTheRandomNumbersThatFollowAlone) {
   EXPECT_TRUE(draw(true).equal(draw(false)));
 }
 
-TEST(RuntimeRecompute, CanBeSeededByAKeyInstead) {
+TEST(RuntimeRecompute, CanUseRandomScopeKey) {
   const Tensor x = input({64});
   runtime::RecomputeOptions options;
   options.seed = [] { torch::manual_seed(17); };
@@ -137,7 +137,7 @@ TEST(RuntimeRecompute, CanBeSeededByAKeyInstead) {
   EXPECT_TRUE(grads[0].ne(0).equal(y[0].ne(0)));
 }
 
-TEST(RuntimeRecompute, KeepsOnlyTheInputs) {
+TEST(RuntimeRecompute, KeepsOnlyInputs) {
   c10::weak_intrusive_ptr<c10::StorageImpl> inside{c10::intrusive_ptr<c10::StorageImpl>()};
   const Tensor x = input({4});
   const Tensors y = runtime::recompute(
@@ -152,7 +152,7 @@ TEST(RuntimeRecompute, KeepsOnlyTheInputs) {
   EXPECT_TRUE(runtime::backward_full(y, {torch::ones({4})}, {x})[0].equal(2 * x.detach().exp()));
 }
 
-TEST(RuntimeRecompute, ValueTreesAndNoGrad) {
+TEST(RuntimeRecompute, SupportsValueTreesAndNoGrad) {
   const Tensor x = input({3});
   const auto run = [](const std::vector<c10::IValue>& args) -> c10::IValue {
     return c10::ivalue::Tuple::create({args[0].toTensor() * args[1].toDouble(), c10::IValue("text")});
@@ -165,17 +165,17 @@ TEST(RuntimeRecompute, ValueTreesAndNoGrad) {
   EXPECT_FALSE(runtime::recompute_tree(run, {x, 4.0}).toTupleRef().elements()[0].toTensor().requires_grad());
 }
 
-TEST(RuntimeDeferredLinear, GivesTheBitsOfAnOrdinaryLinear) {
+TEST(RuntimeDeferredLinear, IsBitwiseEqualToLinear) {
   expect_equal_gradients(stack(2, Linear::Deferred, false), stack(2, Linear::Plain, false), batches({4, 6}));
   expect_equal_gradients(stack(2, Linear::Deferred, false), stack(2, Linear::Plain, false),
                          batches({2, 5, 6}));
 }
 
-TEST(RuntimeDeferredLinear, InsideRecomputation) {
+TEST(RuntimeDeferredLinear, WorksInsideRecomputation) {
   expect_equal_gradients(stack(3, Linear::Deferred, true), stack(3, Linear::Plain, false), batches({4, 6}));
 }
 
-TEST(RuntimeDeferredLinear, WeightSharedWithAnOrdinaryUseAndWithHooksOnIt) {
+TEST(RuntimeDeferredLinear, SupportsSharedWeightWithHooks) {
   const auto build = [](Linear kind) -> Build {
     return [kind] {
       torch::manual_seed(12);
@@ -195,7 +195,7 @@ TEST(RuntimeDeferredLinear, WeightSharedWithAnOrdinaryUseAndWithHooksOnIt) {
   expect_equal_gradients(build(Linear::Deferred), build(Linear::Plain), batches({4, 6}));
 }
 
-TEST(RuntimeDeferredLinear, WithoutAnInputGradientOrWithoutAWeightGradient) {
+TEST(RuntimeDeferredLinear, SupportsMissingInputOrWeightGradient) {
   const auto build = [](Linear kind, bool frozen) -> Build {
     return [=] {
       torch::manual_seed(13);
@@ -212,7 +212,7 @@ TEST(RuntimeDeferredLinear, WithoutAnInputGradientOrWithoutAWeightGradient) {
   expect_equal_gradients(build(Linear::Deferred, true), build(Linear::Plain, true), batches({4, 6}));
 }
 
-TEST(RuntimeDeferredLinear, GradientsOfComplexTensorsAreThoseOfLinear) {
+TEST(RuntimeDeferredLinear, MatchesLinearForComplexTensors) {
   torch::manual_seed(3);
   const auto options = at::TensorOptions(at::kComplexDouble).requires_grad(true);
   const at::Tensor x = torch::randn({4, 3}, options), w = torch::randn({2, 3}, options),

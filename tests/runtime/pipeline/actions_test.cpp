@@ -30,7 +30,7 @@ runtime::PipelineSchedule make_named(comm::World& world, const runtime::Pipeline
           options};
 }
 
-TEST(RuntimeReplacedActions, SeeTheMicrobatchesAndLossesOfTheStep) {
+TEST(RuntimeReplacedActions, SeeMicrobatchesAndLossesOfStep) {
   const runtime::StepInput batch = mlp().batch(kActionRows);
   const auto inputs = batch.args[0].toTensor().chunk(kActionMicrobatches);
   const auto targets = batch.target.toTensor().chunk(kActionMicrobatches);
@@ -76,7 +76,7 @@ std::string error_of(schedule::ActionKind kind, const runtime::ActionFunction& f
   return text;
 }
 
-TEST(RuntimeReplacedActions, ThatLeaveOutTheUsualAreFoundByTheDependencyRule) {
+TEST(RuntimeReplacedActions, OmittingDefaultBreaksDependencyCheck) {
   const runtime::ActionFunction nothing = [](const schedule::Action&, const Usual&) {};
   EXPECT_THAT(error_of(schedule::ActionKind::Forward, nothing),
               AllOf(HasSubstr("before the forward of stage 1"), HasSubstr("1B0")));
@@ -90,7 +90,7 @@ TEST(RuntimeReplacedActions, ThatLeaveOutTheUsualAreFoundByTheDependencyRule) {
       AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("microbatch 0")));
 }
 
-TEST(RuntimeReplacedActions, ThatDoTheUsualTwiceAreRefused) {
+TEST(RuntimeReplacedActions, CallingDefaultTwiceIsRejected) {
   const runtime::ActionFunction twice = [](const schedule::Action&, const Usual& usual) {
     usual();
     usual();
@@ -111,7 +111,7 @@ std::unique_ptr<at::ObserverContext> note_range(const at::RecordFunction& functi
   return nullptr;
 }
 
-TEST(RuntimeProfiler, ShowsARangeForEveryAction) {
+TEST(RuntimeProfiler, RecordsRangeForEveryAction) {
   const auto handle =
       at::addGlobalCallback(at::RecordFunctionCallback(note_range).scopes({at::RecordScope::USER_SCOPE}));
   std::vector<std::vector<std::string>> expected(2);

@@ -35,7 +35,7 @@ runtime::PipelineSetup mlp_setup(const comm::Group& group) {
   return make_setup(stages, program_of(schedule::ScheduleKind::OneFOneB, stages, 5, options), options);
 }
 
-TEST(RuntimeAgreement, HoldsWhatMustAgree) {
+TEST(RuntimeAgreement, ContainsEveryFieldThatMustMatch) {
   comm::run_thread_ranks(3, [](comm::World& world) {
     const runtime::SetupFields fields = fields_of(mlp_setup(world.group()));
     const std::map<std::string, std::string> found(fields.begin(), fields.end());
@@ -55,7 +55,7 @@ TEST(RuntimeAgreement, HoldsWhatMustAgree) {
 }
 
 // Every field, on every rank: the error is on all of them and has the field, both values and the ranks.
-TEST(RuntimeAgreement, ADifferenceInAnyFieldIsNamedOnEveryRank) {
+TEST(RuntimeAgreement, ReportsMismatchInAnyFieldOnEveryRank) {
   constexpr int ranks = 3;
   std::size_t compared = 0;
   comm::run_thread_ranks(ranks, [&](comm::World& world) {
@@ -81,7 +81,7 @@ TEST(RuntimeAgreement, ADifferenceInAnyFieldIsNamedOnEveryRank) {
   EXPECT_GE(compared, 3U * 13U);
 }
 
-TEST(RuntimeAgreement, AnOlderVersionWithFewerFieldsIsNamedByItsVersion) {
+TEST(RuntimeAgreement, ReportsOlderVersionWithFewerFields) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     runtime::SetupFields mine = fields_of(mlp_setup(world.group()));
     if (world.rank().value == 1) {
@@ -111,7 +111,7 @@ const RankFunction own_dtype("own_dtype", [] {
   return 0;
 });
 
-TEST(RuntimeAgreement, ProcessesOfDifferentDtypesAreTold) {
+TEST(RuntimeAgreement, ReportsProcessesWithDifferentDefaultDtypes) {
   const RanksOutcome outcome = run_process_ranks("own_dtype", 2);
   for (const auto& lines : outcome.lines) {
     ASSERT_FALSE(lines.empty()) << outcome.text();
@@ -153,7 +153,7 @@ std::vector<std::string> words_about(const Wires& wires) {
   return texts;
 }
 
-TEST(RuntimeWarmUp, NamesThePairThatCannotTalkOnEveryRank) {
+TEST(RuntimeWarmUp, ReportsDisconnectedPairOnEveryRank) {
   EXPECT_THAT(words_about({mlp(), 1, 2}), Each(AllOf(HasSubstr("ranks 1 and 2 cannot talk to each other"),
                                                      HasSubstr("waited"), HasSubstr("recv"))));
   // Neighbours only by a value that skips a stage.

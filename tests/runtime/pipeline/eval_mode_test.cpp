@@ -73,7 +73,7 @@ runtime::PipelineOptions layer_options() {
   return options;
 }
 
-TEST(RuntimeEvalMode, IsOnDuringEvalAndRestoredForEverySubmodule) {
+TEST(RuntimeEvalMode, IsSetDuringEvalAndRestoredForEverySubmodule) {
   const at::Tensor expected = evaluated();
   for (const char* const name : {"1F1B", "GPipe"}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -98,7 +98,7 @@ TEST(RuntimeEvalMode, IsOnDuringEvalAndRestoredForEverySubmodule) {
   }
 }
 
-TEST(RuntimeEvalMode, IsRestoredWhenAForwardThrows) {
+TEST(RuntimeEvalMode, IsRestoredIfForwardThrows) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     Layer layer(0);
     runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, 0, 1, at::kCPU, world.group()), "1F1B",
@@ -117,7 +117,7 @@ TEST(RuntimeEvalMode, IsRestoredWhenAForwardThrows) {
   });
 }
 
-TEST(RuntimeEvalMode, IsLeftAloneOnRequest) {
+TEST(RuntimeEvalMode, IsUnchangedOnRequest) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const Layer layer(0);
     runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, 0, 1, at::kCPU, world.group()), "1F1B",
@@ -130,7 +130,7 @@ TEST(RuntimeEvalMode, IsLeftAloneOnRequest) {
   });
 }
 
-TEST(RuntimeEvalMode, CanBeSwitchedOnStageAndSchedule) {
+TEST(RuntimeEvalMode, CanBeSetOnStageAndSchedule) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const Layer layer(0);
     runtime::PipelineStage stage(layer, 0, 1, at::kCPU, world.group());
@@ -151,7 +151,7 @@ TEST(RuntimeEvalMode, CanBeSwitchedOnStageAndSchedule) {
   });
 }
 
-TEST(RuntimeEvalMode, OfAFunctionWithoutAModuleIsKnown) {
+TEST(RuntimeEvalMode, IsTrackedForFunctionWithoutModule) {
   const auto stage = runtime::make_stage_module(
       nullptr, [](const value::Args& args, const value::Kwargs&) { return args[0]; });
   EXPECT_TRUE(stage->is_training());

@@ -83,7 +83,7 @@ struct Given {
   }
 };
 
-TEST(RuntimeInputGradients, ArePositionalAndKeywordAlikeInGradAndInTheResult) {
+TEST(RuntimeInputGradients, AreSetForPositionalAndKeywordArguments) {
   const Dense dense;
   for (const char* const name : {"GPipe", "1F1B", "ZB1P"}) {
     for (const bool returned : {false, true}) {
@@ -120,7 +120,7 @@ TEST(RuntimeInputGradients, ArePositionalAndKeywordAlikeInGradAndInTheResult) {
   }
 }
 
-TEST(RuntimeInputGradients, GoOnIntoTheGraphThatMadeAnInput) {
+TEST(RuntimeInputGradients, PropagateIntoCallersGraph) {
   const Dense dense(true);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
@@ -133,7 +133,7 @@ TEST(RuntimeInputGradients, GoOnIntoTheGraphThatMadeAnInput) {
   });
 }
 
-TEST(RuntimeInputGradients, AreNoneInEval) {
+TEST(RuntimeInputGradients, AreAbsentInEval) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     const int rank = world.rank().value;
     runtime::PipelineOptions options = mse_options();
@@ -165,7 +165,7 @@ runtime::Microbatches microbatches_of(const runtime::StepInput& whole) {
   return split;
 }
 
-TEST(RuntimePreSplitMicrobatches, GiveTheGradientsOfTheWholeBatch) {
+TEST(RuntimePreSplitMicrobatches, MatchGradientsOfFullBatch) {
   const Dense dense;
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
@@ -191,7 +191,7 @@ TEST(RuntimePreSplitMicrobatches, GiveTheGradientsOfTheWholeBatch) {
   });
 }
 
-TEST(RuntimePreSplitMicrobatches, EqualTheSplitOfTheLibraryBitForBit) {
+TEST(RuntimePreSplitMicrobatches, AreBitwiseEqualToLibrarySplit) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     const int rank = world.rank().value;
     const Scaled whole(rank), parts(rank);
@@ -214,7 +214,7 @@ TEST(RuntimePreSplitMicrobatches, EqualTheSplitOfTheLibraryBitForBit) {
   });
 }
 
-TEST(RuntimePreSplitMicrobatches, MustBeAsManyAsTheScheduleHas) {
+TEST(RuntimePreSplitMicrobatches, MustMatchScheduleMicrobatchCount) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
                           runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(0)), "1F1B",
@@ -227,7 +227,7 @@ TEST(RuntimePreSplitMicrobatches, MustBeAsManyAsTheScheduleHas) {
 }
 
 // 128 and 256 rows in 2 chunks: with a spec, each is split on its own.
-TEST(RuntimeRowCounts, MayDifferWhereASpecSaysSo) {
+TEST(RuntimeRowCounts, MayDifferWithChunkSpec) {
   const at::Tensor x = numbers(128), y = numbers(256, 0.5);
   const runtime::StageFunction forward = [](const value::Args& args,
                                             const value::Kwargs&) -> runtime::StageResult {
@@ -252,7 +252,7 @@ TEST(RuntimeRowCounts, MayDifferWhereASpecSaysSo) {
               Each(AllOf(HasSubstr("args[1] has 256 rows"), HasSubstr("chunk spec"))));
 }
 
-TEST(RuntimeLosses, AreNeededByAStepWithBackwardOnly) {
+TEST(RuntimeLosses, LossIsRequiredOnlyWithBackward) {
   std::vector<std::string> texts(2);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
@@ -274,7 +274,7 @@ TEST(RuntimeLosses, AreNeededByAStepWithBackwardOnly) {
   EXPECT_THAT(texts, Each(AllOf(HasSubstr("PipelineOptions::loss"), HasSubstr("ForwardOnly"))));
 }
 
-TEST(RuntimeLosses, MayBeAnyFunctionOfOutputAndTarget) {
+TEST(RuntimeLosses, AcceptAnyFunctionOfOutputAndTarget) {
   const at::Tensor x = numbers(8), target = numbers(8, 2);
   const auto loss_with = [&](runtime::LossFunction loss) {
     double value = 0;
@@ -311,7 +311,7 @@ TEST(RuntimeLosses, MayBeAnyFunctionOfOutputAndTarget) {
   EXPECT_TRUE(static_cast<bool>(runtime::LossFunction(torch::l1_loss)));
 }
 
-TEST(RuntimeSteps, OfRanksWithoutInputsTakeEmptyBraces) {
+TEST(RuntimeStepArguments, AcceptEmptyBracesOnRanksWithoutInputs) {
   comm::run_thread_ranks(3, [](comm::World& world) {
     const int rank = world.rank().value;
     runtime::PipelineSchedule pipeline(
@@ -325,7 +325,7 @@ TEST(RuntimeSteps, OfRanksWithoutInputsTakeEmptyBraces) {
   });
 }
 
-TEST(RuntimeOutputs, AreReturnedAsTheStepSays) {
+TEST(RuntimeOutputs, AreReturnedAsConfigured) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const runtime::PipelineStage stage(torch::nn::Linear(3, 3), 0, 1, at::kCPU, world.group());
     for (const bool by_default : {false, true}) {
@@ -343,7 +343,7 @@ TEST(RuntimeOutputs, AreReturnedAsTheStepSays) {
   });
 }
 
-TEST(RuntimeNamedParameters, TakeKeywordArgumentsForAnOrdinaryForward) {
+TEST(RuntimeNamedParameters, AcceptKeywordArgumentsForPlainForward) {
   const Scaled module(0);
   const auto stage = runtime::make_stage_module(module, {"x", "scale", "shift"});
   const at::Tensor x = numbers(4), scale = numbers(4, 2), shift = numbers(4, 3);

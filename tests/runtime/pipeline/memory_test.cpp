@@ -20,7 +20,7 @@
 namespace penstock::test {
 namespace {
 
-TEST(RuntimeBufferPool, UsesABufferAgainOnceNobodyHoldsIt) {
+TEST(RuntimeBufferPool, ReusesBufferOnceReleased) {
   runtime::BufferPool pool;
   const value::TensorMeta meta = value::TensorMeta::of(at::ones({4, 8}));
   at::Tensor first = pool.take(meta, at::kCPU);
@@ -66,7 +66,7 @@ int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promis
   return most;
 }
 
-TEST(RuntimeAStep, KeepsAsManyInputsAsTheScheduleHasInFlight) {
+TEST(RuntimeStep, KeepsOnlyInputsOfMicrobatchesInFlight) {
   int promised = 0;
   EXPECT_EQ(most_inputs_alive(schedule::ScheduleKind::OneFOneB, 8, promised), 1);
   EXPECT_EQ(promised, 1);
@@ -77,7 +77,7 @@ TEST(RuntimeAStep, KeepsAsManyInputsAsTheScheduleHasInFlight) {
 // A linear layer's backward needs its input and weight, but not its output: once that is sent, only the
 // gradient edge is kept. The first backward of a GPipe stage comes when all outputs have arrived at the next
 // stage, so that by then all must be gone (a send is freed by another thread, shortly after it ends).
-TEST(RuntimeAStep, FreesOutputsThatWereSentUntilTheirBackward) {
+TEST(RuntimeStep, FreesSentOutputsBeforeTheirBackward) {
   constexpr int microbatches = 6;
   constexpr std::int64_t width = 160;  // more bytes than sends that are freed many at a time
   for (const schedule::ScheduleKind kind :
@@ -118,7 +118,7 @@ TEST(RuntimeAStep, FreesOutputsThatWereSentUntilTheirBackward) {
   }
 }
 
-TEST(RuntimeProfiles, AreMeansWithoutTheFirst) {
+TEST(RuntimeProfiles, AreMeansExcludingFirstSample) {
   schedule::Timeline timeline;
   const auto forward = [](int m) { return schedule::Action::forward(StageId(3), MicrobatchId(m)); };
   timeline.ranks = {{{forward(0), 0, 9}, {forward(1), 9, 10}, {forward(2), 10, 13}},

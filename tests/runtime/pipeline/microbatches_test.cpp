@@ -52,7 +52,7 @@ std::vector<std::string> refusals(const runtime::StepInput& batch) {
   return texts;
 }
 
-TEST(RuntimeBatches, ThatCannotBeCutAreNamedWithTensorDimSizesAndCount) {
+TEST(RuntimeBatches, UnsplittableBatchErrorNamesTensorDimSizesAndCount) {
   // Fewer rows than microbatches: each rank names what it was given, or what it heard of the other.
   EXPECT_THAT(refusals(mlp().batch(3)),
               Each(AllOf(HasSubstr("4 microbatches"), HasSubstr("has only 3 rows in dim 0 (shape [3, 6])"))));
@@ -79,7 +79,7 @@ const at::Tensor& rows_in(const c10::IValue& value) {
   return dynamic_cast<const RowMask&>(*value.toCapsule()).rows;
 }
 
-TEST(RuntimeBatches, MayHoldUsersTypesThatTheirSplittersCut) {
+TEST(RuntimeBatches, SplitRegisteredUserTypes) {
   value::register_splitter(typeid(RowMask),
                            {[](const c10::IValue& value) { return std::optional(rows_in(value).size(0)); },
                             [](const c10::IValue& value, const std::vector<std::int64_t>& sizes) {
@@ -111,7 +111,7 @@ TEST(RuntimeBatches, MayHoldUsersTypesThatTheirSplittersCut) {
 }
 
 // Between stages: a dict in a tuple in a tuple, a list, numbers and texts, one tensor in two places.
-TEST(RuntimeValues, NestedTreesTravelForwardAndTheirGradientsBack) {
+TEST(RuntimeValues, NestedTreesPassForwardAndGradientsReturn) {
   const auto weight = [] { return at::arange(36, at::kFloat).view({6, 6}).div(40); };
   const auto first = [](const at::Tensor& y) {
     c10::impl::GenericDict named(c10::StringType::get(), c10::AnyType::get());
@@ -174,7 +174,7 @@ at::Tensor masked_mean(const at::Tensor& logits, const at::Tensor& t) {
 
 // The mean over the tokens that count: microbatches hold different numbers of them. What is reported stays
 // the user's.
-TEST(RuntimeLosses, AreWeighedByTheTokensThatAreNotIgnored) {
+TEST(RuntimeLosses, AreWeightedByValidTokens) {
   const at::Tensor x = at::randn({10, 6});
   at::Tensor target = at::arange(10).remainder(6);
   for (const std::int64_t row : {1, 2, 4, 8}) target[row] = ignored;
@@ -205,7 +205,7 @@ TEST(RuntimeLosses, AreWeighedByTheTokensThatAreNotIgnored) {
 }
 
 // One step and three accumulated ones, of which one has no valid label; with and without scaled gradients.
-TEST(RuntimeLosses, OfMicrobatchesWithoutValidLabelsAddNothing) {
+TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
   const at::Tensor x = at::randn({12, 6});
   at::Tensor target = at::arange(12).remainder(6);
   for (const std::int64_t row : {0, 1, 2, 5, 8, 9, 10, 11})
@@ -270,7 +270,7 @@ TEST(RuntimeLosses, OfMicrobatchesWithoutValidLabelsAddNothing) {
 }
 
 // One tensor that goes to three stages, twice by name: its gradient is the sum of all three.
-TEST(RuntimeValues, OfSeveralLaterStagesGetTheGradientOfEach) {
+TEST(RuntimeValues, ValueUsedByThreeStagesSumsTheirGradients) {
   constexpr int stages = 4;
   const at::Tensor x = at::randn({10, 6}), target = at::randn({10, 6});
   const auto weight = [](int stage) {

@@ -43,7 +43,7 @@ runtime::PipelineSchedule overlapping(const Model& model, comm::World& world,
   return {stages_for(model, world.group(), kOverlapKind, 2), kOverlapKind, kOverlapMicrobatches, options};
 }
 
-TEST(RuntimeOverlap, GivesTheSameBitsAtOnceAndInTurn) {
+TEST(RuntimeOverlap, IsBitwiseEqualConcurrentlyAndSequentially) {
   at::set_num_threads(1);
   for (const Model& model : all_models()) {
     SCOPED_TRACE(model.name);
@@ -100,7 +100,7 @@ class Meeting {
 };
 
 // Every forward meets the backward of its overlap: neither would end if they ran in turn.
-TEST(RuntimeOverlap, PartsRunAtTheSameTime) {
+TEST(RuntimeOverlap, RunsForwardAndBackwardConcurrently) {
   const Model model = skip_net();
   comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
     const auto meeting = std::make_shared<Meeting>();
@@ -139,7 +139,7 @@ TEST(RuntimeOverlap, PartsRunAtTheSameTime) {
   });
 }
 
-TEST(RuntimeOverlap, AThrowInTheForwardReachesEveryRankAndAllGoOn) {
+TEST(RuntimeOverlap, ForwardErrorReachesEveryRankAndStepsContinue) {
   at::set_num_threads(1);
   const Model good = mlp();
   std::vector<std::string> texts(kOverlapRanks);
@@ -180,7 +180,7 @@ TEST(RuntimeOverlap, AThrowInTheForwardReachesEveryRankAndAllGoOn) {
     EXPECT_THAT(text, AllOf(HasSubstr("the roof is on fire"), HasSubstr("OVERLAP_F_B"), HasSubstr("rank 1")));
 }
 
-TEST(RuntimeWorkerThread, EndsBothTasksBeforeItThrows) {
+TEST(RuntimeWorkerThread, FinishesBothTasksBeforeThrowing) {
   runtime::WorkerThread second;
   bool ended = false;
   EXPECT_THROW(second.run_concurrently([&] { ended = true; }, [] { throw std::domain_error("here"); }),

@@ -76,7 +76,7 @@ TEST(RuntimeGradients, AccumulateOverSteps) {
   });
 }
 
-TEST(RuntimeGradients, OfTiedParametersAccumulateToo) {
+TEST(RuntimeGradients, OfTiedParametersAccumulateOverSteps) {
   const Model model = tied_transformer();
   const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 0);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -89,7 +89,7 @@ TEST(RuntimeGradients, OfTiedParametersAccumulateToo) {
   });
 }
 
-TEST(RuntimeSharedParameters, StartFromTheFirstPlacesValues) {
+TEST(RuntimeTiedParameters, StartFromValuesOfFirstStage) {
   const Model model = tied_transformer();
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     auto stages = stages_for(model, world.group(), kKind, 1);
@@ -105,7 +105,7 @@ TEST(RuntimeSharedParameters, StartFromTheFirstPlacesValues) {
   });
 }
 
-TEST(RuntimeLosses, AreReducedAsAsked) {
+TEST(RuntimeLosses, FollowConfiguredReduction) {
   const runtime::StepInput batch = plain().batch(kRows);
   struct Variant {
     runtime::LossReduction reduction;
@@ -135,7 +135,7 @@ TEST(RuntimeLosses, AreReducedAsAsked) {
   }
 }
 
-TEST(RuntimeLosses, ReachEveryRankOnRequest) {
+TEST(RuntimeLosses, AreBroadcastOnRequest) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineOptions options = options_for(plain(), kRanks);
     options.loss_on_all_ranks = true;
@@ -147,7 +147,7 @@ TEST(RuntimeLosses, ReachEveryRankOnRequest) {
   });
 }
 
-TEST(RuntimeLosses, TakeFurtherArguments) {
+TEST(RuntimeLosses, PassExtraArgumentsToLossFunction) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineOptions options = options_for(plain(), kRanks);
     options.loss = [](const c10::IValue& output, const c10::IValue& target, const value::Kwargs& more) {
@@ -160,7 +160,7 @@ TEST(RuntimeLosses, TakeFurtherArguments) {
   });
 }
 
-TEST(RuntimeInputGradients, ComeBackThroughTheCut) {
+TEST(RuntimeInputGradients, ReturnThroughStageBoundary) {
   const runtime::StepInput batch = plain().batch(kRows);
   WholeBatch dense;
   const at::Tensor x = batch.args[0].toTensor().clone().requires_grad_(true);
@@ -181,7 +181,7 @@ TEST(RuntimeInputGradients, ComeBackThroughTheCut) {
   }
 }
 
-TEST(RuntimeClipping, UsesTheNormOverAllStages) {
+TEST(RuntimeClipping, UsesNormOverAllStages) {
   const Model model = tied_transformer();
   for (const double order : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
     const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 0);
@@ -206,7 +206,7 @@ TEST(RuntimeClipping, UsesTheNormOverAllStages) {
 }
 
 // Both ends of the tied weight on one rank, in the other's presence and alone.
-TEST(RuntimeClipping, CountsATiedWeightOnceWhereOneRankHasBothEnds) {
+TEST(RuntimeClipping, CountsTiedWeightOnceIfOneRankHoldsBothStages) {
   const Model model = tied_transformer();
   for (const int ranks : {1, 2}) {
     const auto kind = ranks == 1 ? schedule::ScheduleKind::Interleaved1F1B
@@ -239,7 +239,7 @@ TEST(RuntimeClipping, CountsATiedWeightOnceWhereOneRankHasBothEnds) {
   }
 }
 
-TEST(RuntimeEvaluation, GivesOutputsAndNoGradients) {
+TEST(RuntimeEvaluation, ReturnsOutputsWithoutGradients) {
   const runtime::StepInput batch = plain().batch(kRows);
   WholeBatch dense;
   const at::Tensor expected = dense.forward(batch.args[0].toTensor());
@@ -271,7 +271,7 @@ struct Recorder : runtime::DataParallel {
   std::vector<std::string> calls;
 };
 
-TEST(RuntimeDataParallelism, IsCalledInOrder) {
+TEST(RuntimeDataParallelHooks, AreCalledInOrder) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::InterleavedZeroBubble}) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -308,7 +308,7 @@ TEST(RuntimeActions, CanBeReplaced) {
   });
 }
 
-TEST(RuntimePrograms, OfOnesOwnRunLikeBuiltIns) {
+TEST(RuntimeCustomPrograms, RunLikeBuiltInSchedules) {
   // All backwards in reverse order: a schedule that nobody has.
   const auto own = [] {
     schedule::Schedule schedule = make_schedule(schedule::ScheduleKind::GPipe, {kRanks, 1, kMicrobatches});
@@ -339,7 +339,7 @@ TEST(RuntimePrograms, OfOnesOwnRunLikeBuiltIns) {
   });
 }
 
-TEST(RuntimeTimelines, HoldEveryActionOfTheRankInOrder) {
+TEST(RuntimeTimelines, ContainEveryActionOfRankInOrder) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline = make(world, options_for(plain(), kRanks));
     const schedule::Timeline timeline = pipeline.step(plain().batch(kRows)).timeline;
@@ -355,7 +355,7 @@ TEST(RuntimeTimelines, HoldEveryActionOfTheRankInOrder) {
   });
 }
 
-TEST(RuntimeWeightWork, OfTheUserRunsInW) {
+TEST(RuntimeUserWeightBackward, RunsInWeightBackward) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::OneFOneB}) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -378,7 +378,7 @@ TEST(RuntimeWeightWork, OfTheUserRunsInW) {
 }
 
 // Dropout must be the same in the second run of each forward, and hooks and splits as in a plain stage.
-TEST(RuntimeRecomputation, GivesTheSameGradients) {
+TEST(RuntimeRecomputation, KeepsGradientsUnchanged) {
   at::set_num_threads(1);
   for (const Model& model : {mlp(), skip_net(), many_values()}) {
     const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 5);
@@ -404,7 +404,7 @@ TEST(RuntimeRecomputation, GivesTheSameGradients) {
   }
 }
 
-TEST(RuntimeParameterHooks, FireOnceAMicrobatch) {
+TEST(RuntimeParameterHooks, FireOncePerMicrobatch) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::OneFOneB}) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {

@@ -46,7 +46,7 @@ void expect_same(const std::vector<at::Tensor>& actual, const std::vector<at::Te
   for (std::size_t i = 0; i < actual.size(); ++i) CHECK_TENSORS(actual[i], expected[i]);
 }
 
-TEST(RuntimeEverySchedule, GivesTheSameBitsTwice) {
+TEST(RuntimeEverySchedule, IsDeterministic) {
   at::set_num_threads(1);
   int schedules = 0;
   for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
@@ -83,7 +83,7 @@ void expect_like_its_kind(schedule::ScheduleKind kind) {
   });
 }
 
-TEST(RuntimeNamedSchedules, AreTheSchedulesOfTheirNames) {
+TEST(RuntimeNamedSchedules, ClassesMatchSchedulesOfSameName) {
   at::set_num_threads(1);
   expect_like_its_kind<runtime::ScheduleGPipe>(schedule::ScheduleKind::GPipe);
   expect_like_its_kind<runtime::Schedule1F1B>(schedule::ScheduleKind::OneFOneB);
@@ -94,7 +94,7 @@ TEST(RuntimeNamedSchedules, AreTheSchedulesOfTheirNames) {
   expect_like_its_kind<runtime::ScheduleDualPipeV>(schedule::ScheduleKind::DualPipeV);
 }
 
-TEST(RuntimeNamedSchedules, ForwardOnlyGivesWhatADenseForwardGives) {
+TEST(RuntimeNamedSchedules, ForwardOnlyMatchesDenseForward) {
   const Model model = skip_net();
   const DenseRun dense = run_dense(model, kRanks, kScheduleMicrobatches, kScheduleRows, 1, kSeed);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -109,7 +109,7 @@ TEST(RuntimeNamedSchedules, ForwardOnlyGivesWhatADenseForwardGives) {
 }
 
 // A file in either form runs like the schedule that it was written from.
-TEST(RuntimeFiles, RunLikeTheSchedulesTheyWereWrittenFrom) {
+TEST(RuntimeScheduleFiles, RunLikeTheirSourceSchedules) {
   at::set_num_threads(1);
   const Model model = mlp();
   for (const schedule::ScheduleKind kind :
@@ -132,7 +132,7 @@ TEST(RuntimeFiles, RunLikeTheSchedulesTheyWereWrittenFrom) {
   }
 }
 
-TEST(RuntimeStagesOfOneRank, HandOverWithoutACopy) {
+TEST(RuntimeStagesOfOneRank, PassValuesWithoutCopy) {
   const Model model = mlp();
   const auto modules = model.make(2);
   std::vector<const void*> given, taken;
@@ -159,7 +159,7 @@ TEST(RuntimeStagesOfOneRank, HandOverWithoutACopy) {
 
 // Over thread ranks a send is done at once, so nothing of an earlier microbatch may be left at the next
 // forward.
-TEST(RuntimeAStep, KeepsNothingOfWhatItHasSent) {
+TEST(RuntimeStep, ReleasesSentValues) {
   using Alive = c10::weak_intrusive_ptr<c10::StorageImpl>;
   const at::Tensor x = at::ones({kScheduleMicrobatches, 64 << 10});  // too large to be let go many at a time
   int most = 0;

@@ -29,7 +29,7 @@ runtime::PipelineSchedule make_mlp(comm::World& world, int microbatches = 4,
           std::move(options)};
 }
 
-TEST(RuntimeSetUp, DifferencesNameTheFieldAndTheRank) {
+TEST(RuntimeSetup, MismatchReportsFieldAndRank) {
   EXPECT_THAT(
       errors_of(2, [](comm::World& world) { make_mlp(world, world.rank().value == 0 ? 4 : 6); }),
       Each(AllOf(HasSubstr("number of microbatches"), HasSubstr("4 on rank 0"), HasSubstr("6 on rank 1"))));
@@ -73,7 +73,7 @@ TEST(RuntimeSetUp, DifferencesNameTheFieldAndTheRank) {
   }
 }
 
-TEST(RuntimeSetUp, ADifferenceInTheTableOfOneRankIsFound) {
+TEST(RuntimeSetup, DetectsDifferentTableOnOneRank) {
   EXPECT_THAT(
       errors_of(2,
                 [](comm::World& world) {
@@ -86,7 +86,7 @@ TEST(RuntimeSetUp, ADifferenceInTheTableOfOneRankIsFound) {
       Each(AllOf(HasSubstr("program"), HasSubstr("on rank 1"))));
 }
 
-TEST(RuntimeSetUp, RefusesWhatCannotBe) {
+TEST(RuntimeSetup, RejectsInvalidOptions) {
   EXPECT_THAT(errors_of(2, [](comm::World& world) { make_mlp(world, 0); }),
               Each(HasSubstr("0 microbatches")));
   EXPECT_THAT(errors_of(3,
@@ -134,7 +134,7 @@ TEST(RuntimeSetUp, RefusesWhatCannotBe) {
 }
 
 // Tables of a user's own: what a stage may not be asked for is found before anything runs.
-TEST(RuntimeSetUp, RefusesTablesThatAskForWhatCannotBe) {
+TEST(RuntimeSetup, RejectsTablesWithUnsupportedActions) {
   struct Wrong {
     const char* rows;  // of rank 0; rank 1's are in order
     const char* text;
@@ -159,7 +159,7 @@ TEST(RuntimeSetUp, RefusesTablesThatAskForWhatCannotBe) {
   }
 }
 
-TEST(RuntimeAStep, RefusesWhatIsMissing) {
+TEST(RuntimeStep, RejectsMissingInputs) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
                           runtime::PipelineSchedule pipeline = make_mlp(world);
@@ -185,7 +185,7 @@ TEST(RuntimeAStep, RefusesWhatIsMissing) {
               Each(HasSubstr("'msk'")));
 }
 
-TEST(RuntimeAStep, IsTheSameOnEveryRank) {
+TEST(RuntimeStep, RejectsCallsThatDifferAcrossRanks) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
                           runtime::PipelineSchedule pipeline = make_mlp(world);
@@ -228,7 +228,7 @@ std::vector<std::string> static_errors(const runtime::StepInput& first, const ru
   });
 }
 
-TEST(RuntimeShapes, ThatAreStaticMayNotChangeAndEveryRankNamesEveryDifference) {
+TEST(RuntimeShapes, StaticShapeChangeReportsEveryDifferenceOnEveryRank) {
   const runtime::StepInput first{{at::ones({8, 6}), at::ones({8, 2}), 3}, {}, {}};
   runtime::StepInput second{{at::ones({10, 6}), at::ones({10, 2}), 3}, {}, {}};
   EXPECT_THAT(static_errors(first, second),
@@ -249,7 +249,7 @@ TEST(RuntimeShapes, ThatAreStaticMayNotChangeAndEveryRankNamesEveryDifference) {
 }
 
 // Rank 1 promises what does not come, of its input or its output.
-TEST(RuntimeShapes, GivenByTheUserAreChecked) {
+TEST(RuntimeShapes, UserProvidedShapesAreChecked) {
   const auto promised = value::TreeMeta::of(at::ones({2, 7}));
   for (const bool input : {true, false}) {
     EXPECT_THAT(errors_of(2,
@@ -295,7 +295,7 @@ std::vector<runtime::PipelineStage> varying_stages(comm::World& world) {
                                  at::kCPU, world.group())};
 }
 
-TEST(RuntimeShapes, MayDependOnValuesWhereTheyAreDynamic) {
+TEST(RuntimeShapes, DynamicShapesMayDependOnValues) {
   const at::Tensor x = at::ones({3, 4}) * at::arange(1, 4).unsqueeze(1);
   const auto run = [&](comm::World& world, runtime::ShapeMode mode) {
     runtime::PipelineOptions options;

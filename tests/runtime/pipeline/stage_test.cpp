@@ -41,7 +41,7 @@ struct Affine : torch::nn::Module {
   at::Tensor weight, bias, frozen, scale;
 };
 
-TEST(RuntimeMetaModules, AreBuiltOnTheStagesDeviceByTheUsersInitialiser) {
+TEST(RuntimeMetaModules, AreMaterializedOnStageDeviceByInitializer) {
   const at::Tensor x = torch::randn({8, 6}), target = torch::randn({8, 6});
   const auto loss = [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().mean(); };
   comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -93,7 +93,7 @@ struct Sent : runtime::StageModule {
   std::vector<at::Device> places;
 };
 
-TEST(RuntimeModules, AreMovedToTheStagesDevice) {
+TEST(RuntimeStageModules, AreMovedToStageDevice) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const auto module = std::make_shared<Sent>();
     const runtime::PipelineStage stage(std::shared_ptr<runtime::StageModule>(module), 0, 1, at::kMeta,
@@ -104,7 +104,7 @@ TEST(RuntimeModules, AreMovedToTheStagesDevice) {
   });
 }
 
-TEST(RuntimeMetaModules, NeedAnInitialiser) {
+TEST(RuntimeMetaModules, RequireInitializer) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     try {
       runtime::PipelineStage(std::make_shared<Affine>(at::kMeta), 0, 1, at::kCPU, world.group());
@@ -121,7 +121,7 @@ runtime::PipelineStage stage_on(at::Device device, int index, comm::World& world
   return runtime::PipelineStage(std::make_shared<Affine>(device), index, 2, device, world.group(), options);
 }
 
-TEST(RuntimeKindsOfDevice, MayNotBeMixed) {
+TEST(RuntimeDeviceTypes, MustMatchAcrossStages) {
   std::vector<std::string> texts(2);
   const auto keep = [&](comm::World& world, const std::function<void()>& body) {
     try {

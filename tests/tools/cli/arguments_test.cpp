@@ -54,7 +54,7 @@ std::string refusal(std::vector<std::string> words) {
   return "no refusal";
 }
 
-TEST(ProjectArguments, ReadsEveryKind) {
+TEST(ToolArguments, ReadsEveryKind) {
   const Options o = parse({"1F1B", "--ranks", "8", "--microbatches=16", "--scale", "0.5", "--split", "a,b",
                            "--split", "c", "--lowered", "--as", "grid", "--json"});
   EXPECT_EQ(o.name, "1F1B");
@@ -66,7 +66,7 @@ TEST(ProjectArguments, ReadsEveryKind) {
   EXPECT_EQ(o.form, Form::Grid);
 }
 
-TEST(ProjectArguments, KeepsDefaultsOfWhatIsNotGiven) {
+TEST(ToolArguments, KeepsDefaults) {
   const Options o = parse({"GPipe"});
   EXPECT_EQ(o.ranks, 4);
   EXPECT_EQ(o.microbatches, std::nullopt);
@@ -74,13 +74,13 @@ TEST(ProjectArguments, KeepsDefaultsOfWhatIsNotGiven) {
   EXPECT_FALSE(o.lowered || o.json || o.ranks_given);
 }
 
-TEST(ProjectArguments, AListOptionDoesNotEatThePositional) {
+TEST(ToolArguments, ListOptionDoesNotConsumePositional) {
   const Options o = parse({"--split", "a,b", "GPipe"});
   EXPECT_EQ(o.name, "GPipe");
   EXPECT_THAT(o.split, ElementsAre("a", "b"));
 }
 
-TEST(ProjectArguments, RefusesWhatDoesNotFit) {
+TEST(ToolArguments, RejectsInvalidValues) {
   EXPECT_THAT(refusal({}), HasSubstr("NAME is required"));
   EXPECT_THAT(refusal({"a", "--ranks", "four"}), HasSubstr("--ranks"));
   EXPECT_THAT(refusal({"a", "--ranks", "4x"}), HasSubstr("--ranks"));
@@ -91,7 +91,7 @@ TEST(ProjectArguments, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal({"a", "--as", "nothing"}), HasSubstr("one of csv, grid"));
 }
 
-TEST(ProjectArguments, HelpShowsChoicesDefaultsAndTheExample) {
+TEST(ToolArguments, HelpShowsChoicesDefaultsAndExample) {
   testing::internal::CaptureStdout();
   EXPECT_THROW(parse({"--help"}), Answered);
   const std::string help = testing::internal::GetCapturedStdout();
@@ -111,7 +111,7 @@ std::vector<std::string> rest_of(std::vector<std::string> words) {
   return program;
 }
 
-TEST(ProjectArguments, TheRestBelongsToTheProgram) {
+TEST(ToolArguments, PassesRemainingArgumentsToProgram) {
   EXPECT_THAT(rest_of({"--ranks", "2", "--", "prog", "--lr", "3", "-v"}),
               ElementsAre("prog", "--lr", "3", "-v"));
   EXPECT_THAT(rest_of({"--ranks", "2", "prog", "--lr", "3", "--ranks", "9"}),

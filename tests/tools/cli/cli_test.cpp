@@ -30,13 +30,13 @@ std::vector<std::string> listed_commands() {
   return names;
 }
 
-TEST(ProjectTool, VersionIsTheLibrarys) {
+TEST(ToolCli, VersionMatchesLibrary) {
   const Outcome outcome = test::penstock({"--version"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.out, "penstock " + version() + "\n");
 }
 
-TEST(ProjectTool, EveryListedCommandHasAHelpWithAnExample) {
+TEST(ToolCli, EveryCommandHasHelpWithExample) {
   const std::vector<std::string> names = listed_commands();
   ASSERT_FALSE(names.empty());
   for (const std::string& name : names) {
@@ -49,7 +49,7 @@ TEST(ProjectTool, EveryListedCommandHasAHelpWithAnExample) {
 }
 
 // Scripts rely on these.
-TEST(ProjectTool, KeepsTheOptionsOfItsCommands) {
+TEST(ToolCli, KeepsDocumentedOptions) {
   const std::string over =
       "--ranks --pp --tp --dp --schedule --stages-per-rank --microbatches --split --stages --balance "
       "--backend --device ";
@@ -80,7 +80,7 @@ TEST(ProjectTool, KeepsTheOptionsOfItsCommands) {
     EXPECT_THAT(train, HasSubstr(choices));
 }
 
-TEST(ProjectTool, HasEveryCommandThatTheReadmeShows) {
+TEST(ToolCli, HasEveryCommandOfReadme) {
   const std::string readme = test::slurp(PENSTOCK_SOURCE_DIR "/README.md");
   const std::vector<std::string> names = listed_commands();
   const std::regex line("\nbuild/release/bin/penstock ([a-z]+) ");
@@ -91,7 +91,7 @@ TEST(ProjectTool, HasEveryCommandThatTheReadmeShows) {
   EXPECT_GT(shown, 3);
 }
 
-TEST(ProjectTool, AnUnknownCommandIsBadUsageAndSuggestsTheNearest) {
+TEST(ToolCli, UnknownCommandSuggestsNearest) {
   const Outcome outcome = test::penstock({"versoin"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.out, IsEmpty());
@@ -101,32 +101,32 @@ TEST(ProjectTool, AnUnknownCommandIsBadUsageAndSuggestsTheNearest) {
   EXPECT_THAT(test::penstock({"--frobnicate"}).err, HasSubstr("unknown option '--frobnicate'"));
 }
 
-TEST(ProjectTool, AnUnknownOptionIsBadUsageAndSuggestsTheNearest) {
+TEST(ToolCli, UnknownOptionSuggestsNearest) {
   const Outcome outcome = test::penstock({"version", "--jsn"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.err, "penstock: error: version does not take '--jsn'\nhint: did you mean --json?\n");
 }
 
-TEST(ProjectTool, AFullDiskIsAnError) {
+TEST(ToolCli, ReportsFullDisk) {
   const Outcome outcome = test::run_program({"sh", "-c", PENSTOCK_TOOL " --help > /dev/full"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, StartsWith("penstock: error: cannot write to standard output"));
 }
 
-TEST(ProjectTool, DoesNotLoadLibtorch) {
+TEST(ToolCli, DoesNotLoadLibtorch) {
   const Outcome outcome = test::run_program({"ldd", PENSTOCK_TOOL});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, HasSubstr("libc.so"));
   EXPECT_THAT(outcome.out, testing::Not(HasSubstr("torch")));
 }
 
-TEST(ProjectTool, StartsTheTorchProgramBesideItself) {
+TEST(ToolCli, StartsTorchProgramNextToItself) {
   const Outcome outcome = test::penstock({"version", "--json"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, StartsWith("{\"penstock\":\"" + version() + "\",\"libtorch\":\"2.13."));
 }
 
-TEST(ProjectTool, TrainStartsRanks) {
+TEST(ToolCli, TrainStartsRanks) {
   const Outcome outcome = test::penstock({"train", "--ranks", "3", "--json", "--steps", "1", "--layers", "1",
                                           "--width", "8", "--heads", "1", "--seq", "4", "--batch", "4"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -134,7 +134,7 @@ TEST(ProjectTool, TrainStartsRanks) {
   EXPECT_EQ(test::penstock({"train", "--ranks", "0"}).code, 2);
 }
 
-TEST(ProjectTool, SaysSoWhereTheTorchProgramIsMissing) {
+TEST(ToolCli, ReportsMissingTorchProgram) {
   const test::TempDir dir;
   std::filesystem::copy(PENSTOCK_TOOL, dir / "penstock");
   const Outcome outcome = test::run_program({dir / "penstock", "version"});
@@ -143,7 +143,7 @@ TEST(ProjectTool, SaysSoWhereTheTorchProgramIsMissing) {
   EXPECT_THAT(outcome.err, HasSubstr("\nhint: "));
 }
 
-TEST(ProjectTool, TheTorchProgramDoesNotStartItselfForAPlanCommand) {
+TEST(ToolCli, TorchProgramDoesNotRunPlanCommands) {
   EXPECT_EQ(test::run_program({PENSTOCK_TOOL "-torch", "no-such"}).code, 2);
 }
 

@@ -51,7 +51,7 @@ std::map<std::string, at::Tensor> small_model() {
           {"count", at::full({}, 7, at::kLong)}};
 }
 
-TEST(CheckpointTool, InspectsNewestAndGivesJson) {
+TEST(ToolCheckpoint, InspectsNewestAndPrintsJson) {
   const TempDir dir;
   save_cut(small_model(), dir.path(), 120, {{"a.weight", {"b.weight"}}});
   const auto shown = penstock::test::penstock({"checkpoint", "inspect", dir.path()});
@@ -66,7 +66,7 @@ TEST(CheckpointTool, InspectsNewestAndGivesJson) {
   EXPECT_THAT(json.out, HasSubstr("\"notes\":{\"config\":\"layers = 2\\n\"}"));
 }
 
-TEST(CheckpointTool, VerifyNoticesOneFlippedByte) {
+TEST(ToolCheckpoint, VerifyDetectsFlippedByte) {
   const TempDir dir;
   save_cut(small_model(), dir.path(), 1);
   save_cut(small_model(), dir.path(), 2);
@@ -91,7 +91,7 @@ TEST(CheckpointTool, VerifyNoticesOneFlippedByte) {
               HasSubstr("\"ok\":false}"));
 }
 
-TEST(CheckpointTool, ConvertsToOneFileAndBack) {
+TEST(ToolCheckpoint, ConvertsToOneFileAndBack) {
   const TempDir dir;
   const auto model = small_model();
   save_cut(model, dir / "a", 9);
@@ -121,7 +121,7 @@ TEST(CheckpointTool, ConvertsToOneFileAndBack) {
   EXPECT_EQ(penstock::test::penstock({"checkpoint", "verify", dir / "c"}).code, 0);
 }
 
-TEST(CheckpointTool, ConvertOverwritesOnlyIfForced) {
+TEST(ToolCheckpoint, ConvertOverwritesOnlyIfForced) {
   const TempDir dir;
   save_cut(small_model(), dir / "a", 9);
   const std::string file = dir / "data.safetensors";
@@ -150,7 +150,7 @@ TEST(CheckpointTool, ConvertOverwritesOnlyIfForced) {
   EXPECT_NE(open_checkpoint(dir / "a").find("w"), nullptr);
 }
 
-TEST(CheckpointTool, ConvertWritesSafetensorsUnderThatNameOnly) {
+TEST(ToolCheckpoint, ConvertRequiresSafetensorsExtension) {
   const TempDir dir;
   save_cut(small_model(), dir / "a", 9);
   for (const char* name : {"model.pt2", "model"}) {
@@ -166,7 +166,7 @@ TEST(CheckpointTool, ConvertWritesSafetensorsUnderThatNameOnly) {
   EXPECT_FALSE(std::filesystem::exists(dir / "no"));
 }
 
-TEST(CheckpointTool, SaysWhatIsWrong) {
+TEST(ToolCheckpoint, ReportsErrors) {
   const TempDir dir;
   const auto expect = [](const std::vector<std::string>& words, int code, const std::string& text) {
     std::vector<std::string> line = {"checkpoint"};
@@ -185,7 +185,7 @@ TEST(CheckpointTool, SaysWhatIsWrong) {
   expect({"inspect", dir.path(), "more"}, 2, "takes one path");
 }
 
-TEST(CheckpointTool, PythonReadsTheConvertedFileAsTheModelsStateDict) {
+TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
   const char* given = std::getenv("PENSTOCK_PYTHON");
   const std::string interpreter = given != nullptr && *given != '\0' ? given : "python3";
   const TempDir dir;

@@ -71,7 +71,7 @@ void expect_as_whole(const std::string& name, const Tensors& inputs, const std::
   EXPECT_EQ(expected.size(), outputs.size());
 }
 
-TEST(PipeEval, GivesWhatTheWholeModelGivesOverAnyNumberOfRanks) {
+TEST(ToolEval, MatchesUnsplitModelOverAnyNumberOfRanks) {
   const Tensors mlp = test::read_tensors(archive("mlp.safetensors"));
   const Tensors seven{{"x", mlp.at("r1.in.0")}};  // 7 rows: microbatches of 3, 2 and 2
   expect_as_whole("mlp", seven, "r1", {});
@@ -84,7 +84,7 @@ TEST(PipeEval, GivesWhatTheWholeModelGivesOverAnyNumberOfRanks) {
   expect_as_whole("mixed", {{"x", mixed.at("r0.in.0")}, {"other_u", mixed.at("r0.in.2")}}, "r0", {});
 }
 
-TEST(PipeEval, CutsForAFixedBatch) {
+TEST(ToolEval, SplitsForFixedBatchSize) {
   const Tensors lstm = test::read_tensors(archive("lstm.safetensors"));
   const at::Tensor both = at::cat({lstm.at("r0.in.0"), lstm.at("r1.in.0")});  // exported for 2 rows
   ASSERT_EQ(eval(archive("lstm.pt2"), {{"x", both}}, {"--ranks", "2"}).code, 0);
@@ -95,7 +95,7 @@ TEST(PipeEval, CutsForAFixedBatch) {
       1e-6));
 }
 
-TEST(PipeEval, ALossIsTheMeanOverAllExamples) {
+TEST(ToolEval, LossIsMeanOverAllExamples) {
   const std::string model = PENSTOCK_SOURCE_DIR "/examples/exported/gpt.pt2";
   const Tensors inputs{{"tokens", at::arange(40, at::kLong).view({5, 8}) % 17},
                        {"targets", at::arange(3, 43, at::kLong).view({5, 8}) % 17}};
@@ -112,7 +112,7 @@ TEST(PipeEval, ALossIsTheMeanOverAllExamples) {
   EXPECT_EQ(json["outputs"]["output.logits"]["shape"], (std::vector<int>{5, 8, 17}));
 }
 
-TEST(PipeEval, RunsOverPipelineDataAndTensorRanksAlike) {
+TEST(ToolEval, RunsOverPipelineDataAndTensorRanks) {
   const std::string model = PENSTOCK_SOURCE_DIR "/examples/exported/gpt.pt2";
   const Tensors inputs{{"tokens", at::arange(56, at::kLong).view({7, 8}) % 17},
                        {"targets", at::arange(3, 59, at::kLong).view({7, 8}) % 17}};
@@ -139,7 +139,7 @@ TEST(PipeEval, RunsOverPipelineDataAndTensorRanksAlike) {
     EXPECT_TRUE(at::equal(tensor, one.at(name))) << name;
 }
 
-TEST(PipeEval, TakesIntegersOfAnyWidth) {
+TEST(ToolEval, AcceptsIntegersOfAnyWidth) {
   const std::string model = PENSTOCK_SOURCE_DIR "/examples/exported/gpt.pt2";
   Tensors inputs{{"tokens", at::arange(40, at::kLong).view({5, 8}) % 17},
                  {"targets", at::arange(3, 43, at::kLong).view({5, 8}) % 17}};
@@ -153,7 +153,7 @@ TEST(PipeEval, TakesIntegersOfAnyWidth) {
     EXPECT_TRUE(at::allclose(tensor, expected.at(name), 1e-5, 1e-6)) << name;
 }
 
-TEST(PipeEval, SaysWhatIsWrong) {
+TEST(ToolEval, ReportsErrors) {
   const at::Tensor x = at::zeros({4, 6});
   const std::string mlp = archive("mlp.pt2"), lstm = archive("lstm.pt2");
   const auto complaint = [](const test::Outcome& outcome, int code) {
@@ -204,7 +204,7 @@ TEST(PipeEval, SaysWhatIsWrong) {
   EXPECT_EQ(no_tensors.code, 2) << no_tensors.err;
 }
 
-TEST(PipePlanModel, PlansAnExportedModelByItsCosts) {
+TEST(ToolPlanModel, PlansExportedModelByItsCosts) {
   const std::string model = archive("gpt2.pt2");
   const auto costs = test::run_program({PENSTOCK_TOOL, "costs", model, "--flops", "1e9", "--json"});
   ASSERT_EQ(costs.code, 0) << costs.err;

@@ -11,7 +11,7 @@ using testing::HasSubstr;
 
 const std::string model = PENSTOCK_SOURCE_DIR "/tests/graph/archives/gpt.pt2";
 
-TEST(PipeInspect, ShowsStagesTheirInputsAndTiedWeights) {
+TEST(ToolInspect, PrintsStagesInputsAndTiedWeights) {
   const auto shown = test::run_program({PENSTOCK_TOOL, "inspect", model, "--split", "blocks.1=beginning"});
   EXPECT_EQ(shown.code, 0) << shown.err;
   EXPECT_THAT(shown.out, HasSubstr("stage 1  %add_2 float32[\"s52\"=4, 5, 8]  from stage 0, output 0"));
@@ -27,7 +27,7 @@ TEST(PipeInspect, ShowsStagesTheirInputsAndTiedWeights) {
               HasSubstr("stage0 -> stage1"));
 }
 
-TEST(PipeInspect, DrawsStagesAndWhatCrossesThem) {
+TEST(ToolInspect, DrawsStagesAndTransfers) {
   const auto drawn = test::run_program({PENSTOCK_TOOL, "inspect", model, "--stages", "4", "--as", "svg"});
   EXPECT_EQ(drawn.code, 0) << drawn.err;
   EXPECT_THAT(drawn.out, testing::AllOf(testing::StartsWith("<svg "), testing::EndsWith("</svg>\n")));
@@ -44,7 +44,7 @@ TEST(PipeInspect, DrawsStagesAndWhatCrossesThem) {
   EXPECT_EQ(open, 0);
 }
 
-TEST(PipeInspect, SaysWhatIsWrong) {
+TEST(ToolInspect, ReportsErrors) {
   const auto misspelt = test::run_program({PENSTOCK_TOOL, "inspect", model, "--split", "block.1=beginning"});
   EXPECT_EQ(misspelt.code, 2);
   EXPECT_THAT(misspelt.err, HasSubstr("did you mean blocks.1?"));

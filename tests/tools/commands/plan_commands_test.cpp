@@ -37,7 +37,7 @@ std::string write(const test::TempDir& dir, const std::string& name, const std::
   return dir / name;
 }
 
-TEST(PlanScheduleCommand, PrintsTheLibrarysTableInBothForms) {
+TEST(ToolScheduleCommand, PrintsTableAndLoweredList) {
   const schedule::Schedule schedule = schedule::make_schedule("Interleaved1F1B", {3, 2, 6});
   EXPECT_EQ(penstock({"schedule", "interleaved1f1b", "--ranks", "3", "--stages-per-rank", "2",
                       "--microbatches", "6"})
@@ -49,14 +49,14 @@ TEST(PlanScheduleCommand, PrintsTheLibrarysTableInBothForms) {
             to_csv(lower(schedule)));
 }
 
-TEST(PlanScheduleCommand, TakesTwoStagesARankForTheVShapedSchedules) {
+TEST(ToolScheduleCommand, UsesTwoStagesPerRankForVSchedules) {
   const json table = parsed({"schedule", "ZBVZeroBubble", "--ranks", "3", "--microbatches", "6"});
   EXPECT_EQ(table.at("stages"), 6);
   EXPECT_EQ(table.at("rank_of_stage"), json({0, 1, 2, 2, 1, 0}));
   EXPECT_EQ(table.at("rows").size(), 3u);
 }
 
-TEST(PlanScheduleCommand, OneRankOfAVeryWideScheduleComesAlone) {
+TEST(ToolScheduleCommand, PrintsSingleRankOfWideSchedule) {
   const Outcome outcome =
       penstock({"schedule", "1F1B", "--ranks", "4096", "--microbatches", "8", "--rank", "4095"});
   EXPECT_EQ(outcome.out,
@@ -64,14 +64,14 @@ TEST(PlanScheduleCommand, OneRankOfAVeryWideScheduleComesAlone) {
             "4095B6,4095F7,4095B7\n");
 }
 
-TEST(PlanScheduleCommand, ListsEveryScheduleThatItKnows) {
+TEST(ToolScheduleCommand, ListsEverySchedule) {
   const Outcome outcome = penstock({"schedule", "--list"});
   EXPECT_EQ(outcome.code, 0);
   for (const std::string& name : schedule::schedule_names()) EXPECT_THAT(outcome.out, HasSubstr(name));
   EXPECT_EQ(parsed({"schedule", "--list"}).size(), schedule::schedule_names().size());
 }
 
-TEST(PlanScheduleCommand, WritesEveryFormToAFile) {
+TEST(ToolScheduleCommand, WritesEveryFormatToFile) {
   const test::TempDir dir;
   for (const auto& [form, beginning] :
        std::vector<std::pair<std::string, std::string>>{{"csv", "0F0,"},
@@ -88,7 +88,7 @@ TEST(PlanScheduleCommand, WritesEveryFormToAFile) {
   }
 }
 
-TEST(PlanScheduleCommand, RefusesWithAHintAndExitCodeTwo) {
+TEST(ToolScheduleCommand, RejectsInvalidInputWithHintAndExitCode2) {
   const Outcome unknown = penstock({"schedule", "2F2B", "--ranks", "2", "--microbatches", "4"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, StartsWith("penstock: error: "));
@@ -107,7 +107,7 @@ TEST(PlanScheduleCommand, RefusesWithAHintAndExitCodeTwo) {
       2);
 }
 
-TEST(PlanValidateCommand, AcceptsBothFormsOfEverySchedule) {
+TEST(ToolValidateCommand, AcceptsTableAndLoweredListOfEverySchedule) {
   const test::TempDir dir;
   for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     const schedule::Schedule schedule = make_schedule(info.kind, {4, info.default_stages_per_rank, 8});
@@ -119,7 +119,7 @@ TEST(PlanValidateCommand, AcceptsBothFormsOfEverySchedule) {
   }
 }
 
-TEST(PlanValidateCommand, NamesRowColumnAndReasonOfWhatIsWrong) {
+TEST(ToolValidateCommand, ReportsRowColumnAndReason) {
   const test::TempDir dir;
   const json unreadable = parsed({"validate", write(dir, "a.csv", "0F0,0B0\n1F0,1Fxyz\n")}, 1);
   EXPECT_EQ(unreadable.at("valid"), false);
@@ -133,7 +133,7 @@ TEST(PlanValidateCommand, NamesRowColumnAndReasonOfWhatIsWrong) {
   EXPECT_EQ(penstock({"validate"}).code, 2);
 }
 
-TEST(PlanValidateCommand, ShowsADeadlockAsItsCycle) {
+TEST(ToolValidateCommand, ReportsDeadlockAsCycle) {
   // Each rank sends before it receives: fine where sends are buffered, a deadlock where they block.
   const test::TempDir dir;
   const std::string path = write(dir, "cross.csv",
@@ -148,7 +148,7 @@ TEST(PlanValidateCommand, ShowsADeadlockAsItsCycle) {
   EXPECT_THAT(blocking.out, HasSubstr("0SEND_F1"));
 }
 
-TEST(PlanSimulateCommand, PredictsTheFormulasOfThePapers) {
+TEST(ToolSimulateCommand, MatchesFormulasOfPapers) {
   const json result = parsed({"simulate", "1F1B", "ZB1P", "--ranks", "4", "--microbatches", "8"});
   EXPECT_EQ(result.at(0).at("step_time"), 33);
   EXPECT_NEAR(result.at(0).at("bubble").get<double>(), 3.0 / 11, 1e-12);
@@ -157,7 +157,7 @@ TEST(PlanSimulateCommand, PredictsTheFormulasOfThePapers) {
   EXPECT_FALSE(result.at(0).at("critical_path").empty());
 }
 
-TEST(PlanSimulateCommand, GivesTheTimelineAsCsv) {
+TEST(ToolSimulateCommand, PrintsTimelineAsCsv) {
   const Outcome outcome =
       penstock({"simulate", "GPipe", "--ranks", "1", "--microbatches", "2", "--as", "csv"});
   EXPECT_THAT(outcome.out, StartsWith("rank,action,start,end\n"));
@@ -165,7 +165,7 @@ TEST(PlanSimulateCommand, GivesTheTimelineAsCsv) {
     EXPECT_THAT(outcome.out, HasSubstr(line));
 }
 
-TEST(PlanSimulateCommand, ReadsFilesOfBothForms) {
+TEST(ToolSimulateCommand, ReadsTableAndLoweredFiles) {
   const test::TempDir dir;
   const schedule::Schedule schedule = schedule::make_schedule("ZB1P", {3, 1, 6});
   for (const std::string& text : {to_csv(schedule), to_csv(lower(schedule))}) {
@@ -177,7 +177,7 @@ TEST(PlanSimulateCommand, ReadsFilesOfBothForms) {
   EXPECT_THAT(wrong.err, StartsWith("penstock: error: "));
 }
 
-TEST(PlanSimulateCommand, SimulatesTheLoweredSchedulesThatTheReferencesSimulatorRefuses) {
+TEST(ToolSimulateCommand, SimulatesLoweredSchedulesRejectedByReference) {
   // The reference's simulator raises "Unsupported action type 0UNSHARD" on these five.
   const test::TempDir dir;
   for (const char* name :
@@ -202,7 +202,7 @@ TEST(PlanSimulateCommand, SimulatesTheLoweredSchedulesThatTheReferencesSimulator
   }
 }
 
-TEST(PlanSimulateCommand, OverlappedPairsHideWhatTheCostsSay) {
+TEST(ToolSimulateCommand, OverlapHidesConfiguredTime) {
   const test::TempDir dir;
   const auto time = [&](const char* overlap) {
     const std::string costs = write(dir, "costs.toml", std::string("overlap = ") + overlap + "\n");
@@ -216,7 +216,7 @@ TEST(PlanSimulateCommand, OverlappedPairsHideWhatTheCostsSay) {
   EXPECT_EQ(time("1.0"), 60);
 }
 
-TEST(PlanSimulateCommand, SaysWhereACostFileIsWrong) {
+TEST(ToolSimulateCommand, ReportsLocationOfCostFileErrors) {
   const test::TempDir dir;
   const auto refusal = [&](const std::string& text) {
     const Outcome outcome = penstock(
@@ -238,7 +238,7 @@ TEST(PlanSimulateCommand, SaysWhereACostFileIsWrong) {
       2);
 }
 
-TEST(PlanSimulateCommand, RefusesCostsThatAreTooDeepTooManyOrTooLarge) {
+TEST(ToolSimulateCommand, RejectsTooDeepTooManyOrTooLargeCosts) {
   const test::TempDir dir;
   const auto refusal = [&](const std::string& text) {
     const Outcome outcome = penstock(
@@ -264,7 +264,7 @@ TEST(PlanSimulateCommand, RefusesCostsThatAreTooDeepTooManyOrTooLarge) {
   EXPECT_THAT(refusal("overhead = 1e308\n"), HasSubstr("at most 1e18"));
 }
 
-TEST(PlanSimulateCommand, LargestCostsGiveFiniteTimes) {
+TEST(ToolSimulateCommand, LargestCostsGiveFiniteTimes) {
   const test::TempDir dir;
   const json result =
       parsed({"simulate", "1F1B", "--ranks", "2", "--microbatches", "4", "--costs",
@@ -272,7 +272,7 @@ TEST(PlanSimulateCommand, LargestCostsGiveFiniteTimes) {
   EXPECT_DOUBLE_EQ(result.at(0).at("step_time").get<double>(), 1e19);
 }
 
-TEST(PlanInputs, ThatAreNoRegularFilesAreRefused) {
+TEST(ToolInputFiles, MustBeRegularFiles) {
   const test::TempDir dir;
   ASSERT_EQ(::mkfifo((dir / "fifo.csv").c_str(), 0600), 0);
   for (const auto& [path, kind] :
@@ -290,7 +290,7 @@ TEST(PlanInputs, ThatAreNoRegularFilesAreRefused) {
   EXPECT_THAT(folder.err, HasSubstr("is a directory, not a file"));
 }
 
-TEST(PlanCommand, RanksPlansForTheExampleFile) {
+TEST(ToolPlanCommand, RanksPlansForExampleFile) {
   const std::string costs = PENSTOCK_SOURCE_DIR "/examples/costs.toml";
   const json plans =
       parsed({"plan", "--ranks", "4", "--microbatches", "16", "--costs", costs, "--memory-cap", "12GiB"});
@@ -303,13 +303,13 @@ TEST(PlanCommand, RanksPlansForTheExampleFile) {
   EXPECT_THAT(text.out, HasSubstr("stage 0 on rank 0: embedding to block."));
 }
 
-TEST(PlanCommand, ItsSavedScheduleIsValid) {
+TEST(ToolPlanCommand, SavesValidSchedule) {
   const test::TempDir dir;
   EXPECT_EQ(penstock({"plan", "--ranks", "3", "--microbatches", "6", "--save", dir / "best.csv"}).code, 0);
   EXPECT_EQ(penstock({"validate", dir / "best.csv", "--microbatches", "6"}).code, 0);
 }
 
-TEST(PlanCommand, SaysNoWhereNothingFits) {
+TEST(ToolPlanCommand, ReportsThatNothingFits) {
   const std::string costs = PENSTOCK_SOURCE_DIR "/examples/costs.toml";
   const Outcome outcome = penstock({"plan", "--ranks", "4", "--microbatches", "16", "--costs", costs,
                                     "--memory-cap", "1MiB", "--schedules", "1F1B,Auto"});

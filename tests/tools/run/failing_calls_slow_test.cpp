@@ -55,7 +55,7 @@ bool injected_into(const std::string& trace, const std::string& file) {
   return false;
 }
 
-TEST(CommRefusedSystemCalls, OfTheLauncherAreErrorsOrAreDoneWithout) {
+TEST(ToolRunFailingSystemCalls, InLauncherAreReportedOrTolerated) {
   if (run_program({"strace", "-o", "/dev/null", "true"}).code != 0) GTEST_SKIP() << "no strace here";
   const std::vector<std::string> job{kTorchTool, "run", "--ranks=2", "--grace=1",
                                      "--",       "sh",  "-c",        "echo out; sleep 0.2"};

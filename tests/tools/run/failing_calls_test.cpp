@@ -103,13 +103,13 @@ int occurrences() {
   return asked == nullptr ? 1 : std::stoi(asked);
 }
 
-TEST(CommRefusedCalls, OfALauncherAreErrorsOrAreDoneWithout) {
+TEST(ToolRunFailingCalls, InLauncherAreReportedOrTolerated) {
   sweep({kTorchTool, "run", "--ranks=2", "--grace=1", "--", "sh", "-c", "echo out; sleep 0.2"}, occurrences(),
         Threads::All);
 }
 
 // Ranks that talk to the launcher's store.
-TEST(CommRefusedCalls, OfTheStoreOfATrainingRunAreErrorsOrAreDoneWithout) {
+TEST(ToolRunFailingCalls, InStoreOfTrainingRunAreReportedOrTolerated) {
   sweep({kTorchTool, "train", "--ranks=2", "--steps=1", "--layers=2", "--width=8", "--heads=1", "--seq=4",
          "--batch=4", "--sample=0", "--timeout=20"},
         occurrences(), occurrences() > 1 ? Threads::All : Threads::Others);

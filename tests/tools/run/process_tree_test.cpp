@@ -85,7 +85,7 @@ class Family {
   Program program_;
 };
 
-TEST(CommProcessTree, NothingIsLeftOfAJobThatIsAskedToStop) {
+TEST(ToolRunProcessTree, NoProcessRemainsAfterStopRequest) {
   Family family("wait");
   family.await_all();
   kill(family.launcher().pid(), SIGTERM);
@@ -93,13 +93,13 @@ TEST(CommProcessTree, NothingIsLeftOfAJobThatIsAskedToStop) {
   EXPECT_FALSE(family.anything_left());
 }
 
-TEST(CommProcessTree, NothingIsLeftOfAJobThatEnds) {
+TEST(ToolRunProcessTree, NoProcessRemainsAfterJobEnds) {
   Family family("while [ $(wc -l < $PIDS) -lt 8 ]; do sleep 0.01; done; exit $RANK");
   EXPECT_EQ(family.launcher().finish().code, 1);
   EXPECT_FALSE(family.anything_left());
 }
 
-TEST(CommProcessTree, NothingOutlivesAKilledLauncher) {
+TEST(ToolRunProcessTree, NoProcessOutlivesKilledLauncher) {
   Family family("wait");
   family.await_all();
   kill(family.launcher().pid(), SIGKILL);
@@ -108,7 +108,7 @@ TEST(CommProcessTree, NothingOutlivesAKilledLauncher) {
 }
 
 // Its id is that of its process group, which the launcher ends later.
-TEST(CommProcessTree, TheIdOfARankThatEndedStaysItsOwn) {
+TEST(ToolRunProcessTree, ProcessIdOfEndedRankIsNotReused) {
   const TempDir dir;
   const Outcome outcome = run_program(
       run_line({"--ranks=2", "--grace=1"},
@@ -130,7 +130,7 @@ std::string descriptors(const std::string& text) {
   return all;
 }
 
-TEST(CommDescriptors, OfTheLauncherAreNotInherited) {
+TEST(ToolRunDescriptors, AreNotInheritedFromLauncher) {
   const TempDir dir;
   // Ours reach the ranks through the launcher; a rank that starts later would have those of the ranks before
   // it, one that starts again those of a rank that ended.
@@ -148,7 +148,7 @@ TEST(CommDescriptors, OfTheLauncherAreNotInherited) {
   EXPECT_EQ(descriptors(again.out), own);
 }
 
-TEST(CommOutput, WithoutLineEndsIsPassedOnInPieces) {
+TEST(ToolRunOutput, WithoutNewlinesIsForwardedInPieces) {
   const Outcome outcome = run_program(run_line({}, "head -c 3000000 /dev/zero | tr '\\0' x"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   std::istringstream lines(outcome.out);
@@ -161,13 +161,13 @@ TEST(CommOutput, WithoutLineEndsIsPassedOnInPieces) {
   EXPECT_EQ(bytes, 3000000U);
 }
 
-TEST(CommOutput, OfAProgressBarStaysOne) {
+TEST(ToolRunOutput, KeepsProgressBars) {
   const Outcome outcome = run_program(run_line({}, "printf 'a 10%%\\ra 20%%\\rdone\\r\\nb\\n'; exit 3"));
   EXPECT_EQ(outcome.out, "[0] a 10%\r[0] a 20%\r[0] done\n[0] b\n");
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("  | done\n  | b\n"), ::testing::Not(HasSubstr("10%"))));
 }
 
-TEST(CommOutput, ThatNobodyReadsAnyMoreEndsTheJob) {
+TEST(ToolRunOutput, ClosedPipeEndsJob) {
   const TempDir dir;
   const Outcome outcome =
       run_program({"bash", "-c",
@@ -177,7 +177,7 @@ TEST(CommOutput, ThatNobodyReadsAnyMoreEndsTheJob) {
   EXPECT_FALSE(exists(std::stoi(slurp(dir / "pid"))));
 }
 
-TEST(CommFewDescriptors, AreNamedInTheErrorAtOnce) {
+TEST(ToolRunDescriptorLimit, IsReportedImmediately) {
   const std::string run = std::string(PENSTOCK_TOOL) + " run --ranks 2 -- true";
   const std::string train = std::string(PENSTOCK_TOOL) + " train --ranks 2 --steps 1";
   for (const auto& [limit, command] :
@@ -193,7 +193,7 @@ TEST(CommFewDescriptors, AreNamedInTheErrorAtOnce) {
   }
 }
 
-TEST(CommFewDescriptors, OfTheStoreEndTheJob) {
+TEST(ToolRunDescriptorLimit, ReachedByStoreEndsJob) {
   // Enough to start the ranks, too few for all of their connections to the launcher's store.
   const auto start = Clock::now();
   const Outcome outcome = run_program(
@@ -205,7 +205,7 @@ TEST(CommFewDescriptors, OfTheStoreEndTheJob) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
 }
 
-TEST(CommTokenFile, IsTheSameOnEveryNodeOrRefused) {
+TEST(ToolRunTokenFile, MustMatchOnEveryNode) {
   const TempDir dir;
   std::ofstream(dir / "a") << "0123456789abcdef0123456789abcdef\n";
   std::ofstream(dir / "b") << "another secret of enough bytes\n";
@@ -232,7 +232,7 @@ bool strace_works() {
   return run_program({"strace", "-o", "/dev/null", "true"}).code == 0;
 }
 
-TEST(CommRefusedSystemCalls, APidfdIsNotNeeded) {
+TEST(ToolRunFailingSystemCalls, PidfdIsOptional) {
   if (!strace_works()) GTEST_SKIP() << "no strace here";
   std::vector<std::string> words{"strace", "-o", "/dev/null", "-e", "inject=pidfd_open:error=EPERM"};
   const std::vector<std::string> run = run_line({"--ranks=2", "--grace=1"}, "exit $RANK");

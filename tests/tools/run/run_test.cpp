@@ -78,7 +78,7 @@ std::string read(const fs::path& path) {
   return text.str();
 }
 
-TEST(CommRun, GivesTorchrunsEnvironmentAndPrefixesOutput) {
+TEST(ToolRun, SetsTorchrunEnvironmentAndPrefixesOutput) {
   const Finished done =
       run("--ranks 2 -- sh -c 'echo $RANK/$WORLD_SIZE/$LOCAL_RANK/$LOCAL_WORLD_SIZE/$GROUP_RANK on "
           "$MASTER_ADDR; echo e >&2'");
@@ -88,7 +88,7 @@ TEST(CommRun, GivesTorchrunsEnvironmentAndPrefixesOutput) {
                     HasSubstr("[0] e\n"), HasSubstr("[1] e\n")));
 }
 
-TEST(CommRun, ReportsTheFirstFailureWithItsLastLinesAndEndsTheOthers) {
+TEST(ToolRun, ReportsFirstFailureWithLastLinesAndEndsOtherRanks) {
   const Finished done =
       run("--ranks 3 --grace 0.2 -- sh -c 'if [ $RANK = 2 ]; then echo last words; kill -SEGV $$; fi; exec "
           "sleep 100'");
@@ -99,7 +99,7 @@ TEST(CommRun, ReportsTheFirstFailureWithItsLastLinesAndEndsTheOthers) {
                     HasSubstr("rank 0 was killed by signal 15 (SIGTERM), ended by the launcher")));
 }
 
-TEST(CommRun, TellsMachinesTheSameInJson) {
+TEST(ToolRun, ReportsFailureAsJson) {
   const Finished done =
       run("--json --ranks 2 --grace 0.2 -- sh -c 'if [ $RANK = 1 ]; then echo last words >&2; exit 3; fi; "
           "exec sleep 100'");
@@ -110,7 +110,7 @@ TEST(CommRun, TellsMachinesTheSameInJson) {
                                  HasSubstr(R"({"rank":1,"code":3,"signal":0,)")));
 }
 
-TEST(CommRun, KillsRanksThatIgnoreSigterm) {
+TEST(ToolRun, KillsRanksThatIgnoreSigterm) {
   // Rank 0 fails only once rank 1 ignores the signal, or it would come too early.
   const Scratch scratch;
   const std::string deaf = (scratch.path / "deaf").string();
@@ -121,7 +121,7 @@ TEST(CommRun, KillsRanksThatIgnoreSigterm) {
   EXPECT_THAT(done.output, HasSubstr("rank 1 was killed by signal 9 (SIGKILL), ended by the launcher"));
 }
 
-TEST(CommRun, WritesOutputIntoFiles) {
+TEST(ToolRun, WritesOutputToFiles) {
   const Scratch scratch;
   const Finished done =
       run("--ranks 2 --log-dir " + scratch.path.string() + " -- sh -c 'echo out $RANK; echo err $RANK >&2'");
@@ -130,7 +130,7 @@ TEST(CommRun, WritesOutputIntoFiles) {
   EXPECT_EQ(read(scratch.path / "attempt0" / "rank0.err"), "err 0\n");
 }
 
-TEST(CommRun, RestartsAllRanksAtMostSoOften) {
+TEST(ToolRun, RestartsAllRanksUpToLimit) {
   const std::string program =
       "-- sh -c 'echo attempt $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 2 ]'";
   const Finished enough = run("--ranks 2 --max-restarts 2 " + program);
@@ -140,7 +140,7 @@ TEST(CommRun, RestartsAllRanksAtMostSoOften) {
   EXPECT_EQ(few.code, 1);
 }
 
-TEST(CommRun, BadUsageIsCode2) {
+TEST(ToolRun, InvalidUsageExitsWith2) {
   EXPECT_EQ(run("").code, 2);
   EXPECT_EQ(run("--ranks 0 -- true").code, 2);
   EXPECT_EQ(run("--ranks x -- true").code, 2);
@@ -163,7 +163,7 @@ const RankFunction announce_ranks("announce", [] {
   return 0;
 });
 
-TEST(CommRun, ASignalReachesAllRanksAndLeavesNoneBehind) {
+TEST(ToolRun, ForwardsSignalsToAllRanks) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);
   const pid_t launcher = fork();
@@ -207,7 +207,7 @@ std::string hello(const std::string& prefix) {
   return prefix + " env PENSTOCK_TEST_RANKS=hello " + self();
 }
 
-TEST(CommRun, NodesFindEachOtherAndCountTheirRanks) {
+TEST(ToolRun, NodesRendezvousAndNumberTheirRanks) {
   // Two launchers on one machine, with 1 and 2 ranks.
   const std::string at = " --nodes 2 --rendezvous 127.0.0.1:" + free_port() + " -- ";
   const std::string tool = std::string("timeout 60 ") + PENSTOCK_TOOL + " run ";
@@ -217,7 +217,7 @@ TEST(CommRun, NodesFindEachOtherAndCountTheirRanks) {
                                  HasSubstr("[2] sum 6 of 3 local 1\n")));
 }
 
-TEST(CommRun, ALauncherThatWaitsForAnotherSaysSoAndCanBeStopped) {
+TEST(ToolRun, WaitingLauncherReportsItAndCanBeStopped) {
   for (const int node : {0, 1}) {
     test::Program alone({PENSTOCK_TOOL, "run", "--nodes=2", "--node-rank=" + std::to_string(node),
                          "--rendezvous=127.0.0.1:" + free_port(), "--", "true"});
@@ -229,7 +229,7 @@ TEST(CommRun, ALauncherThatWaitsForAnotherSaysSoAndCanBeStopped) {
   }
 }
 
-TEST(CommRun, ANodeThatDoesNotComeIsNamedInTime) {
+TEST(ToolRun, ReportsMissingNode) {
   const std::string at = "--nodes 2 --join-timeout 0.5 --rendezvous 127.0.0.1:" + free_port() + " -- true";
   const Finished zero = run("--node-rank 0 " + at), one = run("--node-rank 1 " + at);
   EXPECT_EQ(zero.code, 1);
@@ -239,7 +239,7 @@ TEST(CommRun, ANodeThatDoesNotComeIsNamedInTime) {
                                 HasSubstr("hint: check the rendezvous address")));
 }
 
-TEST(CommRun, AFailureOnOneNodeEndsTheOther) {
+TEST(ToolRun, FailureOnOneNodeEndsOthers) {
   const std::string at = " --nodes 2 --grace 1 --rendezvous 127.0.0.1:" + free_port() +
                          " -- sh -c 'if [ $RANK = 1 ]; then exit 9; fi; exec "
                          "sleep 100'";
@@ -252,7 +252,7 @@ TEST(CommRun, AFailureOnOneNodeEndsTheOther) {
 }
 
 // Whatever the ranks are: these know nothing of each other.
-TEST(CommRun, ALauncherThatFallsSilentEndsTheOtherNode) {
+TEST(ToolRun, UnresponsiveLauncherEndsOtherNodes) {
   const test::TempDir dir;
   const std::string at = " --nodes 2 --grace 1 --rendezvous 127.0.0.1:" + free_port() +
                          " -- sh -c 'if [ $RANK = 1 ]; then echo $PPID > " + (dir / "launcher") +
@@ -266,7 +266,7 @@ TEST(CommRun, ALauncherThatFallsSilentEndsTheOtherNode) {
                                  HasSubstr("one 1"), HasSubstr("node 0 cannot be reached: its launcher")));
 }
 
-TEST(CommRun, TwoHostsInNetworkNamespaces) {
+TEST(ToolRun, RunsOverTwoNetworkNamespaces) {
   const test::TwoHosts hosts;
   if (!hosts.problem().empty()) GTEST_SKIP() << hosts.problem();
   const auto line = [&](int host, const std::string& ranks) {
@@ -293,7 +293,7 @@ const RankFunction parted_ranks("parted", [] {
 
 // Four hosts, of which two cannot reach each other though all reach the store: every rank names the pair.
 // Ranks 1 and 3 are no neighbours on the monitors' ring, ranks 1 and 2 are.
-TEST(CommRun, HostsThatCannotReachEachOtherAreNamedAsAPair) {
+TEST(ToolRun, ReportsPairOfUnreachableHosts) {
   for (const int other : {3, 2}) {
     const SwitchedHosts hosts(4);
     if (!hosts.problem().empty()) GTEST_SKIP() << hosts.problem();
@@ -332,7 +332,7 @@ const RankFunction other_backend_ranks("other_backend", [] {
 });
 
 // Backends are chosen by name; one that this libtorch lacks is refused with a word on what to do.
-TEST(CommBackends, ThatThisLibtorchLacksAreRefusedClearly) {
+TEST(ToolRun, ReportsBackendMissingFromLibtorch) {
   for (const comm::BackendKind kind :
        {comm::BackendKind::Nccl, comm::BackendKind::Mpi, comm::BackendKind::Ucc}) {
     if (backend_available(kind)) continue;
@@ -347,7 +347,7 @@ TEST(CommBackends, ThatThisLibtorchLacksAreRefusedClearly) {
   }
 }
 
-TEST(CommTorchrun, RanksFindEachOtherUnderTheRealOne) {
+TEST(ToolRunTorchrun, RanksConnectUnderTorchrun) {
   const char* const python = std::getenv("PENSTOCK_PYTHON");
   const std::string interpreter = python != nullptr ? python : "python3";
   if (shell(interpreter + " -c 'import torch'").code != 0)
@@ -359,7 +359,7 @@ TEST(CommTorchrun, RanksFindEachOtherUnderTheRealOne) {
   EXPECT_THAT(done.output, AllOf(HasSubstr("sum 3 of 2 local 0"), HasSubstr("sum 3 of 2 local 1")));
 }
 
-TEST(CommEnvironment, SetsTheLogsLevelWhichIsOffByDefault) {
+TEST(ToolRunEnvironment, SetsLogLevelWhichIsOffByDefault) {
   const auto logged = [](const char* level) {
     RanksOptions options;
     if (level != nullptr) options.environment["PENSTOCK_LOG"] = level;
@@ -378,7 +378,7 @@ TEST(CommEnvironment, SetsTheLogsLevelWhichIsOffByDefault) {
   EXPECT_THAT(logged("loud"), Each(HasSubstr("PENSTOCK_LOG=loud is not a log level (off, error")));
 }
 
-TEST(CommEnvironment, Rank0HostsTheStoreWhereNoLauncherDoes) {
+TEST(ToolRunEnvironment, Rank0HostsStoreWithoutLauncher) {
   const std::string common =
       "PENSTOCK_TEST_RANKS=hello WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=" + free_port() +
       " timeout 60 ";
@@ -386,7 +386,7 @@ TEST(CommEnvironment, Rank0HostsTheStoreWhereNoLauncherDoes) {
   EXPECT_THAT(done.output, AllOf(HasSubstr("sum 3 of 2 local 0"), HasSubstr("sum 3 of 2 local 1")));
 }
 
-TEST(CommDoctor, FindsThisMachineHealthy) {
+TEST(ToolDoctor, ReportsHealthyMachine) {
   const Finished done = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor");
   EXPECT_EQ(done.code, 0) << done.output;
   EXPECT_THAT(done.output,

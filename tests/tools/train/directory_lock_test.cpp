@@ -30,7 +30,7 @@ bool wait_for(Program& program, const std::string& text) {
   return true;
 }
 
-TEST(TrainCheckpointDirectory, IsOneRunsAloneAndFreeAgainRightAfterAKill) {
+TEST(ToolTrainCheckpointDirectory, IsExclusiveAndReleasedAfterKill) {
   const TempDir dir;
   const std::string directory = dir / "saved";
   Program first(train({"--steps=1000000", "--checkpoint-every=20", "--checkpoint=" + directory}));
@@ -45,7 +45,7 @@ TEST(TrainCheckpointDirectory, IsOneRunsAloneAndFreeAgainRightAfterAKill) {
   EXPECT_EQ(resumed.code, 0) << resumed.err;
 }
 
-TEST(TrainCheckpointDirectory, IsLockedAgainByARestart) {
+TEST(ToolTrainCheckpointDirectory, IsLockedAgainAfterRestart) {
   const TempDir dir;
   Program program(
       train({"--steps=8", "--checkpoint-every=2", "--max-restarts=1", "--checkpoint=" + (dir / "saved")}),
@@ -55,7 +55,7 @@ TEST(TrainCheckpointDirectory, IsLockedAgainByARestart) {
   EXPECT_THAT(done.out, HasSubstr("checkpoint " + (dir / "saved/step-00000008")));
 }
 
-TEST(TrainCheckpointDirectory, ThatCannotBeWrittenIsKnownBeforeTraining) {
+TEST(ToolTrainCheckpointDirectory, UnwritableDirectoryIsReportedBeforeTraining) {
   const TempDir dir;
   std::ofstream(dir / "file") << "x";
   for (const std::string& directory : {dir / "file", dir / "file/inside", std::string("/proc/no/such")}) {
@@ -66,7 +66,7 @@ TEST(TrainCheckpointDirectory, ThatCannotBeWrittenIsKnownBeforeTraining) {
   }
 }
 
-TEST(TrainCommand, DirectoriesAreMadeOnlyWhereTheyAreNamedAndTold) {
+TEST(ToolTrain, CreatesOnlyNamedDirectoriesAndReportsThem) {
   const TempDir dir;
   for (const char* option : {"--log-json=", "--timeline=", "--trace=", "--profile="}) {
     const Outcome refused = run_program(train({"--steps=1", option + (dir / "no/such/file")}));

@@ -23,7 +23,7 @@ struct DiskRun {
   std::string verified;  //!< what `checkpoint verify` says afterwards
 };
 
-class TrainDisk : public testing::Test {
+class ToolTrainDisk : public testing::Test {
  protected:
   //! Trains with its checkpoints on a disk of so many pages. When a line that holds `mark` is written, the
   //! shell does `deed`.
@@ -65,7 +65,7 @@ class TrainDisk : public testing::Test {
   TempDir dir_;
 };
 
-TEST_F(TrainDisk, ThatIsFullStopsOrIsPassedOverAsAskedAndKeepsWhatIsComplete) {
+TEST_F(ToolTrainDisk, FullDiskStopsOrSkipsAndKeepsCompleteCheckpoints) {
   const FaultRun quiet = run_with_faults("", {"--steps=8"}, dir_ / "quiet");
   ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
   // Room for one and a half: the second does not fit.
@@ -92,7 +92,7 @@ TEST_F(TrainDisk, ThatIsFullStopsOrIsPassedOverAsAskedAndKeepsWhatIsComplete) {
   EXPECT_THAT(goes_on.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("step-00000002\n")));
 }
 
-TEST_F(TrainDisk, ThatBecomesReadOnlyStopsTheRunAndKeepsWhatIsComplete) {
+TEST_F(ToolTrainDisk, ReadOnlyDiskStopsAndKeepsCompleteCheckpoints) {
   // When the second is told of, the first is complete: never two are written at once.
   const DiskRun run = train(4000, {"--steps=1000000", "--checkpoint-every=40"}, "step-00000080",
                             "until mount -o remount,ro " + (dir_ / "disk") + " 2> /dev/null; do :; done");
@@ -103,7 +103,7 @@ TEST_F(TrainDisk, ThatBecomesReadOnlyStopsTheRunAndKeepsWhatIsComplete) {
   EXPECT_THAT(run.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("\nstep-0")));
 }
 
-TEST_F(TrainDisk, WhoseDirectoryVanishesStopsOrIsToldOnce) {
+TEST_F(ToolTrainDisk, RemovedDirectoryStopsOrWarnsOnce) {
   const std::string gone = "rm -rf " + (dir_ / "disk/saved");
   const DiskRun stops = train(4000, {"--steps=1000000", "--checkpoint-every=40"}, "step-00000080", gone);
   if (stops.outcome.code == kNoDisk) GTEST_SKIP() << "only root can mount a small disk";

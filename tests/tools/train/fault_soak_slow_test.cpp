@@ -6,13 +6,14 @@
 namespace penstock::test {
 namespace {
 
-class TrainSoak : public testing::TestWithParam<unsigned> {};
+class ToolTrainFaultSoak : public testing::TestWithParam<unsigned> {};
 
-TEST_P(TrainSoak, FiftyFaultsChangeNothing) {
+TEST_P(ToolTrainFaultSoak, FiftyFaultsDoNotChangeLosses) {
   soak(GetParam(), 10, 5);
 }
 
-INSTANTIATE_TEST_SUITE_P(TwoHundred, TrainSoak, testing::Values(20261116U, 20261117U, 20261118U, 20261119U));
+INSTANTIATE_TEST_SUITE_P(TwoHundred, ToolTrainFaultSoak,
+                         testing::Values(20261116U, 20261117U, 20261118U, 20261119U));
 
 }  // namespace
 }  // namespace penstock::test

@@ -24,7 +24,7 @@ std::size_t count_of(const std::string& part, const std::string& text) {
 
 // Every kind at every moment on each of the two ranks: all faults of a moment and rank in one run that starts
 // again after each.
-TEST(TrainFaults, OfEveryKindAtEveryMomentOnEachRankCostNothingButTime) {
+TEST(ToolTrainFaults, EveryKindAtEveryStepOnEachRankKeepsLosses) {
   const TempDir dir;
   const std::vector<std::string> kinds{"kill", "throw", "stop", "exit", "cut"};
   const std::vector<std::string> moments{"at=start",
@@ -69,11 +69,11 @@ TEST(TrainFaults, OfEveryKindAtEveryMomentOnEachRankCostNothingButTime) {
   std::printf("a quiet run beside them: %.1f s\n", quiet.seconds);
 }
 
-TEST(TrainFaults, TwentyAtRandomChangeNothing) {
+TEST(ToolTrainFaults, TwentyRandomFaultsKeepLosses) {
   soak(7, 4, 5);
 }
 
-TEST(TrainFaults, AreNamedWithRankStepStageActionAndCause) {
+TEST(ToolTrainFaults, AreReportedWithRankStepStageActionAndCause) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
       {"throw rank=1 step=3 action=1F1",
        {"rank 1 failed first", "rank 1 was in step 3, stage 1, action 1F1", "injected fault in step 3"}},
@@ -123,7 +123,7 @@ TEST(TrainFaults, AreNamedWithRankStepStageActionAndCause) {
   }
 }
 
-TEST(TrainFaults, NoPlaceForCheckpointsStopsOrWarnsAsAsked) {
+TEST(ToolTrainFaults, FailedCheckpointStopsOrWarnsAsConfigured) {
   const TempDir dir;
   [[maybe_unused]] const int made = std::system(("touch " + (dir / "file")).c_str());
   const std::string bad = "--checkpoint=" + (dir / "file") + "/saved";
@@ -158,7 +158,7 @@ std::vector<std::string> bars_of(const std::string& shown) {
   return bars;
 }
 
-TEST(TrainTerminal, ShowsABarAndControlCLeavesNothingBehind) {
+TEST(ToolTrainTerminal, ShowsProgressBarAndControlCCleansUp) {
   const TempDir dir;
   std::filesystem::create_directories(dir / "tmp");
   int terminal = -1;

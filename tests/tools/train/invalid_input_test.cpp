@@ -252,7 +252,7 @@ const std::vector<Mistake>& mistakes() {
   return all;
 }
 
-class TrainMistakes : public testing::TestWithParam<std::size_t> {
+class ToolTrainInvalidInput : public testing::TestWithParam<std::size_t> {
  protected:
   // Most of a case is the start of the program: two at a time.
   static void SetUpTestSuite() {
@@ -280,10 +280,10 @@ class TrainMistakes : public testing::TestWithParam<std::size_t> {
   static std::unique_ptr<TempDir> dir_;
   static std::vector<Outcome> outcomes_;
 };
-std::unique_ptr<TempDir> TrainMistakes::dir_;
-std::vector<Outcome> TrainMistakes::outcomes_;
+std::unique_ptr<TempDir> ToolTrainInvalidInput::dir_;
+std::vector<Outcome> ToolTrainInvalidInput::outcomes_;
 
-TEST_P(TrainMistakes, AreNamedOnceWithTheFix) {
+TEST_P(ToolTrainInvalidInput, IsReportedOnceWithHint) {
   const Mistake& mistake = mistakes()[GetParam()];
   const Outcome& outcome = outcomes_[GetParam()];
   SCOPED_TRACE(testing::PrintToString(mistake.words) + "\n" + outcome.err);
@@ -304,7 +304,7 @@ std::vector<std::size_t> numbers() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TrainMistakes, testing::ValuesIn(numbers()),
+INSTANTIATE_TEST_SUITE_P(All, ToolTrainInvalidInput, testing::ValuesIn(numbers()),
                          [](const auto& one) { return mistakes()[one.param].name; });
 
 }  // namespace

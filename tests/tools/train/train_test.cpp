@@ -44,7 +44,7 @@ std::string field(const std::string& json, const std::string& name) {
   return json.substr(from, json.find_first_of(",}", from) - from);
 }
 
-TEST(TrainCommand, TrainsAndWritesWhatItIsAskedFor) {
+TEST(ToolTrain, WritesRequestedFiles) {
   const TempDir dir;
   const Outcome outcome =
       penstock(small({"--log-json=" + (dir / "log"), "--timeline=" + (dir / "t.html"),
@@ -69,7 +69,7 @@ TEST(TrainCommand, TrainsAndWritesWhatItIsAskedFor) {
   EXPECT_THAT(plan.out, HasSubstr("1F1B"));
 }
 
-TEST(TrainCommand, PutsWhatIsNotNamedIntoTheOutputDirectory) {
+TEST(ToolTrain, WritesUnnamedFilesToOutputDirectory) {
   const TempDir dir;
   const Outcome outcome = penstock(small({"--output=" + (dir / "a/b"), "--sample=0"}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -82,7 +82,7 @@ TEST(TrainCommand, PutsWhatIsNotNamedIntoTheOutputDirectory) {
   EXPECT_THAT(again.err, AllOf(HasSubstr("contains checkpoints of an earlier run"), HasSubstr("resume")));
 }
 
-TEST(TrainCommand, TwoRunsOfASeedAreBitwiseTheSame) {
+TEST(ToolTrain, RunsWithSameSeedAreBitwiseEqual) {
   const TempDir dir;
   std::vector<std::vector<std::string>> losses;
   for (const char* name : {"a", "b"}) {
@@ -107,7 +107,7 @@ void expect_near(const std::vector<double>& losses, const std::vector<double>& e
     EXPECT_NEAR(losses[i], expected[i], 1e-4 * expected[i]) << "step " << i + 1;
 }
 
-TEST(TrainCommand, WithoutShuffleTakesRowsInFileOrder) {
+TEST(ToolTrain, NoShuffleReadsRowsInFileOrder) {
   const std::string archives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
   const TempDir dir;
   const auto all = checkpoint::load_safetensors(archives + "mlp.safetensors");
@@ -136,7 +136,7 @@ TEST(TrainCommand, WithoutShuffleTakesRowsInFileOrder) {
   EXPECT_NE(whole[0], whole[1]);
 }
 
-TEST(TrainCommand, OverPipelineTensorAndDataRanksHasTheLossesOfOne) {
+TEST(ToolTrain, PipelineTensorAndDataRanksMatchLossesOfOneRank) {
   const TempDir dir;
   const auto run = [&](const std::string& name, std::vector<std::string> words) {
     words.insert(words.end(), {"--steps=20", "--sample=0", "--microbatches=2", "--log-json=" + (dir / name)});
@@ -152,7 +152,7 @@ TEST(TrainCommand, OverPipelineTensorAndDataRanksHasTheLossesOfOne) {
               alone);
 }
 
-TEST(TrainCommand, CutsAnExportedModelAsThePlanSays) {
+TEST(ToolTrain, SplitsExportedModelAsPlanned) {
   const TempDir dir;
   const std::string archive = PENSTOCK_SOURCE_DIR "/tests/parallel/archives/transformer";
   const auto run = [&](const std::string& name, std::vector<std::string> words) {
@@ -180,7 +180,7 @@ TEST(TrainCommand, CutsAnExportedModelAsThePlanSays) {
   EXPECT_THAT(missing.err, HasSubstr("blocks.*.mpl.up"));
 }
 
-TEST(TrainCommand, TakesSettingsFromAFileAndTheCommandLineWins) {
+TEST(ToolTrain, CommandLineOverridesConfigFile) {
   const TempDir dir;
   std::ofstream(dir / "c.toml")
       << "steps = 9\n[gpt]\nwidth = 16\nlayers = 2\nheads = 2\nseq = 8\nbatch = 8\ngrad_clip = 1\n";
@@ -204,7 +204,7 @@ std::string settled(const std::string& out) {
 
 // Every option of the help is there with its value, but for those of the other kind of model; and the text is
 // a configuration file that means the same.
-TEST(TrainCommand, SettledConfigurationIsCompleteAndReadsBack) {
+TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
   const TempDir dir;
   const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/language";
   const std::vector<std::string> of_archives{"split", "tp-plan",     "balance",
@@ -237,7 +237,7 @@ TEST(TrainCommand, SettledConfigurationIsCompleteAndReadsBack) {
 }
 
 // The same numbers in another dtype.
-TEST(TrainCommand, TakesTokensAndLabelsOfInt32) {
+TEST(ToolTrain, AcceptsInt32TokensAndLabels) {
   const TempDir dir;
   const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/language";
   auto tensors = checkpoint::load_safetensors(archive + ".safetensors");
@@ -254,7 +254,7 @@ TEST(TrainCommand, TakesTokensAndLabelsOfInt32) {
   EXPECT_EQ(losses[0], losses[1]);
 }
 
-TEST(TrainCommand, IsARankWhereAnotherLauncherStartedIt) {
+TEST(ToolTrain, RunsAsRankUnderOtherLauncher) {
   std::vector<std::string> words = small({"--ranks=2"});
   words.insert(words.begin(), {"run", "--ranks", "2", "--", PENSTOCK_TOOL});
   const Outcome outcome = penstock(words);

@@ -71,7 +71,7 @@ class TrainingHosts {
   TwoHosts hosts_;
 };
 
-class TrainHosts : public testing::Test {
+class ToolTrainTwoHosts : public testing::Test {
  protected:
   void SetUp() override {
     if (!hosts_.problem().empty()) GTEST_SKIP() << hosts_.problem();
@@ -79,7 +79,7 @@ class TrainHosts : public testing::Test {
   TrainingHosts hosts_;
 };
 
-TEST_F(TrainHosts, TrainWithTheLossesOfOne) {
+TEST_F(ToolTrainTwoHosts, MatchLossesOfOneHost) {
   const FaultRun alone = run_with_faults("", {}, hosts_ / "alone");
   ASSERT_EQ(alone.losses.size(), 6U) << alone.outcome.err;
   const std::vector<std::string> more{"--steps=6", "--log-json=" + (hosts_ / "log"),
@@ -93,7 +93,7 @@ TEST_F(TrainHosts, TrainWithTheLossesOfOne) {
   EXPECT_EQ(hosts_.left(), "");
 }
 
-TEST_F(TrainHosts, ARankThatIsKilledOnOneIsNamedOnBothAndTheRunGoesOn) {
+TEST_F(ToolTrainTwoHosts, KilledRankIsReportedOnBothAndRunRestarts) {
   const FaultRun alone = run_with_faults("", {}, hosts_ / "alone");
   const std::string faults = "kill rank=1 step=4 action=1F1";
   for (const bool restarts : {false, true}) {
@@ -122,7 +122,7 @@ TEST_F(TrainHosts, ARankThatIsKilledOnOneIsNamedOnBothAndTheRunGoesOn) {
   }
 }
 
-TEST_F(TrainHosts, AWireThatIsCutEndsBothAndSaysSo) {
+TEST_F(ToolTrainTwoHosts, LostConnectionEndsBothWithReason) {
   const FaultRun alone = run_with_faults("", {}, hosts_ / "alone");
   const std::vector<std::string> more{"--steps=1000000", "--log-json=" + (hosts_ / "log")};
   Program first(hosts_.line(0, more), hosts_.settings(0, "")),
@@ -143,7 +143,7 @@ TEST_F(TrainHosts, AWireThatIsCutEndsBothAndSaysSo) {
 }
 
 // Also while the ranks start, find each other and set up, where no rank watches another yet.
-TEST_F(TrainHosts, AWireThatIsCutAtAnyMomentEndsBoth) {
+TEST_F(ToolTrainTwoHosts, ConnectionLostAtAnyTimeEndsBoth) {
   constexpr unsigned seed = 11;
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);

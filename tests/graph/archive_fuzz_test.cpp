@@ -1,5 +1,6 @@
 // Damaged and lying archives: whatever the bytes, an error of the family or the same graph and weights.
 #include "base/io/crc32.h"
+#include "support/temp_dir.h"
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>
@@ -7,10 +8,8 @@
 #include <penstock/graph/pt2.h>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -27,13 +26,10 @@ std::string read_file(const std::string& path) {
 class GraphArchiveFuzz : public testing::Test {
  protected:
   void SetUp() override {
-    path_ = (std::filesystem::temp_directory_path() / ("penstock_fuzz_" + std::to_string(getpid()) + ".pt2"))
-                .string();
     // The slow tier and the sanitizers ask for more.
     if (const char* rounds = std::getenv("PENSTOCK_FUZZ_ROUNDS")) rounds_ = std::atoi(rounds);
     std::printf("seed %u, %d rounds\n", seed_, rounds_);
   }
-  void TearDown() override { std::filesystem::remove(path_); }
 
   //! What an archive says: its graph and its weights; empty if it is refused.
   std::string content(const std::string& bytes) {
@@ -51,7 +47,8 @@ class GraphArchiveFuzz : public testing::Test {
     }
   }
 
-  std::string path_;
+  test::TempDir dir_;
+  const std::string path_ = dir_ / "model.pt2";
   unsigned seed_ = 20261115;
   int rounds_ = 150;
 };

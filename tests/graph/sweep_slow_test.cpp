@@ -24,9 +24,8 @@ TEST(GraphSweep, TransformersMatchPythonUnsplitAndSplit) {
     GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with transformers";
   const char* kept =
       std::getenv("PENSTOCK_SWEEP_FOLDER");  // archives of an earlier run, or where to keep them
-  const auto folder = kept != nullptr ? std::filesystem::path(kept)
-                                      : std::filesystem::temp_directory_path() /
-                                            ("penstock_sweep_" + std::to_string(getpid()));
+  const test::TempDir temporary;
+  const auto folder = std::filesystem::path(kept != nullptr ? kept : temporary.path());
   std::filesystem::create_directories(folder);
   std::vector<std::string> words{program, "-W", "ignore",
                                  PENSTOCK_SOURCE_DIR "/tests/graph/make_transformers.py", folder.string()};
@@ -60,7 +59,6 @@ TEST(GraphSweep, TransformersMatchPythonUnsplitAndSplit) {
         ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() == failed;
     std::printf("%s %s\n", well ? "equal" : "differs", entry.path().stem().c_str());
   }
-  if (kept == nullptr) std::filesystem::remove_all(folder);
   EXPECT_GE(models, some != nullptr ? 1 : 39);
 }
 

@@ -1,6 +1,7 @@
 // Pipes: what they say about themselves, and that running them equals the model.
 #include "graph/models.h"
 #include "graph/tensor_file.h"
+#include "support/temp_dir.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
@@ -10,10 +11,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <numeric>
@@ -125,14 +124,12 @@ TEST(Pipe, ReadsOnlyWeightsOfItsStage) {
       bytes.find(std::string(static_cast<const char*>(weight.data_ptr()), weight.nbytes()));
   ASSERT_NE(at, std::string::npos);
   bytes[at] = static_cast<char>(bytes[at] ^ 1);
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("penstock_pipe_" + std::to_string(getpid()) + ".pt2"))
-          .string();
+  const test::TempDir dir;
+  const std::string path = dir / "model.pt2";
   std::ofstream(path, std::ios::binary) << bytes;
   const Pipe pipe = load_pt2(path);
   EXPECT_GT(pipe.get_stage_module(1)->named_parameters().size(), 0U);
   EXPECT_THROW(pipe.get_stage_module(0), ParseError);
-  std::filesystem::remove(path);
 }
 
 //! The least weight of the heaviest part over all ways to cut at the places, by trying them all.

@@ -1,4 +1,6 @@
 // Schedules as CSV: out and in again, what is inferred, and what cannot be read.
+#include "support/temp_dir.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -6,7 +8,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -90,8 +91,8 @@ TEST(ScheduleCsv, ReportsHugeRowsAndBinaryData) {
 }
 
 TEST(ScheduleCsv, ReadsFromPath) {
-  const auto folder = std::filesystem::temp_directory_path() / ("penstock_csv_" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
+  const test::TempDir dir;
+  const std::filesystem::path folder = dir.path();
   const Schedule schedule = make_schedule("1F1B", {2, 1, 4});
   const auto good = folder / "good.csv", bad = folder / "bad.csv";
   std::ofstream(good) << to_csv(schedule);
@@ -110,7 +111,6 @@ TEST(ScheduleCsv, ReadsFromPath) {
   EXPECT_THAT(message(bad), testing::AllOf(HasSubstr("bad.csv"), HasSubstr("row 1, column 2")));
   EXPECT_THAT(message(folder), HasSubstr("is not a regular file"));
   EXPECT_THAT(message(folder / "none.csv"), HasSubstr("does not exist"));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Runs a program and keeps what it wrote: for tests through the real binaries.
 #pragma once
 
+#include "support/temp_dir.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,25 +27,6 @@ inline std::string slurp(const std::string& path) {
   text << file.rdbuf();
   return text.str();
 }
-
-//! A fresh directory that goes away with the object.
-class TempDir {
- public:
-  TempDir() {
-    const char* base = std::getenv("TMPDIR");
-    path_ = std::string(base != nullptr ? base : "/tmp") + "/penstock-test-XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) std::abort();
-  }
-  ~TempDir() { [[maybe_unused]] const int ignored = std::system(("rm -rf '" + path_ + "'").c_str()); }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 //! `words[0]` with the rest as its arguments and no standard input, running beside us; `settings` are
 //! `NAME=VALUE` on top of our environment.

@@ -1,11 +1,12 @@
 // The page in a real browser: it opens, draws every box, answers the pointer, and logs no error.
+#include "support/temp_dir.h"
+
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/view/render.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -39,10 +40,8 @@ std::string contents(const fs::path& path) {
 
 //! Opens the page, after adding a script of the test's own, and returns what has become of it.
 Page open_page(std::string html, const std::string& script = "") {
-  static int number = 0;
-  const fs::path dir = fs::temp_directory_path() /
-                       ("penstock_page." + std::to_string(getpid()) + "." + std::to_string(number++));
-  fs::create_directories(dir);
+  const test::TempDir temporary;
+  const fs::path dir = temporary.path();
   html.insert(html.rfind("</body>"), "<script>" + script + "</script>\n");
   std::ofstream(dir / "page.html", std::ios::binary) << html;
   const std::string command =
@@ -59,7 +58,6 @@ Page open_page(std::string html, const std::string& script = "") {
   EXPECT_EQ(page.log.find("CONSOLE"), std::string::npos) << page.log;
   EXPECT_EQ(page.value("errors"), "");
   EXPECT_EQ(page.value("ready"), "yes");
-  fs::remove_all(dir);
   return page;
 }
 

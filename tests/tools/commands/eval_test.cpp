@@ -19,9 +19,8 @@ using ::testing::HasSubstr;
 using Tensors = std::map<std::string, at::Tensor>;
 
 std::string file_of(const std::string& name) {
-  const auto folder = std::filesystem::temp_directory_path() / ("penstock_eval_" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  return (folder / name).string();
+  static const test::TempDir dir;
+  return dir / name;
 }
 
 test::Outcome eval(const std::string& model, const Tensors& inputs,

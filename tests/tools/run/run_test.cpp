@@ -63,21 +63,6 @@ std::string free_port() {
   return std::to_string(endpoint.port);
 }
 
-struct Scratch {
-  Scratch() {
-    std::string pattern = (fs::temp_directory_path() / "penstock-test-XXXXXX").string();
-    path = mkdtemp(pattern.data());
-  }
-  ~Scratch() { fs::remove_all(path); }
-  fs::path path;
-};
-
-std::string read(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 TEST(ToolRun, SetsTorchrunEnvironmentAndPrefixesOutput) {
   const Finished done =
       run("--ranks 2 -- sh -c 'echo $RANK/$WORLD_SIZE/$LOCAL_RANK/$LOCAL_WORLD_SIZE/$GROUP_RANK on "
@@ -112,22 +97,22 @@ TEST(ToolRun, ReportsFailureAsJson) {
 
 TEST(ToolRun, KillsRanksThatIgnoreSigterm) {
   // Rank 0 fails only once rank 1 ignores the signal, or it would come too early.
-  const Scratch scratch;
-  const std::string deaf = (scratch.path / "deaf").string();
+  const TempDir dir;
+  const std::string trapped = dir / "trapped";
   const Finished done =
-      run("--ranks 2 --grace 0 -- sh -c 'if [ $RANK = 0 ]; then while [ ! -e " + deaf +
-          " ]; do :; done; exit 5; fi; trap \"\" TERM; : > " + deaf + "; while :; do sleep 1; done'");
+      run("--ranks 2 --grace 0 -- sh -c 'if [ $RANK = 0 ]; then while [ ! -e " + trapped +
+          " ]; do :; done; exit 5; fi; trap \"\" TERM; : > " + trapped + "; while :; do sleep 1; done'");
   EXPECT_EQ(done.code, 1);
   EXPECT_THAT(done.output, HasSubstr("rank 1 was killed by signal 9 (SIGKILL), ended by the launcher"));
 }
 
 TEST(ToolRun, WritesOutputToFiles) {
-  const Scratch scratch;
+  const TempDir dir;
   const Finished done =
-      run("--ranks 2 --log-dir " + scratch.path.string() + " -- sh -c 'echo out $RANK; echo err $RANK >&2'");
+      run("--ranks 2 --log-dir " + dir.path() + " -- sh -c 'echo out $RANK; echo err $RANK >&2'");
   EXPECT_EQ(done.code, 0) << done.output;
-  EXPECT_EQ(read(scratch.path / "attempt0" / "rank1.out"), "out 1\n");
-  EXPECT_EQ(read(scratch.path / "attempt0" / "rank0.err"), "err 0\n");
+  EXPECT_EQ(slurp(dir / "attempt0/rank1.out"), "out 1\n");
+  EXPECT_EQ(slurp(dir / "attempt0/rank0.err"), "err 0\n");
 }
 
 TEST(ToolRun, RestartsAllRanksUpToLimit) {

@@ -1,7 +1,7 @@
 // Captured C++ models against eager: outputs, gradients, buffers, bit for bit, whole and in stages; and what
 // is refused.
+#include "capture_models.h"
 #include "dense_model.h"
-#include "models.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
 
@@ -144,7 +144,7 @@ TEST(GraphCapture, IsBitwiseEqualToEager) {
   expect_as_eager("convnet", *conv, test::forward_of(conv), {torch::randn({2, 2, 8, 8})});
   test::UNet unet;
   expect_as_eager("unet", *unet, test::forward_of(unet), {torch::randn({2, 1, 8, 8})});
-  test::Odds odds;
+  test::EveryFeature odds;
   const ForwardFunction forward = [&](const value::Args& args, const value::Kwargs& kwargs) {
     return odds->forward(args, kwargs);
   };
@@ -181,7 +181,8 @@ TEST(GraphCapture, RecordsModulesSplitMarksAndTiedWeights) {
       capture(test::forward_of(gpt), test::tensors_of_module(*gpt), {torch::randint(0, 13, {2, 6})});
   const Graph& graph = captured.graph;
   EXPECT_EQ(split_at_marks(graph).size(), 2U);
-  EXPECT_THAT(module_paths(graph), testing::IsSupersetOf({"token", "place", "blocks.0", "blocks.2", "norm"}));
+  EXPECT_THAT(module_paths(graph),
+              testing::IsSupersetOf({"token", "position", "blocks.0", "blocks.2", "norm"}));
   const SplitPositions beginning = split_at_modules(graph, {{"blocks.1", SplitPoint::Beginning}});
   const SplitGraph split = split_graph(graph, beginning);
   ASSERT_EQ(split.shared.size(), 1U);

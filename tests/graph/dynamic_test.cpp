@@ -1,5 +1,5 @@
 // Captures whose batch may change: one graph, any number of rows, equal to eager bit for bit.
-#include "models.h"
+#include "capture_models.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
 

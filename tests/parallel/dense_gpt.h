@@ -1,7 +1,7 @@
 // The oracle of data parallelism: one process trains the small GPT over the whole batch.
 #pragma once
 
-#include "parallel/small_gpt.h"
+#include "support/models/small_gpt.h"
 
 #include <penstock/comm/world.h>
 #include <penstock/runtime/stage_module.h>

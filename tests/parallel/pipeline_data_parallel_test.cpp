@@ -2,8 +2,8 @@
 // the same microbatches. (The reference leaves gradients unreduced in its zero-bubble schedules.)
 #include "parallel/dense_gpt.h"
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -37,7 +37,8 @@ struct Place {
 
 // The stages of this rank with their data parallelism.
 struct Parallel {
-  Parallel(const Model& model, const Place& place, schedule::ScheduleKind kind, int per_rank, Mode mode) {
+  Parallel(const PipelineModel& model, const Place& place, schedule::ScheduleKind kind, int per_rank,
+           Mode mode) {
     const int count = place.ranks * per_rank;
     const auto modules = model.make(count);
     const schedule::Placement placement =
@@ -69,7 +70,8 @@ struct Parallel {
   std::shared_ptr<runtime::DataParallel> data_parallel;
 };
 
-runtime::PipelineOptions options_of(const Model& model, const Parallel& parallel, const Place& place) {
+runtime::PipelineOptions options_of(const PipelineModel& model, const Parallel& parallel,
+                                    const Place& place) {
   runtime::PipelineOptions options = options_for(model, parallel.stages.front().num_stages());
   options.seed = kSeed;
   options.replica = static_cast<std::uint32_t>(place.replica);
@@ -77,8 +79,8 @@ runtime::PipelineOptions options_of(const Model& model, const Parallel& parallel
   return options;
 }
 
-void expect_dense(const Model& model, const Case& test, const DenseRun& dense, const comm::Group& world,
-                  int replicas, Mode mode) {
+void expect_dense(const PipelineModel& model, const Case& test, const DenseRun& dense,
+                  const comm::Group& world, int replicas, Mode mode) {
   const Place place(world, replicas);
   const Parallel parallel(model, place, test.kind, test.stages_per_rank, mode);
   runtime::PipelineSchedule pipeline(parallel.stages, test.kind, test.microbatches,
@@ -107,7 +109,7 @@ void expect_dense(const Model& model, const Case& test, const DenseRun& dense, c
 }
 
 // `world` ranks as `replicas` pipelines, in every schedule.
-int sweep(const Model& model, int world, int replicas, Mode mode) {
+int sweep(const PipelineModel& model, int world, int replicas, Mode mode) {
   at::set_num_threads(1);
   const int ranks = world / replicas;
   const int microbatches = 2 * ranks, rows = replicas * (2 * microbatches + 1);  // uneven microbatches
@@ -138,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, ParallelEverySchedule, ::testing::Values(Mode::R
                          });
 
 TEST_P(ParallelEverySchedule, MatchesDenseRunOver4Ranks) {
-  for (const Model& model : all_models()) {
+  for (const PipelineModel& model : all_models()) {
     if (model.name == "cnn") continue;  // batch norm's buffers are each replica's own
     EXPECT_GT(sweep(model, 4, 2, GetParam()), 10);
   }
@@ -156,7 +158,7 @@ const RankFunction gloo_ranks("pipeline_data_parallel", [] {
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::ZB1P}) {
       const Case test{kind, kind == schedule::ScheduleKind::InterleavedZeroBubble ? 2 : 1, 4, 18};
-      const Model model = tied_transformer();
+      const PipelineModel model = tied_transformer();
       const DenseRun dense = run_dense(model, 2 * test.stages_per_rank, 4, 18, kSteps, kSeed, 2);
       expect_dense(model, test, dense, world.group(), 2, mode);
     }
@@ -204,7 +206,7 @@ TEST_P(ParallelEverySchedule, ReducesEachStageOncePerStep) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
     comm::run_thread_ranks(4, [&](comm::World& world) {
-      const Model model = mlp();
+      const PipelineModel model = mlp();
       const Place place(world.group(), 2);
       const Parallel parallel(model, place, kind, 1, GetParam());
       runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
@@ -218,7 +220,7 @@ TEST_P(ParallelEverySchedule, ReducesEachStageOncePerStep) {
 }
 
 TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   for (const schedule::ScheduleKind kind : {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
     const DenseRun once = run_dense(model, 2, 4, 16, 1, kSeed, 2);
     comm::run_thread_ranks(4, [&](comm::World& world) {
@@ -253,7 +255,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
 // Dropout is off in `eval`, also behind the wrapper of a sharded stage.
 TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
   at::set_num_threads(1);
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   const runtime::StepInput batch = model.batch(16);
   const auto dense = model.make(2);
   for (const auto& module : dense) module->eval();
@@ -273,7 +275,7 @@ TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
 }
 
 TEST_P(ParallelEverySchedule, StateSurvivesException) {
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   const DenseRun dense = run_dense(model, 2, 4, 16, 1, kSeed, 2);
   comm::run_thread_ranks(4, [&](comm::World& world) {
     std::optional<Place> place(std::in_place, world.group(), 2);

@@ -1,5 +1,6 @@
 // Pipeline times tensor parallel: stages whose parameters are cut hand over plain, whole activations. Against
 // one process.
+#include "support/models/mlp.h"
 #include "tensor/ranks.h"
 
 #include <penstock/base/error.h>
@@ -19,29 +20,23 @@ namespace {
 
 constexpr std::int64_t kStageWidth = 6, kStageRows = 8;
 
-struct LayerImpl : torch::nn::Module {
-  explicit LayerImpl(unsigned seed) {
-    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kStageWidth})));
-    up = register_module("up", torch::nn::Linear(kStageWidth, 2 * kStageWidth + 1));
-    down = register_module("down", torch::nn::Linear(2 * kStageWidth + 1, kStageWidth));
-    const torch::NoGradGuard no_grad;
-    for (at::Tensor& parameter : parameters()) parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.4);
-  }
-  at::Tensor forward(const at::Tensor& x) { return x + down(at::gelu(up(norm(x)))); }
-  torch::nn::LayerNorm norm{nullptr};
-  torch::nn::Linear up{nullptr}, down{nullptr};
-};
-TORCH_MODULE(Layer);
+ResidualMlp make_layer(unsigned seed) {
+  ResidualMlp layer(kStageWidth);
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& parameter : layer->parameters()) parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.4);
+  return layer;
+}
 
 TEST(ParallelTensorParallel, TrainsInPipelineStages) {
   const at::Tensor x = numbers({kStageRows, 3, kStageWidth}, 100),
                    target = numbers({kStageRows, 3, kStageWidth}, 101);
   for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
     const int per_rank = name == "1F1B" ? 1 : 2, count = 2 * per_rank;
-    std::vector<Layer> dense;
-    for (int stage = 0; stage < count; ++stage) dense.emplace_back(static_cast<unsigned>(stage * 10));
+    std::vector<ResidualMlp> dense;
+    for (int stage = 0; stage < count; ++stage)
+      dense.push_back(make_layer(static_cast<unsigned>(stage * 10)));
     at::Tensor y = x;
-    for (Layer& layer : dense) y = layer(y);
+    for (ResidualMlp& layer : dense) y = layer(y);
     const at::Tensor loss = at::mse_loss(y, target);
     loss.backward();
 
@@ -49,10 +44,10 @@ TEST(ParallelTensorParallel, TrainsInPipelineStages) {
       const int rank = static_cast<int>(mesh.coordinate(0));
       std::vector<int> mine{rank};
       if (per_rank == 2) mine.push_back(name == "ZBVZeroBubble" ? 3 - rank : 2 + rank);
-      std::vector<Layer> layers;
+      std::vector<ResidualMlp> layers;
       std::vector<runtime::PipelineStage> stages;
       for (const int stage : mine) {
-        Layer layer(static_cast<unsigned>(stage * 10));
+        ResidualMlp layer = make_layer(static_cast<unsigned>(stage * 10));
         parallel::parallelize_module(
             *layer, mesh["y"], {{"up", parallel::ColwiseParallel()}, {"down", parallel::RowwiseParallel()}});
         layers.push_back(layer);
@@ -88,7 +83,7 @@ class ShardedRows {
  public:
   ShardedRows(const tensor::DeviceMesh& mesh, int microbatches, bool takes_mask) : mesh_(mesh["y"]) {
     const auto stage = static_cast<int>(mesh.coordinate(0));
-    Layer layer(static_cast<unsigned>(stage * 10));
+    ResidualMlp layer = make_layer(static_cast<unsigned>(stage * 10));
     const auto forward = [layer](const value::Args& args, const value::Kwargs& kwargs) mutable {
       const at::Tensor y = layer(args[0].toTensor());
       return runtime::StageResult(kwargs.empty() ? y : y * kwargs.at("mask").toTensor());
@@ -130,7 +125,7 @@ const at::Tensor kBatchRows = numbers({kStageRows, kStageWidth}, 100),
 TEST(ParallelShardedRows, PairWithTargetsOfSamePlacements) {
   for (const int stages : {1, 2}) {
     at::Tensor y = kBatchRows;
-    for (int stage = 0; stage < stages; ++stage) y = Layer(static_cast<unsigned>(stage * 10))(y);
+    for (int stage = 0; stage < stages; ++stage) y = make_layer(static_cast<unsigned>(stage * 10))(y);
     const double want = at::mse_loss(y, kBatchTargets).item<double>();
     on_mesh({stages, 2}, [&](const tensor::DeviceMesh& mesh) {
       const auto expect_loss = [&](int microbatches, const runtime::StepInput& input) {

@@ -43,7 +43,7 @@ void expect_dense(comm::World& world, Variant variant, const DenseGpt& dense, in
   parallel::DistributedDataParallel ddp(model.ptr(), world.group(), small_buckets());
   torch::optim::AdamW optimizer = adamw(unique_parameters(*model));
   for (int step = 0; step < kGptSteps; ++step) {
-    const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+    const Tokens batch = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
     optimizer.zero_grad();
     at::Tensor sum = at::zeros({});
     const Traffic traffic(world);
@@ -105,14 +105,14 @@ TEST(ParallelReplicated, GradientsAreBitwiseMeanOfLocalGradients) {
   SmallGpt own[2] = {SmallGpt(), SmallGpt()};
   std::vector<std::vector<runtime::NamedTensor>> gradients;
   for (int rank = 0; rank < 2; ++rank) {
-    const Tokens batch = tokens_of(kGptRows, 0).part(rank, 2);
+    const Tokens batch = tokens_of(kGptRows, 0).shard(rank, 2);
     loss_of(own[rank](batch.inputs), batch.targets).backward();
     gradients.push_back(gradient_copies(*own[rank]));
   }
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
     const parallel::Replica replica = replicate(model, world.group(), small_buckets());
-    const Tokens batch = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+    const Tokens batch = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
     loss_of(model(batch.inputs), batch.targets).backward();
     const auto mine = gradient_copies(*model);
     for (std::size_t i = 0; i < mine.size(); ++i)
@@ -124,7 +124,7 @@ TEST(ParallelReplicated, RestartIsBitwiseEqual) {
   const auto train = [](comm::World& world, int from, int to, SmallGpt model) {
     const parallel::Replica replica = replicate(model, world.group(), small_buckets());
     for (int step = from; step < to; ++step) {
-      const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+      const Tokens batch = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
       loss_of(model(batch.inputs), batch.targets).backward();
       torch::optim::SGD(model->parameters(), 0.1).step();
       model->zero_grad();
@@ -211,7 +211,7 @@ TEST(ParallelReplicated, AccumulatesOverSeveralBackwards) {
     SmallGpt model, dense;
     const parallel::Replica replica = replicate(model, world.group(), small_buckets());
     for (int step = 0; step < 2; ++step) {
-      const Tokens all = tokens_of(kGptRows, step), own = all.part(world.rank().value, 2);
+      const Tokens all = tokens_of(kGptRows, step), own = all.shard(world.rank().value, 2);
       loss_of(model(own.inputs), own.targets).backward();
       loss_of(dense(all.inputs), all.targets).backward();
     }
@@ -226,12 +226,12 @@ TEST(ParallelReplicated, ReducesInBfloat16OnRequest) {
     options.communicate_as = at::kBFloat16;
     const parallel::Replica replica = replicate(model, world.group(), options);
     const Traffic traffic(world);
-    const Tokens all = tokens_of(kGptRows, 0), own = all.part(world.rank().value, 2);
+    const Tokens all = tokens_of(kGptRows, 0), own = all.shard(world.rank().value, 2);
     loss_of(model(own.inputs), own.targets).backward();
     CHECK_SAME(traffic.of("all_reduce").bytes, gradient_bytes(*model, 2));
     loss_of(dense(all.inputs), all.targets).backward();
     expect_near("gradient of", gradient_copies(*model), gradient_copies(*dense), 1e-2);
-    CHECK_THAT(model->place.grad().scalar_type() == at::kFloat);
+    CHECK_THAT(model->position.grad().scalar_type() == at::kFloat);
   });
 }
 
@@ -272,18 +272,18 @@ TEST(ParallelReplicated, FailedBackwardLeavesNoState) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
     const parallel::Replica replica = replicate(model, world.group(), small_buckets());
-    const Tokens all = tokens_of(kGptRows, 0), own = all.part(world.rank().value, 2);
+    const Tokens all = tokens_of(kGptRows, 0), own = all.shard(world.rank().value, 2);
     const at::Tensor loss = loss_of(model(own.inputs), own.targets);
     bool thrown = false;
-    const auto handle =
-        model->place.register_hook([](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
+    const auto handle = model->position.register_hook(
+        [](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
     try {
       loss.backward();
     } catch (const std::exception&) {
       thrown = true;
     }
     CHECK_THAT(thrown);
-    model->place.remove_hook(handle);
+    model->position.remove_hook(handle);
     model->zero_grad();
     loss_of(model(own.inputs), own.targets).backward();
     loss_of(dense(all.inputs), all.targets).backward();

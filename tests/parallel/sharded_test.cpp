@@ -2,6 +2,7 @@
 // recovery.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
+#include "support/models/mlp.h"
 #include "support/process_ranks.h"
 
 #include <penstock/base/error.h>
@@ -36,7 +37,7 @@ void expect_dense(comm::World& world, const comm::Group& group, const parallel::
   const parallel::Sharded sharded = fully_shard(model, group, options, blocks_of(model));
   torch::optim::AdamW optimizer = adamw(sharded.parameters());
   for (int step = 0; step < kGptSteps; ++step) {
-    const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+    const Tokens batch = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
     optimizer.zero_grad();
     at::Tensor sum = at::zeros({});
     for (int part = 0; part < parts; ++part) {
@@ -128,7 +129,7 @@ TEST(ParallelShardedModel, SendsExpectedBytesPerUnit) {
       const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
       for (int step = 0; step < 2; ++step) {
         const Traffic traffic(world);
-        const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, kRanks);
+        const Tokens own = tokens_of(kGptRows, step).shard(world.rank().value, kRanks);
         loss_of(runtime::call(model, own.inputs), own.targets).backward();
         // Every unit for its forward, and again for its backward but the last, which keeps it, and the root.
         const int gathers = kLayers + (reshard ? kLayers - 1 : 0);
@@ -190,7 +191,7 @@ TEST(ParallelShardedModel, KeepsAtMostAllowedUnitsUnsharded) {
         at::Tensor weight = block->as<GptBlockImpl>()->down->weight;
         weight.register_hook([&](const at::Tensor&) { most = std::max(most, whole()); });
       }
-      const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+      const Tokens own = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
       const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
       CHECK_SAME(whole(), 1);  // the last
       loss.backward();
@@ -208,7 +209,7 @@ TEST(ParallelShardedModel, ComputesInBfloat16WithFloat32Shards) {
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
     const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
-    const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+    const Tokens own = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
     const Traffic traffic(world);
     const at::Tensor logits = runtime::call(model, own.inputs);
     CHECK_THAT(logits.scalar_type() == at::kBFloat16);
@@ -268,7 +269,7 @@ TEST(ParallelShardedModel, CanKeepParametersUnsharded) {
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
     const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
-    const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+    const Tokens own = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
     const at::Tensor logits = runtime::call(model, own.inputs);
     CHECK_THAT(logits.scalar_type() == at::kBFloat16);
     const at::Tensor loss = loss_of(logits.to(at::kFloat), own.targets);
@@ -293,7 +294,7 @@ TEST(ParallelShardedModel, ClipsByGlobalNorm) {
   comm::run_thread_ranks(4, [&](comm::World& world) {
     SmallGpt model;
     const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
-    const Tokens own = all.part(world.rank().value, 4);
+    const Tokens own = all.shard(world.rank().value, 4);
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
     CHECK_THAT(std::abs(sharded.clip_grad_norm(0.1) - norm) < 1e-5);
     expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
@@ -340,28 +341,18 @@ TEST(ParallelShardedModel, UnusedParametersHaveNoGradientOnRequest) {
   }
 }
 
-struct TwoLayersImpl : torch::nn::Module {
-  TwoLayersImpl() {
-    first = register_module("first", torch::nn::Linear(5, 7));
-    second = register_module("second", torch::nn::Linear(7, 3));
-  }
-  at::Tensor forward(const at::Tensor& x) { return runtime::call(second, at::gelu(runtime::call(first, x))); }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-};
-TORCH_MODULE(TwoLayers);
-
 // A model that no rank could hold: made without memory, sharded, then filled as a checkpoint would.
 TEST(ParallelShardedModel, MetaParametersAreFilledThroughShards) {
-  TwoLayers dense;
+  TwoLayerMlp dense;
   const at::Tensor x = at::rand({6, 5});
   dense(x).square().mean().backward();
   std::map<std::string, at::Tensor> values;
   for (const auto& item : dense->named_parameters()) values[item.key()] = item.value().detach().flatten();
   comm::run_thread_ranks(3, [&](comm::World& world) {
-    TwoLayers model{nullptr};
+    TwoLayerMlp model{nullptr};
     {
       const graph::NoMemory none;
-      model = TwoLayers();
+      model = TwoLayerMlp();
     }
     CHECK_THAT(model->first->weight.is_meta());
     const parallel::Sharded sharded =
@@ -384,7 +375,7 @@ TEST(ParallelShardedModel, FailureLeavesNoState) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
     const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
-    const Tokens own = all.part(world.rank().value, 2);
+    const Tokens own = all.shard(world.rank().value, 2);
     const auto throws = [](const std::function<void()>& body) {
       try {
         body();
@@ -396,10 +387,10 @@ TEST(ParallelShardedModel, FailureLeavesNoState) {
     // In the forward (a token that there is not), then in the backward, after the blocks have been reduced.
     CHECK_THAT(throws([&] { runtime::call(model, own.inputs + kVocabulary); }));
     const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
-    const auto handle =
-        model->place.register_hook([](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
+    const auto handle = model->position.register_hook(
+        [](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
     CHECK_THAT(throws([&] { loss.backward(); }));
-    model->place.remove_hook(handle);
+    model->position.remove_hook(handle);
     for (const at::Tensor& parameter : model->parameters()) CHECK_SAME(parameter.numel(), 0);
     for (const at::Tensor& shard : sharded.parameters()) CHECK_THAT(!shard.grad().defined());
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
@@ -431,7 +422,7 @@ TEST(ParallelShardedModel, RestartIsBitwiseEqual) {
     }
     const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     for (int step = from; step < to; ++step) {
-      const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+      const Tokens own = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
       loss_of(runtime::call(model, own.inputs), own.targets).backward();
       torch::optim::SGD optimizer(sharded.parameters(), 0.1);
       optimizer.step();

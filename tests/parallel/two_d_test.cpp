@@ -83,7 +83,7 @@ struct TwoD {
     return sharded ? sharded->parameters() : unique_parameters(*model);
   }
   at::Tensor loss(const Tokens& batch) const {
-    const Tokens own = batch.part(rank, ranks);
+    const Tokens own = batch.shard(rank, ranks);
     return loss_of(runtime::call(model, own.inputs), own.targets);
   }
   //! The mean over the data-parallel ranks.
@@ -254,7 +254,7 @@ TEST_P(Parallel2D, FailedBackwardLeavesNoState) {
     const Tokens batch = tokens_of(kGptRows, 0);
     // The last gradient of the backward: all others are on their way.
     const auto breaks = std::make_shared<bool>(true);
-    rank.model->place.register_hook([breaks](const at::Tensor& grad) {
+    rank.model->position.register_hook([breaks](const at::Tensor& grad) {
       if (*breaks) throw std::runtime_error("on purpose");
       return grad;
     });
@@ -305,7 +305,7 @@ TEST(Parallel2D, MetaParametersAreShardedAndFilled) {
         item.shard.copy_(value.flatten().slice(0, item.begin, item.end));
       }
     }
-    const Tokens own = batch.part(mesh.group("dp").rank(), 2);
+    const Tokens own = batch.shard(mesh.group("dp").rank(), 2);
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
     expect_near("parameter", sharded.gather_parameters(), copies(*dense));
     expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
@@ -324,7 +324,7 @@ TEST(Parallel2D, UnitsSupportPreparedCalls) {
     std::vector<std::shared_ptr<torch::nn::Module>> units;
     for (const auto& block : *model->blocks) units.push_back(block);
     const parallel::Sharded sharded = parallel::fully_shard(model, mesh.group("dp"), {}, units);
-    const Tokens own = tokens_of(kGptRows, 0).part(mesh.group("dp").rank(), 2);
+    const Tokens own = tokens_of(kGptRows, 0).shard(mesh.group("dp").rank(), 2);
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
     expect_near("gradient of", sharded.gather_gradients(), dense.gradients);
     bool refused = false;

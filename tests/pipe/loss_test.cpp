@@ -1,7 +1,7 @@
 // Models that compute their loss, tied weights that are sent, Sequentials in stages, forwards of several
 // arguments.
 #include "executor.h"
-#include "graph/models.h"
+#include "graph/capture_models.h"
 #include "graph/stage_runner.h"
 #include "graph/tensor_file.h"
 

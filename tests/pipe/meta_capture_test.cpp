@@ -1,5 +1,5 @@
 // A model that fits no machine at hand: built, captured, split and costed without memory.
-#include "graph/models.h"
+#include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 
 #include <penstock/base/error.h>

@@ -1,6 +1,6 @@
 // Captured and imported stages: one module per stage, moved in place, with a training mode that can be
 // switched on the pipe, the stage and the schedule.
-#include "graph/models.h"
+#include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 
 #include <penstock/base/error.h>

@@ -1,5 +1,5 @@
 // Pipes: what they say about themselves, and that running them equals the model.
-#include "graph/models.h"
+#include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 #include "support/temp_dir.h"
 

@@ -1,7 +1,7 @@
 // Pipes through the executor, over thread ranks and over processes, against the whole model run microbatch by
 // microbatch.
 #include "executor.h"
-#include "graph/models.h"
+#include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 #include "support/process_ranks.h"
 

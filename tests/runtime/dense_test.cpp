@@ -1,7 +1,7 @@
 // Every schedule gives what a dense run gives, over thread ranks and over Gloo processes. What is left out
 // here runs in dense_slow_test.cpp.
-#include "runtime/support/models.h"
 #include "runtime/support/sweep.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -22,7 +22,7 @@ TEST_P(RuntimeThreadRanks, MatchDenseRun) {
   const auto& [ranks, name] = GetParam();
   int run = 0;
   std::set<schedule::ScheduleKind> kinds;
-  for (const Model& model : all_models()) {
+  for (const PipelineModel& model : all_models()) {
     if (model.name != name) continue;
     for (const Case& test : sweep_cases(ranks, sweep_batches(ranks))) {
       // 24 stages cost the most and promise the least that is new: two models.
@@ -54,7 +54,7 @@ const RankFunction gloo_ranks("against_dense", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
   int held = 0;
-  for (const Model& model : all_models()) {
+  for (const PipelineModel& model : all_models()) {
     for (const Case& test : sweep_cases(world.size(), {{4, 10}})) {
       const DenseRun& dense = sweep_dense(model, world.size() * test.stages_per_rank, test);
       expect_dense(model, test, dense, world, kSweepSteps, kSweepSeed);

@@ -1,8 +1,8 @@
 // Faults: whatever one rank throws, every rank raises, knows the cause, and can go on in a rebuilt world.
 #include "runtime/support/dense_comparison.h"
 #include "runtime/support/kill.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/error.h>
@@ -30,8 +30,8 @@ constexpr std::chrono::seconds kPromised{5}, kRoomForOthers{5};
 enum class Place { Forward, Backward, Loss, Shape };
 
 // Stage 1 (or the loss) fails at microbatch 2.
-Model failing_model(Place place) {
-  Model model = mlp();
+PipelineModel failing_model(Place place) {
+  PipelineModel model = mlp();
   const auto good = model.make;
   model.make = [good, place](int stages) {
     auto modules = good(stages);
@@ -77,7 +77,7 @@ class RuntimeFault : public ::testing::TestWithParam<Fault> {};
 TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
   at::set_num_threads(1);
   const Fault fault = GetParam();
-  const Model model = failing_model(fault.place), good = mlp();
+  const PipelineModel model = failing_model(fault.place), good = mlp();
   const DenseRun dense = run_dense(good, kRanks, kMicrobatches, kRows, 1, 0);
   std::vector<std::string> seen(kRanks);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {

@@ -1,7 +1,7 @@
 // The executor over Gloo processes: every schedule on 4 ranks, and a new world after a fault in the old one.
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <penstock/runtime/error.h>
@@ -21,7 +21,7 @@ constexpr int kSteps = 2;
 const RankFunction every_schedule("every_schedule", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   int held = 0;
   for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     if (!info.has_backward) continue;
@@ -55,8 +55,8 @@ TEST(RuntimeGlooProcesses, RunEveryScheduleOnFourRanks) {
 const RankFunction rebuilt("rebuilt", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
-  const Model good = mlp();
-  Model model = good;
+  const PipelineModel good = mlp();
+  PipelineModel model = good;
   model.make = [&good](int stages) {
     auto modules = good.make(stages);
     modules[1] = runtime::make_stage_module(
@@ -99,7 +99,7 @@ TEST(RuntimeGlooProcesses, ContinueInRebuiltWorldAfterFault) {
 const RankFunction growing("growing", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   const auto make = [&](runtime::ShapeMode mode) {
     runtime::PipelineOptions options = options_for(model, world.size());
     options.shapes = mode;

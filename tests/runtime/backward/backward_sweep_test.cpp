@@ -19,10 +19,10 @@ class Graph {
  public:
   explicit Graph(std::uint64_t seed) : seed_(seed) {}
 
-  Model model() const {
+  FunctionalModel model() const {
     torch::manual_seed(static_cast<std::int64_t>(seed_));
     std::mt19937_64 random(seed_);
-    Model model;
+    FunctionalModel model;
     Tensors weights, vectors;
     for (int i = 0; i < 3; ++i) {
       weights.push_back((torch::randn({kWidth, kWidth}) * 0.4).set_requires_grad(random() % 6 != 0));

@@ -1,6 +1,7 @@
 // The split backward against plain autograd, bit for bit: models, odd outputs and inputs, hooks, memory,
 // threads.
 #include "runtime/support/split_check.h"
+#include "support/models/functional_models.h"
 
 #include <penstock/base/error.h>
 
@@ -13,113 +14,53 @@ namespace nn = torch::nn;
 namespace F = torch::nn::functional;
 using at::Tensor;
 
-template <class M>
-Model module_model(M module, std::function<Tensors(M&, const Tensors&)> forward) {
-  return {module->parameters(),
-          [module, forward = std::move(forward)](const Tensors& x) mutable { return forward(module, x); }};
-}
-
-Model mlp() {
-  torch::manual_seed(1);
-  nn::Sequential net(nn::Linear(8, 16), nn::GELU(), nn::LayerNorm(nn::LayerNormOptions({16})),
-                     nn::Linear(16, 8));
-  return module_model<nn::Sequential>(
-      net, [](nn::Sequential& m, const Tensors& x) { return Tensors{m->forward(x[0])}; });
-}
-
-Tensor attention(const Tensor& x, const Tensor& qkv, const Tensor& out, int heads) {
-  const auto rows = x.size(0), time = x.size(1), width = x.size(2);
-  const auto parts =
-      F::linear(x, qkv).view({rows, time, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
-  const Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
-  return F::linear(mixed.transpose(1, 2).reshape({rows, time, width}), out);
-}
-
-Model transformer(int blocks, bool embedding, bool tied_head) {
-  torch::manual_seed(2);
-  constexpr int width = 16, vocabulary = 11;
-  Model model;
-  const auto param = [&](at::IntArrayRef shape) {
-    model.params.push_back((torch::randn(shape) * 0.2).set_requires_grad(true));
-    return model.params.back();
-  };
-  struct Block {
-    Tensor norm1, bias1, qkv, out, norm2, bias2, up, up_bias, down, down_bias;
-  };
-  std::vector<Block> all;
-  for (int i = 0; i < blocks; ++i) {
-    all.push_back({param({width}), param({width}), param({3 * width, width}), param({width, width}),
-                   param({width}), param({width}), param({4 * width, width}), param({4 * width}),
-                   param({width, 4 * width}), param({width})});
-  }
-  const Tensor tokens = embedding || tied_head ? param({vocabulary, width}) : Tensor();
-  model.forward = [=](const Tensors& inputs) {
-    Tensor x = embedding ? F::embedding(inputs[0], tokens) : inputs[0];
-    for (const Block& b : all) {
-      x = x + attention(at::layer_norm(x, {width}, b.norm1, b.bias1), b.qkv, b.out, 4);
-      const Tensor hidden = at::dropout(
-          at::gelu(F::linear(at::layer_norm(x, {width}, b.norm2, b.bias2), b.up, b.up_bias)), 0.1, true);
-      x = x + F::linear(hidden, b.down, b.down_bias);
-    }
-    return Tensors{tied_head ? F::linear(x, tokens) : x};
-  };
-  return model;
-}
-
-Model cnn() {
-  torch::manual_seed(3);
-  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 6, 3).padding(1)), nn::BatchNorm2d(6), nn::ReLU(),
-                     nn::Conv2d(nn::Conv2dOptions(6, 6, 3).groups(2)), nn::MaxPool2d(2),
-                     nn::ConvTranspose2d(nn::ConvTranspose2dOptions(6, 4, 2)), nn::Flatten(),
-                     nn::Linear(4 * 4 * 4, 5));
-  return module_model<nn::Sequential>(
-      net, [](nn::Sequential& m, const Tensors& x) { return Tensors{m->forward(x[0])}; });
-}
-
 Tensors token_batch() {
   return {torch::randint(0, 11, {3, 5}, torch::kLong)};
 }
 
 TEST(RuntimeSplitBackward, AccumulatesOverPassesOfMlp) {
-  expect_same_as_plain(mlp, batches_of([] { return Tensors{input({4, 8})}; }, 4));
+  expect_same_as_plain(functional_mlp, batches_of([] { return Tensors{input({4, 8})}; }, 4));
 }
 
 TEST(RuntimeSplitBackward, MatchesAutogradForTransformerBlocks) {
-  expect_same_as_plain([] { return transformer(2, false, false); }, batches_of(
-                                                                        [] {
-                                                                          return Tensors{input({3, 5, 16})};
-                                                                        },
-                                                                        3));
+  expect_same_as_plain([] { return functional_transformer(2, false, false); },
+                       batches_of(
+                           [] {
+                             return Tensors{input({3, 5, 16})};
+                           },
+                           3));
 }
 
 TEST(RuntimeSplitBackward, EmbeddingStageDefersEverythingToWeightBackward) {
-  expect_same_as_plain([] { return transformer(1, true, false); }, batches_of(token_batch, 3));
+  expect_same_as_plain([] { return functional_transformer(1, true, false); }, batches_of(token_batch, 3));
 }
 
 TEST(RuntimeSplitBackward, SupportsHeadTiedToEmbeddingInOneStage) {
-  expect_same_as_plain([] { return transformer(1, true, true); }, batches_of(token_batch, 3));
+  expect_same_as_plain([] { return functional_transformer(1, true, true); }, batches_of(token_batch, 3));
 }
 
 TEST(RuntimeSplitBackward, SupportsLastStageWithHead) {
-  expect_same_as_plain([] { return transformer(1, false, true); }, batches_of(
-                                                                       [] {
-                                                                         return Tensors{input({2, 5, 16})};
-                                                                       },
-                                                                       2));
+  expect_same_as_plain([] { return functional_transformer(1, false, true); },
+                       batches_of(
+                           [] {
+                             return Tensors{input({2, 5, 16})};
+                           },
+                           2));
 }
 
 TEST(RuntimeSplitBackward, SupportsConvNetWithBatchNorm) {
-  expect_same_as_plain(cnn, batches_of([] { return Tensors{input({2, 3, 8, 8})}; }, 3));
+  expect_same_as_plain(functional_cnn, batches_of([] { return Tensors{input({2, 3, 8, 8})}; }, 3));
 }
 
 TEST(RuntimeSplitBackward, SupportsChannelsLastInput) {
   expect_same_as_plain(
-      cnn, batches_of(
-               [] {
-                 const Tensor x = torch::randn({2, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
-                 return Tensors{x.set_requires_grad(true)};
-               },
-               2));
+      functional_cnn,
+      batches_of(
+          [] {
+            const Tensor x = torch::randn({2, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+            return Tensors{x.set_requires_grad(true)};
+          },
+          2));
 }
 
 TEST(RuntimeSplitBackward, SupportsGruAndLstmCells) {
@@ -127,7 +68,7 @@ TEST(RuntimeSplitBackward, SupportsGruAndLstmCells) {
     torch::manual_seed(4);
     nn::GRU gru(nn::GRUOptions(4, 6));
     nn::LSTM lstm(nn::LSTMOptions(6, 4));
-    Model model;
+    FunctionalModel model;
     model.params = gru->parameters();
     for (const Tensor& p : lstm->parameters()) model.params.push_back(p);
     model.forward = [gru, lstm](const Tensors& x) mutable {
@@ -144,7 +85,7 @@ Build with_weights(std::vector<std::vector<std::int64_t>> shapes,
                    std::function<Tensors(const Tensors& params, const Tensors& inputs)> forward) {
   return [=] {
     torch::manual_seed(5);
-    Model model;
+    FunctionalModel model;
     for (const auto& shape : shapes) model.params.push_back(torch::randn(shape).set_requires_grad(true));
     model.forward = [params = model.params, forward](const Tensors& inputs) {
       return forward(params, inputs);
@@ -236,14 +177,14 @@ TEST(RuntimeSplitBackward, SupportsInputsWithoutGradientUnusedOrUndefined) {
 
 TEST(RuntimeSplitBackward, FrozenParametersGetNoGradient) {
   const Build build = [] {
-    Model model = mlp();
+    FunctionalModel model = functional_mlp();
     model.params[0].set_requires_grad(false);
     model.params[3].set_requires_grad(false);
     return model;
   };
   expect_same_as_plain(build, batches_of([] { return Tensors{input({4, 8})}; }, 2));
   const Build all_frozen = [] {
-    Model model = mlp();
+    FunctionalModel model = functional_mlp();
     for (Tensor& param : model.params) param.set_requires_grad(false);
     return model;
   };
@@ -341,13 +282,13 @@ TEST(RuntimeSplitBackward, HookErrorPropagatesWithoutSideEffects) {
 TEST(RuntimeSplitBackward, IsThreadSafe) {
   constexpr int threads = 4;
   const Build build = [] {
-    Model model = mlp();
+    FunctionalModel model = functional_mlp();
     return model;
   };
   const auto inputs = batches_of([] { return Tensors{input({4, 8})}; }, 20);
-  std::vector<Model> models;
+  std::vector<FunctionalModel> models;
   std::vector<Gradients> results(threads);
-  for (int i = 0; i < threads; ++i) models.push_back(mlp());
+  for (int i = 0; i < threads; ++i) models.push_back(functional_mlp());
   const Gradients expected = run(build, inputs, Way::Plain);
   std::vector<std::thread> ranks;
   for (int i = 0; i < threads; ++i) {

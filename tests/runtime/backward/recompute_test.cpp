@@ -14,7 +14,7 @@ struct Layer {
   Tensor w, b, g, v;
 };
 
-std::vector<Layer> layers(int count, Model& model) {
+std::vector<Layer> layers(int count, FunctionalModel& model) {
   torch::manual_seed(11);
   std::vector<Layer> result;
   for (int i = 0; i < count; ++i) {
@@ -40,7 +40,7 @@ Tensor block(Linear kind, const Layer& l, const Tensor& x) {
 
 Build stack(int count, Linear kind, bool recomputed) {
   return [=] {
-    Model model;
+    FunctionalModel model;
     const auto all = layers(count, model);
     model.forward = [=](const Tensors& inputs) {
       Tensor x = inputs[0];
@@ -75,7 +75,7 @@ TEST(RuntimeRecompute, RepeatsDropoutAndGradientsForFullAndSplitBackward) {
 
 TEST(RuntimeRecompute, SupportsNesting) {
   const Build nested = [] {
-    Model model;
+    FunctionalModel model;
     const auto all = layers(4, model);
     model.forward = [all](const Tensors& inputs) {
       return runtime::recompute(
@@ -97,7 +97,7 @@ TEST(RuntimeRecompute, SupportsNesting) {
 TEST(RuntimeRecompute, SupportsIntegerInputs) {
   const auto build = [](bool recomputed) -> Build {
     return [recomputed] {
-      Model model;
+      FunctionalModel model;
       const auto all = layers(1, model);
       const Tensor table = torch::randn({9, 6}, torch::requires_grad());
       model.params.push_back(table);
@@ -179,7 +179,7 @@ TEST(RuntimeDeferredLinear, SupportsSharedWeightWithHooks) {
   const auto build = [](Linear kind) -> Build {
     return [kind] {
       torch::manual_seed(12);
-      Model model;
+      FunctionalModel model;
       const Tensor w = torch::randn({6, 6}, torch::requires_grad());
       const Tensor b = torch::randn({6}, torch::requires_grad());
       const Tensor hooked = torch::randn({6, 6}, torch::requires_grad());
@@ -199,7 +199,7 @@ TEST(RuntimeDeferredLinear, SupportsMissingInputOrWeightGradient) {
   const auto build = [](Linear kind, bool frozen) -> Build {
     return [=] {
       torch::manual_seed(13);
-      Model model;
+      FunctionalModel model;
       const Tensor w = torch::randn({6, 6}).set_requires_grad(!frozen);
       const Tensor b = torch::randn({6}, torch::requires_grad());
       model.params = {w, b};

@@ -1,7 +1,7 @@
 // Actions as users meet them: replaced by functions of their own, and as ranges in libtorch's profiler.
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>

@@ -4,8 +4,8 @@
 #include "comm/disconnected_pair.h"
 #include "runtime/setup/make_setup.h"
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <penstock/base/error.h>
@@ -120,7 +120,7 @@ TEST(RuntimeAgreement, ReportsProcessesWithDifferentDefaultDtypes) {
 }
 
 struct Wires {
-  Model model;
+  PipelineModel model;
   int one, other;
 };
 

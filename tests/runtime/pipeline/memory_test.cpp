@@ -1,9 +1,9 @@
 // What a step keeps: no more received values than the schedule has in flight, and buffers that are used
 // again.
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "runtime/transfer/buffer_pool.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/stage_profile.h>
@@ -45,7 +45,7 @@ using Alive = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>
 int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promised) {
   int most = 0;
   comm::run_thread_ranks(2, [&](comm::World& world) {
-    const Model model = mlp();
+    const PipelineModel model = mlp();
     auto module = model.make(2)[static_cast<std::size_t>(world.rank().value)];
     std::vector<Alive> seen;
     if (world.rank().value == 1) {

@@ -1,8 +1,8 @@
 // Batches on their way into a step and losses on their way out: what cannot be cut, users' own types, nested
 // values, and weights that the targets give.
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -178,7 +178,7 @@ TEST(RuntimeLosses, AreWeightedByValidTokens) {
   const at::Tensor x = at::randn({10, 6});
   at::Tensor target = at::arange(10).remainder(6);
   for (const std::int64_t row : {1, 2, 4, 8}) target[row] = ignored;
-  const Model model = skip_net();
+  const PipelineModel model = skip_net();
   const auto modules = model.make(2);
   const runtime::StageResult hidden = modules[0]->forward({x}, {});
   const auto logits = [&] { return modules[1]->forward({hidden.output}, hidden.skips).output.toTensor(); };
@@ -213,7 +213,7 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
   for (const auto& loss : {cross_entropy, masked_mean}) {
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::InterleavedZeroBubble}) {
-      const Model model = skip_net();
+      const PipelineModel model = skip_net();
       const auto modules = model.make(2);
       const runtime::StageResult hidden = modules[0]->forward({x}, {});
       const at::Tensor whole =

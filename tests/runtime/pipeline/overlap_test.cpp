@@ -1,8 +1,8 @@
 // OVERLAP_F_B on two threads: the parts really run at once, and give the bits that they give in turn.
 #include "runtime/stage/worker_thread.h"
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/error.h>
@@ -35,7 +35,7 @@ int overlaps_of(const runtime::PipelineSchedule& pipeline, Rank rank) {
   return count;
 }
 
-runtime::PipelineSchedule overlapping(const Model& model, comm::World& world,
+runtime::PipelineSchedule overlapping(const PipelineModel& model, comm::World& world,
                                       runtime::PipelineOptions options, bool at_once) {
   if (at_once && !options.custom.contains(schedule::ActionKind::Overlap))
     options.custom[schedule::ActionKind::Overlap] = runtime::overlap_on_threads();
@@ -45,7 +45,7 @@ runtime::PipelineSchedule overlapping(const Model& model, comm::World& world,
 
 TEST(RuntimeOverlap, IsBitwiseEqualConcurrentlyAndSequentially) {
   at::set_num_threads(1);
-  for (const Model& model : all_models()) {
+  for (const PipelineModel& model : all_models()) {
     SCOPED_TRACE(model.name);
     ASSERT_NO_THROW(comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
       const auto run = [&](bool at_once) {
@@ -101,10 +101,10 @@ class Meeting {
 
 // Every forward meets the backward of its overlap: neither would end if they ran in turn.
 TEST(RuntimeOverlap, RunsForwardAndBackwardConcurrently) {
-  const Model model = skip_net();
+  const PipelineModel model = skip_net();
   comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
     const auto meeting = std::make_shared<Meeting>();
-    Model meets = model;
+    PipelineModel meets = model;
     meets.make = [&](int stages) {
       auto modules = model.make(stages);
       for (auto& module : modules) {
@@ -141,11 +141,11 @@ TEST(RuntimeOverlap, RunsForwardAndBackwardConcurrently) {
 
 TEST(RuntimeOverlap, ForwardErrorReachesEveryRankAndStepsContinue) {
   at::set_num_threads(1);
-  const Model good = mlp();
+  const PipelineModel good = mlp();
   std::vector<std::string> texts(kOverlapRanks);
   comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
     const auto inside = std::make_shared<bool>(false);
-    Model model = good;
+    PipelineModel model = good;
     model.make = [&](int stages) {
       auto modules = good.make(stages);
       for (auto& module : modules) {

@@ -1,8 +1,8 @@
 // What a step offers beside plain training: accumulation, reductions, gradients of inputs, clipping,
 // evaluation, data parallelism, replaced actions, programs of one's own, times.
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/schedules.h>
@@ -25,8 +25,8 @@ constexpr int kRows = 10;
 constexpr auto kKind = schedule::ScheduleKind::OneFOneB;
 
 // A model without randomness whose dense gradients are those of one pass over the whole batch.
-Model plain() {
-  Model model = skip_net();
+PipelineModel plain() {
+  PipelineModel model = skip_net();
   model.name = "plain";
   return model;
 }
@@ -77,7 +77,7 @@ TEST(RuntimeGradients, AccumulateOverSteps) {
 }
 
 TEST(RuntimeGradients, OfTiedParametersAccumulateOverSteps) {
-  const Model model = tied_transformer();
+  const PipelineModel model = tied_transformer();
   const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 0);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline(stages_for(model, world.group(), kKind, 1), kKind, kMicrobatches,
@@ -90,7 +90,7 @@ TEST(RuntimeGradients, OfTiedParametersAccumulateOverSteps) {
 }
 
 TEST(RuntimeTiedParameters, StartFromValuesOfFirstStage) {
-  const Model model = tied_transformer();
+  const PipelineModel model = tied_transformer();
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     auto stages = stages_for(model, world.group(), kKind, 1);
     const std::string name = world.rank().value == 0 ? "embed.table.weight" : "head.weight";
@@ -182,7 +182,7 @@ TEST(RuntimeInputGradients, ReturnThroughStageBoundary) {
 }
 
 TEST(RuntimeClipping, UsesNormOverAllStages) {
-  const Model model = tied_transformer();
+  const PipelineModel model = tied_transformer();
   for (const double order : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
     const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 0);
     // The shared table counts once.
@@ -207,7 +207,7 @@ TEST(RuntimeClipping, UsesNormOverAllStages) {
 
 // Both ends of the tied weight on one rank, in the other's presence and alone.
 TEST(RuntimeClipping, CountsTiedWeightOnceIfOneRankHoldsBothStages) {
-  const Model model = tied_transformer();
+  const PipelineModel model = tied_transformer();
   for (const int ranks : {1, 2}) {
     const auto kind = ranks == 1 ? schedule::ScheduleKind::Interleaved1F1B
                                  : schedule::ScheduleKind::ZBVZeroBubble;  // V: stages 0 and 3
@@ -380,7 +380,7 @@ TEST(RuntimeUserWeightBackward, RunsInWeightBackward) {
 // Dropout must be the same in the second run of each forward, and hooks and splits as in a plain stage.
 TEST(RuntimeRecomputation, KeepsGradientsUnchanged) {
   at::set_num_threads(1);
-  for (const Model& model : {mlp(), skip_net(), many_values()}) {
+  for (const PipelineModel& model : {mlp(), skip_net(), many_values()}) {
     const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 5);
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::InterleavedZeroBubble}) {

@@ -1,8 +1,8 @@
 // What every schedule promises beside the right gradients: the same bits each time, whichever way it was made
 // (by name, by class, from a file), values handed over without a copy, and nothing kept of what was sent.
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/schedules.h>
@@ -26,14 +26,14 @@ int stages_per_rank(const schedule::ScheduleInfo& info) {
   return info.only_stages_per_rank.value_or(info.default_stages_per_rank);
 }
 
-runtime::PipelineOptions seeded(const Model& model, int stages) {
+runtime::PipelineOptions seeded(const PipelineModel& model, int stages) {
   runtime::PipelineOptions options = options_for(model, stages);
   options.seed = kSeed;
   return options;
 }
 
 // A step's losses and gradients on this rank.
-std::vector<at::Tensor> results_of(runtime::PipelineSchedule& pipeline, const Model& model) {
+std::vector<at::Tensor> results_of(runtime::PipelineSchedule& pipeline, const PipelineModel& model) {
   std::vector<at::Tensor> results = pipeline.step(model.batch(kScheduleRows)).losses;
   for (const runtime::PipelineStage& stage : pipeline.stages()) {
     for (const runtime::NamedTensor& item : snapshot_grads(stage.module())) results.push_back(item.tensor);
@@ -53,7 +53,7 @@ TEST(RuntimeEverySchedule, IsDeterministic) {
     if (!info.has_backward) continue;
     SCOPED_TRACE(info.name);
     const int each = stages_per_rank(info);
-    for (const Model& model : {mlp(), tied_transformer()}) {
+    for (const PipelineModel& model : {mlp(), tied_transformer()}) {
       ASSERT_NO_THROW(comm::run_thread_ranks(kRanks, [&](comm::World& world) {
         const auto run = [&] {
           runtime::PipelineSchedule pipeline(stages_for(model, world.group(), info.kind, each), info.kind,
@@ -71,7 +71,7 @@ TEST(RuntimeEverySchedule, IsDeterministic) {
 
 template <class Named>
 void expect_like_its_kind(schedule::ScheduleKind kind) {
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   const int each = stages_per_rank(info_of(kind));
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     const auto stages = [&] { return stages_for(model, world.group(), kind, each); };
@@ -95,7 +95,7 @@ TEST(RuntimeNamedSchedules, ClassesMatchSchedulesOfSameName) {
 }
 
 TEST(RuntimeNamedSchedules, ForwardOnlyMatchesDenseForward) {
-  const Model model = skip_net();
+  const PipelineModel model = skip_net();
   const DenseRun dense = run_dense(model, kRanks, kScheduleMicrobatches, kScheduleRows, 1, kSeed);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::ForwardOnly pipeline(stages_for(model, world.group(), schedule::ScheduleKind::ForwardOnly, 1),
@@ -111,7 +111,7 @@ TEST(RuntimeNamedSchedules, ForwardOnlyMatchesDenseForward) {
 // A file in either form runs like the schedule that it was written from.
 TEST(RuntimeScheduleFiles, RunLikeTheirSourceSchedules) {
   at::set_num_threads(1);
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::ZBVZeroBubble, schedule::ScheduleKind::DualPipeV}) {
     const int each = stages_per_rank(info_of(kind));
@@ -133,7 +133,7 @@ TEST(RuntimeScheduleFiles, RunLikeTheirSourceSchedules) {
 }
 
 TEST(RuntimeStagesOfOneRank, PassValuesWithoutCopy) {
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   const auto modules = model.make(2);
   std::vector<const void*> given, taken;
   const auto first =

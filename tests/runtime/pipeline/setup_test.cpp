@@ -1,8 +1,8 @@
 // What a pipeline refuses at its set-up and at the start of a step, on every rank and with words that help.
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "runtime/support/rank_errors.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/error.h>

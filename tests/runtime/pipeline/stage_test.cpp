@@ -1,7 +1,7 @@
 // Stages and their devices: modules that are built on the meta device, and kinds of device that do not mix.
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>

@@ -88,8 +88,8 @@ runtime::StepInput part_of(const runtime::StepInput& batch, int replica, int rep
   return part;
 }
 
-DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps, std::uint64_t seed,
-                   int replicas) {
+DenseRun run_dense(const PipelineModel& model, int stages, int microbatches, int rows, int steps,
+                   std::uint64_t seed, int replicas) {
   const auto modules = model.make(stages);
   const auto skips = model.skips(stages);
   DenseRun run;

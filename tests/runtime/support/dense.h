@@ -13,7 +13,7 @@
 namespace penstock::test {
 
 //! A model as the tests know it: its stages, made anew for each run from a seed, and what trains it.
-struct Model {
+struct PipelineModel {
   std::string name;
   std::function<std::vector<std::shared_ptr<runtime::StageModule>>(int stages)> make;
   std::function<runtime::StepInput(int rows)> batch;  //!< for all stages
@@ -37,8 +37,8 @@ struct DenseRun {
 
 //! `steps` steps of SGD with rate 0.1 over batches of `rows` rows. With data parallelism the batch is cut for
 //! the replicas first, and each part into its microbatches: losses come replica by replica.
-DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps, std::uint64_t seed,
-                   int replicas = 1);
+DenseRun run_dense(const PipelineModel& model, int stages, int microbatches, int rows, int steps,
+                   std::uint64_t seed, int replicas = 1);
 
 //! The part of a batch that one of the replicas trains on.
 runtime::StepInput part_of(const runtime::StepInput& batch, int replica, int replicas);

@@ -64,7 +64,7 @@ bool legal(const Case& test, int ranks) {
   }
 }
 
-std::vector<runtime::PipelineStage> stages_for(const Model& model, const comm::Group& group,
+std::vector<runtime::PipelineStage> stages_for(const PipelineModel& model, const comm::Group& group,
                                                schedule::ScheduleKind kind, int stages_per_rank) {
   const int stages = group.size() * stages_per_rank;
   const auto modules = model.make(stages);
@@ -76,7 +76,7 @@ std::vector<runtime::PipelineStage> stages_for(const Model& model, const comm::G
   return mine;
 }
 
-runtime::PipelineOptions options_for(const Model& model, int stages) {
+runtime::PipelineOptions options_for(const PipelineModel& model, int stages) {
   runtime::PipelineOptions options;
   options.loss = model.loss;
   options.skips = model.skips(stages);
@@ -84,8 +84,8 @@ runtime::PipelineOptions options_for(const Model& model, int stages) {
   return options;
 }
 
-void expect_dense(const Model& model, const Case& test, const DenseRun& dense, comm::World& world, int steps,
-                  std::uint64_t seed) {
+void expect_dense(const PipelineModel& model, const Case& test, const DenseRun& dense, comm::World& world,
+                  int steps, std::uint64_t seed) {
   const comm::Group& group = world.group();
   const int stages = group.size() * test.stages_per_rank;
   runtime::PipelineOptions options = options_for(model, stages);

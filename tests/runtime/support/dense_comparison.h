@@ -20,14 +20,14 @@ struct Case {
 bool legal(const Case& test, int ranks);
 
 //! This rank's stages of the model, placed as the kind says.
-std::vector<runtime::PipelineStage> stages_for(const Model& model, const comm::Group& group,
+std::vector<runtime::PipelineStage> stages_for(const PipelineModel& model, const comm::Group& group,
                                                schedule::ScheduleKind kind, int stages_per_rank);
 
 //! Options that train the model.
-runtime::PipelineOptions options_for(const Model& model, int stages);
+runtime::PipelineOptions options_for(const PipelineModel& model, int stages);
 
 //! Throws where losses, outputs, gradients, parameters after `steps` steps or buffers differ.
-void expect_dense(const Model& model, const Case& test, const DenseRun& dense, comm::World& world, int steps,
-                  std::uint64_t seed);
+void expect_dense(const PipelineModel& model, const Case& test, const DenseRun& dense, comm::World& world,
+                  int steps, std::uint64_t seed);
 
 }  // namespace penstock::test

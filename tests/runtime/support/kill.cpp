@@ -2,7 +2,7 @@
 #include "runtime/support/kill.h"
 
 #include "runtime/support/dense_comparison.h"
-#include "runtime/support/models.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <ATen/Parallel.h>
@@ -34,7 +34,7 @@ double now() {
 const RankFunction killed("killed", [] {
   at::set_num_threads(1);
   const int victim = std::atoi(std::getenv("VICTIM")), at_action = std::atoi(std::getenv("AT_ACTION"));
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   comm::World world = comm::init();
   runtime::PipelineOptions options = options_for(model, world.size());
   int done = 0;

@@ -2,6 +2,8 @@
 // everything must agree to the last bit.
 #pragma once
 
+#include "support/models/functional_models.h"
+
 #include <penstock/runtime/backward.h>
 
 #include <gtest/gtest.h>
@@ -13,16 +15,8 @@
 
 namespace penstock::test {
 
-using Tensors = std::vector<at::Tensor>;
-
-//! A stage: parameters and a function of the inputs.
-struct Model {
-  Tensors params;
-  std::function<Tensors(const Tensors&)> forward;
-};
-
 //! Builds the same model each time it is called.
-using Build = std::function<Model()>;
+using Build = std::function<FunctionalModel()>;
 
 enum class Way { Plain, Full, Split };
 
@@ -69,7 +63,7 @@ inline Tensors plain_backward(const Tensors& outputs, const Tensors& grads, cons
 //! weight halves in the order of the batches, as schedules do.
 inline Gradients run(const Build& build, const std::vector<Tensors>& batches, Way way) {
   at::set_num_threads(1);  // the tensors are tiny: more threads would only wait for each other
-  const Model model = build();
+  const FunctionalModel model = build();
   Gradients result;
   std::vector<runtime::WeightWork> works;
   for (std::size_t i = 0; i < batches.size(); ++i) {

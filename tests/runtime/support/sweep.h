@@ -22,6 +22,6 @@ constexpr std::uint64_t kSweepSeed = 42;
 constexpr int kSweepSteps = 3;
 
 //! The dense run of these counts; kept, since several schedules ask for the same.
-const DenseRun& sweep_dense(const Model& model, int stages, const Case& test);
+const DenseRun& sweep_dense(const PipelineModel& model, int stages, const Case& test);
 
 }  // namespace penstock::test

@@ -1,5 +1,5 @@
-// A GPT so small that dense runs cost nothing, with sizes that no number of ranks divides; and what trains
-// it.
+// A GPT that is small enough for many dense runs, with sizes that no number of ranks divides evenly, and the
+// data and optimizer that train it.
 #pragma once
 
 #include <penstock/parallel/tensor_parallel.h>
@@ -18,7 +18,7 @@ struct GptBlockImpl : torch::nn::Module {
   GptBlockImpl() {
     using namespace torch::nn;
     norm1 = register_module("norm1", LayerNorm(LayerNormOptions({kGptWidth})));
-    // No bias: that of the keys has a gradient of exactly 0, and AdamW makes steps out of its rounding.
+    // No bias: the exact gradient of the keys' bias is 0, and AdamW would amplify its rounding errors.
     qkv = register_module("qkv", Linear(LinearOptions(kGptWidth, 3 * kGptWidth).bias(false)));
     out = register_module("out", Linear(kGptWidth, kGptWidth));
     norm2 = register_module("norm2", LayerNorm(LayerNormOptions({kGptWidth})));
@@ -38,9 +38,9 @@ struct GptBlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(GptBlock);
 
-// Shares its weight with the token table, or has its own.
+//! A head that shares its weight with the token embedding, or has its own.
 struct GptHeadImpl : torch::nn::Module, parallel::ExchangeableParameters {
-  explicit GptHeadImpl(const at::Tensor& table) { weight = register_parameter("weight", table); }
+  explicit GptHeadImpl(const at::Tensor& initial) { weight = register_parameter("weight", initial); }
   at::Tensor forward(const at::Tensor& x) { return x.matmul(weight.t()); }
   void exchange_parameter(const std::string& /*name*/, const at::Tensor& distributed) override {
     weight = distributed;
@@ -67,7 +67,7 @@ struct SmallGptImpl : torch::nn::Module {
   explicit SmallGptImpl(Variant variant = Variant::Plain, int layers = 2, std::uint64_t seed = 1) {
     using namespace torch::nn;
     token = register_module("token", Embedding(kVocabulary, kGptWidth));
-    place = register_parameter("place", torch::empty({kLength, kGptWidth}));
+    position = register_parameter("position", torch::empty({kLength, kGptWidth}));
     blocks = register_module("blocks", ModuleList());
     for (int i = 0; i < layers; ++i) blocks->push_back(GptBlock());
     norm = register_module("norm", LayerNorm(LayerNormOptions({kGptWidth})));
@@ -84,12 +84,12 @@ struct SmallGptImpl : torch::nn::Module {
   }
 
   at::Tensor forward(const at::Tensor& tokens) {
-    at::Tensor x = token(tokens) + place;
+    at::Tensor x = token(tokens) + position;
     for (std::size_t i = 0; i < blocks->size(); ++i) x = runtime::call(blocks->ptr<GptBlockImpl>(i), x);
     return head(norm(x));
   }
 
-  at::Tensor place;
+  at::Tensor position;
   torch::nn::Embedding token{nullptr};
   torch::nn::ModuleList blocks{nullptr};
   torch::nn::LayerNorm norm{nullptr};
@@ -100,10 +100,10 @@ TORCH_MODULE(SmallGpt);
 struct Tokens {
   at::Tensor inputs, targets;
 
-  //! The part of one of `ranks` ranks.
-  Tokens part(int rank, int ranks) const {
-    const auto cut = [&](const at::Tensor& all) { return all.chunk(ranks)[static_cast<std::size_t>(rank)]; };
-    return {cut(inputs), cut(targets)};
+  //! The rows of one of `ranks` ranks.
+  Tokens shard(int rank, int ranks) const {
+    const auto rows = [&](const at::Tensor& all) { return all.chunk(ranks)[static_cast<std::size_t>(rank)]; };
+    return {rows(inputs), rows(targets)};
   }
 };
 

@@ -1,6 +1,6 @@
 // The models. Parameters come from a seeded generator of our own, so that every rank and the dense run start
 // equal.
-#include "runtime/support/models.h"
+#include "support/models/stage_models.h"
 
 #include <torch/torch.h>
 
@@ -133,12 +133,12 @@ struct ManyStage : torch::nn::Module {
 
 }  // namespace
 
-Model mlp() {
+PipelineModel mlp() {
   return {"mlp", each_stage([](int, int) { return std::make_shared<MlpStage>(0.3); }), vectors,
           runtime::tensor_loss(mean_square)};
 }
 
-Model frozen_mlp() {
+PipelineModel frozen_mlp() {
   const auto make = [](int stage, int) {
     auto module = std::make_shared<MlpStage>(0.0);
     if (stage % 2 == 0) {
@@ -146,7 +146,7 @@ Model frozen_mlp() {
     }
     return module;
   };
-  Model model{"frozen", each_stage(make), vectors, {}};
+  PipelineModel model{"frozen", each_stage(make), vectors, {}};
   model.loss = [](const c10::IValue& output, const c10::IValue& target, const value::Kwargs&) {
     at::Tensor loss = mean_square(output.toTensor(), target.toTensor());
     return loss.requires_grad() ? loss : loss.detach().requires_grad_(true);  // one stage, all frozen
@@ -154,8 +154,8 @@ Model frozen_mlp() {
   return model;
 }
 
-Model tied_transformer() {
-  Model model;
+PipelineModel tied_transformer() {
+  PipelineModel model;
   model.name = "transformer";
   model.make = [](int stages) {
     std::vector<std::shared_ptr<runtime::StageModule>> modules;
@@ -189,21 +189,21 @@ Model tied_transformer() {
   return model;
 }
 
-Model batch_norm_cnn() {
-  Model model{"cnn",
-              each_stage([](int, int) { return std::make_shared<ConvStage>(); }),
-              {},
-              runtime::tensor_loss(mean_square)};
+PipelineModel batch_norm_cnn() {
+  PipelineModel model{"cnn",
+                      each_stage([](int, int) { return std::make_shared<ConvStage>(); }),
+                      {},
+                      runtime::tensor_loss(mean_square)};
   model.batch = [](int rows) {
     return runtime::StepInput{{values({rows, 2, 4, 4}, 1)}, {}, values({rows, 2, 4, 4}, 2)};
   };
   return model;
 }
 
-Model skip_net() {
-  Model model{"skips",
-              each_stage([](int stage, int stages) { return std::make_shared<SkipStage>(stage, stages); }),
-              vectors, runtime::tensor_loss(mean_square)};
+PipelineModel skip_net() {
+  PipelineModel model{
+      "skips", each_stage([](int stage, int stages) { return std::make_shared<SkipStage>(stage, stages); }),
+      vectors, runtime::tensor_loss(mean_square)};
   model.skips = [](int stages) {
     std::vector<runtime::SkipValue> skips;
     for (int stage = 0; stage < stages - 1 - stage; ++stage)
@@ -213,11 +213,12 @@ Model skip_net() {
   return model;
 }
 
-Model many_values() {
-  Model model{"many",
-              each_stage([](int stage, int stages) { return std::make_shared<ManyStage>(stage, stages); }),
-              {},
-              {}};
+PipelineModel many_values() {
+  PipelineModel model{
+      "many",
+      each_stage([](int stage, int stages) { return std::make_shared<ManyStage>(stage, stages); }),
+      {},
+      {}};
   model.batch = [](int rows) {
     runtime::StepInput input{{values({rows, kWidth}, 1), at::arange(rows)}, {}, values({rows, kWidth}, 2)};
     for (int stage = 0; stage < 32; ++stage)
@@ -231,7 +232,7 @@ Model many_values() {
   return model;
 }
 
-std::vector<Model> all_models() {
+std::vector<PipelineModel> all_models() {
   return {mlp(), frozen_mlp(), tied_transformer(), batch_norm_cnn(), skip_net(), many_values()};
 }
 

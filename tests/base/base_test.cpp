@@ -1,4 +1,4 @@
-// Ids, errors, diagnostics, text, JSON, input files and the logger.
+// Tests of ids, errors, diagnostics, text helpers, JSON, input files and the logger.
 #include "base/io/json_reader.h"
 #include "base/io/regular_file.h"
 
@@ -158,10 +158,10 @@ TEST(BaseText, NearestAllowsOneThirdOfLettersToDiffer) {
   EXPECT_EQ(nearest_name("abcdefghi", {"abcdefxyz"}), "abcdefxyz");
   EXPECT_EQ(nearest_name("abcdefghi", {"abcdewxyz"}), "");
   EXPECT_EQ(nearest_name("cat", {"cut", "cart", "cat", "bat"}), "cat");
-  EXPECT_EQ(nearest_name("xat", {"bat", "cat"}), "bat");  // the first of equals
+  EXPECT_EQ(nearest_name("xat", {"bat", "cat"}), "bat");  // ties: the first one wins
   EXPECT_EQ(nearest_name("kitten", {"sitting"}), "");     // three edits
   EXPECT_EQ(nearest_name("sitten", {"sitting"}), "sitting");
-  // Every byte is a letter, so that these are both one edit away.
+  // Distances are counted in bytes, so both candidates are one edit away.
   EXPECT_EQ(nearest_name("kind", {"kinf", std::string("\0kind", 5)}), "kinf");
 }
 
@@ -202,7 +202,7 @@ TEST(BaseJson, EscapesControlCharactersAndBackslashes) {
   EXPECT_EQ(json_quote(""), "\"\"");
 }
 
-// Each boundary of what is a code point, and its neighbour that is none.
+// Each boundary of the valid code points, with its invalid neighbor.
 TEST(BaseJson, KeepsExactlyValidUtf8Sequences) {
   const std::string replaced = "\xef\xbf\xbd";
   const auto kept = [](const std::string& text) { return json_quote(text) == "\"" + text + "\""; };
@@ -272,7 +272,7 @@ TEST(BaseRegularFile, OpensOnlyRegularFiles) {
   expect_refused("/dev/null", EINVAL, "it is a device, not a regular file");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   expect_refused(fifo, EINVAL, "it is a FIFO, not a regular file");
-  // `open` itself would fail for a socket, with an error that says less.
+  // `open` would also fail for a socket, but with a less helpful error.
   const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -281,7 +281,7 @@ TEST(BaseRegularFile, OpensOnlyRegularFiles) {
   ASSERT_EQ(bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   expect_refused(socket_path, EINVAL, "it is a socket, not a regular file");
   close(socket);
-  // A file that exists but cannot be opened, as there are no descriptors left.
+  // A file that exists but cannot be opened because no descriptors are left.
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlimit none{0, limit.rlim_max};
@@ -322,7 +322,7 @@ TEST(BaseLog, OmitsRankIfUnsetAndNeverWritesOff) {
   EXPECT_EQ(text, "penstock trace: fine\npenstock error: bad\n");
 }
 
-// In a process of its own: the environment is read once.
+// Runs in its own process because the environment is read only once.
 TEST(BaseLog, IsEnabledByEnvironment) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto lines = [](const char* value) {

@@ -1,4 +1,4 @@
-// The JSON reader: kinds of values, order and duplicates of members, bounded nesting, short error texts.
+// Tests of the JSON reader: kinds of values, order and duplicates of members, limited nesting, short errors.
 #include "base/io/json_reader.h"
 
 #include <penstock/base/error.h>

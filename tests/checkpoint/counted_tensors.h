@@ -1,4 +1,4 @@
-// Tensors whose bytes any language can name, and comparison of bits.
+// Tensors with predictable bytes, and bitwise comparison.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,7 +8,7 @@
 
 namespace penstock::test {
 
-//! A tensor whose bytes are 0, 1, 2, … modulo 251 (bools: 0, 1, 0, …), as make_files.py makes them.
+//! A tensor whose bytes are 0, 1, 2, … modulo 251 (for bools 0, 1, 0, …), as in make_files.py.
 inline at::Tensor counted(const std::vector<std::int64_t>& shape, at::ScalarType dtype) {
   at::Tensor tensor = at::empty(shape, at::TensorOptions(dtype));
   auto* bytes = static_cast<std::uint8_t*>(tensor.data_ptr());
@@ -17,7 +17,7 @@ inline at::Tensor counted(const std::vector<std::int64_t>& shape, at::ScalarType
   return tensor;
 }
 
-//! Equal bit for bit, NaN included.
+//! Bitwise equality, including NaN.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
   const at::Tensor x = a.detach().contiguous(), y = b.detach().contiguous();

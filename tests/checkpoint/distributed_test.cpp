@@ -1,5 +1,5 @@
-// Pieces of distributed tensors: the boxes are the elements that ranks have, and what is saved in one
-// placement is loaded in any other.
+// Pieces of distributed tensors: the regions are the local shards, and a tensor saved in one placement loads
+// in any other.
 #include "counted_tensors.h"
 #include "random_partitions.h"
 #include "support/check.h"
@@ -40,7 +40,7 @@ TEST(CheckpointDistributedTensor, SavesLocalShardAndLoadsInAnyOtherPlacement) {
     int ranks = 1;
     for (const std::int64_t size : grid) ranks *= static_cast<int>(size);
     comm::run_thread_ranks(ranks, [&](comm::World& world) {
-      Random random(seed);  // every rank draws the same
+      Random random(seed);  // all ranks draw the same values
       const tensor::DeviceMesh mesh(world.group(), grid);
       const std::string place = dir / (std::to_string(ranks) + "-" + std::to_string(grid.size()));
       std::vector<Piece> saved, wanted;

@@ -1,4 +1,4 @@
-// The lock on a directory of checkpoints: one run at a time, whatever became of the one before.
+// The lock on a checkpoint directory admits one run at a time, however the previous run ended.
 #include "checkpoint/commit/directory_lock.h"
 #include "support/program.h"
 

@@ -1,4 +1,4 @@
-// Modules and optimizers: a run that is saved and loaded into new objects goes on bitwise as if it had not
+// Modules and optimizers: a run that is saved and loaded into new objects continues bitwise as if it had not
 // stopped.
 #include "counted_tensors.h"
 #include "support/check.h"
@@ -140,7 +140,7 @@ TEST(CheckpointModulePieces, TiedTensorsAreOnePieceAndOtherOptimizersAreRejected
     EXPECT_THAT(error.what(), ::testing::HasSubstr("exp_avg of first.bias"));
     EXPECT_THAT(error.what(), ::testing::HasSubstr("momentum_buffer of first.bias"));
   }
-  checkpoint.load(module_pieces(*net));  // the parameters alone are not too few
+  checkpoint.load(module_pieces(*net));  // the number of parameters alone is sufficient
 }
 
 }  // namespace

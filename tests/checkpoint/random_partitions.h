@@ -1,4 +1,4 @@
-// Random ways to spread tensors over ranks: whole, in slices, in flat ranges, on some ranks, replicated.
+// Random distributions of tensors over ranks: full tensors, slices, flat ranges, subsets of ranks, replicas.
 #pragma once
 
 #include <penstock/checkpoint/piece.h>
@@ -17,7 +17,7 @@ inline std::int64_t pick(Random& random, std::int64_t low, std::int64_t high) {
   return std::uniform_int_distribution<std::int64_t>(low, high)(random);
 }
 
-//! Sorted places that cut 0 … size into `parts`, some of them empty.
+//! Sorted positions that divide 0 … size into `parts` intervals, some of them empty.
 inline std::vector<std::int64_t> cuts(Random& random, std::int64_t size, int parts) {
   std::vector<std::int64_t> at = {0, size};
   for (int i = 1; i < parts; ++i) at.push_back(pick(random, 0, size));
@@ -25,7 +25,7 @@ inline std::vector<std::int64_t> cuts(Random& random, std::int64_t size, int par
   return at;
 }
 
-//! The elements of a part, with memory of their own.
+//! The elements of a region, copied.
 inline at::Tensor take(const at::Tensor& whole, const checkpoint::Region& part) {
   if (const auto* range = std::get_if<checkpoint::FlatRange>(&part))
     return whole.flatten().slice(0, range->begin, range->end).clone();
@@ -40,7 +40,7 @@ inline at::Tensor take(const at::Tensor& whole, const checkpoint::Region& part) 
   return taken.clone();
 }
 
-//! Parts that together are the whole tensor, for each rank those that it has.
+//! Regions that together cover the tensor, listed per rank.
 inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
                                                               const std::vector<std::int64_t>& shape,
                                                               int ranks) {
@@ -57,14 +57,14 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
     case 1:  // all have it: replicas
       for (auto& mine : parts) mine.push_back(checkpoint::WholeTensor{});
       break;
-    case 2: {  // flat ranges, one a rank
+    case 2: {  // one flat range per rank
       const auto at = cuts(random, numel, ranks);
       for (int r = 0; r < ranks; ++r)
         parts[static_cast<std::size_t>(r)].push_back(
             checkpoint::FlatRange{at[static_cast<std::size_t>(r)], at[static_cast<std::size_t>(r) + 1]});
       break;
     }
-    case 3: {  // slices of one dim, one a rank
+    case 3: {  // one slice of a dim per rank
       const auto dim = static_cast<std::size_t>(pick(random, 0, static_cast<std::int64_t>(shape.size()) - 1));
       const auto at = cuts(random, shape[dim], ranks);
       for (std::size_t r = 0; r < parts.size(); ++r) {
@@ -75,7 +75,7 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
       }
       break;
     }
-    default: {  // a grid of boxes, each on some rank and now and then on a second one
+    default: {  // a grid of boxes, each on one rank and sometimes replicated on a second one
       std::vector<checkpoint::Box> boxes = {{std::vector<std::int64_t>(shape.size(), 0), shape}};
       for (std::size_t d = 0; d < shape.size(); ++d) {
         const auto at = cuts(random, shape[d], static_cast<int>(pick(random, 1, 3)));
@@ -90,7 +90,7 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
         boxes = std::move(finer);
       }
       for (const checkpoint::Box& box : boxes) {
-        if (pick(random, 0, 3) == 0) {  // or cut once more, into ranges
+        if (pick(random, 0, 3) == 0) {  // or divided further, into ranges
           std::int64_t count = 1;
           for (const std::int64_t length : box.lengths) count *= length;
           const auto at = cuts(random, count, 2);
@@ -106,7 +106,7 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
   return parts;
 }
 
-//! The pieces of one rank, filled from the whole tensor or, with `zero`, to be loaded.
+//! The pieces of one rank, filled from the full tensor or, with `zero`, ready to be loaded into.
 inline std::vector<checkpoint::Piece> pieces_of(const std::string& name, const at::Tensor& whole,
                                                 const std::vector<checkpoint::Region>& parts,
                                                 bool zero = false) {

@@ -1,5 +1,5 @@
-// Checkpoints by real processes over Gloo: the writer talks in the background while the ranks do, and a rank
-// that is killed in the middle of a write costs that write only.
+// Checkpoints written by processes over Gloo: the writer communicates in the background while the ranks
+// train, and a rank killed during a write loses only that checkpoint.
 #include "counted_tensors.h"
 #include "faulty_files.h"
 #include "support/check.h"
@@ -25,7 +25,7 @@ std::string directory() {
   return std::getenv("PENSTOCK_TEST_DIRECTORY");
 }
 
-//! Half of a weight, and a bias that both ranks have; every element tells the step.
+//! Half of a weight, and a replicated bias; every element encodes the step.
 std::vector<Piece> half_of_model(int rank, std::int64_t step) {
   const Box rows{{rank * 500, 0}, {500, 40}};
   return {{.name = "weight",
@@ -41,7 +41,7 @@ const test::RankFunction saves_while_training("saves_while_training", [] {
   {
     CheckpointWriter writer(directory(), world.group(), {.keep = 2});
     for (std::int64_t step = 1; step <= 12; ++step) {
-      // The traffic of training, on the main thread, while the last save is under way.
+      // Training traffic on the main thread while the last save is in progress.
       for (int i = 0; i < 50; ++i) {
         const at::Tensor sum = at::full({100}, rank + 1.0 + i);
         world.group().all_reduce(sum);
@@ -52,7 +52,7 @@ const test::RankFunction saves_while_training("saves_while_training", [] {
   }
   const ResumePoint found = find_resume_point(directory(), world.group());
   CHECK_SAME(found.checkpoint.step(), 12);
-  // The other halves.
+  // Loads the halves of the other rank.
   const std::vector<Piece> pieces = half_of_model(1 - rank, 0);
   const LoadReport report = found.checkpoint.load(pieces, world.group());
   CHECK_SAME(report.bytes_used, 500U * 40 * 4 + 40 * 4);

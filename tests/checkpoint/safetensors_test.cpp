@@ -1,4 +1,5 @@
-// Safetensors files: what Python wrote is read, what we write is what Python writes, and lies are refused.
+// Safetensors files: reads what Python wrote, writes what Python would write, and rejects inconsistent
+// headers.
 #include "checkpoint/safetensors/header.h"
 #include "counted_tensors.h"
 #include "support/program.h"
@@ -53,7 +54,7 @@ std::string python_file(const std::string& name) {
   return std::string(PENSTOCK_SOURCE_DIR "/tests/checkpoint/files/") + name + ".safetensors";
 }
 
-//! What make_files.py put into each file.
+//! The expected content of each file written by make_files.py.
 std::map<std::string, at::Tensor> all_dtypes() {
   std::map<std::string, at::Tensor> tensors;
   for (std::size_t i = 0; i < kDtypes.size(); ++i)
@@ -147,7 +148,7 @@ TEST(CheckpointSafetensors, ReadsOnlyRequestedBytes) {
                UsageError);
 }
 
-//! The error that a file with this header and this many bytes of elements gives; empty if it is read.
+//! The error for a file with this header and number of data bytes; empty if it is read.
 std::string refusal(const std::string& header, std::size_t data, std::uint64_t length = 0) {
   const TempDir dir;
   std::string bytes(8, '\0');
@@ -196,7 +197,7 @@ TEST(CheckpointSafetensors, RejectsInconsistentHeaders) {
               HasSubstr("too large"));
   EXPECT_THAT(refusal("{" + entry("a", "U8", "9223372036854775808", "0,8") + "}", 8),
               HasSubstr("has a size of"));
-  // Sizes whose product is 8 only because it wraps around.
+  // Sizes whose product is 8 only because of integer overflow.
   EXPECT_THAT(refusal("{" + entry("a", "U8", "4294967296,4294967296,8", "0,8") + "}", 8),
               HasSubstr("does not match its dtype and shape"));
   EXPECT_THAT(refusal("{" + entry("a", "F64", "2305843009213693953", "0,8") + "}", 8),

@@ -1,5 +1,4 @@
-// Saved as any partition, loaded as any other: equal bit for bit, and only the bytes that are asked for are
-// read.
+// Tensors saved in any partition load in any other, bitwise equal, and only the requested bytes are read.
 #include "checkpoint/pieces/regions.h"
 #include "counted_tensors.h"
 #include "random_partitions.h"
@@ -30,7 +29,7 @@ TEST(CheckpointBoxes, ChunksOfRangeAreItsElementsInOrder) {
     const std::int64_t numel = numel_of(shape);
     const auto at = cuts(random, numel, 2);
     const FlatRange range{at[0], at[1]};
-    // Oracle: number the elements, take the range, and take the chunks one after the other.
+    // Oracle: number the elements, select the range, and concatenate the chunks.
     const at::Tensor numbers = at::arange(numel).reshape(shape);
     std::vector<at::Tensor> taken = {at::empty({0}, at::kLong)};
     const auto chunks = chunks_of(range, shape);
@@ -55,7 +54,7 @@ TEST(CheckpointBoxes, SubtractionLeavesRemainingElements) {
       return made;
     };
     const Box from = box(), cut = box();
-    // Oracle: marks on the elements.
+    // Oracle: a mask over the elements.
     at::Tensor marks = at::zeros(shape, at::kInt), expected = at::zeros(shape, at::kInt);
     const auto mark = [](const at::Tensor& on, const Box& b, int value, bool add) {
       at::Tensor part = on;
@@ -159,7 +158,7 @@ TEST(CheckpointTopology, ReadsOnlyBytesOfLocalPieces) {
   });
   const Checkpoint checkpoint(dir / checkpoint_name(1));
   EXPECT_EQ(checkpoint.files().size(), 2U);
-  // Rows 100 to 116 lie in both files, far apart: every byte that is read is used.
+  // Rows 100 to 116 are in both files, far apart: every byte that is read is used.
   const Box rows{{100, 0}, {16, 4096}};
   const FlatRange range{1000, 3000};
   const std::vector<Piece> wanted = {
@@ -279,8 +278,8 @@ TEST(CheckpointTopology, AliasesAreTheSameTensor) {
     const Piece head = whole_piece("head.weight", at::zeros({5, 3}));
     checkpoint.load({head});
     CHECK_TENSORS(head.local, token);
-    // The other way: a pipeline whose last stage calls it by the other name stores both, and a tied model
-    // takes one.
+    // The reverse: the last stage of a pipeline uses the other name and stores both, and a tied model loads
+    // one of them.
     writer.save(2, {whole_piece("token.weight", token), whole_piece("head.weight", token)});
     writer.wait();
     Piece both = whole_piece("token.weight", at::zeros({5, 3}));

@@ -1,5 +1,5 @@
-// The writer: in the background, one at a time, keeping the last few; its errors; and which checkpoint a run
-// goes on from.
+// The checkpoint writer: asynchronous saves, one at a time, retention, errors, and the choice of the
+// checkpoint to resume from.
 #include "checkpoint/commit/manifest.h"
 #include "counted_tensors.h"
 #include "faulty_files.h"
@@ -69,7 +69,7 @@ TEST(CheckpointWriter, ReturnsBeforeWritingAndTensorsMayChange) {
     CheckpointWriter writer(dir.path(), world.group(), {.files = &files});
     const std::vector<Piece> pieces = model_at(1);
     writer.save(1, pieces);
-    CHECK_THAT(!writer.last_complete());  // no file can have been made
+    CHECK_THAT(!writer.last_complete());  // no file can exist yet
     pieces[0].local.fill_(99);
     go.set_value();
     writer.wait();
@@ -118,7 +118,7 @@ TEST(CheckpointWriter, ReplicasShareWork) {
 
 TEST(CheckpointWriter, ErrorsSurfaceAtNextCallOnEveryRankAndNextSaveWorks) {
   const TempDir dir;
-  // Every operation of a save is refused once.
+  // Fails every operation of a save once.
   for (int refused = 0; refused < 12; ++refused) {
     std::atomic<int> count{0};
     HookedFiles files([&](const std::string&, const std::string& path) {
@@ -141,7 +141,7 @@ TEST(CheckpointWriter, ErrorsSurfaceAtNextCallOnEveryRankAndNextSaveWorks) {
         CHECK_THAT(writer.last_complete() == 1);
         CHECK_SAME(find_resume_point(dir.path()).checkpoint.step(), 1);
       }
-      writer.wait();  // the error is told once
+      writer.wait();  // the error is reported once
       writer.save(3, model_at(3));
       writer.wait();
     });
@@ -188,8 +188,7 @@ TEST(CheckpointWriter, ReportsFileSizeLimitAndRemovedDirectory) {
   });
 }
 
-// A disk that is really full, and one that is really read-only: a small one of its own, which only root can
-// make.
+// A disk that is actually full, and one that is actually read-only: a small mounted one, which needs root.
 const test::RankFunction full_disk("full_disk", [] {
   const std::string directory = std::getenv("PENSTOCK_TEST_DIRECTORY");
   if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
@@ -332,7 +331,8 @@ TEST(CheckpointResume, UsesNewestCompleteCheckpointAndReportsSkippedOnes) {
   expect_second(find_resume_point(dir.path()));
   comm::run_thread_ranks(
       3, [&](comm::World& world) { expect_second(find_resume_point(dir.path(), world.group())); });
-  // A run that goes on from 2 replaces what was passed over as it comes to it, and removes nothing newer.
+  // A run that resumes from step 2 replaces the skipped checkpoints as it reaches them, and removes nothing
+  // newer.
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group(), {.keep = 1});
     writer.save(3, model_at(3));

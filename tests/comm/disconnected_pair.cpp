@@ -1,4 +1,4 @@
-// Loses messages.
+// A thread transport that drops the messages between two ranks.
 #include "comm/disconnected_pair.h"
 
 #include "comm/transport/thread_backend.h"

@@ -1,5 +1,5 @@
-// A world of thread ranks in which one pair of ranks cannot talk: messages between the two are lost, all
-// others and all collectives arrive. Groups that are split off the given one have the same fault.
+// A world of thread ranks in which one pair of ranks is disconnected: messages between the two are dropped,
+// while all other messages and all collectives arrive. Groups split from the given one have the same fault.
 #pragma once
 
 #include <penstock/comm/group.h>
@@ -16,7 +16,7 @@ class DeafPair {
   DeafPair(const DeafPair&) = delete;
   DeafPair& operator=(const DeafPair&) = delete;
 
-  //! The same members as `group` has; called by all of them.
+  //! A group with the same members as `group`; a collective call.
   comm::Group group(const comm::Group& group) const;
 
  private:

@@ -1,4 +1,4 @@
-// The rank's environment and the names of backends are read strictly.
+// The environment of a rank and backend names are parsed strictly.
 #include "comm/rendezvous/environment.h"
 
 #include <penstock/base/error.h>

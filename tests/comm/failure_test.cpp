@@ -1,5 +1,5 @@
-// A failed rank is an error on every other rank, soon, with its name and its words; nothing hangs, and the
-// world can be rebuilt when the processes live on.
+// A failed rank raises an error on every other rank within the documented time, with its rank and message.
+// Nothing hangs, and the world can be rebuilt if the processes are alive.
 #include "support/check.h"
 #include "support/process_ranks.h"
 
@@ -20,13 +20,13 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC: the same for all processes
+using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC, shared by all processes
 
 double seconds_now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-// What a rank prints when it learns of a failure, and how the test reads it.
+// The line that a rank prints when it learns of a failure, and its parser.
 int report(const PeerFailed& e) {
   std::cout << "failed " << e.peer().value << " " << std::to_string(seconds_now()) << " " << e.cause()
             << std::endl;
@@ -51,11 +51,11 @@ std::optional<Learned> learned(const std::vector<std::string>& lines) {
   return std::nullopt;
 }
 
-// The other ranks' promise is 5 s; a busy machine of 2 cores gets some room.
+// 5 s are documented; a busy machine with 2 cores gets some room.
 constexpr double kPromise = 5.0;
 constexpr double kRoom = 5.0;
 
-//! Every operation in turn, for ever.
+//! Runs every operation in turn, forever.
 [[noreturn]] void work_for_ever(comm::World& world) {
   const comm::Group& group = world.group();
   const int n = group.size(), me = group.rank();
@@ -80,8 +80,8 @@ const RankFunction loop_ranks("loop", [] {
   }
 });
 
-// Kills one rank of a 4-rank loop after a random amount of progress, and returns how long the others took to
-// know.
+// Kills one rank of a loop over 4 ranks after random progress, and returns how long the others took to detect
+// it.
 void kill_one(unsigned seed, double& slowest) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -115,7 +115,7 @@ void kill_one(unsigned seed, double& slowest) {
 }
 
 TEST(CommKilledRank, RaisesPeerFailedOnEveryOtherRankAtRandomTimes) {
-  // The slow tier sets more kills.
+  // The slow tier sets a higher number.
   const char* const asked = std::getenv("PENSTOCK_KILLS");
   const unsigned kills = asked != nullptr ? static_cast<unsigned>(std::stoul(asked)) : 8;
   double slowest = 0;
@@ -129,7 +129,7 @@ const RankFunction throwing_ranks("throwing", [] {
   world.group().all_reduce(tensor);
   const at::Tensor token = at::ones(1);
   if (world.rank() == Rank(1)) {
-    // Once the others are in the operation that it does not join.
+    // Once the other ranks wait in the operation that this rank does not join.
     for (const int other : {0, 2}) world.group().recv(token, other);
     throw std::runtime_error("the valve is stuck");
   }
@@ -182,7 +182,7 @@ const RankFunction next_operation_ranks("next_operation", [] {
     world.fail("gave up");
     return 0;
   }
-  // Idle until the monitor knows; then the next operation must not even start.
+  // Waits until the monitor has detected the failure; the next operation must not start.
   try {
     for (;;) world.check();
   } catch (const PeerFailed&) {
@@ -207,7 +207,7 @@ const RankFunction rebuild_ranks("rebuild", [] {
   const comm::Group stale = world.group();
   for (int round = 0; round < 3; ++round) {
     const int thrower = round % world.size();
-    // It waits until the others have left what they did before, which its failure would interrupt.
+    // Waits until the other ranks have finished their operations, which its failure would interrupt.
     if (world.rank().value != thrower) world.group().isend(at::ones(1), thrower).detach();
     for (int other = 0; world.rank().value == thrower && other < world.size(); ++other)
       if (other != thrower) world.group().recv(at::zeros(1), other);
@@ -330,7 +330,7 @@ TEST(CommStoppedRank, IsDetectedByMissingHeartbeats) {
 const RankFunction absent_ranks("absent", [] {
   comm::InitOptions options;
   options.join_timeout = std::chrono::milliseconds(1500);
-  if (std::string(std::getenv("RANK")) == "2") return 0;  // never joins, and is no failure to the launcher
+  if (std::string(std::getenv("RANK")) == "2") return 0;  // never joins, and exits successfully
   try {
     comm::World world = init(options);
   } catch (const TimeoutError& e) {

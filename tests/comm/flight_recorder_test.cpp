@@ -1,4 +1,4 @@
-// The flight recorder keeps the last operations, and a set of dumps says who did not join.
+// The flight recorder keeps the last operations, and a set of dumps shows which rank did not join.
 #include <penstock/comm/flight_recorder.h>
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ FlightRecord collective(std::uint64_t sequence) {
 TEST(CommFlightRecorder, KeepsLastOperationsInOrder) {
   FlightRecorder recorder(Rank(0), 4);
   for (std::uint64_t i = 1; i <= 10; ++i) recorder.finish(recorder.start(collective(i)), false);
-  recorder.finish(3, true);  // long gone: changes nothing
+  recorder.finish(3, true);  // already overwritten: no effect
   std::vector<std::uint64_t> kept;
   for (const FlightRecord& record : recorder.records()) {
     kept.push_back(record.sequence);

@@ -1,5 +1,5 @@
-// Strangers on the ports of a job: garbage, other protocols, connections that say nothing, and guesses of the
-// store's keys. None of it may cost the job anything.
+// Foreign connections to the ports of a job: garbage, other protocols, silent connections and guessed store
+// keys. None of them may disturb the job.
 #include "comm/failure/monitor.h"
 #include "comm/failure/sockets.h"
 #include "support/process_ranks.h"
@@ -32,7 +32,7 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 namespace fs = std::filesystem;
 
-// Works until the file that STOP_FILE names is there.
+// Runs until the file named by STOP_FILE exists.
 const RankFunction busy_ranks("busy", [] {
   comm::World world = comm::init();
   const char* const stop = std::getenv("STOP_FILE");
@@ -54,7 +54,7 @@ std::set<std::string> socket_inodes(pid_t pid) {
   return found;
 }
 
-//! Where a process listens: the address in the kernel's hexadecimal, and the port.
+//! The listening sockets of a process: the address in the kernel's hexadecimal notation, and the port.
 struct Listener {
   std::string address;
   std::uint16_t port = 0;
@@ -78,7 +78,7 @@ std::vector<Listener> listeners_of(pid_t pid) {
   return found;
 }
 
-//! Two ranks under the tool, at work.
+//! A running job of two ranks under the tool.
 class BusyJob {
  public:
   BusyJob()
@@ -99,7 +99,7 @@ class BusyJob {
   BusyJob(const BusyJob&) = delete;
   BusyJob& operator=(const BusyJob&) = delete;
 
-  //! The launcher's, then the ranks'.
+  //! The ports of the launcher, then those of the ranks.
   const std::vector<pid_t>& processes() const { return processes_; }
   bool ended() { return program_.ended(); }
   Outcome finish() {
@@ -120,7 +120,7 @@ class BusyJob {
   std::vector<pid_t> processes_;
 };
 
-// What the store's clients begin with, and a question for a key that is not there, cut short.
+// The handshake of a store client and a truncated request for a missing key.
 const std::string kStoreGreeting("\0\xCE\xF7\x85\x3C", 5);
 const std::string kHalfAQuestion("\3\1\0\0\0\0\0\0\0k", 10);
 
@@ -131,7 +131,7 @@ comm::Fd knock(std::uint16_t port, const std::string& words) {
 }
 
 void leave_rudely(comm::Fd connection) {
-  const linger at_once{.l_onoff = 1, .l_linger = 0};  // a reset instead of an end
+  const linger at_once{.l_onoff = 1, .l_linger = 0};  // closes with a reset
   setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
 
@@ -149,7 +149,7 @@ TEST(CommForeignConnections, OnEveryPortDoNotDisturbJob) {
             std::string("\0", 1), std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("PSL1"),
             std::string("penstock monitor 0/0/1\n")}) {
         leave_rudely(knock(listener.port, words));
-        idle.push_back(knock(listener.port, words));  // and stays
+        idle.push_back(knock(listener.port, words));  // stays connected
       }
       for (int i = 0; i < 60; ++i) {
         std::string garbage(i % 2 == 0 ? kStoreGreeting : "");
@@ -159,7 +159,7 @@ TEST(CommForeignConnections, OnEveryPortDoNotDisturbJob) {
       for (int i = 0; i < 250; ++i) idle.push_back(knock(listener.port, ""));
     }
   }
-  EXPECT_EQ(ports, 5);  // the store's, and for each rank its monitor's and Gloo's
+  EXPECT_EQ(ports, 5);  // the store, and per rank its monitor and Gloo
   EXPECT_FALSE(job.ended());
   const Outcome outcome = job.finish();
   EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -174,7 +174,7 @@ TEST(CommForeignConnections, SingleHostJobListensOnlyOnLoopback) {
   EXPECT_EQ(job.finish().code, 0);
 }
 
-// A guest of the store who knows how the library names its keys, and lists those that are there.
+// A store client that knows how the library names its keys and lists the existing ones.
 TEST(CommForeignConnections, CannotEndJobByGuessingStoreKeys) {
   BusyJob job;
   const std::vector<Listener> launcher = listeners_of(job.processes().at(0));
@@ -187,13 +187,13 @@ TEST(CommForeignConnections, CannotEndJobByGuessingStoreKeys) {
   const std::vector<std::string> keys = guest.listKeys();
   EXPECT_THAT(keys, Not(::testing::IsEmpty()));
   EXPECT_THAT(keys, Each(Not(HasSubstr("penstock"))));
-  std::set<std::string> prefixes{""};  // of each key the part before a slash
+  std::set<std::string> prefixes{""};  // the prefix of each key, before the slash
   for (const std::string& key : keys) prefixes.insert(key.substr(0, key.find('/') + 1));
   for (const std::string& prefix : prefixes) {
     guest.set(prefix + comm::died_key(0), std::string("1:a guess"));
     guest.set(prefix + comm::failed_key(0, 0), std::string("1:a guess"));
   }
-  // Watched for longer than the monitors' tick.
+  // Observed for longer than the monitors' interval.
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
   while (std::chrono::steady_clock::now() < until && !job.ended()) std::this_thread::yield();
   EXPECT_FALSE(job.ended());

@@ -1,4 +1,4 @@
-// Output in lines, whatever the pieces in which it arrives.
+// Reads lines regardless of the chunks in which output arrives.
 #include "comm/launch/line_reader.h"
 
 #include "comm/failure/sockets.h"
@@ -15,7 +15,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-//! The lines of a stream that is written in these pieces, each read on its own.
+//! The lines of a stream written in these chunks, each read separately.
 Lines lines_of(const std::vector<std::string>& pieces) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return {"no pipe"};
@@ -63,7 +63,7 @@ TEST(CommLineReader, KeepsEveryByte) {
   }
 }
 
-// 64 MiB without an end take as long for each byte as one does, and never more memory than a piece.
+// 64 MiB without a newline take constant time per byte and no more memory than one chunk.
 TEST(CommLineReader, LimitsLineLength) {
   const std::vector<std::string> pieces(1024, std::string(65536, 'x'));
   const Lines lines = lines_of(pieces);

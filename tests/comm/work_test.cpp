@@ -1,4 +1,4 @@
-// An operation that two threads wait for.
+// Two threads wait for the same operation.
 #include "comm/world/work_state.h"
 
 #include <penstock/base/error.h>
@@ -18,7 +18,7 @@ std::shared_ptr<WorkState> pending(const std::shared_ptr<WorldGeneration>& domai
   return state;
 }
 
-// It took this for success: the caller would have read a buffer that nothing has arrived in.
+// This was once taken for success: the caller would have read a buffer before anything arrived.
 TEST(CommSecondWaiter, TimesOutIfOperationDoesNotEnd) {
   const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::milliseconds(10));
   EXPECT_THROW(pending(domain)->wait(), TimeoutError);

@@ -1,5 +1,5 @@
-// Replays what is known of every target's inputs, and a short run of random edits of them; `./dev fuzz`
-// searches for more.
+// Replays the known inputs of every target, and random edits of them for a short time; `./dev fuzz` searches
+// for more.
 #include "fuzz/targets.h"
 
 #include <gtest/gtest.h>
@@ -72,8 +72,8 @@ TEST_P(FuzzParsers, SurviveRandomEdits) {
   const Editor editor(GetParam());
   const unsigned seed = 5;
   std::mt19937 random(seed);
-  // As many as fit into a second, so that slow parsers and sanitizers do not hold up the suite; every run
-  // begins alike.
+  // As many edits as fit into one second, so that slow parsers and sanitizers do not delay the suite. Every
+  // run starts with the same edits.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   int run = 0;
   for (; run < 20'000 && std::chrono::steady_clock::now() < end; ++run) {

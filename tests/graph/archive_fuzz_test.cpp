@@ -1,4 +1,4 @@
-// Damaged and lying archives: whatever the bytes, an error of the family or the same graph and weights.
+// Damaged and inconsistent archives: any bytes give an error of the family, or the same graph and weights.
 #include "base/io/crc32.h"
 #include "support/temp_dir.h"
 #include "tensor_file.h"
@@ -26,12 +26,12 @@ std::string read_file(const std::string& path) {
 class GraphArchiveFuzz : public testing::Test {
  protected:
   void SetUp() override {
-    // The slow tier and the sanitizers ask for more.
+    // The slow tier and the sanitizers use more rounds.
     if (const char* rounds = std::getenv("PENSTOCK_FUZZ_ROUNDS")) rounds_ = std::atoi(rounds);
     std::printf("seed %u, %d rounds\n", seed_, rounds_);
   }
 
-  //! What an archive says: its graph and its weights; empty if it is refused.
+  //! The content of an archive: its graph and its weights; empty if it is rejected.
   std::string content(const std::string& bytes) {
     std::ofstream(path_, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     try {
@@ -76,7 +76,7 @@ TEST_F(GraphArchiveFuzz, FlippedBitsAreRejectedOrHarmless) {
   EXPECT_GT(refused, rounds_ / 2);
 }
 
-//! Changes a record in place and repairs its checksum, so that the reader has to believe it.
+//! Changes a record in place and repairs its checksum, so that the reader accepts the record.
 std::string with_record(std::string bytes, const std::string& name, const std::string& content) {
   const std::string mark = "PK\x01\x02";
   for (std::size_t at = bytes.find(mark); at != std::string::npos; at = bytes.find(mark, at + 4)) {
@@ -113,7 +113,7 @@ TEST_F(GraphArchiveFuzz, CorruptRecordsNeverReadBeyondFile) {
       for (int edits = 1 + static_cast<int>(random() % 3); edits > 0; --edits) {
         const std::size_t at = random() % changed.size();
         if (random() % 2 == 0 && std::isdigit(static_cast<unsigned char>(changed[at])) != 0) {
-          changed[at] = static_cast<char>('0' + random() % 10);  // a number that lies
+          changed[at] = static_cast<char>('0' + random() % 10);  // an inconsistent number
         } else if (random() % 2 == 0) {
           changed[at] = alphabet[random() % alphabet.size()];
         } else {
@@ -123,7 +123,7 @@ TEST_F(GraphArchiveFuzz, CorruptRecordsNeverReadBeyondFile) {
                           piece.substr(0, changed.size() - at));
         }
       }
-      content(with_record(whole, record, changed));  // any answer will do, but not a crash
+      content(with_record(whole, record, changed));  // any result is allowed, but not a crash
     }
   }
 }

@@ -28,7 +28,8 @@ struct LowPrecision {
   LowPrecision& operator=(const LowPrecision&) = delete;
 };
 
-//! In-place writes through views, lists, modes, factories, masks, host data, several inputs and outputs.
+//! Uses in-place writes through views, lists, modes, factory functions, masks, host data, several inputs and
+//! outputs.
 struct EveryFeatureImpl : nn::Module {
   EveryFeatureImpl() {
     lin = register_module("lin", nn::Linear(4, 4));

@@ -1,5 +1,5 @@
-// Captured C++ models against eager: outputs, gradients, buffers, bit for bit, whole and in stages; and what
-// is refused.
+// Captured C++ models compared with eager: outputs, gradients and buffers, bitwise, unsplit and in stages;
+// and forwards that must be rejected.
 #include "capture_models.h"
 #include "dense_model.h"
 #include "stage_runner.h"
@@ -24,7 +24,7 @@ using c10::IValue;
 using test::same_bits;
 using testing::HasSubstr;
 
-//! What a run leaves behind: outputs, gradients by name, buffers by name.
+//! The results of a run: outputs, gradients by name, buffers by name.
 struct Outcome {
   std::vector<IValue> outputs;
   std::map<std::string, at::Tensor> gradients, buffers;
@@ -80,7 +80,7 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   }
   torch::manual_seed(3);
   const Captured captured = capture(forward, model, args, kwargs);
-  // The capture left the model and the random state alone.
+  // The capture changed neither the model nor the random state.
   const at::Tensor drawn = torch::rand({4});
   torch::manual_seed(3);
   EXPECT_TRUE(same_bits(drawn, torch::rand({4})));
@@ -103,7 +103,7 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   }
   for (const auto& [buffer, tensor] : model.buffers) eager.buffers[buffer] = tensor.clone();
 
-  // Constants of the graph are not the model's.
+  // Constants of the graph do not belong to the model.
   for (std::size_t i = 0; i < captured.graph.slots.size(); ++i) {
     start.try_emplace(captured.graph.slots[i].names[0], captured.tensors[i].detach().clone());
   }
@@ -188,7 +188,7 @@ TEST(GraphCapture, RecordsModulesSplitMarksAndTiedWeights) {
   ASSERT_EQ(split.shared.size(), 1U);
   EXPECT_EQ(split.shared[0].names[0], "token.weight");
   EXPECT_EQ(split.stages[1].sources.size(), 1U);
-  pipe_split();  // nothing outside of a capture
+  pipe_split();  // no effect outside a capture
 }
 
 TEST(GraphCapture, DistinguishesCallsOfSameModule) {
@@ -206,13 +206,13 @@ TEST(GraphCapture, DistinguishesCallsOfSameModule) {
   const auto at = [&](const std::string& module, SplitPoint point) {
     return split_at_modules(graph, {{module, point}});
   };
-  // Three operators each: t, addmm, relu.
+  // Three operators per call: t, addmm, relu.
   EXPECT_EQ(at("tower.block", SplitPoint::Beginning), (SplitPositions{3, 6}));
   EXPECT_EQ(at("tower", SplitPoint::End), (SplitPositions{3, 6}));
   EXPECT_EQ(at("tower.block@2", SplitPoint::Beginning), SplitPositions{6});
   EXPECT_EQ(at("tower@0", SplitPoint::End), SplitPositions{3});
   EXPECT_THAT(to_string(graph), HasSubstr("@ tower@2.block@2"));
-  EXPECT_EQ(split_graph(graph, {3, 6}).shared.size(), 2U);  // weight and bias, in all three
+  EXPECT_EQ(split_graph(graph, {3, 6}).shared.size(), 2U);  // weight and bias, shared by all three
 }
 
 TEST(GraphCapture, HonorsEvalModeOfDropoutAndBatchNorm) {
@@ -258,7 +258,7 @@ TEST(GraphCapture, DrawsFreshRandomNumbersInEveryRun) {
 }
 
 TEST(GraphCapture, FreesIntermediatesLikeEager) {
-  // 40 steps over 1 MB each: a graph that kept its values alive would hold 40 of them.
+  // 40 steps over 1 MB each: a graph that kept its values alive would hold 40 MB.
   const ForwardFunction chain = [](const value::Args& args, const value::Kwargs&) {
     auto x = args.at(0).toTensor();
     for (int i = 0; i < 40; ++i) x = x + 1;
@@ -274,7 +274,7 @@ TEST(GraphCapture, FreesIntermediatesLikeEager) {
   EXPECT_EQ(x.use_count(), 1U);
 }
 
-//! Counts what libtorch's CPU allocator gives out and gets back.
+//! Counts the bytes that libtorch's CPU allocator allocates and frees.
 class MemoryMeter : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
@@ -304,7 +304,7 @@ TEST(GraphCapture, UsesNoMoreMemoryThanEager) {
     const auto train = [&](const at::Tensor& output) {
       if (grad) output.sum().backward();
     };
-    train(gpt->forward(tokens));  // gradients have their memory from here on
+    train(gpt->forward(tokens));  // gradients are allocated from now on
     const std::int64_t eager = peak_memory([&] { train(gpt->forward(tokens)); });
     const std::int64_t replay = peak_memory([&] { train(module.forward({tokens}).toTensor()); });
     EXPECT_GT(eager, 4 * 32 * 101 * 4);
@@ -375,7 +375,7 @@ TEST(GraphCapture, RejectsForwardsThatCannotBeCaptured) {
   };
   EXPECT_THAT(complaint(replaced),
               testing::AllOf(HasSubstr("aten::set_"), HasSubstr("of module swap"), HasSubstr("copy_()")));
-  // Where no guard says which module it is, what came before is named.
+  // Without a module scope, the error names the preceding operator.
   const ForwardFunction unguarded = [&](const value::Args& args, const value::Kwargs&) {
     return IValue((args[0].toTensor() * weight).sum().item<float>() > 0 ? 1 : 2);
   };

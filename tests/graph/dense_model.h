@@ -1,4 +1,4 @@
-// A whole archive run once, and what stages in turn must give to equal it.
+// An unsplit archive, run once, and the checks that its stages give the same results.
 #pragma once
 
 #include "stage_runner.h"
@@ -60,7 +60,7 @@ inline void expect_equal(const Whole& whole, const graph::SplitPositions& cuts, 
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].isTensor()) continue;
     const at::Tensor &got = outputs[i].toTensor(), &wanted = whole.outputs[i].toTensor();
-    // What a stage receives is dense, which other kernels may sum in another order than a view.
+    // A stage receives contiguous tensors, for which kernels may sum in another order than for views.
     EXPECT_TRUE(exact || !wanted.is_floating_point() ? same_bits(got, wanted)
                                                      : at::allclose(got, wanted, 1e-5, 1e-6))
         << "output " << i << " differs by " << (got - wanted).abs().max().item<double>();
@@ -84,7 +84,7 @@ inline void expect_equal(const Whole& whole, const graph::SplitPositions& cuts, 
   }
 }
 
-//! Stage parameters partition the model's; those in several stages are listed.
+//! The parameters of the stages partition those of the model; those in several stages are listed.
 inline void expect_partition(const graph::Graph& graph, const graph::SplitGraph& split) {
   std::map<std::string, int> holders;
   for (const graph::StageGraph& stage : split.stages) {

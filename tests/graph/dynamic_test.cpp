@@ -1,4 +1,4 @@
-// Captures whose batch may change: one graph, any number of rows, equal to eager bit for bit.
+// Captures with a dynamic batch size: one graph for any number of rows, bitwise equal to eager.
 #include "capture_models.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
@@ -76,7 +76,7 @@ TEST(GraphDynamicBatch, OneGraphRunsAnyBatchSize) {
   expect_any_batch("unet", *unet, test::forward_of(unet), [](std::int64_t n) {
     return value::Args{torch::randn({n, 1, 8, 8})};
   });
-  // Sizes in factories, in expands, as numbers and in arithmetic.
+  // Sizes in factory functions, in expands, as numbers and in arithmetic.
   torch::nn::Linear lin(4, 4);
   const ForwardFunction sizes = [&](const value::Args& args, const value::Kwargs&) {
     const auto x = args.at(0).toTensor();

@@ -1,4 +1,4 @@
-// The interpreter: modes, lifetimes, errors.
+// Tests of the interpreter: modes, lifetimes, errors.
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
 #include <penstock/graph/interpreter.h>
@@ -71,7 +71,8 @@ TEST(GraphInterpreter, MovesConstantDevices) {
   return %a
 })");
   EXPECT_TRUE(Interpreter(graph, at::Device(at::kMeta)).run({}, {})[0].toTensor().is_meta());
-  // Where none is given, a factory takes the stage's, and what is made like another tensor takes that one's.
+  // Without an explicit device, a factory function uses the device of the stage, and a `*_like` function that
+  // of its argument.
   const Graph silent = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::zeros([3], None, None, None, None)

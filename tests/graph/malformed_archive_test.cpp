@@ -1,5 +1,5 @@
-// Archives that are made to hurt: deep nesting, values of enums that do not exist, files that change or are
-// none.
+// Malicious archives: deep nesting, unknown enum values, files that change while being read, and paths that
+// are not regular files.
 #include "base/io/zip.h"
 #include "graph/pt2/fields.h"
 #include "graph/pt2/import.h"
@@ -25,7 +25,7 @@ using test::archive;
 using test::TempDir;
 using ::testing::HasSubstr;
 
-//! The message of the Error that it throws; any other exception fails the test.
+//! The message of the thrown Error; any other exception fails the test.
 template <class Body>
 std::string refusal(const Body& body) {
   try {
@@ -40,19 +40,19 @@ TEST(GraphMalformedArchive, RejectsDeepTreeSpecs) {
   const std::string deep(200'000, '[');
   EXPECT_THAT(refusal([&] { pt2_structure(deep, {}, "spec"); }),
               HasSubstr("spec: lists and objects are nested deeper"));
-  // In the context of a node, which is JSON in a string.
+  // In the context of a node, which is JSON inside a string.
   std::string context = "[[[[[[[[[[";
   for (int i = 0; i < 4; ++i) context += context + context + context;
   const std::string spec = R"([1, {"type": "x", "context": ")" + context + R"(", "children_spec": []}])";
   EXPECT_EQ(refusal([&] { pt2_structure(spec, {}, "spec"); }), "accepted");
-  // Nodes in nodes.
+  // Nested nodes.
   std::string nodes = R"({"type": null, "context": null, "children_spec": []})";
   for (int i = 0; i < 100; ++i)
     nodes = R"({"type": "builtins.tuple", "context": "null", "children_spec": [)" + nodes + "]}";
   EXPECT_THAT(refusal([&] { pt2_structure("[1, " + nodes + "]", {}, "spec"); }), HasSubstr("too deep"));
 }
 
-//! The program of an archive with one text in place of another.
+//! The program of an archive with one text replaced by another.
 std::string import_changed(const std::string& name, const std::string& from, const std::string& to) {
   const ZipFile zip(archive(name));
   const auto bytes = zip.read("models/model.json");

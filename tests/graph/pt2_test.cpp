@@ -1,4 +1,4 @@
-// Imported models against Python's run on this machine: outputs, gradients and buffers, bit for bit.
+// Imported models compared with Python's results on this machine: outputs, gradients and buffers, bitwise.
 #include "python_reference.h"
 #include "tensor_file.h"
 
@@ -100,7 +100,7 @@ TEST(GraphPt2, KeepsAnnotatedSplitPointsAndDistinguishesCalls) {
   EXPECT_EQ(at({{"block.qkv@2", SplitPoint::End}}).size(), 1U);
   EXPECT_EQ(graph.nodes[at({{"block.qkv@2", SplitPoint::End}})[0] - 1].name(), "aten::linear");
   EXPECT_THROW(at({{"block@3", SplitPoint::Beginning}}), UsageError);
-  // All calls read the same weights: three stages share them.
+  // All calls use the same weights: three stages share them.
   const SplitGraph split = split_graph(graph, marks);
   ASSERT_EQ(split.shared.size(), 2U);
   for (const SharedSlot& slot : split.shared) EXPECT_EQ(slot.stages, (std::vector<int>{1, 2, 3}));
@@ -153,7 +153,7 @@ TEST(GraphPt2, ReportsMismatchedSize) {
 }
 
 TEST(GraphPt2, EvalModeMatchesPython) {
-  // Exported in training mode: attention drops, instance norm takes the statistics of its input.
+  // Exported in training mode: attention uses dropout, and instance norm uses the statistics of its input.
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
   at::set_num_threads(1);

@@ -1,6 +1,6 @@
-// An imported model against Python's run on this machine: outputs, gradients and buffers, bit for bit.
-// Numbers that another machine made would differ in their last bits: kernels sum in the order of the
-// processor's vectors.
+// Compares an imported model with Python's results on this machine: outputs, gradients and buffers, bitwise.
+// Results from another machine would differ in the last bits, because the order of sums depends on the vector
+// width.
 #pragma once
 
 #include "support/program.h"
@@ -16,7 +16,7 @@
 
 namespace penstock::test {
 
-//! The tensors of one run, in place of the graph's inputs; baked inputs are passed as they are.
+//! The tensors of one run for the inputs of the graph; constant inputs are passed unchanged.
 inline std::vector<c10::IValue> inputs_of(const graph::Graph& graph,
                                           const std::map<std::string, at::Tensor>& tensors,
                                           const std::string& run) {
@@ -28,8 +28,8 @@ inline std::vector<c10::IValue> inputs_of(const graph::Graph& graph,
   return leaves;
 }
 
-//! The folder to which python_reference.py wrote what Python makes of our archives, once for this program.
-//! Empty where PENSTOCK_PYTHON names no Python with torch 2.13.
+//! The folder with the results that python_reference.py writes for our archives, once per program. Empty if
+//! PENSTOCK_PYTHON names no Python with torch 2.13.
 inline const std::string& results_of_python() {
   static const TempDir folder;
   static const std::string path = [] {
@@ -48,9 +48,9 @@ inline const std::string& results_of_python() {
   return path;
 }
 
-//! `path` without its ending names an archive and its inputs, `results` the folder with Python's results.
-//! With `exact` also gradients are equal bit for bit; those of large models are sums whose order torch.export
-//! changes, so that its own module differs from the eager run in the last bits too.
+//! `path` names an archive and its inputs, without extension; `results` is the folder with Python's results.
+//! With `exact`, gradients are compared bitwise, too. Those of large models are sums whose order torch.export
+//! changes: its own module differs from eager in the last bits as well.
 inline void expect_as_python(const std::string& path, const std::string& results, bool exact = true) {
   SCOPED_TRACE(path);
   at::set_num_threads(1);

@@ -1,4 +1,4 @@
-// Sizes without elements against what Python wrote down and against real runs; profiles.
+// Shape inference compared with Python's records and with actual runs; profiles.
 #include "python_reference.h"
 
 #include <penstock/base/error.h>
@@ -25,7 +25,7 @@ TEST(GraphShapes, MatchPythonForExportedInputs) {
     const Graph& graph = file.graph();
     Graph bare = graph;
     for (const Node& node : bare.nodes) {
-      if (!node.mode.autocast.empty()) continue;  // only their dtype must be known
+      if (!node.mode.autocast.empty()) continue;  // only the dtype must be known
       for_each_result(node, [&](ValueId id) { bare.value(id).meta.reset(); });
     }
     const Graph found = propagate_shapes(bare);

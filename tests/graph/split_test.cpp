@@ -1,4 +1,5 @@
-// Stages in turn against the whole graph, for every number of cuts; and the cuts that must be refused.
+// Stages run in turn compared with the unsplit graph, for every number of stages; and invalid split
+// positions.
 #include "dense_model.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
@@ -32,8 +33,7 @@ TEST(GraphSplit, AnyNumberOfStagesMatchesUnsplitGraph) {
   const unsigned seed = 7;
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);
-  // In the real architectures, values that many stages read get their gradients in another order of
-  // summation.
+  // In the real architectures, the gradients of values that several stages read are summed in another order.
   const std::vector<std::string> exact{"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap"},
       close{"gpt2", "llama", "bert", "t5", "vit", "encoder", "unet", "gru"};
   std::vector<std::string> names = exact;
@@ -85,7 +85,7 @@ TEST(GraphSplit, ComputedWeightsDoNotCrossStages) {
   return %h
 })");
   EXPECT_EQ(legal_split_positions(graph),
-            (SplitPositions{5, 6, 7, 8}));  // not before a view: that would be the same place
+            (SplitPositions{5, 6, 7, 8}));  // not before a view: that is the same position
   const SplitGraph split = split_graph(graph, {5, 7, 8});
   std::vector<std::vector<std::string>> held;
   for (const StageGraph& stage : split.stages) {
@@ -98,7 +98,7 @@ TEST(GraphSplit, ComputedWeightsDoNotCrossStages) {
   }
   ASSERT_EQ(split.shared.size(), 1U);
   EXPECT_EQ(split.shared[0].stages, (std::vector<int>{0, 3}));
-  // A view of a buffer that is written is no longer the buffer's old elements.
+  // A view of a buffer that is written no longer has the buffer's old elements.
   const Graph written = parse_graph(R"(graph {
   inputs ((%x : float32[3],), {})
   buffer %b : float32[3] = "b"
@@ -144,7 +144,7 @@ TEST(GraphSplit, DoesNotSendTiedWeightsOrPositions) {
   ASSERT_EQ(split.shared.size(), 1U);
   EXPECT_EQ(split.shared[0].stages, (std::vector<int>{0, 1}));
   EXPECT_EQ(split.shared[0].names[0], "token.weight");
-  ASSERT_EQ(split.stages[1].sources.size(), 1U);  // the hidden state and nothing else, sizes included
+  ASSERT_EQ(split.stages[1].sources.size(), 1U);  // only the hidden state, no sizes
   EXPECT_EQ(std::get<FromStage>(split.stages[1].sources[0]), (FromStage{0, 0}));
   EXPECT_THAT(split.table(), HasSubstr("from stage 0, output 0"));
   EXPECT_THAT(split.table(), HasSubstr("token.weight = head.weight  in stages 0, 1"));

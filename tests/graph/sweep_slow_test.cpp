@@ -1,5 +1,5 @@
-// Real architectures of PyPI's `transformers`, exported by the Python that PENSTOCK_PYTHON names: imported,
-// compared with eager, cut at random. Only where that Python has transformers.
+// Architectures of the Python package `transformers`, exported by the Python that PENSTOCK_PYTHON names:
+// imported, compared with eager, and split at random. Skipped if that Python lacks transformers.
 #include "dense_model.h"
 #include "python_reference.h"
 #include "support/program.h"
@@ -23,13 +23,13 @@ TEST(GraphSweep, TransformersMatchPythonUnsplitAndSplit) {
           .code != 0)
     GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with transformers";
   const char* kept =
-      std::getenv("PENSTOCK_SWEEP_FOLDER");  // archives of an earlier run, or where to keep them
+      std::getenv("PENSTOCK_SWEEP_FOLDER");  // archives of an earlier run, or the folder to keep them in
   const test::TempDir temporary;
   const auto folder = std::filesystem::path(kept != nullptr ? kept : temporary.path());
   std::filesystem::create_directories(folder);
   std::vector<std::string> words{program, "-W", "ignore",
                                  PENSTOCK_SOURCE_DIR "/tests/graph/make_transformers.py", folder.string()};
-  const char* some = std::getenv("PENSTOCK_SWEEP");  // names of models, to look at them alone
+  const char* some = std::getenv("PENSTOCK_SWEEP");  // names of models, to run only these
   std::istringstream names(some != nullptr ? some : "");
   for (std::string name; names >> name;) words.push_back(name);
   if (kept == nullptr || std::filesystem::is_empty(folder)) {

@@ -1,4 +1,4 @@
-// The text form: golden, read back, and strict about what is wrong.
+// The text format of graphs: golden output, round trips, and strict errors.
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
 #include <penstock/graph/interpreter.h>

@@ -1,6 +1,6 @@
-// The built-in GPT against a Python GPT of the same build (golden.txt), and against what must hold of any:
-// causality, the cache, tied gradients, parts that make the whole, first values that depend on nothing but
-// seed and name.
+// The built-in GPT compared with an equivalent Python model (golden.txt), and its general properties:
+// causality, the cache, tied gradients, stages that compose to the full model, and initial values that depend
+// only on seed and name.
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
 #include <penstock/pipe/pipe.h>
@@ -22,7 +22,7 @@ GptOptions small(int variant) {
   return options;
 }
 
-// What make_golden.py fills its parameters with.
+// The values with which make_golden.py fills the parameters.
 void fill_by_name(torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
   for (auto& item : module.named_parameters()) {
@@ -42,9 +42,9 @@ torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets)
   return torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets.flatten());
 }
 
-// The numbers come from another machine. There is nothing random in them; processors differ in the order of
-// sums and in the last bits of exp and tanh. Between kernels with and without vector instructions that is at
-// most 1.1e-5 of a number, half of what is allowed.
+// The numbers come from another machine and involve no randomness. Processors differ in the order of sums and
+// in the last bits of exp and tanh: at most 1.1e-5 relative between kernels with and without vector
+// instructions, half of the tolerance.
 TEST(ModelsGpt, MatchesPythonModel) {
   std::ifstream file(PENSTOCK_SOURCE_DIR "/tests/models/golden.txt");
   std::map<int, std::map<std::string, double>> golden;
@@ -173,7 +173,7 @@ TEST(ModelsGpt, SamplingIsReproducibleAndSlidesPastContext) {
   ASSERT_EQ(first.size(), 22U);
   for (const auto token : first) EXPECT_TRUE(token >= 0 && token < 11);
   EXPECT_TRUE(model->is_training());
-  // The likeliest token is what a plain forward says.
+  // The most likely token according to a plain forward.
   const torch::NoGradGuard no_grad;
   const auto greedy = sample(*model, {1, 2}, {.tokens = 3, .temperature = 0});
   const auto logits = model->forward(torch::tensor(greedy).unsqueeze(0).narrow(1, 0, 4));

@@ -1,6 +1,6 @@
-// What parallel training gives to the last bit. A sum of two numbers has one order, and dividing by two or
-// four rounds nothing: so two replicas, in whichever schedule, replicated or sharded, have the very gradients
-// that two processes have on their own. And a run that is started again has the bits that it had before.
+// Bitwise guarantees of parallel training. A sum of two numbers has only one order, and dividing by two or
+// four does not round. Therefore two replicas, in any schedule, replicated or sharded, have exactly the
+// gradients of two independent processes, and a restarted run repeats its bits.
 #include "parallel/dense_gpt.h"
 #include "parallel/three_axis_run.h"
 #include "support/check.h"
@@ -18,7 +18,7 @@
 namespace penstock::test {
 namespace {
 
-//! Throws where a bit differs.
+//! Throws if any bit differs.
 void expect_bits(const std::string& what, const Tensors& actual, const Tensors& expected) {
   for (const auto& [name, value] : actual) {
     const at::Tensor& want = expected.at(name);
@@ -51,7 +51,7 @@ TEST(ParallelBitwise, TwoReplicasMatchTwoProcessesInEverySchedule) {
         if (kind == Kind::Frozen && row.stages_per_rank == 2 && data == Data::Replicated) continue;  // enough
         SCOPED_TRACE(row.text() + ", " + text(kind) + ", " + text(data));
         ++runs;
-        // LoopedBFS goes back through its microbatches from the last one.
+        // LoopedBFS runs its backwards from the last microbatch to the first.
         const Tensors& want = means.at(row.schedule == schedule::ScheduleKind::LoopedBFS);
         EXPECT_NO_THROW(comm::run_thread_ranks(4, [&](comm::World& world) {
           const ThreeD rank(world, {.pp = 2, .dp = 2}, row.schedule, row.stages_per_rank, kind, data);
@@ -70,7 +70,8 @@ struct Bits {
   Tensors gradients, parameters;
 };
 
-//! Three steps of AdamW; gradients of the first. With `same` every replica gets the rows of the first one.
+//! Three steps of AdamW, with the gradients of the first. With `same`, every replica gets the rows of the
+//! first one.
 Bits train_bits(Axes axes, Row row, Kind kind, Data data, bool same) {
   Bits all;
   std::mutex mutex;
@@ -103,7 +104,7 @@ const std::vector<Row> kSomeSchedules{{schedule::ScheduleKind::OneFOneB, 1},
                                       {schedule::ScheduleKind::ZBVZeroBubble, 2},
                                       {schedule::ScheduleKind::DualPipeV, 2}};
 
-// Replicas of the same rows average equal numbers: nothing may change, through three dimensions and AdamW.
+// Identical replicas average equal numbers: nothing may change, through all three axes and AdamW.
 TEST(ParallelBitwise, IdenticalReplicasMatchSingleReplica) {
   at::set_num_threads(1);
   for (const Row& row : kSomeSchedules) {
@@ -129,7 +130,7 @@ TEST(ParallelBitwise, ShardedMatchesReplicated) {
   }
 }
 
-// Buckets and units are laid out once: a second start adds in the same order.
+// Buckets and units are laid out once: a restarted run adds in the same order.
 TEST(ParallelBitwise, RestartIn3DIsBitwiseEqual) {
   at::set_num_threads(1);
   for (const Data data : {Data::Replicated, Data::Sharded}) {

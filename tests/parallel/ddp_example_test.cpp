@@ -1,4 +1,4 @@
-// The data parallel example through the launcher, and an example that is not meant for it.
+// The data-parallel example through the launcher, and an example that must not be launched.
 #include "support/program.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ std::vector<double> losses_of(const Outcome& outcome) {
   return losses;
 }
 
-// The mean over equal shares is the mean over the batch, but for the order of the sums.
+// The mean over equal shards is the mean over the batch, except for the order of sums.
 TEST(ParallelDdpExample, LossesDoNotDependOnNumberOfRanks) {
   const std::vector<double> alone = losses_of(run_program({kDdp}));
   ASSERT_EQ(alone.size(), 3U);

@@ -1,4 +1,5 @@
-// Plans found in graphs: what is cut and what stays whole, and that real architectures compute the same.
+// Plans found in graphs: which layers are sharded or replicated, and real architectures compute the same with
+// them.
 #include "graph/tensor_file.h"
 #include "tensor/ranks.h"
 
@@ -49,7 +50,8 @@ struct Ran {
   std::vector<at::Tensor> outputs, gradients;
 };
 
-//! In evaluation mode, so that nothing is drawn; a weighted sum of all floating outputs goes back.
+//! Runs in evaluation mode, so that nothing is random; the backward starts from a weighted sum of all
+//! floating-point outputs.
 Ran run(graph::GraphModule& module, const std::vector<c10::IValue>& inputs) {
   module.train(false);
   Ran ran;
@@ -68,7 +70,7 @@ Ran run(graph::GraphModule& module, const std::vector<c10::IValue>& inputs) {
   return ran;
 }
 
-//! The dropout of attention is a number and has no flag that evaluation mode could turn off.
+//! The dropout rate of attention is a number: no flag lets evaluation mode turn it off.
 graph::Graph without_dropout(graph::Graph graph) {
   for (graph::Node& node : graph.nodes) {
     if (node.name() == "aten::scaled_dot_product_attention") node.args[4] = graph::Arg{c10::IValue(0.0)};
@@ -90,7 +92,7 @@ TEST(ParallelFindPlan, RealArchitecturesMatchUnshardedModel) {
     graph::GraphModule dense(graph, file.load(graph.slots));
     const Ran want = run(dense, inputs);
     const parallel::FoundPlan found = parallel::find_parallel_plan(graph, 2);
-    if (name != "mlp") {  // whose layers are all read by the residual stream
+    if (name != "mlp") {  // all layers are read by the residual stream
       EXPECT_GE(found.pairs.size(), 2U);
     }
     on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {

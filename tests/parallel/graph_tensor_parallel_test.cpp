@@ -1,5 +1,5 @@
-// Tensor parallelism of graphs, captured from C++ and imported from Python, against the same graph in one
-// process.
+// Tensor parallelism of graphs, captured from C++ and imported from Python, compared with the same graph in
+// one process.
 #include "parallel/training_result.h"
 #include "tensor/ranks.h"
 
@@ -75,7 +75,7 @@ const parallel::ParallelPlan kTransformerPlan = {{"blocks.*.attention.q", parall
                                                  {"token", parallel::RowwiseParallel()},
                                                  {"head", parallel::ColwiseParallel()}};
 
-//! Three steps of AdamW, with the output and gradients of the first.
+//! Three steps of AdamW, with the output and the gradients of the first.
 Trained train(const graph::GraphModule& module, std::int64_t vocabulary) {
   Trained result;
   std::vector<at::Tensor> parameters;
@@ -117,7 +117,7 @@ TEST(ParallelGraphTensorParallel, CapturedGptMatchesDenseTraining) {
 TEST(ParallelGraphTensorParallel, ImportedTransformerMatchesDenseTraining) {
   const std::string name = "parallel/archives/transformer.pt2";
   const Trained alone = train(imported(name), 17);
-  for (const std::int64_t ranks : {2, 3, 4}) {  // with 3, shards are uneven and no cut goes by heads
+  for (const std::int64_t ranks : {2, 3, 4}) {  // with 3 ranks, shards are uneven and do not align with heads
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       graph::GraphModule module = imported(name);
       parallel::parallelize_module(module, mesh, kTransformerPlan);
@@ -203,7 +203,7 @@ TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
 
   for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
     const int per_rank = name == "1F1B" ? 1 : 2, count = 2 * per_rank;
-    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: the pipeline, y: tensor parallel
+    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: pipeline, y: tensor parallel
       models::Gpt gpt(options);
       models::initialise(*gpt, options, 3);
       const graph::ForwardFunction forward = [gpt](const value::Args& args, const value::Kwargs&) mutable {
@@ -272,7 +272,7 @@ TEST(ParallelGraphTensorParallel, ReportsInvalidPlans) {
     EXPECT_NO_THROW(parallelize_module(module, mesh, {{"elsewhere", parallel::ColwiseParallel()}},
                                        parallel::UnknownPath::PassOver));
 
-    // An operator without a rule: its name, its module and the placements.
+    // An operator without a rule: the error has its name, its module and the placements.
     struct Inverting : torch::nn::Module {
       Inverting() { weight = register_parameter("weight", numbers({4, 4}, 1)); }
       at::Tensor weight;

@@ -1,5 +1,5 @@
-// Pipelines times data parallelism, for every schedule: losses, gradients and training equal a dense run over
-// the same microbatches. (The reference leaves gradients unreduced in its zero-bubble schedules.)
+// Pipeline and data parallelism combined, for every schedule: losses, gradients and training match a dense
+// run over the same microbatches. (The reference does not reduce gradients in its zero-bubble schedules.)
 #include "parallel/dense_gpt.h"
 #include "runtime/support/dense_comparison.h"
 #include "support/check.h"
@@ -24,7 +24,7 @@ constexpr int kSteps = 3;
 
 enum class Mode { Replicated, Sharded };
 
-// This rank's pipeline, one of `replicas`: ranks of a pipeline are neighbours in the world.
+// The pipeline of this rank, one of `replicas`. The ranks of a pipeline are adjacent in the world.
 struct Place {
   Place(const comm::Group& world, int replicas)
       : ranks(world.size() / replicas),
@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, ParallelEverySchedule, ::testing::Values(Mode::R
 
 TEST_P(ParallelEverySchedule, MatchesDenseRunOver4Ranks) {
   for (const PipelineModel& model : all_models()) {
-    if (model.name == "cnn") continue;  // batch norm's buffers are each replica's own
+    if (model.name == "cnn") continue;  // the buffers of batch norm are local to each replica
     EXPECT_GT(sweep(model, 4, 2, GetParam()), 10);
   }
 }
@@ -166,7 +166,7 @@ const RankFunction gloo_ranks("pipeline_data_parallel", [] {
   return 0;
 });
 
-// Floating-point arguments by position and by name, whatever tree they are in; integers stay.
+// Floating-point arguments are cast by position and by name, in any tree; integers are not.
 TEST(ParallelPipelineData, ShardedStagesCastInputsAndOutputs) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     for (const bool cast : {true, false}) {
@@ -252,7 +252,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
   }
 }
 
-// Dropout is off in `eval`, also behind the wrapper of a sharded stage.
+// Dropout is off in `eval`, also inside the wrapper of a sharded stage.
 TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
   at::set_num_threads(1);
   const PipelineModel model = mlp();
@@ -291,7 +291,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesException) {
       };
       runtime::PipelineSchedule(parallel.stages, schedule::ScheduleKind::ZB1P, 4, options)
           .step(part_of(model.batch(16), place->replica, 2));
-      place->across.barrier();  // whoever had done its part learns of it here
+      place->across.barrier();  // ranks that had already finished learn of the failure here
       world.group().barrier();
     } catch (const std::exception&) {
       thrown = true;
@@ -299,7 +299,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesException) {
     CHECK_THAT(thrown);
     world.rebuild();
     place.emplace(world.group(), 2);
-    // The same modules, with new groups.
+    // The same modules with new groups.
     std::vector<runtime::PipelineStage> stages;
     for (const runtime::PipelineStage& stage : parallel.stages) {
       for (const runtime::NamedTensor& item : stage.module().parameters())

@@ -1,5 +1,5 @@
-// Pipeline times tensor parallel: stages whose parameters are cut hand over plain, whole activations. Against
-// one process.
+// Pipeline and tensor parallelism combined: stages with sharded parameters exchange plain, full activations.
+// Compared with one process.
 #include "support/models/mlp.h"
 #include "tensor/ranks.h"
 
@@ -40,7 +40,7 @@ TEST(ParallelTensorParallel, TrainsInPipelineStages) {
     const at::Tensor loss = at::mse_loss(y, target);
     loss.backward();
 
-    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: the pipeline, y: tensor parallel
+    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: pipeline, y: tensor parallel
       const int rank = static_cast<int>(mesh.coordinate(0));
       std::vector<int> mine{rank};
       if (per_rank == 2) mine.push_back(name == "ZBVZeroBubble" ? 3 - rank : 2 + rank);
@@ -77,8 +77,8 @@ TEST(ParallelTensorParallel, TrainsInPipelineStages) {
   }
 }
 
-// Microbatches of a batch whose rows are sharded have rows of every shard; those of a plain tensor have
-// neighbouring rows.
+// Microbatches of a batch with sharded rows contain rows of every shard; those of a plain tensor contain
+// adjacent rows.
 class ShardedRows {
  public:
   ShardedRows(const tensor::DeviceMesh& mesh, int microbatches, bool takes_mask) : mesh_(mesh["y"]) {
@@ -107,7 +107,7 @@ class ShardedRows {
   at::Tensor replicated(const at::Tensor& dense) const {
     return distribute_tensor(dense, mesh_, {value::Replicate()}, false);
   }
-  //! The loss where it is known; NaN elsewhere.
+  //! The loss on ranks that know it; NaN elsewhere.
   double loss(const runtime::StepInput& input) {
     const runtime::StepResult result = schedule_->step(input);
     return result.loss.defined() ? whole(result.loss).item<double>() : std::nan("");
@@ -138,7 +138,7 @@ TEST(ParallelShardedRows, PairWithTargetsOfSamePlacements) {
       expect_loss(4, {.args = {put.sharded(kBatchRows)}, .target = put.sharded(kBatchTargets)});
       expect_loss(4, {.args = {kBatchRows}, .target = kBatchTargets});
       expect_loss(4, {.args = {put.replicated(kBatchRows)}, .target = kBatchTargets});
-      // One microbatch has all rows.
+      // A single microbatch has all rows.
       expect_loss(1, {.args = {put.sharded(kBatchRows)}, .target = kBatchTargets});
     });
   }
@@ -167,7 +167,7 @@ TEST(ParallelShardedRows, RejectTargetsOfOtherPlacements) {
   for (const int stages : {1, 2}) {
     for (std::size_t i = 0; i < refused.size(); ++i) {
       on_mesh({stages, 2}, [&](const tensor::DeviceMesh& mesh) {
-        // A rank may hear of the refusal from another one first.
+        // A rank may first learn of the error from another rank.
         try {
           ShardedRows rows(mesh, 4, refused[i].first);
           rows.loss(refused[i].second(rows));

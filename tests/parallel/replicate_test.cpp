@@ -1,5 +1,5 @@
-// Replicated data parallelism against a dense run, and what it promises beside numbers: traffic, fixed
-// layout, unused parameters, recovery.
+// Replicated data parallelism compared with a dense run, and its other guarantees: traffic, fixed layout,
+// unused parameters, recovery.
 #include "parallel/dense_gpt.h"
 #include "parallel/replicate/buckets.h"
 #include "support/check.h"
@@ -18,7 +18,7 @@
 namespace penstock::test {
 namespace {
 
-// Many buckets even of a small model.
+// Many buckets even for a small model.
 parallel::ReplicateOptions small_buckets() {
   parallel::ReplicateOptions options;
   options.first_bucket_bytes = 100;
@@ -31,15 +31,16 @@ std::uint64_t gradient_bytes(const torch::nn::Module& module, std::size_t of_eac
   std::uint64_t bytes = 0;
   for (const at::Tensor& parameter : module.parameters()) {
     if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    bytes +=
-        (static_cast<std::uint64_t>(parameter.numel()) + 1) * of_each;  // one number says that it is there
+    bytes += (static_cast<std::uint64_t>(parameter.numel()) + 1) *
+             of_each;  // one element marks the gradient as present
   }
   return bytes;
 }
 
-// Trains as the dense run does, on this rank's part of the batch, and compares.
+// Trains like the dense run, on the rows of this rank, and compares.
 void expect_dense(comm::World& world, Variant variant, const DenseGpt& dense, int parts) {
-  SmallGpt model(variant, 2, world.rank().value == 0 ? 1 : 99);  // all but the first start elsewhere
+  SmallGpt model(variant, 2,
+                 world.rank().value == 0 ? 1 : 99);  // all ranks but the first start with other values
   parallel::DistributedDataParallel ddp(model.ptr(), world.group(), small_buckets());
   torch::optim::AdamW optimizer = adamw(unique_parameters(*model));
   for (int step = 0; step < kGptSteps; ++step) {
@@ -101,7 +102,7 @@ TEST(ParallelReplicated, MatchesDenseRunOverGlooProcesses) {
 }
 
 TEST(ParallelReplicated, GradientsAreBitwiseMeanOfLocalGradients) {
-  // Two summands have one order: nothing may differ in the last bit.
+  // Two summands have only one order: nothing may differ in the last bit.
   SmallGpt own[2] = {SmallGpt(), SmallGpt()};
   std::vector<std::vector<runtime::NamedTensor>> gradients;
   for (int rank = 0; rank < 2; ++rank) {
@@ -145,7 +146,7 @@ TEST(ParallelReplicated, RestartIsBitwiseEqual) {
   });
 }
 
-// Three layers, of which a call uses those it is told to.
+// Three layers; each call uses the requested ones.
 struct Choice : torch::nn::Module {
   Choice() {
     for (int i = 0; i < 3; ++i)
@@ -163,21 +164,21 @@ TEST(ParallelReplicated, UnusedParametersGetNoGradient) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
       torch::manual_seed(0);
       parallel::ReplicateOptions options = small_buckets();
-      options.first_bucket_bytes = options.bucket_bytes = 1;  // a bucket for each parameter
+      options.first_bucket_bytes = options.bucket_bytes = 1;  // one bucket per parameter
       options.find_unused = find;
       const auto module = std::make_shared<Choice>();
       parallel::DistributedDataParallel ddp(module, world.group(), options);
       const int rank = world.rank().value;
-      // Layer 0 on both ranks, layer 1 on rank 1 only, layer 2 on none.
+      // Layer 0 is used on both ranks, layer 1 on rank 1 only, layer 2 on none.
       const auto backward = [&] {
         ddp(torch::ones({1, 3}), rank == 0 ? std::vector{0} : std::vector{0, 1}).sum().backward();
       };
       backward();
       CHECK_THAT(!module->layers[2]->weight.grad().defined() && !module->layers[2]->bias.grad().defined());
-      // d/d bias1 of the sum is 1 on rank 1 and 0 on rank 0.
+      // The derivative of the sum with respect to bias1 is 1 on rank 1 and 0 on rank 0.
       CHECK_TENSORS(module->layers[1]->bias.grad(), torch::full({3}, 0.5));
       expect_near("bias 0", module->layers[0]->bias.grad(), (1 + module->layers[1]->weight.sum(0)) / 2);
-      // The next step may use others, and a gradient that only some ranks had before is kept.
+      // The next step may use other layers, and a gradient that only some ranks had before is kept.
       ddp(torch::ones({1, 3}), std::vector{2}).sum().backward();
       CHECK_TENSORS(module->layers[2]->bias.grad(), torch::ones({3}));
       CHECK_TENSORS(module->layers[1]->bias.grad(), torch::full({3}, 0.5));
@@ -189,7 +190,8 @@ TEST(ParallelReplicated, UnusedParametersGetNoGradient) {
 }
 
 TEST(ParallelReplicated, DetectedUnusedParametersDoNotBlockOthers) {
-  // Layer 2 stands in the first bucket. Found before, its bucket is on its way when the first gradient comes.
+  // Layer 2 is in the first bucket. If it is known to be unused, its bucket is already in flight when the
+  // first gradient is computed.
   comm::run_thread_ranks(2, [&](comm::World& world) {
     parallel::ReplicateOptions options = small_buckets();
     options.first_bucket_bytes = options.bucket_bytes = 1;
@@ -236,7 +238,7 @@ TEST(ParallelReplicated, ReducesInBfloat16OnRequest) {
 }
 
 TEST(ParallelReplicated, ReducesGradientsOfRecomputedModules) {
-  // Recomputation runs a backward inside of the backward: its end is not the end.
+  // Recomputation runs a backward inside the backward; the end of the inner one must not end the outer one.
   struct Net : torch::nn::Module {
     Net() {
       first = register_module("first", torch::nn::Linear(3, 3));
@@ -313,19 +315,19 @@ TEST(ParallelReplicated, BroadcastsBuffersFromFirstRank) {
     ddp->running_mean.fill_(rank);
     const at::Tensor x = torch::tensor({{1.0F, 2.0F, 3.0F}, {3.0F, 4.0F, 5.0F}}) * (rank + 1);
     ddp(x).sum().backward();
-    // The first rank's mean (0), moved a tenth of the way to this rank's own batch.
+    // The mean of the first rank (0), moved one tenth of the way to the batch of this rank.
     expect_near("running mean", ddp->running_mean, x.mean(0) * 0.1);
     ddp.module()->eval();
     ddp->running_mean.fill_(rank);
     ddp(x);
-    CHECK_TENSORS(ddp->running_mean, torch::full({3}, rank));  // evaluation shares nothing
+    CHECK_TENSORS(ddp->running_mean, torch::full({3}, rank));  // evaluation does not broadcast
   });
 }
 
 TEST(ParallelBuckets, AreFilledFromLastToFirstParameter) {
   const auto f = [](std::int64_t n) { return at::zeros({n}); };
   const auto d = [](std::int64_t n) { return at::zeros({n}, at::kDouble); };
-  // In bytes: 40, 80, 20 (double: 16), 400, 8.
+  // Sizes in bytes: 40, 80, 20 (double: 16), 400, 8.
   const std::vector<at::Tensor> parameters{f(10), f(20), d(2), f(5), f(100), f(2)};
   std::vector<std::vector<std::size_t>> found;
   for (const parallel::BucketPlan& plan : parallel::plan_buckets(parameters, 8, 100))

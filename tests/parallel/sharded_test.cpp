@@ -1,4 +1,4 @@
-// Sharded data parallelism against a dense run, and what it promises beside numbers: traffic, memory, ranges,
+// Sharded data parallelism compared with a dense run, and its other guarantees: traffic, memory, ranges,
 // recovery.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
@@ -24,7 +24,7 @@ std::vector<std::shared_ptr<torch::nn::Module>> blocks_of(const SmallGpt& model)
   return units;
 }
 
-// The mean over the world of what each rank has.
+// The mean of a value over the world.
 at::Tensor mean_of(comm::World& world, const at::Tensor& loss) {
   const at::Tensor all = loss.detach().to(at::kFloat).clone();
   world.group().all_reduce(all, comm::ReduceOp::Avg);
@@ -33,7 +33,8 @@ at::Tensor mean_of(comm::World& world, const at::Tensor& loss) {
 
 void expect_dense(comm::World& world, const comm::Group& group, const parallel::ShardOptions& options,
                   Variant variant, const DenseGpt& dense, int parts) {
-  SmallGpt model(variant, 2, world.rank().value == 0 ? 1 : 99);  // all but the first start elsewhere
+  SmallGpt model(variant, 2,
+                 world.rank().value == 0 ? 1 : 99);  // all ranks but the first start with other values
   const parallel::Sharded sharded = fully_shard(model, group, options, blocks_of(model));
   torch::optim::AdamW optimizer = adamw(sharded.parameters());
   for (int step = 0; step < kGptSteps; ++step) {
@@ -48,7 +49,7 @@ void expect_dense(comm::World& world, const comm::Group& group, const parallel::
         sum += loss.detach();
       };
       const Traffic traffic(world);
-      if (part + 1 < parts && step == 1) {  // the others reduce each part
+      if (part + 1 < parts && step == 1) {  // the other modes reduce in every backward
         const auto no_sync = sharded.no_sync();
         backward();
         CHECK_SAME(traffic.of("reduce_scatter").count, 0);
@@ -131,7 +132,8 @@ TEST(ParallelShardedModel, SendsExpectedBytesPerUnit) {
         const Traffic traffic(world);
         const Tokens own = tokens_of(kGptRows, step).shard(world.rank().value, kRanks);
         loss_of(runtime::call(model, own.inputs), own.targets).backward();
-        // Every unit for its forward, and again for its backward but the last, which keeps it, and the root.
+        // Each unit is gathered for its forward, and again for its backward, except the last one, which stays
+        // gathered, and the root.
         const int gathers = kLayers + (reshard ? kLayers - 1 : 0);
         CHECK_SAME(traffic.of("all_gather").count, gathers + 1);
         CHECK_SAME(traffic.of("all_gather").bytes, static_cast<std::uint64_t>(4 * (gathers * block + root)));
@@ -180,7 +182,7 @@ TEST(ParallelShardedModel, KeepsAtMostAllowedUnitsUnsharded) {
       parallel::ShardOptions options;
       options.prefetch = prefetch;
       const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
-      // Memory counts, not names: a gathered unit's storage is as large as the whole.
+      // Checks memory rather than names: the storage of a gathered unit has the size of its full parameters.
       const auto whole = [&] {
         int count = 0;
         for (const auto& block : *model->blocks) count += block->parameters()[0].numel() > 0;
@@ -195,7 +197,7 @@ TEST(ParallelShardedModel, KeepsAtMostAllowedUnitsUnsharded) {
       const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
       CHECK_SAME(whole(), 1);  // the last
       loss.backward();
-      CHECK_SAME(most, 1);  // those ahead are on their way, not yet whole
+      CHECK_SAME(most, 1);  // the next ones are in flight, not yet gathered
       CHECK_SAME(whole(), 0);
     });
   }
@@ -224,8 +226,8 @@ TEST(ParallelShardedModel, ComputesInBfloat16WithFloat32Shards) {
   });
 }
 
-// As FSDP2's MixedPrecisionPolicy(param_dtype, output_dtype, cast_forward_inputs): against the layer itself
-// in bfloat16.
+// Corresponds to FSDP2's MixedPrecisionPolicy(param_dtype, output_dtype, cast_forward_inputs); compared with
+// the layer itself in bfloat16.
 TEST(ParallelShardedModel, CastsInputsAndOutputs) {
   torch::manual_seed(3);
   const torch::nn::Linear first(5, 3);
@@ -264,7 +266,7 @@ TEST(ParallelShardedModel, CanKeepParametersUnsharded) {
     parallel::ShardOptions options;
     options.replicate = true;
     expect_dense(world, world.group(), options, Variant::Tied, dense, 1);
-    // In another type, with what the optimizer sees in the model's own.
+    // Computes in another dtype, while the optimizer sees the dtype of the model.
     SmallGpt model(Variant::Tied, 2, world.rank().value == 0 ? 1 : 99);
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
@@ -302,7 +304,7 @@ TEST(ParallelShardedModel, ClipsByGlobalNorm) {
   });
 }
 
-// Two layers, of which a call uses those it is told to.
+// Two layers; each call uses the requested ones.
 struct TwoImpl : torch::nn::Module {
   TwoImpl() {
     a = register_module("a", torch::nn::Linear(3, 3));
@@ -324,8 +326,8 @@ TEST(ParallelShardedModel, UnusedParametersHaveNoGradientOnRequest) {
       parallel::ShardOptions options;
       options.find_unused = find;
       const parallel::Sharded sharded =
-          fully_shard(model, world.group(), options);  // units must be everyone's
-      // `b` in the loss of rank 1 alone; `c` nowhere.
+          fully_shard(model, world.group(), options);  // units must be used by every rank
+      // `b` is used by the loss of rank 1 only, `c` nowhere.
       const at::Tensor x = runtime::call(model, torch::ones({1, 3}), true);
       const at::Tensor own = runtime::call(model, torch::ones({1, 3}), false);
       (world.rank().value == 1 ? x : own).sum().backward();
@@ -341,7 +343,7 @@ TEST(ParallelShardedModel, UnusedParametersHaveNoGradientOnRequest) {
   }
 }
 
-// A model that no rank could hold: made without memory, sharded, then filled as a checkpoint would.
+// A model that no rank could hold: created on the meta device, sharded, then filled as from a checkpoint.
 TEST(ParallelShardedModel, MetaParametersAreFilledThroughShards) {
   TwoLayerMlp dense;
   const at::Tensor x = at::rand({6, 5});
@@ -384,7 +386,7 @@ TEST(ParallelShardedModel, FailureLeavesNoState) {
       }
       return false;
     };
-    // In the forward (a token that there is not), then in the backward, after the blocks have been reduced.
+    // Fails in the forward (an invalid token), then in the backward, after the blocks have been reduced.
     CHECK_THAT(throws([&] { runtime::call(model, own.inputs + kVocabulary); }));
     const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
     const auto handle = model->position.register_hook(
@@ -403,7 +405,7 @@ TEST(ParallelShardedModel, EvaluatesWithLatestParameters) {
     SmallGpt model, dense;
     const parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const Tokens batch = tokens_of(4, 0);
-    runtime::call(model, batch.inputs);  // with a graph, but no backward: the root stays whole
+    runtime::call(model, batch.inputs);  // with a graph but no backward: the root stays gathered
     const torch::NoGradGuard no_grad;
     for (const parallel::ShardedParameter& item : sharded.shards()) item.shard.mul_(0.5);
     for (at::Tensor& parameter : dense->parameters()) parameter.mul_(0.5);

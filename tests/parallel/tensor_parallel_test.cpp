@@ -1,5 +1,4 @@
-// Tensor parallelism against one process that has the whole model: losses, gradients, parameters after AdamW;
-// and what it sends.
+// Tensor parallelism compared with a dense run: losses, gradients, parameters after AdamW, and traffic.
 #include "parallel/tensor/module_paths.h"
 #include "parallel/training_result.h"
 #include "support/models/separate_qkv_gpt.h"
@@ -155,7 +154,7 @@ TEST(ParallelLossParallel, KeepsClassesSharded) {
     loss.backward();
     EXPECT_EQ(tensor::traffic().all_gathers, 0);
     EXPECT_LE(tensor::traffic().bytes,
-              3 * 2 * 6 * 4);  // the greatest, the sum and a gradient of each of 6 rows
+              3 * 2 * 6 * 4);  // maximum, sum and gradient for each of 6 rows
     EXPECT_NEAR(tensor::full_tensor(loss).item<double>(), want.item<double>(), 1e-6);
     EXPECT_LT(difference(tensor::full_tensor(cut.grad()), dense.grad()), 1e-6);
     EXPECT_THROW(at::cross_entropy_loss(distribute_tensor(logits, mesh, {tensor::Shard(0)}, false), targets),
@@ -241,7 +240,7 @@ TEST(ParallelTensorParallel, PreparesCalls) {
   });
 }
 
-//! Gives what it gets, in several forms, and counts nothing.
+//! Returns its input in several structures.
 struct EchoImpl : torch::nn::Module {
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& a, const at::Tensor& b) { return {a, b}; }
 };
@@ -264,7 +263,7 @@ TEST(ParallelTensorParallel, PreparesPlainOutputsAndTuples) {
     EXPECT_EQ(tensor::placements_of(y), tensor::Placements{tensor::Shard(1)});
     EXPECT_EQ(difference(tensor::full_tensor(y), b), 0);
 
-    // What is plain is read as `given`: here as this rank's contribution to a sum.
+    // A plain tensor is interpreted as `given`: here as this rank's contribution to a sum.
     Echo sums;
     parallel::parallelize_module(
         *sums, mesh, {{"", parallel::PrepareModuleOutput{value::Replicate(), true, tensor::Partial()}}});
@@ -303,7 +302,7 @@ TEST(ParallelTensorParallel, RejectsListsOfWrongLength) {
   });
 }
 
-//! Takes a distributed parameter, but not the one called `second`.
+//! Accepts a distributed parameter, except the one named `second`.
 struct FussyImpl : torch::nn::Module, parallel::ExchangeableParameters {
   FussyImpl()
       : first(register_parameter("first", at::ones({4}))),
@@ -324,7 +323,7 @@ TEST(ParallelTensorParallel, FailedPlanChangesNothing) {
       }
     };
     SeparateQkvGpt gpt;
-    // A later path that fits no module, a style that does not fit, and a module that is named twice.
+    // A later path without a matching module, an incompatible style, and a module that is named twice.
     for (const parallel::ParallelPlan& plan :
          {parallel::ParallelPlan{{"blocks.0", parallel::PrepareModuleOutput{tensor::Shard(1)}},
                                  {"blocks.*.up", parallel::ColwiseParallel()},

@@ -1,4 +1,4 @@
-// The model in stages, cut and replicated.
+// Builds the stages of the model, sharded and replicated.
 #include "parallel/three_axis_run.h"
 
 #include "parallel/dense_gpt.h"

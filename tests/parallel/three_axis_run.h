@@ -1,5 +1,5 @@
-// Pipeline x data x tensor parallel of the built-in GPT on one rank, and its oracle: one process that trains
-// the same model on the whole batch.
+// One rank of the built-in GPT with pipeline, data and tensor parallelism, and its oracle: one process that
+// trains the same model on the full batch.
 #pragma once
 
 #include <penstock/comm/world.h>
@@ -21,7 +21,7 @@ constexpr std::int64_t kUnitBytes = 600;  //!< so that a stage has several units
 
 enum class Kind { Plain, Tied, Frozen };
 enum class Data { None, Replicated, Sharded };
-//! What a stage hands over: whole tensors, or distributed ones as they come or cut along a dim.
+//! What a stage passes on: full tensors, distributed tensors as they are, or sharded along a dim.
 enum class Activation { Whole, AsItIs, CutRows, CutTime };
 
 const char* text(Kind kind);
@@ -32,10 +32,10 @@ using Tensors = std::map<std::string, at::Tensor>;
 
 struct DenseTraining {
   std::vector<double> losses;
-  Tensors gradients;   //!< of the first step; undefined where there is none
-  Tensors parameters;  //!< after the last
+  Tensors gradients;   //!< of the first step; undefined if there is none
+  Tensors parameters;  //!< after the last step
 };
-//! Steps of AdamW over batches of kBatch rows; `repeats` backwards a step.
+//! Trains with AdamW on batches of kBatch rows, with `repeats` backwards per step.
 DenseTraining train_dense(Kind kind, int repeats = 1);
 
 struct Batch {
@@ -43,7 +43,7 @@ struct Batch {
 };
 Batch batch_of(int step);
 
-//! Gradients of these rows, one microbatch after the other in one process, or the last one first.
+//! The gradients of these rows in one process, microbatch by microbatch, in order or in reverse order.
 Tensors microbatch_gradients(Kind kind, const Batch& rows, bool backwards);
 
 struct Row {
@@ -51,7 +51,7 @@ struct Row {
   int stages_per_rank;
   std::string text() const;
 };
-//! Every schedule that trains on so many ranks.
+//! Every schedule that trains on this number of ranks.
 std::vector<Row> schedules(int ranks);
 
 struct Axes {
@@ -65,17 +65,17 @@ class ThreeD {
          Data data, Activation activation = Activation::Whole,
          const runtime::StageOptions& stage_options = {});
 
-  //! Options for its stages; the loss is the mean.
+  //! Options of the stages; the loss is the mean.
   runtime::PipelineOptions options() const;
-  //! This rank's part of a step's batch.
+  //! The rows of this rank in the batch of a step.
   Batch part_of(const Batch& batch) const;
-  //! The batch's loss, on every rank of the last stage; undefined elsewhere.
+  //! The loss of the batch on every rank of the last stage; undefined elsewhere.
   at::Tensor mean(const at::Tensor& loss) const;
 
-  //! For an optimizer.
+  //! The parameters for an optimizer.
   std::vector<at::Tensor> trained() const;
   void drop_gradients() const;
-  //! Whole, by name. Collective over the axes of data and tensor parallelism.
+  //! Full tensors by name. Collective over the data- and tensor-parallel axes.
   Tensors gradients() const;
   Tensors parameters() const;
 
@@ -89,7 +89,7 @@ class ThreeD {
   std::vector<models::Gpt> parts_;
 };
 
-//! Throws where something differs.
+//! Throws if anything differs.
 void expect_equal(const std::string& what, const Tensors& actual, const Tensors& expected, double factor = 1);
 
 }  // namespace penstock::test

@@ -1,5 +1,5 @@
-// Pipeline x data x tensor parallel in every schedule: losses, gradients and three steps of AdamW equal those
-// of one process, and communication is what it should be.
+// Pipeline, data and tensor parallelism in every schedule: losses, gradients and three steps of AdamW match
+// one process, and the communication is as expected.
 #include "parallel/dense_gpt.h"
 #include "parallel/three_axis_run.h"
 #include "support/check.h"
@@ -62,7 +62,7 @@ class Parallel3D : public ::testing::TestWithParam<Data> {};
 INSTANTIATE_TEST_SUITE_P(Modes, Parallel3D, ::testing::Values(Data::Replicated, Data::Sharded),
                          [](const auto& mode) { return text(mode.param); });
 
-// The kinds and activations take turns over the schedules; each schedule meets each in one of the modes.
+// Kinds and activations alternate over the schedules; each schedule covers each of them in one of the modes.
 TEST_P(Parallel3D, MatchesDenseTraining) {
   const std::vector<Kind> kinds{Kind::Plain, Kind::Tied, Kind::Frozen};
   const std::vector<Activation> activations{Activation::Whole, Activation::AsItIs, Activation::CutTime};
@@ -90,7 +90,7 @@ TEST(ParallelPipelineHybrid, MatchesDenseTraining) {
     compare({.pp = 2, .replicas = 2, .dp = 2}, row, Kind::Tied, Data::Sharded, Activation::Whole);
 }
 
-// Placements, mesh and global shape of what stages hand over travel with it.
+// Placements, mesh and global shape of activations are transferred together with them.
 TEST(ParallelDistributedActivations, MatchPlainActivationsInEveryShapeMode) {
   for (const Activation activation : {Activation::AsItIs, Activation::CutRows, Activation::CutTime}) {
     for (const runtime::ShapeMode shapes :
@@ -122,7 +122,7 @@ TEST(Parallel3D, MatchesDenseTrainingOverGlooProcesses) {
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-// What a stage hands over is a part of the shapes: it may not change where these may not.
+// The placements of an activation belong to its shape: they may not change if shapes are static.
 TEST(ParallelDistributedActivations, MayChangePlacementsOnlyWithDynamicShapes) {
   for (const runtime::ShapeMode shapes : {runtime::ShapeMode::Inferred, runtime::ShapeMode::Dynamic}) {
     std::vector<std::string> causes;
@@ -164,7 +164,7 @@ TEST(ParallelDistributedActivations, ArriveOnMeshOfStage) {
   comm::run_thread_ranks(4, [](comm::World& world) {
     const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
     const int stage = mesh.group("pp").rank();
-    // A second mesh over the same ranks, as a stage that knows nothing of the first one's has.
+    // A second mesh over the same ranks, as in a stage that does not know the mesh of the first one.
     const tensor::DeviceMesh own(mesh.group("tp"), {2}, {"tp"});
     const at::Tensor x = at::arange(12, at::kFloat).view({4, 3});
     const auto first = [&](const value::Args& args, const value::Kwargs&) {
@@ -225,7 +225,7 @@ TEST(ParallelDistributedActivations, RequireMeshWithSameAxes) {
   }
 }
 
-// How many operations of a group a rank has begun, and the number of the first since `from`.
+// How many operations of a group a rank has started, and the number of the first one since `from`.
 struct Seen {
   int count = 0;
   std::uint64_t first = 0;
@@ -243,7 +243,7 @@ std::uint64_t last_number(const comm::World& world) {
   return records.empty() ? 0 : records.back().number;
 }
 
-// How many units a sharded stage has: each is closed by the parameter with which it has enough bytes.
+// The number of units of a sharded stage: each ends with the parameter that makes it large enough.
 int units_of(const parallel::ShardedStages& sharded, const runtime::PipelineStage& stage) {
   int units = 1;
   std::int64_t bytes = 0;
@@ -266,8 +266,8 @@ TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
       runtime::PipelineOptions options = rank.options();
       const std::string group = rank.mesh.group("dp").name();
       std::map<int, int> weights;
-      std::map<int, std::uint64_t> last;  // by stage: what had been begun before its last weight gradient
-      std::uint64_t reduce = 0;           // the same before the first REDUCE_GRAD
+      std::map<int, std::uint64_t> last;  // by stage: operations started before its last weight backward
+      std::uint64_t reduce = 0;           // operations started before the first REDUCE_GRAD
       const runtime::ActionFunction watch = [&](const schedule::Action& action,
                                                 const std::function<void()>& usual) {
         if (++weights[action.stage().value] == kMicrobatches) last[action.stage().value] = last_number(world);
@@ -302,7 +302,7 @@ TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
       CHECK_SAME(reductions.count, expected);
       CHECK_THAT(expected > row.stages_per_rank);
       CHECK_THAT(reductions.first > first_last);
-      CHECK_THAT(reductions.first <= reduce);  // while the last backward went on
+      CHECK_THAT(reductions.first <= reduce);  // while the last backward was running
     }));
   }
 }
@@ -346,7 +346,7 @@ TEST_P(Parallel3D, ContinuesAfterFailedStep) {
       };
       runtime::PipelineSchedule(rank.stages, schedule::ScheduleKind::ZB1P, kMicrobatches, options)
           .step({own.inputs}, own.targets);
-      world.group().barrier();  // whoever had done its part learns of it here
+      world.group().barrier();  // ranks that had already finished learn of the failure here
     } catch (const std::exception&) {
       thrown = true;
     }

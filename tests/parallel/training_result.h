@@ -1,4 +1,4 @@
-// A short training, and how far two of them are from each other.
+// The results of a short training, and the difference between two of them.
 #pragma once
 
 #include "tensor/ranks.h"
@@ -10,12 +10,12 @@
 namespace penstock::test {
 
 struct Trained {
-  at::Tensor output;  //!< of the first step; may be left out
+  at::Tensor output;  //!< of the first step; optional
   std::vector<double> losses;
   std::vector<at::Tensor> gradients, parameters;
 };
 
-//! How far a run with cut parameters is from the whole one.
+//! The difference between a run with sharded parameters and a dense run.
 inline double distance(const Trained& cut, const Trained& alone) {
   double far = alone.output.defined() ? difference(cut.output, alone.output) : 0;
   for (std::size_t i = 0; i < alone.losses.size(); ++i)

@@ -1,5 +1,5 @@
-// Tensor parallel times data parallel: replicated, sharded and hybrid over parameters that are distributed,
-// unevenly too, against one process.
+// Tensor and data parallelism combined: replicated, sharded and hybrid over distributed, also unevenly
+// sharded, parameters. Compared with one process.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
 #include "tensor/ranks.h"
@@ -49,7 +49,7 @@ parallel::ParallelPlan plan_of(bool sequence) {
   return plan;
 }
 
-// One rank of data x tensor parallel: the model with both.
+// One rank of data and tensor parallelism: the model with both.
 struct TwoD {
   TwoD(const comm::World& world, Variant variant, Data data, bool sequence = false,
        parallel::ShardOptions options = {})
@@ -169,7 +169,7 @@ TEST(Parallel2D, MatchesDenseTrainingOver4x2Ranks) {
   }
 }
 
-// Gradients keep the places of their parameters, in the buckets' memory.
+// Gradients keep the placements of their parameters, in the memory of the buckets.
 TEST_P(Parallel2D, ParametersAndGradientsKeepPlacements) {
   on_ranks(GetParam(), [&](comm::World& world) {
     const TwoD rank(world, Variant::Plain, GetParam());
@@ -191,7 +191,7 @@ TEST_P(Parallel2D, ParametersAndGradientsKeepPlacements) {
     CHECK_THAT(tensor::is_dtensor(weight.grad()) &&
                tensor::placements_of(weight.grad()) == tensor::placements_of(weight));
     const at::Tensor before = tensor::local_of(weight.grad());
-    rank.loss(tokens_of(kGptRows, 1)).backward();  // adds in place
+    rank.loss(tokens_of(kGptRows, 1)).backward();  // accumulates in place
     CHECK_THAT(tensor::local_of(weight.grad()).is_alias_of(before));
   });
 }
@@ -252,7 +252,7 @@ TEST_P(Parallel2D, FailedBackwardLeavesNoState) {
   on_ranks(GetParam(), [&](comm::World& world) {
     const TwoD rank(world, Variant::Plain, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
-    // The last gradient of the backward: all others are on their way.
+    // The last gradient of the backward: all others are already in flight.
     const auto breaks = std::make_shared<bool>(true);
     rank.model->position.register_hook([breaks](const at::Tensor& grad) {
       if (*breaks) throw std::runtime_error("on purpose");
@@ -275,8 +275,7 @@ TEST_P(Parallel2D, FailedBackwardLeavesNoState) {
   });
 }
 
-// A style that prepares calls and sharding, on the same module.
-// A model that no rank could hold: made without memory, cut, sharded, then filled as a checkpoint would.
+// A model that no rank could hold: created on the meta device, sharded, then filled as from a checkpoint.
 TEST(Parallel2D, MetaParametersAreShardedAndFilled) {
   SmallGpt dense;
   const Tokens batch = tokens_of(kGptRows, 0);
@@ -312,6 +311,7 @@ TEST(Parallel2D, MetaParametersAreShardedAndFilled) {
   });
 }
 
+// A style that prepares calls, combined with sharding of the same module.
 TEST(Parallel2D, UnitsSupportPreparedCalls) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   on_ranks(Data::Sharded, [&](comm::World& world) {
@@ -337,7 +337,7 @@ TEST(Parallel2D, UnitsSupportPreparedCalls) {
   });
 }
 
-// Every kind of placement in one norm, each element once.
+// Every kind of placement in one norm; each element counts once.
 TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
   const double infinity = std::numeric_limits<double>::infinity();
   auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
@@ -372,7 +372,8 @@ TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
         at::Tensor grad = item.grad.clone();
         if (!item.places.empty()) {
           value = distribute_tensor(value, mesh, item.places);
-          // A partial gradient: the first rank has it all, or each its share of an average.
+          // A partial gradient: either the first rank has the full value, or each rank its share of an
+          // average.
           tensor::Placements start(2);
           for (std::size_t axis = 0; axis < 2; ++axis) {
             const tensor::AxisPlacement& to = item.gradient_places[axis];

@@ -1,4 +1,5 @@
-// A pipe through the executor against the whole model, run microbatch by microbatch in this thread.
+// Runs a pipe through the executor and compares it with the unsplit model, run microbatch by microbatch in
+// this thread.
 #pragma once
 
 #include <penstock/comm/group.h>
@@ -19,13 +20,13 @@ struct Batch {
   int microbatches = 4;
 };
 
-//! What a step leaves behind.
+//! The results of a step.
 struct Trained {
   at::Tensor loss;
   std::map<std::string, at::Tensor> gradients;
 };
 
-//! A loss of any output: how far its numbers are from 0.1.
+//! A loss for any output: the distance of its elements from 0.1.
 inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const value::Kwargs&) {
   at::Tensor sum;
   for (const at::Tensor& tensor : value::tensors_of(output)) {
@@ -36,7 +37,7 @@ inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const 
   return sum;
 }
 
-//! The whole graph with tensors of its own, in eval mode (without dropout).
+//! The unsplit graph with its own tensors, in evaluation mode (without dropout).
 inline Trained train_dense(const graph::GraphModule& whole, const runtime::LossFunction& loss,
                            const Batch& batch) {
   const value::Chunks chunks =
@@ -56,10 +57,10 @@ inline Trained train_dense(const graph::GraphModule& whole, const runtime::LossF
   return trained;
 }
 
-//! The whole of an archive, or of a captured model whose tensors are copied.
+//! The unsplit graph of an archive, or of a captured model whose tensors are copied.
 inline graph::GraphModule whole_of(const pipe::Pipe& unsplit) {
   const auto module = unsplit.get_stage_module(0);
-  // The stage has the slots that are read, in the order in which they are.
+  // The stage has the slots that are read, in the order of their use.
   std::map<std::string, at::Tensor> held;
   for (std::size_t i = 0; i < module->tensors().size(); ++i)
     held[module->graph().slots[i].names[0]] = module->tensors()[i];
@@ -74,7 +75,7 @@ inline graph::GraphModule whole_of(const pipe::Pipe& unsplit) {
   return whole;
 }
 
-//! This rank's part of one step; checks its parameters' gradients, and the loss where it is known.
+//! Runs one step on this rank; checks the gradients of its parameters, and the loss if it is known.
 inline void expect_step(const pipe::Pipe& pipe, const std::string& schedule, runtime::PipelineOptions options,
                         const Batch& batch, const Trained& expected, const comm::Group& group) {
   const int ranks = group.size();

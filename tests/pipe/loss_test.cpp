@@ -1,5 +1,5 @@
-// Models that compute their loss, tied weights that are sent, Sequentials in stages, forwards of several
-// arguments.
+// Models that compute their own loss, tied weights that are transmitted, Sequentials in stages, and forwards
+// with several arguments.
 #include "executor.h"
 #include "graph/capture_models.h"
 #include "graph/stage_runner.h"
@@ -28,7 +28,7 @@ at::Tensor mse(const at::Tensor& y, const at::Tensor& target) {
   return torch::mse_loss(y, target);
 }
 
-//! The loss among other outputs, labels as the second argument.
+//! Returns the loss among other outputs and takes labels as the second argument.
 struct WithLossImpl : torch::nn::Module {
   WithLossImpl() : mlp(register_module("mlp", test::Mlp())) {}
   IValue forward(at::Tensor x, at::Tensor labels) {
@@ -84,7 +84,7 @@ TEST(PipeWithLoss, LossMayBeOneOfSeveralOutputs) {
   const Pipe pipe = pipeline(model, example, {}, Balanced{2}, options);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     test::expect_step(pipe, "1F1B", {}, batch, expected, world.group());
-    // Evaluation gives loss and outputs: rows joined, one loss for each microbatch.
+    // Evaluation returns losses and outputs: rows are concatenated, with one loss per microbatch.
     std::vector<runtime::PipelineStage> stage{pipe.build_stage(world.rank().value, at::kCPU, world.group())};
     runtime::PipelineSchedule pipeline(stage, "1F1B", 4, pipe.schedule_options());
     const runtime::StepResult result = pipeline.eval(world.rank().value == 0 ? batch.args : value::Args{});
@@ -102,7 +102,7 @@ TEST(PipeWithLoss, LossMayBeOneOfSeveralOutputs) {
   }
 }
 
-//! Says itself how model and loss are connected: a penalty comes on top.
+//! Defines how model and loss are connected, and adds a penalty.
 struct Penalised : LossWrapper<test::Mlp, Mse> {
   using LossWrapper::LossWrapper;
   std::tuple<at::Tensor, at::Tensor> forward(at::Tensor x, at::Tensor target) {
@@ -247,7 +247,7 @@ TEST(PipePipeline, AcceptsForwardsWithSeveralArguments) {
   const auto [y, sum] = model->forward(a, b, 0.5, true);
   EXPECT_TRUE(same_bits(got[0].toTensor(), y));
   EXPECT_TRUE(same_bits(got[1].toTensor(), sum));
-  EXPECT_THROW(pipe.forward({a, b, 0.25, true}), ShapeError);  // numbers are part of the graph
+  EXPECT_THROW(pipe.forward({a, b, 0.25, true}), ShapeError);  // numbers become constants of the graph
   EXPECT_THROW(pipeline(model, {a, b}), UsageError);
 }
 

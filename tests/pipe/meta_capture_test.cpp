@@ -1,4 +1,4 @@
-// A model that fits no machine at hand: built, captured, split and costed without memory.
+// A model too large for this machine: built, captured, split and costed on the meta device.
 #include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 
@@ -18,7 +18,7 @@
 namespace penstock::pipe {
 namespace {
 
-//! Bytes of memory that the process holds (`VmRSS`), or held at most since it was asked to forget (`VmHWM`).
+//! Resident memory of the process (`VmRSS`), or its peak since the last reset (`VmHWM`).
 std::uint64_t memory(const std::string& kind) {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;) {
@@ -55,7 +55,8 @@ TEST(PipeMetaCapture, Splits13BParametersIntoEightStages) {
   options.memory_cap = 80ULL << 30;
   const plan::PlanResult plan = plan_stages(costs, options);
   EXPECT_EQ(plan.plans.front().verdict, plan::PlanVerdict::Best);
-  // Promised: 5 s and 200 MB. Some 0.02 s and 14 MB are usual, so that no load of the machine matters.
+  // 5 s and 200 MB are documented. About 0.02 s and 14 MB are typical, so load on the machine does not
+  // matter.
   const double seconds = static_cast<double>(std::clock() - started) / CLOCKS_PER_SEC;
   const std::uint64_t peak = memory("VmHWM");
   std::printf("captured, split and planned in %.2f s of CPU time and %s; the process had %s\n", seconds,
@@ -74,7 +75,7 @@ TEST(PipeMetaCapture, MatchesGraphOfRealModel) {
   }();
   const Pipe expected = pipeline(real, {tokens}), pipe = pipeline(sketch, {tokens});
   EXPECT_EQ(to_string(pipe.graph()), to_string(expected.graph()));
-  // A rank gives memory to its stage only, and fills it.
+  // A rank allocates memory only for its stage, and fills it.
   const auto stage = pipe.get_stage_module(1, at::Device(at::kCPU));
   for (const auto& [name, tensor] : stage->named_parameters()) {
     EXPECT_TRUE(tensor.is_cpu() && tensor.requires_grad()) << name;
@@ -88,7 +89,7 @@ TEST(PipeMetaCapture, ReportsOperatorWithoutMetaKernel) {
     return torch::nn::Linear(3, 4);
   }();
   const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
-    return c10::IValue(linear.ptr()->forward(args[0].toTensor()).nonzero());  // its sizes depend on elements
+    return c10::IValue(linear.ptr()->forward(args[0].toTensor()).nonzero());  // its sizes are data-dependent
   };
   try {
     pipeline_of(forward, model_tensors(*linear), {torch::randn({5, 3})});

@@ -19,13 +19,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kImages = 4;  // two microbatches of two: the archive has a fixed batch
+constexpr int kImages = 4;  // two microbatches of two rows: the archive has a fixed batch size
 
 at::Tensor images() {
   return torch::arange(kImages * 2 * 8 * 8, torch::kFloat).reshape({kImages, 2, 8, 8}).div(50).sin();
 }
 
-// A pipe over two ranks, each with a stage of its own, and the buffers of this rank's stage.
+// A pipe over two ranks, each with one stage, and the buffers of the stage of this rank.
 struct TwoStages {
   TwoStages(const Pipe& pipe, comm::World& world)
       : rank(world.rank().value),
@@ -55,7 +55,7 @@ struct TwoStages {
   runtime::PipelineSchedule schedule;
 };
 
-// Evaluation mode in `eval`, training mode before and after, whoever switched it where.
+// Evaluation mode in `eval`, and training mode before and after, regardless of where it is switched.
 void check_modes(Pipe& pipe, const at::Tensor& expected) {
   const at::Tensor target = torch::zeros({kImages, 3});
   ASSERT_EQ(pipe.num_stages(), 2);
@@ -73,7 +73,7 @@ void check_modes(Pipe& pipe, const at::Tensor& expected) {
       check(stages.same_buffers(before), "eval took statistics");
       check(stages.module->is_training(), "eval did not restore training mode");
     }
-    // The pipe's module is the one that the schedule runs.
+    // The module of the pipe is the one that the schedule runs.
     stages.module->train(false);
     stages.schedule.step({images()}, target);
     check(stages.same_buffers(before), "the schedule runs another module than the pipe's");
@@ -137,7 +137,7 @@ TEST(PipeStages, HaveOneModuleMovedInPlace) {
   EXPECT_EQ(pipe.get_stage_module(1, at::Device(at::kCPU)), module);
   EXPECT_FALSE(module->is_training());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    EXPECT_TRUE(parameters[i].second.is_cpu());  // a handle from before the move
+    EXPECT_TRUE(parameters[i].second.is_cpu());  // a handle obtained before the move
     EXPECT_TRUE(parameters[i].second.requires_grad() && parameters[i].second.is_leaf());
     EXPECT_TRUE(module->named_parameters()[i].second.is_same(parameters[i].second));
     parameters[i].second.detach().fill_(0.5);
@@ -164,7 +164,7 @@ TEST(PipeStages, SuggestDynamicBatchForOtherBatchSize) {
   EXPECT_THAT(message([&] { fixed.stage_module(0)->forward({torch::zeros({3, 6})}, {}); }), told);
   const Pipe any = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2}, {.dynamic_batch = true});
   EXPECT_EQ(any.forward({torch::zeros({3, 6})}).toTensor().size(0), 3);
-  // A file cannot be captured again.
+  // A file cannot be captured with another batch size.
   const Pipe imported = load_pt2(archive("convnet.pt2"), Balanced{2});
   EXPECT_THAT(message([&] {
                 imported.forward({torch::zeros({3, 2, 8, 8})});
@@ -172,7 +172,7 @@ TEST(PipeStages, SuggestDynamicBatchForOtherBatchSize) {
               AllOf(HasSubstr("export it with a dynamic batch"), Not(HasSubstr("PipeOptions"))));
 }
 
-// An ordinary forward, captured with a keyword argument.
+// A plain forward, captured with a keyword argument.
 struct MaskedImpl : torch::nn::Module {
   MaskedImpl()
       : first(register_module("first", torch::nn::Linear(4, 4))),

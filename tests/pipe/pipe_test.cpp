@@ -1,4 +1,4 @@
-// Pipes: what they say about themselves, and that running them equals the model.
+// Tests of Pipe: its description of stages, and results that match the model.
 #include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 #include "support/temp_dir.h"
@@ -25,7 +25,7 @@ using test::archive;
 using test::same_bits;
 using testing::HasSubstr;
 
-// A size that a later stage computes again is no work of its own.
+// Sizes that a later stage recomputes are not listed as its work.
 TEST(Pipe, ListsModulesOfStageWithoutRecomputedSizes) {
   const graph::Graph graph = graph::parse_graph(R"(graph {
   inputs ((%x : float32["n"=2, 3]), {})
@@ -116,7 +116,7 @@ TEST(Pipe, LoadsOnlyRequestedStage) {
 }
 
 TEST(Pipe, ReadsOnlyWeightsOfItsStage) {
-  // One byte of a weight of stage 0 is damaged: stage 1 does not notice.
+  // One byte of a weight of stage 0 is damaged: loading stage 1 is unaffected.
   std::ifstream file(archive("gpt.pt2"), std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(file)), {});
   const at::Tensor weight = graph::Pt2Archive(archive("gpt.pt2")).load("blocks.0.qkv.weight");
@@ -132,7 +132,7 @@ TEST(Pipe, ReadsOnlyWeightsOfItsStage) {
   EXPECT_THROW(pipe.get_stage_module(0), ParseError);
 }
 
-//! The least weight of the heaviest part over all ways to cut at the places, by trying them all.
+//! The least possible weight of the heaviest stage, by exhaustive search over the split positions.
 double best_by_brute_force(const std::vector<double>& sums, const graph::SplitPositions& places,
                            std::size_t from, std::size_t begin, int stages) {
   if (stages == 1) return sums.back() - sums[begin];
@@ -176,7 +176,7 @@ TEST(PipeBalance, KeepsWeightWithItsTranspose) {
     model.parameters.emplace_back("w" + std::to_string(i), weights.back());
   }
   const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
-    std::vector<at::Tensor> turned;  // all at the beginning, as some models do
+    std::vector<at::Tensor> turned;  // all at the beginning, as in some models
     for (const at::Tensor& weight : weights) turned.push_back(weight.t());
     at::Tensor x = args[0].toTensor();
     for (const at::Tensor& weight : turned) x = torch::relu(x.mm(weight));

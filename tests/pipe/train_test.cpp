@@ -1,5 +1,5 @@
-// Pipes through the executor, over thread ranks and over processes, against the whole model run microbatch by
-// microbatch.
+// Pipes trained through the executor, over thread ranks and over processes, compared with the unsplit model
+// run microbatch by microbatch.
 #include "executor.h"
 #include "graph/capture_models.h"
 #include "graph/tensor_file.h"
@@ -25,7 +25,7 @@ const SplitSpec uncut = SplitPolicy([](const graph::Graph&) { return graph::Spli
 
 const std::vector<std::string> small_models = {"mlp", "gpt", "convnet", "mixed", "lstm"};
 
-//! A batch of 8 rows for each of them, the same on every rank.
+//! A batch of 8 rows for each model, equal on every rank.
 Batch batch_for(const std::string& name) {
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(4);
   const auto normal = [&](at::IntArrayRef sizes) { return at::randn(sizes, generator); };
@@ -40,7 +40,7 @@ Batch batch_for(const std::string& name) {
   return {{normal({8, 6})}};
 }
 
-//! `stages` stages at random legal cuts; the same on every rank.
+//! `stages` stages with random valid split positions; equal on every rank.
 SplitPolicy random_cuts(int stages, unsigned seed) {
   return [stages, seed](const graph::Graph& graph) {
     const graph::SplitPositions legal = legal_split_positions(graph);
@@ -59,14 +59,14 @@ runtime::PipelineOptions own_loss() {
   return options;
 }
 
-//! Runs something on so many ranks.
+//! Runs a function on this number of ranks.
 using OnRanks = std::function<void(int, const std::function<void(const comm::Group&)>&)>;
 
 void on_threads(int ranks, const std::function<void(const comm::Group&)>& part) {
   comm::run_thread_ranks(ranks, [&](comm::World& world) { part(world.group()); });
 }
 
-//! In every number of stages up to 8 that the ranks can share.
+//! Runs every number of stages up to 8 that the ranks can share.
 void expect_trains(const std::string& name, const graph::Graph& whole,
                    const std::function<Pipe(const SplitSpec&)>& cut, const Batch& batch,
                    const test::Trained& expected, const std::vector<int>& rank_counts = {2, 3, 4},
@@ -121,7 +121,7 @@ TEST(PipeTraining, MatchesUnsplitModelOverProcesses) {
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-//! The inputs that Python ran on, and the same rows once more in the other order; for 2 microbatches.
+//! The inputs of the Python run, followed by the same rows in reverse order; for 2 microbatches.
 Batch batch_of_archive(const graph::Graph& graph, const std::string& name) {
   const auto tensors = test::read_tensors(archive(name + ".safetensors"));
   std::vector<c10::IValue> leaves;
@@ -161,7 +161,7 @@ void expect_captured_trains(const std::string& name, Holder model, const Batch& 
   expect_trains(name, whole.graph(), cut, batch, expected);
 }
 
-//! The first of the outputs.
+//! Returns only the first output.
 struct FirstOfLstmImpl : torch::nn::Module {
   FirstOfLstmImpl() {
     lstm = register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(3, 4).batch_first(true)));

@@ -1,4 +1,4 @@
-// The arithmetic of costs, and what of them is refused.
+// The arithmetic of costs, and the costs that are rejected.
 #include <penstock/base/error.h>
 #include <penstock/plan/auto_schedule.h>
 #include <penstock/plan/partition.h>
@@ -61,8 +61,8 @@ TEST(PlanMergeLayers, SumsEveryField) {
                             .reduce_grad = 3232,
                             .activation_bytes = 101,
                             .weight_bytes = 202,
-                            .output_bytes = 300,  // the last layer's message
-                            .input_bytes = 4,     // the first layer's input
+                            .output_bytes = 300,  // the message of the last layer
+                            .input_bytes = 4,     // the input of the first layer
                             .parameter_bytes = 505,
                             .gradient_bytes = 606,
                             .optimizer_bytes = 707,
@@ -191,7 +191,7 @@ TEST(PlanCosts, ReportsEachInvalidField) {
   EXPECT_EQ(with([](Costs& c) { c.overlap = 0; }), "accepted");
 }
 
-// Each number is finite on its own; what follows from them is not.
+// Each number is finite, but the totals are not.
 TEST(PlanCosts, RejectsOverflowingTotals) {
   const schedule::Program program =
       make_program(schedule::make_schedule("1F1B", {2, 1, 8}), schedule::SendMode::Buffered);
@@ -255,7 +255,7 @@ TEST(PlanCosts, RejectsLayersWithOverflowingTotals) {
               HasSubstr("overhead"));
 }
 
-// Measured for many microbatches, planned for one: its bytes are that many times as large.
+// Measured with many microbatches and planned for one: its bytes are larger by that factor.
 TEST(PlanCosts, MicrobatchWithOverflowingBytesIsImpossiblePlan) {
   std::vector<Layer> layers(2);
   layers[0].costs.activation_bytes = std::uint64_t{1} << 54;

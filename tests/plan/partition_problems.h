@@ -1,4 +1,4 @@
-// Random models to split for a schedule, their cuts, and a local search over those.
+// Random models to partition for a schedule, their partitions, and a local search over these.
 #pragma once
 
 #include <penstock/base/error.h>
@@ -14,7 +14,7 @@
 
 namespace penstock::test {
 
-using Cut = std::vector<int>;  // each stage's first layer, then the number of layers
+using Cut = std::vector<int>;  // the first layer of each stage, then the number of layers
 
 struct Problem {
   std::vector<plan::Layer> layers;
@@ -102,7 +102,7 @@ inline void for_each_cut(int layers, int stages, Cut& cut, const std::function<v
   }
 }
 
-//! Moves one boundary by one layer as long as that makes the step shorter.
+//! Moves one boundary by one layer while that shortens the step.
 inline Score local_search(const Problem& problem, const schedule::Program& program, Cut cut) {
   Score best = score(problem, program, cut);
   for (bool moved = true; moved;) {
@@ -121,7 +121,7 @@ inline Score local_search(const Problem& problem, const schedule::Program& progr
   return best;
 }
 
-//! Plans random models and compares each with local searches from three cuts.
+//! Plans random models and compares each plan with local searches from three partitions.
 inline void expect_no_worse_than_local_search(unsigned first_seed, unsigned last_seed) {
   unsigned compared = 0;
   for (unsigned seed = first_seed; seed < last_seed; ++seed) {
@@ -133,7 +133,7 @@ inline void expect_no_worse_than_local_search(unsigned first_seed, unsigned last
     const schedule::Program program = problem->program();
     const int layers = static_cast<int>(problem->layers.size()), stages = problem->shape.stages();
     const Score found = score(*problem, program, problem->plan().first_layer);
-    for (int start = 0; start < 3; ++start) {  // as many layers in each stage, and two cuts at random
+    for (int start = 0; start < 3; ++start) {  // one even partition, and two random ones
       Cut cut;
       for (int s = 0; s <= stages; ++s) cut.push_back(s * layers / stages);
       for (std::size_t b = 1; start > 0 && b + 1 < cut.size(); ++b) {

@@ -1,4 +1,4 @@
-// Where the planner splits a model: against brute force over every cut, and against a local search.
+// The planner's partition search compared with brute force over all partitions, and with a local search.
 #include "plan/partition_search.h"
 
 #include "partition_problems.h"
@@ -13,7 +13,7 @@ TEST(PlanPartitionSearch, PrefersLightLastStagesOverMinimalSlowestStage) {
   for (const double time : {8, 11, 2, 1, 18, 5, 4, 11}) problem.layers.push_back(layer(time));
   problem.options = {
       .ranks = 4, .microbatches = {8}, .stages_per_rank = {1}, .schedules = {"1F1B"}, .recomputation = false};
-  // Of the least slowest stage, 20, is the cut 0 1 3 5 and takes 600; 0 3 5 6 and 0 3 5 7 take 573.
+  // The partition 0 1 3 5 has the fastest slowest stage, 20, and takes 600; 0 3 5 6 and 0 3 5 7 take 573.
   const Plan plan = problem.plan();
   EXPECT_EQ(plan.step_time, 573);
   EXPECT_EQ(plan.first_layer[1], 3);
@@ -43,7 +43,7 @@ TEST(PlanPartitionSearch, MatchesBruteForceForSmallModels) {
   EXPECT_GT(capped, 5) << "some models must not fit at all";
 }
 
-// Where sharding costs, the quick evaluation does not hold, whichever of its costs it is.
+// The quick evaluation does not apply if sharding has any cost, whichever it is.
 TEST(PlanPartitionSearch, MatchesBruteForceWithShardingCosts) {
   int compared = 0;
   for (unsigned seed = 0; seed < 120; ++seed) {
@@ -74,7 +74,7 @@ TEST(PlanPartitionSearch, MatchesBruteForceWithShardingCosts) {
   EXPECT_GT(compared, 60);
 }
 
-// A cap that nothing fits under rules no cut out, and there are few enough to look at all of them.
+// A cap below every partition excludes none of them, and there are few enough to evaluate all.
 TEST(PlanPartitionSearch, EvaluatesEveryPartitionOfSmallModel) {
   std::vector<Layer> layers;
   std::mt19937 random(1);
@@ -84,7 +84,7 @@ TEST(PlanPartitionSearch, EvaluatesEveryPartitionOfSmallModel) {
   }
   const schedule::Program program =
       make_program(schedule::make_schedule("1F1B", {4, 1, 256}), schedule::SendMode::Buffered);
-  // Stage s of 1F1B holds 4 - s microbatches.
+  // Stage s of 1F1B keeps 4 - s microbatches.
   std::uint64_t least = UINT64_MAX;
   const auto fullest = [&](const Cut& cut) {
     std::uint64_t most = 0;
@@ -119,7 +119,7 @@ TEST(PlanPartitionSearch, LargeModelGetsGoodInexactPartition) {
   EXPECT_TRUE(std::is_sorted(found.first_layer.begin(), found.first_layer.end(), std::less_equal<>()));
   const double time = score(problem, program, found.first_layer).second;
   EXPECT_LE(time, local_search(problem, program, even).second);
-  // A second search starts from the first one's result, and is never worse.
+  // A second search starts from the result of the first one and is never worse.
   const CutSearch again = search_cuts(problem.layers, program, {}, std::nullopt, found.first_layer);
   EXPECT_LE(score(problem, program, again.first_layer).second, time);
 }

@@ -1,4 +1,4 @@
-// The partitioner against brute force over every cut.
+// The partitioner compared with brute force over all partitions.
 #include <penstock/base/error.h>
 #include <penstock/plan/partition.h>
 
@@ -15,7 +15,7 @@ struct Answer {
   std::uint64_t fullest = 0;
 };
 
-//! With recomputation each microbatch in flight keeps its input, and one has its activations.
+//! With recomputation, each microbatch in flight keeps its input, and one has its activations.
 std::uint64_t stage_memory(const std::vector<Layer>& layers, int from, int to, int in_flight) {
   std::uint64_t resident = 0, activations = 0;
   for (int i = from; i < to; ++i) {
@@ -29,7 +29,7 @@ std::uint64_t stage_memory(const std::vector<Layer>& layers, int from, int to, i
   return resident + activations + input * count;
 }
 
-//! Every way to choose the boundaries; keeps the least (slowest stage, fullest rank) under the cap.
+//! All choices of boundaries; keeps the least (slowest stage, fullest rank) under the cap.
 std::optional<Answer> brute_force(const std::vector<Layer>& layers, const PartitionOptions& options) {
   const int n = static_cast<int>(layers.size()), stages = static_cast<int>(options.rank_of_stage.size());
   std::optional<Answer> best;
@@ -72,7 +72,7 @@ std::vector<Layer> random_layers(std::mt19937& random, int count) {
   const auto pick = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most + 1)); };
   for (int i = 0; i < count; ++i) {
     StageCosts costs;
-    costs.forward = pick(4);  // whole numbers, so that sums compare exactly
+    costs.forward = pick(4);  // integers, so that sums compare exactly
     costs.input = pick(4);
     costs.weight = pick(4);
     costs.activation_bytes = static_cast<std::uint64_t>(pick(20));
@@ -97,7 +97,8 @@ TEST(PlanPartition, MatchesBruteForceForRandomChains) {
       if (seed % 3 != 0) break;
       layer.costs.recompute = true;
       layer.costs.output_bytes = random() % 20;
-      layer.costs.input_bytes = random() % 2 * (random() % 20);  // without one, the output before it
+      layer.costs.input_bytes =
+          random() % 2 * (random() % 20);  // without one, the output of the layer before it
     }
     PartitionOptions options{placement(ranks, stages_per_rank, random() % 2 == 0), {}, {}};
     if (random() % 2 == 0) {
@@ -141,7 +142,7 @@ TEST(PlanPartition, BalancesHundredLayersOverManyRanks) {
   layers.push_back(Layer{"head", {.forward = 2, .input = 2, .weight = 2, .parameter_bytes = 100}});
   const auto plain = partition_layers(layers, {placement(16, 1, false), {}, {}});
   ASSERT_TRUE(plain && plain->exact);
-  EXPECT_EQ(plain->slowest, 21);  // 98 blocks of 3 and a head of 6 in 16 stages: 7 blocks are the least
+  EXPECT_EQ(plain->slowest, 21);  // 98 blocks of 3 and a head of 6 in 16 stages: the optimum is 7 blocks
   const auto looped = partition_layers(layers, {placement(16, 2, false), {}, {}});
   ASSERT_TRUE(looped && looped->exact);
   EXPECT_EQ(looped->slowest, 12);

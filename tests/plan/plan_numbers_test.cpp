@@ -1,4 +1,4 @@
-// The planner's numbers and words, worked out by hand.
+// The planner's numbers and texts, compared with values computed by hand.
 #include <penstock/base/error.h>
 #include <penstock/plan/planner.h>
 
@@ -40,7 +40,7 @@ TEST(PlanNumbers, SmallerMicrobatchesScaleAllCostsExceptOverhead) {
   EXPECT_DOUBLE_EQ(find(result, "1F1B", 8).step_time, 8 * 2 * (1.25 + 1.25 + 0.25));  // 0.5 + 1.5 / 2
   EXPECT_DOUBLE_EQ(find(result, "1F1B", 2).step_time, 2 * 2 * (3.5 + 3.5 + 0.25));    // 0.5 + 1.5 * 2
   EXPECT_EQ(find(result, "1F1B", 4).peak_memory, 2u * (100 + 4));
-  EXPECT_EQ(find(result, "1F1B", 8).peak_memory, 2u * (100 + 2 + 1));  // halves, rounded up
+  EXPECT_EQ(find(result, "1F1B", 8).peak_memory, 2u * (100 + 2 + 1));  // half of the bytes, rounded up
   EXPECT_EQ(find(result, "1F1B", 2).peak_memory, 2u * (100 + 8));
 }
 
@@ -61,8 +61,8 @@ TEST(PlanNumbers, ComputesBubbleSharesOfTinyPipeline) {
   const PlanResult result =
       plan_stages(costs, {.ranks = 2, .microbatches = {2}, .schedules = {"1F1B"}, .recomputation = false});
   const Plan& plan = result.plans.front();
-  // Rank 1: F0 1.5 to 3.5, B0 to 7.5, F1 to 9.5, B1 to 13.5; rank 0: B1 14 to 16. With free links it ends
-  // at 15.
+  // Rank 1: F0 1.5 to 3.5, B0 to 7.5, F1 to 9.5, B1 to 13.5; rank 0: B1 14 to 16. With free links the step
+  // ends at 15.
   EXPECT_DOUBLE_EQ(plan.step_time, 16);
   EXPECT_DOUBLE_EQ(plan.shares.compute, 9);  // mean of 6 and 12
   EXPECT_DOUBLE_EQ(plan.shares.imbalance, 3);
@@ -76,7 +76,7 @@ TEST(PlanNumbers, ComputesBubbleSharesOfTinyPipeline) {
 }
 
 TEST(PlanNumbers, PrefersSimplerPlanAmongEquals) {
-  // On one rank all take the same time; GPipe holds every microbatch, 1F1B one.
+  // On one rank all schedules take the same time; GPipe keeps every microbatch, 1F1B one.
   const PlanResult result = plan_stages(
       Costs::uniform(1), {.ranks = 1, .microbatches = {4}, .schedules = {"Auto", "GPipe", "1F1B"}});
   EXPECT_EQ(result.plans[0].schedule, "1F1B");
@@ -84,7 +84,7 @@ TEST(PlanNumbers, PrefersSimplerPlanAmongEquals) {
   EXPECT_EQ(result.plans[2].schedule, "Auto");
   EXPECT_EQ(result.plans[1].why, "as fast");
   EXPECT_EQ(result.plans[2].why, "as fast");
-  // Recomputation costs a third more.
+  // Recomputation takes one third more time.
   EXPECT_EQ(result.plans[3].recompute, true);
   EXPECT_EQ(result.plans[3].why, "recomputation: +33.3% of the best step time");
   ASSERT_TRUE(result.schedule);
@@ -98,7 +98,7 @@ TEST(PlanNumbers, SortsPlansThatDoNotFitByMemory) {
                                          .schedules = {"GPipe", "1F1B", "ZBVZeroBubble", "1F1B"},
                                          .memory_cap = 150,
                                          .recomputation = false});
-  ASSERT_EQ(result.plans.size(), 3u);  // ZBV has two stages per rank only
+  ASSERT_EQ(result.plans.size(), 3u);  // ZBV requires two stages per rank
   EXPECT_EQ(result.plans[0].schedule, "1F1B");
   EXPECT_EQ(result.plans[0].why, "does not fit: needs 200 B");
   EXPECT_EQ(result.plans[2].schedule, "GPipe");

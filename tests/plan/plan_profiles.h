@@ -1,4 +1,4 @@
-// Random pipelines: uneven stages, links that cost, sometimes a memory cap. One seed, one profile.
+// Random pipelines with uneven stages, link costs and sometimes a memory cap. Each seed gives one profile.
 #pragma once
 
 #include <penstock/plan/costs.h>
@@ -44,7 +44,7 @@ inline Profile random_profile(unsigned seed) {
   }
   profile.costs.link = {real(0, 0.1), 100 / real(0.02, 0.2)};
   if (random() % 2 == 0) {
-    // Between what a V-Min needs and what 1F1B needs, and somewhat above.
+    // Between the needs of V-Min and 1F1B, and somewhat above.
     const double in_flight = real(0.4, 1.4) * profile.ranks + 1;
     profile.cap = static_cast<std::uint64_t>(profile.stages_per_rank * (50 + 140 * in_flight));
   }

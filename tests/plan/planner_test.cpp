@@ -1,4 +1,4 @@
-// The planner: its ranking, its cap, and its reasons.
+// Tests of the planner: ranking, memory cap, and reasons.
 #include <penstock/base/error.h>
 #include <penstock/plan/partition.h>
 #include <penstock/plan/planner.h>

@@ -1,5 +1,4 @@
-// Conventions that the sources follow: namespaces, names of tests, messages, the size of folders, the width
-// of documents.
+// Conventions of the sources: namespaces, test names, messages, folder sizes, line widths of documents.
 #include "source_tree.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +25,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Characters, not bytes: continuation bytes of UTF-8 do not count.
+// Counts characters: continuation bytes of UTF-8 do not count.
 std::size_t width_of(const std::string& line) {
   std::size_t width = 0;
   for (const char c : line) width += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
@@ -57,8 +56,7 @@ TEST(ProjectConventions, LibraryMessagesDoNotNameFlags) {
   for (const SourceFile& file : source_tree()) {
     if (!is_module_code(file)) continue;
     for (const std::string& line : lines_of(file.text)) {
-      // The launcher's own command line, which starts a program that has not begun any other way, is the
-      // exception.
+      // Exception: the command line of the launcher itself.
       if (line.find("penstock run ") != std::string::npos) continue;
       EXPECT_FALSE(std::regex_search(line, flag)) << file.path << ": " << line;
     }
@@ -99,7 +97,7 @@ TEST(ProjectConventions, DocumentsAreWrapped) {
     bool code = false;
     for (const std::string& line : lines_of(file.text)) {
       if (line.starts_with("```")) code = !code;
-      // Tables, and lines that are one long link, cannot be wrapped.
+      // Tables and lines with one long link cannot be wrapped.
       if (code || line.starts_with("|") || line.find(' ') == std::string::npos) continue;
       EXPECT_LE(width_of(line), 100U) << file.path << ": " << line;
     }

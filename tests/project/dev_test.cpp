@@ -1,5 +1,4 @@
-// `./dev` on machines that lack something, played by stand-ins for the system's programs at the front of
-// PATH.
+// Runs `./dev` on simulated machines that lack something: fake system programs come first in PATH.
 #include "support/program.h"
 
 #include <gmock/gmock.h>
@@ -17,13 +16,13 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-// A checkout that holds nothing but `dev`, and a folder of stand-ins.
+// A checkout that contains only `dev`, and a folder of fake programs.
 class ProjectDev : public testing::Test {
  protected:
   ProjectDev() {
     std::filesystem::create_directory(dir_ / "bin");
     std::filesystem::copy(PENSTOCK_SOURCE_DIR "/dev", dir_ / "dev");
-    // Every package is there but ninja and CLI11's.
+    // Every package is installed except ninja and CLI11.
     stand_in("dpkg-query",
              "for p in \"$@\"; do case $p in -*|ninja-build|libcli11-dev) ;; *) echo \"ii $p\";; esac; done");
     stand_in("apt-get", "echo \"$@\" >> " + (dir_ / "apt.log"));
@@ -59,7 +58,7 @@ TEST_F(ProjectDev, PrintsInstallCommandWithoutRoot) {
 
 TEST_F(ProjectDev, RootInstallsOnlyMissingPackages) {
   stand_in("id", "echo 0");
-  // It goes on to look for libtorch, and this one is none.
+  // It then searches for libtorch and finds an invalid one.
   const Outcome outcome = dev({"build"}, {"PENSTOCK_TORCH=" + dir_.path()});
   EXPECT_EQ(apt_log(), "update\ninstall -y --no-install-recommends ninja-build libcli11-dev\n");
   EXPECT_EQ(outcome.code, 1);
@@ -75,7 +74,7 @@ TEST_F(ProjectDev, ShowsReasonOfFailedInstallation) {
   EXPECT_THAT(outcome.err, HasSubstr("dev: error: the installation failed"));
 }
 
-// A machine without torch, whose virtual environments have a pip that is `script`; its arguments go to
+// A machine without torch, whose virtual environments use `script` as pip; the arguments are logged to
 // pip.log.
 class ProjectDevInstallsTorch : public ProjectDev {
  protected:
@@ -111,7 +110,7 @@ TEST_F(ProjectDevInstallsTorch, AnnouncesSizeOfCudaBuild) {
   EXPECT_THAT(outcome.err, HasSubstr("hint: install it elsewhere and set PENSTOCK_TORCH"));
 }
 
-// A CPU build that is there but cannot be fetched is no reason to fetch the large one.
+// If a CPU build exists but cannot be downloaded, the large build must not be downloaded instead.
 TEST_F(ProjectDevInstallsTorch, ShowsReasonOfFailedCpuInstall) {
   const Outcome outcome = build_with_pip("echo 'ERROR: No space left on device' >&2; exit 1");
   EXPECT_EQ(outcome.code, 1);
@@ -120,7 +119,7 @@ TEST_F(ProjectDevInstallsTorch, ShowsReasonOfFailedCpuInstall) {
   EXPECT_THAT(outcome.err, HasSubstr("hint: install it elsewhere and set PENSTOCK_TORCH"));
 }
 
-// The slow tier stands in for other processors by what libtorch's libraries read from the environment.
+// The slow tier simulates other processors through the environment variables of libtorch's libraries.
 TEST_F(ProjectDev, TestsWithKernelsOfOtherProcessor) {
   stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
   stand_in("cmake", "exit 0");

@@ -26,7 +26,7 @@ bool has_word(const std::string& text, const std::string& word) {
   return std::regex_search(text, std::regex("\\b" + word + "\\b"));
 }
 
-// `Suite.Case` of every test in the tree. A parameterised suite has its name without the instantiation.
+// `Suite.Case` of every test in the tree. Parameterized suites appear without their instantiation.
 const std::set<std::string>& test_names() {
   static const std::set<std::string> names = [] {
     std::set<std::string> found;
@@ -106,7 +106,7 @@ TEST(ProjectReadme, ShowsBothCommandsOnFirstScreen) {
   EXPECT_THAT(screen, testing::HasSubstr("\n./dev test"));
 }
 
-// Each line of the README's program is one of the example's, but for comments.
+// Each line of the README's program is a line of the example, except comments.
 TEST(ProjectReadme, ShowsDataParallelExample) {
   const auto plain = [](const std::string& line) {
     const std::string code = line.substr(0, line.find("//"));

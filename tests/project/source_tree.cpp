@@ -1,4 +1,4 @@
-// Reads the checkout once.
+// Reads the files of the checkout once.
 #include "source_tree.h"
 
 #include "support/program.h"

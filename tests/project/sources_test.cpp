@@ -1,5 +1,5 @@
-// The rules of the house that can be read off the sources: who includes whom, what stays where, how files
-// begin.
+// Rules that can be checked on the sources: allowed includes, contents of folders, and the start of each
+// file.
 #include "arrows.h"
 #include "source_tree.h"
 #include "support/program.h"
@@ -29,7 +29,7 @@ Reach reach() {
   return read_arrows(arrows_block(source_file("docs/architecture.md").text));
 }
 
-// The module that an include belongs to, or nothing: `penstock/comm/world.h`, `comm/wait.h`.
+// The module of an include such as `penstock/comm/world.h` or `comm/wait.h`; empty if it has none.
 std::string module_of_include(const std::string& include, const Reach& modules) {
   std::string rest = include;
   if (rest.starts_with("penstock/")) rest = rest.substr(9);
@@ -80,7 +80,7 @@ TEST(ProjectSources, TorchFreeModulesDoNotIncludeTorch) {
 
 TEST(ProjectSources, PublicHeadersIncludeOnlyLightTorchHeaders) {
   for (const SourceFile& file : source_tree()) {
-    // A model is a torch::nn module, and its header is one to learn from; penstock.h does not include it.
+    // Models are torch::nn modules, so their headers are exempt; penstock.h does not include them.
     if (!is_public(file) || file.module() == "models") continue;
     for (const std::string& include : file.includes()) {
       const bool light = include.starts_with("ATen/core/") || include.starts_with("c10/");
@@ -112,7 +112,7 @@ TEST(ProjectSources, OnlyToolIncludesCliAndTomlParsers) {
   }
 }
 
-// The values of nlohmann::json allocate when they are destroyed, and end the process if there is no memory.
+// Values of nlohmann::json allocate when they are destroyed, and terminate the process if memory runs out.
 TEST(ProjectSources, OnlyJsonReaderIncludesJsonLibrary) {
   for (const SourceFile& file : source_tree()) {
     if (!file.is_code() || !(file.is_library() || file.under("tools"))) continue;
@@ -142,8 +142,8 @@ TEST(ProjectSources, FilesAreSmall) {
   }
 }
 
-// A test that sleeps is slow on a quiet machine and wrong on a busy one. (A process that a test starts may
-// sleep: it only has to be there.)
+// A test that sleeps is slow on an idle machine and wrong on a busy one. (Processes that a test starts may
+// sleep: they only have to exist.)
 TEST(ProjectSources, TestsDoNotSleep) {
   const std::vector<std::string> forbidden = {std::string("sleep") + "_for", std::string("sleep") + "_until",
                                               std::string("u") + "sleep(",   std::string("nano") + "sleep(",
@@ -156,7 +156,7 @@ TEST(ProjectSources, TestsDoNotSleep) {
 }
 
 TEST(ProjectSources, ContainNoMachineSpecificPathOrHost) {
-  // Written in two parts so that this file does not find itself.
+  // Split in two so that this file does not match itself.
   const std::vector<std::string> forbidden = {
       std::string("/wo") + "rk/",   std::string("/ro") + "ot/",   std::string("/ho") + "me/",
       std::string(".py") + "env",   std::string("pypi") + ".org", std::string("download.") + "pytorch",
@@ -169,9 +169,8 @@ TEST(ProjectSources, ContainNoMachineSpecificPathOrHost) {
 }
 
 #ifdef PENSTOCK_OBJECTS
-// Debian's Gloo headers are older than the Gloo inside libtorch. That is harmless as long as none of its
-// classes is laid out by us: an object of ours that defined a vtable or type information of gloo:: could be
-// taken for libtorch's.
+// Debian's Gloo headers are older than the Gloo inside libtorch. This is harmless if our objects do not
+// define its classes: a vtable or type information of gloo:: in our objects could replace libtorch's.
 TEST(ProjectObjects, DefineNoGlooVtable) {
   std::string user;
   for (const SourceFile& file : source_tree()) {

@@ -1,4 +1,4 @@
-// The rest of the sweep against dense runs: 24 stages of every model over thread ranks, and all of it over
+// The rest of the sweep against dense runs: 24 stages of every model over thread ranks, and all cases over
 // Gloo processes.
 #include "runtime/support/sweep.h"
 #include "support/models/stage_models.h"

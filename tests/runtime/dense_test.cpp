@@ -1,5 +1,5 @@
-// Every schedule gives what a dense run gives, over thread ranks and over Gloo processes. What is left out
-// here runs in dense_slow_test.cpp.
+// Every schedule matches a dense run, over thread ranks and over Gloo processes. dense_slow_test.cpp runs the
+// remaining cases.
 #include "runtime/support/sweep.h"
 #include "support/models/stage_models.h"
 #include "support/process_ranks.h"
@@ -25,7 +25,7 @@ TEST_P(RuntimeThreadRanks, MatchDenseRun) {
   for (const PipelineModel& model : all_models()) {
     if (model.name != name) continue;
     for (const Case& test : sweep_cases(ranks, sweep_batches(ranks))) {
-      // 24 stages cost the most and promise the least that is new: two models.
+      // 24 stages are expensive and add little coverage: only two models.
       if (ranks == 8 && test.stages_per_rank == 3 && name != "mlp" && name != "skips") continue;
       const DenseRun& dense = sweep_dense(model, ranks * test.stages_per_rank, test);
       SCOPED_TRACE(model.name + " on " + std::to_string(ranks) + " ranks: " + test.text());

@@ -1,4 +1,4 @@
-// Faults: whatever one rank throws, every rank raises, knows the cause, and can go on in a rebuilt world.
+// Faults: if one rank throws, every rank raises an error with the cause, and can continue in a rebuilt world.
 #include "runtime/support/dense_comparison.h"
 #include "runtime/support/kill.h"
 #include "support/check.h"
@@ -24,7 +24,7 @@ constexpr int kRanks = 3;
 constexpr int kMicrobatches = 4;
 constexpr int kRows = 8;
 
-// What is promised, and room for a busy machine.
+// The documented limit, with room for a busy machine.
 constexpr std::chrono::seconds kPromised{5}, kRoomForOthers{5};
 
 enum class Place { Forward, Backward, Loss, Shape };
@@ -68,8 +68,8 @@ PipelineModel failing_model(Place place) {
 struct Fault {
   Place place;
   schedule::ScheduleKind kind;
-  int rank;            // that fails
-  const char* action;  // that fails
+  int rank;            // the failing call
+  const char* action;  // the failing call
 };
 
 class RuntimeFault : public ::testing::TestWithParam<Fault> {};
@@ -86,7 +86,7 @@ TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
     try {
       runtime::PipelineSchedule pipeline(stages_for(model, world.group(), fault.kind, 1), fault.kind,
                                          kMicrobatches, options_for(model, kRanks));
-      // A rank whose part was done before the fault learns of it in its next call.
+      // A rank that finished before the fault learns of it in its next call.
       for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kRows));
       throw std::logic_error("the step should have failed");
     } catch (const PeerFailed& e) {

@@ -15,7 +15,7 @@ namespace penstock::test {
 namespace {
 
 constexpr int kMicrobatches = 8;
-constexpr int kRows = 18;  // microbatches of 3 rows and of 2
+constexpr int kRows = 18;  // microbatches of 3 and of 2 rows
 constexpr int kSteps = 2;
 
 const RankFunction every_schedule("every_schedule", [] {
@@ -30,7 +30,7 @@ const RankFunction every_schedule("every_schedule", [] {
       try {
         check_shape(info.kind, {world.size(), per_rank, kMicrobatches});
       } catch (const UsageError&) {
-        continue;  // defined for another number of stages a rank
+        continue;  // requires another number of stages per rank
       }
       const DenseRun dense = run_dense(model, world.size() * per_rank, kMicrobatches, kRows, kSteps, 3);
       expect_dense(model, test, dense, world, kSteps, 3);
@@ -67,7 +67,7 @@ const RankFunction rebuilt("rebuilt", [] {
         });
     return modules;
   };
-  for (int round = 0; round < 2; ++round) {  // a world may be rebuilt more than once
+  for (int round = 0; round < 2; ++round) {  // a world can be rebuilt more than once
     try {
       runtime::PipelineSchedule pipeline(
           stages_for(model, world.group(), schedule::ScheduleKind::OneFOneB, 1), "1F1B", kMicrobatches,
@@ -95,7 +95,7 @@ TEST(RuntimeGlooProcesses, ContinueInRebuiltWorldAfterFault) {
   for (const auto& lines : outcome.lines) EXPECT_EQ(lines.back(), "rebuilt") << outcome.text();
 }
 
-// Batches that grow and shrink: over Gloo a receive of the wrong size would end the process.
+// Batches that grow and shrink: over Gloo, a receive of the wrong size would terminate the process.
 const RankFunction growing("growing", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();

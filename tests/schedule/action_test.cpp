@@ -1,4 +1,4 @@
-// The text form of actions: the reference's, strict, and its own exact inverse.
+// The text format of actions: equal to the reference, strict, and exactly invertible.
 #include <penstock/base/error.h>
 #include <penstock/schedule/action.h>
 
@@ -89,7 +89,7 @@ TEST(ScheduleAction, ParsesWhatItPrints) {
   }
 }
 
-// Whatever the parser accepts, it prints the same: no two texts mean one action.
+// Every accepted text is printed identically: no two texts denote one action.
 TEST(ScheduleAction, PrintsWhatItParsed) {
   std::mt19937 random(21);
   const std::string alphabet = "0123456789FBIWSENDRCVUHA_GOLP();<> ,x";

@@ -1,4 +1,4 @@
-// Schedules as CSV: out and in again, what is inferred, and what cannot be read.
+// Schedules as CSV: round trips, inferred counts, and errors.
 #include "support/temp_dir.h"
 
 #include <penstock/base/error.h>
@@ -85,7 +85,7 @@ TEST(ScheduleCsv, ReportsHugeRowsAndBinaryData) {
   std::string junk;
   for (int i = 0; i < 200'000; ++i) junk += static_cast<char>(i * 7919 >> 5);
   const Diagnostics problems = problems_of(junk);
-  EXPECT_LE(problems.size(), 1'002U);  // the first thousand, and how many more
+  EXPECT_LE(problems.size(), 1'002U);  // the first thousand, and the number of the remaining ones
   EXPECT_THAT(problems.back().message, HasSubstr("more"));
   EXPECT_FALSE(problems_of(std::string(1000, '\0')).empty());
 }

@@ -1,5 +1,5 @@
-// Every generator, over the whole sweep of counts that it allows, is valid and lowers to lists that are safe
-// in every mode.
+// Every generator, over all counts that it supports, gives valid tables that lower to lists that are safe in
+// every send mode.
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -159,10 +159,10 @@ TEST(ScheduleForwardOnly, RunsEveryForwardDepthFirst) {
   EXPECT_EQ(to_csv(schedule), "0F0,0F1,2F0,2F1,0F2,0F3,2F2,2F3\n,1F0,1F1,3F0,3F1,1F2,1F3,3F2,3F3\n");
 }
 
-// Slots of one length for F, I and W: what the papers' diagrams count.
+// Slots of equal length for F, I and W, as in the diagrams of the papers.
 struct Measured {
   long makespan = 0;
-  long longest_span = 0;  // from a rank's own first action to its last
+  long longest_span = 0;  // from the first action of a rank to its last
   double in_flight = 0;   // microbatches, until W
 };
 
@@ -234,7 +234,7 @@ TEST(ScheduleControllableMemory, VHalfAndVMinKeepOneHalfAndOneThirdInFlight) {
     EXPECT_LE(half.in_flight, (p + 2) / 2.0) << p;
     const Measured minimum = measure(ScheduleKind::VMin, {p, 2, m});
     EXPECT_LE(minimum.in_flight, (p + 4) / 3.0) << p;
-    // Less memory costs time, but less than 1F1B loses: its bubble would be 6 * (p - 1) of these slots.
+    // Less memory costs time, but less than the bubble of 1F1B, which would be 6 * (p - 1) of these slots.
     EXPECT_LE(half.makespan - 6 * m, 4 * (p - 1)) << p;
     EXPECT_LE(minimum.makespan - 6 * m, 5 * (p - 1)) << p;
   }

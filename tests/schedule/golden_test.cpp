@@ -1,5 +1,5 @@
-// Our tables against the reference's, byte for byte but for the order of simultaneous reshards: golden/*.txt,
-// which golden/make_golden.py wrote.
+// Our tables compared with the reference, byte for byte except for the order of simultaneous reshards:
+// golden/*.txt, written by golden/make_golden.py.
 #include "schedule/python_set.h"
 
 #include <penstock/base/error.h>
@@ -125,11 +125,10 @@ TEST(ScheduleGoldenPlacement, MatchesReference) {
     EXPECT_EQ(back, ascending) << line;
     ++lines;
   }
-  EXPECT_EQ(lines, 904 + 211);  // loop: every count from ranks to 64; v: the multiples of the ranks
+  EXPECT_EQ(lines, 904 + 211);  // loop: every count from ranks to 64; v: multiples of the ranks
 }
 
-// What the map of a style cannot be, in words. (The reference gives ranks without a stage; nothing here can
-// use one.)
+// Errors for unsupported counts. (The reference returns ranks without a stage, which are of no use here.)
 TEST(ScheduleGoldenPlacement, RejectsInvalidCounts) {
   const auto words = [](auto&& call) -> std::string {
     try {

@@ -1,4 +1,4 @@
-// Each lowering pass alone. (That together they give the reference's lists, golden_test.cpp shows.)
+// Each lowering pass on its own. (golden_test.cpp compares their combination with the reference.)
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -41,7 +41,7 @@ TEST(ScheduleMergeBackward, MergesOnlyAdjacentInputAndWeightOfSameMicrobatch) {
 
 TEST(ScheduleMergeBackward, StopsAtEndOfList) {
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0W0\n"))), "0F0,0F1,0B0\n");
-  // An I that ends the list stays one, also where its W once stood in the memory behind it.
+  // An I at the end of the list is kept, even if its W was once stored in the memory behind it.
   Draft draft = draft_of("0F0,0F1,0I0,0W0\n");
   draft.ranks[0].pop_back();
   EXPECT_EQ(to_csv(merge_backward(draft)), "0F0,0F1,0I0\n");
@@ -112,7 +112,7 @@ TEST(ScheduleSendRecv, SendsValueToBothConsumersAndReturnsBothGradients) {
 }
 
 TEST(ScheduleSendRecv, SkipEdgesWithinRankNeedNoTransfer) {
-  // Two ranks, stages 0 and 2 on rank 0.
+  // Two ranks; stages 0 and 2 are on rank 0.
   const Schedule schedule = make_schedule(ScheduleKind::LoopedBFS, {2, 2, 2});
   const std::string text = to_csv(lower(schedule, {.skips = {{StageId(0), StageId(2)}}}));
   EXPECT_EQ(text, to_csv(lower(schedule)));
@@ -148,7 +148,7 @@ TEST(ScheduleSendRecv, SkipEdgesAreSafeInEveryScheduleAndMode) {
   }
 }
 
-// A receive stands right before its use, or before the next transfer of its pair, with nothing but receives
+// A receive is directly before its use, or before the next transfer of its pair, with only receives in
 // between.
 void expect_late(const Draft& draft) {
   const Topology topology = draft.topology();
@@ -201,7 +201,7 @@ TEST(ScheduleWiring, FindsItsEdgesAndNoOthers) {
   const auto find = [&](int from, int to) { return wiring.find(StageId(from), StageId(to)); };
   EXPECT_EQ(wiring.edges(), 5);
   for (int s = 0; s < 3; ++s) EXPECT_EQ(find(s, s + 1), s);
-  EXPECT_EQ(find(0, 2), 3);  // skips follow, in ascending order
+  EXPECT_EQ(find(0, 2), 3);  // skip edges follow, in ascending order
   EXPECT_EQ(find(0, 3), 4);
   EXPECT_EQ(find(1, 3), -1);
   EXPECT_EQ(find(1, 0), -1);

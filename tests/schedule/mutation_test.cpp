@@ -1,5 +1,5 @@
-// Thousands of random changes to valid programs: whatever the validator lets pass, an independent run proves
-// harmless, and whatever it refuses, that run shows to fail. Both ways, in every send mode.
+// Thousands of random changes to valid programs: an independent execution confirms that what the validator
+// accepts is safe, and that what it rejects fails. In both directions, in every send mode.
 #include "schedule/interpreter.h"
 
 #include <penstock/schedule/csv.h>
@@ -47,7 +47,7 @@ class Mutator {
     }
   }
 
-  // One small change of the kind that a person or a broken pass would make.
+  // One small change, as by a typo or a faulty pass.
   void mutate(Draft& draft) {
     ActionList& list = draft.ranks[static_cast<std::size_t>(below(static_cast<int>(draft.ranks.size())))];
     if (list.empty()) return;
@@ -143,7 +143,7 @@ TEST(ScheduleMutations, ValidatorAgreesWithInterpreterInEveryMode) {
     refused += safe == 0 ? 1 : 0;
     only_some_modes += safe == 1 || safe == 2 ? 1 : 0;
   }
-  // The sweep must reach all three outcomes to mean anything.
+  // The sweep must reach all three outcomes to be meaningful.
   EXPECT_GT(harmless, 500);
   EXPECT_GT(refused, 5'000);
   EXPECT_GT(only_some_modes, 200);
@@ -162,7 +162,7 @@ TEST(ScheduleMutations, ValidatorAgreesWithInterpreterOnComputeTables) {
         << "seed " << seed << ", " << draft.name << "\n"
         << to_csv(table) << to_string(verdict.findings);
     (verdict.valid() ? harmless : refused) += 1;
-    // What the validator accepts, lowering can lower, and the result is safe.
+    // Lowering accepts what the validator accepts, and the result is safe.
     if (verdict.valid()) {
       ASSERT_TRUE(runs_to_the_end(add_send_recv(draft), SendMode::Blocking)) << "seed " << seed;
     }
@@ -179,13 +179,13 @@ TEST(ScheduleMutations, UnchangedProgramsComplete) {
   }
 }
 
-// Reordering only needs the computations to be possible; then its result is safe in every mode.
+// Reordering only requires that the computations can run; its result is safe in every mode.
 TEST(ScheduleMutations, ReorderMakesRunnableProgramsSafeInEveryMode) {
   int repaired = 0;
   for (unsigned seed = 1; seed <= 2'000; ++seed) {
     Mutator mutator(seed);
     Draft draft = mutator.draft();
-    for (ActionList& list : draft.ranks) {  // shuffle transfers among their places
+    for (ActionList& list : draft.ranks) {  // shuffle the positions of transfers
       for (int changes = 0; changes < 6 && !list.empty(); ++changes) {
         Action& a = list[static_cast<std::size_t>(mutator.below(static_cast<int>(list.size())))];
         Action& b = list[static_cast<std::size_t>(mutator.below(static_cast<int>(list.size())))];

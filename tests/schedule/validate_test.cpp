@@ -1,4 +1,4 @@
-// The validator, rule by rule: what it says, where it says it, and that it says all at once.
+// The validator, rule by rule: messages, positions, and that all findings are reported.
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -133,7 +133,7 @@ TEST(ScheduleValidate, DistinguishesSendModes) {
   const Verdict safe = file(agreed).validate();
   EXPECT_TRUE(safe.safe(SendMode::Buffered) && safe.safe(SendMode::Ordered) && safe.safe(SendMode::Blocking));
 
-  // Both ranks send before they post the receive of what the other sends: fine only where sends are buffered.
+  // Both ranks send before they post the receive for the other's message: safe only with buffered sends.
   const std::string disagree =
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";

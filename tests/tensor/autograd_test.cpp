@@ -1,5 +1,5 @@
-// What training needs of distributed tensors: second derivatives, split backwards, optimizers, autocast,
-// moves that are shared and that nobody waits for too early.
+// Training with distributed tensors: second derivatives, split backwards, optimizers, autocast, and shared,
+// asynchronous redistributions.
 #include "ranks.h"
 #include "tensor/dispatch/dtensor_impl.h"
 
@@ -125,7 +125,7 @@ TEST(TensorAutocast, ShardedLayerMatchesDenseTraining) {
     const auto got = run(distribute_tensor(leaf(x), mesh, {value::Replicate()}, false),
                          distribute_parameter(leaf(w), mesh, {tensor::Shard(0)}, false),
                          distribute_parameter(leaf(b), mesh, {tensor::Shard(0)}, false));
-    // Sums of products over whole rows: nothing is added in another order than in the whole layer's.
+    // Dot products over full rows: the order of sums is the same as in the dense layer.
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(got[i].scalar_type(), at::kFloat);
       EXPECT_LT(difference(tensor::full_tensor(got[i]), want[i]), 2e-2 * want[i].abs().max().item<double>())
@@ -273,7 +273,7 @@ TEST(TensorOptimizers, SupportForeachAndFusedUpdates) {
       ASSERT_TRUE(tensor::is_dtensor(got[i])) << i;
       EXPECT_LT(difference(tensor::full_tensor(got[i]), want[i]), 1e-5) << i;
     }
-    // A gradient that is elsewhere is brought to its parameter.
+    // A gradient in other placements is redistributed to those of its parameter.
     List parameter{distribute_tensor(at::ones({4, 4}), mesh, {tensor::Shard(0)}, false)},
         gradient{distribute_tensor(at::ones({4, 4}), mesh, {tensor::Partial()}, false)};
     at::_fused_sgd_(parameter, gradient, {}, 0, 0, 0.5, 0, false, false, false);
@@ -288,16 +288,16 @@ TEST(TensorCollectives, AreAsynchronousUntilResultIsUsed) {
     const at::Tensor x =
         from_local(at::full({4}, 1.0F + static_cast<float>(mesh.coordinate(0))), mesh, {tensor::Partial()});
     const at::Tensor cut = from_local(at::full({2}, 5.0F), mesh, {tensor::Shard(0)});
-    // The second rank does not begin before the first is past all of this: had anything waited, it could not
-    // be.
+    // The second rank starts only after the first has passed all of this, which would be impossible if
+    // anything had waited.
     if (mesh.coordinate(0) == 1) gone_on.wait();
     const at::Tensor sum = tensor::redistribute(x, {value::Replicate()}),
                      part = tensor::redistribute(x, {tensor::Shard(0)}),
                      all = tensor::redistribute(cut, {value::Replicate()});
-    const at::Tensor kept = sum.detach();  // knows that it is on its way, too
+    const at::Tensor kept = sum.detach();  // also knows that it is in flight
     if (mesh.coordinate(0) == 0) {
       for (const at::Tensor& t : {sum, part, all, kept}) EXPECT_TRUE(tensor::impl_of(t)->pending());
-      EXPECT_EQ(sum.sizes(), (std::vector<std::int64_t>{4}));  // sizes are no use of the elements
+      EXPECT_EQ(sum.sizes(), (std::vector<std::int64_t>{4}));  // reading sizes does not use the elements
       first_has_gone_on.set_value();
     }
     const at::Tensor twice = sum + all;  // the first use waits
@@ -336,7 +336,7 @@ TEST(TensorRules, MissingRuleErrorExplainsWhatToDo) {
   });
 }
 
-// A view of a tensor that had to be moved is a view of the copy: a write that would be lost is an error.
+// A view of a redistributed tensor is a view of the copy: a write that would be lost is an error.
 TEST(TensorViews, WriteReachesTensorOrIsRejected) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor row = at::full({2, 6}, 7.0F);
@@ -361,9 +361,9 @@ TEST(TensorViews, WriteReachesTensorOrIsRejected) {
       EXPECT_THROW(by_rows.slice(0, 1, 3).t().select(0, 1).zero_(), UsageError);
       EXPECT_THROW(by_rows.chunk(2, 0)[0].mul_(2), UsageError);
       EXPECT_THROW(at::_foreach_add_(by_rows.split(2, 0), 1), UsageError);
-      const at::Tensor alias = by_rows.view({4, 2, 3}).select(0, 1);  // of a view that is gone
+      const at::Tensor alias = by_rows.view({4, 2, 3}).select(0, 1);  // of a view that no longer exists
       EXPECT_THROW(at::Tensor(alias).zero_(), UsageError);
-      // What nobody else has may be written to, and so may a copy.
+      // A tensor without other references may be written to, and so may a copy.
       at::Tensor own = (by_rows + 1).slice(0, 1, 3);
       own.mul_(3);
       EXPECT_TRUE(at::equal(tensor::full_tensor(own), at::full({2, 6}, 3.0F)));
@@ -375,7 +375,7 @@ TEST(TensorViews, WriteReachesTensorOrIsRejected) {
   });
 }
 
-// The gradient of a view may be one of a moved copy; adding up is no lost write.
+// The gradient of a view may belong to a redistributed copy; accumulating is not a lost write.
 TEST(TensorViews, GradientsOfRedistributedViewsAccumulate) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor x =

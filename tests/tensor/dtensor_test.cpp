@@ -1,4 +1,4 @@
-// Meshes, placements, and moving between them, against the whole tensor that every rank knows.
+// Meshes, placements and redistribution, compared with the full tensor that every rank knows.
 #include "ranks.h"
 
 #include <penstock/base/error.h>
@@ -86,7 +86,7 @@ TEST(TensorDTensor, ConvertsToAndFromLocalShardsWithGradients) {
     local.pow(2).sum().backward();
     EXPECT_LT(difference(part.grad(), part.detach() * 8), 1e-5);
 
-    // An average: each rank's contribution counts a third.
+    // An average: the contribution of each rank counts one third.
     const at::Tensor mine = at::full({2}, static_cast<float>(mesh.coordinate(0))).set_requires_grad(true);
     const at::Tensor mean =
         tensor::full_tensor(from_local(mine, mesh, {tensor::Partial(comm::ReduceOp::Avg)}));
@@ -153,7 +153,7 @@ TEST(TensorDTensor, IsComparedByValue) {
     EXPECT_TRUE(at::equal(a, whole));  // a plain tensor counts as replicated
     EXPECT_TRUE(at::allclose(a, b));
     EXPECT_TRUE((a == b).all().item<bool>());
-    // A difference on the last rank only is one on every rank.
+    // A difference on the last rank only is reported on every rank.
     at::Tensor other = whole.clone();
     other[4][3] += 1;
     const at::Tensor c = distribute_tensor(other, mesh, {tensor::Shard(0)}, false);

@@ -1,4 +1,4 @@
-// The reader of goldens.
+// Reads the golden file.
 #include "tensor/goldens.h"
 
 #include <ATen/ATen.h>

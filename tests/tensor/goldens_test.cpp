@@ -1,7 +1,7 @@
-// Operators on distributed tensors against torch.distributed.tensor: the calls of goldens.txt, which
-// make_goldens.py wrote, on thread ranks. Values and gradients must be equal, exactly where they are whole
-// numbers; after a move to the reference's placements so must every rank's part. Which placements an operator
-// gives its result is each side's own choice: differences are counted.
+// Operators on distributed tensors compared with torch.distributed.tensor: the calls in goldens.txt, written
+// by make_goldens.py, on thread ranks. Values and gradients must be equal (exactly for integers), and so must
+// every local shard after redistribution to the reference's placements. The placements of a result may differ
+// between the two libraries: differences are counted.
 #include "tensor/goldens.h"
 
 #include "support/program.h"
@@ -21,8 +21,8 @@ namespace {
 
 using GoldenShape = std::vector<std::int64_t>;
 
-// This rank's part, cut axis by axis as chunk does; partial values add up to the whole. Written without the
-// library's own arithmetic of placements.
+// The local shard of this rank, sharded axis by axis like `chunk`; partial values sum to the full tensor.
+// Implemented without the library's placement arithmetic.
 at::Tensor golden_part(const at::Tensor& whole, const tensor::Placements& placements,
                        const tensor::DeviceMesh& mesh) {
   at::Tensor part = whole;
@@ -134,14 +134,13 @@ std::vector<at::Tensor> golden_call(const GoldenOp& op, const std::vector<at::Te
   return results;
 }
 
-// The reference's values may come from another machine. Those of whole numbers (`exact`) stay far below 2^24,
-// where sums are exact in any order; the others are float32 sums of a few dozen terms, within 2e-5 of the
-// largest.
+// The reference's values may come from another machine. Integers (`exact`) stay far below 2^24, so their sums
+// are exact in any order; the others are float32 sums of a few dozen terms, within 2e-5 of the largest.
 std::string unlike(const at::Tensor& got, const GoldenValue& want) {
   if (got.sizes() != want.tensor.sizes()) return "has other sizes";
   const at::Tensor far = (got.detach().to(at::kDouble) - want.tensor).abs();
   const double limit = want.exact ? 0 : 2e-5 * std::max(1.0, want.tensor.abs().max().item<double>());
-  // A NaN is never below a limit.
+  // A NaN never passes the limit.
   if (far.numel() == 0 || far.max().item<double>() <= limit) return {};
   return "differs by " + std::to_string(far.max().item<double>());
 }
@@ -151,12 +150,12 @@ double golden_checksum(const at::Tensor& local) {
   return (flat * (at::arange(flat.numel(), at::kLong).remainder(13) + 1)).sum().item<double>();
 }
 
-//! What was seen, over all layouts, counted by the first rank of each mesh.
+//! Counts over all layouts, made by the first rank of each mesh.
 struct GoldenCount {
   std::atomic<int> layouts{0}, parts{0}, refused{0}, wrong{0}, results{0}, elsewhere{0};
 };
 
-//! Redistributed to the reference's placements, this rank's part has its sizes and elements.
+//! After redistribution to the reference's placements, the local shard has the expected sizes and elements.
 void check_part(const at::Tensor& result, const GoldenResult& want, bool exact,
                 const tensor::DeviceMesh& mesh, GoldenCount& count) {
   for (const tensor::AxisPlacement& placement : want.placements) {
@@ -256,8 +255,8 @@ void compare_with_goldens(const std::string& file) {
             << count.elsewhere << " have other placements than the reference's\n";
 }
 
-// With PENSTOCK_FRESH_GOLDENS the reference writes new ones first, with the Python that PENSTOCK_PYTHON
-// names.
+// With PENSTOCK_FRESH_GOLDENS, the reference first writes new goldens, using the Python named by
+// PENSTOCK_PYTHON.
 TEST(TensorGoldens, ResultsShardsAndGradientsMatchReference) {
   if (std::getenv("PENSTOCK_FRESH_GOLDENS") == nullptr)
     return compare_with_goldens(PENSTOCK_SOURCE_DIR "/tests/tensor/goldens.txt");

@@ -1,5 +1,4 @@
-// Operators on distributed tensors against the same operators on the whole: values, gradients, for every
-// placement.
+// Operators on distributed tensors compared with dense tensors: values and gradients, for every placement.
 #include "ranks.h"
 
 #include <torch/torch.h>
@@ -192,7 +191,8 @@ void check_random(const Case& c, const tensor::DeviceMesh& mesh, unsigned seed) 
   check(c, mesh, layouts, seed);
 }
 
-// Four rows over three ranks leave one without any. Its gradient must not take another way than the others'.
+// Four rows over three ranks leave one rank with an empty shard. Its gradient must take the same code path as
+// the others.
 TEST(TensorOps, MatchDenseWithEmptyShard) {
   const std::vector<Case> all = cases();
   const auto linear = std::find_if(all.begin(), all.end(), [](const Case& c) { return c.name == "linear"; });
@@ -214,7 +214,7 @@ TEST(TensorOps, MatchDenseForEveryPlacement) {
   for (const Shape& shape : meshes) {
     for (const Case& c : cases()) {
       SCOPED_TRACE(c.name);
-      if (long_sweep) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";  // it takes long
+      if (long_sweep) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";  // slow
       try {
         on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
           for (unsigned seed = 0; seed < seeds; ++seed) check_random(c, mesh, seed);

@@ -24,7 +24,7 @@ inline void on_mesh(std::vector<std::int64_t> shape,
   });
 }
 
-//! Numbers that do not depend on the rank or on libtorch's generators.
+//! Values that depend neither on the rank nor on libtorch's generators.
 inline at::Tensor numbers(c10::IntArrayRef sizes, unsigned seed) {
   std::mt19937 engine(seed);
   std::normal_distribution<float> normal;
@@ -34,7 +34,7 @@ inline at::Tensor numbers(c10::IntArrayRef sizes, unsigned seed) {
   return result;
 }
 
-//! A copy of all elements, of a tensor that is plain, distributed or undefined.
+//! A full copy of a plain or distributed tensor; undefined stays undefined.
 inline at::Tensor whole(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   return (tensor::is_dtensor(tensor) ? tensor::full_tensor(tensor) : tensor).detach().clone();

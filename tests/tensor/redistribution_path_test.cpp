@@ -1,5 +1,5 @@
-// The way from one layout to another, against the cheapest of all ways, found by relaxing every step between
-// every two layouts.
+// The redistribution path between two layouts compared with the cheapest path, found by relaxation over all
+// steps between all layouts.
 #include "tensor/layout/redistribute.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 struct Ways {
   std::vector<std::int64_t> mesh, sizes;
 
-  //! What the first rank has, elements, with one axis taken for replicated.
+  //! The number of elements of the first rank, with one axis treated as replicated.
   double elements(const tensor::Placements& at, std::size_t without) const {
     double product = 1;
     for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
@@ -27,8 +27,8 @@ struct Ways {
     return product;
   }
 
-  //! Elements that a rank sends, and one more for each collective; infinite where a step cannot be. (A dim
-  //! that several axes cut is cut by them in their order: an inner cut hides an outer one.)
+  //! The elements that a rank sends, plus one per collective; infinite if a step is impossible. (Axes that
+  //! shard the same dim do so in order: an inner shard hides an outer one.)
   double step(const tensor::Placements& at, std::size_t axis, const tensor::AxisPlacement& to) const {
     constexpr double never = std::numeric_limits<double>::infinity();
     const tensor::AxisPlacement& from = at[axis];
@@ -36,7 +36,7 @@ struct Ways {
       for (const tensor::AxisPlacement& cut : {from, to})
         if (cut.is_shard() && at[inner].is_shard(cut.dim())) return never;
     }
-    if (from.is_replicate()) return 1e-3;  // a slice, or zeros
+    if (from.is_replicate()) return 1e-3;  // a local slice, or zeros
     if (to.is_partial()) return never;
     const double n = static_cast<double>(mesh[axis]), sent = elements(at, axis) * (n - 1) / n;
     if (from.is_shard()) return 1 + (to.is_shard() ? sent / n : sent);
@@ -58,7 +58,7 @@ struct Ways {
     return all;
   }
 
-  //! To every layout, from one.
+  //! The costs from one layout to all others.
   std::vector<double> cheapest(const std::vector<tensor::Placements>& all,
                                const tensor::Placements& from) const {
     std::vector<double> cost(all.size(), std::numeric_limits<double>::infinity());
@@ -115,7 +115,7 @@ TEST(TensorRedistribution, UsesCheapestPath) {
       }
     }
   }
-  EXPECT_GT(through_others, 0);  // some of the cheapest go through a cut that is in neither layout
+  EXPECT_GT(through_others, 0);  // some of the cheapest paths use a sharding that is in neither layout
 }
 
 }  // namespace

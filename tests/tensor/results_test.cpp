@@ -1,5 +1,5 @@
-// Answers that were wrong without a word: partial values through conversions, gradients that were not
-// reduced, replicas that differ, sizes that do not fit, and what has no answer.
+// Regression tests of results that were once silently wrong: partial values through conversions, unreduced
+// gradients, different replicas, mismatched sizes; and calls without a valid result.
 #include "ranks.h"
 
 #include <penstock/base/error.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-//! This rank's contribution of a partial value.
+//! The contribution of this rank to a partial value.
 at::Tensor contribution(const tensor::DeviceMesh& mesh, const std::vector<double>& of_ranks) {
   return at::full({2}, of_ranks[static_cast<std::size_t>(mesh.coordinate(0))], at::kDouble);
 }
@@ -26,7 +26,7 @@ TEST(TensorPartial, IsReducedBeforeRounding) {
     EXPECT_EQ(tensor::full_tensor(sum.to(at::kLong))[0].item<std::int64_t>(), 1);
     EXPECT_EQ(tensor::full_tensor(sum.to(at::kInt) + 1)[0].item<int>(), 2);
     EXPECT_EQ(tensor::full_tensor(sum.sum(at::kLong)).item<std::int64_t>(), 2);
-    // What adds up stays a partial sum.
+    // Linear operators keep a partial sum.
     EXPECT_TRUE(tensor::placements_of(sum.to(at::kFloat))[0].is_partial());
     const at::Tensor zero = from_local(contribution(mesh, {1, -1}), mesh, {tensor::Partial()});
     EXPECT_FALSE(tensor::full_tensor(zero.to(at::kBool))[0].item<bool>());
@@ -124,7 +124,7 @@ TEST(TensorReplicas, ReportDifferentReplicas) {
     EXPECT_THROW(tensor::check_replicas(different), UsageError);
     EXPECT_NO_THROW(tensor::check_replicas(from_local(mine, mesh, {tensor::Shard(0)})));
     EXPECT_NO_THROW(d.copy_(numbers({4, 4}, 7)));
-    // A draw that each rank makes for itself, from a generator of its own.
+    // Random values that each rank draws from its own generator.
     at::Tensor weight = distribute_parameter(at::zeros({4, 4}), mesh, {tensor::Shard(0)});
     const at::NoGradGuard no_grad;
     EXPECT_THROW(weight.copy_(mine), UsageError);
@@ -136,7 +136,7 @@ TEST(TensorSizes, MismatchIsRejectedOnEveryRank) {
     const auto d = [&](Shape sizes, std::int64_t dim) {
       return distribute_tensor(numbers(sizes, 1), mesh, {tensor::Shard(dim)}, false);
     };
-    // On most ranks the shards fit.
+    // On most ranks the shards match.
     EXPECT_THROW(d({4}, 0) + d({3}, 0), ShapeError);
     EXPECT_THROW(d({1, 4}, 1).add_(d({4, 4}, 1)), ShapeError);
     EXPECT_THROW(d({2, 6}, 1).mm(d({5, 2}, 0)), ShapeError);
@@ -148,7 +148,7 @@ TEST(TensorSizes, MismatchIsRejectedOnEveryRank) {
   });
 }
 
-// The message names what was called, with sizes and placements, also where it is made of other products.
+// The message names the called operator with sizes and placements, even if it is composed of other products.
 TEST(TensorSizes, InvalidProductReportsSizes) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto d = [&](Shape sizes) {
@@ -171,7 +171,7 @@ TEST(TensorSizes, InvalidProductReportsSizes) {
     expect("aten::mv of [2, 4, 6]", rows, [&] { d({2, 4, 6}).mv(d({6})); });
     expect("aten::matmul of [4, 6]", rows, [&] { d({4, 6}).matmul(d({4, 6})); });
     expect("aten::mm of [4, 6]", rows, [&] { d({4, 6}).mm(d({4, 6})); });
-    // Batch dims that are not the same, or do not broadcast.
+    // Batch dims that differ, or do not broadcast.
     expect("aten::bmm of [2, 3, 4] [Shard(0)] and [4, 4, 5] [Shard(0)]", "batch dims must match", [&] {
       d({2, 3, 4}).bmm(d({4, 4, 5}));
     });
@@ -206,7 +206,7 @@ TEST(TensorProducts, MatchDenseForVectors) {
   });
 }
 
-//! The message of what `body` throws.
+//! The message that `body` throws.
 template <class Body>
 std::string message_of(const Body& body) {
   try {

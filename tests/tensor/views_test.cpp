@@ -1,5 +1,5 @@
-// Changes of shape against the same changes of the dense tensor, in drawn chains: sizes, strides, type,
-// values and gradients, with even, uneven and empty shards.
+// Random chains of shape operators compared with dense tensors: sizes, strides, dtype, values and gradients,
+// with even, uneven and empty shards.
 #include "ranks.h"
 
 #include <penstock/base/error.h>
@@ -39,12 +39,12 @@ class Draw {
     return choice == dims ? tensor::AxisPlacement(value::Replicate())
                           : tensor::AxisPlacement(tensor::Partial());
   }
-  //! A dim of the tensor, at times counted from the end.
+  //! A random dim, sometimes counted from the end.
   std::int64_t dim(std::int64_t dims) {
     const std::int64_t d = below(std::max<std::int64_t>(dims, 1));
     return coin() ? d : d - std::max<std::int64_t>(dims, 1);
   }
-  //! Other sizes of as many elements, at times with a -1.
+  //! Other sizes with the same number of elements, sometimes with a -1.
   Shape resized(const at::Tensor& x) {
     Shape sizes = x.sizes().vec();
     if (x.numel() == 0) return coin() ? sizes : Shape{0, 3};
@@ -149,7 +149,7 @@ Step draw_step(Draw& draw, const at::Tensor& x) {
     case 22:
       return {"unbind" + at, [=](const at::Tensor& t) {
                 const std::vector<at::Tensor> parts = t.unbind(d);
-                return parts.at(parts.size() - 1);  // throws where the dim has no elements
+                return parts.at(parts.size() - 1);  // throws if the dim has no elements
               }};
     case 23:
       return {"stack" + at, [=](const at::Tensor& t) { return at::stack({t, t}, d); }};
@@ -179,7 +179,7 @@ Step draw_step(Draw& draw, const at::Tensor& x) {
   }
 }
 
-//! Nothing where the step is not possible.
+//! Empty if the step is not possible.
 std::optional<at::Tensor> tried(const Step& step, const at::Tensor& x) {
   try {
     return step.run(x);
@@ -188,7 +188,7 @@ std::optional<at::Tensor> tried(const Step& step, const at::Tensor& x) {
   }
 }
 
-//! Throws, so that no rank goes on alone.
+//! Throws, so that no rank continues alone.
 void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
 }
@@ -197,7 +197,7 @@ void require_same(const at::Tensor& got, const at::Tensor& want) {
   require(tensor::is_dtensor(got), "not distributed");
   require(got.sizes() == want.sizes(), "sizes " + c10::str(got.sizes()));
   require(got.scalar_type() == want.scalar_type(), "another type");
-  // A dim of one element has any stride.
+  // A dim of size one may have any stride.
   for (std::int64_t d = 0; d < want.dim() && want.numel() > 0; ++d) {
     require(want.size(d) <= 1 || got.stride(d) == want.stride(d),
             "strides " + c10::str(got.strides()) + " and not " + c10::str(want.strides()));
@@ -208,7 +208,7 @@ void require_same(const at::Tensor& got, const at::Tensor& want) {
   require(at::allclose(all, want.detach(), 1e-5, 1e-5), "other values");
 }
 
-//! One drawn chain; `where` tells it.
+//! Runs one random chain; `where` describes it.
 void sweep(const tensor::DeviceMesh& mesh, unsigned seed, std::string& where) {
   Draw draw(seed);
   const Shape sizes = draw.shape();
@@ -289,7 +289,7 @@ TEST(TensorViews, DiagonalAndUnfoldKeepShardsOfOtherDims) {
     expect(cut[0].unfold(2, 3, 2), dense.unfold(2, 3, 2), {tensor::Shard(0)}, false);
     tensor::traffic() = {};
     expect(cut[2].unfold(-3, 2, 1), dense.unfold(0, 2, 1), {tensor::Shard(2)}, false);
-    // Along a dim that is sharded the tensor is moved first.
+    // A sharded dim is redistributed first.
     tensor::traffic() = {};
     const at::Tensor moved = cut[0].unfold(0, 2, 2);
     EXPECT_GT(tensor::traffic().calls(), 0);
@@ -299,7 +299,7 @@ TEST(TensorViews, DiagonalAndUnfoldKeepShardsOfOtherDims) {
 
 TEST(TensorViews, ContiguousOfTransposedTensorIsContiguous) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
-    // One column per rank: its shard has no strides to derive the tensor's from.
+    // One column per rank: the strides of the tensor cannot be derived from its shard.
     const at::Tensor dense = numbers({4, 4}, 1);
     const at::Tensor turned = distribute_tensor(dense, mesh, {tensor::Shard(1)}).t();
     EXPECT_EQ(turned.strides(), (Shape{1, 4}));
@@ -311,7 +311,7 @@ TEST(TensorViews, ContiguousOfTransposedTensorIsContiguous) {
   });
 }
 
-// A shard that has to be copied for a view does not take writes that the tensor would not see.
+// A shard that is copied for a view rejects writes that the tensor would not see.
 TEST(TensorViews, RejectWritesToCopiedShard) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor wide = numbers({4, 6}, mesh.coordinate(0) == 0 ? 1U : 2U);
@@ -364,7 +364,7 @@ TEST(TensorViews, KeepConjugation) {
             require(got.sizes() == want.sizes(), "sizes");
             require(at::allclose(tensor::full_tensor(got).resolve_conj().resolve_neg(), want, 1e-4, 1e-4),
                     "values or gradient");
-            // Moved as it is, lazily conjugated.
+            // Redistributed as it is, lazily conjugated.
             const at::Tensor moved = redistribute(got, tensor::Placements(shape.size()));
             require(at::allclose(tensor::full_tensor(moved).resolve_conj(), want, 1e-4, 1e-4),
                     "values or gradient");

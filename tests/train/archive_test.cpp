@@ -1,7 +1,8 @@
-// Exported models trained over ranks, against the losses of Python's own loop (archives/losses.txt,
-// make_archives.py), which another machine computed. The models draw no random numbers, so processors differ
-// only in the order of sums: by 5e-7 of a loss after 20 steps, between kernels with and without vector
-// instructions. The tests allow 1e-4, because microbatches, replicas and shards change the order of sums too.
+// Exported models trained over ranks, compared with the losses of a Python training loop
+// (archives/losses.txt, make_archives.py) on another machine. The models use no random numbers, so processors
+// differ only in the order of sums: by 5e-7 of a loss after 20 steps between kernels with and without vector
+// instructions. The tests allow 1e-4, because microbatches, replicas and shards change the order of sums,
+// too.
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -113,8 +114,8 @@ TEST(TrainArchiveTraining, SplitsAtGivenPoints) {
   EXPECT_THROW(losses_of(test, {.loss_output = "probabilities"}), UsageError);
 }
 
-// Measured times differ from run to run, and from rank to rank: all ranks take the places of one, and a run
-// that goes on takes those of the run before.
+// Measured times differ between runs and ranks: all ranks use the split positions of one rank, and a resumed
+// run uses those of the previous run.
 TEST(TrainArchiveTraining, ResumedRunKeepsMeasuredSplit) {
   at::set_num_threads(1);
   const test::TempDir dir;

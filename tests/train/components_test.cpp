@@ -1,4 +1,5 @@
-// The trainer's parts: optimizers against libtorch's, rates against their formulas, data, faults, refusals.
+// Components of the trainer: optimizers compared with libtorch, learning rates compared with formulas, data,
+// fault specs, invalid options.
 #include "train/diagnostics/fault.h"
 #include "train/loop/optimizer.h"
 
@@ -31,7 +32,7 @@ void expect_steps_like(
   const auto expected = make(theirs);
   for (int step = 0; step < 5; ++step) {
     for (std::size_t i = 0; i < theirs.size(); ++i) {
-      if (i == 1 && step < 2) continue;  // a parameter without a gradient at first
+      if (i == 1 && step < 2) continue;  // a parameter that has no gradient at first
       const auto grad = torch::randn_like(theirs[i]);
       mine[i].tensor.mutable_grad() = grad.clone();
       theirs[i].mutable_grad() = grad.clone();
@@ -92,7 +93,7 @@ TEST(TrainTextData, TargetsAreNextCharacters) {
       return vocabulary.decode(tokens);
     };
     EXPECT_NE(text.find(row(inputs, 2) + row(targets, 2).back()), std::string::npos);
-    // Rows do not depend on which of them are asked for, but on the step.
+    // Rows depend on the step, not on which of them are requested.
     const Batch part = data->training(step, 6, {2, 4});
     EXPECT_TRUE(torch::equal(part.args[0].toTensor(), inputs.narrow(0, 2, 2)));
     EXPECT_FALSE(torch::equal(data->training(step + 1, 6, {0, 6}).args[0].toTensor(), inputs));
@@ -158,7 +159,7 @@ TEST(TrainRunOptions, RejectInvalidCombinations) {
   options.parallel.dp = 4;
   EXPECT_THROW(check(options), UsageError);
   options.parallel.dp = 2;
-  EXPECT_THROW(check(options), UsageError);  // 3 examples a replica, 4 microbatches
+  EXPECT_THROW(check(options), UsageError);  // 3 examples per replica, 4 microbatches
   options.parallel.microbatches = 3;
   check(options);
   options.steps = 0;

@@ -1,5 +1,5 @@
-// Losses of whole batches: labels that are ignored, validation rows, and values that are not finite, in every
-// topology against a dense computation of the formula.
+// Losses of full batches: ignored labels, validation rows, and non-finite values, in every topology, compared
+// with a dense computation of the formula.
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -29,7 +29,7 @@ std::string archive(const std::string& name) {
   return PENSTOCK_SOURCE_DIR "/tests/train/archives/" + name;
 }
 
-// The mean of the negative log-likelihoods of the valid labels; 0 where there are none.
+// The mean of the negative log-likelihoods of the valid labels; 0 if there are none.
 at::Tensor mean_over_valid(const at::Tensor& logits, const at::Tensor& target) {
   const at::Tensor labels = target.flatten(), valid = labels.ne(kIgnored);
   const at::Tensor each = -at::log_softmax(logits.flatten(0, -2), 1)
@@ -38,7 +38,7 @@ at::Tensor mean_over_valid(const at::Tensor& logits, const at::Tensor& target) {
   return (each * valid).sum() / std::max<std::int64_t>(valid.sum().item<std::int64_t>(), 1);
 }
 
-// The whole model in one piece.
+// The unsplit model.
 class Dense {
  public:
   explicit Dense(const std::string& model)
@@ -128,7 +128,7 @@ std::string text_of(const Topology& t) {
          std::to_string(p.microbatches) + " A " + std::to_string(t.accumulate);
 }
 
-// A batch of 20: down to 5 rows in 2 microbatches for each part of each replica.
+// A batch of 20 rows: down to 5 rows in 2 microbatches for each accumulated backward of each replica.
 const std::vector<Topology>& topologies() {
   static const std::vector<Topology> all = {
       {{.pp = 1, .schedule = "GPipe", .microbatches = 1}},
@@ -150,7 +150,7 @@ Tensors with_ignored(std::uint64_t seed, double share) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   at::Tensor target = data.at("target").clone();
   target.masked_fill_(at::rand(target.sizes(), generator).lt(share), kIgnored);
-  // Rows 10 to 14 are whole microbatches and a whole part of a replica.
+  // Rows 10 to 14 are complete microbatches and a complete accumulated backward of a replica.
   if (seed % 2 == 1) target.narrow(0, 10, 5).fill_(kIgnored);
   data["target"] = target;
   return data;
@@ -174,7 +174,7 @@ TEST(TrainIgnoredLabels, LossesAndGradientsMatchFullBatchInEveryTopology) {
   }
 }
 
-// The built-in model computes its loss on logits that stay cut over tensor-parallel ranks.
+// The built-in model computes its loss on logits that stay sharded over tensor-parallel ranks.
 class MaskedText : public DataSource {
  public:
   Batch training(std::int64_t step, std::int64_t batch, Rows rows) const override {
@@ -233,7 +233,7 @@ TEST(TrainIgnoredLabels, BatchWithoutValidLabelsChangesNothingAndIsReported) {
   }
 }
 
-// 20 rows, of which some are kept; batches that they fill, fill in part, or do not even fill once.
+// 20 rows, some of which are held out; batches that they fill, fill partially, or do not fill once.
 TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
   at::set_num_threads(1);
   const Tensors language = with_ignored(4, 0.3),
@@ -281,7 +281,7 @@ TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   EXPECT_THAT(watcher.notes, testing::Contains(HasSubstr("there is no validation loss")));
 }
 
-// Rows of a text have fixed numbers, and each sequence of the kept share is one.
+// Rows of a text have fixed numbers, and each sequence of the held-out share is one.
 TEST(TrainValidation, CoversHeldOutTextOnce) {
   const std::string text = generated_text(3000);
   const Vocabulary vocabulary(text);
@@ -323,7 +323,7 @@ TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
       error_of("mlp", data, options),
       AllOf(HasSubstr("step 1"), HasSubstr("the data's 'input' holds nan in row 5 of the batch"),
             HasSubstr("stage 0, microbatch 2, tensor input, op aten::linear"), HasSubstr("of module 0")));
-  // In the second part of the second replica: rows 6 and 7.
+  // In the second accumulated backward of the second replica: rows 6 and 7.
   data["input"] = clean.at("input").clone();
   data["input"][7][0] = inf;
   EXPECT_THAT(
@@ -340,13 +340,13 @@ TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
 
 TEST(TrainNotFinite, ReportsKeywordArgumentInItsStage) {
   at::set_num_threads(1);
-  Tensors data = with_ignored(1, 0.1);  // rows 10 to 14 have no valid label, and a loss that is NaN
+  Tensors data = with_ignored(1, 0.1);  // rows 10 to 14 have no valid label, and a NaN loss
   data["weight"] = data.at("weight").clone();
   data["weight"][6] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(error_of("language", data, sgd({.pp = 2, .schedule = "1F1B", .microbatches = 10}, 20)),
               AllOf(HasSubstr("the data's 'weight' holds nan in row 6 of the batch"),
                     HasSubstr("stage 0, microbatch 3, tensor weight, op aten::unsqueeze")));
-  // Without the NaN, the microbatches that do not count are no reason to stop.
+  // Without the NaN, microbatches without valid labels are no reason to stop.
   data["weight"][6] = 1.0F;
   EXPECT_EQ(error_of("language", data, sgd({.pp = 2, .schedule = "1F1B", .microbatches = 10}, 20)),
             "nothing was thrown");

@@ -1,5 +1,5 @@
-// The loss curve depends on the seed and the data, not on how the model is spread or scheduled: every
-// topology against one rank.
+// The loss curve depends on the seed and the data, not on the topology or the schedule: every topology is
+// compared with one rank.
 #include "small_run.h"
 
 #include <penstock/base/error.h>

@@ -1,4 +1,4 @@
-// Runs that go on from a checkpoint: bitwise where nothing changed, and close in any other topology.
+// Runs that resume from a checkpoint: bitwise equal if nothing changed, and close in any other topology.
 #include "small_run.h"
 #include "support/program.h"
 
@@ -86,7 +86,7 @@ TEST(TrainResume, SkipsDamagedCheckpointAndReportsIt) {
   RunOptions options = options_of(kTopologies[1], 6, dir / "c", false);
   options.checkpoint.every = 3;
   small_run(options);
-  // One flipped byte in the newest.
+  // One flipped byte in the newest checkpoint.
   const std::string newest = dir / "c/step-00000006";
   [[maybe_unused]] const int done = std::system(
       ("f=$(ls " + newest +
@@ -101,7 +101,7 @@ TEST(TrainResume, SkipsDamagedCheckpointAndReportsIt) {
 TEST(TrainResume, LoadsPartiallyOnlyOnRequest) {
   at::set_num_threads(1);
   const TempDir dir;
-  // SGD keeps no averages, which AdamW then misses.
+  // SGD has no moving averages, which AdamW then misses.
   RunOptions options = options_of(kTopologies[1], 2, dir / "c", false);
   options.optimizer.kind = OptimizerKind::Sgd;
   small_run(options);
@@ -123,7 +123,7 @@ TEST(TrainResume, RejectsIncompatibleCheckpoints) {
   const TempDir dir;
   EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "none", true)), Error);
   small_run(options_of(kTopologies[1], 2, dir / "c", false));
-  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "c", false)), UsageError);  // an earlier run's
+  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "c", false)), UsageError);  // of an earlier run
 }
 
 }  // namespace

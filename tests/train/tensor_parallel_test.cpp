@@ -1,5 +1,5 @@
-// An exported transformer trained over tensor-parallel ranks, by a plan found in its graph or given, against
-// one rank.
+// An exported transformer trained over tensor-parallel ranks, with a plan found in its graph or given
+// explicitly, compared with one rank.
 #include "support/temp_dir.h"
 
 #include <penstock/base/error.h>

@@ -1,4 +1,4 @@
-// Checksums against published answers and against the definition, bit by bit.
+// Checksums compared with published values and with the bitwise definition.
 #include "base/io/crc32.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(ValueCrc32c, MatchesPublishedValues) {
                               0x00, 0x00, 0x00, 0x14, 0x00, 0x00, 0x00, 0x18, 0x28, 0x00, 0x00, 0x00,
                               0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00};
   EXPECT_EQ(crc32c(read_command), 0xd9963a56U);
-  // The check value of catalogues of checksums.
+  // The check value from catalogs of checksums.
   EXPECT_EQ(crc32c(bytes_of("123456789")), 0xe3069283U);
   EXPECT_EQ(crc32c(Bytes{}), 0U);
 }

@@ -1,4 +1,4 @@
-// Microbatches: cutting, merging, specs, errors, users' types, and how losses add up.
+// Microbatches: splitting, merging, chunk specs, errors, user-defined types, and loss reductions.
 #include "value/random_trees.h"
 
 #include <penstock/base/error.h>
@@ -121,8 +121,8 @@ TEST(ValueSplit, SplitsTensorsWithSpecIndependently) {
     EXPECT_TRUE(got.args[i][1].toTensor().equal(torch::tensor_split(y, 2)[i]));
     EXPECT_TRUE(got.kwargs[i].at("z").toTensor().equal(torch::tensor_split(z, 2, 1)[i]));
   }
-  EXPECT_EQ(got.rows, (std::vector<std::int64_t>{64, 64}));  // of the first
-  // Uneven counts keep each tensor's own sizes; what no spec covers must agree among itself.
+  EXPECT_EQ(got.rows, (std::vector<std::int64_t>{64, 64}));  // of the first one
+  // Tensors with chunk specs keep their own sizes; those without must agree with each other.
   const Chunks uneven = split_args_kwargs_into_chunks({torch::ones({10}), torch::ones({7})},
                                                       {{"a", torch::ones({5})}, {"b", torch::ones({5})}}, 3,
                                                       ChunkSpec(TensorChunkSpec{}));
@@ -135,7 +135,7 @@ TEST(ValueSplit, SplitsTensorsWithSpecIndependently) {
                                               ChunkSpec(TensorChunkSpec{}));
               }),
               AllOf(HasSubstr("kwargs.b has 6 rows"), HasSubstr("disagrees with kwargs.a")));
-  // Too few rows are an error in any case.
+  // Too few rows are always an error.
   EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({10}), torch::ones({2})}, {}, 3,
                                              ChunkSpec(TensorChunkSpec{})),
                ShapeError);
@@ -178,7 +178,7 @@ TEST(ValueMerge, ReducesLossesBySumMeanOrUserFunction) {
   EXPECT_EQ(merge_chunks({1, 2}, ChunkSpec(Reducer::sum())).toInt(), 3);
 }
 
-// Stands for a user's own type with rows, such as a block mask.
+// A user-defined type with rows, such as a block mask.
 struct Mask : torch::CustomClassHolder {
   explicit Mask(at::Tensor rows_in) : rows(std::move(rows_in)) {}
   at::Tensor rows;
@@ -240,7 +240,7 @@ TEST(ValueLossReduction, WeightsGiveGradientOfFullBatch) {
        [&](const at::Tensor& r, const at::Tensor& t) { return (row_loss(r) * t).sum() / t.sum(); }},
   };
   for (const Case& each : cases) {
-    // Two halves of the target hold a counted row each, so that no microbatch divides by zero.
+    // Both halves of the target contain a valid row, so that no microbatch divides by zero.
     at::Tensor labels = target.clone();
     labels.slice(0, 0, 10, 2).fill_(1);
     const at::Tensor whole = torch::autograd::grad({each.loss(x, labels)}, {w})[0];
@@ -284,11 +284,11 @@ TEST(ValueLossReduction, SkipsMicrobatchesWithZeroWeight) {
   EXPECT_EQ(
       runtime::LossReduction::reduce({three, five, nan}, reduction.seeds({}, {1.0, 3.0, 0.0})).item<double>(),
       3.0 / 4 + 5.0 * 3 / 4);
-  // No weight at all: nothing to learn from, and no NaN.
+  // No weight at all: zero gradients and no NaN.
   const auto none = reduction.seeds({4, 4}, {0.0, 0.0});
   EXPECT_THAT(none, testing::ElementsAre(0.0, 0.0));
   EXPECT_EQ(runtime::LossReduction::reduce({nan, nan}, none).item<double>(), 0.0);
-  // What has weight is not hidden.
+  // Values with a weight are not hidden.
   EXPECT_TRUE(std::isnan(runtime::LossReduction::reduce({nan, three}, {0.5, 0.5}).item<double>()));
 }
 
@@ -300,8 +300,8 @@ TEST(ValueLossReduction, SumsWithAndWithoutTargets) {
 }
 
 TEST(ValueLossReduction, DividesByDenominatorOfFullBatch) {
-  // Two parts of a batch, 1 and 5 valid labels: each is divided by 6 / 2, and their mean is the whole
-  // batch's.
+  // Two parts of a batch with 1 and 5 valid labels: each is divided by 6 / 2, and their mean is that of the
+  // full batch.
   const runtime::LossReduction reduction = runtime::LossReduction::mean_over_valid_labels();
   const at::Tensor few = torch::tensor({7, -100, -100, -100}),
                    many = torch::tensor({{1, 2, 3}, {-100, 4, 5}});

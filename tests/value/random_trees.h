@@ -1,4 +1,4 @@
-// Value trees, written out and random, for the sweeps of this module's tests.
+// Value trees, fixed and random, for the sweeps of this module.
 #pragma once
 
 #include <torch/types.h>

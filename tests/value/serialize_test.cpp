@@ -1,4 +1,4 @@
-// Trees as bytes: what goes in comes out, and damaged bytes are refused, never trusted.
+// Serialization of trees: round trips, and rejection of damaged bytes.
 #include "value/random_trees.h"
 
 #include <penstock/base/error.h>
@@ -97,8 +97,8 @@ TEST(ValueSerialize, RejectsEveryTruncation) {
   }
 }
 
-// A flipped bit in an element is another element; anywhere else the reader must refuse or find another legal
-// tree. It must not crash, hang, or allocate more than a small multiple of the message.
+// A flipped bit in an element gives another element; anywhere else the reader must reject it or return
+// another valid tree. It must not crash, hang, or allocate more than a small multiple of the message size.
 TEST(ValueSerialize, RejectsDamagedBytesOrReadsValidTree) {
   const char* chosen = std::getenv("PENSTOCK_FUZZ_ROUNDS");
   const int rounds = chosen != nullptr ? std::atoi(chosen) : 20000;

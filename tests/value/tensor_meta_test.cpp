@@ -1,4 +1,4 @@
-// Tensor metadata: from a tensor and back, and one error with every difference.
+// Tensor metadata: conversion from and to tensors, and one error with every difference.
 #include <penstock/value/tensor_meta.h>
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Value trees: taking apart and rebuilding, paths, detaching.
+// Value trees: flattening and rebuilding, paths, detaching.
 #include "value/random_trees.h"
 
 #include <penstock/base/error.h>

@@ -1,4 +1,4 @@
-// Drawings: titles, panels, summaries, lanes and the critical path, before any renderer.
+// Drawings, independent of a renderer: titles, panels, summaries, lanes and the critical path.
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/view/render.h>
@@ -56,7 +56,7 @@ TEST(ViewDrawing, TableHasOneUnitPerSlot) {
 }
 
 TEST(ViewDrawing, SummarizesBothBubblesAndPeak) {
-  // F = 1, B = 2: 9 units, a third of them idle, half of that inside the ranks' own spans (report_test).
+  // F = 1, B = 2: 9 units, one third of them idle, half of that within the spans of the ranks (report_test).
   const plan::Simulation simulation =
       simulate(make_program(schedule::make_schedule("1F1B", {2, 1, 2}), schedule::SendMode::Buffered),
                plan::Costs::uniform(2));
@@ -79,7 +79,8 @@ TEST(ViewDrawing, DrawsCommunicationOnlyIfItTakesTime) {
   schedule::Timeline free = timeline_of(
       {{unshard, 0, 0}, {schedule::Action::forward(s0, m0), 0, 2}, {send, 2, 2}, {schedule::Action(), 2, 2}});
   EXPECT_TRUE(draw(std::span(&free, 1), false).panels[0].communication.empty());
-  // Where something takes time, a transfer of no length is drawn for its arrow; a chore of no length is not.
+  // If communication takes time, a transfer of zero length is drawn for its arrow; a stage action of zero
+  // length is not.
   schedule::Timeline some = timeline_of({{unshard, 0, 0},
                                          {schedule::Action::reduce_grad(s0), 0, 1},
                                          {schedule::Action::forward(s0, m0), 0, 2},
@@ -112,9 +113,9 @@ TEST(ViewDrawing, MarksExactlyCriticalPath) {
   const Panel panel = draw(simulation, false).panels[0];
   for (const auto& row : panel.compute) {
     for (const ActionBox& box : row)
-      EXPECT_TRUE(box.critical) << to_string(box.action);  // one microbatch: all of it
+      EXPECT_TRUE(box.critical) << to_string(box.action);  // one microbatch: the full path
   }
-  // Rank 1 is twice as fast, so that rank 0's own work bounds the step.
+  // Rank 1 is twice as fast, so that the work of rank 0 bounds the step.
   plan::Costs uneven = plan::Costs::uniform(2);
   uneven.stages[1] = {.forward = 0.1, .input = 0.1, .weight = 0.1};
   const plan::Simulation other = simulate(

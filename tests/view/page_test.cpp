@@ -1,4 +1,4 @@
-// The page in a real browser: it opens, draws every box, answers the pointer, and logs no error.
+// The HTML page in a real browser: it opens, draws every box, reacts to the pointer, and logs no error.
 #include "support/temp_dir.h"
 
 #include <penstock/schedule/generate.h>
@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 
 struct Page {
   std::string dom;  //!< after the scripts have run
-  std::string log;  //!< what the browser wrote
+  std::string log;  //!< output of the browser
 
-  //! The value of an attribute of #state, or of the body that a test's script writes to.
+  //! The value of an attribute of #state, or of the body, to which scripts of tests write.
   std::string value(const std::string& name) const {
     std::smatch match;
     const std::regex pattern("data-" + name + "=\"([^\"]*)\"");
@@ -38,7 +38,7 @@ std::string contents(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-//! Opens the page, after adding a script of the test's own, and returns what has become of it.
+//! Opens the page with an additional script, and returns the resulting DOM and log.
 Page open_page(std::string html, const std::string& script = "") {
   const test::TempDir temporary;
   const fs::path dir = temporary.path();
@@ -67,7 +67,7 @@ plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape,
   return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
-//! Scripted pointer: `point(type, x, y)` on the first canvas, where x and y are CSS pixels of it.
+//! A scripted pointer: `point(type, x, y)` on the first canvas, with x and y in its CSS pixels.
 const std::string pointer = R"js(
   const canvas = document.querySelector("canvas");
   function point(type, x, y, more = {}) {
@@ -85,7 +85,7 @@ TEST(ViewPage, DrawsEveryBoxOfSmallSchedule) {
 }
 
 TEST(ViewPage, HoverShowsActionAndTimes) {
-  // The step takes 33 units; rank 0 begins with 0F0 from 0 to 1, and the gutter is 64 pixels wide.
+  // The step takes 33 units; rank 0 starts with 0F0 from 0 to 1, and the gutter is 64 pixels wide.
   const Page page =
       open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), false)), pointer + R"js(
     const unit = (canvas.clientWidth - 64 - 8) / 33;
@@ -154,7 +154,7 @@ TEST(ViewPage, StaysResponsiveWith64RanksAnd512Microbatches) {
     penstock.drawNow();
   )js");
   EXPECT_EQ(page.value("boxes"), std::to_string(64 * 2 * 512 * 3));
-  // What cannot be seen is not drawn: zoomed in, far fewer boxes than there are.
+  // Invisible boxes are not drawn: zoomed in, there are far fewer.
   EXPECT_LT(std::stol(page.value("drawn")), 20'000);
   EXPECT_GT(std::stol(page.value("drawn")), 64);
   EXPECT_THAT(page.value("found"), HasSubstr("rank"));

@@ -1,4 +1,4 @@
-// The renderers' text: every action is there once, at its place.
+// The output of the renderers: every action appears once, at its position.
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/view/render.h>
@@ -69,7 +69,7 @@ TEST(ViewGrid, DrawsOverlapHalvesSideBySide) {
                      schedule::Action::overlap(schedule::Action::forward(first, m1),
                                                schedule::Action::backward(second, m0)),
                      schedule::Action::backward(first, m0)}};
-  // A label of three characters and a gap in half a slot: a slot has 8 columns.
+  // A label of three characters and a gap fill half a slot: a slot has 8 columns.
   EXPECT_THAT(to_grid(draw(schedule)), HasSubstr("\nrank 0 0F0---- 0F1 1B0 0B0----\n"));
 }
 
@@ -78,7 +78,7 @@ TEST(ViewGrid, ColorsReplaceLetters) {
   schedule.ranks = {{schedule::Action(), schedule::Action::forward(StageId(0), MicrobatchId(0)),
                      schedule::Action(), schedule::Action(),
                      schedule::Action::backward(StageId(0), MicrobatchId(0))}};
-  // Two columns for each slot; idle slots are blank, and each box ends with a reset.
+  // Two columns per slot; idle slots are blank, and each box ends with a reset.
   const std::string f = "\x1b[38;5;16;48;5;68m", b = "\x1b[38;5;16;48;5;72m", end = "\x1b[0m";
   EXPECT_EQ(to_grid(draw(schedule), {.colour = true}),
             "mine: 1 rank, 1 stage, 1 microbatch\n"
@@ -94,11 +94,11 @@ TEST(ViewGrid, NarrowBoxShowsOnlyItsKind) {
     schedule.ranks[0].push_back(schedule::Action::forward(StageId(0), MicrobatchId(m)));
   for (int m = 0; m < 4; ++m)
     schedule.ranks[0].push_back(schedule::Action::backward(StageId(0), MicrobatchId(m)));
-  // Eight slots in the 8 columns next to the name of the rank, then in 16: the label fits without a gap.
+  // Eight slots in the 8 columns after the name of the rank, then in 16: the label fits without a gap.
   EXPECT_THAT(to_grid(draw(schedule), {.width = 15}), HasSubstr("\nrank 0 FFFFBBBB\n"));
   EXPECT_THAT(to_grid(draw(schedule), {.width = 23}), HasSubstr("\nrank 0 F0F1F2F3B0B1B2B3\n"));
   EXPECT_THAT(to_grid(draw(schedule), {.width = 80}), HasSubstr("\nrank 0 F0 F1 F2 F3 B0 B1 B2 B3\n"));
-  // A terminal that is too narrow for the name still gets 8 columns.
+  // A terminal too narrow for the name still gets 8 columns.
   EXPECT_THAT(to_grid(draw(schedule), {.width = 3}), HasSubstr("\nrank 0 FFFFBBBB\n"));
 }
 
@@ -162,7 +162,7 @@ TEST(ViewTrace, HasSeparateTracksAndArrowForEveryMessage) {
     if (phase == "f") arrows[event.at("id")].second = event.at("ts"), ++ends;
   }
   EXPECT_EQ(compute, 4u * 6 * 2);
-  EXPECT_EQ(starts, 3u * 6 * 2);  // three boundaries, both ways
+  EXPECT_EQ(starts, 3u * 6 * 2);  // three boundaries, in both directions
   EXPECT_EQ(ends, starts);
   EXPECT_EQ(transfers, 2 * starts);
   for (const auto& [id, ends_of] : arrows) EXPECT_GE(ends_of.second - ends_of.first, 250 - 1e-6) << id;
@@ -275,7 +275,7 @@ TEST(ViewTrace, NamesProcessesTracksAndSlices) {
   }
 }
 
-//! What the page's script reads.
+//! The data that the script of the page reads.
 nlohmann::json page_data(const std::string& page) {
   const std::string begin = "<script id=\"data\" type=\"application/json\">";
   const std::size_t from = page.find(begin) + begin.size();

@@ -1,4 +1,5 @@
-// The figure's geometry: boxes stand at their times on their rank's row, and the legend names what is drawn.
+// The geometry of the figure: boxes are at their times in the row of their rank, and the legend lists what is
+// drawn.
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/view/render.h>
@@ -60,7 +61,7 @@ struct Svg {
     }
     return found;
   }
-  //! The legend's entries: the labels after the last box.
+  //! The entries of the legend: the labels after the last box.
   std::vector<std::string> legend() const { return texts("l"); }
 
   std::string source;
@@ -102,7 +103,7 @@ TEST(ViewSvgFigure, BoxesAreAtTheirTimesInRankRow) {
           EXPECT_NEAR(found->x, lanes[0].x + box.start * scale, 0.01) << title;
           const double width = (box.end - box.start) * scale;
           if (compute) {
-            EXPECT_NEAR(found->width, width - 1, 0.01) << title;  // a gap of one to the next box
+            EXPECT_NEAR(found->width, width - 1, 0.01) << title;  // a gap of one unit to the next box
             const double half = lanes[r].height / 2;
             EXPECT_NEAR(found->height, box.part == BoxPart::Whole ? 2 * half : half - 0.5, 0.01);
             EXPECT_NEAR(found->y, lanes[r].y + (box.part == BoxPart::BottomHalf ? half + 0.5 : 0), 0.01);
@@ -123,11 +124,11 @@ TEST(ViewSvgFigure, CommunicationLanesDoNotOverlap) {
   const std::vector<Rect> transfers = svg.with_class("c");
   std::set<double> rows;
   for (const Rect& rect : transfers) {
-    if (rect.title.empty()) continue;  // the legend's
+    if (rect.title.empty()) continue;  // of the legend
     rows.insert(rect.y);
   }
   const std::size_t ranks = 4;
-  EXPECT_GT(rows.size(), ranks);  // several lanes on some rank
+  EXPECT_GT(rows.size(), ranks);  // some rank has several lanes
   for (const double one : rows) {
     for (const double other : rows) {
       EXPECT_TRUE(one >= other || other - one > 5.99) << one << " and " << other;
@@ -152,7 +153,7 @@ TEST(ViewSvgFigure, BoxesShowCenteredMicrobatchIfItFits) {
     EXPECT_NEAR(label.y, around->y + around->height / 2 + 4, 0.01);
   }
   EXPECT_EQ(numbers, 2u * 3 * 2);
-  // A long step leaves no room for numbers.
+  // A long step has no room for numbers.
   const Svg narrow(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 200}), false));
   EXPECT_TRUE(narrow.texts("n").size() < 2 * 2 * 200) << narrow.texts("n").size();
 }
@@ -164,7 +165,7 @@ TEST(ViewSvgFigure, LegendListsEachDrawnKindOnce) {
               ElementsAre("forward", "backward", "transfer"));
   EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), false)).legend(),
               ElementsAre("forward", "backward: inputs", "backward: weights"));
-  // From left to right, without overlap, each after a box of its colour.
+  // From left to right, without overlap, each after a box of its color.
   const Svg svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), false));
   const std::vector<Rect> rows = svg.with_class("lane");
   double last = 0;
@@ -197,7 +198,7 @@ TEST(ViewSvgFigure, SeveralPanelsAreNamed) {
   const std::vector<Rect> lanes = two.with_class("lane");
   ASSERT_EQ(lanes.size(), 4u);
   for (std::size_t i = 1; i < 4; ++i) EXPECT_GT(lanes[i].y, lanes[i - 1].y + lanes[i - 1].height);
-  // Every name stands above its own rows and below those before it.
+  // Every name is above its own rows and below those of the previous panel.
   std::vector<double> names;
   for (const Label& label : two.labels) {
     if (label.classes == "h" && label.text != both.title) names.push_back(label.y);
@@ -259,7 +260,7 @@ TEST(ViewSvgFigure, EverythingIsInsideViewBox) {
 }
 
 TEST(ViewSvgFigure, SizeMatchesViewBoxExactly) {
-  // 9.7 units of 22 / 0.3 each are no round number.
+  // 9.7 units of 22 / 0.3 each are not a round number.
   schedule::Timeline timeline;
   timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   timeline.microbatches = 1;
@@ -291,7 +292,7 @@ TEST(ViewSvgFigure, LaterStagesAreLighterWithDarkNumbers) {
   EXPECT_THAT(svg.source, Not(HasSubstr(".c4")));
 }
 
-//! The fill of each class in one part of the style sheet.
+//! The fill color of each class in one part of the style sheet.
 std::map<std::string, std::string> fills(const std::string& style) {
   std::map<std::string, std::string> found;
   static const std::regex rule(R"re(\.(\w+)\{fill:(#[0-9a-f]+)\})re");
@@ -329,7 +330,7 @@ TEST(ViewSvgFigure, LabelsDoNotOverlap) {
   Drawing drawing = draw(run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3), false);
   add_panel(drawing, run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3).timeline);
   const Svg svg(drawing);
-  // At least 5 units for a character and 10 for a line, around the anchor that the class says.
+  // At least 5 units per character and 10 per line, around the anchor given by the class.
   struct Box {
     double left, right, top, bottom;
   };

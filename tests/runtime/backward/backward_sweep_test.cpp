@@ -1,5 +1,4 @@
-// Random small graphs through the split backward, bit for bit against plain autograd. PENSTOCK_SWEEP=n for
-// more.
+// Random small graphs through the split backward, compared bitwise with autograd. PENSTOCK_SWEEP=n runs more.
 #include "runtime/support/split_check.h"
 
 #include <cstdlib>
@@ -13,8 +12,8 @@ using at::Tensor;
 
 constexpr std::int64_t kRows = 4, kWidth = 6;
 
-// Every value is [rows, width], every weight [width, width], every vector [width]; so any operation fits
-// anywhere.
+// Every value is [rows, width], every weight [width, width] and every vector [width], so that any operator
+// can be applied anywhere.
 class Graph {
  public:
   explicit Graph(std::uint64_t seed) : seed_(seed) {}

@@ -1,4 +1,4 @@
-// The split backward against plain autograd, bit for bit: models, odd outputs and inputs, hooks, memory,
+// The split backward compared bitwise with autograd: models, unusual outputs and inputs, hooks, memory,
 // threads.
 #include "runtime/support/split_check.h"
 #include "support/models/functional_models.h"
@@ -278,7 +278,7 @@ TEST(RuntimeSplitBackward, HookErrorPropagatesWithoutSideEffects) {
   EXPECT_TRUE(w.grad().equal(x.detach().t().matmul(torch::full({3, 4}, 2.0))));
 }
 
-// Two threads and more are ranks of one process: each has its own graphs, all share the engine.
+// Several threads act as ranks of one process: each has its own graphs, and all share the engine.
 TEST(RuntimeSplitBackward, IsThreadSafe) {
   constexpr int threads = 4;
   const Build build = [] {

@@ -1,4 +1,5 @@
-// Recomputation and the deferred linear: the same bits as plain autograd, whole or split, alone and together.
+// Recomputation and the deferred linear: bitwise equal to autograd, with full and split backwards, alone and
+// combined.
 #include "runtime/support/split_check.h"
 
 #include <penstock/runtime/deferred_linear.h>

@@ -1,4 +1,4 @@
-// Actions as users meet them: replaced by functions of their own, and as ranges in libtorch's profiler.
+// Actions as users see them: replaced by their own functions, and as ranges in libtorch's profiler.
 #include "runtime/support/dense_comparison.h"
 #include "support/check.h"
 #include "support/models/stage_models.h"
@@ -58,7 +58,7 @@ TEST(RuntimeReplacedActions, SeeMicrobatchesAndLossesOfStep) {
   });
 }
 
-// What rank 1 of 2 says when it replaces actions of `kind` so.
+// The error of rank 1 of 2 when it replaces actions of `kind`.
 std::string error_of(schedule::ActionKind kind, const runtime::ActionFunction& function,
                      const char* name = "1F1B") {
   std::string text;
@@ -84,7 +84,7 @@ TEST(RuntimeReplacedActions, OmittingDefaultBreaksDependencyCheck) {
               AllOf(HasSubstr("before the receive of the value from stage 0 to stage 1"), HasSubstr("1F0")));
   EXPECT_THAT(error_of(schedule::ActionKind::Backward, nothing),
               AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("1SEND_B0")));
-  // The halves out of order: I is left out, and what comes next of it is the send or W.
+  // Omits I: the next dependent action is the send or W.
   EXPECT_THAT(
       error_of(schedule::ActionKind::BackwardInput, nothing, "InterleavedZeroBubble"),
       AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("microbatch 0")));
@@ -101,7 +101,7 @@ TEST(RuntimeReplacedActions, CallingDefaultTwiceIsRejected) {
               AllOf(HasSubstr("second time"), HasSubstr("1B0")));
 }
 
-// The user ranges that each thread opened, in order.
+// The user ranges that each thread recorded, in order.
 std::mutex ranges_mutex;
 std::map<std::uint64_t, std::vector<std::string>> ranges;
 

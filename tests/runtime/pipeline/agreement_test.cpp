@@ -1,4 +1,4 @@
-// What the ranks must agree on before the first step, field by field, and the pair of ranks that cannot talk.
+// The fields that ranks must agree on before the first step, and disconnected pairs of ranks.
 #include "runtime/setup/agreement.h"
 
 #include "comm/disconnected_pair.h"
@@ -54,7 +54,7 @@ TEST(RuntimeAgreement, ContainsEveryFieldThatMustMatch) {
   });
 }
 
-// Every field, on every rank: the error is on all of them and has the field, both values and the ranks.
+// A mismatch in any field is reported on all ranks with the field, both values and the ranks.
 TEST(RuntimeAgreement, ReportsMismatchInAnyFieldOnEveryRank) {
   constexpr int ranks = 3;
   std::size_t compared = 0;
@@ -98,7 +98,7 @@ TEST(RuntimeAgreement, ReportsOlderVersionWithFewerFields) {
   });
 }
 
-// The default dtype is a process's, so this takes processes.
+// The default dtype is global to a process, so this test needs processes.
 const RankFunction own_dtype("own_dtype", [] {
   comm::World world = comm::init();
   if (world.rank().value == 1) c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
@@ -124,8 +124,8 @@ struct Wires {
   int one, other;
 };
 
-// What each of 3 ranks says when two of them cannot talk. Nobody waits longer than the time-out, give or take
-// a busy machine.
+// The errors of 3 ranks when two of them are disconnected. No rank waits longer than the timeout, with some
+// room for a busy machine.
 std::vector<std::string> words_about(const Wires& wires) {
   const DeafPair deaf(wires.one, wires.other);
   comm::InitOptions options;
@@ -143,7 +143,7 @@ std::vector<std::string> words_about(const Wires& wires) {
           texts[static_cast<std::size_t>(world.rank().value)] = e.what();
         }
         CHECK_THAT(std::chrono::steady_clock::now() - start < std::chrono::seconds(13));
-        // What lost messages here is gone with the old world.
+        // The lost messages belong to the old world.
         world.rebuild();
         runtime::PipelineSchedule(stages_for(wires.model, world.group(), schedule::ScheduleKind::OneFOneB, 1),
                                   "1F1B", 4, options_for(wires.model, 3))
@@ -156,7 +156,7 @@ std::vector<std::string> words_about(const Wires& wires) {
 TEST(RuntimeWarmUp, ReportsDisconnectedPairOnEveryRank) {
   EXPECT_THAT(words_about({mlp(), 1, 2}), Each(AllOf(HasSubstr("ranks 1 and 2 cannot talk to each other"),
                                                      HasSubstr("waited"), HasSubstr("recv"))));
-  // Neighbours only by a value that skips a stage.
+  // Connected only by a skip value.
   EXPECT_THAT(words_about({skip_net(), 0, 2}), Each(HasSubstr("ranks 0 and 2 cannot talk to each other")));
 }
 

@@ -1,4 +1,4 @@
-// Training mode and evaluation mode of hand-written stages: who switches it, and that it is restored.
+// Training and evaluation mode of hand-written stages: how it is switched, and that it is restored.
 #include "support/check.h"
 
 #include <penstock/base/error.h>
@@ -42,7 +42,7 @@ at::Tensor layer_batch() {
   return torch::arange(kLayerRows * 6, torch::kFloat).reshape({kLayerRows, 6}).div(20).sin();
 }
 
-// Two dense layers in evaluation mode, which makes rows independent of each other.
+// Two dense layers in evaluation mode, in which rows are independent of each other.
 at::Tensor evaluated() {
   Layer first(0), second(1);
   first->eval();
@@ -88,7 +88,7 @@ TEST(RuntimeEvalMode, IsSetDuringEvalAndRestoredForEverySubmodule) {
           return rank == 1 ? result.toTensor() : at::Tensor();
         }();
         if (rank == 1 && round == 0) CHECK_THAT(at::allclose(outputs, expected, 1e-5, 1e-6));
-        CHECK_THAT(all_equal(layer->buffers(), buffers));  // no statistics were taken
+        CHECK_THAT(all_equal(layer->buffers(), buffers));  // no statistics were updated
         CHECK_THAT(as_the_user_left_it(layer));
         pipeline.step({layer_batch()}, layer_batch());
         CHECK_THAT(!all_equal(layer->buffers(), buffers));
@@ -126,7 +126,7 @@ TEST(RuntimeEvalMode, IsUnchangedOnRequest) {
     runtime::StepInput input{{layer_batch()}, {}, {}};
     input.keep_mode = true;
     pipeline.eval(input);
-    CHECK_THAT(!all_equal(layer->buffers(), buffers));  // batch norm trained
+    CHECK_THAT(!all_equal(layer->buffers(), buffers));  // batch norm updated its statistics
   });
 }
 
@@ -139,7 +139,7 @@ TEST(RuntimeEvalMode, CanBeSetOnStageAndSchedule) {
     pipeline.train(false);
     CHECK_THAT(!stage.is_training() && !layer->drop->is_training());
     const auto buffers = buffer_copies(layer->buffers());
-    pipeline.step({layer_batch()}, layer_batch());  // a step runs in the mode that the modules are in
+    pipeline.step({layer_batch()}, layer_batch());  // a step runs in the current mode of the modules
     CHECK_THAT(all_equal(layer->buffers(), buffers));
     CHECK_THAT(!stage.is_training());
     stage.train();

@@ -1,5 +1,5 @@
-// What a step is given: batches that are split or are to be split, keyword arguments by name, tensors whose
-// gradients the caller wants, losses of every kind.
+// Inputs of a step: batches that are split or still to be split, keyword arguments by name, tensors whose
+// gradients the caller wants, and all kinds of losses.
 #include "runtime/support/rank_errors.h"
 #include "support/check.h"
 
@@ -24,7 +24,7 @@ at::Tensor numbers(std::int64_t rows, double scale = 1, std::int64_t columns = 3
   return torch::arange(rows * columns, torch::kFloat).reshape({rows, columns}).mul(scale).sin();
 }
 
-// A forward that an ordinary module has: const, parameters by position, one of them optional.
+// A plain module forward: const, positional parameters, one of them optional.
 struct ScaledImpl : torch::nn::Module {
   explicit ScaledImpl(int stage) { weight = register_parameter("weight", numbers(3, 0.3 + stage).add(0.2)); }
   at::Tensor forward(const at::Tensor& x, const at::Tensor& scale,
@@ -53,7 +53,7 @@ void expect_close(const at::Tensor& a, const at::Tensor& b) {
     throw std::logic_error("differs by up to " + std::to_string((a - b).abs().max().item<double>()));
 }
 
-// The dense run of both stages over a whole batch, and all its gradients.
+// The dense run of both stages over the full batch, with all gradients.
 struct Dense {
   Scaled first{0}, second{1};
   at::Tensor base = numbers(10, 0.7).requires_grad_(true);
@@ -69,7 +69,7 @@ struct Dense {
   }
 };
 
-// This rank's arguments, as tensors of its own.
+// The arguments of this rank, as separate tensors.
 struct Given {
   at::Tensor base = numbers(10, 0.7).requires_grad_(true);
   at::Tensor x = numbers(10).requires_grad_(true), scale0 = numbers(10, 2).requires_grad_(true),
@@ -95,20 +95,20 @@ TEST(RuntimeInputGradients, AreSetForPositionalAndKeywordArguments) {
         runtime::PipelineSchedule pipeline(scaled_stage(world, module), name, kMicrobatches, options);
         const Given given;
         const runtime::StepResult result = pipeline.step(given.input(rank));
-        pipeline.step(given.input(rank));  // adds to what is there
+        pipeline.step(given.input(rank));  // accumulates
         expect_close(module->weight.grad(), 2 * (rank == 0 ? dense.first : dense.second)->weight.grad());
         if (rank == 0) {
           expect_close(given.x.grad(), 2 * dense.x.grad());
           expect_close(given.scale0.grad(), 2 * dense.scale0.grad());
         } else {
-          CHECK_THAT(!given.x.grad().defined());  // of another rank's stage
+          CHECK_THAT(!given.x.grad().defined());  // belongs to the stage of another rank
           expect_close(given.scale1.grad(), 2 * dense.scale1.grad());
           expect_close(given.shift.grad(), 2 * dense.shift.grad());
         }
         CHECK_SAME(result.input_grads.size(), std::size_t(returned && rank == 0 ? 1 : 0));
         CHECK_SAME(result.kwarg_grads.size(), std::size_t(returned && rank == 0 ? 1 : 0));
         if (!returned) return;
-        if (rank == 0) {  // of one step alone
+        if (rank == 0) {  // of one step only
           expect_close(result.input_grads[0].toTensor(), dense.x.grad());
           expect_close(result.kwarg_grads.at("scale").toTensor(), dense.scale0.grad());
         } else {
@@ -127,7 +127,7 @@ TEST(RuntimeInputGradients, PropagateIntoCallersGraph) {
     runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(rank)), "1F1B", kMicrobatches,
                                        mse_options());
     Given given;
-    given.x = given.base.exp();  // whose backward can run once only: it saves its result
+    given.x = given.base.exp();  // its backward can run only once, because it saves its result
     pipeline.step(given.input(rank));
     if (rank == 0) expect_close(given.base.grad(), dense.base.grad());
   });
@@ -146,7 +146,7 @@ TEST(RuntimeInputGradients, AreAbsentInEval) {
   });
 }
 
-// Microbatches of 4, 1, 3 and 2 rows, as the caller cut them.
+// Microbatches of 4, 1, 3 and 2 rows, as split by the caller.
 runtime::Microbatches microbatches_of(const runtime::StepInput& whole) {
   const std::vector<std::int64_t> rows{4, 1, 3, 2};
   const auto parts = [&](const c10::IValue& value) { return value.toTensor().split_with_sizes(rows); };
@@ -183,7 +183,7 @@ TEST(RuntimePreSplitMicrobatches, MatchGradientsOfFullBatch) {
       CHECK_SAME(result.outputs.toTensor().size(0), 10);
       return;
     }
-    expect_close(given.x.grad(), dense.x.grad());  // through the caller's own split
+    expect_close(given.x.grad(), dense.x.grad());  // through the split of the caller
     std::vector<at::Tensor> grads;
     for (const c10::IValue& grad : result.input_grads.at(0).toTupleRef().elements())
       grads.push_back(grad.toTensor());
@@ -226,7 +226,7 @@ TEST(RuntimePreSplitMicrobatches, MustMatchScheduleMicrobatchCount) {
               Each(AllOf(HasSubstr("arguments of 3 microbatches"), HasSubstr("schedule of 4"))));
 }
 
-// 128 and 256 rows in 2 chunks: with a spec, each is split on its own.
+// 128 and 256 rows in 2 chunks: with a chunk spec, each tensor is split separately.
 TEST(RuntimeRowCounts, MayDifferWithChunkSpec) {
   const at::Tensor x = numbers(128), y = numbers(256, 0.5);
   const runtime::StageFunction forward = [](const value::Args& args,
@@ -264,7 +264,7 @@ TEST(RuntimeLosses, LossIsRequiredOnlyWithBackward) {
     } catch (const UsageError& e) {
       texts[static_cast<std::size_t>(rank)] = e.what();
     }
-    // The refusal came before anything ran: the pipeline still works.
+    // The error was raised before anything ran: the pipeline still works.
     const runtime::StepResult evaluated = pipeline.eval(given.input(rank));
     const runtime::StepResult forward =
         runtime::ForwardOnly(scaled_stage(world, module), kMicrobatches).step(given.input(rank));

@@ -1,5 +1,4 @@
-// What a step keeps: no more received values than the schedule has in flight, and buffers that are used
-// again.
+// Memory of a step: no more received values than microbatches in flight, and reused buffers.
 #include "runtime/support/dense_comparison.h"
 #include "runtime/transfer/buffer_pool.h"
 #include "support/check.h"
@@ -27,21 +26,21 @@ TEST(RuntimeBufferPool, ReusesBufferOnceReleased) {
   const void* const memory = first.data_ptr();
   const at::Tensor second = pool.take(meta, at::kCPU);
   EXPECT_NE(second.data_ptr(), memory);
-  at::Tensor alias = first.detach();  // an autograd graph would hold it like this
+  at::Tensor alias = first.detach();  // an autograd graph would keep it like this
   first = at::Tensor();
   EXPECT_NE(pool.take(meta, at::kCPU).data_ptr(), memory);
   alias = at::Tensor();
   EXPECT_EQ(pool.take(meta, at::kCPU).data_ptr(), memory);
   EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());
   pool.trim();
-  EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());  // used since the last time
+  EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());  // used since the last call
   pool.trim();
   EXPECT_EQ(pool.bytes(), 0U);
 }
 
 using Alive = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// The most inputs of the last stage that are alive when one of its forwards runs.
+// The maximum number of inputs of the last stage that are alive when one of its forwards runs.
 int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promised) {
   int most = 0;
   comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -74,12 +73,12 @@ TEST(RuntimeStep, KeepsOnlyInputsOfMicrobatchesInFlight) {
   EXPECT_EQ(promised, 8);
 }
 
-// A linear layer's backward needs its input and weight, but not its output: once that is sent, only the
-// gradient edge is kept. The first backward of a GPipe stage comes when all outputs have arrived at the next
-// stage, so that by then all must be gone (a send is freed by another thread, shortly after it ends).
+// The backward of a linear layer needs its input and weight, but not its output: once the output is sent,
+// only the gradient edge is kept. The first backward of a GPipe stage runs after all outputs have arrived at
+// the next stage, so all must be freed by then (another thread frees a send shortly after it ends).
 TEST(RuntimeStep, FreesSentOutputsBeforeTheirBackward) {
   constexpr int microbatches = 6;
-  constexpr std::int64_t width = 160;  // more bytes than sends that are freed many at a time
+  constexpr std::int64_t width = 160;  // larger than the threshold below which sends are freed in batches
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::LoopedBFS}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {

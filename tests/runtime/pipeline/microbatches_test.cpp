@@ -1,5 +1,5 @@
-// Batches on their way into a step and losses on their way out: what cannot be cut, users' own types, nested
-// values, and weights that the targets give.
+// Batches and losses of a step: batches that cannot be split, user-defined types, nested values, and weights
+// computed from targets.
 #include "runtime/support/dense_comparison.h"
 #include "support/check.h"
 #include "support/models/stage_models.h"
@@ -34,7 +34,7 @@ runtime::LossFunction squares() {
       [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().mean(); });
 }
 
-// What each of two ranks says to a batch that cannot be cut, and that it is a ShapeError where it began.
+// The errors of two ranks for a batch that cannot be split; it is a ShapeError on the rank where it occurs.
 std::vector<std::string> refusals(const runtime::StepInput& batch) {
   std::vector<std::string> texts(2);
   comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -53,7 +53,7 @@ std::vector<std::string> refusals(const runtime::StepInput& batch) {
 }
 
 TEST(RuntimeBatches, UnsplittableBatchErrorNamesTensorDimSizesAndCount) {
-  // Fewer rows than microbatches: each rank names what it was given, or what it heard of the other.
+  // Fewer rows than microbatches: each rank reports its own input, or the error of the other rank.
   EXPECT_THAT(refusals(mlp().batch(3)),
               Each(AllOf(HasSubstr("4 microbatches"), HasSubstr("has only 3 rows in dim 0 (shape [3, 6])"))));
   runtime::StepInput two = mlp().batch(8);
@@ -65,7 +65,7 @@ TEST(RuntimeBatches, UnsplittableBatchErrorNamesTensorDimSizesAndCount) {
                                             "args[0] with 8 rows in dim 0 (shape [8, 6])")));
 }
 
-// A user's own type with rows, as the reference's block masks are.
+// A user-defined type with rows, like the block masks of the reference.
 struct RowMask : torch::CustomClassHolder {
   explicit RowMask(at::Tensor rows_in) : rows(std::move(rows_in)) {}
   at::Tensor rows;
@@ -110,7 +110,8 @@ TEST(RuntimeBatches, SplitRegisteredUserTypes) {
   });
 }
 
-// Between stages: a dict in a tuple in a tuple, a list, numbers and texts, one tensor in two places.
+// Values between stages: a dict in a tuple in a tuple, a list, numbers, strings, and one tensor that occurs
+// twice.
 TEST(RuntimeValues, NestedTreesPassForwardAndGradientsReturn) {
   const auto weight = [] { return at::arange(36, at::kFloat).view({6, 6}).div(40); };
   const auto first = [](const at::Tensor& y) {
@@ -165,15 +166,15 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& t) {
   return at::cross_entropy_loss(logits, t, {}, at::Reduction::Mean, ignored);
 }
 
-// The same as users write it: without a valid label not only the loss but also its gradient is NaN.
+// As users write it: without a valid label, both the loss and its gradient are NaN.
 at::Tensor masked_mean(const at::Tensor& logits, const at::Tensor& t) {
   const at::Tensor valid = t.ne(ignored), picked = at::where(valid, t, at::zeros_like(t));
   const at::Tensor each = -at::log_softmax(logits, 1).gather(1, picked.unsqueeze(1)).squeeze(1);
   return (each * valid).sum() / valid.sum();
 }
 
-// The mean over the tokens that count: microbatches hold different numbers of them. What is reported stays
-// the user's.
+// The mean over valid tokens: microbatches contain different numbers of them. The reported losses remain
+// those of the user.
 TEST(RuntimeLosses, AreWeightedByValidTokens) {
   const at::Tensor x = at::randn({10, 6});
   at::Tensor target = at::arange(10).remainder(6);
@@ -204,7 +205,7 @@ TEST(RuntimeLosses, AreWeightedByValidTokens) {
   });
 }
 
-// One step and three accumulated ones, of which one has no valid label; with and without scaled gradients.
+// One step and three accumulated ones, one of which has no valid label; with and without scaled gradients.
 TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
   const at::Tensor x = at::randn({12, 6});
   at::Tensor target = at::arange(12).remainder(6);
@@ -237,7 +238,7 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
         runtime::PipelineSchedule at_once = make();
         const runtime::StepResult result = at_once.step({x}, target);
         if (rank == 1) CHECK_THAT(at::allclose(result.loss, whole.detach()));
-        if (rank == 1) CHECK_THAT(result.losses[0].isnan().item<bool>());  // the user's own
+        if (rank == 1) CHECK_THAT(result.losses[0].isnan().item<bool>());  // defined by the user
         expect_whole(at_once, rank, 1);
 
         runtime::PipelineSchedule parts = make();
@@ -252,14 +253,14 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
         if (rank == 1) CHECK_THAT(at::allclose(sum, whole.detach()));
         expect_whole(parts, rank, 1.0 / 3);
 
-        // Nothing valid at all: no loss, gradients of zero, as many as ever.
+        // No valid label at all: no loss, and gradients of zero.
         runtime::PipelineSchedule nothing = make();
         const runtime::StepResult empty = nothing.step({x}, at::full_like(target, ignored));
         if (rank == 1) CHECK_SAME(empty.loss.item<double>(), 0.0);
         for (const runtime::NamedTensor& grad : snapshot_grads(nothing.stages().front().module()))
           CHECK_TENSORS(grad.tensor, at::zeros_like(grad.tensor));
 
-        // The plain sum of the microbatches that count: rows 3 and 4 in one, 6 and 7 in another.
+        // The plain sum of the microbatches with valid labels: rows 3 and 4 in one, 6 and 7 in another.
         options.scale_grads = false;
         runtime::PipelineSchedule plain = make();
         plain.step({x}, target);
@@ -269,7 +270,7 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
   }
 }
 
-// One tensor that goes to three stages, twice by name: its gradient is the sum of all three.
+// One tensor that three stages read, twice by name: its gradient is the sum of all three.
 TEST(RuntimeValues, ValueUsedByThreeStagesSumsTheirGradients) {
   constexpr int stages = 4;
   const at::Tensor x = at::randn({10, 6}), target = at::randn({10, 6});

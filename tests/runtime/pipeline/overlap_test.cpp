@@ -1,4 +1,4 @@
-// OVERLAP_F_B on two threads: the parts really run at once, and give the bits that they give in turn.
+// OVERLAP_F_B on two threads: both parts run concurrently, with bitwise the same results as sequentially.
 #include "runtime/stage/worker_thread.h"
 #include "runtime/support/dense_comparison.h"
 #include "support/check.h"
@@ -72,7 +72,7 @@ TEST(RuntimeOverlap, IsBitwiseEqualConcurrentlyAndSequentially) {
   }
 }
 
-// Two parties that wait for each other; false if the other does not come.
+// A barrier for two threads; false if the other one does not arrive.
 class Meeting {
  public:
   void open() {
@@ -99,7 +99,7 @@ class Meeting {
   int here_ = 0;
 };
 
-// Every forward meets the backward of its overlap: neither would end if they ran in turn.
+// Every forward waits for the backward of its overlap: neither would end if they ran sequentially.
 TEST(RuntimeOverlap, RunsForwardAndBackwardConcurrently) {
   const PipelineModel model = skip_net();
   comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
@@ -197,7 +197,7 @@ TEST(RuntimeWorkerThread, FinishesBothTasksBeforeThrowing) {
       },
       [] {});
   EXPECT_NE(there, std::this_thread::get_id());
-  EXPECT_FALSE(gradients);  // as on the thread that asked
+  EXPECT_FALSE(gradients);  // as on the calling thread
 }
 
 }  // namespace

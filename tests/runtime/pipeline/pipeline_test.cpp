@@ -1,5 +1,5 @@
-// What a step offers beside plain training: accumulation, reductions, gradients of inputs, clipping,
-// evaluation, data parallelism, replaced actions, programs of one's own, times.
+// Features of a step in addition to plain training: accumulation, reductions, gradients of inputs, clipping,
+// evaluation, data parallelism, replaced actions, custom programs, timelines.
 #include "runtime/support/dense_comparison.h"
 #include "support/check.h"
 #include "support/models/stage_models.h"
@@ -24,7 +24,7 @@ constexpr int kMicrobatches = 4;
 constexpr int kRows = 10;
 constexpr auto kKind = schedule::ScheduleKind::OneFOneB;
 
-// A model without randomness whose dense gradients are those of one pass over the whole batch.
+// A model without randomness whose dense gradients equal those of one pass over the full batch.
 PipelineModel plain() {
   PipelineModel model = skip_net();
   model.name = "plain";
@@ -121,7 +121,7 @@ TEST(RuntimeLosses, FollowConfiguredReduction) {
                                          true, 0}}) {
     WholeBatch dense;
     const at::Tensor squares = (dense.forward(batch.args[0].toTensor()) - batch.target.toTensor()).square();
-    // Weighted: the loss is a mean over rows, and the weights are the rows.
+    // Weighted: the loss is a mean over rows, and the weights are the numbers of rows.
     (variant.factor != 0 ? squares.sum() * variant.factor : squares.sum() / elements).backward();
     runtime::PipelineOptions options = options_for(plain(), kRanks);
     if (variant.factor != 0) options.loss = sum_loss();
@@ -185,7 +185,7 @@ TEST(RuntimeClipping, UsesNormOverAllStages) {
   const PipelineModel model = tied_transformer();
   for (const double order : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
     const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 0);
-    // The shared table counts once.
+    // The tied embedding counts once.
     std::vector<at::Tensor> all;
     for (const auto& stage : dense.gradients) {
       for (const runtime::NamedTensor& item : stage) {
@@ -205,7 +205,7 @@ TEST(RuntimeClipping, UsesNormOverAllStages) {
   }
 }
 
-// Both ends of the tied weight on one rank, in the other's presence and alone.
+// Both stages of the tied weight on one rank, with and without another rank.
 TEST(RuntimeClipping, CountsTiedWeightOnceIfOneRankHoldsBothStages) {
   const PipelineModel model = tied_transformer();
   for (const int ranks : {1, 2}) {
@@ -252,7 +252,7 @@ TEST(RuntimeEvaluation, ReturnsOutputsWithoutGradients) {
         if (world.rank().value == 1) expect_close(result.outputs.toTensor(), expected.detach());
         if (world.rank().value == 1) CHECK_SAME(result.losses.size(), std::size_t{kMicrobatches});
         CHECK_THAT(!gradient_of(pipeline).defined());
-        pipeline.eval(batch.args);  // without a target: no losses
+        pipeline.eval(batch.args);  // without a target there are no losses
       }
       CHECK_SAME(pipeline.steps(), 0U);
       pipeline.step(batch);
@@ -260,7 +260,7 @@ TEST(RuntimeEvaluation, ReturnsOutputsWithoutGradients) {
   }
 }
 
-// Writes down what it is asked for.
+// Records its calls.
 struct Recorder : runtime::DataParallel {
   void unshard(StageId stage) override { calls.push_back("unshard " + std::to_string(stage.value)); }
   void reshard(StageId stage) override { calls.push_back("reshard " + std::to_string(stage.value)); }
@@ -309,7 +309,7 @@ TEST(RuntimeActions, CanBeReplaced) {
 }
 
 TEST(RuntimeCustomPrograms, RunLikeBuiltInSchedules) {
-  // All backwards in reverse order: a schedule that nobody has.
+  // All backwards in reverse order: not a built-in schedule.
   const auto own = [] {
     schedule::Schedule schedule = make_schedule(schedule::ScheduleKind::GPipe, {kRanks, 1, kMicrobatches});
     schedule.name = "reversed";
@@ -377,7 +377,8 @@ TEST(RuntimeUserWeightBackward, RunsInWeightBackward) {
   }
 }
 
-// Dropout must be the same in the second run of each forward, and hooks and splits as in a plain stage.
+// Dropout must repeat in the second run of each forward, and hooks and splits must behave as in a plain
+// stage.
 TEST(RuntimeRecomputation, KeepsGradientsUnchanged) {
   at::set_num_threads(1);
   for (const PipelineModel& model : {mlp(), skip_net(), many_values()}) {

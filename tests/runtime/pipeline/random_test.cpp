@@ -1,4 +1,4 @@
-// Random scopes: numbers follow from the key alone.
+// Random scopes: random numbers depend only on the key.
 #include <penstock/runtime/random.h>
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@ namespace {
 
 at::Tensor draw(const RandomKey& key) {
   const RandomScope scope(key);
-  // Several kinds: factory functions, in-place ones, and what hides one inside.
+  // Several kinds of operators: factory functions, in-place ones, and one that draws internally.
   return at::cat({at::rand({4}), at::empty({4}).normal_(), at::bernoulli(at::full({4}, 0.5)),
                   at::dropout(at::ones({16}), 0.5, true), at::randperm(5).to(at::kFloat),
                   at::randn_like(at::ones({3}))});

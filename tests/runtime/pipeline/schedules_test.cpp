@@ -1,5 +1,5 @@
-// What every schedule promises beside the right gradients: the same bits each time, whichever way it was made
-// (by name, by class, from a file), values handed over without a copy, and nothing kept of what was sent.
+// Guarantees of every schedule in addition to correct gradients: determinism, however it was created (by
+// name, by class, from a file), values passed without copies within a rank, and no references to sent values.
 #include "runtime/support/dense_comparison.h"
 #include "support/check.h"
 #include "support/models/stage_models.h"
@@ -32,7 +32,7 @@ runtime::PipelineOptions seeded(const PipelineModel& model, int stages) {
   return options;
 }
 
-// A step's losses and gradients on this rank.
+// The losses and gradients of a step on this rank.
 std::vector<at::Tensor> results_of(runtime::PipelineSchedule& pipeline, const PipelineModel& model) {
   std::vector<at::Tensor> results = pipeline.step(model.batch(kScheduleRows)).losses;
   for (const runtime::PipelineStage& stage : pipeline.stages()) {
@@ -108,7 +108,7 @@ TEST(RuntimeNamedSchedules, ForwardOnlyMatchesDenseForward) {
   });
 }
 
-// A file in either form runs like the schedule that it was written from.
+// A file with a table or lowered lists runs like its source schedule.
 TEST(RuntimeScheduleFiles, RunLikeTheirSourceSchedules) {
   at::set_num_threads(1);
   const PipelineModel model = mlp();
@@ -157,11 +157,11 @@ TEST(RuntimeStagesOfOneRank, PassValuesWithoutCopy) {
   EXPECT_EQ(taken, given);
 }
 
-// Over thread ranks a send is done at once, so nothing of an earlier microbatch may be left at the next
-// forward.
+// Over thread ranks a send completes immediately, so nothing of an earlier microbatch may be alive at the
+// next forward.
 TEST(RuntimeStep, ReleasesSentValues) {
   using Alive = c10::weak_intrusive_ptr<c10::StorageImpl>;
-  const at::Tensor x = at::ones({kScheduleMicrobatches, 64 << 10});  // too large to be let go many at a time
+  const at::Tensor x = at::ones({kScheduleMicrobatches, 64 << 10});  // too large to be freed in batches
   int most = 0;
   std::vector<Alive> sent;
   const auto first = runtime::make_stage_module(

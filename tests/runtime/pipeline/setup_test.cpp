@@ -1,4 +1,4 @@
-// What a pipeline refuses at its set-up and at the start of a step, on every rank and with words that help.
+// Errors of a pipeline at setup and at the start of a step, on every rank and with helpful messages.
 #include "runtime/support/dense_comparison.h"
 #include "runtime/support/rank_errors.h"
 #include "support/check.h"
@@ -48,7 +48,7 @@ TEST(RuntimeSetup, MismatchReportsFieldAndRank) {
                                                     options_for(mlp(), 2));
                         }),
               Each(AllOf(HasSubstr("schedule"), HasSubstr("GPipe on rank 0"), HasSubstr("1F1B on rank 1"))));
-  // Rank 1 has another value of one option.
+  // Rank 1 has another value for one option.
   struct Difference {
     const char* field;
     void (*change)(runtime::PipelineOptions&);
@@ -133,10 +133,10 @@ TEST(RuntimeSetup, RejectsInvalidOptions) {
               Each(HasSubstr("no stage 2")));
 }
 
-// Tables of a user's own: what a stage may not be asked for is found before anything runs.
+// Custom tables: actions that a stage does not support are found before anything runs.
 TEST(RuntimeSetup, RejectsTablesWithUnsupportedActions) {
   struct Wrong {
-    const char* rows;  // of rank 0; rank 1's are in order
+    const char* rows;  // of rank 0; those of rank 1 are valid
     const char* text;
   };
   for (const Wrong& wrong :
@@ -206,7 +206,7 @@ TEST(RuntimeShapes, MayChangeBetweenSteps) {
   });
 }
 
-// What every rank says when the inputs of a static pipeline change after the first step.
+// The errors of all ranks when the inputs of a static pipeline change after the first step.
 std::vector<std::string> static_errors(const runtime::StepInput& first, const runtime::StepInput& second) {
   return errors_of(2, [&](comm::World& world) {
     const runtime::StageFunction add = [](const value::Args& args,
@@ -223,7 +223,7 @@ std::vector<std::string> static_errors(const runtime::StepInput& first, const ru
     runtime::PipelineSchedule pipeline(stage, "ForwardOnly", 4, options);
     pipeline.step(first);
     pipeline.step(first);
-    pipeline.eval(first);  // the same shapes without gradients
+    pipeline.eval(first);  // the same shapes, without gradients
     pipeline.step(second);
   });
 }
@@ -248,7 +248,7 @@ TEST(RuntimeShapes, StaticShapeChangeReportsEveryDifferenceOnEveryRank) {
                          HasSubstr("args[2] is missing"), HasSubstr("detach"))));
 }
 
-// Rank 1 promises what does not come, of its input or its output.
+// Rank 1 declares a wrong shape for its input or output.
 TEST(RuntimeShapes, UserProvidedShapesAreChecked) {
   const auto promised = value::TreeMeta::of(at::ones({2, 7}));
   for (const bool input : {true, false}) {
@@ -279,7 +279,8 @@ TEST(RuntimeShapes, UserProvidedShapesAreChecked) {
   }
 }
 
-// Stage 0 gives as many columns as its input's first number says: what the next receives depends on values.
+// The number of columns that stage 0 returns is the first element of its input: what the next stage receives
+// depends on values.
 std::vector<runtime::PipelineStage> varying_stages(comm::World& world) {
   const runtime::StageFunction first = [](const value::Args& args,
                                           const value::Kwargs&) -> runtime::StageResult {

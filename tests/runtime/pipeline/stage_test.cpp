@@ -1,4 +1,4 @@
-// Stages and their devices: modules that are built on the meta device, and kinds of device that do not mix.
+// Stages and their devices: modules built on the meta device, and device types that must not be mixed.
 #include "runtime/support/dense_comparison.h"
 #include "support/check.h"
 #include "support/models/stage_models.h"
@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// A layer that is built on any device, as large models are on the meta device.
+// A layer that can be built on any device, like large models on the meta device.
 struct Affine : torch::nn::Module {
   explicit Affine(at::Device device) {
     const auto options = at::TensorOptions().device(device);
@@ -31,7 +31,7 @@ struct Affine : torch::nn::Module {
     scale.mul_(0.5);
     return y;
   }
-  // The values of a stage; what is on the meta device has none to set.
+  // Sets the values of a stage; tensors on the meta device have none.
   void fill(double value) {
     const torch::NoGradGuard no_grad;
     for (at::Tensor& tensor : parameters())
@@ -55,7 +55,7 @@ TEST(RuntimeMetaModules, AreMaterializedOnStageDeviceByInitializer) {
     };
     const auto plain = std::make_shared<Affine>(at::kCPU), late = std::make_shared<Affine>(at::kMeta);
     plain->fill(rank * 0.1);
-    const at::Tensor held = late->weight;  // somebody's own handle
+    const at::Tensor held = late->weight;  // a handle of the caller
     runtime::StageOptions stage_options;
     int calls = 0;
     stage_options.initialise = [&] {
@@ -81,7 +81,7 @@ TEST(RuntimeMetaModules, AreMaterializedOnStageDeviceByInitializer) {
   });
 }
 
-// There is no second device here that libtorch could move a module to, so this one says where it was sent.
+// libtorch has no second device here, so this module records the device that it is moved to.
 struct Sent : runtime::StageModule {
   runtime::StageResult forward(const value::Args& args, const value::Kwargs&) override { return args[0]; }
   std::vector<runtime::NamedTensor> parameters() const override { return {}; }

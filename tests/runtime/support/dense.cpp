@@ -1,4 +1,4 @@
-// A dense run: forward through all stages with one autograd graph, one backward a microbatch.
+// A dense run: forward through all stages with one autograd graph, one backward per microbatch.
 #include "runtime/support/dense.h"
 
 #include <penstock/runtime/random.h>
@@ -12,7 +12,7 @@ value::Args as_args(const c10::IValue& output) {
   return output.isTuple() ? output.toTupleRef().elements().vec() : value::Args{output};
 }
 
-// One microbatch through all stages; skip values go where they were declared.
+// Runs one microbatch through all stages; skip values go to their declared consumers.
 c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
                     const std::vector<runtime::SkipValue>& skips, value::Args args,
                     const std::vector<value::Kwargs>& stage_kwargs, runtime::RandomKey key) {
@@ -32,7 +32,7 @@ c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& mo
   return output;
 }
 
-// Shared parameters are one tensor here: the copies get the sum of all gradients by hand.
+// Tied parameters are one tensor here: the copies get the sum of all gradients explicitly.
 void share_gradients(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
                      const std::vector<runtime::SharedParameter>& shared) {
   const auto find = [&](const runtime::ParameterLocation& place) {

@@ -1,4 +1,4 @@
-// The comparison.
+// Compares a pipeline with a dense run.
 #include "runtime/support/dense_comparison.h"
 
 #include "support/check.h"
@@ -30,8 +30,8 @@ void expect_tensors(const std::string& what, const std::vector<runtime::NamedTen
     expect_tensor(what + " " + expected[i].name, actual[i].tensor, expected[i].tensor, exact, tolerance);
 }
 
-// Whether every stage adds its gradients in the order of microbatches, as the dense run does: only then are
-// sums bitwise the same. (LoopedBFS, for one, runs its backwards in reverse.)
+// Whether every stage accumulates its gradients in the order of microbatches, like the dense run: only then
+// are sums bitwise equal. (LoopedBFS, for example, runs its backwards in reverse.)
 bool in_dense_order(const schedule::Program& program) {
   std::vector<int> next(static_cast<std::size_t>(program.stages()), 0);
   bool ordered = true;
@@ -96,7 +96,7 @@ void expect_dense(const PipelineModel& model, const Case& test, const DenseRun& 
   for (int step = 0; step < steps; ++step) {
     const runtime::StepResult result = pipeline.step(model.batch(test.rows));
     const auto at_step = static_cast<std::size_t>(step);
-    const double tolerance = step == 0 ? 1e-5 : 1e-4;  // training amplifies differences in the last bit
+    const double tolerance = step == 0 ? 1e-5 : 1e-4;  // training amplifies rounding differences
     const std::string when = model.name + ", " + test.text() + ", step " + std::to_string(step) + ": ";
     for (const runtime::PipelineStage& stage : pipeline.stages()) {
       const auto s = static_cast<std::size_t>(stage.index().value);

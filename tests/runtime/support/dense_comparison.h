@@ -1,4 +1,4 @@
-// Runs a pipeline on this rank and compares everything it gives with a dense run's.
+// Runs a pipeline on this rank and compares all its results with those of a dense run.
 #pragma once
 
 #include "runtime/support/dense.h"
@@ -16,17 +16,17 @@ struct Case {
   std::string text() const;
 };
 
-//! Whether the schedule has a form of so many stages and microbatches on so many ranks.
+//! Whether the schedule supports these numbers of stages, microbatches and ranks.
 bool legal(const Case& test, int ranks);
 
-//! This rank's stages of the model, placed as the kind says.
+//! The stages of the model on this rank, placed as the schedule requires.
 std::vector<runtime::PipelineStage> stages_for(const PipelineModel& model, const comm::Group& group,
                                                schedule::ScheduleKind kind, int stages_per_rank);
 
 //! Options that train the model.
 runtime::PipelineOptions options_for(const PipelineModel& model, int stages);
 
-//! Throws where losses, outputs, gradients, parameters after `steps` steps or buffers differ.
+//! Throws if losses, outputs, gradients, parameters after `steps` steps or buffers differ.
 void expect_dense(const PipelineModel& model, const Case& test, const DenseRun& dense, comm::World& world,
                   int steps, std::uint64_t seed);
 

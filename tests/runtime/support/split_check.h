@@ -1,5 +1,5 @@
-// The oracle of the split backward: the same model twice, once through plain autograd, once through ours;
-// everything must agree to the last bit.
+// Oracle for the split backward: runs the same model once through autograd and once through our backward;
+// everything must be bitwise equal.
 #pragma once
 
 #include "support/models/functional_models.h"
@@ -59,10 +59,10 @@ inline Tensors plain_backward(const Tensors& outputs, const Tensors& grads, cons
   return result;
 }
 
-//! Runs the batches one after the other, gradients accumulating. Split: every input half first, then the
-//! weight halves in the order of the batches, as schedules do.
+//! Runs the batches sequentially, accumulating gradients. Split: first every input backward, then the weight
+//! backwards in the order of the batches, as in schedules.
 inline Gradients run(const Build& build, const std::vector<Tensors>& batches, Way way) {
-  at::set_num_threads(1);  // the tensors are tiny: more threads would only wait for each other
+  at::set_num_threads(1);  // the tensors are tiny: more threads would only slow it down
   const FunctionalModel model = build();
   Gradients result;
   std::vector<runtime::WeightWork> works;

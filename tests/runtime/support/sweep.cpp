@@ -1,4 +1,4 @@
-// The cases of the sweep.
+// Generates the cases of the sweep.
 #include "runtime/support/sweep.h"
 
 #include <map>

@@ -1,5 +1,5 @@
-// The models. Parameters come from a seeded generator of our own, so that every rank and the dense run start
-// equal.
+// The stage models. Parameters come from an explicitly seeded generator, so that all ranks and the dense run
+// start with equal values.
 #include "support/models/stage_models.h"
 
 #include <torch/torch.h>
@@ -91,7 +91,7 @@ struct ConvStage : torch::nn::Module {
   torch::nn::BatchNorm2d norm{nullptr};
 };
 
-// Gives its input on to its mirror stage, or takes that of its own.
+// Sends its input to its mirror stage, or receives that of its mirror stage.
 struct SkipStage : torch::nn::Module {
   SkipStage(int stage_index, int stages) : stage(stage_index), mirror(stages - 1 - stage_index) {
     linear = register_module("linear", torch::nn::Linear(kWidth, kWidth));
@@ -106,7 +106,7 @@ struct SkipStage : torch::nn::Module {
   torch::nn::Linear linear{nullptr};
 };
 
-// (x, counts, unused, None) from stage to stage; every stage takes a mask of its own.
+// Passes (x, counts, unused, None) from stage to stage; every stage takes its own mask.
 struct ManyStage : torch::nn::Module {
   ManyStage(int stage_index, int stages) : first(stage_index == 0), last(stage_index == stages - 1) {
     linear = register_module("linear", torch::nn::Linear(kWidth, kWidth));
@@ -149,7 +149,7 @@ PipelineModel frozen_mlp() {
   PipelineModel model{"frozen", each_stage(make), vectors, {}};
   model.loss = [](const c10::IValue& output, const c10::IValue& target, const value::Kwargs&) {
     at::Tensor loss = mean_square(output.toTensor(), target.toTensor());
-    return loss.requires_grad() ? loss : loss.detach().requires_grad_(true);  // one stage, all frozen
+    return loss.requires_grad() ? loss : loss.detach().requires_grad_(true);  // a single stage, fully frozen
   };
   return model;
 }

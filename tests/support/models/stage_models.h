@@ -1,4 +1,4 @@
-// Small models of the kinds that pipelines meet, as stages.
+// Small models, divided into stages for pipelines.
 #pragma once
 
 #include "runtime/support/dense.h"
@@ -8,12 +8,11 @@
 namespace penstock::test {
 
 PipelineModel mlp();               //!< linear layers with dropout
-PipelineModel frozen_mlp();        //!< every second stage takes no gradient, the first one too
-PipelineModel tied_transformer();  //!< token embedding in the first stage, shared with the head in the last
-PipelineModel batch_norm_cnn();
-PipelineModel skip_net();  //!< stage s feeds stage S-1-s, as in a U-Net
-PipelineModel
-many_values();  //!< several inputs and outputs, integers, None, unused values, a mask for every stage
+PipelineModel frozen_mlp();        //!< every second stage is frozen, including the first
+PipelineModel tied_transformer();  //!< the token embedding is tied to the head
+PipelineModel batch_norm_cnn();    //!< convolutions with batch norm
+PipelineModel skip_net();          //!< stage s sends a skip value to stage S-1-s
+PipelineModel many_values();       //!< several inputs and outputs, also unused ones
 
 std::vector<PipelineModel> all_models();
 

@@ -1,4 +1,4 @@
-// The tool's command-line wrapper: what a command's file relies on.
+// The tool's command-line parser, as commands use it.
 #include "cli/arguments.h"
 
 #include <penstock/base/error.h>
@@ -16,7 +16,7 @@ constexpr Command kCommand{"try", Home::Plan, "a command of the tests", "penstoc
 
 enum class Form { Csv, Grid };
 
-// All kinds of options at once.
+// All kinds of options.
 struct Options {
   std::string name;
   std::int64_t ranks = 4;

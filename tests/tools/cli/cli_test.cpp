@@ -1,4 +1,4 @@
-// The conventions that all commands share, through the real binary.
+// Conventions that all commands share, tested through the real binary.
 #include "support/program.h"
 
 #include <penstock/base/version.h>
@@ -19,7 +19,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-// The commands that the help lists.
+// The commands listed in the help.
 std::vector<std::string> listed_commands() {
   const std::string help = test::penstock({"--help"}).out;
   const std::string rows = help.substr(help.find("Commands:\n") + 10);
@@ -48,7 +48,7 @@ TEST(ToolCli, EveryCommandHasHelpWithExample) {
   }
 }
 
-// Scripts rely on these.
+// Scripts depend on these options.
 TEST(ToolCli, KeepsDocumentedOptions) {
   const std::string over =
       "--ranks --pp --tp --dp --schedule --stages-per-rank --microbatches --split --stages --balance "

@@ -1,4 +1,4 @@
-// `penstock checkpoint` through the real binary, and the files it makes in Python's hands.
+// `penstock checkpoint` through the real binary, and its files as read by Python.
 #include "checkpoint/counted_tensors.h"
 #include "checkpoint/random_partitions.h"
 #include "support/program.h"
@@ -22,7 +22,7 @@ using ::testing::Not;
 
 const std::string script = PENSTOCK_SOURCE_DIR "/tests/tools/commands/";
 
-//! Saves the tensors of a file as a checkpoint of three ranks, cut at random, with AdamW's states and a note.
+//! Saves tensors as a checkpoint of three ranks in a random partition, with AdamW states and a note.
 void save_cut(const std::map<std::string, at::Tensor>& tensors, const std::string& directory,
               std::int64_t step, const std::map<std::string, std::vector<std::string>>& aliases = {}) {
   Random random(4);
@@ -75,7 +75,7 @@ TEST(ToolCheckpoint, VerifyDetectsFlippedByte) {
   EXPECT_EQ(whole.code, 0) << whole.out << whole.err;
   EXPECT_THAT(whole.out, HasSubstr("step-00000002: intact"));
   EXPECT_THAT(whole.out, HasSubstr("step-00000003.incomplete: incomplete"));
-  std::filesystem::path file;  // one that has a rank's tensors: a rank without any writes none
+  std::filesystem::path file;  // a file with tensors: a rank without tensors writes none
   for (const auto& entry : std::filesystem::directory_iterator(dir / "step-00000002"))
     if (entry.path().extension() == ".safetensors") file = entry.path();
   ASSERT_FALSE(file.empty());
@@ -109,7 +109,7 @@ TEST(ToolCheckpoint, ConvertsToOneFileAndBack) {
   for (const auto& [name, tensor] : model)
     EXPECT_TRUE(same_bits(found.checkpoint.read(name), tensor)) << name;
 
-  // Everything: states, notes and all come back.
+  // Everything is restored, including optimizer states and notes.
   EXPECT_EQ(
       penstock::test::penstock({"checkpoint", "convert", dir / "a", file, "--everything", "--force"}).code,
       0);
@@ -139,7 +139,7 @@ TEST(ToolCheckpoint, ConvertOverwritesOnlyIfForced) {
   EXPECT_EQ(convert({dir / "a", file, "--force"}).code, 0);
   EXPECT_EQ(load_safetensors(file).size(), small_model().size());
 
-  // Back, into a directory that has a checkpoint of that step: it is another model.
+  // Back, into a directory with a checkpoint of that step, but of another model.
   save_safetensors(dir / "other.safetensors", {{"w", at::ones({3})}}, {{"penstock.step", "9"}});
   const auto kept = convert({dir / "other.safetensors", dir / "a"});
   EXPECT_EQ(kept.code, 2);
@@ -195,12 +195,12 @@ TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
   if (made.code == 77)
     GTEST_SKIP() << "this Python lacks torch, numpy or safetensors; ./dev test gives it all";
   ASSERT_EQ(made.code, 0) << made.err;
-  // The tied weight is one tensor with two names in the checkpoint, and two in the file.
+  // The tied weight is one tensor with two names in the checkpoint, and two tensors in the file.
   auto tensors = load_safetensors(original);
   ASSERT_EQ(tensors.erase("head.weight"), 1U);
   save_cut(tensors, dir / "run", 30, {{"token.weight", {"head.weight"}}});
   EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", dir / "run", converted}).code, 0);
-  // Trained over two ranks, the exported model is still all of its state_dict.
+  // After training over two ranks, the checkpoint still contains the full state_dict of the exported model.
   const auto trained = penstock::test::penstock(
       {"train", dir / "model.pt2", "--data", dir / "data.safetensors", "--ranks", "2", "--steps", "2",
        "--batch", "8", "--optimizer", "sgd", "--lr", "0.5", "--checkpoint", dir / "trained"});
@@ -212,8 +212,8 @@ TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
       run_program({interpreter, script + "state_dict.py", "check", converted, dir / "trained.safetensors"});
   EXPECT_EQ(checked.out, "agrees\n") << checked.err;
 
-  // Live: every dtype and shape that we write is read alike there, and what it writes here equals the
-  // committed files.
+  // With the installed Python: it reads every dtype and shape that we write, and its files equal the
+  // committed ones.
   EXPECT_EQ(run_program({interpreter, script + "make_files.py", dir / "files"}).code, 0);
   std::vector<std::string> theirs, ours;
   for (const std::string name : {"all_dtypes", "shapes", "none"}) {

@@ -1,5 +1,5 @@
-// `penstock eval`, `costs` and `plan --model` through the real binary, against the whole model in this
-// process.
+// `penstock eval`, `costs` and `plan --model` through the real binary, compared with the unsplit model in
+// this process.
 #include "graph/python_reference.h"
 #include "support/program.h"
 
@@ -38,8 +38,8 @@ test::Outcome eval(const std::string& model, const Tensors& inputs,
   return test::run_program(words);
 }
 
-//! The outputs of the whole model on the inputs of `run`. (That they are Python's, bit for bit, tests/graph
-//! shows.)
+//! The outputs of the unsplit model for the inputs of `run`. (tests/graph shows that they equal Python's
+//! bitwise.)
 Tensors whole_outputs(const std::string& name, const std::string& run) {
   const graph::Pt2Archive file(archive(name + ".pt2"));
   graph::GraphModule module(file.graph(), file.load(file.graph().slots));
@@ -54,7 +54,7 @@ Tensors whole_outputs(const std::string& name, const std::string& run) {
   return outputs;
 }
 
-//! Runs, and compares with the whole model's outputs for the run `run`.
+//! Runs `penstock eval` and compares its outputs with those of the unsplit model.
 void expect_as_whole(const std::string& name, const Tensors& inputs, const std::string& run,
                      const std::vector<std::string>& more) {
   SCOPED_TRACE(name + " " + ::testing::PrintToString(more));
@@ -129,7 +129,7 @@ TEST(ToolEval, RunsOverPipelineDataAndTensorRanks) {
     for (const auto& [name, tensor] : whole)
       EXPECT_TRUE(at::allclose(cut.at(name), tensor, 1e-5, 1e-6)) << name;
   }
-  // A model of a fixed batch gives each replica whole batches: of 3, 2 and 1.
+  // A model with a fixed batch size gives each replica full batches: 3, 2 and 1 of them.
   const at::Tensor x = at::arange(90, at::kFloat).view({6, 5, 3}) / 90;
   ASSERT_EQ(eval(archive("lstm.pt2"), {{"x", x}}).code, 0);
   const Tensors one = checkpoint::load_safetensors(file_of("out.safetensors"));

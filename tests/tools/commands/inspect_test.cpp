@@ -34,7 +34,7 @@ TEST(ToolInspect, DrawsStagesAndTransfers) {
   for (const char* text :
        {">stage 0<", ">stage 3<", ">inputs<", "token.weight = head.weight", "of parameters"})
     EXPECT_THAT(drawn.out, HasSubstr(text));
-  // Every element that is opened is closed.
+  // Every opened element is closed.
   int open = 0;
   for (std::size_t i = 0; i + 1 < drawn.out.size(); ++i) {
     if (drawn.out[i] == '<') open += drawn.out[i + 1] == '/' ? -1 : 1;

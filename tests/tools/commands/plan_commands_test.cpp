@@ -1,4 +1,5 @@
-// schedule, validate, simulate and plan through the real binary: their output, exit codes and refusals.
+// `penstock schedule`, `validate`, `simulate` and `plan` through the real binary: output, exit codes and
+// errors.
 #include "support/program.h"
 
 #include <penstock/schedule/csv.h>
@@ -134,7 +135,7 @@ TEST(ToolValidateCommand, ReportsRowColumnAndReason) {
 }
 
 TEST(ToolValidateCommand, ReportsDeadlockAsCycle) {
-  // Each rank sends before it receives: fine where sends are buffered, a deadlock where they block.
+  // Each rank sends before it receives: safe with buffered sends, a deadlock with blocking ones.
   const test::TempDir dir;
   const std::string path = write(dir, "cross.csv",
                                  "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"

@@ -1,6 +1,6 @@
-// Several hosts as far as one machine can have them: network namespaces on one switch, of which any pair can
-// be parted. Only root can make them; `problem` says why there are none. (Two hosts with one wire:
-// support/two_hosts.h.)
+// Several simulated hosts: network namespaces on one bridge, in which any pair can be disconnected. Creating
+// them needs root; `problem` says why they could not be created. (support/two_hosts.h has two hosts with one
+// link.)
 #pragma once
 
 #include "support/program.h"
@@ -32,7 +32,7 @@ class SwitchedHosts {
   SwitchedHosts(const SwitchedHosts&) = delete;
   SwitchedHosts& operator=(const SwitchedHosts&) = delete;
 
-  //! Empty if the hosts are there.
+  //! Empty if the hosts exist.
   const std::string& problem() const { return problem_; }
   static std::string address(int host) { return "10.78.0." + std::to_string(host + 1); }
   //! A command line that runs on that host.
@@ -41,7 +41,7 @@ class SwitchedHosts {
     all.insert(all.end(), words.begin(), words.end());
     return all;
   }
-  //! Packets between the two go astray, and nobody is told.
+  //! Drops packets between the two hosts silently.
   void part(int one, int other) const {
     const auto lose = [this](int from, int to) {
       shell("ip -n " + space(from) + " neigh replace " + address(to) +

@@ -1,9 +1,8 @@
 // Preloaded into a launcher: makes one call of the C library fail, the N-th of the main thread or the N-th of
-// each other thread. Unlike strace it tells threads apart from the first call on, and a `close` that fails
-// has closed, as on Linux.
-//
-// FAILING_CALL=name:errno:N:main|other says which; FAILING_CALL_COUNTS=FILE writes how often each thread made
-// each call (the most of any thread), as `name main other`. Neither reaches the ranks.
+// each other thread. Unlike strace, it distinguishes threads from the first call on, and a failing `close`
+// does close, as on Linux. FAILING_CALL=name:errno:N:main|other selects the call; FAILING_CALL_COUNTS=FILE
+// writes how often each thread made each call (the maximum over threads), as `name main other`. Neither
+// variable reaches the ranks.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <poll.h>
@@ -72,7 +71,7 @@ Plan& plan() {
   return instance;
 }
 
-//! Counts the call; the error that it is to meet, or 0.
+//! Counts the call and returns the error to inject, or 0.
 int injected_error(std::size_t call) {
   static thread_local std::array<int, kNames.size()> made{};
   Plan& asked = plan();
@@ -84,8 +83,8 @@ int injected_error(std::size_t call) {
   return call == asked.call && main == asked.main && number == asked.number ? asked.error : 0;
 }
 
-//! Whether libuv makes the call on a descriptor of its own, for signals or to wake its loop: it aborts where
-//! that fails.
+//! Whether libuv makes the call on one of its own descriptors, for signals or to wake its loop: libuv aborts
+//! if that fails.
 bool is_libuvs_own() {
   std::array<void*, 12> frames{};
   const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
@@ -109,7 +108,7 @@ F* next(const char* name) {
 
 }  // namespace
 
-// The headers declare these with other exception specifications: so they get other names in C++.
+// The headers declare these functions with other exception specifications, so they get other names in C++.
 #define INTERCEPT(result, name, parameters, arguments)            \
   extern "C" result intercepted_##name parameters __asm__(#name); \
   extern "C" result intercepted_##name parameters {               \

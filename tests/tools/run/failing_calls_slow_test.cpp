@@ -1,5 +1,5 @@
-// Every system call of the launcher fails in turn: it may end with an error, or go on without, but neither
-// hang nor crash, and nothing of the job may be left.
+// Makes every system call of the launcher fail in turn: the launcher may end with an error or continue, but
+// must not hang or crash, and no process of the job may remain.
 #include "support/program.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ Counts count_calls(const std::vector<std::string>& program) {
   return counts;
 }
 
-//! The error that this call is most likely to meet.
+//! The most likely error of this call.
 std::string likely_error(const std::string& call) {
   static const std::map<std::string, std::string> known{
       {"openat", "EMFILE"},   {"pipe2", "EMFILE"},     {"socket", "EMFILE"}, {"clone", "EAGAIN"},
@@ -43,11 +43,11 @@ std::string likely_error(const std::string& call) {
   return found == known.end() ? "EIO" : found->second;
 }
 
-// Those that cannot fail, and `close`: on Linux one that fails has closed, which an injected one has not
-// (failing_calls_test.cpp has it, and the other threads).
+// Calls that cannot fail, and `close`: on Linux a failing close does close, but an injected failure does not
+// (failing_calls_test.cpp covers it, and the other threads).
 const std::set<std::string> kHarmless{"brk", "close", "execve", "exit_group", "futex", "munmap"};
 
-//! Whether the call that was made to fail was one on such a file.
+//! Whether the failed call was one on such a file.
 bool injected_into(const std::string& trace, const std::string& file) {
   std::istringstream lines(trace);
   for (std::string line; std::getline(lines, line);)
@@ -59,8 +59,7 @@ TEST(ToolRunFailingSystemCalls, InLauncherAreReportedOrTolerated) {
   if (run_program({"strace", "-o", "/dev/null", "true"}).code != 0) GTEST_SKIP() << "no strace here";
   const std::vector<std::string> job{kTorchTool, "run", "--ranks=2", "--grace=1",
                                      "--",       "sh",  "-c",        "echo out; sleep 0.2"};
-  const Counts started =
-      count_calls({kTorchTool, "run", "--help"});  // the dynamic linker's and libtorch's own
+  const Counts started = count_calls({kTorchTool, "run", "--help"});  // of the dynamic linker and libtorch
   const Counts all = count_calls(job);
   int injected = 0;
   for (const auto& [call, count] : all) {
@@ -69,7 +68,7 @@ TEST(ToolRunFailingSystemCalls, InLauncherAreReportedOrTolerated) {
     const int first = before == started.end() ? 1 : before->second + 1;
     for (int n = first; n <= std::min(count, first + 39); ++n) {
       SCOPED_TRACE(call + " number " + std::to_string(n));
-      if (call == "pipe2" && n == 2) continue;  // libuv's: it aborts where it gets no pipe for its signals
+      if (call == "pipe2" && n == 2) continue;  // of libuv, which aborts without a pipe for its signals
       ++injected;
       const TempDir dir;
       const std::string fault = call + ":error=" + likely_error(call) + ":when=" + std::to_string(n);
@@ -78,7 +77,7 @@ TEST(ToolRunFailingSystemCalls, InLauncherAreReportedOrTolerated) {
       words.insert(words.end(), job.begin(), job.end());
       const Outcome outcome = run_program(words);
       if (outcome.code == 128 + SIGABRT && injected_into(slurp(dir / "trace"), "eventfd"))
-        continue;  // libuv's
+        continue;  // of libuv
       EXPECT_TRUE(outcome.code >= 0 && outcome.code < 128) << outcome.code << "\n" << outcome.err;
       if (outcome.code != 0) {
         EXPECT_NE(outcome.err, "");

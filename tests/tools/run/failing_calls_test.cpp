@@ -1,6 +1,6 @@
-// Calls of the C library fail in turn, in the launcher's main thread and in each of its other threads (the
-// store's): it ends with an error or continues without, and neither hangs nor crashes. What the C library
-// does not show (memory, files that libtorch opens) is in failing_calls_slow_test.cpp.
+// Makes calls of the C library fail in turn, in the main thread of the launcher and in each of its other
+// threads (those of the store): the launcher ends with an error or continues, and must not hang or crash.
+// failing_calls_slow_test.cpp covers calls that bypass the C library (memory, files that libtorch opens).
 #include "support/program.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using Words = std::vector<std::string>;
 const std::string kTorchTool = std::filesystem::path(PENSTOCK_TOOL).parent_path() / "penstock-torch";
 
 struct Made {
-  int main = 0, other = 0;  //!< the most of any other thread
+  int main = 0, other = 0;  //!< the maximum over the other threads
 };
 
 //! How often a program makes each call.
@@ -33,7 +33,7 @@ std::map<std::string, Made> count_calls(const Words& program) {
   return counts;
 }
 
-//! The errors that this call is most likely to meet.
+//! The most likely errors of this call.
 std::vector<int> likely_errors(const std::string& call) {
   static const std::map<std::string, std::vector<int>> known{{"read", {EIO}},
                                                              {"write", {EPIPE}},
@@ -78,9 +78,9 @@ void fail_call(const Words& job, const std::string& call, int error, int number,
 
 enum class Threads { All, Others };
 
-//! Each call as often as it is made, but at most `most` times.
+//! Fails each call as often as it is made, but at most `most` times.
 void sweep(const Words& job, int most, Threads threads) {
-  const auto started = count_calls({kTorchTool, "run", "--help"});  // libtorch's own
+  const auto started = count_calls({kTorchTool, "run", "--help"});  // of libtorch
   const auto all = count_calls(job);
   int main = 0, others = 0;
   for (const auto& [call, made] : all) {
@@ -108,7 +108,7 @@ TEST(ToolRunFailingCalls, InLauncherAreReportedOrTolerated) {
         Threads::All);
 }
 
-// Ranks that talk to the launcher's store.
+// Ranks that use the store of the launcher.
 TEST(ToolRunFailingCalls, InStoreOfTrainingRunAreReportedOrTolerated) {
   sweep({kTorchTool, "train", "--ranks=2", "--steps=1", "--layers=2", "--width=8", "--heads=1", "--seq=4",
          "--batch=4", "--sample=0", "--timeout=20"},

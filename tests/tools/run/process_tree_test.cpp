@@ -1,5 +1,5 @@
-// The processes of a job and what they leave behind: nothing, whether the job ends well, is asked to stop, or
-// its launcher is killed. And what a launcher does where the system refuses it something.
+// The processes of a job: none remains, whether the job ends, is asked to stop, or its launcher is killed.
+// Also the launcher's behavior when the system denies a resource.
 #include "support/program.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
-constexpr std::chrono::seconds kSoon{20};  // of what takes a second or two
+constexpr std::chrono::seconds kSoon{20};  // for operations that take a second or two
 
 std::vector<std::string> run_line(const std::vector<std::string>& options, const std::string& script) {
   std::vector<std::string> words{PENSTOCK_TOOL, "run"};
@@ -31,14 +31,15 @@ std::vector<std::string> run_line(const std::vector<std::string>& options, const
   return words;
 }
 
-// Runs, or could: one that has ended but nobody has waited for does not count.
+// Whether a process is running or runnable; zombies do not count.
 bool exists(pid_t pid) {
   const std::string status = slurp("/proc/" + std::to_string(pid) + "/status");
   return !status.empty() && status.find("State:\tZ") == std::string::npos;
 }
 
-//! A job of two ranks that have each started three processes: one in the rank's process group, one there
-//! without the rank's environment, and one in a session of its own. All ignore what can be ignored.
+//! A job of two ranks, each of which has started three processes: one in the process group of the rank, one
+//! there without the environment of the rank, and one in its own session. All ignore every signal that can be
+//! ignored.
 class Family {
  public:
   explicit Family(const std::string& then)
@@ -69,7 +70,7 @@ class Family {
   void await_all() {
     while (!program_.ended() && pids().size() < 8) std::this_thread::yield();
   }
-  //! After some time, that of the system to end a process.
+  //! Waits for the system to end the processes.
   bool anything_left() const {
     const auto deadline = Clock::now() + kSoon;
     while (Clock::now() < deadline) {
@@ -107,7 +108,7 @@ TEST(ToolRunProcessTree, NoProcessOutlivesKilledLauncher) {
   EXPECT_FALSE(family.anything_left());
 }
 
-// Its id is that of its process group, which the launcher ends later.
+// Its id is that of its process group, which the launcher terminates later.
 TEST(ToolRunProcessTree, ProcessIdOfEndedRankIsNotReused) {
   const TempDir dir;
   const Outcome outcome = run_program(
@@ -120,7 +121,7 @@ TEST(ToolRunProcessTree, ProcessIdOfEndedRankIsNotReused) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
-//! What a shell's child finds open, by its numbers.
+//! The open descriptors of a shell's child, by number.
 std::string descriptors(const std::string& text) {
   std::set<std::string> numbers;
   std::istringstream lines(text);
@@ -132,8 +133,8 @@ std::string descriptors(const std::string& text) {
 
 TEST(ToolRunDescriptors, AreNotInheritedFromLauncher) {
   const TempDir dir;
-  // Ours reach the ranks through the launcher; a rank that starts later would have those of the ranks before
-  // it, one that starts again those of a rank that ended.
+  // Descriptors of this test reach the ranks through the launcher. A rank that starts later would inherit
+  // those of earlier ranks, and a restarted one those of a rank that ended.
   const std::string list = "ls /proc/self/fd";
   const std::string own = descriptors(run_program({"sh", "-c", list}).out);
   ASSERT_NE(own, "");
@@ -194,7 +195,7 @@ TEST(ToolRunDescriptorLimit, IsReportedImmediately) {
 }
 
 TEST(ToolRunDescriptorLimit, ReachedByStoreEndsJob) {
-  // Enough to start the ranks, too few for all of their connections to the launcher's store.
+  // Enough to start the ranks, but too few for all their connections to the launcher's store.
   const auto start = Clock::now();
   const Outcome outcome = run_program(
       {"bash", "-c",

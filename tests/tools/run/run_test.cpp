@@ -57,7 +57,7 @@ std::string self() {
   return fs::read_symlink("/proc/self/exe").string();
 }
 
-//! A port that nobody listened on a moment ago.
+//! A port that was free a moment ago.
 std::string free_port() {
   const auto [listener, endpoint] = comm::listen_on("127.0.0.1");
   return std::to_string(endpoint.port);
@@ -96,7 +96,7 @@ TEST(ToolRun, ReportsFailureAsJson) {
 }
 
 TEST(ToolRun, KillsRanksThatIgnoreSigterm) {
-  // Rank 0 fails only once rank 1 ignores the signal, or it would come too early.
+  // Rank 0 fails only after rank 1 ignores the signal.
   const TempDir dir;
   const std::string trapped = dir / "trapped";
   const Finished done =
@@ -144,7 +144,7 @@ const RankFunction announce_ranks("announce", [] {
   comm::World world = comm::init();
   world.group().barrier();
   std::cout << "here " << getpid() << std::endl;
-  world.group().recv(at::empty(1), (world.rank().value + 1) % world.size());  // for ever
+  world.group().recv(at::empty(1), (world.rank().value + 1) % world.size());  // runs forever
   return 0;
 });
 
@@ -236,7 +236,7 @@ TEST(ToolRun, FailureOnOneNodeEndsOthers) {
                                  HasSubstr("rank 1 failed first: it exited with code 9")));
 }
 
-// Whatever the ranks are: these know nothing of each other.
+// Also for ranks that do not communicate with each other.
 TEST(ToolRun, UnresponsiveLauncherEndsOtherNodes) {
   const test::TempDir dir;
   const std::string at = " --nodes 2 --grace 1 --rendezvous 127.0.0.1:" + free_port() +
@@ -276,8 +276,8 @@ const RankFunction parted_ranks("parted", [] {
   }
 });
 
-// Four hosts, of which two cannot reach each other though all reach the store: every rank names the pair.
-// Ranks 1 and 3 are no neighbours on the monitors' ring, ranks 1 and 2 are.
+// Four hosts, two of which cannot reach each other although all reach the store: every rank reports the pair.
+// Ranks 1 and 3 are not neighbors on the monitors' ring, ranks 1 and 2 are.
 TEST(ToolRun, ReportsPairOfUnreachableHosts) {
   for (const int other : {3, 2}) {
     const SwitchedHosts hosts(4);
@@ -298,7 +298,7 @@ TEST(ToolRun, ReportsPairOfUnreachableHosts) {
         EXPECT_THAT(outcome.out,
                     ContainsRegex("says .*ranks 1 and 3 cannot talk to each other: rank [13] does not "
                                   "answer at 10.78.0.[24] port"));
-      } else {  // neighbours of the ring may have it from the monitor first
+      } else {  // neighbors on the ring may learn it from the monitor first
         EXPECT_THAT(outcome.out,
                     ContainsRegex("says .*(ranks 1 and 2 cannot talk to each other: rank [12] does "
                                   "not answer|cannot be reached by rank 1) at 10.78.0.[23] port"));
@@ -316,7 +316,7 @@ const RankFunction other_backend_ranks("other_backend", [] {
   return 0;
 });
 
-// Backends are chosen by name; one that this libtorch lacks is refused with a word on what to do.
+// Backends are selected by name; one that this libtorch lacks is rejected with a hint.
 TEST(ToolRun, ReportsBackendMissingFromLibtorch) {
   for (const comm::BackendKind kind :
        {comm::BackendKind::Nccl, comm::BackendKind::Mpi, comm::BackendKind::Ucc}) {

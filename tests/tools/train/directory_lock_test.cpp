@@ -1,4 +1,5 @@
-// One directory of checkpoints and two runs; what is checked, made and told of before and while a run trains.
+// Two runs with one checkpoint directory, and the checks and messages about directories before and during
+// training.
 #include "support/program.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +22,7 @@ std::vector<std::string> train(std::vector<std::string> words) {
   return words;
 }
 
-//! Until the program has written this text; false if it ended before.
+//! Waits until the program has written this text; false if it ended before.
 bool wait_for(Program& program, const std::string& text) {
   while (program.out().find(text) == std::string::npos) {
     if (program.ended()) return program.out().find(text) != std::string::npos;
@@ -39,7 +40,7 @@ TEST(ToolTrainCheckpointDirectory, IsExclusiveAndReleasedAfterKill) {
   EXPECT_EQ(second.code, 2) << second.err;
   EXPECT_THAT(second.err, AllOf(HasSubstr("in use by another run: process "), HasSubstr("started at")));
   EXPECT_THAT(second.out, Not(HasSubstr("step 1/")));
-  // The launcher is gone without a word; its ranks end with it.
+  // The launcher was killed; its ranks end with it.
   ASSERT_EQ(::kill(first.pid(), SIGKILL), 0);
   const Outcome resumed = run_program(train({"--steps=1", "--checkpoint=" + directory, "--resume"}));
   EXPECT_EQ(resumed.code, 0) << resumed.err;
@@ -80,7 +81,7 @@ TEST(ToolTrain, CreatesOnlyNamedDirectoriesAndReportsThem) {
   EXPECT_THAT(made.out, AllOf(HasSubstr("created the directory " + (dir / "new/run") + "\n"),
                               HasSubstr("created the directory " + (dir / "new/run/checkpoint") + "\n"),
                               HasSubstr("momentum = 1e-320\n")));
-  // Told of when it is complete: after the last step.
+  // Reported when it is complete: after the last step.
   EXPECT_LT(made.out.find("step 2/2"),
             made.out.find("checkpoint " + (dir / "new/run/checkpoint/step-00000002")));
   EXPECT_TRUE(std::filesystem::exists(dir / "new/run/log.jsonl"));

@@ -1,5 +1,5 @@
-// Checkpoints on a disk that fills up, becomes read-only, or loses its directory while a run writes to it.
-// The disk is a small one in a mount namespace of the test's own, which only root can make.
+// Checkpoints on a disk that becomes full or read-only, or loses its directory during a run. The disk is a
+// small one in a mount namespace, which needs root.
 #include "tools/train/fault_injection.h"
 
 #include <gmock/gmock.h>
@@ -18,15 +18,15 @@ namespace fs = std::filesystem;
 constexpr int kNoDisk = 77;
 
 struct DiskRun {
-  Outcome outcome;  //!< of the shell; its code is that of `penstock train`
+  Outcome outcome;  //!< of the shell; its exit code is that of `penstock train`
   std::vector<std::string> losses;
-  std::string verified;  //!< what `checkpoint verify` says afterwards
+  std::string verified;  //!< the output of `checkpoint verify` afterwards
 };
 
 class ToolTrainDisk : public testing::Test {
  protected:
-  //! Trains with its checkpoints on a disk of so many pages. When a line that holds `mark` is written, the
-  //! shell does `deed`.
+  //! Trains with its checkpoints on a disk of this many pages. When a line that contains `mark` is printed,
+  //! the shell runs `deed`.
   DiskRun train(std::int64_t pages, const std::vector<std::string>& words, const std::string& mark = "\x01",
                 const std::string& deed = ":") {
     const std::string disk = dir_ / "disk", log = dir_ / "log", home = dir_.path();
@@ -44,7 +44,7 @@ class ToolTrainDisk : public testing::Test {
         "/verified 2>&1; echo \"exit $?\" >> " + home + "/verified\nls " + disk + "/saved >> " + home +
         "/verified\nexit $(cat " + home + "/code)";
     DiskRun run;
-    run.outcome = run_program({"unshare", "-m", "true"});  // not as a plain user, nor inside a chroot
+    run.outcome = run_program({"unshare", "-m", "true"});  // not without root, nor inside a chroot
     if (run.outcome.code != 0) {
       run.outcome.code = kNoDisk;
       return run;
@@ -54,7 +54,7 @@ class ToolTrainDisk : public testing::Test {
     run.verified = slurp(home + "/verified");
     return run;
   }
-  // The pages of one checkpoint.
+  // The number of pages of one checkpoint.
   std::int64_t pages_of(const std::string& checkpoint) {
     std::int64_t pages = 1;
     for (const auto& entry : fs::directory_iterator(checkpoint))
@@ -68,7 +68,7 @@ class ToolTrainDisk : public testing::Test {
 TEST_F(ToolTrainDisk, FullDiskStopsOrSkipsAndKeepsCompleteCheckpoints) {
   const FaultRun quiet = run_with_faults("", {"--steps=8"}, dir_ / "quiet");
   ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
-  // Room for one and a half: the second does not fit.
+  // Room for one and a half checkpoints: the second does not fit.
   const std::int64_t pages = pages_of(dir_ / "quiet/saved/step-00000008") * 3 / 2;
   const std::vector<std::string> words{"--steps=8", "--checkpoint-every=2"};
   const DiskRun stops = train(pages, words);
@@ -93,7 +93,7 @@ TEST_F(ToolTrainDisk, FullDiskStopsOrSkipsAndKeepsCompleteCheckpoints) {
 }
 
 TEST_F(ToolTrainDisk, ReadOnlyDiskStopsAndKeepsCompleteCheckpoints) {
-  // When the second is told of, the first is complete: never two are written at once.
+  // When the second one is reported, the first is complete: two are never written concurrently.
   const DiskRun run = train(4000, {"--steps=1000000", "--checkpoint-every=40"}, "step-00000080",
                             "until mount -o remount,ro " + (dir_ / "disk") + " 2> /dev/null; do :; done");
   if (run.outcome.code == kNoDisk) GTEST_SKIP() << "only root can mount a small disk";
@@ -109,7 +109,7 @@ TEST_F(ToolTrainDisk, RemovedDirectoryStopsOrWarnsOnce) {
   if (stops.outcome.code == kNoDisk) GTEST_SKIP() << "only root can mount a small disk";
   EXPECT_EQ(stops.outcome.code, 1);
   EXPECT_THAT(stops.outcome.err, AllOf(HasSubstr(dir_ / "disk/saved"), HasSubstr("removed")));
-  // The next one makes the directory again.
+  // The next checkpoint creates the directory again.
   const DiskRun goes_on =
       train(4000, {"--steps=400", "--checkpoint-every=40", "--on-storage-error=warn"}, "step-00000080", gone);
   EXPECT_EQ(goes_on.outcome.code, 0) << goes_on.outcome.err;

@@ -1,4 +1,4 @@
-// Starting runs that fail.
+// Runs `penstock train` with injected faults.
 #include "tools/train/fault_injection.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace penstock::test {
 namespace fs = std::filesystem;
 namespace {
 
-// Segments of shared memory; those that name a living process belong to a test beside this one.
+// Shared memory segments; those that name a running process belong to a concurrent test.
 std::set<std::string> shared_memory() {
   std::set<std::string> names;
   std::error_code none;
@@ -33,7 +33,7 @@ std::set<std::string> shared_memory() {
   return names;
 }
 
-// What must not be there once a run is over.
+// Processes and files that must not remain after a run.
 std::string left_behind(const std::string& directory, bool well) {
   std::string left = processes_with(directory);
   for (const auto& entry : fs::directory_iterator(directory + "/tmp")) left += entry.path().string() + "\n";
@@ -60,7 +60,7 @@ FaultRun run_one(const FaultCase& fault) {
                                 "--checkpoint-every=2",
                                 "--checkpoint=" + directory + "/saved",
                                 "--log-json=" + log};
-  for (const std::string& word : fault.words) {  // these win
+  for (const std::string& word : fault.words) {  // these take precedence
     const std::string name = word.substr(0, word.find('=') + 1);
     std::erase_if(line, [&](const std::string& old) { return old.starts_with(name); });
     line.push_back(word);
@@ -109,7 +109,7 @@ std::vector<FaultRun> run_with_faults(const std::vector<FaultCase>& cases, std::
         for (std::size_t mine = next++; mine < cases.size(); mine = next++) runs[mine] = run_one(cases[mine]);
       });
   }
-  // Whose it is cannot be told.
+  // Its owner is unknown.
   for (const std::string& name : shared_memory())
     if (!shared_before.contains(name)) runs.front().left += "/dev/shm/" + name + "\n";
   return runs;
@@ -130,11 +130,11 @@ void soak(unsigned seed, int runs, int each) {
   std::mt19937 random(seed);
   const auto pick = [&](const std::vector<std::string>& list) { return list[random() % list.size()]; };
   const TempDir dir;
-  // A rank that stalls is known by --timeout alone, also where it has not joined the others yet.
+  // A stalled rank is detected only by --timeout, also before it has joined the others.
   const std::vector<std::string> more{"--steps=12", "--timeout=20", "--max-restarts=" + std::to_string(each)};
   std::vector<FaultCase> cases{{"", more, dir / "quiet"}};
   for (int run = 0; run < runs; ++run) {
-    // In the order of their steps, so that each of them is met: a run does not come back to an earlier one.
+    // In the order of their steps, so that each fault occurs: a run does not return to an earlier step.
     constexpr int steps = 12, end = steps + 1;
     std::multimap<int, std::string> faults;
     for (int i = 0; i < each; ++i) {
@@ -145,7 +145,7 @@ void soak(unsigned seed, int runs, int each) {
                 "action=" + stage + "B1", rank == 0 ? "action=0SEND_F1" : "action=1SEND_B1", "at=setup",
                 "at=start", "at=step", "at=update", "at=checkpoint", "at=end"});
       std::string kind = pick({"kill", "kill", "exit", "throw", "throw", "stop", "stall", "cut"});
-      if (kind == "cut" && place == "at=start") kind = "kill";  // there is nothing to cut yet
+      if (kind == "cut" && place == "at=start") kind = "kill";  // there is no connection to break yet
       const bool whole = place == "at=setup" || place == "at=start" || place == "at=end";
       const std::string fault = kind + " rank=" + stage + " " + place;
       faults.emplace(place == "at=end" ? end : step, whole ? fault : fault + " step=" + std::to_string(step));

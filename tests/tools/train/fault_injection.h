@@ -1,4 +1,4 @@
-// Runs of the command with faults on order, and what must hold afterwards.
+// Runs of `penstock train` with injected faults, and the checks afterwards.
 #pragma once
 
 #include "support/program.h"
@@ -8,11 +8,11 @@
 
 namespace penstock::test {
 
-//! `penstock train` of a tiny model, with what it left behind.
+//! The result of `penstock train` with a tiny model.
 struct FaultRun {
   Outcome outcome;
-  std::vector<std::string> losses;  //!< of its log, as text
-  std::string left;                 //!< processes and temporary files that are still there
+  std::vector<std::string> losses;  //!< from its log, as text
+  std::string left;                 //!< remaining processes and temporary files
   double seconds = 0;
 };
 
@@ -25,25 +25,25 @@ struct FaultCase {
 FaultRun run_with_faults(const std::string& faults, const std::vector<std::string>& words,
                          const std::string& directory);
 
-//! How many runs with faults two cores carry at a time: most of such a run is waiting for silence.
+//! The number of concurrent runs with faults on two cores: such a run mostly waits for timeouts.
 constexpr std::size_t kAtOnce = 5;
 
-//! Several, so many at a time.
+//! Runs several cases, this many concurrently.
 std::vector<FaultRun> run_with_faults(const std::vector<FaultCase>& cases, std::size_t at_once);
 
-//! A command ends, or has started again, at most 30 s after each fault. Beside that the ranks must start and
-//! compute, which takes what the machine takes at this hour: each attempt gets three times the seconds of a
-//! quiet run that was measured beside it.
+//! A command ends or restarts at most 30 s after each fault. In addition the ranks must start and compute,
+//! which depends on the load of the machine: each attempt gets three times the seconds of a fault-free run
+//! measured at the same time.
 double bound(int faults, const FaultRun& quiet);
 
-//! Runs that meet random faults, `each` one after the other, must end with the losses of a quiet run. Some
-//! go on at the same time.
+//! Runs with `each` random faults in sequence must end with the losses of a fault-free run. Some run
+//! concurrently.
 void soak(unsigned seed, int runs, int each);
 
-//! The losses of a log, as text.
+//! The losses in a log, as text.
 std::vector<std::string> losses_of(const std::string& log);
 
-//! Processes whose command line holds the text.
+//! Processes whose command line contains the text.
 std::string processes_with(const std::string& text);
 
 }  // namespace penstock::test

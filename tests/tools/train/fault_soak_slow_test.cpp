@@ -1,4 +1,4 @@
-// 200 random faults, in four pieces that can be run alone.
+// 200 random faults, in four cases that can be run separately.
 #include "tools/train/fault_injection.h"
 
 #include <gtest/gtest.h>

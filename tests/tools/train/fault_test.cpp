@@ -1,5 +1,5 @@
-// Faults of every kind and place: the command ends and names them, or restarts and ends with the losses of a
-// quiet run.
+// Faults of every kind at every location: the command ends and reports them, or restarts and ends with the
+// losses of a fault-free run.
 #include "tools/train/fault_injection.h"
 
 #include <gmock/gmock.h>
@@ -22,8 +22,8 @@ std::size_t count_of(const std::string& part, const std::string& text) {
   return count;
 }
 
-// Every kind at every moment on each of the two ranks: all faults of a moment and rank in one run that starts
-// again after each.
+// Every kind of fault at every step on each of the two ranks: all faults of a step and rank in one run that
+// restarts after each.
 TEST(ToolTrainFaults, EveryKindAtEveryStepOnEachRankKeepsLosses) {
   const TempDir dir;
   const std::vector<std::string> kinds{"kill", "throw", "stop", "exit", "cut"};
@@ -42,7 +42,7 @@ TEST(ToolTrainFaults, EveryKindAtEveryStepOnEachRankKeepsLosses) {
       int count = 0;
       if (const auto stage = moment.find('<'); stage != std::string::npos) moment.replace(stage, 1, rank);
       for (const std::string& kind : kinds) {
-        if (kind == "cut" && moment == "at=start") continue;  // there is nothing to cut yet
+        if (kind == "cut" && moment == "at=start") continue;  // there is no connection to break yet
         faults += kind + " rank=" + rank + " " + moment + " attempt=" + std::to_string(count++) + "; ";
       }
       const std::string name = std::to_string(cases.size());
@@ -82,10 +82,10 @@ TEST(ToolTrainFaults, AreReportedWithRankStepStageActionAndCause) {
         "rank 1 was in step 4, stage 1, action 1B0"}},
       {"exit rank=0 step=2 action=0F1",
        {"rank 0 failed first: it exited with code 3", "rank 0 was in step 2, stage 0, action 0F1"}},
-      // Of those that live and do not answer the others know most.
+      // The other ranks know most about a rank that is alive but does not answer.
       {"stop rank=0 step=3 action=0F1",
        {"rank 0 failed first: ", " for 15", "rank 0 was in step 3, stage 0, action 0F1"}},
-      // It goes on until it needs the others.
+      // It continues until it needs the others.
       {"cut rank=1 step=3 action=1F1", {"rank 1 failed first", "rank 1 was in step 3, stage 1, action 1"}},
       {"stall rank=1 step=3 action=1F1", {"rank 0 waited 10", "rank 1 was in step 3, stage 1, action 1F1"}},
       {"stall rank=1 at=start", {"these ranks had not joined: 1", "rank 1 was in start"}},
@@ -110,7 +110,7 @@ TEST(ToolTrainFaults, AreReportedWithRankStepStageActionAndCause) {
     SCOPED_TRACE(fault);
     EXPECT_EQ(run.outcome.code, 1);
     for (const std::string& text : texts) EXPECT_THAT(run.outcome.err, HasSubstr(text));
-    // One cause, where the ranks were, one hint; the rest is in a file.
+    // One cause, the progress of the ranks, and one hint; details are in a file.
     EXPECT_LE(count_of("\n", run.outcome.err), 3U) << run.outcome.err;
     EXPECT_THAT(run.outcome.err, AllOf(testing::StartsWith("penstock: error: "), HasSubstr("\nhint: "),
                                        testing::Not(HasSubstr("the schedule there"))));
@@ -136,7 +136,7 @@ TEST(ToolTrainFaults, FailedCheckpointStopsOrWarnsAsConfigured) {
   EXPECT_EQ(warns.losses.size(), 6U);
 }
 
-// Reads from the terminal until the text comes, or the other side is gone.
+// Reads from the terminal until the text appears or the other side closes.
 bool read_until(int terminal, const std::string& text, std::string& all) {
   char buffer[4096];
   while (all.find(text) == std::string::npos) {
@@ -147,7 +147,7 @@ bool read_until(int terminal, const std::string& text, std::string& all) {
   return true;
 }
 
-// What was drawn over the same line: the bars between two ends of lines.
+// What was drawn over the same line: the bars between two newlines.
 std::vector<std::string> bars_of(const std::string& shown) {
   static const std::string begin = "\r\x1b[K";
   std::vector<std::string> bars;
@@ -176,7 +176,7 @@ TEST(ToolTrainTerminal, ShowsProgressBarAndControlCCleansUp) {
   }
   std::string shown;
   EXPECT_TRUE(read_until(terminal, "step 9/100000", shown)) << shown;
-  // One line that is drawn again and again, and never so long that the terminal would break it.
+  // One line that is redrawn, never long enough for the terminal to wrap it.
   std::vector<std::string> bars = bars_of(shown);
   ASSERT_GE(bars.size(), 9U) << shown;
   bars.resize(8);

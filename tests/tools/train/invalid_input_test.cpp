@@ -1,5 +1,5 @@
-// Mistakes that can be known from files and options: one message with the fix, exit code 2, before any rank
-// starts.
+// Invalid input that can be detected from files and options: one message with a hint and exit code 2, before
+// any rank starts.
 #include "support/program.h"
 
 #include <penstock/checkpoint/safetensors.h>
@@ -31,7 +31,8 @@ using Words = std::vector<std::string>;
 const std::string kArchives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
 
 // The files of the cases, by name in one directory. The language model takes tokens int64[n, 6] below 17 and
-// a keyword, weight float32[n], n from 2 to 64; it gives features [n, 6, 16] and logits [n, 6, 17].
+// a keyword argument, weight float32[n], n from 2 to 64; it returns features [n, 6, 16] and logits [n, 6,
+// 17].
 void write_files(const TempDir& dir) {
   namespace fs = std::filesystem;
   const Tensors good = checkpoint::load_safetensors(kArchives + "language.safetensors");
@@ -84,15 +85,15 @@ void write_files(const TempDir& dir) {
 
 struct Mistake {
   std::string name;
-  Words words;       //!< `@x` is the file x of the directory, `%x` of the archives
-  std::string text;  //!< what the error must name
-  std::string hint;  //!< what the hint must name
+  Words words;       //!< `@x` is file x of the directory, `%x` of the archives
+  std::string text;  //!< text that the error must contain
+  std::string hint;  //!< text that the hint must contain
 };
 
 Mistake train(const std::string& name, const Words& words, const std::string& text, const std::string& hint) {
   Words all{"train",     "%language.pt2",    "--data=@good.safetensors",
             "--ranks=2", "--microbatches=2", "--batch=8"};
-  for (const std::string& word : words) {  // these win
+  for (const std::string& word : words) {  // these take precedence
     const std::string option = word.substr(0, word.find('=') + 1);
     if (option.starts_with("--"))
       std::erase_if(all, [&](const auto& old) { return old.starts_with(option); });
@@ -254,7 +255,7 @@ const std::vector<Mistake>& mistakes() {
 
 class ToolTrainInvalidInput : public testing::TestWithParam<std::size_t> {
  protected:
-  // Most of a case is the start of the program: two at a time.
+  // Most of a case is the start of the program: runs two at a time.
   static void SetUpTestSuite() {
     dir_ = std::make_unique<TempDir>();
     write_files(*dir_);
@@ -270,7 +271,7 @@ class ToolTrainInvalidInput : public testing::TestWithParam<std::size_t> {
             if (word.starts_with('%')) word.replace(0, 1, kArchives);
           }
           words.insert(words.begin(), PENSTOCK_TOOL);
-          // A rank that starts all the same would end at once and be named.
+          // A rank that starts nevertheless would end immediately and be reported.
           outcomes_[mine] = run_program(words, {"PENSTOCK_FAULT=exit rank=0 at=start"});
         }
       });

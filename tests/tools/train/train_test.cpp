@@ -1,4 +1,4 @@
-// `penstock train` as people call it: over processes, through the real binaries.
+// `penstock train` as users call it: over processes, through the real binaries.
 #include "support/program.h"
 
 #include <penstock/checkpoint/safetensors.h>
@@ -17,7 +17,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// A run of seconds; later words win over these.
+// A run of a few seconds; later options take precedence.
 std::vector<std::string> small(std::vector<std::string> more) {
   std::vector<std::string> words{"train",     "--steps=4", "--layers=2", "--width=16",
                                  "--heads=2", "--seq=8",   "--batch=8",  "--sample=20"};
@@ -62,7 +62,7 @@ TEST(ToolTrain, WritesRequestedFiles) {
   EXPECT_LT(std::stod(field(log[3], "loss")), std::stod(field(log[0], "loss")));
   EXPECT_THAT(slurp(dir / "t.html"), AllOf(HasSubstr("<html"), HasSubstr("measured"), HasSubstr("redicted")));
   EXPECT_THAT(slurp(dir / "t.json"), HasSubstr("traceEvents"));
-  // The planner reads the costs that were measured.
+  // The planner accepts the measured costs.
   const Outcome plan =
       penstock({"plan", "--ranks", "2", "--microbatches", "4", "--costs", dir / "costs.toml"});
   EXPECT_EQ(plan.code, 0) << plan.err;
@@ -76,7 +76,7 @@ TEST(ToolTrain, WritesUnnamedFilesToOutputDirectory) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("checkpoint: " + (dir / "a/b/checkpoint/step-00000004")),
                                  HasSubstr("timeline: " + (dir / "a/b/timeline.html"))));
   EXPECT_EQ(lines_of(slurp(dir / "a/b/log.jsonl")).size(), 4U);
-  // A second run there would mix two curves.
+  // A second run in this directory would mix two loss curves.
   const Outcome again = penstock(small({"--output=" + (dir / "a/b"), "--sample=0"}));
   EXPECT_EQ(again.code, 2);
   EXPECT_THAT(again.err, AllOf(HasSubstr("contains checkpoints of an earlier run"), HasSubstr("resume")));
@@ -94,7 +94,7 @@ TEST(ToolTrain, RunsWithSameSeedAreBitwiseEqual) {
   EXPECT_EQ(losses[0], losses[1]);
 }
 
-// The losses of a log.
+// The losses in a log.
 std::vector<double> losses_of(const std::string& log) {
   std::vector<double> losses;
   for (const std::string& line : lines_of(slurp(log))) losses.push_back(std::stod(field(line, "loss")));
@@ -113,7 +113,7 @@ TEST(ToolTrain, NoShuffleReadsRowsInFileOrder) {
   const auto all = checkpoint::load_safetensors(archives + "mlp.safetensors");
   const std::int64_t rows = all.at("target").size(0);
   const auto losses = [&](std::int64_t first, int steps, const std::string& log) {
-    // The rows from `first` on, and then those before it.
+    // The rows from `first` on, followed by those before it.
     std::map<std::string, at::Tensor> rolled;
     for (const auto& [name, tensor] : all) rolled[name] = tensor.roll({-first}, {0}).contiguous();
     checkpoint::save_safetensors(dir / "rolled.safetensors", rolled);
@@ -125,7 +125,7 @@ TEST(ToolTrain, NoShuffleReadsRowsInFileOrder) {
     EXPECT_THAT(outcome.out, AllOf(HasSubstr("no-shuffle = true\n"), HasSubstr("device = \"cpu\"\n")));
     return losses_of(dir / log);
   };
-  // Nothing is learnt, so that a step's loss is that of its rows alone.
+  // The learning rate is 0, so that the loss of a step depends only on its rows.
   const int steps = static_cast<int>(rows / 4) + 2;
   const std::vector<double> whole = losses(0, steps, "whole");
   ASSERT_EQ(whole.size(), static_cast<std::size_t>(steps));
@@ -194,7 +194,7 @@ TEST(ToolTrain, CommandLineOverridesConfigFile) {
   EXPECT_THAT(wrong.err, AllOf(HasSubstr("line 2"), HasSubstr("'stepz'"), HasSubstr("did you mean steps?")));
 }
 
-// The keys of the settled configuration that a run prints first.
+// The keys of the configuration that a run prints first.
 std::string settled(const std::string& out) {
   const std::string title = "# settled configuration\n";
   const auto begin = out.find(title);
@@ -202,8 +202,8 @@ std::string settled(const std::string& out) {
   return out.substr(begin + title.size(), out.find("\n\n", begin) + 1 - begin - title.size());
 }
 
-// Every option of the help is there with its value, but for those of the other kind of model; and the text is
-// a configuration file that means the same.
+// Every option in the help is printed with its value, except those of the other kind of model, and the text
+// is an equivalent configuration file.
 TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
   const TempDir dir;
   const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/language";
@@ -236,7 +236,7 @@ TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
   check({"--layers=1", "--width=8", "--heads=1", "--seq=4", "--sample=0"}, of_archives);
 }
 
-// The same numbers in another dtype.
+// The same values in another dtype.
 TEST(ToolTrain, AcceptsInt32TokensAndLabels) {
   const TempDir dir;
   const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/language";

@@ -1,4 +1,4 @@
-// Training over two hosts: the losses of one, and failures that are known on both.
+// Training over two hosts: losses match those of one host, and failures are reported on both.
 #include "support/two_hosts.h"
 
 #include "tools/train/fault_injection.h"
@@ -28,13 +28,13 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Two hosts that train together, and where they leave things.
+// Two hosts that train together, and their directories.
 class TrainingHosts {
  public:
   const std::string& problem() const { return hosts_.problem(); }
   void cut() const { hosts_.cut(); }
 
-  // `penstock run … -- penstock train …` of one of the hosts, each with one rank.
+  // `penstock run … -- penstock train …` on one of the hosts, each with one rank.
   std::vector<std::string> line(int host, const std::vector<std::string>& more) const {
     std::vector<std::string> words = {PENSTOCK_TOOL,      "run",
                                       "--ranks=1",        "--nodes=2",
@@ -53,7 +53,7 @@ class TrainingHosts {
     std::filesystem::create_directories(place(host));
     return {"PENSTOCK_FAULT=" + faults, "TMPDIR=" + place(host)};
   }
-  // Whether the launcher of that host has found the other and starts its rank: it has made its directory.
+  // Whether the launcher of that host has found the other and starts its rank: it has created its directory.
   bool launches(int host) const { return !std::filesystem::is_empty(place(host)); }
   std::string left() const {
     std::string all = processes_with(dir_.path());
@@ -142,7 +142,7 @@ TEST_F(ToolTrainTwoHosts, LostConnectionEndsBothWithReason) {
   std::printf("both ended %.1f s after the cut\n", seconds_since(start));
 }
 
-// Also while the ranks start, find each other and set up, where no rank watches another yet.
+// Also while the ranks start, connect and set up, before any rank monitors another.
 TEST_F(ToolTrainTwoHosts, ConnectionLostAtAnyTimeEndsBoth) {
   constexpr unsigned seed = 11;
   std::printf("seed %u\n", seed);
@@ -179,11 +179,11 @@ TEST_F(ToolTrainTwoHosts, ConnectionLostAtAnyTimeEndsBoth) {
     EXPECT_LT(seconds, bound(1, alone));
     EXPECT_EQ(zero.code, 1);
     EXPECT_EQ(one.code, 1);
-    // By the ranks' watch, the launchers', or that of a group that connects.
+    // Detected by the monitors of the ranks, by the launchers, or by a group that is connecting.
     EXPECT_THAT(zero.err, ContainsRegex("rank 1 failed first, on another node: sent no heartbeat|"
                                         "node 1 sent no heartbeat|rank 1 does not answer at"));
     EXPECT_THAT(one.err, HasSubstr("node 0 cannot be reached"));
-    EXPECT_THAT(zero.err + one.err, Not(HasSubstr("frame #")));  // libtorch's own words would hide ours
+    EXPECT_THAT(zero.err + one.err, Not(HasSubstr("frame #")));  // the message of libtorch would hide ours
     EXPECT_EQ(pair.hosts.left(), "");
     std::printf("cut after %.1f s, both ended %.1f s later\n", pair.delay, seconds);
   }

@@ -27,7 +27,7 @@ using test::TempDir;
 
 //! What ranks with the same stages do: split the batch, shard each parameter (Tensors), or both in pairs
 //! (ShardedTensors).
-enum class Spread { Alone, Replicated, Sharded, Tensors, ShardedTensors };
+enum class DataMode { Alone, Replicated, Sharded, Tensors, ShardedTensors };
 
 //! How the model is split and which rank holds what. `blocks` gives the number of blocks per stage.
 struct Topology {
@@ -36,7 +36,7 @@ struct Topology {
   int replicas;
   schedule::ScheduleKind schedule;
   std::vector<int> blocks;
-  Spread spread = Spread::Alone;
+  DataMode data_mode = DataMode::Alone;
 };
 
 const std::vector<Topology> topologies = {
@@ -46,12 +46,12 @@ const std::vector<Topology> topologies = {
     {"pp2 interleaved", 2, 1, schedule::ScheduleKind::Interleaved1F1B, {1, 1, 1, 1}},
     {"pp4 1F1B", 4, 1, schedule::ScheduleKind::OneFOneB, {1, 1, 1, 1}},
     {"pp2 ZBV", 2, 1, schedule::ScheduleKind::ZBVZeroBubble, {0, 2, 1, 1}},
-    {"pp2 x dp2", 2, 2, schedule::ScheduleKind::OneFOneB, {2, 2}, Spread::Replicated},
-    {"pp2 x dp2 sharded", 2, 2, schedule::ScheduleKind::OneFOneB, {3, 1}, Spread::Sharded},
-    {"tp2", 1, 2, schedule::ScheduleKind::GPipe, {4}, Spread::Tensors},
-    {"pp2 x tp2 ZB1P", 2, 2, schedule::ScheduleKind::ZB1P, {3, 1}, Spread::Tensors},
-    {"sharded 2 x tp2", 1, 4, schedule::ScheduleKind::GPipe, {4}, Spread::ShardedTensors},
-    {"pp2 x sharded 2 x tp2", 2, 4, schedule::ScheduleKind::ZB1P, {2, 2}, Spread::ShardedTensors},
+    {"pp2 x dp2", 2, 2, schedule::ScheduleKind::OneFOneB, {2, 2}, DataMode::Replicated},
+    {"pp2 x dp2 sharded", 2, 2, schedule::ScheduleKind::OneFOneB, {3, 1}, DataMode::Sharded},
+    {"tp2", 1, 2, schedule::ScheduleKind::GPipe, {4}, DataMode::Tensors},
+    {"pp2 x tp2 ZB1P", 2, 2, schedule::ScheduleKind::ZB1P, {3, 1}, DataMode::Tensors},
+    {"sharded 2 x tp2", 1, 4, schedule::ScheduleKind::GPipe, {4}, DataMode::ShardedTensors},
+    {"pp2 x sharded 2 x tp2", 2, 4, schedule::ScheduleKind::ZB1P, {2, 2}, DataMode::ShardedTensors},
 };
 
 //! Shards by heads and by feed-forward width; the vocabulary of 11 is sharded unevenly.
@@ -111,14 +111,14 @@ class Run {
       shard.alone = {"token.weight"};
     }
     std::optional<comm::Group> data = across_, tensors;
-    if (topology.spread == Spread::Tensors) tensors = across_;
-    if (topology.spread == Spread::ShardedTensors) {
+    if (topology.data_mode == DataMode::Tensors) tensors = across_;
+    if (topology.data_mode == DataMode::ShardedTensors) {
       data = across_.split(across_.rank() % 2, across_.rank());  // tensor-parallel ranks vary fastest
       tensors = across_.split(across_.rank() / 2, across_.rank());
     }
-    batch_parts_ = topology.spread == Spread::Tensors ? 1 : data->size();
-    batch_part_ = topology.spread == Spread::Tensors ? 0 : data->rank();
-    if (topology.spread == Spread::Sharded || topology.spread == Spread::ShardedTensors)
+    batch_parts_ = topology.data_mode == DataMode::Tensors ? 1 : data->size();
+    batch_part_ = topology.data_mode == DataMode::Tensors ? 0 : data->rank();
+    if (topology.data_mode == DataMode::Sharded || topology.data_mode == DataMode::ShardedTensors)
       sharded_ = std::make_shared<parallel::ShardedStages>(*data, shard);
     std::vector<runtime::PipelineStage> mine;
     std::int64_t first = 0;
@@ -140,7 +140,7 @@ class Run {
       }
       first = end;
     }
-    if (topology.spread == Spread::Replicated)
+    if (topology.data_mode == DataMode::Replicated)
       options.data_parallel = std::make_shared<parallel::ReplicatedStages>(mine, across_);
     if (sharded_) options.data_parallel = sharded_;
     options.replica = static_cast<std::uint32_t>(batch_part_);
@@ -265,10 +265,10 @@ TEST_F(CheckpointPipelines, ResumeFromAnyTopologyInAnyOther) {
       // Data parallelism changes the order of sums over the batch, and tensor parallelism that of matrix
       // products, some of which are reduced only at the end of a stage. Everything else adds the same numbers
       // in the same order.
-      const auto cuts_tensors = [](const Topology& t) {
-        return t.spread == Spread::Tensors || t.spread == Spread::ShardedTensors;
+      const auto shards_tensors = [](const Topology& t) {
+        return t.data_mode == DataMode::Tensors || t.data_mode == DataMode::ShardedTensors;
       };
-      const bool tensors = cuts_tensors(a) || cuts_tensors(b);
+      const bool tensors = shards_tensors(a) || shards_tensors(b);
       const bool same_sums = a.name == b.name || (!tensors && a.replicas == b.replicas);
       if (same_sums) {
         EXPECT_EQ(off, 0);

@@ -18,7 +18,7 @@ inline std::int64_t pick(Random& random, std::int64_t low, std::int64_t high) {
 }
 
 //! Sorted positions that divide 0 … size into `parts` intervals, some of them empty.
-inline std::vector<std::int64_t> cuts(Random& random, std::int64_t size, int parts) {
+inline std::vector<std::int64_t> random_boundaries(Random& random, std::int64_t size, int parts) {
   std::vector<std::int64_t> at = {0, size};
   for (int i = 1; i < parts; ++i) at.push_back(pick(random, 0, size));
   std::sort(at.begin(), at.end());
@@ -26,12 +26,12 @@ inline std::vector<std::int64_t> cuts(Random& random, std::int64_t size, int par
 }
 
 //! The elements of a region, copied.
-inline at::Tensor take(const at::Tensor& whole, const checkpoint::Region& part) {
+inline at::Tensor take(const at::Tensor& full, const checkpoint::Region& part) {
   if (const auto* range = std::get_if<checkpoint::FlatRange>(&part))
-    return whole.flatten().slice(0, range->begin, range->end).clone();
-  if (const auto* cut = std::get_if<checkpoint::BoxRange>(&part))
-    return take(whole, cut->box).flatten().slice(0, cut->begin, cut->end).clone();
-  at::Tensor taken = whole;
+    return full.flatten().slice(0, range->begin, range->end).clone();
+  if (const auto* flat = std::get_if<checkpoint::BoxRange>(&part))
+    return take(full, flat->box).flatten().slice(0, flat->begin, flat->end).clone();
+  at::Tensor taken = full;
   if (const auto* box = std::get_if<checkpoint::Box>(&part)) {
     for (std::size_t d = 0; d < box->offsets.size(); ++d) {
       taken = taken.narrow(static_cast<std::int64_t>(d), box->offsets[d], box->lengths[d]);
@@ -58,7 +58,7 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
       for (auto& mine : parts) mine.push_back(checkpoint::WholeTensor{});
       break;
     case 2: {  // one flat range per rank
-      const auto at = cuts(random, numel, ranks);
+      const auto at = random_boundaries(random, numel, ranks);
       for (int r = 0; r < ranks; ++r)
         parts[static_cast<std::size_t>(r)].push_back(
             checkpoint::FlatRange{at[static_cast<std::size_t>(r)], at[static_cast<std::size_t>(r) + 1]});
@@ -66,7 +66,7 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
     }
     case 3: {  // one slice of a dim per rank
       const auto dim = static_cast<std::size_t>(pick(random, 0, static_cast<std::int64_t>(shape.size()) - 1));
-      const auto at = cuts(random, shape[dim], ranks);
+      const auto at = random_boundaries(random, shape[dim], ranks);
       for (std::size_t r = 0; r < parts.size(); ++r) {
         checkpoint::Box box{std::vector<std::int64_t>(shape.size(), 0), shape};
         box.offsets[dim] = at[r];
@@ -78,7 +78,7 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
     default: {  // a grid of boxes, each on one rank and sometimes replicated on a second one
       std::vector<checkpoint::Box> boxes = {{std::vector<std::int64_t>(shape.size(), 0), shape}};
       for (std::size_t d = 0; d < shape.size(); ++d) {
-        const auto at = cuts(random, shape[d], static_cast<int>(pick(random, 1, 3)));
+        const auto at = random_boundaries(random, shape[d], static_cast<int>(pick(random, 1, 3)));
         std::vector<checkpoint::Box> finer;
         for (const checkpoint::Box& box : boxes) {
           for (std::size_t i = 0; i + 1 < at.size(); ++i) {
@@ -93,7 +93,7 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
         if (pick(random, 0, 3) == 0) {  // or divided further, into ranges
           std::int64_t count = 1;
           for (const std::int64_t length : box.lengths) count *= length;
-          const auto at = cuts(random, count, 2);
+          const auto at = random_boundaries(random, count, 2);
           any_rank().push_back(checkpoint::BoxRange{box, at[0], at[1]});
           any_rank().push_back(checkpoint::BoxRange{box, at[1], at[2]});
           continue;
@@ -107,14 +107,14 @@ inline std::vector<std::vector<checkpoint::Region>> partition(Random& random,
 }
 
 //! The pieces of one rank, filled from the full tensor or, with `zero`, ready to be loaded into.
-inline std::vector<checkpoint::Piece> pieces_of(const std::string& name, const at::Tensor& whole,
+inline std::vector<checkpoint::Piece> pieces_of(const std::string& name, const at::Tensor& full,
                                                 const std::vector<checkpoint::Region>& parts,
                                                 bool zero = false) {
   std::vector<checkpoint::Piece> pieces;
   for (const checkpoint::Region& part : parts) {
-    at::Tensor local = take(whole, part);
+    at::Tensor local = take(full, part);
     pieces.push_back({.name = name,
-                      .shape = whole.sizes().vec(),
+                      .shape = full.sizes().vec(),
                       .local = zero ? at::zeros_like(local) : local,
                       .part = part});
   }

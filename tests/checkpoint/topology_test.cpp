@@ -27,7 +27,7 @@ TEST(CheckpointBoxes, ChunksOfRangeAreItsElementsInOrder) {
     std::vector<std::int64_t> shape;
     for (std::int64_t d = pick(random, 0, 4); d > 0; --d) shape.push_back(pick(random, 1, 4));
     const std::int64_t numel = numel_of(shape);
-    const auto at = cuts(random, numel, 2);
+    const auto at = random_boundaries(random, numel, 2);
     const FlatRange range{at[0], at[1]};
     // Oracle: number the elements, select the range, and concatenate the chunks.
     const at::Tensor numbers = at::arange(numel).reshape(shape);
@@ -47,13 +47,13 @@ TEST(CheckpointBoxes, SubtractionLeavesRemainingElements) {
     const auto box = [&] {
       Box made;
       for (const std::int64_t size : shape) {
-        const auto at = cuts(random, size, 3);
+        const auto at = random_boundaries(random, size, 3);
         made.offsets.push_back(at[1]);
         made.lengths.push_back(at[2] - at[1]);
       }
       return made;
     };
-    const Box from = box(), cut = box();
+    const Box from = box(), removed = box();
     // Oracle: a mask over the elements.
     at::Tensor marks = at::zeros(shape, at::kInt), expected = at::zeros(shape, at::kInt);
     const auto mark = [](const at::Tensor& on, const Box& b, int value, bool add) {
@@ -66,9 +66,9 @@ TEST(CheckpointBoxes, SubtractionLeavesRemainingElements) {
         part.fill_(value);
     };
     mark(expected, from, 1, false);
-    mark(expected, cut, 0, false);
+    mark(expected, removed, 0, false);
     std::vector<Box> rest;
-    subtract(from, cut, rest);
+    subtract(from, removed, rest);
     for (const Box& b : rest) mark(marks, b, 1, true);
     EXPECT_TRUE(at::equal(marks, expected));
   }
@@ -93,16 +93,16 @@ std::map<std::string, at::Tensor> random_model(Random& random) {
   return model;
 }
 
-using Spread = std::map<std::string, std::vector<std::vector<Region>>>;
+using Distribution = std::map<std::string, std::vector<std::vector<Region>>>;
 
-Spread spread(Random& random, const std::map<std::string, at::Tensor>& model, int ranks) {
-  Spread all;
+Distribution distribute_randomly(Random& random, const std::map<std::string, at::Tensor>& model, int ranks) {
+  Distribution all;
   for (const auto& [name, tensor] : model) all.emplace(name, partition(random, tensor.sizes().vec(), ranks));
   return all;
 }
 
-std::vector<Piece> pieces_of_rank(const std::map<std::string, at::Tensor>& model, const Spread& how, int rank,
-                                  bool zero) {
+std::vector<Piece> pieces_of_rank(const std::map<std::string, at::Tensor>& model, const Distribution& how,
+                                  int rank, bool zero) {
   std::vector<Piece> pieces;
   for (const auto& [name, tensor] : model) {
     for (Piece& piece : pieces_of(name, tensor, how.at(name)[static_cast<std::size_t>(rank)], zero))
@@ -120,7 +120,8 @@ TEST(CheckpointTopology, LoadsInPartitionOtherThanSaved) {
     const TempDir dir;
     const auto model = random_model(random);
     const int from = static_cast<int>(pick(random, 1, 4)), to = static_cast<int>(pick(random, 1, 4));
-    const Spread a = spread(random, model, from), b = spread(random, model, to);
+    const Distribution a = distribute_randomly(random, model, from),
+                       b = distribute_randomly(random, model, to);
     const bool background = pick(random, 0, 1) == 0;
     comm::run_thread_ranks(from, [&](comm::World& world) {
       CheckpointWriter writer(dir.path(), world.group(), {.asynchronous = background});
@@ -128,10 +129,10 @@ TEST(CheckpointTopology, LoadsInPartitionOtherThanSaved) {
       writer.wait();
     });
     const std::string path = dir / checkpoint_name(5);
-    const Checkpoint whole(path);
-    EXPECT_EQ(to_string(whole.verify()), "");
-    EXPECT_EQ(whole.note("config"), "x = 1");
-    for (const auto& [name, tensor] : model) EXPECT_TRUE(same_bits(whole.read(name), tensor)) << name;
+    const Checkpoint loaded(path);
+    EXPECT_EQ(to_string(loaded.verify()), "");
+    EXPECT_EQ(loaded.note("config"), "x = 1");
+    for (const auto& [name, tensor] : model) EXPECT_TRUE(same_bits(loaded.read(name), tensor)) << name;
     comm::run_thread_ranks(to, [&](comm::World& world) {
       const std::vector<Piece> wanted = pieces_of_rank(model, b, world.rank().value, true);
       const LoadReport report = Checkpoint(path).load(wanted, world.group());

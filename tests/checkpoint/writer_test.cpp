@@ -35,8 +35,8 @@ std::vector<Piece> model_at(std::int64_t step) {
 
 std::vector<std::int64_t> steps_in(const std::string& directory) {
   std::vector<std::int64_t> steps;
-  for (const CheckpointLocation& place : list_checkpoints(directory)) {
-    if (place.complete) steps.push_back(place.step);
+  for (const CheckpointLocation& location : list_checkpoints(directory)) {
+    if (location.complete) steps.push_back(location.step);
   }
   return steps;
 }
@@ -149,8 +149,8 @@ TEST(CheckpointWriter, ErrorsSurfaceAtNextCallOnEveryRankAndNextSaveWorks) {
     const std::vector<std::int64_t> expected =
         failed ? std::vector<std::int64_t>{1, 3} : std::vector<std::int64_t>{1, 2, 3};
     EXPECT_EQ(steps_in(dir.path()), expected) << refused;
-    for (const CheckpointLocation& place : list_checkpoints(dir.path()))
-      EXPECT_TRUE(place.complete) << place.path;
+    for (const CheckpointLocation& location : list_checkpoints(dir.path()))
+      EXPECT_TRUE(location.complete) << location.path;
     fs::remove_all(dir.path());
   }
 }

@@ -83,13 +83,13 @@ void strided_and_typed_sends(comm::World& world) {
   if (group.size() < 2 || group.rank() > 1) return;
   for (const at::ScalarType type :
        {at::kFloat, at::kDouble, at::kLong, at::kBFloat16, at::kBool, at::kHalf}) {
-    const at::Tensor whole = marked(0, 12).view({3, 4}).to(type);
+    const at::Tensor matrix = marked(0, 12).view({3, 4}).to(type);
     if (group.rank() == 0) {
-      group.send(whole.t(), 1);  // not contiguous
+      group.send(matrix.t(), 1);  // not contiguous
     } else {
       const at::Tensor got = at::empty({4, 3}, type);
       group.recv(got, 0);
-      CHECK_TENSORS(got, whole.t().contiguous());
+      CHECK_TENSORS(got, matrix.t().contiguous());
     }
   }
 }

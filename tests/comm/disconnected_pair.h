@@ -8,13 +8,13 @@
 
 namespace penstock::test {
 
-class DeafPair {
+class DisconnectedPair {
  public:
   //! Ranks of the world.
-  DeafPair(int one, int other);
-  ~DeafPair();
-  DeafPair(const DeafPair&) = delete;
-  DeafPair& operator=(const DeafPair&) = delete;
+  DisconnectedPair(int one, int other);
+  ~DisconnectedPair();
+  DisconnectedPair(const DisconnectedPair&) = delete;
+  DisconnectedPair& operator=(const DisconnectedPair&) = delete;
 
   //! A group with the same members as `group`; a collective call.
   comm::Group group(const comm::Group& group) const;

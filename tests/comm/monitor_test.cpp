@@ -26,7 +26,7 @@ class CommMonitor : public testing::Test {
   CommMonitor() { std::tie(listener_, endpoint_) = listen_on("127.0.0.1"); }
 
   //! The monitor of rank 0; the test acts as rank 1.
-  void watch(std::chrono::milliseconds heartbeat_limit) {
+  void start_monitor(std::chrono::milliseconds heartbeat_limit) {
     Monitor::Setup setup{.domain = domain_, .store = store_};
     setup.size = 2;
     setup.address = "127.0.0.1";
@@ -48,7 +48,7 @@ class CommMonitor : public testing::Test {
     return Endpoint::parse(store_->get_to_str(live_key("penstock/0/0/", Rank(0))));
   }
   //! A connection to the monitor of rank 0 that sends this.
-  Fd knock(const std::string& words) const {
+  Fd connect_and_send(const std::string& words) const {
     Fd connection = connect_to(own_endpoint(), kSoon).connection;
     send(connection.get(), words.data(), words.size(), MSG_NOSIGNAL);
     return connection;
@@ -71,7 +71,7 @@ class CommMonitor : public testing::Test {
 };
 
 //! What arrives first: a heartbeat, or the end of the connection (0).
-char answer(const Fd& connection) {
+char first_byte(const Fd& connection) {
   char sign = 0;
   return readable(connection.get()) && recv(connection.get(), &sign, 1, 0) == 1 ? sign : '\0';
 }
@@ -79,7 +79,7 @@ char answer(const Fd& connection) {
 TEST_F(CommMonitor, ReportsNeighborThatNeverAnswers) {
   stop_answering();
   publish_endpoint();
-  watch(std::chrono::milliseconds(1500));
+  start_monitor(std::chrono::milliseconds(1500));
   EXPECT_THAT(
       cause(),
       StartsWith("rank 1 sent no heartbeat for 1.50 s (cannot be reached by rank 0 at 127.0.0.1 port " +
@@ -89,7 +89,7 @@ TEST_F(CommMonitor, ReportsNeighborThatNeverAnswers) {
 TEST_F(CommMonitor, RetriesUntilNeighborAnswers) {
   stop_answering();
   publish_endpoint();
-  watch(seconds(60));
+  start_monitor(seconds(60));
   EXPECT_EQ(cause(seconds(3)), "none");  // several retries long
   EXPECT_TRUE(accept_one());             // accepts the filler: now there is room
   Fd connection = accept_one();
@@ -102,41 +102,41 @@ TEST_F(CommMonitor, RetriesUntilNeighborAnswers) {
 TEST_F(CommMonitor, DetectsClosedListenerImmediately) {
   listener_.reset();
   publish_endpoint();
-  watch(seconds(60));
+  start_monitor(seconds(60));
   EXPECT_THAT(cause(), AllOf(StartsWith("rank 1 cannot be reached by rank 0"), HasSubstr("refused")));
 }
 
 TEST_F(CommMonitor, IsNotBlockedByPartialGreeting) {
-  watch(seconds(60));
-  const Fd stranger = knock("pen");
-  EXPECT_EQ(answer(stranger), '\0');  // disconnected
+  start_monitor(seconds(60));
+  const Fd foreign = connect_and_send("pen");
+  EXPECT_EQ(first_byte(foreign), '\0');  // disconnected
   monitor_->publish({Rank(1), "was killed"});
   EXPECT_EQ(cause(), "rank 1 was killed");
 }
 
 TEST_F(CommMonitor, HearsNeighborAmongManyForeignConnections) {
-  watch(seconds(60));
+  start_monitor(seconds(60));
   std::vector<Fd> crowd;
-  for (int i = 0; i < 40; ++i) crowd.push_back(knock("penstock monitor"));
-  EXPECT_EQ(answer(knock(greeting(secret_))), '.');  // not one second per connection
+  for (int i = 0; i < 40; ++i) crowd.push_back(connect_and_send("penstock monitor"));
+  EXPECT_EQ(first_byte(connect_and_send(greeting(secret_))), '.');  // not one second per connection
 }
 
 TEST_F(CommMonitor, AuthenticatesNeighborBySecret) {
-  watch(seconds(60));
-  EXPECT_EQ(answer(knock(greeting(JobSecret::random()))), '\0');
-  EXPECT_EQ(answer(knock(greeting(JobSecret()))), '\0');
-  EXPECT_EQ(answer(knock(greeting(secret_))), '.');
+  start_monitor(seconds(60));
+  EXPECT_EQ(first_byte(connect_and_send(greeting(JobSecret::random()))), '\0');
+  EXPECT_EQ(first_byte(connect_and_send(greeting(JobSecret()))), '\0');
+  EXPECT_EQ(first_byte(connect_and_send(greeting(secret_))), '.');
 }
 
 // A connection left in the listen queue would keep the thread busy.
 TEST_F(CommMonitor, RejectsForeignConnectionsAfterNeighborConnected) {
-  watch(seconds(60));
-  const Fd neighbour = knock(greeting(secret_));
-  EXPECT_EQ(answer(neighbour), '.');
-  EXPECT_EQ(answer(knock("GET / HTTP/1.1\r\n")), '\0');
-  EXPECT_EQ(answer(knock("")), '\0');
-  EXPECT_EQ(answer(knock(greeting(secret_))), '\0');  // the neighbor is already connected
-  EXPECT_EQ(answer(neighbour), '.');
+  start_monitor(seconds(60));
+  const Fd neighbor = connect_and_send(greeting(secret_));
+  EXPECT_EQ(first_byte(neighbor), '.');
+  EXPECT_EQ(first_byte(connect_and_send("GET / HTTP/1.1\r\n")), '\0');
+  EXPECT_EQ(first_byte(connect_and_send("")), '\0');
+  EXPECT_EQ(first_byte(connect_and_send(greeting(secret_))), '\0');  // the neighbor is already connected
+  EXPECT_EQ(first_byte(neighbor), '.');
 }
 
 }  // namespace

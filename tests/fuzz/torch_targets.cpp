@@ -142,11 +142,11 @@ const char* check_graph_text(std::string_view bytes) {
 // The index of weights and constants, a zero byte, and the program.
 const char* check_program(std::string_view bytes) {
   const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
-  graph::WeightLocations places;
-  read_weight_locations(parse_json(bytes.substr(0, zero), "weights"), "data/weights/", "weights", places);
-  for (const auto& [name, place] : places) place.span();
+  graph::WeightLocations locations;
+  read_weight_locations(parse_json(bytes.substr(0, zero), "weights"), "data/weights/", "weights", locations);
+  for (const auto& [name, location] : locations) location.span();
   return check_round_trip(
-      import_program(parse_json(bytes.substr(std::min(zero + 1, bytes.size())), "program"), places));
+      import_program(parse_json(bytes.substr(std::min(zero + 1, bytes.size())), "program"), locations));
 }
 
 const char* check_archive(std::string_view bytes) {

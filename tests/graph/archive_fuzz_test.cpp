@@ -54,19 +54,19 @@ class GraphArchiveFuzz : public testing::Test {
 };
 
 TEST_F(GraphArchiveFuzz, RejectsTruncatedArchives) {
-  const std::string whole = read_file(archive("mlp.pt2"));
-  ASSERT_FALSE(content(whole).empty());
+  const std::string original = read_file(archive("mlp.pt2"));
+  ASSERT_FALSE(content(original).empty());
   std::mt19937 random(seed_);
-  for (int i = 0; i < rounds_; ++i) EXPECT_EQ(content(whole.substr(0, random() % whole.size())), "");
+  for (int i = 0; i < rounds_; ++i) EXPECT_EQ(content(original.substr(0, random() % original.size())), "");
 }
 
 TEST_F(GraphArchiveFuzz, FlippedBitsAreRejectedOrHarmless) {
-  const std::string whole = read_file(archive("mixed.pt2"));
-  const std::string expected = content(whole);
+  const std::string original = read_file(archive("mixed.pt2"));
+  const std::string expected = content(original);
   std::mt19937 random(seed_);
   int refused = 0;
   for (int i = 0; i < rounds_; ++i) {
-    std::string bytes = whole;
+    std::string bytes = original;
     const std::size_t at = random() % bytes.size();
     bytes[at] = static_cast<char>(bytes[at] ^ (1 << (random() % 8)));
     const std::string got = content(bytes);
@@ -80,9 +80,9 @@ TEST_F(GraphArchiveFuzz, FlippedBitsAreRejectedOrHarmless) {
 std::string with_record(std::string bytes, const std::string& name, const std::string& content) {
   const std::string mark = "PK\x01\x02";
   for (std::size_t at = bytes.find(mark); at != std::string::npos; at = bytes.find(mark, at + 4)) {
-    const auto number = [&](std::size_t place, int size) {
+    const auto number = [&](std::size_t offset, int size) {
       std::uint64_t value = 0;
-      std::memcpy(&value, bytes.data() + at + place, static_cast<std::size_t>(size));
+      std::memcpy(&value, bytes.data() + at + offset, static_cast<std::size_t>(size));
       return value;
     };
     const std::string entry = bytes.substr(at + 46, number(28, 2));
@@ -103,9 +103,9 @@ std::string with_record(std::string bytes, const std::string& name, const std::s
 
 TEST_F(GraphArchiveFuzz, CorruptRecordsNeverReadBeyondFile) {
   for (const char* record : {"models/model.json", "weights_config.json", "constants_config.json"}) {
-    const std::string whole = read_file(archive("mixed.pt2"));
-    const std::string json = with_record(whole, record, "");
-    ASSERT_EQ(content(with_record(whole, record, json)), content(whole));
+    const std::string original = read_file(archive("mixed.pt2"));
+    const std::string json = with_record(original, record, "");
+    ASSERT_EQ(content(with_record(original, record, json)), content(original));
     std::mt19937 random(seed_);
     const std::string alphabet = "0123456789\"{}[]:,-.eabntrufls_ ";
     for (int i = 0; i < rounds_; ++i) {
@@ -123,20 +123,20 @@ TEST_F(GraphArchiveFuzz, CorruptRecordsNeverReadBeyondFile) {
                           piece.substr(0, changed.size() - at));
         }
       }
-      content(with_record(whole, record, changed));  // any result is allowed, but not a crash
+      content(with_record(original, record, changed));  // any result is allowed, but not a crash
     }
   }
 }
 
 TEST_F(GraphArchiveFuzz, ErrorsNameOperatorModuleAndVersion) {
-  const std::string whole = read_file(archive("mlp.pt2"));
-  const std::string json = with_record(whole, "models/model.json", "");
+  const std::string original = read_file(archive("mlp.pt2"));
+  const std::string json = with_record(original, "models/model.json", "");
   const auto complaint = [&](const std::string& from, const std::string& to) {
     std::string changed = json;
     const std::size_t at = changed.find(from);
     EXPECT_NE(at, std::string::npos) << from;
     changed.replace(at, from.size(), to);
-    std::ofstream(path_, std::ios::binary) << with_record(whole, "models/model.json", changed);
+    std::ofstream(path_, std::ios::binary) << with_record(original, "models/model.json", changed);
     try {
       Pt2Archive{path_};
     } catch (const Error& error) {
@@ -167,13 +167,13 @@ TEST_F(GraphArchiveFuzz, RejectsControlFlowAndPickledWeights) {
   const std::string branches = complaint(archive("branches.pt2"));  // torch.cond in the module `gate`
   for (const char* part : {"torch.ops.higher_order.cond of module gate", "does not branch on tensors"})
     EXPECT_NE(branches.find(part), std::string::npos) << branches;
-  const std::string whole = read_file(archive("mlp.pt2"));
-  std::string json = with_record(whole, "weights_config.json", "");
+  const std::string original = read_file(archive("mlp.pt2"));
+  std::string json = with_record(original, "weights_config.json", "");
   const std::string plain = "\"use_pickle\": false";
   const std::size_t at = json.find(plain, json.find("layers.2.weight"));
   ASSERT_NE(at, std::string::npos);
   json.replace(at, plain.size(), "\"use_pickle\": true ");
-  std::ofstream(path_, std::ios::binary) << with_record(whole, "weights_config.json", json);
+  std::ofstream(path_, std::ios::binary) << with_record(original, "weights_config.json", json);
   const std::string pickled = complaint(path_);
   for (const char* part : {"layers.2.weight", "pickled", "plain strided tensors"})
     EXPECT_NE(pickled.find(part), std::string::npos) << pickled;

@@ -108,8 +108,8 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
     start.try_emplace(captured.graph.slots[i].names[0], captured.tensors[i].detach().clone());
   }
   std::vector<IValue> leaves = flatten_inputs(captured.graph, args, kwargs);
-  const auto run = [&](const SplitPositions& cuts) {
-    const SplitGraph split = split_graph(captured.graph, cuts);
+  const auto run = [&](const SplitPositions& positions) {
+    const SplitGraph split = split_graph(captured.graph, positions);
     test::StageRunner runner(split, start);
     torch::manual_seed(3);
     Outcome outcome;
@@ -126,11 +126,11 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   const SplitPositions legal = legal_split_positions(captured.graph);
   std::mt19937 random(11);
   for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
-    SplitPositions cuts;
-    std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
-    SCOPED_TRACE("cuts before nodes " + testing::PrintToString(cuts));
-    expect_same(run(cuts), eager, false);
-    test::expect_partition(captured.graph, split_graph(captured.graph, cuts));
+    SplitPositions positions;
+    std::sample(legal.begin(), legal.end(), std::back_inserter(positions), count, random);
+    SCOPED_TRACE("cuts before nodes " + testing::PrintToString(positions));
+    expect_same(run(positions), eager, false);
+    test::expect_partition(captured.graph, split_graph(captured.graph, positions));
   }
 }
 
@@ -144,11 +144,11 @@ TEST(GraphCapture, IsBitwiseEqualToEager) {
   expect_as_eager("convnet", *conv, test::forward_of(conv), {torch::randn({2, 2, 8, 8})});
   test::UNet unet;
   expect_as_eager("unet", *unet, test::forward_of(unet), {torch::randn({2, 1, 8, 8})});
-  test::EveryFeature odds;
+  test::EveryFeature every_feature;
   const ForwardFunction forward = [&](const value::Args& args, const value::Kwargs& kwargs) {
-    return odds->forward(args, kwargs);
+    return every_feature->forward(args, kwargs);
   };
-  expect_as_eager("odds", *odds, forward, {torch::randn({4, 4})}, {{"bias", torch::randn({4})}});
+  expect_as_eager("odds", *every_feature, forward, {torch::randn({4, 4})}, {{"bias", torch::randn({4})}});
 }
 
 TEST(GraphCapture, MatchesEagerForRecurrentAndTransformerModules) {
@@ -266,7 +266,7 @@ TEST(GraphCapture, FreesIntermediatesLikeEager) {
   };
   const Captured captured = capture(chain, {}, {torch::zeros({4})});
   const Interpreter interpreter(captured.graph);
-  std::vector<void*> places;
+  std::vector<void*> addresses;
   at::Tensor x = torch::zeros({1 << 18});
   const torch::NoGradGuard no_grad;
   const auto out = interpreter.run({x}, {});

@@ -13,8 +13,8 @@
 
 namespace penstock::test {
 
-struct Whole {
-  explicit Whole(const std::string& path) : file(path + ".pt2") {
+struct UnsplitModel {
+  explicit UnsplitModel(const std::string& path) : file(path + ".pt2") {
     at::set_num_threads(1);
     const auto expected = read_tensors(path + ".safetensors");
     const graph::Graph& graph = file.graph();
@@ -50,27 +50,27 @@ struct Whole {
   std::map<std::string, at::Tensor> tensors, gradients, buffers;
 };
 
-inline void expect_equal(const Whole& whole, const graph::SplitPositions& cuts, bool exact) {
-  const graph::SplitGraph split = split_graph(whole.file.graph(), cuts);
-  ASSERT_EQ(split.stages.size(), cuts.size() + 1);
-  StageRunner runner(split, whole.tensors);
+inline void expect_equal(const UnsplitModel& unsplit, const graph::SplitPositions& positions, bool exact) {
+  const graph::SplitGraph split = split_graph(unsplit.file.graph(), positions);
+  ASSERT_EQ(split.stages.size(), positions.size() + 1);
+  StageRunner runner(split, unsplit.tensors);
   at::manual_seed(0);
-  const auto outputs = runner.forward(whole.inputs);
-  ASSERT_EQ(outputs.size(), whole.outputs.size());
+  const auto outputs = runner.forward(unsplit.inputs);
+  ASSERT_EQ(outputs.size(), unsplit.outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].isTensor()) continue;
-    const at::Tensor &got = outputs[i].toTensor(), &wanted = whole.outputs[i].toTensor();
+    const at::Tensor &got = outputs[i].toTensor(), &wanted = unsplit.outputs[i].toTensor();
     // A stage receives contiguous tensors, for which kernels may sum in another order than for views.
     EXPECT_TRUE(exact || !wanted.is_floating_point() ? same_bits(got, wanted)
                                                      : at::allclose(got, wanted, 1e-5, 1e-6))
         << "output " << i << " differs by " << (got - wanted).abs().max().item<double>();
   }
-  runner.backward(whole.seeds);
+  runner.backward(unsplit.seeds);
   const auto gradients = runner.gradients();
   std::set<std::string> tied;
   for (const graph::SharedSlot& slot : split.shared) tied.insert(slot.names[0]);
-  ASSERT_EQ(gradients.size(), whole.gradients.size());
-  for (const auto& [name, gradient] : whole.gradients) {
+  ASSERT_EQ(gradients.size(), unsplit.gradients.size());
+  for (const auto& [name, gradient] : unsplit.gradients) {
     if (exact && !tied.contains(name)) {
       EXPECT_TRUE(same_bits(gradients.at(name), gradient)) << name;
     } else {  // sums over stages have another order
@@ -80,7 +80,7 @@ inline void expect_equal(const Whole& whole, const graph::SplitPositions& cuts, 
   }
   for (const graph::GraphModule& module : runner.modules) {
     for (const auto& [name, buffer] : module.named_buffers())
-      EXPECT_TRUE(same_bits(buffer, whole.buffers.at(name))) << name;
+      EXPECT_TRUE(same_bits(buffer, unsplit.buffers.at(name))) << name;
   }
 }
 

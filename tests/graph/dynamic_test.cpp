@@ -38,18 +38,18 @@ void expect_any_batch(const std::string& name, Module& module, const ForwardFunc
     const auto expected = value::flatten(forward(args, {})).leaves;
     for (auto& parameter : module.parameters()) parameter.mutable_grad() = at::Tensor();
     expected[0].toTensor().square().sum().backward();
-    const GraphModule whole(captured.graph, captured.tensors);
+    const GraphModule unsplit(captured.graph, captured.tensors);
     torch::manual_seed(3);
-    const auto got = value::flatten(whole.forward(args)).leaves;
+    const auto got = value::flatten(unsplit.forward(args)).leaves;
     ASSERT_EQ(got.size(), expected.size());
     for (std::size_t i = 0; i < got.size(); ++i)
       EXPECT_TRUE(same_bits(got[i].toTensor(), expected[i].toTensor()));
     test::StageRunner stages(split, start);
     torch::manual_seed(3);
-    const auto cut = stages.forward(flatten_inputs(captured.graph, args, {}));
-    EXPECT_TRUE(same_bits(cut[0].toTensor(), expected[0].toTensor()));
-    std::vector<at::Tensor> seeds(cut.size());
-    seeds[0] = 2 * cut[0].toTensor().detach();
+    const auto outputs = stages.forward(flatten_inputs(captured.graph, args, {}));
+    EXPECT_TRUE(same_bits(outputs[0].toTensor(), expected[0].toTensor()));
+    std::vector<at::Tensor> seeds(outputs.size());
+    seeds[0] = 2 * outputs[0].toTensor().detach();
     stages.backward(seeds);
     for (const auto& [parameter, gradient] : stages.gradients()) {
       const at::Tensor* wanted = nullptr;

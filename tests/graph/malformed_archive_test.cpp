@@ -61,12 +61,12 @@ std::string import_changed(const std::string& name, const std::string& from, con
   EXPECT_NE(at, std::string::npos) << from;
   program.replace(at, from.size(), to);
   return refusal([&] {
-    WeightLocations places;
+    WeightLocations locations;
     for (const std::string folder : {"weights", "constants"}) {
       const std::string index = "data/" + folder + "/model_" + folder + "_config.json";
-      read_weight_locations(parse_json(zip.read(index), index), "data/" + folder + "/", index, places);
+      read_weight_locations(parse_json(zip.read(index), index), "data/" + folder + "/", index, locations);
     }
-    to_string(import_program(parse_json(std::string_view(program), "program"), places));
+    to_string(import_program(parse_json(std::string_view(program), "program"), locations));
   });
 }
 

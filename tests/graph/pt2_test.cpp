@@ -48,10 +48,10 @@ TEST(GraphPt2, TextFormatRoundTripsAndRunsTheSame) {
     const Graph parsed = parse_graph(text);
     EXPECT_EQ(to_string(parsed), text);
     const auto tensors = test::read_tensors(archive(std::string(name) + ".safetensors"));
-    const GraphModule whole(file.graph(), file.load(file.graph().slots)),
+    const GraphModule imported(file.graph(), file.load(file.graph().slots)),
         again(parsed, file.load(parsed.slots));
     at::manual_seed(0);
-    const auto expected = whole.run(inputs_of(parsed, tensors, "r0."));
+    const auto expected = imported.run(inputs_of(parsed, tensors, "r0."));
     at::manual_seed(0);
     const auto outputs = again.run(inputs_of(parsed, tensors, "r0."));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -131,7 +131,8 @@ TEST(GraphPt2, OverlappingWeightsShareMemoryAndStayInOneStage) {
       last = std::max(last, i);
     });
   }
-  for (const std::size_t cut : legal_split_positions(graph)) EXPECT_TRUE(cut <= first || cut > last) << cut;
+  for (const std::size_t position : legal_split_positions(graph))
+    EXPECT_TRUE(position <= first || position > last) << position;
   EXPECT_THAT(why_not_splittable(graph, last), HasSubstr("share memory"));
 }
 

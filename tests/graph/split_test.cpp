@@ -26,7 +26,7 @@ using test::archive;
 using test::expect_equal;
 using test::expect_partition;
 using test::same_bits;
-using test::Whole;
+using test::UnsplitModel;
 using testing::HasSubstr;
 
 TEST(GraphSplit, AnyNumberOfStagesMatchesUnsplitGraph) {
@@ -40,16 +40,16 @@ TEST(GraphSplit, AnyNumberOfStagesMatchesUnsplitGraph) {
   names.insert(names.end(), close.begin(), close.end());
   for (const std::string& name : names) {
     const bool is_exact = std::find(exact.begin(), exact.end(), name) != exact.end();
-    const Whole whole(archive(name));
-    const SplitPositions legal = legal_split_positions(whole.file.graph());
+    const UnsplitModel unsplit(archive(name));
+    const SplitPositions legal = legal_split_positions(unsplit.file.graph());
     ASSERT_FALSE(legal.empty()) << name;
     for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
       for (int round = 0; round < 3; ++round) {
-        SplitPositions cuts;
-        std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
-        SCOPED_TRACE(name + ", cuts before nodes " + testing::PrintToString(cuts));
-        expect_equal(whole, cuts, is_exact);
-        expect_partition(whole.file.graph(), split_graph(whole.file.graph(), cuts));
+        SplitPositions positions;
+        std::sample(legal.begin(), legal.end(), std::back_inserter(positions), count, random);
+        SCOPED_TRACE(name + ", cuts before nodes " + testing::PrintToString(positions));
+        expect_equal(unsplit, positions, is_exact);
+        expect_partition(unsplit.file.graph(), split_graph(unsplit.file.graph(), positions));
       }
     }
   }
@@ -58,11 +58,11 @@ TEST(GraphSplit, AnyNumberOfStagesMatchesUnsplitGraph) {
 TEST(GraphSplit, EverySplitPositionMatchesUnsplitGraph) {
   for (const std::string name : {"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap", "gpt2",
                                  "llama", "bert", "t5", "vit", "encoder", "unet", "gru"}) {
-    const Whole whole(archive(name));
-    for (const std::size_t cut : legal_split_positions(whole.file.graph())) {
-      SCOPED_TRACE(name + ", cut before node " + std::to_string(cut));
-      expect_equal(whole, {cut}, false);
-      expect_partition(whole.file.graph(), split_graph(whole.file.graph(), {cut}));
+    const UnsplitModel unsplit(archive(name));
+    for (const std::size_t position : legal_split_positions(unsplit.file.graph())) {
+      SCOPED_TRACE(name + ", cut before node " + std::to_string(position));
+      expect_equal(unsplit, {position}, false);
+      expect_partition(unsplit.file.graph(), split_graph(unsplit.file.graph(), {position}));
     }
   }
 }
@@ -119,15 +119,15 @@ TEST(GraphSplit, ComputedWeightsDoNotCrossStages) {
 }
 
 TEST(GraphSplit, SplitsAtMarksAndModulePaths) {
-  const Whole whole(archive("gpt"));
-  const Graph& graph = whole.file.graph();
+  const UnsplitModel unsplit(archive("gpt"));
+  const Graph& graph = unsplit.file.graph();
   const SplitPositions marks = split_at_marks(graph);
   ASSERT_EQ(marks.size(), 1U);
-  expect_equal(whole, marks, true);
+  expect_equal(unsplit, marks, true);
   const SplitPositions beginning = split_at_modules(graph, {{"blocks.1", SplitPoint::Beginning}});
   ASSERT_EQ(beginning.size(), 1U);
   EXPECT_EQ(graph.nodes[beginning[0]].module.substr(0, 8), "blocks.1");
-  expect_equal(whole, beginning, true);
+  expect_equal(unsplit, beginning, true);
   EXPECT_EQ(split_at_modules(graph, {{"blocks.0", SplitPoint::End}, {"blocks.1", SplitPoint::End}}).size(),
             2U);
   try {
@@ -198,11 +198,12 @@ TEST(GraphSplit, RejectsSplitThroughMemoryWrittenLater) {
   %d = aten::add.Tensor(%c, %b, 1)
   return %d
 })");
-  for (const std::size_t cut : {1, 2, 3, 6}) {
-    EXPECT_THROW(split_graph(graph, {cut}), UsageError) << cut;
-    EXPECT_NE(why_not_splittable(graph, cut), "") << cut;
+  for (const std::size_t position : {1, 2, 3, 6}) {
+    EXPECT_THROW(split_graph(graph, {position}), UsageError) << position;
+    EXPECT_NE(why_not_splittable(graph, position), "") << position;
   }
-  for (const std::size_t cut : {4, 5}) EXPECT_EQ(split_graph(graph, {cut}).stages.size(), 2U) << cut;
+  for (const std::size_t position : {4, 5})
+    EXPECT_EQ(split_graph(graph, {position}).stages.size(), 2U) << position;
   EXPECT_EQ(legal_split_positions(graph), (SplitPositions{4, 5}));
   try {
     split_graph(graph, {2});

@@ -46,14 +46,14 @@ TEST(GraphSweep, TransformersMatchPythonUnsplitAndSplit) {
     ++models;
     const int failed = ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
     test::expect_as_python(path, (folder / "expected").string(), false);
-    const test::Whole whole(path);
-    const SplitPositions legal = legal_split_positions(whole.file.graph());
+    const test::UnsplitModel unsplit(path);
+    const SplitPositions legal = legal_split_positions(unsplit.file.graph());
     for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
-      SplitPositions cuts;
-      std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
-      SCOPED_TRACE("cuts before nodes " + testing::PrintToString(cuts));
-      test::expect_equal(whole, cuts, false);
-      test::expect_partition(whole.file.graph(), split_graph(whole.file.graph(), cuts));
+      SplitPositions positions;
+      std::sample(legal.begin(), legal.end(), std::back_inserter(positions), count, random);
+      SCOPED_TRACE("cuts before nodes " + testing::PrintToString(positions));
+      test::expect_equal(unsplit, positions, false);
+      test::expect_partition(unsplit.file.graph(), split_graph(unsplit.file.graph(), positions));
     }
     const bool well =
         ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() == failed;

@@ -87,14 +87,14 @@ TEST(ModelsGpt, CacheGivesSameResultForAnyChunking) {
     Gpt model(small(variant));
     fill_by_name(*model);
     const torch::NoGradGuard no_grad;
-    const auto whole = model->forward(pattern(7));
+    const auto full_model = model->forward(pattern(7));
     for (const std::vector<std::int64_t>& steps :
          {std::vector<std::int64_t>{1, 1, 1, 1, 1, 1}, {3, 1, 2}, {2, 4}}) {
       KeyValueCache cache;
       std::vector<torch::Tensor> parts;
       for (const auto n : steps)
         parts.push_back(model->forward(pattern(7).narrow(1, cache.length, n), cache));
-      EXPECT_TRUE(torch::allclose(torch::cat(parts, 1), whole, 1e-5, 1e-5)) << variant;
+      EXPECT_TRUE(torch::allclose(torch::cat(parts, 1), full_model, 1e-5, 1e-5)) << variant;
     }
   }
 }
@@ -102,14 +102,15 @@ TEST(ModelsGpt, CacheGivesSameResultForAnyChunking) {
 TEST(ModelsGpt, StagesComposeToFullModel) {
   for (const int variant : {1, 6, 15}) {
     const GptOptions options = small(variant);
-    Gpt whole(options), first(options, GptPart{0, 1, true, false}), last(options, GptPart{1, 2, false, true});
-    for (auto* module : {&whole, &first, &last}) initialise(**module, options, 5);
-    EXPECT_TRUE(torch::equal(last->forward(first->forward(pattern(7))), whole->forward(pattern(7))));
+    Gpt full_model(options), first(options, GptPart{0, 1, true, false}),
+        last(options, GptPart{1, 2, false, true});
+    for (auto* module : {&full_model, &first, &last}) initialise(**module, options, 5);
+    EXPECT_TRUE(torch::equal(last->forward(first->forward(pattern(7))), full_model->forward(pattern(7))));
     std::map<std::string, torch::Tensor> all;
     for (auto* module : {&first, &last})
       for (const auto& item : (*module)->named_parameters()) all[item.key()] = item.value();
-    ASSERT_EQ(all.size(), whole->named_parameters().size());
-    for (const auto& item : whole->named_parameters())
+    ASSERT_EQ(all.size(), full_model->named_parameters().size());
+    for (const auto& item : full_model->named_parameters())
       EXPECT_TRUE(torch::equal(all.at(item.key()), item.value()));
   }
 }

@@ -123,10 +123,10 @@ TEST(ParallelBitwise, ShardedMatchesReplicated) {
   for (const Row& row : kSomeSchedules) {
     SCOPED_TRACE(row.text());
     const Axes axes{.pp = 2, .dp = 2, .tp = 2};
-    const Bits whole = train_bits(axes, row, Kind::Frozen, Data::Replicated, false),
-               cut = train_bits(axes, row, Kind::Frozen, Data::Sharded, false);
-    EXPECT_NO_THROW(expect_bits("gradient of", cut.gradients, whole.gradients));
-    EXPECT_NO_THROW(expect_bits("parameter", cut.parameters, whole.parameters));
+    const Bits replicated = train_bits(axes, row, Kind::Frozen, Data::Replicated, false),
+               sharded = train_bits(axes, row, Kind::Frozen, Data::Sharded, false);
+    EXPECT_NO_THROW(expect_bits("gradient of", sharded.gradients, replicated.gradients));
+    EXPECT_NO_THROW(expect_bits("parameter", sharded.parameters, replicated.parameters));
   }
 }
 

@@ -59,14 +59,14 @@ Ran run(graph::GraphModule& module, const std::vector<c10::IValue>& inputs) {
   for (const c10::IValue& output : module.run(inputs)) {
     if (!output.isTensor() || !output.toTensor().is_floating_point()) continue;
     const at::Tensor& tensor = output.toTensor();
-    ran.outputs.push_back(whole(tensor));
+    ran.outputs.push_back(full_copy(tensor));
     if (!tensor.requires_grad()) continue;
     const at::Tensor part = (tensor * numbers(tensor.sizes(), 7)).sum();
     sum = sum.defined() ? sum + part : part;
   }
   sum.backward();
   for (const auto& [name, tensor] : module.named_parameters())
-    ran.gradients.push_back(tensor.grad().defined() ? whole(tensor.grad()) : at::zeros(tensor.sizes()));
+    ran.gradients.push_back(tensor.grad().defined() ? full_copy(tensor.grad()) : at::zeros(tensor.sizes()));
   return ran;
 }
 

@@ -76,8 +76,8 @@ const parallel::ParallelPlan kTransformerPlan = {{"blocks.*.attention.q", parall
                                                  {"head", parallel::ColwiseParallel()}};
 
 //! Three steps of AdamW, with the output and the gradients of the first.
-Trained train(const graph::GraphModule& module, std::int64_t vocabulary) {
-  Trained result;
+TrainingResult train(const graph::GraphModule& module, std::int64_t vocabulary) {
+  TrainingResult result;
   std::vector<at::Tensor> parameters;
   for (const auto& [name, tensor] : module.named_parameters()) parameters.push_back(tensor);
   torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1).eps(1e-4));
@@ -87,20 +87,20 @@ Trained train(const graph::GraphModule& module, std::int64_t vocabulary) {
     const at::Tensor targets = tokens_of(step + 1, kRows, vocabulary).flatten();
     const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), targets);
     loss.backward();
-    result.losses.push_back(whole(loss).item<double>());
+    result.losses.push_back(full_copy(loss).item<double>());
     if (step == 0) {
-      result.output = whole(logits);
-      for (const at::Tensor& p : parameters) result.gradients.push_back(whole(p.grad()));
+      result.output = full_copy(logits);
+      for (const at::Tensor& p : parameters) result.gradients.push_back(full_copy(p.grad()));
     }
     optimizer.step();
   }
-  for (const at::Tensor& p : parameters) result.parameters.push_back(whole(p));
+  for (const at::Tensor& p : parameters) result.parameters.push_back(full_copy(p));
   return result;
 }
 
 TEST(ParallelGraphTensorParallel, CapturedGptMatchesDenseTraining) {
   for (const bool modern : {false, true}) {
-    const Trained alone = train(captured_gpt(gpt_options(modern)), kVocabulary);
+    const TrainingResult alone = train(captured_gpt(gpt_options(modern)), kVocabulary);
     for (const std::int64_t ranks : {2, 4}) {
       for (const bool sequence : {false, true}) {
         on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
@@ -116,7 +116,7 @@ TEST(ParallelGraphTensorParallel, CapturedGptMatchesDenseTraining) {
 
 TEST(ParallelGraphTensorParallel, ImportedTransformerMatchesDenseTraining) {
   const std::string name = "parallel/archives/transformer.pt2";
-  const Trained alone = train(imported(name), 17);
+  const TrainingResult alone = train(imported(name), 17);
   for (const std::int64_t ranks : {2, 3, 4}) {  // with 3 ranks, shards are uneven and do not align with heads
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       graph::GraphModule module = imported(name);
@@ -233,7 +233,7 @@ TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
       }
       for (const int stage : mine) {
         for (const auto& [parameter, tensor] : pipe.get_stage_module(stage)->named_parameters()) {
-          EXPECT_LT(difference(whole(tensor.grad()), gradients.at(parameter)), 1e-5)
+          EXPECT_LT(difference(full_copy(tensor.grad()), gradients.at(parameter)), 1e-5)
               << name << " stage " << stage << " " << parameter;
         }
       }

@@ -87,7 +87,7 @@ void expect_dense(const PipelineModel& model, const Case& test, const DenseRun& 
                                      options_of(model, parallel, place));
   for (int step = 0; step < kSteps; ++step) {
     const runtime::StepResult result =
-        pipeline.step(part_of(model.batch(test.rows), place.replica, replicas));
+        pipeline.step(replica_batch(model.batch(test.rows), place.replica, replicas));
     const auto& expected = dense.losses[static_cast<std::size_t>(step)];
     const std::size_t first = static_cast<std::size_t>(place.replica * test.microbatches);
     const std::string when = "step " + std::to_string(step) + " ";
@@ -211,7 +211,7 @@ TEST_P(ParallelEverySchedule, ReducesEachStageOncePerStep) {
       const Parallel parallel(model, place, kind, 1, GetParam());
       runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       const Traffic traffic(world);
-      pipeline.step(part_of(model.batch(16), place.replica, 2));
+      pipeline.step(replica_batch(model.batch(16), place.replica, 2));
       const int reductions =
           traffic.of(GetParam() == Mode::Replicated ? "all_reduce" : "reduce_scatter").count;
       CHECK_SAME(reductions, 1);
@@ -229,7 +229,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
       runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       for (int repeat = 0; repeat < 2; ++repeat) {
         pipeline.set_steps(0);  // the same random numbers
-        pipeline.step(part_of(model.batch(16), place.replica, 2));
+        pipeline.step(replica_batch(model.batch(16), place.replica, 2));
       }
       double squares = 0;
       for (const auto& of_stage : once.gradients) {
@@ -266,7 +266,7 @@ TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
     const Parallel parallel(model, place, schedule::ScheduleKind::OneFOneB, 1, GetParam());
     runtime::PipelineSchedule pipeline(parallel.stages, schedule::ScheduleKind::OneFOneB, 4,
                                        options_of(model, parallel, place));
-    const runtime::StepResult result = pipeline.eval(part_of(batch, place.replica, 2));
+    const runtime::StepResult result = pipeline.eval(replica_batch(batch, place.replica, 2));
     CHECK_THAT(parallel.stages.front().is_training());
     if (place.pipeline.rank() == 1)
       expect_near("output", result.outputs.toTensor(),
@@ -290,7 +290,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesException) {
         usual();
       };
       runtime::PipelineSchedule(parallel.stages, schedule::ScheduleKind::ZB1P, 4, options)
-          .step(part_of(model.batch(16), place->replica, 2));
+          .step(replica_batch(model.batch(16), place->replica, 2));
       place->across.barrier();  // ranks that had already finished learn of the failure here
       world.group().barrier();
     } catch (const std::exception&) {
@@ -314,7 +314,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesException) {
       parallel.replicated->recover(place->across);
     }
     runtime::PipelineSchedule pipeline(stages, schedule::ScheduleKind::ZB1P, 4, options);
-    pipeline.step(part_of(model.batch(16), place->replica, 2));
+    pipeline.step(replica_batch(model.batch(16), place->replica, 2));
     for (const runtime::PipelineStage& stage : pipeline.stages())
       expect_near("gradient of", parallel.gradients(stage),
                   dense.gradients[static_cast<std::size_t>(stage.index().value)]);

@@ -69,7 +69,7 @@ TEST(ParallelTensorParallel, TrainsInPipelineStages) {
         const auto got = layers[i]->parameters(),
                    want = dense[static_cast<std::size_t>(mine[i])]->parameters();
         for (std::size_t k = 0; k < got.size(); ++k) {
-          EXPECT_LT(difference(whole(got[k].grad()), want[k].grad()), 1e-5)
+          EXPECT_LT(difference(full_copy(got[k].grad()), want[k].grad()), 1e-5)
               << name << " stage " << mine[i] << " parameter " << k;
         }
       }
@@ -110,7 +110,7 @@ class ShardedRows {
   //! The loss on ranks that know it; NaN elsewhere.
   double loss(const runtime::StepInput& input) {
     const runtime::StepResult result = schedule_->step(input);
-    return result.loss.defined() ? whole(result.loss).item<double>() : std::nan("");
+    return result.loss.defined() ? full_copy(result.loss).item<double>() : std::nan("");
   }
 
  private:

@@ -36,8 +36,8 @@ parallel::ParallelPlan gpt_plan(bool sequence) {
   return plan;
 }
 
-Trained train(SeparateQkvGpt gpt) {
-  Trained result;
+TrainingResult train(SeparateQkvGpt gpt) {
+  TrainingResult result;
   torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
   for (int step = 0; step < 3; ++step) {
     const at::Tensor tokens =
@@ -47,20 +47,20 @@ Trained train(SeparateQkvGpt gpt) {
     const at::Tensor loss =
         at::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, kTpLength).flatten());
     loss.backward();
-    result.losses.push_back(whole(loss).item<double>());
+    result.losses.push_back(full_copy(loss).item<double>());
     if (step == 0) {
       for (const at::Tensor& parameter : gpt->parameters())
-        result.gradients.push_back(whole(parameter.grad()));
+        result.gradients.push_back(full_copy(parameter.grad()));
     }
     torch::nn::utils::clip_grad_norm_(gpt->parameters(), 1.0);
     optimizer.step();
   }
-  for (const at::Tensor& parameter : gpt->parameters()) result.parameters.push_back(whole(parameter));
+  for (const at::Tensor& parameter : gpt->parameters()) result.parameters.push_back(full_copy(parameter));
   return result;
 }
 
 TEST(ParallelTensorParallel, MatchesDenseTraining) {
-  const Trained alone = train(SeparateQkvGpt());
+  const TrainingResult alone = train(SeparateQkvGpt());
   for (const std::int64_t ranks : {2, 4}) {
     for (const bool sequence : {false, true}) {
       on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
@@ -75,7 +75,7 @@ TEST(ParallelTensorParallel, MatchesDenseTraining) {
 const test::RankFunction kOverGloo("tensor_parallel", [] {
   comm::World world = comm::init();
   const tensor::DeviceMesh mesh(world.group(), {world.size()}, {"tp"});
-  const Trained alone = train(SeparateQkvGpt());
+  const TrainingResult alone = train(SeparateQkvGpt());
   for (const bool sequence : {false, true}) {
     SeparateQkvGpt gpt;
     parallel::parallelize_module(*gpt, mesh, gpt_plan(sequence));
@@ -147,16 +147,16 @@ TEST(ParallelLossParallel, KeepsClassesSharded) {
     const at::Tensor dense = logits.clone().set_requires_grad(true);
     const at::Tensor want = at::cross_entropy_loss(dense, targets);
     want.backward();
-    const at::Tensor cut = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
+    const at::Tensor sharded = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
     const parallel::LossParallel kept;
     tensor::traffic() = {};
-    const at::Tensor loss = at::cross_entropy_loss(cut, targets);
+    const at::Tensor loss = at::cross_entropy_loss(sharded, targets);
     loss.backward();
     EXPECT_EQ(tensor::traffic().all_gathers, 0);
     EXPECT_LE(tensor::traffic().bytes,
               3 * 2 * 6 * 4);  // maximum, sum and gradient for each of 6 rows
     EXPECT_NEAR(tensor::full_tensor(loss).item<double>(), want.item<double>(), 1e-6);
-    EXPECT_LT(difference(tensor::full_tensor(cut.grad()), dense.grad()), 1e-6);
+    EXPECT_LT(difference(tensor::full_tensor(sharded.grad()), dense.grad()), 1e-6);
     EXPECT_THROW(at::cross_entropy_loss(distribute_tensor(logits, mesh, {tensor::Shard(0)}, false), targets),
                  UsageError);
   });
@@ -168,10 +168,10 @@ TEST(ParallelLossParallel, MatchesDenseGradientWithIgnoredLabels) {
          {at::tensor({3, -100, 12, -100}, at::kLong), at::full({4}, -100, at::kLong)}) {
       const at::Tensor dense = numbers({4, kTpVocabulary}, 1).set_requires_grad(true);
       at::cross_entropy_loss(dense, targets).backward();
-      const at::Tensor cut = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
+      const at::Tensor sharded = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
       const parallel::LossParallel kept;
-      at::cross_entropy_loss(cut, targets).backward();
-      EXPECT_LT(difference(tensor::full_tensor(cut.grad()), dense.grad()), 1e-6) << targets;
+      at::cross_entropy_loss(sharded, targets).backward();
+      EXPECT_LT(difference(tensor::full_tensor(sharded.grad()), dense.grad()), 1e-6) << targets;
     }
   });
 }
@@ -196,30 +196,31 @@ TEST(ParallelInputReshard, KeepsShardsAndSameGradients) {
       y.pow(2).sum().backward();
       const auto gathers = tensor::traffic().all_gathers;
       std::vector<at::Tensor> gradients;
-      for (const at::Tensor& parameter : block->parameters()) gradients.push_back(whole(parameter.grad()));
+      for (const at::Tensor& parameter : block->parameters())
+        gradients.push_back(full_copy(parameter.grad()));
       return std::pair(gradients, gathers);
     };
     const auto [plain, none] = run(false);
-    const auto [cut, gathers] = run(true);
+    const auto [sharded, gathers] = run(true);
     EXPECT_EQ(none, 0);
     EXPECT_GT(gathers, 4);
-    for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_LT(difference(plain[i], cut[i]), 1e-6) << i;
+    for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_LT(difference(plain[i], sharded[i]), 1e-6) << i;
   });
 }
 
 TEST(ParallelFlatDTensor, RoundTripsWithGradient) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
-    const at::Tensor whole_one = numbers({5, 3}, 1).set_requires_grad(true);
+    const at::Tensor full_parameter = numbers({5, 3}, 1).set_requires_grad(true);
     const tensor::FlatDTensor flat =
-        tensor::flatten_dtensor(distribute_tensor(whole_one, mesh, {tensor::Shard(0)}, false));
+        tensor::flatten_dtensor(distribute_tensor(full_parameter, mesh, {tensor::Shard(0)}, false));
     ASSERT_TRUE(flat.form);
     EXPECT_TRUE(flat.local.is_leaf() && flat.local.requires_grad());
     const at::Tensor again = unflatten_dtensor(flat.local, *flat.form);
-    EXPECT_LT(difference(whole(again), whole_one.detach()), 1e-7);
+    EXPECT_LT(difference(full_copy(again), full_parameter.detach()), 1e-7);
     again.pow(2).sum().backward();
     EXPECT_LT(difference(flat.local.grad(), flat.local.detach() * 2), 1e-6);
     EXPECT_EQ(tensor::synced_gradient(again).sizes(), flat.local.sizes());
-    EXPECT_FALSE(tensor::flatten_dtensor(whole_one).form);
+    EXPECT_FALSE(tensor::flatten_dtensor(full_parameter).form);
   });
 }
 

@@ -14,7 +14,7 @@
 namespace penstock::test {
 namespace {
 
-using test::whole;
+using test::full_copy;
 
 // Vocabulary, hidden width and time are uneven over two ranks.
 models::GptOptions gpt_options(Kind kind) {
@@ -56,13 +56,13 @@ parallel::ParallelPlan plan_for(const models::GptImpl& part) {
 at::Tensor handed_over(const at::Tensor& tensor, Activation activation) {
   if (!tensor::is_dtensor(tensor)) return tensor;
   switch (activation) {
-    case Activation::Whole:
+    case Activation::Full:
       return tensor::full_tensor(tensor);
     case Activation::AsItIs:
       return tensor;
-    case Activation::CutRows:
+    case Activation::ShardRows:
       return tensor::redistribute(tensor, {tensor::Shard(0)});
-    case Activation::CutTime:
+    case Activation::ShardTime:
       return tensor::redistribute(tensor, {tensor::Shard(1)});
   }
   return tensor;
@@ -82,13 +82,13 @@ const char* text(Data data) {
 }
 const char* text(Activation activation) {
   switch (activation) {
-    case Activation::Whole:
+    case Activation::Full:
       return "whole";
     case Activation::AsItIs:
       return "as it is";
-    case Activation::CutRows:
+    case Activation::ShardRows:
       return "cut rows";
-    case Activation::CutTime:
+    case Activation::ShardTime:
       return "cut time";
   }
   return "";
@@ -115,10 +115,10 @@ DenseTraining train_dense(Kind kind, int repeats) {
     }
     run.losses.push_back(loss.item<double>());
     for (const auto& item : gpt->named_parameters())
-      if (step == 0) run.gradients[item.key()] = whole(item.value().grad());
+      if (step == 0) run.gradients[item.key()] = full_copy(item.value().grad());
     optimizer.step();
   }
-  for (const auto& item : gpt->named_parameters()) run.parameters[item.key()] = whole(item.value());
+  for (const auto& item : gpt->named_parameters()) run.parameters[item.key()] = full_copy(item.value());
   return run;
 }
 
@@ -131,7 +131,7 @@ Tensors microbatch_gradients(Kind kind, const Batch& rows, bool backwards) {
     (loss_of_logits(gpt->forward(inputs[m]), targets[m]) / kMicrobatches).backward();
   }
   Tensors gradients;
-  for (const auto& item : gpt->named_parameters()) gradients[item.key()] = whole(item.value().grad());
+  for (const auto& item : gpt->named_parameters()) gradients[item.key()] = full_copy(item.value().grad());
   return gradients;
 }
 
@@ -205,10 +205,10 @@ runtime::PipelineOptions ThreeD::options() const {
 
 Batch ThreeD::part_of(const Batch& batch) const {
   const std::int64_t dp = mesh.size(2), rank = mesh.coordinate(1) * dp + mesh.coordinate(2);
-  const auto cut = [&](const at::Tensor& all) {
+  const auto rows_of = [&](const at::Tensor& all) {
     return all.chunk(mesh.size(1) * dp)[static_cast<std::size_t>(rank)];
   };
-  return {cut(batch.inputs), cut(batch.targets)};
+  return {rows_of(batch.inputs), rows_of(batch.targets)};
 }
 
 at::Tensor ThreeD::mean(const at::Tensor& loss) const {
@@ -242,7 +242,7 @@ Tensors ThreeD::gradients() const {
     return all;
   }
   for (const models::Gpt& part : parts_) {
-    for (const auto& item : part->named_parameters()) all[item.key()] = whole(item.value().grad());
+    for (const auto& item : part->named_parameters()) all[item.key()] = full_copy(item.value().grad());
   }
   return all;
 }
@@ -257,7 +257,7 @@ Tensors ThreeD::parameters() const {
     return all;
   }
   for (const models::Gpt& part : parts_) {
-    for (const auto& item : part->named_parameters()) all[item.key()] = whole(item.value());
+    for (const auto& item : part->named_parameters()) all[item.key()] = full_copy(item.value());
   }
   return all;
 }

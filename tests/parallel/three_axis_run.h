@@ -22,7 +22,7 @@ constexpr std::int64_t kUnitBytes = 600;  //!< so that a stage has several units
 enum class Kind { Plain, Tied, Frozen };
 enum class Data { None, Replicated, Sharded };
 //! What a stage passes on: full tensors, distributed tensors as they are, or sharded along a dim.
-enum class Activation { Whole, AsItIs, CutRows, CutTime };
+enum class Activation { Full, AsItIs, ShardRows, ShardTime };
 
 const char* text(Kind kind);
 const char* text(Data data);
@@ -62,7 +62,7 @@ struct Axes {
 class ThreeD {
  public:
   ThreeD(const comm::World& world, Axes axes, schedule::ScheduleKind schedule, int stages_per_rank, Kind kind,
-         Data data, Activation activation = Activation::Whole,
+         Data data, Activation activation = Activation::Full,
          const runtime::StageOptions& stage_options = {});
 
   //! Options of the stages; the loss is the mean.

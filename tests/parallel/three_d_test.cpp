@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, Parallel3D, ::testing::Values(Data::Replicated, 
 // Kinds and activations alternate over the schedules; each schedule covers each of them in one of the modes.
 TEST_P(Parallel3D, MatchesDenseTraining) {
   const std::vector<Kind> kinds{Kind::Plain, Kind::Tied, Kind::Frozen};
-  const std::vector<Activation> activations{Activation::Whole, Activation::AsItIs, Activation::CutTime};
+  const std::vector<Activation> activations{Activation::Full, Activation::AsItIs, Activation::ShardTime};
   const std::vector<Row> rows = schedules(2);
   ASSERT_GT(rows.size(), 10U);
   std::size_t turn = GetParam() == Data::Sharded ? 1 : 0;
@@ -77,7 +77,7 @@ TEST_P(Parallel3D, MatchesDenseTraining) {
 
 TEST(ParallelPipelineTensor, MatchesDenseTrainingInEverySchedule) {
   const std::vector<Kind> kinds{Kind::Tied, Kind::Frozen, Kind::Plain};
-  const std::vector<Activation> activations{Activation::AsItIs, Activation::CutTime, Activation::Whole};
+  const std::vector<Activation> activations{Activation::AsItIs, Activation::ShardTime, Activation::Full};
   std::size_t turn = 0;
   for (const Row& row : schedules(2)) {
     compare({.pp = 2, .tp = 2}, row, kinds[turn % 3], Data::None, activations[turn / 3 % 3]);
@@ -87,12 +87,12 @@ TEST(ParallelPipelineTensor, MatchesDenseTrainingInEverySchedule) {
 
 TEST(ParallelPipelineHybrid, MatchesDenseTraining) {
   for (const Row& row : schedules(2))
-    compare({.pp = 2, .replicas = 2, .dp = 2}, row, Kind::Tied, Data::Sharded, Activation::Whole);
+    compare({.pp = 2, .replicas = 2, .dp = 2}, row, Kind::Tied, Data::Sharded, Activation::Full);
 }
 
 // Placements, mesh and global shape of activations are transferred together with them.
 TEST(ParallelDistributedActivations, MatchPlainActivationsInEveryShapeMode) {
-  for (const Activation activation : {Activation::AsItIs, Activation::CutRows, Activation::CutTime}) {
+  for (const Activation activation : {Activation::AsItIs, Activation::ShardRows, Activation::ShardTime}) {
     for (const runtime::ShapeMode shapes :
          {runtime::ShapeMode::Inferred, runtime::ShapeMode::Static, runtime::ShapeMode::Dynamic}) {
       for (const Row& row :
@@ -105,7 +105,7 @@ TEST(ParallelDistributedActivations, MatchPlainActivationsInEveryShapeMode) {
 TEST(ParallelDistributedActivations, CanBeRecomputed) {
   for (const Row& row :
        {Row{schedule::ScheduleKind::OneFOneB, 1}, Row{schedule::ScheduleKind::ZBVZeroBubble, 2}})
-    compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, Activation::CutTime,
+    compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, Activation::ShardTime,
             runtime::ShapeMode::Inferred, true);
 }
 
@@ -113,7 +113,7 @@ const RankFunction gloo_ranks("three_d", [] {
   at::set_num_threads(1);
   const comm::World world = comm::init();
   train_and_compare(world, {.pp = 2, .dp = 2, .tp = 2}, {schedule::ScheduleKind::ZB1P, 1}, Kind::Tied,
-                    Data::Sharded, Activation::CutTime, train_dense(Kind::Tied));
+                    Data::Sharded, Activation::ShardTime, train_dense(Kind::Tied));
   return 0;
 });
 
@@ -268,13 +268,13 @@ TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
       std::map<int, int> weights;
       std::map<int, std::uint64_t> last;  // by stage: operations started before its last weight backward
       std::uint64_t reduce = 0;           // operations started before the first REDUCE_GRAD
-      const runtime::ActionFunction watch = [&](const schedule::Action& action,
-                                                const std::function<void()>& usual) {
+      const runtime::ActionFunction record_progress = [&](const schedule::Action& action,
+                                                          const std::function<void()>& usual) {
         if (++weights[action.stage().value] == kMicrobatches) last[action.stage().value] = last_number(world);
         usual();
       };
       options.custom[schedule::ActionKind::Backward] = options.custom[schedule::ActionKind::BackwardWeight] =
-          watch;
+          record_progress;
       options.custom[schedule::ActionKind::ReduceGrad] = [&](const schedule::Action&,
                                                              const std::function<void()>& usual) {
         if (reduce == 0) reduce = last_number(world);

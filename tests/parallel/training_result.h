@@ -9,20 +9,20 @@
 
 namespace penstock::test {
 
-struct Trained {
+struct TrainingResult {
   at::Tensor output;  //!< of the first step; optional
   std::vector<double> losses;
   std::vector<at::Tensor> gradients, parameters;
 };
 
 //! The difference between a run with sharded parameters and a dense run.
-inline double distance(const Trained& cut, const Trained& alone) {
-  double far = alone.output.defined() ? difference(cut.output, alone.output) : 0;
-  for (std::size_t i = 0; i < alone.losses.size(); ++i)
-    far = std::max(far, std::abs(cut.losses[i] - alone.losses[i]));
-  for (std::size_t i = 0; i < alone.parameters.size(); ++i) {
-    far = std::max(far, difference(cut.gradients[i], alone.gradients[i]));
-    far = std::max(far, difference(cut.parameters[i], alone.parameters[i]));
+inline double distance(const TrainingResult& sharded, const TrainingResult& dense) {
+  double far = dense.output.defined() ? difference(sharded.output, dense.output) : 0;
+  for (std::size_t i = 0; i < dense.losses.size(); ++i)
+    far = std::max(far, std::abs(sharded.losses[i] - dense.losses[i]));
+  for (std::size_t i = 0; i < dense.parameters.size(); ++i) {
+    far = std::max(far, difference(sharded.gradients[i], dense.gradients[i]));
+    far = std::max(far, difference(sharded.parameters[i], dense.parameters[i]));
   }
   return far;
 }

@@ -22,7 +22,7 @@
 namespace penstock::test {
 namespace {
 
-using test::whole;
+using test::full_copy;
 
 enum class Data { Replicated, Sharded, Hybrid };
 
@@ -50,9 +50,9 @@ parallel::ParallelPlan plan_of(bool sequence) {
 }
 
 // One rank of data and tensor parallelism: the model with both.
-struct TwoD {
-  TwoD(const comm::World& world, Variant variant, Data data, bool sequence = false,
-       parallel::ShardOptions options = {})
+struct DataTensorRank {
+  DataTensorRank(const comm::World& world, Variant variant, Data data, bool sequence = false,
+                 parallel::ShardOptions options = {})
       : mesh(world.group(),
              data == Data::Hybrid ? std::vector<std::int64_t>{2, 2, 2}
                                   : std::vector<std::int64_t>{world.size() / 2, 2},
@@ -88,7 +88,7 @@ struct TwoD {
   }
   //! The mean over the data-parallel ranks.
   at::Tensor mean(const at::Tensor& loss) const {
-    at::Tensor value = whole(loss);
+    at::Tensor value = full_copy(loss);
     mesh.group("dp").all_reduce(value, comm::ReduceOp::Avg);
     if (mesh.ndim() == 3) mesh.group("replicas").all_reduce(value, comm::ReduceOp::Avg);
     return value;
@@ -96,13 +96,13 @@ struct TwoD {
   std::vector<runtime::NamedTensor> gradients() const {
     if (sharded) return sharded->gather_gradients();
     std::vector<runtime::NamedTensor> all = named();
-    for (runtime::NamedTensor& item : all) item.tensor = whole(item.tensor.grad());
+    for (runtime::NamedTensor& item : all) item.tensor = full_copy(item.tensor.grad());
     return all;
   }
   std::vector<runtime::NamedTensor> parameters() const {
     if (sharded) return sharded->gather_parameters();
     std::vector<runtime::NamedTensor> all = named();
-    for (runtime::NamedTensor& item : all) item.tensor = whole(item.tensor);
+    for (runtime::NamedTensor& item : all) item.tensor = full_copy(item.tensor);
     return all;
   }
   std::vector<runtime::NamedTensor> named() const {
@@ -135,7 +135,7 @@ void train_and_compare(const comm::World& world, Variant variant, Data data, boo
   parallel::ShardOptions options;
   options.find_unused = true;
   options.prefetch = sequence ? 0 : 1;
-  const TwoD rank(world, variant, data, sequence, options);
+  const DataTensorRank rank(world, variant, data, sequence, options);
   torch::optim::AdamW optimizer = adamw(rank.trained());
   for (int step = 0; step < kGptSteps; ++step) {
     optimizer.zero_grad();
@@ -172,15 +172,15 @@ TEST(Parallel2D, MatchesDenseTrainingOver4x2Ranks) {
 // Gradients keep the placements of their parameters, in the memory of the buckets.
 TEST_P(Parallel2D, ParametersAndGradientsKeepPlacements) {
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Plain, GetParam());
+    const DataTensorRank rank(world, Variant::Plain, GetParam());
     rank.loss(tokens_of(kGptRows, 0)).backward();
     if (rank.sharded) {
       rank.sharded->unshard();
       for (const parallel::ShardedParameter& item : rank.sharded->shards()) {
-        const bool cut = item.form && !item.form->placements[0].is_replicate();
-        CHECK_SAME(cut, !sharding_groups(item.form ? item.form->mesh : rank.mesh["tp"],
-                                         item.form ? item.form->placements : tensor::Placements(1))
-                             .empty());
+        const bool is_sharded = item.form && !item.form->placements[0].is_replicate();
+        CHECK_SAME(is_sharded, !sharding_groups(item.form ? item.form->mesh : rank.mesh["tp"],
+                                                item.form ? item.form->placements : tensor::Placements(1))
+                                    .empty());
       }
     }
     const at::Tensor weight = rank.model->token->weight;
@@ -205,7 +205,7 @@ TEST_P(Parallel2D, AccumulatesAndClipsByGlobalNorm) {
   }
   const double norm = std::sqrt(squares);
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Tied, GetParam());
+    const DataTensorRank rank(world, Variant::Tied, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
     if (rank.replica) {
       const auto quiet = rank.replica->no_sync();
@@ -230,7 +230,7 @@ TEST_P(Parallel2D, AccumulatesAndClipsByGlobalNorm) {
 
 TEST_P(Parallel2D, CommunicatesEachBucketOrUnitOnce) {
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Plain, GetParam());
+    const DataTensorRank rank(world, Variant::Plain, GetParam());
     const Traffic all(world);
     tensor::traffic() = {};
     rank.loss(tokens_of(kGptRows, 0)).backward();
@@ -250,7 +250,7 @@ TEST_P(Parallel2D, CommunicatesEachBucketOrUnitOnce) {
 TEST_P(Parallel2D, FailedBackwardLeavesNoState) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Plain, GetParam());
+    const DataTensorRank rank(world, Variant::Plain, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
     // The last gradient of the backward: all others are already in flight.
     const auto breaks = std::make_shared<bool>(true);
@@ -343,12 +343,13 @@ TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
   struct Item {
     at::Tensor grad;
-    tensor::Placements places, gradient_places;
+    tensor::Placements places, gradient_placements;
   };
   const tensor::Placements none{};
   std::vector<Item> items;
-  const auto add = [&](at::IntArrayRef sizes, tensor::Placements places, tensor::Placements gradient_places) {
-    items.push_back({at::randn(sizes, generator), std::move(places), std::move(gradient_places)});
+  const auto add = [&](at::IntArrayRef sizes, tensor::Placements places,
+                       tensor::Placements gradient_placements) {
+    items.push_back({at::randn(sizes, generator), std::move(places), std::move(gradient_placements)});
   };
   add({3, 2}, none, none);
   add({5, 3}, {tensor::Shard(0), value::Replicate()}, {tensor::Shard(0), value::Replicate()});
@@ -376,13 +377,13 @@ TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
           // average.
           tensor::Placements start(2);
           for (std::size_t axis = 0; axis < 2; ++axis) {
-            const tensor::AxisPlacement& to = item.gradient_places[axis];
+            const tensor::AxisPlacement& to = item.gradient_placements[axis];
             if (to.is_partial() && to.reduce() == comm::ReduceOp::Sum &&
                 mesh.coordinate(static_cast<int>(axis)) != 0)
               grad.zero_();
             if (to.is_partial()) start[axis] = to;
           }
-          grad = redistribute(from_local(grad, mesh, start), item.gradient_places);
+          grad = redistribute(from_local(grad, mesh, start), item.gradient_placements);
         }
         value.mutable_grad() = grad;
         parameters.push_back(value);
@@ -391,7 +392,7 @@ TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
       const double norm = tensor::clip_grad_norm(parameters, 0.5, order);
       CHECK_THAT(std::abs(norm - expected) < 1e-5 * expected);
       for (std::size_t i = 0; i < items.size(); ++i)
-        expect_near("clipped", whole(parameters[i].grad()), items[i].grad * (0.5 / expected));
+        expect_near("clipped", full_copy(parameters[i].grad()), items[i].grad * (0.5 / expected));
     }
   });
 }

@@ -38,7 +38,7 @@ inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const 
 }
 
 //! The unsplit graph with its own tensors, in evaluation mode (without dropout).
-inline Trained train_dense(const graph::GraphModule& whole, const runtime::LossFunction& loss,
+inline Trained train_dense(const graph::GraphModule& unsplit_graph, const runtime::LossFunction& loss,
                            const Batch& batch) {
   const value::Chunks chunks =
       value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
@@ -46,19 +46,19 @@ inline Trained train_dense(const graph::GraphModule& whole, const runtime::LossF
   for (const auto count : chunks.rows) rows += static_cast<double>(count);
   Trained trained{.loss = at::zeros({}), .gradients = {}};
   for (std::size_t m = 0; m < chunks.args.size(); ++m) {
-    const at::Tensor part = loss(whole.forward(chunks.args[m], chunks.kwargs[m]), {}, {});
+    const at::Tensor part = loss(unsplit_graph.forward(chunks.args[m], chunks.kwargs[m]), {}, {});
     const double share = static_cast<double>(chunks.rows[m]) / rows;
     (part * share).backward();
     trained.loss = trained.loss + part.detach() * share;
   }
-  for (const auto& [name, tensor] : whole.named_parameters()) {
+  for (const auto& [name, tensor] : unsplit_graph.named_parameters()) {
     if (tensor.grad().defined()) trained.gradients[name] = tensor.grad();
   }
   return trained;
 }
 
 //! The unsplit graph of an archive, or of a captured model whose tensors are copied.
-inline graph::GraphModule whole_of(const pipe::Pipe& unsplit) {
+inline graph::GraphModule unsplit_module(const pipe::Pipe& unsplit) {
   const auto module = unsplit.get_stage_module(0);
   // The stage has the slots that are read, in the order of their use.
   std::map<std::string, at::Tensor> held;
@@ -70,9 +70,9 @@ inline graph::GraphModule whole_of(const pipe::Pipe& unsplit) {
     copies.push_back(tensor.defined() ? tensor.detach().clone().set_requires_grad(tensor.requires_grad())
                                       : at::zeros({}));
   }
-  graph::GraphModule whole(unsplit.graph(), std::move(copies));
-  whole.train(false);
-  return whole;
+  graph::GraphModule unsplit_graph(unsplit.graph(), std::move(copies));
+  unsplit_graph.train(false);
+  return unsplit_graph;
 }
 
 //! Runs one step on this rank; checks the gradients of its parameters, and the loss if it is known.

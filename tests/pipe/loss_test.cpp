@@ -19,7 +19,7 @@ using test::archive;
 using test::same_bits;
 using ::testing::HasSubstr;
 
-const SplitSpec uncut = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
+const SplitSpec no_split = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
 
 using Mse = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 using Wrapped = TrivialLossWrapper<test::Mlp, Mse>;
@@ -55,7 +55,7 @@ TEST(PipeWithLoss, TrainsWithoutLossFunctionOrTarget) {
   const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
   const value::Args example{torch::randn({2, 6}), torch::randn({2, 6})};
   const auto expected =
-      test::train_dense(test::whole_of(pipeline(model, example, {}, uncut)), leaf(0), batch);
+      test::train_dense(test::unsplit_module(pipeline(model, example, {}, no_split)), leaf(0), batch);
   EXPECT_TRUE(expected.gradients.contains("module.layers.0.weight"));
   for (const auto& [ranks, stages, schedule] :
        {std::tuple(2, 2, "1F1B"), std::tuple(2, 4, "ZBVZeroBubble"), std::tuple(4, 4, "GPipe")}) {
@@ -76,11 +76,11 @@ TEST(PipeWithLoss, LossMayBeOneOfSeveralOutputs) {
   const value::Args example{torch::randn({2, 6}), torch::randint(0, 6, {2})};
   const test::Batch batch{{torch::randn({8, 6}), torch::randint(0, 6, {8})}};
   const PipeOptions options{.loss_output = "output.loss"};
-  const Pipe whole = pipeline(model, example, {}, uncut);
-  const auto paths = whole.graph().output_paths();
+  const Pipe unsplit_pipe = pipeline(model, example, {}, no_split);
+  const auto paths = unsplit_pipe.graph().output_paths();
   const auto index = std::find(paths.begin(), paths.end(), "output.loss") - paths.begin();
   const auto expected =
-      test::train_dense(test::whole_of(whole), leaf(static_cast<std::size_t>(index)), batch);
+      test::train_dense(test::unsplit_module(unsplit_pipe), leaf(static_cast<std::size_t>(index)), batch);
   const Pipe pipe = pipeline(model, example, {}, Balanced{2}, options);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     test::expect_step(pipe, "1F1B", {}, batch, expected, world.group());
@@ -95,7 +95,7 @@ TEST(PipeWithLoss, LossMayBeOneOfSeveralOutputs) {
     EXPECT_EQ(outputs.at("loss").toTensor().sizes(), (std::vector<std::int64_t>{4}));
   });
   try {
-    pipeline(model, example, {}, uncut, {.loss_output = "output.los"});
+    pipeline(model, example, {}, no_split, {.loss_output = "output.los"});
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("output.loss"));
@@ -118,7 +118,7 @@ TEST(PipeWithLoss, CustomWrapperConnectsModelAndLoss) {
   const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
   const value::Args example{torch::randn({2, 6}), torch::randn({2, 6})};
   const auto expected =
-      test::train_dense(test::whole_of(pipeline(model, example, {}, uncut)), leaf(1), batch);
+      test::train_dense(test::unsplit_module(pipeline(model, example, {}, no_split)), leaf(1), batch);
   const Pipe pipe = pipeline(model, example, {}, Balanced{3}, {.loss_output = "output.1"});
   EXPECT_TRUE(pipe.info().has_loss_and_backward);
   comm::run_thread_ranks(
@@ -171,7 +171,7 @@ TEST(PipeMultiUse, TransmittedWeightStaysInOneStageWithFullGradient) {
   torch::manual_seed(4);
   const test::Batch batch{{torch::randint(0, 13, {8, 5})}};
   const auto expected =
-      test::train_dense(test::whole_of(load_pt2(archive("gpt.pt2"), uncut)), test::any_loss, batch);
+      test::train_dense(test::unsplit_module(load_pt2(archive("gpt.pt2"), no_split)), test::any_loss, batch);
   const PipeOptions transmit{.multi_use = {graph::MultiUseParameterConfig::Transmit}};
   const PipeOptions by_name{
       .multi_use = {.by_name = {{"head.weight", graph::MultiUseParameterConfig::Transmit}}}};
@@ -213,11 +213,11 @@ TEST(PipeSequential, HasOneStagePerLayer) {
 
 TEST(PipeAnnotateSplitPoints, MarksOnceAndKeepsGraph) {
   test::Mlp mlp;
-  const Pipe whole = pipeline(mlp, {torch::randn({2, 6})}, {}, uncut);
+  const Pipe unsplit_pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, no_split);
   const SplitPoints points{{"layers.1", graph::SplitPoint::Beginning}, {"layers.2", graph::SplitPoint::End}};
-  const std::size_t nodes = whole.graph().nodes.size();
-  const graph::Graph marked = annotate_split_points(whole.graph(), points);
-  EXPECT_EQ(whole.graph().nodes.size(), nodes);
+  const std::size_t nodes = unsplit_pipe.graph().nodes.size();
+  const graph::Graph marked = annotate_split_points(unsplit_pipe.graph(), points);
+  EXPECT_EQ(unsplit_pipe.graph().nodes.size(), nodes);
   EXPECT_EQ(marked.nodes.size(), nodes + 2);
   EXPECT_EQ(annotate_split_points(marked, points).nodes.size(), nodes + 2);
   const graph::Graph more = annotate_split_points(marked, {{"layers.3", graph::SplitPoint::Beginning}});
@@ -225,7 +225,7 @@ TEST(PipeAnnotateSplitPoints, MarksOnceAndKeepsGraph) {
   EXPECT_LE(split_at_marks(more).size(), 3U);
   const auto text = [](const graph::SplitGraph& split) { return split.table(); };
   EXPECT_EQ(text(split_graph(marked, split_at_marks(marked))),
-            text(split_graph(whole.graph(), split_at_modules(whole.graph(), points))));
+            text(split_graph(unsplit_pipe.graph(), split_at_modules(unsplit_pipe.graph(), points))));
 }
 
 struct SeveralImpl : torch::nn::Module {

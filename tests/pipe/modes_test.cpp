@@ -159,9 +159,13 @@ TEST(PipeStages, SuggestDynamicBatchForOtherBatchSize) {
     return "no error";
   };
   const Pipe fixed = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
-  const auto told = AllOf(HasSubstr("is 3, expected 2"), HasSubstr("PipeOptions::dynamic_batch"));
-  EXPECT_THAT(message([&] { fixed.forward({torch::zeros({3, 6})}); }), told);
-  EXPECT_THAT(message([&] { fixed.stage_module(0)->forward({torch::zeros({3, 6})}, {}); }), told);
+  const auto suggests_dynamic_batch =
+      AllOf(HasSubstr("is 3, expected 2"), HasSubstr("PipeOptions::dynamic_batch"));
+  EXPECT_THAT(message([&] { fixed.forward({torch::zeros({3, 6})}); }), suggests_dynamic_batch);
+  EXPECT_THAT(message([&] {
+                fixed.stage_module(0)->forward({torch::zeros({3, 6})}, {});
+              }),
+              suggests_dynamic_batch);
   const Pipe any = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2}, {.dynamic_batch = true});
   EXPECT_EQ(any.forward({torch::zeros({3, 6})}).toTensor().size(0), 3);
   // A file cannot be captured with another batch size.

@@ -85,8 +85,8 @@ TEST(Pipe, StagesShareModelTensorsAndNames) {
 TEST(Pipe, MovesConstantDevicesWithStage) {
   torch::nn::Linear linear(4, 4);
   const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
-    const at::Tensor places = torch::arange(4, at::device(at::kCPU).dtype(at::kFloat));
-    return IValue(torch::tanh(linear(args[0].toTensor() * places)) + torch::zeros({4}));
+    const at::Tensor positions = torch::arange(4, at::device(at::kCPU).dtype(at::kFloat));
+    return IValue(torch::tanh(linear(args[0].toTensor() * positions)) + torch::zeros({4}));
   };
   const Pipe pipe = pipeline_of(forward, model_tensors(*linear), {torch::randn({2, 4})}, {}, Balanced{2});
   const at::Device device(at::kMeta);
@@ -133,13 +133,13 @@ TEST(Pipe, ReadsOnlyWeightsOfItsStage) {
 }
 
 //! The least possible weight of the heaviest stage, by exhaustive search over the split positions.
-double best_by_brute_force(const std::vector<double>& sums, const graph::SplitPositions& places,
+double best_by_brute_force(const std::vector<double>& sums, const graph::SplitPositions& positions,
                            std::size_t from, std::size_t begin, int stages) {
   if (stages == 1) return sums.back() - sums[begin];
   double best = std::numeric_limits<double>::infinity();
-  for (std::size_t i = from; i < places.size(); ++i) {
-    const double rest = best_by_brute_force(sums, places, i + 1, places[i], stages - 1);
-    best = std::min(best, std::max(sums[places[i]] - sums[begin], rest));
+  for (std::size_t i = from; i < positions.size(); ++i) {
+    const double rest = best_by_brute_force(sums, positions, i + 1, positions[i], stages - 1);
+    best = std::min(best, std::max(sums[positions[i]] - sums[begin], rest));
   }
   return best;
 }
@@ -154,11 +154,12 @@ TEST(PipeBalance, MinimizesHeaviestStage) {
     std::vector<double> sums(weights.size() + 1, 0);
     std::partial_sum(weights.begin(), weights.end(), sums.begin() + 1);
     for (int stages = 2; stages <= 4; ++stages) {
-      const graph::SplitPositions cuts = balanced_split(graph, stages, weights);
-      ASSERT_EQ(cuts.size() + 1, static_cast<std::size_t>(stages));
+      const graph::SplitPositions boundaries = balanced_split(graph, stages, weights);
+      ASSERT_EQ(boundaries.size() + 1, static_cast<std::size_t>(stages));
       double heaviest = 0;
-      for (std::size_t s = 0; s <= cuts.size(); ++s) {
-        const std::size_t begin = s == 0 ? 0 : cuts[s - 1], end = s < cuts.size() ? cuts[s] : weights.size();
+      for (std::size_t s = 0; s <= boundaries.size(); ++s) {
+        const std::size_t begin = s == 0 ? 0 : boundaries[s - 1],
+                          end = s < boundaries.size() ? boundaries[s] : weights.size();
         heaviest = std::max(heaviest, sums[end] - sums[begin]);
       }
       EXPECT_DOUBLE_EQ(heaviest, best_by_brute_force(sums, legal_split_positions(graph), 0, 0, stages))

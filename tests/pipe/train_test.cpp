@@ -21,7 +21,7 @@ namespace {
 using test::archive;
 using test::Batch;
 
-const SplitSpec uncut = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
+const SplitSpec no_split = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
 
 const std::vector<std::string> small_models = {"mlp", "gpt", "convnet", "mixed", "lstm"};
 
@@ -41,14 +41,14 @@ Batch batch_for(const std::string& name) {
 }
 
 //! `stages` stages with random valid split positions; equal on every rank.
-SplitPolicy random_cuts(int stages, unsigned seed) {
+SplitPolicy random_split(int stages, unsigned seed) {
   return [stages, seed](const graph::Graph& graph) {
     const graph::SplitPositions legal = legal_split_positions(graph);
-    graph::SplitPositions cuts;
+    graph::SplitPositions positions;
     std::mt19937 random(seed);
-    std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), static_cast<std::size_t>(stages - 1),
-                random);
-    return cuts;
+    std::sample(legal.begin(), legal.end(), std::back_inserter(positions),
+                static_cast<std::size_t>(stages - 1), random);
+    return positions;
   };
 }
 
@@ -67,11 +67,11 @@ void on_threads(int ranks, const std::function<void(const comm::Group&)>& part) 
 }
 
 //! Runs every number of stages up to 8 that the ranks can share.
-void expect_trains(const std::string& name, const graph::Graph& whole,
-                   const std::function<Pipe(const SplitSpec&)>& cut, const Batch& batch,
+void expect_trains(const std::string& name, const graph::Graph& unsplit_pipe,
+                   const std::function<Pipe(const SplitSpec&)>& make_pipe, const Batch& batch,
                    const test::Trained& expected, const std::vector<int>& rank_counts = {2, 3, 4},
                    const OnRanks& on_ranks = on_threads) {
-  const auto most = static_cast<int>(legal_split_positions(whole).size()) + 1;
+  const auto most = static_cast<int>(legal_split_positions(unsplit_pipe).size()) + 1;
   for (const int ranks : rank_counts) {
     for (int stages = ranks; stages <= std::min(8, most); stages += ranks) {
       std::vector<std::string> schedules{stages == ranks ? "1F1B" : "Interleaved1F1B"};
@@ -79,7 +79,7 @@ void expect_trains(const std::string& name, const graph::Graph& whole,
       for (const std::string& schedule : schedules) {
         SCOPED_TRACE(name + " in " + std::to_string(stages) + " stages, " + schedule + ", " +
                      std::to_string(ranks) + " ranks");
-        const Pipe pipe = cut(random_cuts(stages, static_cast<unsigned>(ranks)));
+        const Pipe pipe = make_pipe(random_split(stages, static_cast<unsigned>(ranks)));
         on_ranks(ranks, [&](const comm::Group& group) {
           test::expect_step(pipe, schedule, own_loss(), batch, expected, group);
         });
@@ -94,11 +94,11 @@ void expect_archive_trains(const std::string& name, const BatchOf& batch_of,
                            const std::vector<int>& rank_counts = {2, 3, 4},
                            const OnRanks& on_ranks = on_threads) {
   const std::string file = archive(name + ".pt2");
-  const Pipe whole = load_pt2(file, uncut);
-  const Batch batch = batch_of(whole.graph());
-  const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
-  const auto cut = [&](const SplitSpec& spec) { return load_pt2(file, spec); };
-  expect_trains(name, whole.graph(), cut, batch, expected, rank_counts, on_ranks);
+  const Pipe unsplit_pipe = load_pt2(file, no_split);
+  const Batch batch = batch_of(unsplit_pipe.graph());
+  const auto expected = test::train_dense(test::unsplit_module(unsplit_pipe), test::any_loss, batch);
+  const auto make_pipe = [&](const SplitSpec& spec) { return load_pt2(file, spec); };
+  expect_trains(name, unsplit_pipe.graph(), make_pipe, batch, expected, rank_counts, on_ranks);
 }
 
 void expect_small_models_train(const std::vector<int>& rank_counts = {2, 3, 4},
@@ -152,13 +152,13 @@ template <class Holder>
 void expect_captured_trains(const std::string& name, Holder model, const Batch& batch) {
   const value::Chunks chunks =
       value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
-  const Pipe whole = pipeline(model, chunks.args[0], {}, uncut);
-  const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
-  const auto cut = [&](const SplitSpec& spec) {
+  const Pipe unsplit_pipe = pipeline(model, chunks.args[0], {}, no_split);
+  const auto expected = test::train_dense(test::unsplit_module(unsplit_pipe), test::any_loss, batch);
+  const auto make_pipe = [&](const SplitSpec& spec) {
     model->zero_grad();
     return pipeline(model, chunks.args[0], {}, spec);
   };
-  expect_trains(name, whole.graph(), cut, batch, expected);
+  expect_trains(name, unsplit_pipe.graph(), make_pipe, batch, expected);
 }
 
 //! Returns only the first output.
@@ -224,7 +224,7 @@ TEST(PipeTraining, RejectsUnknownKeywordArgument) {
   at::set_num_threads(1);
   Batch batch = batch_for("mixed");
   batch.kwargs["maks"] = 1;
-  const Pipe pipe = load_pt2(archive("mixed.pt2"), random_cuts(2, 1));
+  const Pipe pipe = load_pt2(archive("mixed.pt2"), random_split(2, 1));
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
     runtime::PipelineSchedule pipeline({pipe.build_stage(rank, at::kCPU, world.group())}, "1F1B",
@@ -244,7 +244,7 @@ TEST(PipeTraining, SplitsAtMarksAndBalanced) {
   at::set_num_threads(1);
   const Batch tokens = batch_for("gpt");
   const auto expected =
-      test::train_dense(test::whole_of(load_pt2(archive("gpt.pt2"), uncut)), test::any_loss, tokens);
+      test::train_dense(test::unsplit_module(load_pt2(archive("gpt.pt2"), no_split)), test::any_loss, tokens);
   for (const SplitSpec& spec : {SplitSpec(AtMarks{}), SplitSpec(Balanced{2, BalanceBy::Flops})}) {
     const Pipe pipe = load_pt2(archive("gpt.pt2"), spec);
     comm::run_thread_ranks(2, [&](comm::World& world) {

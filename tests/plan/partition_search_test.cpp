@@ -28,9 +28,9 @@ TEST(PlanPartitionSearch, MatchesBruteForceForSmallModels) {
     if (!problem) continue;
     const schedule::Program program = problem->program();
     Score best{UINT64_MAX, 0};
-    Cut cut{0};
-    for_each_cut(static_cast<int>(problem->layers.size()), problem->shape.stages(), cut,
-                 [&](const Cut& one) { best = std::min(best, score(*problem, program, one)); });
+    Boundaries boundaries{0};
+    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.stages(), boundaries,
+                       [&](const Boundaries& one) { best = std::min(best, score(*problem, program, one)); });
     const Plan plan = problem->plan();
     const Score found = score(*problem, program, plan.first_layer);
     EXPECT_EQ(found.first, best.first) << "seed " << seed << " " << plan.schedule;
@@ -63,9 +63,9 @@ TEST(PlanPartitionSearch, MatchesBruteForceWithShardingCosts) {
     if (seed % 4 == 3) problem->options.memory_cap = 150 + random() % 200;
     const schedule::Program program = problem->program();
     Score best{UINT64_MAX, 0};
-    Cut cut{0};
-    for_each_cut(static_cast<int>(problem->layers.size()), problem->shape.stages(), cut,
-                 [&](const Cut& one) { best = std::min(best, score(*problem, program, one)); });
+    Boundaries boundaries{0};
+    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.stages(), boundaries,
+                       [&](const Boundaries& one) { best = std::min(best, score(*problem, program, one)); });
     const Score found = score(*problem, program, problem->plan().first_layer);
     EXPECT_EQ(found.first, best.first) << "seed " << seed;
     EXPECT_NEAR(found.second, best.second, 1e-9 * best.second) << "seed " << seed;
@@ -86,18 +86,19 @@ TEST(PlanPartitionSearch, EvaluatesEveryPartitionOfSmallModel) {
       make_program(schedule::make_schedule("1F1B", {4, 1, 256}), schedule::SendMode::Buffered);
   // Stage s of 1F1B keeps 4 - s microbatches.
   std::uint64_t least = UINT64_MAX;
-  const auto fullest = [&](const Cut& cut) {
+  const auto fullest = [&](const Boundaries& boundaries) {
     std::uint64_t most = 0;
     for (std::size_t s = 0; s < 4; ++s) {
       std::uint64_t bytes = 0;
-      for (int i = cut[s]; i < cut[s + 1]; ++i)
+      for (int i = boundaries[s]; i < boundaries[s + 1]; ++i)
         bytes += layers[static_cast<std::size_t>(i)].costs.activation_bytes;
       most = std::max(most, bytes * (4 - s));
     }
     return most;
   };
-  Cut cut{0};
-  for_each_cut(30, 4, cut, [&](const Cut& one) { least = std::min(least, fullest(one)); });
+  Boundaries boundaries{0};
+  for_each_partition(30, 4, boundaries,
+                     [&](const Boundaries& one) { least = std::min(least, fullest(one)); });
   const CutSearch found = search_cuts(layers, program, {}, 10, {0, 1, 2, 3, 30});
   EXPECT_TRUE(found.exact);
   EXPECT_EQ(fullest(found.first_layer), least);
@@ -109,7 +110,7 @@ TEST(PlanPartitionSearch, LargeModelGetsGoodInexactPartition) {
   for (int i = 0; i < 48; ++i) problem.layers.push_back(layer(1 + static_cast<double>(random() % 20)));
   problem.shape = {8, 1, 12};
   const schedule::Program program = problem.program();
-  Cut even;
+  Boundaries even;
   for (int s = 0; s <= 8; ++s) even.push_back(6 * s);
   const CutSearch found = search_cuts(problem.layers, program, {}, std::nullopt, even);
   EXPECT_FALSE(found.exact);

@@ -10,7 +10,7 @@
 namespace penstock::plan {
 namespace {
 
-struct Answer {
+struct Solution {
   double slowest = 0;
   std::uint64_t fullest = 0;
 };
@@ -30,30 +30,30 @@ std::uint64_t stage_memory(const std::vector<Layer>& layers, int from, int to, i
 }
 
 //! All choices of boundaries; keeps the least (slowest stage, fullest rank) under the cap.
-std::optional<Answer> brute_force(const std::vector<Layer>& layers, const PartitionOptions& options) {
+std::optional<Solution> brute_force(const std::vector<Layer>& layers, const PartitionOptions& options) {
   const int n = static_cast<int>(layers.size()), stages = static_cast<int>(options.rank_of_stage.size());
-  std::optional<Answer> best;
+  std::optional<Solution> best;
   std::vector<int> chosen(static_cast<std::size_t>(n - 1), 0);
   std::fill(chosen.begin(), chosen.begin() + (stages - 1), 1);
   do {
-    std::vector<int> cut{0};
+    std::vector<int> boundaries{0};
     for (int i = 0; i < n - 1; ++i) {
-      if (chosen[i]) cut.push_back(i + 1);
+      if (chosen[i]) boundaries.push_back(i + 1);
     }
-    cut.push_back(n);
-    Answer answer;
+    boundaries.push_back(n);
+    Solution solution;
     std::vector<std::uint64_t> ranks(64, 0);
     for (int s = 0; s < stages; ++s) {
       double time = 0;
-      for (int i = cut[s]; i < cut[s + 1]; ++i) time += layers[i].costs.total_time();
-      answer.slowest = std::max(answer.slowest, time);
-      ranks[options.rank_of_stage[s].value] +=
-          stage_memory(layers, cut[s], cut[s + 1], options.in_flight.empty() ? 1 : options.in_flight[s]);
+      for (int i = boundaries[s]; i < boundaries[s + 1]; ++i) time += layers[i].costs.total_time();
+      solution.slowest = std::max(solution.slowest, time);
+      ranks[options.rank_of_stage[s].value] += stage_memory(
+          layers, boundaries[s], boundaries[s + 1], options.in_flight.empty() ? 1 : options.in_flight[s]);
     }
-    answer.fullest = *std::max_element(ranks.begin(), ranks.end());
-    if (options.memory_cap && answer.fullest > *options.memory_cap) continue;
-    if (!best || std::pair(answer.slowest, answer.fullest) < std::pair(best->slowest, best->fullest))
-      best = answer;
+    solution.fullest = *std::max_element(ranks.begin(), ranks.end());
+    if (options.memory_cap && solution.fullest > *options.memory_cap) continue;
+    if (!best || std::pair(solution.slowest, solution.fullest) < std::pair(best->slowest, best->fullest))
+      best = solution;
   } while (std::prev_permutation(chosen.begin(), chosen.end()));
   return best;
 }

@@ -21,23 +21,23 @@ struct Profile {
 
 inline Profile random_profile(unsigned seed) {
   std::mt19937 random(seed);
-  const auto whole = [&](int least, int most) {
+  const auto integer = [&](int least, int most) {
     return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
   };
   const auto real = [&](double least, double most) {
     return least + (most - least) * static_cast<double>(random()) / 4294967295.0;
   };
   Profile profile;
-  profile.ranks = whole(2, 8);
-  profile.stages_per_rank = whole(1, 2);
-  profile.microbatches = profile.ranks * whole(1, 3) + whole(0, 2) * (profile.stages_per_rank == 1);
+  profile.ranks = integer(2, 8);
+  profile.stages_per_rank = integer(1, 2);
+  profile.microbatches = profile.ranks * integer(1, 3) + integer(0, 2) * (profile.stages_per_rank == 1);
   for (int s = 0; s < profile.stages(); ++s) {
     StageCosts stage;
     stage.forward = real(0.6, 1.4);
     stage.input = stage.forward * real(0.8, 1.3);
     stage.weight = stage.forward * real(0.6, 1.1);
-    stage.activation_bytes = static_cast<std::uint64_t>(whole(80, 120));
-    stage.weight_bytes = static_cast<std::uint64_t>(whole(0, 40));
+    stage.activation_bytes = static_cast<std::uint64_t>(integer(80, 120));
+    stage.weight_bytes = static_cast<std::uint64_t>(integer(0, 40));
     stage.output_bytes = 100;
     stage.parameter_bytes = 50;
     profile.costs.stages.push_back(stage);

@@ -315,7 +315,7 @@ struct Naive {
       }
     }
     double end = 0;
-    for (const auto& [place, time] : times) end = std::max(end, time.second);
+    for (const auto& [location, time] : times) end = std::max(end, time.second);
     return end;
   }
 };

@@ -27,24 +27,25 @@ constexpr int kRows = 8;
 // The documented limit, with room for a busy machine.
 constexpr std::chrono::seconds kPromised{5}, kRoomForOthers{5};
 
-enum class Place { Forward, Backward, Loss, Shape };
+enum class FaultLocation { Forward, Backward, Loss, Shape };
 
 // Stage 1 (or the loss) fails at microbatch 2.
-PipelineModel failing_model(Place place) {
+PipelineModel failing_model(FaultLocation location) {
   PipelineModel model = mlp();
   const auto good = model.make;
-  model.make = [good, place](int stages) {
+  model.make = [good, location](int stages) {
     auto modules = good(stages);
     const auto inner = modules[1];
     const auto calls = std::make_shared<int>(0);
     modules[1] = runtime::make_stage_module(
         nullptr,
-        [inner, calls, place](const value::Args& args, const value::Kwargs& kwargs) -> runtime::StageResult {
+        [inner, calls, location](const value::Args& args,
+                                 const value::Kwargs& kwargs) -> runtime::StageResult {
           runtime::StageResult result = inner->forward(args, kwargs);
           if ((*calls)++ != 2) return result;
-          if (place == Place::Forward) throw std::runtime_error("the roof is on fire");
-          if (place == Place::Shape) return result.output.toTensor().narrow(1, 0, 2);
-          if (place == Place::Backward) {
+          if (location == FaultLocation::Forward) throw std::runtime_error("the roof is on fire");
+          if (location == FaultLocation::Shape) return result.output.toTensor().narrow(1, 0, 2);
+          if (location == FaultLocation::Backward) {
             result.output.toTensor().register_hook([](const at::Tensor& grad) -> at::Tensor {
               if (grad.defined()) throw std::runtime_error("the roof is on fire");
               return grad;
@@ -54,7 +55,7 @@ PipelineModel failing_model(Place place) {
         });
     return modules;
   };
-  if (place == Place::Loss) {
+  if (location == FaultLocation::Loss) {
     const auto calls = std::make_shared<std::atomic<int>>(0);
     model.loss = [loss = model.loss, calls](const c10::IValue& output, const c10::IValue& target,
                                             const value::Kwargs& more) {
@@ -66,7 +67,7 @@ PipelineModel failing_model(Place place) {
 }
 
 struct Fault {
-  Place place;
+  FaultLocation location;
   schedule::ScheduleKind kind;
   int rank;            // the failing call
   const char* action;  // the failing call
@@ -77,7 +78,7 @@ class RuntimeFault : public ::testing::TestWithParam<Fault> {};
 TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
   at::set_num_threads(1);
   const Fault fault = GetParam();
-  const PipelineModel model = failing_model(fault.place), good = mlp();
+  const PipelineModel model = failing_model(fault.location), good = mlp();
   const DenseRun dense = run_dense(good, kRanks, kMicrobatches, kRows, 1, 0);
   std::vector<std::string> seen(kRanks);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -101,7 +102,7 @@ TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
     world.rebuild();
     expect_dense(good, {fault.kind, 1, kMicrobatches, kRows}, dense, world, 1, 0);
   });
-  const std::string cause = fault.place == Place::Shape ? "6" : "the roof is on fire";
+  const std::string cause = fault.location == FaultLocation::Shape ? "6" : "the roof is on fire";
   for (const std::string& text : seen) {
     EXPECT_THAT(text, HasSubstr(cause));
     EXPECT_THAT(text, HasSubstr("microbatch 2"));
@@ -115,12 +116,12 @@ TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
 
 INSTANTIATE_TEST_SUITE_P(
     Places, RuntimeFault,
-    ::testing::Values(Fault{Place::Forward, schedule::ScheduleKind::OneFOneB, 1, "1F2"},
-                      Fault{Place::Forward, schedule::ScheduleKind::GPipe, 1, "1F2"},
-                      Fault{Place::Backward, schedule::ScheduleKind::OneFOneB, 1, "1B2"},
-                      Fault{Place::Backward, schedule::ScheduleKind::InterleavedZeroBubble, 1, "1I2"},
-                      Fault{Place::Loss, schedule::ScheduleKind::OneFOneB, 2, "2F2"},
-                      Fault{Place::Shape, schedule::ScheduleKind::GPipe, 1, "1SEND_F2"}));
+    ::testing::Values(Fault{FaultLocation::Forward, schedule::ScheduleKind::OneFOneB, 1, "1F2"},
+                      Fault{FaultLocation::Forward, schedule::ScheduleKind::GPipe, 1, "1F2"},
+                      Fault{FaultLocation::Backward, schedule::ScheduleKind::OneFOneB, 1, "1B2"},
+                      Fault{FaultLocation::Backward, schedule::ScheduleKind::InterleavedZeroBubble, 1, "1I2"},
+                      Fault{FaultLocation::Loss, schedule::ScheduleKind::OneFOneB, 2, "2F2"},
+                      Fault{FaultLocation::Shape, schedule::ScheduleKind::GPipe, 1, "1SEND_F2"}));
 
 TEST(RuntimeKilledRank, IsReportedByOtherRanksWithinFiveSeconds) {
   kill_at_random(10, 1);

@@ -52,7 +52,7 @@ class Mutator {
     ActionList& list = draft.ranks[static_cast<std::size_t>(below(static_cast<int>(draft.ranks.size())))];
     if (list.empty()) return;
     const int size = static_cast<int>(list.size());
-    const auto at = [&](int place) -> Action& { return list[static_cast<std::size_t>(place)]; };
+    const auto at = [&](int index) -> Action& { return list[static_cast<std::size_t>(index)]; };
     const int here = below(size);
     switch (below(8)) {
       case 0:

@@ -41,7 +41,7 @@ class TwoHosts {
     return all;
   }
   //! Takes the link down: packets are lost silently.
-  void cut() const { shell("ip -n " + names_[0] + " link set veth0 down"); }
+  void disconnect() const { shell("ip -n " + names_[0] + " link set veth0 down"); }
 
  private:
   static Outcome shell(const std::string& command) { return run_program({"sh", "-c", command}); }

@@ -17,7 +17,7 @@ namespace {
 
 TEST(TensorAutograd, SecondDerivativesMatchDense) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
-    for (const tensor::AxisPlacement& cut :
+    for (const tensor::AxisPlacement& sharded :
          {tensor::AxisPlacement(tensor::Shard(0)), tensor::AxisPlacement(tensor::Shard(1)),
           tensor::AxisPlacement(value::Replicate())}) {
       const auto run = [&](const at::Tensor& x, const at::Tensor& w) {
@@ -30,7 +30,7 @@ TEST(TensorAutograd, SecondDerivativesMatchDense) {
                        w = numbers({6, 4}, 2).set_requires_grad(true);
       const auto want = run(x, w);
       const auto got =
-          run(distribute_tensor(x, mesh, {value::Replicate()}), distribute_tensor(w, mesh, {cut}));
+          run(distribute_tensor(x, mesh, {value::Replicate()}), distribute_tensor(w, mesh, {sharded}));
       for (int i = 0; i < 2; ++i)
         EXPECT_LT(difference(tensor::full_tensor(got[i]), want[i]),
                   1e-4 * want[i].abs().max().item<double>());
@@ -70,17 +70,18 @@ void check_optimizer(const Options& options) {
       }
       return parameters;
     };
-    std::vector<at::Tensor> dense, cut;
-    const std::vector<tensor::AxisPlacement> places{tensor::Shard(1), tensor::Shard(0), value::Replicate()};
+    std::vector<at::Tensor> dense, sharded;
+    const std::vector<tensor::AxisPlacement> placements{tensor::Shard(1), tensor::Shard(0),
+                                                        value::Replicate()};
     const std::vector<std::vector<std::int64_t>> shapes{{6, 5}, {5, 3}, {3}};
     for (std::size_t i = 0; i < 3; ++i) {
       dense.push_back(numbers(shapes[i], static_cast<unsigned>(i)).set_requires_grad(true));
-      cut.push_back(distribute_parameter(dense.back(), mesh, {places[i]}));
+      sharded.push_back(distribute_parameter(dense.back(), mesh, {placements[i]}));
     }
     dense = train(dense);
-    cut = train(cut);
+    sharded = train(sharded);
     for (std::size_t i = 0; i < 3; ++i)
-      EXPECT_LT(difference(tensor::full_tensor(cut[i]).detach(), dense[i].detach()), 1e-5);
+      EXPECT_LT(difference(tensor::full_tensor(sharded[i]).detach(), dense[i].detach()), 1e-5);
   });
 }
 
@@ -159,10 +160,10 @@ TEST(TensorAutograd, SecondDerivativesOfLayersMatchDense) {
   for (const std::int64_t ranks : {2, 4}) {
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       for (const auto& layout : layouts) {
-        std::vector<at::Tensor> cut;
+        std::vector<at::Tensor> sharded;
         for (std::size_t i = 0; i < 4; ++i)
-          cut.push_back(distribute_tensor(dense[i], mesh, {layout[i]}, false));
-        const auto got = run(cut);
+          sharded.push_back(distribute_tensor(dense[i], mesh, {layout[i]}, false));
+        const auto got = run(sharded);
         for (std::size_t i = 0; i < got.size(); ++i) {
           EXPECT_LT(difference(tensor::full_tensor(got[i]).detach(), want[i].detach()),
                     1e-4 * std::max(1.0, want[i].abs().max().item<double>()))
@@ -198,8 +199,9 @@ TEST(TensorAutograd, SplitBackwardIsBitwiseEqual) {
       for (const at::Tensor& one : p) result.push_back(tensor::local_of(one.grad()));
       return result;
     };
-    const auto whole = run(false), halves = run(true);
-    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], halves[i])) << i;
+    const auto full_backward = run(false), halves = run(true);
+    for (std::size_t i = 0; i < full_backward.size(); ++i)
+      EXPECT_TRUE(at::equal(full_backward[i], halves[i])) << i;
   });
 }
 
@@ -222,13 +224,13 @@ TEST(TensorAutograd, ShardedEmbeddingComputesGradientOfItsOwnRows) {
                      {{tensor::Shard(0), value::Replicate()}, {value::Replicate(), tensor::Shard(0)}},
                      {{tensor::Shard(0), tensor::Shard(0)}, {value::Replicate(), value::Replicate()}}};
         }
-        for (const auto& [at, cut] : layouts) {
+        for (const auto& [at, sharded] : layouts) {
           const at::Tensor table = distribute_parameter(dense, mesh, at, false);
           tensor::traffic() = {};
-          run(table, distribute_tensor(words, mesh, cut, false));
+          run(table, distribute_tensor(words, mesh, sharded, false));
           EXPECT_EQ(tensor::placements_of(table.grad()), at);
           EXPECT_LT(difference(tensor::full_tensor(table.grad()), dense.grad()), 1e-5)
-              << to_string(at) << to_string(cut);
+              << to_string(at) << to_string(sharded);
         }
       });
     }
@@ -237,21 +239,22 @@ TEST(TensorAutograd, ShardedEmbeddingComputesGradientOfItsOwnRows) {
 
 TEST(TensorOptimizers, SupportForeachAndFusedUpdates) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
-    const std::vector<tensor::AxisPlacement> places{tensor::Shard(1), tensor::Shard(0), value::Replicate()};
+    const std::vector<tensor::AxisPlacement> placements{tensor::Shard(1), tensor::Shard(0),
+                                                        value::Replicate()};
     const std::vector<std::vector<std::int64_t>> shapes{{6, 5}, {5, 3}, {3}};
     using List = std::vector<at::Tensor>;
-    const auto list = [&](unsigned seed, bool cut) {
+    const auto list = [&](unsigned seed, bool sharded) {
       List tensors;
       for (std::size_t i = 0; i < 3; ++i) {
         const at::Tensor t = numbers(shapes[i], seed + static_cast<unsigned>(i));
-        tensors.push_back(cut ? distribute_tensor(t, mesh, {places[i]}, false) : t);
+        tensors.push_back(sharded ? distribute_tensor(t, mesh, {placements[i]}, false) : t);
       }
       return tensors;
     };
-    const auto steps = [&](bool cut) {
+    const auto steps = [&](bool sharded) {
       const torch::NoGradGuard no_grad;
-      List a = list(1, cut);
-      const List b = list(11, cut), c = list(21, cut);
+      List a = list(1, sharded);
+      const List b = list(11, sharded), c = list(21, sharded);
       at::_foreach_mul_(a, 0.5);
       at::_foreach_add_(a, b, 2);
       at::_foreach_lerp_(a, b, 0.25);
@@ -259,7 +262,7 @@ TEST(TensorOptimizers, SupportForeachAndFusedUpdates) {
       at::_foreach_addcdiv_(a, b, at::_foreach_add(at::_foreach_abs(c), 1), 1);
       at::_foreach_sqrt_(at::_foreach_mul(a, a));
       const List norms = at::_foreach_norm(a);
-      List first = list(31, cut), second = at::_foreach_mul(first, first), counts;
+      List first = list(31, sharded), second = at::_foreach_mul(first, first), counts;
       for (int i = 0; i < 3; ++i) counts.push_back(at::full({}, 1.0));
       at::_fused_adamw_(a, b, first, second, {}, counts, 0.1, 0.9, 0.99, 0.01, 1e-8, false, false);
       at::_fused_sgd_(a, c, first, 0.1, 0.9, 0.05, 0, false, false, false);
@@ -287,13 +290,13 @@ TEST(TensorCollectives, AreAsynchronousUntilResultIsUsed) {
   on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
     const at::Tensor x =
         from_local(at::full({4}, 1.0F + static_cast<float>(mesh.coordinate(0))), mesh, {tensor::Partial()});
-    const at::Tensor cut = from_local(at::full({2}, 5.0F), mesh, {tensor::Shard(0)});
+    const at::Tensor sharded = from_local(at::full({2}, 5.0F), mesh, {tensor::Shard(0)});
     // The second rank starts only after the first has passed all of this, which would be impossible if
     // anything had waited.
     if (mesh.coordinate(0) == 1) gone_on.wait();
     const at::Tensor sum = tensor::redistribute(x, {value::Replicate()}),
                      part = tensor::redistribute(x, {tensor::Shard(0)}),
-                     all = tensor::redistribute(cut, {value::Replicate()});
+                     all = tensor::redistribute(sharded, {value::Replicate()});
     const at::Tensor kept = sum.detach();  // also knows that it is in flight
     if (mesh.coordinate(0) == 0) {
       for (const at::Tensor& t : {sum, part, all, kept}) EXPECT_TRUE(tensor::impl_of(t)->pending());

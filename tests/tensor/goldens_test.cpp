@@ -23,9 +23,9 @@ using GoldenShape = std::vector<std::int64_t>;
 
 // The local shard of this rank, sharded axis by axis like `chunk`; partial values sum to the full tensor.
 // Implemented without the library's placement arithmetic.
-at::Tensor golden_part(const at::Tensor& whole, const tensor::Placements& placements,
-                       const tensor::DeviceMesh& mesh) {
-  at::Tensor part = whole;
+at::Tensor golden_shard(const at::Tensor& full, const tensor::Placements& placements,
+                        const tensor::DeviceMesh& mesh) {
+  at::Tensor part = full;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
     const std::int64_t n = mesh.size(static_cast<int>(axis)), c = mesh.coordinate(static_cast<int>(axis));
     const tensor::AxisPlacement& at = placements[axis];
@@ -177,9 +177,9 @@ void check_layout(const GoldenOp& op, const GoldenLayout& layout, const tensor::
   std::vector<at::Tensor> in;
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
     const GoldenInput& input = op.inputs[k];
-    const at::Tensor whole = golden_numbers(input.kind, input.sizes, static_cast<std::int64_t>(k), seed);
+    const at::Tensor full = golden_numbers(input.kind, input.sizes, static_cast<std::int64_t>(k), seed);
     in.push_back(
-        from_local(golden_part(whole, layout.inputs.at(k), mesh), mesh, layout.inputs[k], input.sizes));
+        from_local(golden_shard(full, layout.inputs.at(k), mesh), mesh, layout.inputs[k], input.sizes));
     in.back().set_requires_grad(golden_has_gradient(input.kind));
   }
   const std::vector<at::Tensor> results = golden_call(op, in);
@@ -192,8 +192,8 @@ void check_layout(const GoldenOp& op, const GoldenLayout& layout, const tensor::
                                                     : want.dtype == "int64"   ? "Long"
                                                                               : "Bool"))
       throw std::runtime_error("is of another type");
-    const at::Tensor whole = tensor::full_tensor(results[r]);
-    if (const std::string how = unlike(whole, want); !how.empty())
+    const at::Tensor full = tensor::full_tensor(results[r]);
+    if (const std::string how = unlike(full, want); !how.empty())
       throw std::runtime_error("the value " + how);
     if (!layout.results.empty()) {
       check_part(results[r].detach(), layout.results[r], want.exact, mesh, count);
@@ -202,10 +202,10 @@ void check_layout(const GoldenOp& op, const GoldenLayout& layout, const tensor::
         count.elsewhere += tensor::placements_of(results[r]) == layout.results[r].placements ? 0 : 1;
       }
     }
-    if (!whole.requires_grad()) continue;
+    if (!full.requires_grad()) continue;
     const at::Tensor weight =
-        golden_numbers("small", whole.sizes().vec(), static_cast<std::int64_t>(r), 9).to(whole.scalar_type());
-    const at::Tensor part = (whole * weight).sum().to(at::kDouble);
+        golden_numbers("small", full.sizes().vec(), static_cast<std::int64_t>(r), 9).to(full.scalar_type());
+    const at::Tensor part = (full * weight).sum().to(at::kDouble);
     total = total.defined() ? total + part : part;
   }
   if (total.defined()) total.backward();

@@ -152,16 +152,16 @@ tensor::AxisPlacement draw_placement(std::mt19937& engine, int dims, bool partia
 
 void check(const Case& c, const tensor::DeviceMesh& mesh, const std::vector<tensor::Placements>& layouts,
            unsigned seed) {
-  Inputs dense, cut;
+  Inputs dense, distributed;
   std::string layout;
   for (std::size_t i = 0; i < c.shapes.size(); ++i) {
     dense.push_back(numbers(c.shapes[i], seed * 10 + static_cast<unsigned>(i)).set_requires_grad(true));
     layout += " " + to_string(layouts[i]);
-    cut.push_back(distribute_tensor(dense.back(), mesh, layouts[i], false));
+    distributed.push_back(distribute_tensor(dense.back(), mesh, layouts[i], false));
   }
   const std::string where = c.name + layout + " on " + mesh.text() + ", seed " + std::to_string(seed);
   try {
-    const at::Tensor want = c.run(dense), got = c.run(cut);
+    const at::Tensor want = c.run(dense), got = c.run(distributed);
     ASSERT_TRUE(tensor::is_dtensor(got)) << where;
     ASSERT_EQ(got.sizes(), want.sizes()) << where;
     ASSERT_LT(difference(tensor::full_tensor(got).detach(), want.detach()), 2e-5)
@@ -169,13 +169,14 @@ void check(const Case& c, const tensor::DeviceMesh& mesh, const std::vector<tens
     const at::Tensor weight = numbers(want.sizes(), seed + 5).to(want.scalar_type());
     (want * weight).sum().backward();
     (got * weight).sum().backward();
-    for (std::size_t i = 0; i < cut.size(); ++i) {
-      ASSERT_TRUE(tensor::is_dtensor(cut[i].grad())) << where;
-      ASSERT_LT(difference(tensor::full_tensor(cut[i].grad()), dense[i].grad()), 5e-5)
+    for (std::size_t i = 0; i < distributed.size(); ++i) {
+      ASSERT_TRUE(tensor::is_dtensor(distributed[i].grad())) << where;
+      ASSERT_LT(difference(tensor::full_tensor(distributed[i].grad()), dense[i].grad()), 5e-5)
           << where << " gradient " << i;
     }
     const torch::InferenceMode inference;
-    ASSERT_LT(difference(tensor::full_tensor(c.run(cut)), want), 2e-5) << where << " in inference mode";
+    ASSERT_LT(difference(tensor::full_tensor(c.run(distributed)), want), 2e-5)
+        << where << " in inference mode";
   } catch (const std::exception& e) {
     throw std::runtime_error(where + ": " + e.what());
   }

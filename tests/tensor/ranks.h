@@ -35,7 +35,7 @@ inline at::Tensor numbers(c10::IntArrayRef sizes, unsigned seed) {
 }
 
 //! A full copy of a plain or distributed tensor; undefined stays undefined.
-inline at::Tensor whole(const at::Tensor& tensor) {
+inline at::Tensor full_copy(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   return (tensor::is_dtensor(tensor) ? tensor::full_tensor(tensor) : tensor).detach().clone();
 }

@@ -10,7 +10,7 @@
 namespace penstock::test {
 namespace {
 
-struct Ways {
+struct PathCase {
   std::vector<std::int64_t> mesh, sizes;
 
   //! The number of elements of the first rank, with one axis treated as replicated.
@@ -33,8 +33,8 @@ struct Ways {
     constexpr double never = std::numeric_limits<double>::infinity();
     const tensor::AxisPlacement& from = at[axis];
     for (std::size_t inner = axis + 1; inner < mesh.size(); ++inner) {
-      for (const tensor::AxisPlacement& cut : {from, to})
-        if (cut.is_shard() && at[inner].is_shard(cut.dim())) return never;
+      for (const tensor::AxisPlacement& placement : {from, to})
+        if (placement.is_shard() && at[inner].is_shard(placement.dim())) return never;
     }
     if (from.is_replicate()) return 1e-3;  // a local slice, or zeros
     if (to.is_partial()) return never;
@@ -85,27 +85,27 @@ struct Ways {
 };
 
 TEST(TensorRedistribution, UsesCheapestPath) {
-  const std::vector<Ways> cases{{{2, 2}, {8, 12}},
-                                {{2, 2}, {8, 4, 6}},
-                                {{2, 3}, {7, 5, 12}},
-                                {{4, 2}, {1, 9, 16}},
-                                {{2, 2, 2}, {16, 8}}};
+  const std::vector<PathCase> cases{{{2, 2}, {8, 12}},
+                                    {{2, 2}, {8, 4, 6}},
+                                    {{2, 3}, {7, 5, 12}},
+                                    {{4, 2}, {1, 9, 16}},
+                                    {{2, 2, 2}, {16, 8}}};
   int through_others = 0;
-  for (const Ways& ways : cases) {
+  for (const PathCase& path_case : cases) {
     tensor::MeshState mesh;
-    mesh.shape = ways.mesh;
-    mesh.coordinate.assign(ways.mesh.size(), 0);
-    const std::vector<tensor::Placements> all = ways.layouts(true);
+    mesh.shape = path_case.mesh;
+    mesh.coordinate.assign(path_case.mesh.size(), 0);
+    const std::vector<tensor::Placements> all = path_case.layouts(true);
     for (const tensor::Placements& from : all) {
-      const std::vector<double> cheapest = ways.cheapest(all, from);
+      const std::vector<double> cheapest = path_case.cheapest(all, from);
       for (std::size_t i = 0; i < all.size(); ++i) {
-        const std::vector<tensor::Placements> path = find_path(ways.sizes, mesh, from, all[i]);
+        const std::vector<tensor::Placements> path = find_path(path_case.sizes, mesh, from, all[i]);
         double cost = 0;
         tensor::Placements at = from;
         for (const tensor::Placements& next : path) {
           for (std::size_t axis = 0; axis < at.size(); ++axis) {
             if (at[axis] == next[axis]) continue;
-            cost += ways.step(at, axis, next[axis]);
+            cost += path_case.step(at, axis, next[axis]);
             if (next[axis].is_shard() && !(next[axis] == all[i][axis])) ++through_others;
           }
           at = next;

@@ -196,12 +196,12 @@ TEST(TensorProducts, MatchDenseForVectors) {
       const at::Tensor x = distribute_tensor(a.clone().set_requires_grad(true), mesh, {placement}, false);
       const at::Tensor y = distribute_tensor(b, mesh, {tensor::Shard(0)}, false),
                        w = distribute_tensor(m, mesh, {placement}, false);
-      EXPECT_LT(difference(whole(x.matmul(y)), a.matmul(b)), 1e-5);
-      EXPECT_LT(difference(whole(x.dot(y)), a.dot(b)), 1e-5);
-      EXPECT_LT(difference(whole(w.mv(x)), m.mv(a)), 1e-5);
-      EXPECT_LT(difference(whole(x.matmul(w)), a.matmul(m)), 1e-5);
+      EXPECT_LT(difference(full_copy(x.matmul(y)), a.matmul(b)), 1e-5);
+      EXPECT_LT(difference(full_copy(x.dot(y)), a.dot(b)), 1e-5);
+      EXPECT_LT(difference(full_copy(w.mv(x)), m.mv(a)), 1e-5);
+      EXPECT_LT(difference(full_copy(x.matmul(w)), a.matmul(m)), 1e-5);
       x.matmul(y).backward();
-      EXPECT_LT(difference(whole(x.grad()), b), 1e-5);
+      EXPECT_LT(difference(full_copy(x.grad()), b), 1e-5);
     }
   });
 }
@@ -281,7 +281,7 @@ TEST(TensorMicrobatches, SplitEachShardOfShardedBatch) {
           EXPECT_EQ(merged.sizes(), dense.sizes());
           EXPECT_TRUE(at::equal(tensor::full_tensor(merged).detach(), dense.detach() * 2));
           merged.sum().backward();
-          EXPECT_TRUE(at::equal(whole(batch.grad()), at::full({rows, 3}, 2.0F)));
+          EXPECT_TRUE(at::equal(full_copy(batch.grad()), at::full({rows, 3}, 2.0F)));
         }
       }
     });

@@ -236,7 +236,7 @@ void sweep(const tensor::DeviceMesh& mesh, unsigned seed, std::string& where) {
   const at::Tensor weight = numbers(want.sizes(), seed + 1);
   (want * weight).sum().backward();
   (got * weight).sum().backward();
-  require(at::allclose(whole(distributed.grad()), dense.grad(), 1e-4, 1e-4), "other values");
+  require(at::allclose(full_copy(distributed.grad()), dense.grad(), 1e-4, 1e-4), "other values");
 }
 
 TEST(TensorViews, MatchDenseTensor) {
@@ -278,20 +278,20 @@ TEST(TensorViews, DiagonalAndUnfoldKeepShardsOfOtherDims) {
       EXPECT_EQ(tensor::traffic().calls() > 0, moves);
       EXPECT_TRUE(at::equal(tensor::full_tensor(got), want));
     };
-    const std::vector<at::Tensor> cut{shard(0), shard(1), shard(2)};
+    const std::vector<at::Tensor> sharded{shard(0), shard(1), shard(2)};
     tensor::traffic() = {};
-    expect(cut[0].diagonal(1, 1, 2), dense.diagonal(1, 1, 2), {tensor::Shard(0)}, false);
+    expect(sharded[0].diagonal(1, 1, 2), dense.diagonal(1, 1, 2), {tensor::Shard(0)}, false);
     tensor::traffic() = {};
-    expect(cut[1].diagonal(0, 0, 2), dense.diagonal(0, 0, 2), {tensor::Shard(0)}, false);
+    expect(sharded[1].diagonal(0, 0, 2), dense.diagonal(0, 0, 2), {tensor::Shard(0)}, false);
     tensor::traffic() = {};
-    expect(cut[2].diagonal(-1, 0, -2), dense.diagonal(-1, 0, 1), {tensor::Shard(0)}, false);
+    expect(sharded[2].diagonal(-1, 0, -2), dense.diagonal(-1, 0, 1), {tensor::Shard(0)}, false);
     tensor::traffic() = {};
-    expect(cut[0].unfold(2, 3, 2), dense.unfold(2, 3, 2), {tensor::Shard(0)}, false);
+    expect(sharded[0].unfold(2, 3, 2), dense.unfold(2, 3, 2), {tensor::Shard(0)}, false);
     tensor::traffic() = {};
-    expect(cut[2].unfold(-3, 2, 1), dense.unfold(0, 2, 1), {tensor::Shard(2)}, false);
+    expect(sharded[2].unfold(-3, 2, 1), dense.unfold(0, 2, 1), {tensor::Shard(2)}, false);
     // A sharded dim is redistributed first.
     tensor::traffic() = {};
-    const at::Tensor moved = cut[0].unfold(0, 2, 2);
+    const at::Tensor moved = sharded[0].unfold(0, 2, 2);
     EXPECT_GT(tensor::traffic().calls(), 0);
     EXPECT_TRUE(at::equal(tensor::full_tensor(moved), dense.unfold(0, 2, 2)));
   });
@@ -358,9 +358,9 @@ TEST(TensorViews, KeepConjugation) {
           layout[0] = first;
           const std::string where = c.name + " " + to_string(layout) + " on " + mesh.text();
           const at::Tensor dense = values.clone().set_requires_grad(true);
-          const at::Tensor cut = distribute_tensor(dense, mesh, layout, false);
+          const at::Tensor sharded = distribute_tensor(dense, mesh, layout, false);
           try {
-            const at::Tensor want = c.run(dense), got = c.run(cut);
+            const at::Tensor want = c.run(dense), got = c.run(sharded);
             require(got.sizes() == want.sizes(), "sizes");
             require(at::allclose(tensor::full_tensor(got).resolve_conj().resolve_neg(), want, 1e-4, 1e-4),
                     "values or gradient");
@@ -370,7 +370,7 @@ TEST(TensorViews, KeepConjugation) {
                     "values or gradient");
             at::abs(want).pow(2).sum().backward();
             at::abs(got).pow(2).sum().backward();
-            require(at::allclose(whole(cut.grad()).resolve_conj(), dense.grad(), 1e-3, 1e-3),
+            require(at::allclose(full_copy(sharded.grad()).resolve_conj(), dense.grad(), 1e-3, 1e-3),
                     "values or gradient");
           } catch (const std::exception& e) {
             throw std::runtime_error(where + ": " + e.what());

@@ -139,14 +139,15 @@ TEST(TrainArchiveTraining, ResumedRunKeepsMeasuredSplit) {
     return losses;
   };
   const auto losses = train(4);
-  const std::string cuts = checkpoint::Checkpoint(dir / "c/step-00000000").note("cuts");
-  EXPECT_EQ(std::count(cuts.begin(), cuts.end(), ' '), 1) << cuts;
+  const std::string positions = checkpoint::Checkpoint(dir / "c/step-00000000").note("cuts");
+  EXPECT_EQ(std::count(positions.begin(), positions.end(), ' '), 1) << positions;
   for (const std::int64_t step : {2, 4})
-    EXPECT_EQ(checkpoint::Checkpoint(dir / ("c/" + checkpoint::checkpoint_name(step))).note("cuts"), cuts);
+    EXPECT_EQ(checkpoint::Checkpoint(dir / ("c/" + checkpoint::checkpoint_name(step))).note("cuts"),
+              positions);
   fs::remove_all(dir / "c/step-00000004");
   options.checkpoint.resume = true;
   EXPECT_EQ(train(4), std::vector<double>(losses.begin() + 2, losses.end()));
-  EXPECT_EQ(checkpoint::Checkpoint(dir / "c/step-00000004").note("cuts"), cuts);
+  EXPECT_EQ(checkpoint::Checkpoint(dir / "c/step-00000004").note("cuts"), positions);
 }
 
 TEST(TrainArchiveTraining, FixedBatchSizeRequiresMatchingMicrobatches) {

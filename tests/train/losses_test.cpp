@@ -84,7 +84,7 @@ class Dense {
   bool language_;
 };
 
-class Watcher : public Observer {
+class RecordingObserver : public Observer {
  public:
   void stepped(const StepRecord& record) override { records.push_back(record); }
   void noted(const std::string& text) override { notes.push_back(text); }
@@ -163,12 +163,12 @@ TEST(TrainIgnoredLabels, LossesAndGradientsMatchFullBatchInEveryTopology) {
     const auto expected = Dense("language").train(data, 20, 20, 3, 0.5);
     for (const Topology& topology : topologies()) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", " + text_of(topology));
-      Watcher watcher;
-      run_archive("language", data, sgd(topology.parallel, 20, topology.accumulate), &watcher);
-      ASSERT_EQ(watcher.records.size(), 3U);
+      RecordingObserver recorder;
+      run_archive("language", data, sgd(topology.parallel, 20, topology.accumulate), &recorder);
+      ASSERT_EQ(recorder.records.size(), 3U);
       for (std::size_t i = 0; i < 3; ++i) {
-        EXPECT_NEAR(watcher.records[i].loss, expected.losses[i], 1e-5);
-        EXPECT_NEAR(watcher.records[i].grad_norm, expected.norms[i], 1e-5);
+        EXPECT_NEAR(recorder.records[i].loss, expected.losses[i], 1e-5);
+        EXPECT_NEAR(recorder.records[i].grad_norm, expected.norms[i], 1e-5);
       }
     }
   }
@@ -201,13 +201,14 @@ TEST(TrainIgnoredLabels, WorkWithBuiltInModel) {
     });
     return result.losses;
   };
-  const auto whole = losses({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 1);
+  const auto full_batch = losses({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 1);
   for (const auto& topology :
        {Topology{{.pp = 1, .schedule = "GPipe", .microbatches = 8}},
         Topology{{.pp = 1, .tp = 2, .schedule = "GPipe", .microbatches = 8}},
         Topology{{.pp = 2, .tp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}, 2}}) {
     const auto parts = losses(topology.parallel, topology.accumulate);
-    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-5) << text_of(topology);
+    for (std::size_t i = 0; i < full_batch.size(); ++i)
+      EXPECT_NEAR(parts[i], full_batch[i], 1e-5) << text_of(topology);
   }
 }
 
@@ -222,14 +223,14 @@ TEST(TrainIgnoredLabels, BatchWithoutValidLabelsChangesNothingAndIsReported) {
         Topology{{.pp = 2, .dp = 2, .schedule = "ZB1P", .microbatches = 1}},
         Topology{{.pp = 1, .dp = 2, .sharding = Sharding::Full, .schedule = "GPipe", .microbatches = 1}}}) {
     SCOPED_TRACE(text_of(topology));
-    Watcher watcher;
-    run_archive("language", data, sgd(topology.parallel, 4), &watcher);
+    RecordingObserver recorder;
+    run_archive("language", data, sgd(topology.parallel, 4), &recorder);
     for (std::size_t i = 0; i < 3; ++i) {
-      EXPECT_NEAR(watcher.records.at(i).loss, expected.losses[i], 1e-5);
-      EXPECT_NEAR(watcher.records[i].grad_norm, expected.norms[i], 1e-5);
+      EXPECT_NEAR(recorder.records.at(i).loss, expected.losses[i], 1e-5);
+      EXPECT_NEAR(recorder.records[i].grad_norm, expected.norms[i], 1e-5);
     }
-    EXPECT_EQ(watcher.records[1].loss, 0);
-    EXPECT_THAT(watcher.notes, testing::Contains(HasSubstr("step 2: every label of the batch is ignored")));
+    EXPECT_EQ(recorder.records[1].loss, 0);
+    EXPECT_THAT(recorder.notes, testing::Contains(HasSubstr("step 2: every label of the batch is ignored")));
   }
 }
 
@@ -276,9 +277,9 @@ TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   EXPECT_NEAR(limited.validation.value(), Dense("language").loss(data, at::arange(10, 18)).item<double>(),
               1e-5);
   data.at("target").narrow(0, 10, 10).fill_(kIgnored);
-  Watcher watcher;
-  EXPECT_FALSE(run_archive("language", data, options, &watcher, 0.5).validation);
-  EXPECT_THAT(watcher.notes, testing::Contains(HasSubstr("there is no validation loss")));
+  RecordingObserver recorder;
+  EXPECT_FALSE(run_archive("language", data, options, &recorder, 0.5).validation);
+  EXPECT_THAT(recorder.notes, testing::Contains(HasSubstr("there is no validation loss")));
 }
 
 // Rows of a text have fixed numbers, and each sequence of the held-out share is one.

@@ -95,7 +95,7 @@ TEST(TrainLossCurve, InBfloat16StaysNearFloat32AndDecreases) {
     EXPECT_NEAR(losses[i], expected[i], 0.05 * expected[i]) << i;
 }
 
-class Watcher : public Observer {
+class RecordingObserver : public Observer {
  public:
   void stepped(const StepRecord& record) override { records.push_back(record); }
   void evaluated(std::int64_t step, double loss) override { evaluations[step] = loss; }
@@ -108,7 +108,7 @@ TEST(TrainRun, ReportsSameStepsAndValidationsInEveryTopology) {
   RunOptions options = with({1, 1, 1, 2, "GPipe"});
   options.steps = 6;
   options.eval_every = 3;
-  Watcher one, many;
+  RecordingObserver one, many;
   small_run(options, &one);
   small_run(with({2, 2, 1, 2, "1F1B"}, options), &many);
   ASSERT_EQ(one.records.size(), 6U);
@@ -139,9 +139,9 @@ TEST(TrainRun, StopsAtNonFiniteLossAndReportsStageAndMicrobatch) {
   options.rate.rate = 1e12;
   options.optimizer.kind = OptimizerKind::Sgd;
   options.on_nan = NanPolicy::Skip;
-  Watcher watcher;
-  small_run(options, &watcher);
-  EXPECT_TRUE(watcher.records.back().skipped);
+  RecordingObserver recorder;
+  small_run(options, &recorder);
+  EXPECT_TRUE(recorder.records.back().skipped);
 }
 
 TEST(TrainRun, FaultOfOneRankEndsRunWithCause) {

@@ -46,12 +46,12 @@ TEST(TrainResume, IsBitwiseEqualToUninterruptedRun) {
     RunOptions first = options_of(topology, 8, dir / "whole", false);
     first.checkpoint.every = 5;
     first.checkpoint.keep = 9;
-    const auto whole = small_run(first, nullptr, true, dropout);
-    EXPECT_EQ(whole.checkpoint, dir / "whole/step-00000008");
+    const auto uninterrupted = small_run(first, nullptr, true, dropout);
+    EXPECT_EQ(uninterrupted.checkpoint, dir / "whole/step-00000008");
     [[maybe_unused]] const int removed = std::system(("rm -r " + (dir / "whole/step-00000008")).c_str());
     const auto rest = small_run(options_of(topology, 8, dir / "whole", true), nullptr, true, dropout);
-    EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 5, whole.losses.end()));
-    for (const auto& [name, tensor] : whole.parameters)
+    EXPECT_EQ(rest.losses, std::vector<double>(uninterrupted.losses.begin() + 5, uninterrupted.losses.end()));
+    for (const auto& [name, tensor] : uninterrupted.parameters)
       EXPECT_TRUE(at::equal(rest.parameters.at(name), tensor)) << name;
   }
 }
@@ -59,7 +59,7 @@ TEST(TrainResume, IsBitwiseEqualToUninterruptedRun) {
 TEST(TrainResume, ContinuesInAnyOtherTopology) {
   at::set_num_threads(1);
   const TempDir dir;
-  const auto whole = small_run(options_of(kTopologies[0], 8, dir / "whole", false)).losses;
+  const auto uninterrupted = small_run(options_of(kTopologies[0], 8, dir / "whole", false)).losses;
   for (std::size_t from = 0; from < kTopologies.size(); ++from) {
     const std::string saved = dir / ("from" + std::to_string(from));
     small_run(options_of(kTopologies[from], 4, saved, false));
@@ -69,7 +69,8 @@ TEST(TrainResume, ContinuesInAnyOtherTopology) {
       [[maybe_unused]] const int copied = std::system(("cp -r " + saved + " " + copy).c_str());
       const auto rest = small_run(options_of(kTopologies[to], 8, copy, true)).losses;
       ASSERT_EQ(rest.size(), 4U);
-      for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(rest[i], whole[i + 4], 1e-4 * whole[i + 4]);
+      for (std::size_t i = 0; i < 4; ++i)
+        EXPECT_NEAR(rest[i], uninterrupted[i + 4], 1e-4 * uninterrupted[i + 4]);
     }
   }
 }

@@ -243,7 +243,7 @@ TEST(ValueLossReduction, WeightsGiveGradientOfFullBatch) {
     // Both halves of the target contain a valid row, so that no microbatch divides by zero.
     at::Tensor labels = target.clone();
     labels.slice(0, 0, 10, 2).fill_(1);
-    const at::Tensor whole = torch::autograd::grad({each.loss(x, labels)}, {w})[0];
+    const at::Tensor full_gradient = torch::autograd::grad({each.loss(x, labels)}, {w})[0];
     const Chunks parts = split_args_kwargs_into_chunks({x, labels}, {}, 4);
     std::vector<IValue> targets;
     for (const Args& part : parts.args) targets.push_back(part[1]);
@@ -254,7 +254,7 @@ TEST(ValueLossReduction, WeightsGiveGradientOfFullBatch) {
       losses.push_back(each.loss(parts.args[i][0].toTensor(), parts.args[i][1].toTensor()));
       total += torch::autograd::grad({losses[i]}, {w}, {torch::full_like(losses[i], seeds[i])})[0];
     }
-    EXPECT_TRUE(total.allclose(whole, 1e-12, 1e-12));
+    EXPECT_TRUE(total.allclose(full_gradient, 1e-12, 1e-12));
     EXPECT_TRUE(runtime::LossReduction::reduce(losses, seeds).allclose(each.loss(x, labels), 1e-12, 1e-12));
   }
 }

@@ -75,9 +75,9 @@ TEST(ValueTree, DistinguishesStructures) {
 TEST(ValueTree, RejectsTooFewLeavesAndUnsupportedKeys) {
   EXPECT_THROW(unflatten({1}, flatten(tuple({1, 2})).structure), UsageError);
   EXPECT_THROW(unflatten({1, 2, 3}, flatten(tuple({1, 2})).structure), UsageError);
-  c10::Dict<double, std::int64_t> odd;
-  odd.insert(1.5, 2);
-  EXPECT_THROW(flatten(odd), UsageError);
+  c10::Dict<double, std::int64_t> unsupported;
+  unsupported.insert(1.5, 2);
+  EXPECT_THROW(flatten(unsupported), UsageError);
 }
 
 TEST(ValueTree, DetachKeepsRequiresGradAndSharesTensors) {

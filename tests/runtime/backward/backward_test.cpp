@@ -289,7 +289,7 @@ TEST(RuntimeSplitBackward, IsThreadSafe) {
   std::vector<FunctionalModel> models;
   std::vector<Gradients> results(threads);
   for (int i = 0; i < threads; ++i) models.push_back(functional_mlp());
-  const Gradients expected = run(build, inputs, Way::Plain);
+  const Gradients expected = run(build, inputs, BackwardKind::Plain);
   std::vector<std::thread> ranks;
   for (int i = 0; i < threads; ++i) {
     ranks.emplace_back([&, i] {

@@ -56,10 +56,10 @@ Build stack(int count, Linear kind, bool recomputed) {
 }
 
 void expect_equal_gradients(const Build& ours, const Build& plain, const std::vector<Tensors>& batches) {
-  const Gradients expected = run(plain, batches, Way::Plain);
-  for (const Way way : {Way::Plain, Way::Full, Way::Split}) {
-    SCOPED_TRACE(static_cast<int>(way));
-    const Gradients got = run(ours, batches, way);
+  const Gradients expected = run(plain, batches, BackwardKind::Plain);
+  for (const BackwardKind backward_kind : {BackwardKind::Plain, BackwardKind::Full, BackwardKind::Split}) {
+    SCOPED_TRACE(static_cast<int>(backward_kind));
+    const Gradients got = run(ours, batches, backward_kind);
     expect_equal(got.inputs, expected.inputs, "input gradient");
     expect_equal(got.params, expected.params, "parameter gradient");
   }

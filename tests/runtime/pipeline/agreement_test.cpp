@@ -61,9 +61,9 @@ TEST(RuntimeAgreement, ReportsMismatchInAnyFieldOnEveryRank) {
   comm::run_thread_ranks(ranks, [&](comm::World& world) {
     const runtime::SetupFields fields = fields_of(mlp_setup(world.group()));
     for (std::size_t field = 0; field < fields.size(); ++field) {
-      for (int odd = 0; odd < ranks; ++odd) {
+      for (int differing = 0; differing < ranks; ++differing) {
         runtime::SetupFields mine = fields;
-        if (world.rank().value == odd) mine[field].second = "something else";
+        if (world.rank().value == differing) mine[field].second = "something else";
         std::string text;
         try {
           runtime::compare_fields(world.group(), mine);
@@ -72,8 +72,8 @@ TEST(RuntimeAgreement, ReportsMismatchInAnyFieldOnEveryRank) {
         }
         const auto has = [&](const std::string& part) { return text.find(part) != std::string::npos; };
         CHECK_THAT(has("differ in the " + fields[field].first + ": "));
-        CHECK_THAT(has("something else on rank " + std::to_string(odd)));
-        CHECK_THAT(has(fields[field].second + " on rank " + std::to_string(odd == 0 ? 1 : 0)));
+        CHECK_THAT(has("something else on rank " + std::to_string(differing)));
+        CHECK_THAT(has(fields[field].second + " on rank " + std::to_string(differing == 0 ? 1 : 0)));
         if (world.rank().value == 0) ++compared;
       }
     }
@@ -127,7 +127,7 @@ struct Wires {
 // The errors of 3 ranks when two of them are disconnected. No rank waits longer than the timeout, with some
 // room for a busy machine.
 std::vector<std::string> words_about(const Wires& wires) {
-  const DeafPair deaf(wires.one, wires.other);
+  const DisconnectedPair deaf(wires.one, wires.other);
   comm::InitOptions options;
   options.timeout = std::chrono::seconds(3);
   std::vector<std::string> texts(3);

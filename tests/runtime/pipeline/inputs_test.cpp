@@ -147,17 +147,17 @@ TEST(RuntimeInputGradients, AreAbsentInEval) {
 }
 
 // Microbatches of 4, 1, 3 and 2 rows, as split by the caller.
-runtime::Microbatches microbatches_of(const runtime::StepInput& whole) {
+runtime::Microbatches microbatches_of(const runtime::StepInput& unsplit) {
   const std::vector<std::int64_t> rows{4, 1, 3, 2};
   const auto parts = [&](const c10::IValue& value) { return value.toTensor().split_with_sizes(rows); };
   runtime::Microbatches split;
-  for (const at::Tensor& part : parts(whole.args[0])) split.args.push_back({part});
-  for (const at::Tensor& part : parts(whole.target)) split.targets.emplace_back(part);
-  for (const auto& [name, value] : whole.kwargs) {
+  for (const at::Tensor& part : parts(unsplit.args[0])) split.args.push_back({part});
+  for (const at::Tensor& part : parts(unsplit.target)) split.targets.emplace_back(part);
+  for (const auto& [name, value] : unsplit.kwargs) {
     split.kwargs.resize(rows.size());
     for (std::size_t m = 0; m < rows.size(); ++m) split.kwargs[m][name] = parts(value)[m];
   }
-  for (const auto& [stage, kwargs] : whole.stage_kwargs) {
+  for (const auto& [stage, kwargs] : unsplit.stage_kwargs) {
     split.stage_kwargs[stage].resize(rows.size());
     for (const auto& [name, value] : kwargs)
       for (std::size_t m = 0; m < rows.size(); ++m) split.stage_kwargs[stage][m][name] = parts(value)[m];
@@ -194,8 +194,8 @@ TEST(RuntimePreSplitMicrobatches, MatchGradientsOfFullBatch) {
 TEST(RuntimePreSplitMicrobatches, AreBitwiseEqualToLibrarySplit) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     const int rank = world.rank().value;
-    const Scaled whole(rank), parts(rank);
-    runtime::PipelineSchedule one(scaled_stage(world, whole), "GPipe", kMicrobatches, mse_options());
+    const Scaled unsplit(rank), parts(rank);
+    runtime::PipelineSchedule one(scaled_stage(world, unsplit), "GPipe", kMicrobatches, mse_options());
     runtime::PipelineSchedule other(scaled_stage(world, parts), "GPipe", kMicrobatches, mse_options());
     runtime::StepInput input{{numbers(10)}, {}, numbers(10, 5)};
     input.kwargs["scale"] = numbers(10, 2);
@@ -205,7 +205,7 @@ TEST(RuntimePreSplitMicrobatches, AreBitwiseEqualToLibrarySplit) {
                                 .kwargs = chunks.kwargs,
                                 .targets = value::split_tree(input.target, kMicrobatches, "target")};
     const runtime::StepResult expected = one.step(input), result = other.step(split);
-    CHECK_TENSORS(parts->weight.grad(), whole->weight.grad());
+    CHECK_TENSORS(parts->weight.grad(), unsplit->weight.grad());
     if (rank == 1) CHECK_TENSORS(result.outputs.toTensor(), expected.outputs.toTensor());
     if (rank == 1) CHECK_TENSORS(result.loss, expected.loss);
     const runtime::StepResult evaluated = other.eval(split);

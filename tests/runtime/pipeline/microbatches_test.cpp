@@ -183,8 +183,8 @@ TEST(RuntimeLosses, AreWeightedByValidTokens) {
   const auto modules = model.make(2);
   const runtime::StageResult hidden = modules[0]->forward({x}, {});
   const auto logits = [&] { return modules[1]->forward({hidden.output}, hidden.skips).output.toTensor(); };
-  const at::Tensor whole = cross_entropy(logits(), target);
-  whole.backward();
+  const at::Tensor full_loss = cross_entropy(logits(), target);
+  full_loss.backward();
   const auto rows = at::tensor_split(logits().detach(), kParts), labels = at::tensor_split(target, kParts);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     runtime::PipelineOptions options = options_for(model, 2);
@@ -199,7 +199,7 @@ TEST(RuntimeLosses, AreWeightedByValidTokens) {
     for (std::size_t i = 0; i < grads.size(); ++i)
       CHECK_THAT(at::allclose(grads[i].tensor, expected[i].tensor, 1e-5, 1e-6));
     if (rank == 0) return;
-    CHECK_THAT(at::allclose(result.loss, whole.detach()));
+    CHECK_THAT(at::allclose(result.loss, full_loss.detach()));
     for (std::size_t m = 0; m < kParts; ++m)
       CHECK_THAT(at::allclose(result.losses[m], cross_entropy(rows[m], labels[m])));
   });
@@ -217,11 +217,11 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
       const PipelineModel model = skip_net();
       const auto modules = model.make(2);
       const runtime::StageResult hidden = modules[0]->forward({x}, {});
-      const at::Tensor whole =
+      const at::Tensor full_loss =
           loss(modules[1]->forward({hidden.output}, hidden.skips).output.toTensor(), target);
-      whole.backward();
-      const auto expect_whole = [&](const runtime::PipelineSchedule& pipeline, std::size_t rank,
-                                    double factor) {
+      full_loss.backward();
+      const auto expect_full_batch = [&](const runtime::PipelineSchedule& pipeline, std::size_t rank,
+                                         double factor) {
         const auto grads = snapshot_grads(pipeline.stages().front().module()),
                    expected = snapshot_grads(*modules[rank]);
         for (std::size_t i = 0; i < grads.size(); ++i)
@@ -237,9 +237,9 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
         };
         runtime::PipelineSchedule at_once = make();
         const runtime::StepResult result = at_once.step({x}, target);
-        if (rank == 1) CHECK_THAT(at::allclose(result.loss, whole.detach()));
+        if (rank == 1) CHECK_THAT(at::allclose(result.loss, full_loss.detach()));
         if (rank == 1) CHECK_THAT(result.losses[0].isnan().item<bool>());  // defined by the user
-        expect_whole(at_once, rank, 1);
+        expect_full_batch(at_once, rank, 1);
 
         runtime::PipelineSchedule parts = make();
         at::Tensor sum = at::zeros({});
@@ -250,8 +250,8 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
           if (rank == 1) sum = sum + one.loss / 3;
           if (rank == 1 && begin == 8) CHECK_SAME(one.loss.item<double>(), 0.0);
         }
-        if (rank == 1) CHECK_THAT(at::allclose(sum, whole.detach()));
-        expect_whole(parts, rank, 1.0 / 3);
+        if (rank == 1) CHECK_THAT(at::allclose(sum, full_loss.detach()));
+        expect_full_batch(parts, rank, 1.0 / 3);
 
         // No valid label at all: no loss, and gradients of zero.
         runtime::PipelineSchedule nothing = make();
@@ -264,7 +264,7 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
         options.scale_grads = false;
         runtime::PipelineSchedule plain = make();
         plain.step({x}, target);
-        expect_whole(plain, rank, 0.5);
+        expect_full_batch(plain, rank, 0.5);
       });
     }
   }

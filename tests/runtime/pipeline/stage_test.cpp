@@ -86,11 +86,11 @@ struct Sent : runtime::StageModule {
   runtime::StageResult forward(const value::Args& args, const value::Kwargs&) override { return args[0]; }
   std::vector<runtime::NamedTensor> parameters() const override { return {}; }
   std::vector<runtime::NamedTensor> buffers() const override { return {}; }
-  void to(at::Device device) override { places.push_back(device); }
+  void to(at::Device device) override { devices.push_back(device); }
   void train(bool on) override { training = on; }
   bool is_training() const override { return training; }
   bool training = true;
-  std::vector<at::Device> places;
+  std::vector<at::Device> devices;
 };
 
 TEST(RuntimeStageModules, AreMovedToStageDevice) {
@@ -98,8 +98,8 @@ TEST(RuntimeStageModules, AreMovedToStageDevice) {
     const auto module = std::make_shared<Sent>();
     const runtime::PipelineStage stage(std::shared_ptr<runtime::StageModule>(module), 0, 1, at::kMeta,
                                        world.group());
-    CHECK_SAME(module->places.size(), 1U);
-    CHECK_THAT(module->places.front() == at::Device(at::kMeta));
+    CHECK_SAME(module->devices.size(), 1U);
+    CHECK_THAT(module->devices.front() == at::Device(at::kMeta));
     CHECK_THAT(stage.device() == at::Device(at::kMeta));
   });
 }

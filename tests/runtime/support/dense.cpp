@@ -35,20 +35,20 @@ c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& mo
 // Tied parameters are one tensor here: the copies get the sum of all gradients explicitly.
 void share_gradients(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
                      const std::vector<runtime::SharedParameter>& shared) {
-  const auto find = [&](const runtime::ParameterLocation& place) {
+  const auto find = [&](const runtime::ParameterLocation& location) {
     for (const runtime::NamedTensor& item :
-         modules[static_cast<std::size_t>(place.stage.value)]->parameters()) {
-      if (item.name == place.name) return item.tensor;
+         modules[static_cast<std::size_t>(location.stage.value)]->parameters()) {
+      if (item.name == location.name) return item.tensor;
     }
     throw std::logic_error("no such parameter");
   };
-  for (const runtime::SharedParameter& places : shared) {
+  for (const runtime::SharedParameter& locations : shared) {
     at::Tensor sum;
-    for (const runtime::ParameterLocation& place : places) {
-      const at::Tensor grad = find(place).grad();
+    for (const runtime::ParameterLocation& location : locations) {
+      const at::Tensor grad = find(location).grad();
       if (grad.defined()) sum = sum.defined() ? sum + grad : grad.clone();
     }
-    for (const runtime::ParameterLocation& place : places) find(place).mutable_grad() = sum.clone();
+    for (const runtime::ParameterLocation& location : locations) find(location).mutable_grad() = sum.clone();
   }
 }
 
@@ -77,7 +77,7 @@ std::vector<runtime::NamedTensor> snapshot_grads(const runtime::StageModule& mod
   return snapshot(grads);
 }
 
-runtime::StepInput part_of(const runtime::StepInput& batch, int replica, int replicas) {
+runtime::StepInput replica_batch(const runtime::StepInput& batch, int replica, int replicas) {
   if (replicas == 1) return batch;
   const auto r = static_cast<std::size_t>(replica);
   const value::Chunks chunks = value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, replicas);
@@ -94,11 +94,11 @@ DenseRun run_dense(const PipelineModel& model, int stages, int microbatches, int
   const auto skips = model.skips(stages);
   DenseRun run;
   for (int step = 0; step < steps; ++step) {
-    const runtime::StepInput whole = model.batch(rows);
+    const runtime::StepInput full_batch = model.batch(rows);
     std::vector<at::Tensor> losses;
     std::vector<c10::IValue> outputs;
     for (int replica = 0; replica < replicas; ++replica) {
-      const runtime::StepInput batch = part_of(whole, replica, replicas);
+      const runtime::StepInput batch = replica_batch(full_batch, replica, replicas);
       const value::Chunks chunks =
           value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, microbatches);
       const auto targets = value::split_tree(batch.target, microbatches, "target");
@@ -106,9 +106,9 @@ DenseRun run_dense(const PipelineModel& model, int stages, int microbatches, int
       for (auto& of_microbatch : kwargs) of_microbatch.resize(modules.size());
       for (const auto& [stage, own] : batch.stage_kwargs) {
         if (stage.value >= stages) continue;
-        const auto cut = value::split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
-        for (std::size_t m = 0; m < cut.size(); ++m)
-          kwargs[m][static_cast<std::size_t>(stage.value)] = cut[m];
+        const auto stage_chunks = value::split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
+        for (std::size_t m = 0; m < stage_chunks.size(); ++m)
+          kwargs[m][static_cast<std::size_t>(stage.value)] = stage_chunks[m];
       }
       for (std::size_t m = 0; m < targets.size(); ++m) {
         const runtime::RandomKey key{seed, static_cast<std::uint64_t>(step), StageId(0),

@@ -40,7 +40,7 @@ DenseRun run_dense(const PipelineModel& model, int stages, int microbatches, int
                    std::uint64_t seed, int replicas = 1);
 
 //! The rows of a batch that one of the replicas trains on.
-runtime::StepInput part_of(const runtime::StepInput& batch, int replica, int replicas);
+runtime::StepInput replica_batch(const runtime::StepInput& batch, int replica, int replicas);
 
 //! One SGD update of all parameters of a stage; then clears their gradients.
 void sgd_step(runtime::StageModule& module);

@@ -18,7 +18,7 @@ namespace penstock::test {
 //! Builds the same model each time it is called.
 using Build = std::function<FunctionalModel()>;
 
-enum class Way { Plain, Full, Split };
+enum class BackwardKind { Plain, Full, Split };
 
 struct Gradients {
   Tensors inputs;
@@ -61,7 +61,7 @@ inline Tensors plain_backward(const Tensors& outputs, const Tensors& grads, cons
 
 //! Runs the batches sequentially, accumulating gradients. Split: first every input backward, then the weight
 //! backwards in the order of the batches, as in schedules.
-inline Gradients run(const Build& build, const std::vector<Tensors>& batches, Way way) {
+inline Gradients run(const Build& build, const std::vector<Tensors>& batches, BackwardKind backward_kind) {
   at::set_num_threads(1);  // the tensors are tiny: more threads would only slow it down
   const FunctionalModel model = build();
   Gradients result;
@@ -72,9 +72,9 @@ inline Gradients run(const Build& build, const std::vector<Tensors>& batches, Wa
     const Tensors outputs = model.forward(inputs);
     const Tensors grads = grads_for(outputs, i);
     Tensors input_grads;
-    if (way == Way::Plain) {
+    if (backward_kind == BackwardKind::Plain) {
       input_grads = plain_backward(outputs, grads, inputs);
-    } else if (way == Way::Full) {
+    } else if (backward_kind == BackwardKind::Full) {
       input_grads = runtime::backward_full(outputs, grads, inputs);
     } else {
       runtime::InputBackward half = runtime::backward_input(outputs, grads, inputs);
@@ -83,7 +83,7 @@ inline Gradients run(const Build& build, const std::vector<Tensors>& batches, Wa
     }
     result.inputs.insert(result.inputs.end(), input_grads.begin(), input_grads.end());
   }
-  if (way == Way::Split) {
+  if (backward_kind == BackwardKind::Split) {
     for (const at::Tensor& param : model.params)
       EXPECT_FALSE(param.grad().defined()) << "weights wait for their half";
   }
@@ -105,10 +105,10 @@ inline void expect_equal(const Tensors& got, const Tensors& expected, const std:
 }
 
 inline void expect_same_as_plain(const Build& build, const std::vector<Tensors>& batches) {
-  const Gradients plain = run(build, batches, Way::Plain);
-  for (const Way way : {Way::Full, Way::Split}) {
-    SCOPED_TRACE(way == Way::Full ? "full" : "split");
-    const Gradients ours = run(build, batches, way);
+  const Gradients plain = run(build, batches, BackwardKind::Plain);
+  for (const BackwardKind backward_kind : {BackwardKind::Full, BackwardKind::Split}) {
+    SCOPED_TRACE(backward_kind == BackwardKind::Full ? "full" : "split");
+    const Gradients ours = run(build, batches, backward_kind);
     expect_equal(ours.inputs, plain.inputs, "input gradient");
     expect_equal(ours.params, plain.params, "parameter gradient");
   }

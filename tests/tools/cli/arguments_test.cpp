@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 constexpr Command kCommand{"try", Home::Plan, "a command of the tests", "penstock try"};
 
-enum class Form { Csv, Grid };
+enum class Format { Csv, Grid };
 
 // All kinds of options.
 struct Options {
@@ -24,7 +24,7 @@ struct Options {
   double scale = 1.5;
   std::vector<std::string> split;
   bool lowered = false;
-  Form form = Form::Csv;
+  Format format = Format::Csv;
   bool json = false;
   bool ranks_given = false;
 };
@@ -38,7 +38,7 @@ Options parse(std::vector<std::string> words) {
   arguments.option("--scale", o.scale, "how much");
   arguments.option("--split", o.split, "where");
   arguments.flag("--lowered", o.lowered, "whether");
-  arguments.choice("--as", o.form, {{"csv", Form::Csv}, {"grid", Form::Grid}}, "how");
+  arguments.choice("--as", o.format, {{"csv", Format::Csv}, {"grid", Format::Grid}}, "how");
   arguments.parse();
   o.json = arguments.json();
   o.ranks_given = arguments.given("--ranks");
@@ -63,14 +63,14 @@ TEST(ToolArguments, ReadsEveryKind) {
   EXPECT_EQ(o.scale, 0.5);
   EXPECT_THAT(o.split, ElementsAre("a", "b", "c"));
   EXPECT_TRUE(o.lowered && o.json && o.ranks_given);
-  EXPECT_EQ(o.form, Form::Grid);
+  EXPECT_EQ(o.format, Format::Grid);
 }
 
 TEST(ToolArguments, KeepsDefaults) {
   const Options o = parse({"GPipe"});
   EXPECT_EQ(o.ranks, 4);
   EXPECT_EQ(o.microbatches, std::nullopt);
-  EXPECT_EQ(o.form, Form::Csv);
+  EXPECT_EQ(o.format, Format::Csv);
   EXPECT_FALSE(o.lowered || o.json || o.ranks_given);
 }
 

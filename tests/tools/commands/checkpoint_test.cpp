@@ -23,8 +23,9 @@ using ::testing::Not;
 const std::string script = PENSTOCK_SOURCE_DIR "/tests/tools/commands/";
 
 //! Saves tensors as a checkpoint of three ranks in a random partition, with AdamW states and a note.
-void save_cut(const std::map<std::string, at::Tensor>& tensors, const std::string& directory,
-              std::int64_t step, const std::map<std::string, std::vector<std::string>>& aliases = {}) {
+void save_partitioned(const std::map<std::string, at::Tensor>& tensors, const std::string& directory,
+                      std::int64_t step,
+                      const std::map<std::string, std::vector<std::string>>& aliases = {}) {
   Random random(4);
   std::map<std::string, std::vector<std::vector<Region>>> how;
   for (const auto& [name, tensor] : tensors) how.emplace(name, partition(random, tensor.sizes().vec(), 3));
@@ -53,7 +54,7 @@ std::map<std::string, at::Tensor> small_model() {
 
 TEST(ToolCheckpoint, InspectsNewestAndPrintsJson) {
   const TempDir dir;
-  save_cut(small_model(), dir.path(), 120, {{"a.weight", {"b.weight"}}});
+  save_partitioned(small_model(), dir.path(), 120, {{"a.weight", {"b.weight"}}});
   const auto shown = penstock::test::penstock({"checkpoint", "inspect", dir.path()});
   EXPECT_EQ(shown.code, 0) << shown.err;
   EXPECT_THAT(shown.out, HasSubstr("step-00000120: step 120, "));
@@ -68,13 +69,13 @@ TEST(ToolCheckpoint, InspectsNewestAndPrintsJson) {
 
 TEST(ToolCheckpoint, VerifyDetectsFlippedByte) {
   const TempDir dir;
-  save_cut(small_model(), dir.path(), 1);
-  save_cut(small_model(), dir.path(), 2);
+  save_partitioned(small_model(), dir.path(), 1);
+  save_partitioned(small_model(), dir.path(), 2);
   std::filesystem::create_directory(dir / "step-00000003.incomplete");
-  const auto whole = penstock::test::penstock({"checkpoint", "verify", dir.path()});
-  EXPECT_EQ(whole.code, 0) << whole.out << whole.err;
-  EXPECT_THAT(whole.out, HasSubstr("step-00000002: intact"));
-  EXPECT_THAT(whole.out, HasSubstr("step-00000003.incomplete: incomplete"));
+  const auto intact = penstock::test::penstock({"checkpoint", "verify", dir.path()});
+  EXPECT_EQ(intact.code, 0) << intact.out << intact.err;
+  EXPECT_THAT(intact.out, HasSubstr("step-00000002: intact"));
+  EXPECT_THAT(intact.out, HasSubstr("step-00000003.incomplete: incomplete"));
   std::filesystem::path file;  // a file with tensors: a rank without tensors writes none
   for (const auto& entry : std::filesystem::directory_iterator(dir / "step-00000002"))
     if (entry.path().extension() == ".safetensors") file = entry.path();
@@ -94,7 +95,7 @@ TEST(ToolCheckpoint, VerifyDetectsFlippedByte) {
 TEST(ToolCheckpoint, ConvertsToOneFileAndBack) {
   const TempDir dir;
   const auto model = small_model();
-  save_cut(model, dir / "a", 9);
+  save_partitioned(model, dir / "a", 9);
   const std::string file = dir / "model.safetensors";
   EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", dir / "a", file}).code, 0);
   const auto loaded = load_safetensors(file);
@@ -123,7 +124,7 @@ TEST(ToolCheckpoint, ConvertsToOneFileAndBack) {
 
 TEST(ToolCheckpoint, ConvertOverwritesOnlyIfForced) {
   const TempDir dir;
-  save_cut(small_model(), dir / "a", 9);
+  save_partitioned(small_model(), dir / "a", 9);
   const std::string file = dir / "data.safetensors";
   save_safetensors(file, {{"precious", at::ones({3})}});
   const std::string before = slurp(file);
@@ -152,7 +153,7 @@ TEST(ToolCheckpoint, ConvertOverwritesOnlyIfForced) {
 
 TEST(ToolCheckpoint, ConvertRequiresSafetensorsExtension) {
   const TempDir dir;
-  save_cut(small_model(), dir / "a", 9);
+  save_partitioned(small_model(), dir / "a", 9);
   for (const char* name : {"model.pt2", "model"}) {
     const auto refused = penstock::test::penstock({"checkpoint", "convert", dir / "a", dir / name});
     EXPECT_EQ(refused.code, 2);
@@ -198,7 +199,7 @@ TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
   // The tied weight is one tensor with two names in the checkpoint, and two tensors in the file.
   auto tensors = load_safetensors(original);
   ASSERT_EQ(tensors.erase("head.weight"), 1U);
-  save_cut(tensors, dir / "run", 30, {{"token.weight", {"head.weight"}}});
+  save_partitioned(tensors, dir / "run", 30, {{"token.weight", {"head.weight"}}});
   EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", dir / "run", converted}).code, 0);
   // After training over two ranks, the checkpoint still contains the full state_dict of the exported model.
   const auto trained = penstock::test::penstock(

@@ -40,7 +40,7 @@ test::Outcome eval(const std::string& model, const Tensors& inputs,
 
 //! The outputs of the unsplit model for the inputs of `run`. (tests/graph shows that they equal Python's
 //! bitwise.)
-Tensors whole_outputs(const std::string& name, const std::string& run) {
+Tensors unsplit_outputs(const std::string& name, const std::string& run) {
   const graph::Pt2Archive file(archive(name + ".pt2"));
   graph::GraphModule module(file.graph(), file.load(file.graph().slots));
   module.train(false);
@@ -55,13 +55,13 @@ Tensors whole_outputs(const std::string& name, const std::string& run) {
 }
 
 //! Runs `penstock eval` and compares its outputs with those of the unsplit model.
-void expect_as_whole(const std::string& name, const Tensors& inputs, const std::string& run,
-                     const std::vector<std::string>& more) {
+void expect_unsplit_outputs(const std::string& name, const Tensors& inputs, const std::string& run,
+                            const std::vector<std::string>& more) {
   SCOPED_TRACE(name + " " + ::testing::PrintToString(more));
   const auto result = eval(archive(name + ".pt2"), inputs, more);
   ASSERT_EQ(result.code, 0) << result.err;
   const Tensors outputs = checkpoint::load_safetensors(file_of("out.safetensors"));
-  const Tensors expected = whole_outputs(name, run);
+  const Tensors expected = unsplit_outputs(name, run);
   for (const auto& [path, tensor] : expected) {
     const auto found = outputs.find(path);
     ASSERT_NE(found, outputs.end()) << path;
@@ -73,14 +73,14 @@ void expect_as_whole(const std::string& name, const Tensors& inputs, const std::
 TEST(ToolEval, MatchesUnsplitModelOverAnyNumberOfRanks) {
   const Tensors mlp = test::read_tensors(archive("mlp.safetensors"));
   const Tensors seven{{"x", mlp.at("r1.in.0")}};  // 7 rows: microbatches of 3, 2 and 2
-  expect_as_whole("mlp", seven, "r1", {});
-  expect_as_whole("mlp", seven, "r1", {"--ranks", "2", "--microbatches", "3"});
-  expect_as_whole("mlp", seven, "r1",
-                  {"--ranks", "2", "--schedule", "Interleaved1F1B", "--stages-per-rank", "2",
-                   "--microbatches", "2", "--balance", "time"});
-  expect_as_whole("mlp", seven, "r1", {"--pp", "3", "--split", "layers.0=end,layers.2=beginning"});
+  expect_unsplit_outputs("mlp", seven, "r1", {});
+  expect_unsplit_outputs("mlp", seven, "r1", {"--ranks", "2", "--microbatches", "3"});
+  expect_unsplit_outputs("mlp", seven, "r1",
+                         {"--ranks", "2", "--schedule", "Interleaved1F1B", "--stages-per-rank", "2",
+                          "--microbatches", "2", "--balance", "time"});
+  expect_unsplit_outputs("mlp", seven, "r1", {"--pp", "3", "--split", "layers.0=end,layers.2=beginning"});
   const Tensors mixed = test::read_tensors(archive("mixed.safetensors"));
-  expect_as_whole("mixed", {{"x", mixed.at("r0.in.0")}, {"other_u", mixed.at("r0.in.2")}}, "r0", {});
+  expect_unsplit_outputs("mixed", {{"x", mixed.at("r0.in.0")}, {"other_u", mixed.at("r0.in.2")}}, "r0", {});
 }
 
 TEST(ToolEval, SplitsForFixedBatchSize) {
@@ -90,8 +90,8 @@ TEST(ToolEval, SplitsForFixedBatchSize) {
   const Tensors outputs = checkpoint::load_safetensors(file_of("out.safetensors"));
   EXPECT_TRUE(at::allclose(
       outputs.at("output.0"),
-      at::cat({whole_outputs("lstm", "r0").at("output.0"), whole_outputs("lstm", "r1").at("output.0")}), 1e-5,
-      1e-6));
+      at::cat({unsplit_outputs("lstm", "r0").at("output.0"), unsplit_outputs("lstm", "r1").at("output.0")}),
+      1e-5, 1e-6));
 }
 
 TEST(ToolEval, LossIsMeanOverAllExamples) {
@@ -99,13 +99,13 @@ TEST(ToolEval, LossIsMeanOverAllExamples) {
   const Tensors inputs{{"tokens", at::arange(40, at::kLong).view({5, 8}) % 17},
                        {"targets", at::arange(3, 43, at::kLong).view({5, 8}) % 17}};
   ASSERT_EQ(eval(model, inputs).code, 0);
-  const Tensors whole = checkpoint::load_safetensors(file_of("out.safetensors"));
+  const Tensors unsplit = checkpoint::load_safetensors(file_of("out.safetensors"));
   const auto result = eval(model, inputs, {"--ranks", "2", "--microbatches", "3", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
-  const Tensors cut = checkpoint::load_safetensors(file_of("out.safetensors"));
-  EXPECT_EQ(cut.at("output.loss").dim(), 0);
-  for (const auto& [name, tensor] : whole)
-    EXPECT_TRUE(at::allclose(cut.at(name), tensor, 1e-5, 1e-6)) << name;
+  const Tensors split = checkpoint::load_safetensors(file_of("out.safetensors"));
+  EXPECT_EQ(split.at("output.loss").dim(), 0);
+  for (const auto& [name, tensor] : unsplit)
+    EXPECT_TRUE(at::allclose(split.at(name), tensor, 1e-5, 1e-6)) << name;
   const auto json = nlohmann::json::parse(result.out);
   EXPECT_EQ(json["examples"], 5);
   EXPECT_EQ(json["outputs"]["output.logits"]["shape"], (std::vector<int>{5, 8, 17}));
@@ -116,7 +116,7 @@ TEST(ToolEval, RunsOverPipelineDataAndTensorRanks) {
   const Tensors inputs{{"tokens", at::arange(56, at::kLong).view({7, 8}) % 17},
                        {"targets", at::arange(3, 59, at::kLong).view({7, 8}) % 17}};
   ASSERT_EQ(eval(model, inputs).code, 0);
-  const Tensors whole = checkpoint::load_safetensors(file_of("out.safetensors"));
+  const Tensors unsplit = checkpoint::load_safetensors(file_of("out.safetensors"));
   using Words = std::vector<std::string>;
   for (const Words& over : {Words{"--dp", "3"}, Words{"--tp", "2"},
                             Words{"--ranks", "8", "--dp", "2", "--tp", "2", "--microbatches", "2"}}) {
@@ -124,10 +124,10 @@ TEST(ToolEval, RunsOverPipelineDataAndTensorRanks) {
     const auto result = eval(model, inputs, over);
     ASSERT_EQ(result.code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("7 examples in"));
-    const Tensors cut = checkpoint::load_safetensors(file_of("out.safetensors"));
-    ASSERT_EQ(cut.size(), whole.size());
-    for (const auto& [name, tensor] : whole)
-      EXPECT_TRUE(at::allclose(cut.at(name), tensor, 1e-5, 1e-6)) << name;
+    const Tensors split = checkpoint::load_safetensors(file_of("out.safetensors"));
+    ASSERT_EQ(split.size(), unsplit.size());
+    for (const auto& [name, tensor] : unsplit)
+      EXPECT_TRUE(at::allclose(split.at(name), tensor, 1e-5, 1e-6)) << name;
   }
   // A model with a fixed batch size gives each replica full batches: 3, 2 and 1 of them.
   const at::Tensor x = at::arange(90, at::kFloat).view({6, 5, 3}) / 90;

@@ -74,18 +74,18 @@ TEST(ToolScheduleCommand, ListsEverySchedule) {
 
 TEST(ToolScheduleCommand, WritesEveryFormatToFile) {
   const test::TempDir dir;
-  for (const auto& [form, beginning] :
+  for (const auto& [format, beginning] :
        std::vector<std::pair<std::string, std::string>>{{"csv", "0F0,"},
                                                         {"grid", "1F1B: 2 ranks"},
                                                         {"svg", "<svg "},
                                                         {"html", "<!doctype html>"},
                                                         {"trace", "{\"displayTimeUnit\""}}) {
-    const std::string path = dir / ("out." + form);
+    const std::string path = dir / ("out." + format);
     const Outcome outcome =
-        penstock({"schedule", "1F1B", "--ranks", "2", "--microbatches", "4", "--as", form, "-o", path});
+        penstock({"schedule", "1F1B", "--ranks", "2", "--microbatches", "4", "--as", format, "-o", path});
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_THAT(outcome.out, IsEmpty());
-    EXPECT_THAT(test::slurp(path), StartsWith(beginning)) << form;
+    EXPECT_THAT(test::slurp(path), StartsWith(beginning)) << format;
   }
 }
 

@@ -32,14 +32,14 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-struct Finished {
+struct ShellResult {
   int code = -1;
   std::string output;  // both streams
 };
 
-Finished shell(const std::string& command) {
+ShellResult shell(const std::string& command) {
   std::FILE* const pipe = popen(("{ " + command + "\n} 2>&1").c_str(), "r");
-  Finished finished;
+  ShellResult finished;
   std::array<char, 4096> buffer{};
   while (const std::size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
     finished.output.append(buffer.data(), count);
@@ -49,7 +49,7 @@ Finished shell(const std::string& command) {
   return finished;
 }
 
-Finished run(const std::string& rest) {
+ShellResult run(const std::string& rest) {
   return shell(std::string("timeout 120 ") + PENSTOCK_TOOL + " run " + rest);
 }
 
@@ -64,7 +64,7 @@ std::string free_port() {
 }
 
 TEST(ToolRun, SetsTorchrunEnvironmentAndPrefixesOutput) {
-  const Finished done =
+  const ShellResult done =
       run("--ranks 2 -- sh -c 'echo $RANK/$WORLD_SIZE/$LOCAL_RANK/$LOCAL_WORLD_SIZE/$GROUP_RANK on "
           "$MASTER_ADDR; echo e >&2'");
   EXPECT_EQ(done.code, 0) << done.output;
@@ -74,7 +74,7 @@ TEST(ToolRun, SetsTorchrunEnvironmentAndPrefixesOutput) {
 }
 
 TEST(ToolRun, ReportsFirstFailureWithLastLinesAndEndsOtherRanks) {
-  const Finished done =
+  const ShellResult done =
       run("--ranks 3 --grace 0.2 -- sh -c 'if [ $RANK = 2 ]; then echo last words; kill -SEGV $$; fi; exec "
           "sleep 100'");
   EXPECT_EQ(done.code, 1);
@@ -85,7 +85,7 @@ TEST(ToolRun, ReportsFirstFailureWithLastLinesAndEndsOtherRanks) {
 }
 
 TEST(ToolRun, ReportsFailureAsJson) {
-  const Finished done =
+  const ShellResult done =
       run("--json --ranks 2 --grace 0.2 -- sh -c 'if [ $RANK = 1 ]; then echo last words >&2; exit 3; fi; "
           "exec sleep 100'");
   EXPECT_EQ(done.code, 1);
@@ -99,7 +99,7 @@ TEST(ToolRun, KillsRanksThatIgnoreSigterm) {
   // Rank 0 fails only after rank 1 ignores the signal.
   const TempDir dir;
   const std::string trapped = dir / "trapped";
-  const Finished done =
+  const ShellResult done =
       run("--ranks 2 --grace 0 -- sh -c 'if [ $RANK = 0 ]; then while [ ! -e " + trapped +
           " ]; do :; done; exit 5; fi; trap \"\" TERM; : > " + trapped + "; while :; do sleep 1; done'");
   EXPECT_EQ(done.code, 1);
@@ -108,7 +108,7 @@ TEST(ToolRun, KillsRanksThatIgnoreSigterm) {
 
 TEST(ToolRun, WritesOutputToFiles) {
   const TempDir dir;
-  const Finished done =
+  const ShellResult done =
       run("--ranks 2 --log-dir " + dir.path() + " -- sh -c 'echo out $RANK; echo err $RANK >&2'");
   EXPECT_EQ(done.code, 0) << done.output;
   EXPECT_EQ(slurp(dir / "attempt0/rank1.out"), "out 1\n");
@@ -118,10 +118,10 @@ TEST(ToolRun, WritesOutputToFiles) {
 TEST(ToolRun, RestartsAllRanksUpToLimit) {
   const std::string program =
       "-- sh -c 'echo attempt $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 2 ]'";
-  const Finished enough = run("--ranks 2 --max-restarts 2 " + program);
+  const ShellResult enough = run("--ranks 2 --max-restarts 2 " + program);
   EXPECT_EQ(enough.code, 0) << enough.output;
   EXPECT_THAT(enough.output, AllOf(HasSubstr("[1] attempt 2\n"), HasSubstr("restarting (2 of 2)")));
-  const Finished few = run("--ranks 2 --max-restarts 1 " + program);
+  const ShellResult few = run("--ranks 2 --max-restarts 1 " + program);
   EXPECT_EQ(few.code, 1);
 }
 
@@ -135,7 +135,7 @@ TEST(ToolRun, InvalidUsageExitsWith2) {
   EXPECT_EQ(run("--nodes 2 -- true").code, 2);
   EXPECT_EQ(run("--nodes 2 --node-rank 5 --rendezvous 127.0.0.1:1 -- true").code, 2);
   EXPECT_EQ(run("--rendezvous nowhere -- true").code, 2);
-  const Finished missing = run("-- ./there-is-no-such-program");
+  const ShellResult missing = run("-- ./there-is-no-such-program");
   EXPECT_EQ(missing.code, 2);
   EXPECT_THAT(missing.output, AllOf(HasSubstr("penstock: error: cannot start"), HasSubstr("hint: ")));
 }
@@ -196,8 +196,8 @@ TEST(ToolRun, NodesRendezvousAndNumberTheirRanks) {
   // Two launchers on one machine, with 1 and 2 ranks.
   const std::string at = " --nodes 2 --rendezvous 127.0.0.1:" + free_port() + " -- ";
   const std::string tool = std::string("timeout 60 ") + PENSTOCK_TOOL + " run ";
-  const Finished done = shell("( " + hello(tool + "--ranks 1 --node-rank 0" + at) + " & " +
-                              hello(tool + "--ranks 2 --node-rank 1" + at) + "; wait )");
+  const ShellResult done = shell("( " + hello(tool + "--ranks 1 --node-rank 0" + at) + " & " +
+                                 hello(tool + "--ranks 2 --node-rank 1" + at) + "; wait )");
   EXPECT_THAT(done.output, AllOf(HasSubstr("[0] sum 6 of 3 local 0\n"), HasSubstr("[1] sum 6 of 3 local 0\n"),
                                  HasSubstr("[2] sum 6 of 3 local 1\n")));
 }
@@ -216,7 +216,7 @@ TEST(ToolRun, WaitingLauncherReportsItAndCanBeStopped) {
 
 TEST(ToolRun, ReportsMissingNode) {
   const std::string at = "--nodes 2 --join-timeout 0.5 --rendezvous 127.0.0.1:" + free_port() + " -- true";
-  const Finished zero = run("--node-rank 0 " + at), one = run("--node-rank 1 " + at);
+  const ShellResult zero = run("--node-rank 0 " + at), one = run("--node-rank 1 " + at);
   EXPECT_EQ(zero.code, 1);
   EXPECT_THAT(zero.output, HasSubstr("node 1 did not join within 500 ms"));
   EXPECT_EQ(one.code, 1);
@@ -229,8 +229,8 @@ TEST(ToolRun, FailureOnOneNodeEndsOthers) {
                          " -- sh -c 'if [ $RANK = 1 ]; then exit 9; fi; exec "
                          "sleep 100'";
   const std::string tool = std::string("timeout 60 ") + PENSTOCK_TOOL + " run --ranks 1 ";
-  const Finished done = shell("( " + tool + "--node-rank 0" + at + "; echo zero $?; ) & " + tool +
-                              "--node-rank 1" + at + "; echo one $?; wait");
+  const ShellResult done = shell("( " + tool + "--node-rank 0" + at + "; echo zero $?; ) & " + tool +
+                                 "--node-rank 1" + at + "; echo one $?; wait");
   EXPECT_THAT(done.output, AllOf(HasSubstr("zero 1"), HasSubstr("one 1"),
                                  HasSubstr("rank 1 failed first, on another node"),
                                  HasSubstr("rank 1 failed first: it exited with code 9")));
@@ -244,7 +244,7 @@ TEST(ToolRun, UnresponsiveLauncherEndsOtherNodes) {
                          "; kill -STOP $PPID; fi; exec sleep 100'";
   const std::string tool =
       std::string("PENSTOCK_HEARTBEAT=1 timeout 60 ") + PENSTOCK_TOOL + " run --ranks 1 ";
-  const Finished done =
+  const ShellResult done =
       shell("( " + tool + "--node-rank 1" + at + "; echo one $? ) & " + tool + "--node-rank 0" + at +
             "; echo zero $?; kill -CONT $(cat " + (dir / "launcher") + "); wait");
   EXPECT_THAT(done.output, AllOf(HasSubstr("zero 1"), HasSubstr("node 1 sent no heartbeat"),
@@ -337,9 +337,9 @@ TEST(ToolRunTorchrun, RanksConnectUnderTorchrun) {
   const std::string interpreter = python != nullptr ? python : "python3";
   if (shell(interpreter + " -c 'import torch'").code != 0)
     GTEST_SKIP() << "no Python with torch here (PENSTOCK_PYTHON)";
-  const Finished done = shell("PENSTOCK_TEST_RANKS=hello timeout 120 " + interpreter +
-                              " -m torch.distributed.run --nproc-per-node 2 --master-port " + free_port() +
-                              " --no-python " + self());
+  const ShellResult done = shell("PENSTOCK_TEST_RANKS=hello timeout 120 " + interpreter +
+                                 " -m torch.distributed.run --nproc-per-node 2 --master-port " + free_port() +
+                                 " --no-python " + self());
   EXPECT_EQ(done.code, 0) << done.output;
   EXPECT_THAT(done.output, AllOf(HasSubstr("sum 3 of 2 local 0"), HasSubstr("sum 3 of 2 local 1")));
 }
@@ -367,19 +367,19 @@ TEST(ToolRunEnvironment, Rank0HostsStoreWithoutLauncher) {
   const std::string common =
       "PENSTOCK_TEST_RANKS=hello WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=" + free_port() +
       " timeout 60 ";
-  const Finished done = shell("( RANK=1 " + common + self() + " & RANK=0 " + common + self() + "; wait )");
+  const ShellResult done = shell("( RANK=1 " + common + self() + " & RANK=0 " + common + self() + "; wait )");
   EXPECT_THAT(done.output, AllOf(HasSubstr("sum 3 of 2 local 0"), HasSubstr("sum 3 of 2 local 1")));
 }
 
 TEST(ToolDoctor, ReportsHealthyMachine) {
-  const Finished done = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor");
+  const ShellResult done = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor");
   EXPECT_EQ(done.code, 0) << done.output;
   EXPECT_THAT(done.output,
               AllOf(ContainsRegex("ok +libtorch +2\\.13"), ContainsRegex("ok +backends +gloo"),
                     ContainsRegex("machine +[0-9]+ cores"), ContainsRegex("shared memory +.*/dev/shm"),
                     ContainsRegex("clocks +steady clock ticks every"),
                     ContainsRegex("ok +round trip +2 ranks over gloo: .* per message, .*/s")));
-  const Finished json = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor --json");
+  const ShellResult json = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor --json");
   EXPECT_THAT(json.output, HasSubstr("\"ok\":true"));
 }
 

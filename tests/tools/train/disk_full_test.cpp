@@ -28,7 +28,7 @@ class ToolTrainDisk : public testing::Test {
   //! Trains with its checkpoints on a disk of this many pages. When a line that contains `mark` is printed,
   //! the shell runs `deed`.
   DiskRun train(std::int64_t pages, const std::vector<std::string>& words, const std::string& mark = "\x01",
-                const std::string& deed = ":") {
+                const std::string& command = ":") {
     const std::string disk = dir_ / "disk", log = dir_ / "log", home = dir_.path();
     fs::create_directories(disk);
     std::string line = std::string(PENSTOCK_TOOL) +
@@ -40,7 +40,7 @@ class ToolTrainDisk : public testing::Test {
         "mount -t tmpfs -o size=" + std::to_string(4 * pages) + "k none " + disk + " || exit " +
         std::to_string(kNoDisk) + "\n{ " + line + "; echo $? > " + home +
         "/code; } | while read -r text; do\n" + "  echo \"$text\"\n  case \"$text\" in *" + mark + "*) " +
-        deed + ";; esac\ndone\n" + PENSTOCK_TOOL + " checkpoint verify " + disk + "/saved > " + home +
+        command + ";; esac\ndone\n" + PENSTOCK_TOOL + " checkpoint verify " + disk + "/saved > " + home +
         "/verified 2>&1; echo \"exit $?\" >> " + home + "/verified\nls " + disk + "/saved >> " + home +
         "/verified\nexit $(cat " + home + "/code)";
     DiskRun run;

@@ -140,15 +140,16 @@ void soak(unsigned seed, int runs, int each) {
     for (int i = 0; i < each; ++i) {
       const int rank = static_cast<int>(random() % 2), step = 2 * (1 + static_cast<int>(random() % 6));
       const std::string stage = std::to_string(rank);
-      const std::string place =
+      const std::string location =
           pick({"action=" + stage + "F0", "action=" + stage + "F1", "action=" + stage + "B0",
                 "action=" + stage + "B1", rank == 0 ? "action=0SEND_F1" : "action=1SEND_B1", "at=setup",
                 "at=start", "at=step", "at=update", "at=checkpoint", "at=end"});
       std::string kind = pick({"kill", "kill", "exit", "throw", "throw", "stop", "stall", "cut"});
-      if (kind == "cut" && place == "at=start") kind = "kill";  // there is no connection to break yet
-      const bool whole = place == "at=setup" || place == "at=start" || place == "at=end";
-      const std::string fault = kind + " rank=" + stage + " " + place;
-      faults.emplace(place == "at=end" ? end : step, whole ? fault : fault + " step=" + std::to_string(step));
+      if (kind == "cut" && location == "at=start") kind = "kill";  // there is no connection to break yet
+      const bool without_step = location == "at=setup" || location == "at=start" || location == "at=end";
+      const std::string fault = kind + " rank=" + stage + " " + location;
+      faults.emplace(location == "at=end" ? end : step,
+                     without_step ? fault : fault + " step=" + std::to_string(step));
     }
     std::string text;
     int attempt = 0;

@@ -127,13 +127,13 @@ TEST(ToolTrain, NoShuffleReadsRowsInFileOrder) {
   };
   // The learning rate is 0, so that the loss of a step depends only on its rows.
   const int steps = static_cast<int>(rows / 4) + 2;
-  const std::vector<double> whole = losses(0, steps, "whole");
-  ASSERT_EQ(whole.size(), static_cast<std::size_t>(steps));
+  const std::vector<double> all_losses = losses(0, steps, "whole");
+  ASSERT_EQ(all_losses.size(), static_cast<std::size_t>(steps));
   for (const int step : {2, steps}) {
     const std::vector<double> one = losses((step - 1) * 4 % rows, 1, "step" + std::to_string(step));
-    expect_near(one, {whole[static_cast<std::size_t>(step - 1)]});
+    expect_near(one, {all_losses[static_cast<std::size_t>(step - 1)]});
   }
-  EXPECT_NE(whole[0], whole[1]);
+  EXPECT_NE(all_losses[0], all_losses[1]);
 }
 
 TEST(ToolTrain, PipelineTensorAndDataRanksMatchLossesOfOneRank) {

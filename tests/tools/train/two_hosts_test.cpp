@@ -32,7 +32,7 @@ double seconds_since(Clock::time_point start) {
 class TrainingHosts {
  public:
   const std::string& problem() const { return hosts_.problem(); }
-  void cut() const { hosts_.cut(); }
+  void disconnect() const { hosts_.disconnect(); }
 
   // `penstock run … -- penstock train …` on one of the hosts, each with one rank.
   std::vector<std::string> line(int host, const std::vector<std::string>& more) const {
@@ -50,22 +50,22 @@ class TrainingHosts {
     return hosts_.on(host, words);
   }
   std::vector<std::string> settings(int host, const std::string& faults) const {
-    std::filesystem::create_directories(place(host));
-    return {"PENSTOCK_FAULT=" + faults, "TMPDIR=" + place(host)};
+    std::filesystem::create_directories(directory_of(host));
+    return {"PENSTOCK_FAULT=" + faults, "TMPDIR=" + directory_of(host)};
   }
   // Whether the launcher of that host has found the other and starts its rank: it has created its directory.
-  bool launches(int host) const { return !std::filesystem::is_empty(place(host)); }
+  bool launches(int host) const { return !std::filesystem::is_empty(directory_of(host)); }
   std::string left() const {
     std::string all = processes_with(dir_.path());
     for (const int host : {0, 1})
-      for (const auto& entry : std::filesystem::directory_iterator(place(host)))
+      for (const auto& entry : std::filesystem::directory_iterator(directory_of(host)))
         all += entry.path().string() + "\n";
     return all;
   }
   std::string operator/(const std::string& name) const { return dir_ / name; }
 
  private:
-  std::string place(int host) const { return dir_ / ("tmp" + std::to_string(host)); }
+  std::string directory_of(int host) const { return dir_ / ("tmp" + std::to_string(host)); }
 
   TempDir dir_;
   TwoHosts hosts_;
@@ -129,7 +129,7 @@ TEST_F(ToolTrainTwoHosts, LostConnectionEndsBothWithReason) {
       second(hosts_.line(1, more), hosts_.settings(1, ""));
   while (!first.ended() && first.out().find("step 3/") == std::string::npos) std::this_thread::yield();
   ASSERT_FALSE(first.ended()) << first.finish().err;
-  hosts_.cut();
+  hosts_.disconnect();
   const auto start = Clock::now();
   const Outcome zero = first.finish(), one = second.finish();
   EXPECT_LT(seconds_since(start), bound(1, alone)) << zero.err << one.err;
@@ -139,7 +139,7 @@ TEST_F(ToolTrainTwoHosts, LostConnectionEndsBothWithReason) {
                               HasSubstr("rank 0 was in step ")));
   EXPECT_THAT(one.err, AllOf(HasSubstr("node 0 cannot be reached"), HasSubstr("rank 1 was in step ")));
   EXPECT_EQ(hosts_.left(), "");
-  std::printf("both ended %.1f s after the cut\n", seconds_since(start));
+  std::printf("both ended %.1f s after the connection was lost\n", seconds_since(start));
 }
 
 // Also while the ranks start, connect and set up, before any rank monitors another.
@@ -151,7 +151,7 @@ TEST_F(ToolTrainTwoHosts, ConnectionLostAtAnyTimeEndsBoth) {
   struct Pair {
     TrainingHosts hosts;
     std::unique_ptr<Program> programs[2];
-    std::optional<Clock::time_point> launched, cut;
+    std::optional<Clock::time_point> launched, disconnected;
     double delay = 0;
   };
   std::array<Pair, 6> pairs;
@@ -162,20 +162,21 @@ TEST_F(ToolTrainTwoHosts, ConnectionLostAtAnyTimeEndsBoth) {
           pair.hosts.line(host, {"--steps=1000000", "--log-json=" + (pair.hosts / "log")}),
           pair.hosts.settings(host, ""));
   }
-  for (std::size_t uncut = pairs.size(); uncut > 0; std::this_thread::yield()) {
+  for (std::size_t connected = pairs.size(); connected > 0; std::this_thread::yield()) {
     for (Pair& pair : pairs) {
-      ASSERT_FALSE(pair.programs[0]->ended() && !pair.cut) << pair.programs[0]->finish().err;
+      ASSERT_FALSE(pair.programs[0]->ended() && !pair.disconnected) << pair.programs[0]->finish().err;
       if (!pair.launched && pair.hosts.launches(0) && pair.hosts.launches(1)) pair.launched = Clock::now();
-      if (!pair.launched || pair.cut || seconds_since(*pair.launched) < pair.delay) continue;
-      pair.hosts.cut();
-      pair.cut = Clock::now();
-      --uncut;
+      if (!pair.launched || pair.disconnected || seconds_since(*pair.launched) < pair.delay) continue;
+      pair.hosts.disconnect();
+      pair.disconnected = Clock::now();
+      --connected;
     }
   }
   for (Pair& pair : pairs) {
     const Outcome zero = pair.programs[0]->finish(), one = pair.programs[1]->finish();
-    const double seconds = seconds_since(*pair.cut);
-    SCOPED_TRACE("cut " + std::to_string(pair.delay) + " s after the launch\n" + zero.err + "\n" + one.err);
+    const double seconds = seconds_since(*pair.disconnected);
+    SCOPED_TRACE("disconnected " + std::to_string(pair.delay) + " s after the launch\n" + zero.err + "\n" +
+                 one.err);
     EXPECT_LT(seconds, bound(1, alone));
     EXPECT_EQ(zero.code, 1);
     EXPECT_EQ(one.code, 1);
@@ -185,7 +186,7 @@ TEST_F(ToolTrainTwoHosts, ConnectionLostAtAnyTimeEndsBoth) {
     EXPECT_THAT(one.err, HasSubstr("node 0 cannot be reached"));
     EXPECT_THAT(zero.err + one.err, Not(HasSubstr("frame #")));  // the message of libtorch would hide ours
     EXPECT_EQ(pair.hosts.left(), "");
-    std::printf("cut after %.1f s, both ended %.1f s later\n", pair.delay, seconds);
+    std::printf("disconnected after %.1f s, both ended %.1f s later\n", pair.delay, seconds);
   }
 }
 

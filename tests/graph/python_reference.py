@@ -1,10 +1,10 @@
-"""What Python computes from the archives, on this machine: the expected values of the import tests.
+"""Computes the expected values of the import tests from the archives, on this machine.
 
-Usage: python3 python_reference.py FOLDER OUT [NAME…]. For each NAME, or for all that FOLDER holds, OUT/NAME.safetensors from FOLDER/NAME.pt2
+Usage: python3 python_reference.py FOLDER OUT [NAME…]. For each NAME, or for all archives in FOLDER, OUT/NAME.safetensors from FOLDER/NAME.pt2
 and the inputs in FOLDER/NAME.safetensors (see make_archives.py): for each run `r0.out.PATH` and `r0.grad.NAME`, after all runs `buffer.NAME`,
-and `eval.PATH`, the outputs of run 0 in eval mode before all runs. Run k is seeded with k, and gradients are not kept from run to run.
+and `eval.PATH`, the outputs of run 0 in eval mode before all runs. Run k is seeded with k, and gradients do not accumulate over runs.
 
-The models of make_archives.py run eagerly with the weights of the archive; others, for which only the archive is here, run as
+The models of make_archives.py run eagerly with the weights of the archive; others, of which only the archive is available, run as
 Python's exported module.
 """
 import copy
@@ -33,7 +33,7 @@ def load_tensors(path):
 
 
 def register_outputs_of_transformers():
-    """Its outputs are dicts. Reading an archive needs their types, not the package."""
+    """Stands in for the package, whose outputs are dicts: reading an archive needs only their types."""
     for name in ("CausalLMOutputWithCrossAttentions", "CausalLMOutputWithPast", "ImageClassifierOutput", "MaskedLMOutput", "Seq2SeqLMOutput"):
         kind = type(name, (dict,), {})
         pytree.register_pytree_node(kind, lambda x: (list(x.values()), list(x)), lambda values, keys, kind=kind: kind(zip(keys, values)),
@@ -41,14 +41,14 @@ def register_outputs_of_transformers():
 
 
 def arguments(program, tensors, run):
-    """The inputs of a run in the structure that the model takes; what is no tensor is baked into the program."""
+    """The inputs of a run in the structure of the model; values that are not tensors are constants of the program."""
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     leaves = [tensors.get(f"{run}.in.{i}", getattr(spec.arg, "value", None)) for i, spec in enumerate(specs)]
     return pytree.tree_unflatten(leaves, program.call_spec.in_spec)
 
 
 def results(model, runs, tensors):
-    """What the runs, each with args and kwargs, give; `tensors` holds the gradients of their outputs."""
+    """Results of the runs, each with args and kwargs; `tensors` contains the gradients of their outputs."""
     found = {}
     for k, (args, kwargs) in enumerate(runs):
         model.zero_grad(set_to_none=True)

@@ -1,8 +1,8 @@
 """The Python side of the conversion test.
 
-`make FILE MODEL.pt2 DATA` writes a model's state_dict, the exported model and data to train it on; `check FILE TRAINED` says whether the
-one is that state_dict, and the other the state_dict after two steps of SGD. The model has tied weights, buffers that belong to its state
-and one that does not, and a parameter that nothing uses; its values follow from a seed. Exit code 77: this Python lacks torch, numpy or safetensors.
+`make FILE MODEL.pt2 DATA` writes a model's state_dict, the exported model and data to train it on; `check FILE TRAINED` checks that
+FILE is that state_dict, and TRAINED the state_dict after two steps of SGD. The model has tied weights, buffers that belong to its state
+and one that does not, and an unused parameter; its values depend on a seed. Exit code 77: this Python lacks torch, numpy or safetensors.
 """
 
 import sys

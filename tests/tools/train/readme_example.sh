@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The README's story of an exported model, to the letter: its Python, then its commands, in an empty directory. Ends with 77
-# where Python lacks torch or safetensors.
+# Runs the README's example of an exported model literally: its Python code, then its commands, in an empty directory. Exits
+# with 77 if Python lacks torch or safetensors.
 # usage: readme_example.sh CHECKOUT BUILD
 set -euo pipefail
 readme=$1/README.md build=$2
@@ -26,13 +26,13 @@ grep -q '^step 200/200 ' said || fail "it did not train"
 grep -q '^step 201/300 ' said || fail "it did not go on from its checkpoint"
 grep -q ' from step 201$' said || fail "it does not say where it goes on"
 grep -q measured runs/mine.html || fail "there is no timeline"
-# Each layer is in the stage that holds it, and in no other.
+# Each layer is in exactly one stage.
 for layer in 0 1 2 3; do
   "$build"/bin/penstock inspect model.pt2 --split layers.1=beginning,layers.2=beginning,layers.3=beginning |
     sed -n "/^stage $layer  [0-9]* operator/,/modules:/p" | grep -q "modules:.*layers\.$layer\>" || fail "layer $layer is not in stage $layer"
 done
 "$build"/bin/penstock inspect model.pt2 --stages 4 | grep -q '(partial)' && fail "a layer is in stages that only compute its sizes again"
-# The curve goes on falling, and the weights that come back are the model's, changed.
+# The loss keeps decreasing, and the returned weights are those of the model, updated.
 loss() { sed -n "s|^step $1  *loss \([0-9.]*\).*|\1|p" said; }
 awk -v a="$(loss 1/200)" -v b="$(loss 200/200)" -v c="$(loss 300/300)" 'BEGIN { exit !(b < 0.8 * a && c < b) }' ||
   fail "the loss does not fall: $(loss 1/200), $(loss 200/200), $(loss 300/300)"

@@ -42,7 +42,7 @@ struct Topology {
 const std::vector<Topology> topologies = {
     {"pp1", 1, 1, schedule::ScheduleKind::GPipe, {4}},
     {"pp2 1F1B", 2, 1, schedule::ScheduleKind::OneFOneB, {2, 2}},
-    {"pp2 1F1B cut elsewhere", 2, 1, schedule::ScheduleKind::OneFOneB, {1, 3}},
+    {"pp2 1F1B, other split", 2, 1, schedule::ScheduleKind::OneFOneB, {1, 3}},
     {"pp2 interleaved", 2, 1, schedule::ScheduleKind::Interleaved1F1B, {1, 1, 1, 1}},
     {"pp4 1F1B", 4, 1, schedule::ScheduleKind::OneFOneB, {1, 1, 1, 1}},
     {"pp2 ZBV", 2, 1, schedule::ScheduleKind::ZBVZeroBubble, {0, 2, 1, 1}},

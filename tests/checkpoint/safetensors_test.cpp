@@ -104,8 +104,7 @@ TEST(CheckpointSafetensors, WritesAnyStridesAndReplacesFilesAtomically) {
   save_safetensors(dir / "a", {{"old", base}});
   save_safetensors(dir / "a", tensors);
   expect_holds(dir / "a", tensors);
-  EXPECT_EQ(std::system(("test \"$(ls " + dir.path() + ")\" = a").c_str()), 0)
-      << "something was left beside it";
+  EXPECT_EQ(std::system(("test \"$(ls " + dir.path() + ")\" = a").c_str()), 0) << "other files remain";
 }
 
 TEST(CheckpointSafetensors, RejectsFileThatShrinks) {

@@ -1,9 +1,9 @@
 // Captured C++ models compared with eager: outputs, gradients and buffers, bitwise, unsplit and in stages;
 // and forwards that must be rejected.
 #include "capture_models.h"
-#include "dense_model.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
+#include "unsplit_model.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/capture.h>
@@ -128,7 +128,7 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
     SplitPositions positions;
     std::sample(legal.begin(), legal.end(), std::back_inserter(positions), count, random);
-    SCOPED_TRACE("cuts before nodes " + testing::PrintToString(positions));
+    SCOPED_TRACE("split before nodes " + testing::PrintToString(positions));
     expect_same(run(positions), eager, false);
     test::expect_partition(captured.graph, split_graph(captured.graph, positions));
   }

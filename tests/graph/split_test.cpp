@@ -1,8 +1,8 @@
 // Stages run in turn compared with the unsplit graph, for every number of stages; and invalid split
 // positions.
-#include "dense_model.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
+#include "unsplit_model.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_costs.h>
@@ -47,7 +47,7 @@ TEST(GraphSplit, AnyNumberOfStagesMatchesUnsplitGraph) {
       for (int round = 0; round < 3; ++round) {
         SplitPositions positions;
         std::sample(legal.begin(), legal.end(), std::back_inserter(positions), count, random);
-        SCOPED_TRACE(name + ", cuts before nodes " + testing::PrintToString(positions));
+        SCOPED_TRACE(name + ", split before nodes " + testing::PrintToString(positions));
         expect_equal(unsplit, positions, is_exact);
         expect_partition(unsplit.file.graph(), split_graph(unsplit.file.graph(), positions));
       }
@@ -60,7 +60,7 @@ TEST(GraphSplit, EverySplitPositionMatchesUnsplitGraph) {
                                  "llama", "bert", "t5", "vit", "encoder", "unet", "gru"}) {
     const UnsplitModel unsplit(archive(name));
     for (const std::size_t position : legal_split_positions(unsplit.file.graph())) {
-      SCOPED_TRACE(name + ", cut before node " + std::to_string(position));
+      SCOPED_TRACE(name + ", split before node " + std::to_string(position));
       expect_equal(unsplit, {position}, false);
       expect_partition(unsplit.file.graph(), split_graph(unsplit.file.graph(), {position}));
     }

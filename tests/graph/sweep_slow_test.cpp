@@ -1,8 +1,8 @@
 // Architectures of the Python package `transformers`, exported by the Python that PENSTOCK_PYTHON names:
 // imported, compared with eager, and split at random. Skipped if that Python lacks transformers.
-#include "dense_model.h"
 #include "python_reference.h"
 #include "support/program.h"
+#include "unsplit_model.h"
 
 #include <penstock/graph/split.h>
 
@@ -51,7 +51,7 @@ TEST(GraphSweep, TransformersMatchPythonUnsplitAndSplit) {
     for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
       SplitPositions positions;
       std::sample(legal.begin(), legal.end(), std::back_inserter(positions), count, random);
-      SCOPED_TRACE("cuts before nodes " + testing::PrintToString(positions));
+      SCOPED_TRACE("split before nodes " + testing::PrintToString(positions));
       test::expect_equal(unsplit, positions, false);
       test::expect_partition(unsplit.file.graph(), split_graph(unsplit.file.graph(), positions));
     }

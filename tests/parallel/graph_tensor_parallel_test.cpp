@@ -1,7 +1,7 @@
 // Tensor parallelism of graphs, captured from C++ and imported from Python, compared with the same graph in
 // one process.
 #include "parallel/training_result.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>

@@ -1,7 +1,7 @@
 // Pipeline and tensor parallelism combined: stages with sharded parameters exchange plain, full activations.
 // Compared with one process.
 #include "support/models/mlp.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/parallel/tensor_parallel.h>

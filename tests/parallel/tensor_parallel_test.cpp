@@ -3,7 +3,7 @@
 #include "parallel/training_result.h"
 #include "support/models/separate_qkv_gpt.h"
 #include "support/process_ranks.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/world.h>

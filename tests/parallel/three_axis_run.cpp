@@ -2,7 +2,7 @@
 #include "parallel/three_axis_run.h"
 
 #include "parallel/dense_gpt.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/stage_placement.h>
@@ -83,13 +83,13 @@ const char* text(Data data) {
 const char* text(Activation activation) {
   switch (activation) {
     case Activation::Full:
-      return "whole";
+      return "full";
     case Activation::AsItIs:
       return "as it is";
     case Activation::ShardRows:
-      return "cut rows";
+      return "sharded rows";
     case Activation::ShardTime:
-      return "cut time";
+      return "sharded time";
   }
   return "";
 }

@@ -2,7 +2,7 @@
 // sharded, parameters. Compared with one process.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>

@@ -1,6 +1,6 @@
 // Models that compute their own loss, tied weights that are transmitted, Sequentials in stages, and forwards
 // with several arguments.
-#include "executor.h"
+#include "executor_comparison.h"
 #include "graph/capture_models.h"
 #include "graph/stage_runner.h"
 #include "graph/tensor_file.h"

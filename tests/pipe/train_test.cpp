@@ -1,6 +1,6 @@
 // Pipes trained through the executor, over thread ranks and over processes, compared with the unsplit model
 // run microbatch by microbatch.
-#include "executor.h"
+#include "executor_comparison.h"
 #include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 #include "support/process_ranks.h"

@@ -43,11 +43,11 @@ PipelineModel failing_model(FaultLocation location) {
                                  const value::Kwargs& kwargs) -> runtime::StageResult {
           runtime::StageResult result = inner->forward(args, kwargs);
           if ((*calls)++ != 2) return result;
-          if (location == FaultLocation::Forward) throw std::runtime_error("the roof is on fire");
+          if (location == FaultLocation::Forward) throw std::runtime_error("injected failure");
           if (location == FaultLocation::Shape) return result.output.toTensor().narrow(1, 0, 2);
           if (location == FaultLocation::Backward) {
             result.output.toTensor().register_hook([](const at::Tensor& grad) -> at::Tensor {
-              if (grad.defined()) throw std::runtime_error("the roof is on fire");
+              if (grad.defined()) throw std::runtime_error("injected failure");
               return grad;
             });
           }
@@ -59,7 +59,7 @@ PipelineModel failing_model(FaultLocation location) {
     const auto calls = std::make_shared<std::atomic<int>>(0);
     model.loss = [loss = model.loss, calls](const c10::IValue& output, const c10::IValue& target,
                                             const value::Kwargs& more) {
-      if ((*calls)++ == 2) throw std::runtime_error("the roof is on fire");
+      if ((*calls)++ == 2) throw std::runtime_error("injected failure");
       return loss(output, target, more);
     };
   }
@@ -102,7 +102,7 @@ TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
     world.rebuild();
     expect_dense(good, {fault.kind, 1, kMicrobatches, kRows}, dense, world, 1, 0);
   });
-  const std::string cause = fault.location == FaultLocation::Shape ? "6" : "the roof is on fire";
+  const std::string cause = fault.location == FaultLocation::Shape ? "6" : "injected failure";
   for (const std::string& text : seen) {
     EXPECT_THAT(text, HasSubstr(cause));
     EXPECT_THAT(text, HasSubstr("microbatch 2"));
@@ -110,12 +110,12 @@ TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
                 HasSubstr("rank " + std::to_string(fault.rank) + ", stage " + std::to_string(fault.rank)));
     EXPECT_THAT(text, HasSubstr("action " + std::string(fault.action)));
     EXPECT_THAT(text, HasSubstr("the schedule there: "));
-    EXPECT_THAT(text, HasSubstr("[" + std::string(fault.action) + "]"));  // with its neighbours
+    EXPECT_THAT(text, HasSubstr("[" + std::string(fault.action) + "]"));  // with its neighbors
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Places, RuntimeFault,
+    Locations, RuntimeFault,
     ::testing::Values(Fault{FaultLocation::Forward, schedule::ScheduleKind::OneFOneB, 1, "1F2"},
                       Fault{FaultLocation::Forward, schedule::ScheduleKind::GPipe, 1, "1F2"},
                       Fault{FaultLocation::Backward, schedule::ScheduleKind::OneFOneB, 1, "1B2"},

@@ -62,7 +62,7 @@ const RankFunction rebuilt("rebuilt", [] {
     modules[1] = runtime::make_stage_module(
         nullptr,
         [inner = modules[1], calls = 0](const value::Args& args, const value::Kwargs& kwargs) mutable {
-          if (calls++ == 3) throw std::runtime_error("the roof is on fire");
+          if (calls++ == 3) throw std::runtime_error("injected failure");
           return inner->forward(args, kwargs);
         });
     return modules;
@@ -76,7 +76,7 @@ const RankFunction rebuilt("rebuilt", [] {
       throw std::logic_error("the step should have failed");
     } catch (const PeerFailed& e) {
       CHECK_SAME(e.peer().value, 1);
-      CHECK_THAT(e.cause().find("the roof is on fire") != std::string::npos);
+      CHECK_THAT(e.cause().find("injected failure") != std::string::npos);
     } catch (const runtime::StageError& e) {
       CHECK_SAME(world.rank().value, 1);
       CHECK_SAME(e.context().action, std::string("1F3"));

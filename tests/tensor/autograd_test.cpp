@@ -1,6 +1,6 @@
 // Training with distributed tensors: second derivatives, split backwards, optimizers, autocast, and shared,
 // asynchronous redistributions.
-#include "ranks.h"
+#include "mesh_ranks.h"
 #include "tensor/dispatch/dtensor_impl.h"
 
 #include <penstock/base/error.h>

@@ -1,5 +1,5 @@
 // Meshes, placements and redistribution, compared with the full tensor that every rank knows.
-#include "ranks.h"
+#include "mesh_ranks.h"
 
 #include <penstock/base/error.h>
 

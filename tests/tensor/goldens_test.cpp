@@ -5,7 +5,7 @@
 #include "tensor/goldens.h"
 
 #include "support/program.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -1,5 +1,5 @@
 // Operators on distributed tensors compared with dense tensors: values and gradients, for every placement.
-#include "ranks.h"
+#include "mesh_ranks.h"
 
 #include <torch/torch.h>
 

@@ -1,6 +1,6 @@
 // Regression tests of results that were once silently wrong: partial values through conversions, unreduced
 // gradients, different replicas, mismatched sizes; and calls without a valid result.
-#include "ranks.h"
+#include "mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/value/microbatch.h>

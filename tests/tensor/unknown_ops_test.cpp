@@ -1,6 +1,6 @@
 // Every operator of libtorch, called with distributed tensors if arguments can be generated: it gives the
 // same result as for dense tensors, or our error names it.
-#include "ranks.h"
+#include "mesh_ranks.h"
 
 #include <penstock/base/error.h>
 

@@ -1,6 +1,6 @@
 // Random chains of shape operators compared with dense tensors: sizes, strides, dtype, values and gradients,
 // with even, uneven and empty shards.
-#include "ranks.h"
+#include "mesh_ranks.h"
 
 #include <penstock/base/error.h>
 

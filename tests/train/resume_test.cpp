@@ -43,13 +43,14 @@ TEST(TrainResume, IsBitwiseEqualToUninterruptedRun) {
     SCOPED_TRACE(topology.schedule);
     const TempDir dir;
     const double dropout = topology.tp > 1 ? 0 : 0.1;
-    RunOptions first = options_of(topology, 8, dir / "whole", false);
+    RunOptions first = options_of(topology, 8, dir / "uninterrupted", false);
     first.checkpoint.every = 5;
     first.checkpoint.keep = 9;
     const auto uninterrupted = small_run(first, nullptr, true, dropout);
-    EXPECT_EQ(uninterrupted.checkpoint, dir / "whole/step-00000008");
-    [[maybe_unused]] const int removed = std::system(("rm -r " + (dir / "whole/step-00000008")).c_str());
-    const auto rest = small_run(options_of(topology, 8, dir / "whole", true), nullptr, true, dropout);
+    EXPECT_EQ(uninterrupted.checkpoint, dir / "uninterrupted/step-00000008");
+    [[maybe_unused]] const int removed =
+        std::system(("rm -r " + (dir / "uninterrupted/step-00000008")).c_str());
+    const auto rest = small_run(options_of(topology, 8, dir / "uninterrupted", true), nullptr, true, dropout);
     EXPECT_EQ(rest.losses, std::vector<double>(uninterrupted.losses.begin() + 5, uninterrupted.losses.end()));
     for (const auto& [name, tensor] : uninterrupted.parameters)
       EXPECT_TRUE(at::equal(rest.parameters.at(name), tensor)) << name;
@@ -59,7 +60,7 @@ TEST(TrainResume, IsBitwiseEqualToUninterruptedRun) {
 TEST(TrainResume, ContinuesInAnyOtherTopology) {
   at::set_num_threads(1);
   const TempDir dir;
-  const auto uninterrupted = small_run(options_of(kTopologies[0], 8, dir / "whole", false)).losses;
+  const auto uninterrupted = small_run(options_of(kTopologies[0], 8, dir / "uninterrupted", false)).losses;
   for (std::size_t from = 0; from < kTopologies.size(); ++from) {
     const std::string saved = dir / ("from" + std::to_string(from));
     small_run(options_of(kTopologies[from], 4, saved, false));

@@ -297,7 +297,7 @@ std::map<std::string, std::string> fills(const std::string& style) {
   std::map<std::string, std::string> found;
   static const std::regex rule(R"re(\.(\w+)\{fill:(#[0-9a-f]+)\})re");
   for (std::sregex_iterator at(style.begin(), style.end(), rule), end; at != end; ++at)
-    EXPECT_TRUE(found.emplace((*at)[1], (*at)[2]).second) << (*at)[1] << " has two colours";
+    EXPECT_TRUE(found.emplace((*at)[1], (*at)[2]).second) << (*at)[1] << " has two colors";
   return found;
 }
 
@@ -305,7 +305,7 @@ TEST(ViewSvgFigure, EveryKindHasDistinctColorsInLightAndDarkTheme) {
   plan::Costs costs = plan::Costs::uniform(4);
   costs.link.latency = 0.2;
   for (plan::StageCosts& stage : costs.stages) stage.unshard = 0.1;
-  std::map<std::string, std::string> colours;
+  std::map<std::string, std::string> colors;
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::ZBVZeroBubble, schedule::ScheduleKind::DualPipeV}) {
     const schedule::Schedule schedule = make_schedule(kind, {2, 2, 6});
@@ -317,13 +317,13 @@ TEST(ViewSvgFigure, EveryKindHasDistinctColorsInLightAndDarkTheme) {
       const std::string name = rect.classes.substr(0, rect.classes.find(' '));
       ASSERT_TRUE(light.contains(name) && dark.contains(name)) << rect.classes;
       EXPECT_NE(light.at(name), dark.at(name)) << name;
-      if (!rect.title.empty()) colours[name] = light.at(name);
+      if (!rect.title.empty()) colors[name] = light.at(name);
     }
   }
   std::set<std::string> different;
-  for (const auto& [name, colour] : colours) different.insert(colour);
-  EXPECT_EQ(different.size(), colours.size());
-  EXPECT_GE(colours.size(), 5u);  // F, B, I, W and transfers
+  for (const auto& [name, color] : colors) different.insert(color);
+  EXPECT_EQ(different.size(), colors.size());
+  EXPECT_GE(colors.size(), 5u);  // F, B, I, W and transfers
 }
 
 TEST(ViewSvgFigure, LabelsDoNotOverlap) {

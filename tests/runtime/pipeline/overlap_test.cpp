@@ -73,7 +73,7 @@ TEST(RuntimeOverlap, IsBitwiseEqualConcurrentlyAndSequentially) {
 }
 
 // A barrier for two threads; false if the other one does not arrive.
-class Meeting {
+class Rendezvous {
  public:
   void open() {
     const std::lock_guard lock(mutex_);
@@ -84,7 +84,7 @@ class Meeting {
     const std::lock_guard lock(mutex_);
     open_ = false;
   }
-  bool come() {
+  bool arrive() {
     std::unique_lock lock(mutex_);
     if (!open_) return true;
     ++here_;
@@ -103,17 +103,19 @@ class Meeting {
 TEST(RuntimeOverlap, RunsForwardAndBackwardConcurrently) {
   const PipelineModel model = skip_net();
   comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
-    const auto meeting = std::make_shared<Meeting>();
+    const auto rendezvous = std::make_shared<Rendezvous>();
     PipelineModel meets = model;
     meets.make = [&](int stages) {
       auto modules = model.make(stages);
       for (auto& module : modules) {
         module = runtime::make_stage_module(
-            nullptr, [meeting, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
-              if (!meeting->come()) throw std::logic_error("no backward beside this forward");
+            nullptr, [rendezvous, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
+              if (!rendezvous->arrive())
+                throw std::logic_error("no backward runs concurrently with this forward");
               runtime::StageResult result = inner->forward(args, kwargs);
-              result.output.toTensor().register_hook([meeting](const at::Tensor& grad) {
-                if (!meeting->come()) throw std::logic_error("no forward beside this backward");
+              result.output.toTensor().register_hook([rendezvous](const at::Tensor& grad) {
+                if (!rendezvous->arrive())
+                  throw std::logic_error("no forward runs concurrently with this backward");
                 return grad;
               });
               return result;
@@ -127,9 +129,9 @@ TEST(RuntimeOverlap, RunsForwardAndBackwardConcurrently) {
                                                         const schedule::Action& action,
                                                         const std::function<void()>& usual,
                                                         const runtime::StepView& view) {
-      meeting->open();
+      rendezvous->open();
       at_once(action, usual, view);
-      meeting->close();
+      rendezvous->close();
       ++overlaps;
     };
     runtime::PipelineSchedule pipeline = overlapping(meets, world, options, true);
@@ -151,7 +153,7 @@ TEST(RuntimeOverlap, ForwardErrorReachesEveryRankAndStepsContinue) {
       for (auto& module : modules) {
         module = runtime::make_stage_module(
             nullptr, [inside, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
-              if (*inside) throw std::runtime_error("the roof is on fire");
+              if (*inside) throw std::runtime_error("injected failure");
               return inner->forward(args, kwargs);
             });
       }
@@ -177,7 +179,7 @@ TEST(RuntimeOverlap, ForwardErrorReachesEveryRankAndStepsContinue) {
     overlapping(good, world, options_for(good, kOverlapRanks * 2), true).step(good.batch(kOverlapRows));
   });
   for (const std::string& text : texts)
-    EXPECT_THAT(text, AllOf(HasSubstr("the roof is on fire"), HasSubstr("OVERLAP_F_B"), HasSubstr("rank 1")));
+    EXPECT_THAT(text, AllOf(HasSubstr("injected failure"), HasSubstr("OVERLAP_F_B"), HasSubstr("rank 1")));
 }
 
 TEST(RuntimeWorkerThread, FinishesBothTasksBeforeThrowing) {

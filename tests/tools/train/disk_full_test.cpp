@@ -66,10 +66,10 @@ class ToolTrainDisk : public testing::Test {
 };
 
 TEST_F(ToolTrainDisk, FullDiskStopsOrSkipsAndKeepsCompleteCheckpoints) {
-  const FaultRun quiet = run_with_faults("", {"--steps=8"}, dir_ / "quiet");
-  ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
+  const FaultRun fault_free = run_with_faults("", {"--steps=8"}, dir_ / "fault_free");
+  ASSERT_EQ(fault_free.outcome.code, 0) << fault_free.outcome.err;
   // Room for one and a half checkpoints: the second does not fit.
-  const std::int64_t pages = pages_of(dir_ / "quiet/saved/step-00000008") * 3 / 2;
+  const std::int64_t pages = pages_of(dir_ / "fault_free/saved/step-00000008") * 3 / 2;
   const std::vector<std::string> words{"--steps=8", "--checkpoint-every=2"};
   const DiskRun stops = train(pages, words);
   if (stops.outcome.code == kNoDisk) GTEST_SKIP() << "only root can mount a small disk";
@@ -83,13 +83,13 @@ TEST_F(ToolTrainDisk, FullDiskStopsOrSkipsAndKeepsCompleteCheckpoints) {
 
   std::vector<std::string> warns = words;
   warns.push_back("--on-storage-error=warn");
-  const DiskRun goes_on = train(pages, warns);
-  EXPECT_EQ(goes_on.outcome.code, 0) << goes_on.outcome.err;
-  EXPECT_THAT(goes_on.outcome.out,
+  const DiskRun continued = train(pages, warns);
+  EXPECT_EQ(continued.outcome.code, 0) << continued.outcome.err;
+  EXPECT_THAT(continued.outcome.out,
               AllOf(HasSubstr("step-00000004 was not written"), HasSubstr("training continues"),
                     HasSubstr("checkpoint: " + (dir_ / "disk/saved/step-00000002"))));
-  EXPECT_EQ(goes_on.losses, quiet.losses);
-  EXPECT_THAT(goes_on.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("step-00000002\n")));
+  EXPECT_EQ(continued.losses, fault_free.losses);
+  EXPECT_THAT(continued.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("step-00000002\n")));
 }
 
 TEST_F(ToolTrainDisk, ReadOnlyDiskStopsAndKeepsCompleteCheckpoints) {
@@ -110,12 +110,12 @@ TEST_F(ToolTrainDisk, RemovedDirectoryStopsOrWarnsOnce) {
   EXPECT_EQ(stops.outcome.code, 1);
   EXPECT_THAT(stops.outcome.err, AllOf(HasSubstr(dir_ / "disk/saved"), HasSubstr("removed")));
   // The next checkpoint creates the directory again.
-  const DiskRun goes_on =
+  const DiskRun continued =
       train(4000, {"--steps=400", "--checkpoint-every=40", "--on-storage-error=warn"}, "step-00000080", gone);
-  EXPECT_EQ(goes_on.outcome.code, 0) << goes_on.outcome.err;
-  EXPECT_THAT(goes_on.outcome.out, AllOf(HasSubstr("training continues"), HasSubstr("/step-00000400")));
-  EXPECT_EQ(goes_on.losses.size(), 400U);
-  EXPECT_THAT(goes_on.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("step-00000400\n")));
+  EXPECT_EQ(continued.outcome.code, 0) << continued.outcome.err;
+  EXPECT_THAT(continued.outcome.out, AllOf(HasSubstr("training continues"), HasSubstr("/step-00000400")));
+  EXPECT_EQ(continued.losses.size(), 400U);
+  EXPECT_THAT(continued.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("step-00000400\n")));
 }
 
 }  // namespace

@@ -120,9 +120,9 @@ FaultRun run_with_faults(const std::string& faults, const std::vector<std::strin
   return run_with_faults({{faults, words, directory}}, 1).front();
 }
 
-double bound(int faults, const FaultRun& quiet) {
+double bound(int faults, const FaultRun& fault_free) {
   constexpr double promise = 30, room = 3;
-  return promise * faults + room * quiet.seconds * (faults + 1);
+  return promise * faults + room * fault_free.seconds * (faults + 1);
 }
 
 void soak(unsigned seed, int runs, int each) {
@@ -132,7 +132,7 @@ void soak(unsigned seed, int runs, int each) {
   const TempDir dir;
   // A stalled rank is detected only by --timeout, also before it has joined the others.
   const std::vector<std::string> more{"--steps=12", "--timeout=20", "--max-restarts=" + std::to_string(each)};
-  std::vector<FaultCase> cases{{"", more, dir / "quiet"}};
+  std::vector<FaultCase> cases{{"", more, dir / "fault_free"}};
   for (int run = 0; run < runs; ++run) {
     // In the order of their steps, so that each fault occurs: a run does not return to an earlier step.
     constexpr int steps = 12, end = steps + 1;
@@ -157,19 +157,19 @@ void soak(unsigned seed, int runs, int each) {
     cases.push_back({text, more, dir / std::to_string(run)});
   }
   const std::vector<FaultRun> results = run_with_faults(cases, kAtOnce);
-  const FaultRun& quiet = results.front();
-  ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
-  ASSERT_EQ(quiet.losses.size(), 12U);
+  const FaultRun& fault_free = results.front();
+  ASSERT_EQ(fault_free.outcome.code, 0) << fault_free.outcome.err;
+  ASSERT_EQ(fault_free.losses.size(), 12U);
   for (std::size_t run = 1; run < results.size(); ++run) {
     SCOPED_TRACE(cases[run].faults);
     const FaultRun& result = results[run];
     EXPECT_EQ(result.outcome.code, 0) << result.outcome.err;
-    EXPECT_EQ(result.losses, quiet.losses);
+    EXPECT_EQ(result.losses, fault_free.losses);
     EXPECT_EQ(result.left, "");
     const std::string all = std::to_string(each);
     EXPECT_NE(result.outcome.err.find("restarting (" + all + " of " + all + ")"), std::string::npos)
         << "not every fault was met: " << result.outcome.err;
-    EXPECT_LT(result.seconds, bound(each, quiet)) << result.outcome.err;
+    EXPECT_LT(result.seconds, bound(each, fault_free)) << result.outcome.err;
     std::printf("run %zu of %d: %d faults in %.0f s\n", run, runs, each, result.seconds);
   }
 }

@@ -34,7 +34,7 @@ std::vector<FaultRun> run_with_faults(const std::vector<FaultCase>& cases, std::
 //! A command ends or restarts at most 30 s after each fault. In addition the ranks must start and compute,
 //! which depends on the load of the machine: each attempt gets three times the seconds of a fault-free run
 //! measured at the same time.
-double bound(int faults, const FaultRun& quiet);
+double bound(int faults, const FaultRun& fault_free);
 
 //! Runs with `each` random faults in sequence must end with the losses of a fault-free run. Some run
 //! concurrently.

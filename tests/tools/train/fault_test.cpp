@@ -34,7 +34,7 @@ TEST(ToolTrainFaults, EveryKindAtEveryStepOnEachRankKeepsLosses) {
                                          "step=5 at=update",
                                          "step=4 at=checkpoint",
                                          "at=end"};
-  std::vector<FaultCase> cases{{"", {}, dir / "quiet"}};
+  std::vector<FaultCase> cases{{"", {}, dir / "fault_free"}};
   std::vector<int> counts{0};
   for (const std::string& words : moments) {
     for (const char* const rank : {"0", "1"}) {
@@ -51,22 +51,22 @@ TEST(ToolTrainFaults, EveryKindAtEveryStepOnEachRankKeepsLosses) {
     }
   }
   const std::vector<FaultRun> runs = run_with_faults(cases, kAtOnce);
-  const FaultRun& quiet = runs.front();
-  ASSERT_EQ(quiet.outcome.code, 0) << quiet.outcome.err;
-  ASSERT_EQ(quiet.losses.size(), 6U);
+  const FaultRun& fault_free = runs.front();
+  ASSERT_EQ(fault_free.outcome.code, 0) << fault_free.outcome.err;
+  ASSERT_EQ(fault_free.losses.size(), 6U);
   for (std::size_t i = 1; i < runs.size(); ++i) {
     SCOPED_TRACE(cases[i].faults);
     const FaultRun& run = runs[i];
     const std::string restarts = std::to_string(counts[i]), rank = i % 2 == 1 ? "0" : "1";
     EXPECT_EQ(run.outcome.code, 0) << run.outcome.err;
-    EXPECT_EQ(run.losses, quiet.losses);
+    EXPECT_EQ(run.losses, fault_free.losses);
     EXPECT_EQ(run.left, "");
     EXPECT_THAT(run.outcome.err, HasSubstr("restarting (" + restarts + " of " + restarts + ")"));
     EXPECT_EQ(count_of("rank " + rank + " failed first", run.outcome.err), counts[i]) << run.outcome.err;
-    EXPECT_LT(run.seconds, bound(counts[i], quiet)) << run.outcome.err;
+    EXPECT_LT(run.seconds, bound(counts[i], fault_free)) << run.outcome.err;
     std::printf("%d faults in %.1f s: %s\n", counts[i], run.seconds, cases[i].faults.c_str());
   }
-  std::printf("a quiet run beside them: %.1f s\n", quiet.seconds);
+  std::printf("a concurrent fault-free run: %.1f s\n", fault_free.seconds);
 }
 
 TEST(ToolTrainFaults, TwentyRandomFaultsKeepLosses) {
@@ -98,7 +98,7 @@ TEST(ToolTrainFaults, AreReportedWithRankStepStageActionAndCause) {
       {"cut rank=1 at=end", {"rank 1 failed first", "rank 1 was in step 6, end"}},
   };
   const TempDir dir;
-  std::vector<FaultCase> lines{{"", {}, dir / "quiet"}};
+  std::vector<FaultCase> lines{{"", {}, dir / "fault_free"}};
   for (const auto& [fault, texts] : cases) {
     lines.push_back({fault, {}, dir / std::to_string(lines.size())});
     if (fault.starts_with("stall")) lines.back().words = {"--timeout=10"};

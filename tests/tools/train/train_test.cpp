@@ -127,7 +127,7 @@ TEST(ToolTrain, NoShuffleReadsRowsInFileOrder) {
   };
   // The learning rate is 0, so that the loss of a step depends only on its rows.
   const int steps = static_cast<int>(rows / 4) + 2;
-  const std::vector<double> all_losses = losses(0, steps, "whole");
+  const std::vector<double> all_losses = losses(0, steps, "all");
   ASSERT_EQ(all_losses.size(), static_cast<std::size_t>(steps));
   for (const int step : {2, steps}) {
     const std::vector<double> one = losses((step - 1) * 4 % rows, 1, "step" + std::to_string(step));

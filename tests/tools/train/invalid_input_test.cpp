@@ -125,9 +125,9 @@ const std::vector<Mistake>& mistakes() {
   static const std::vector<Mistake> all{
       // Files.
       train("MissingModel", {"%langauge.pt2"}, "there is no file", "did you mean "),
-      train("ModelInMissingFolder", {"@folder"}, "is a directory", "folder/model.pt2?"),
+      train("FolderAsModel", {"@folder"}, "is a directory", "folder/model.pt2?"),
       train("TextFileAsModel", {"@notes.pt2"}, "notes.pt2", "torch.export.save"),
-      gpt("NoDataForAModel", {"%language.pt2"}, "a model needs data", "--data FILE.safetensors"),
+      gpt("MissingData", {"%language.pt2"}, "a model needs data", "--data FILE.safetensors"),
       train("MissingData", {"--data=@god.safetensors"}, "god.safetensors", "did you mean "),
       train("FolderAsData", {"--data=@folder"}, "is a directory", ".safetensors"),
       train("TextFileAsData", {"--data=@notes.txt"}, "notes.txt", "safetensors.torch.save_file"),
@@ -159,7 +159,7 @@ const std::vector<Mistake>& mistakes() {
       train("TooManyMicrobatches", {"--microbatches=16"}, "16 microbatches", "fewer microbatches"),
       train("TooManyRanks", {"--ranks=400", "--microbatches=4"}, "400 stages", "at most"),
       train("StagesOverRanks", {"--stages=3"}, "3 stages", "--stages a multiple of 2"),
-      train("StagesAndSplit", {"--stages=4", "--stages-per-rank=1"}, "--stages 4", "one of the two"),
+      train("StagesAndStagesPerRank", {"--stages=4", "--stages-per-rank=1"}, "--stages 4", "one of the two"),
       train("RanksOverReplicas", {"--ranks=3", "--dp=2"}, "3 ranks", "multiple of 2"),
       train("RanksAndStages", {"--ranks=4", "--pp=1"}, "--ranks 4", "make it 1"),
       train("ZeroRanks", {"--ranks=0"}, "--ranks", "positive"),
@@ -172,7 +172,7 @@ const std::vector<Mistake>& mistakes() {
       train("Sharding", {"--sharding=full"}, "only one", "(dp)"),
       // Stages and schedules.
       train("SplitPath", {"--split=layer.1=beginning"}, "'layer.1'", "did you mean layers.1?"),
-      train("SplitKeyword", {"--split=layers.1"}, "'layers.1'", "layers.2=beginning"),
+      train("SplitPointWithoutSide", {"--split=layers.1"}, "'layers.1'", "layers.2=beginning"),
       train("SplitCount", {"--split=layers.1=beginning,layers.2=beginning"}, "3 stages", "1 split point"),
       train("Schedule", {"--schedule=1F2B"}, "'1F2B'", "1F1B"),
       train("ForwardOnly", {"--schedule=ForwardOnly"}, "no backward", "1F1B"),
@@ -202,10 +202,10 @@ const std::vector<Mistake>& mistakes() {
       train("LogIsData", {"--log-json=@good.safetensors"}, "overwrite", "another file"),
       train("TimelineInFile", {"--timeline=@notes.txt/t.html"}, "--timeline", "another file"),
       // Options.
-      train("DuplicateOutput", {"--steps=2", "--accumulate=1", "--accumulate", "2"},
+      train("DuplicateOption", {"--steps=2", "--accumulate=1", "--accumulate", "2"},
             "--accumulate was given 2 times", "once"),
       train("MisspelledOption", {"--microbatch=2"}, "'--microbatch'", "did you mean --microbatches?"),
-      train("OptionOfOtherCommand", {"--batch-size=8"}, "'--batch-size'", "did you mean --batch?"),
+      train("UnknownOption", {"--batch-size=8"}, "'--batch-size'", "did you mean --batch?"),
       train("NotANumber", {"--steps=many"}, "--steps must be a whole number, not 'many'", "--steps 4"),
       train("NotAnInteger", {"--accumulate=1.5"}, "whole number, not '1.5'", "--accumulate 4"),
       train("InvalidChoice", {"--optimizer=adam"}, "'adam'", "did you mean adamw?"),
@@ -230,7 +230,7 @@ const std::vector<Mistake>& mistakes() {
       gpt("OptionOfModels", {"--loss=mse"}, "--loss is for an exported model", "MODEL.pt2"),
       // Evaluation.
       eval("MissingModel", {"%../../graph/archives/mlpp.pt2"}, "there is no file", "mlp.pt2?"),
-      eval("ModelInMissingFolder", {"@folder"}, "is a directory", "folder/model.pt2?"),
+      eval("FolderAsModel", {"@folder"}, "is a directory", "folder/model.pt2?"),
       eval("MissingInput", {"--input=@z.safetensors"}, "z.safetensors", "x.safetensors?"),
       eval("FolderAsInput", {"--input=@folder"}, "is a directory", ".safetensors"),
       eval("TextFileAsInput", {"--input=@notes.txt"}, "notes.txt", "save_file"),

@@ -54,9 +54,9 @@ TEST(ParallelBitwise, TwoReplicasMatchTwoProcessesInEverySchedule) {
         // LoopedBFS runs its backwards from the last microbatch to the first.
         const Tensors& want = means.at(row.schedule == schedule::ScheduleKind::LoopedBFS);
         EXPECT_NO_THROW(comm::run_thread_ranks(4, [&](comm::World& world) {
-          const ThreeD rank(world, {.pp = 2, .dp = 2}, row.schedule, row.stages_per_rank, kind, data);
+          const ThreeAxisGpt rank(world, {.pp = 2, .dp = 2}, row.schedule, row.stages_per_rank, kind, data);
           runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
-          const Batch own = rank.part_of(batch);
+          const Batch own = rank.local_rows(batch);
           pipeline.step({own.inputs}, own.targets);
           expect_bits("gradient of", rank.gradients(), want);
         }));
@@ -76,14 +76,14 @@ Bits train_bits(Axes axes, Row row, Kind kind, Data data, bool same) {
   Bits all;
   std::mutex mutex;
   comm::run_thread_ranks(axes.ranks(), [&](comm::World& world) {
-    const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data);
+    const ThreeAxisGpt rank(world, axes, row.schedule, row.stages_per_rank, kind, data);
     runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
-    torch::optim::AdamW optimizer = adamw(rank.trained());
+    torch::optim::AdamW optimizer = adamw(rank.optimizer_parameters());
     for (int step = 0; step < kTrainSteps; ++step) {
       optimizer.zero_grad();
       const Batch batch = batch_of(step);
       const Batch own =
-          same ? Batch{batch.inputs.chunk(2)[0], batch.targets.chunk(2)[0]} : rank.part_of(batch);
+          same ? Batch{batch.inputs.chunk(2)[0], batch.targets.chunk(2)[0]} : rank.local_rows(batch);
       pipeline.step({own.inputs}, own.targets);
       if (step == 0) {
         const Tensors mine = rank.gradients();

@@ -155,8 +155,9 @@ std::vector<Row> schedules(int ranks) {
   return all;
 }
 
-ThreeD::ThreeD(const comm::World& world, Axes axes, schedule::ScheduleKind schedule, int stages_per_rank,
-               Kind kind, Data data, Activation activation, const runtime::StageOptions& stage_options)
+ThreeAxisGpt::ThreeAxisGpt(const comm::World& world, Axes axes, schedule::ScheduleKind schedule,
+                           int stages_per_rank, Kind kind, Data data, Activation activation,
+                           const runtime::StageOptions& stage_options)
     : mesh(world.group(), {axes.pp, axes.replicas, axes.dp, axes.tp}, {"pp", "replicas", "dp", "tp"}) {
   const int count = axes.pp * stages_per_rank;
   const std::int64_t layers = gpt_options(kind).layers;
@@ -194,7 +195,7 @@ ThreeD::ThreeD(const comm::World& world, Axes axes, schedule::ScheduleKind sched
   }
 }
 
-runtime::PipelineOptions ThreeD::options() const {
+runtime::PipelineOptions ThreeAxisGpt::options() const {
   runtime::PipelineOptions options;
   options.loss = runtime::tensor_loss(loss_of_logits);
   options.shared = shared_;
@@ -203,7 +204,7 @@ runtime::PipelineOptions ThreeD::options() const {
   return options;
 }
 
-Batch ThreeD::part_of(const Batch& batch) const {
+Batch ThreeAxisGpt::local_rows(const Batch& batch) const {
   const std::int64_t dp = mesh.size(2), rank = mesh.coordinate(1) * dp + mesh.coordinate(2);
   const auto rows_of = [&](const at::Tensor& all) {
     return all.chunk(mesh.size(1) * dp)[static_cast<std::size_t>(rank)];
@@ -211,7 +212,7 @@ Batch ThreeD::part_of(const Batch& batch) const {
   return {rows_of(batch.inputs), rows_of(batch.targets)};
 }
 
-at::Tensor ThreeD::mean(const at::Tensor& loss) const {
+at::Tensor ThreeAxisGpt::mean(const at::Tensor& loss) const {
   if (!loss.defined()) return loss;
   at::Tensor value = loss.clone();
   mesh.group("dp").all_reduce(value, comm::ReduceOp::Avg);
@@ -219,7 +220,7 @@ at::Tensor ThreeD::mean(const at::Tensor& loss) const {
   return value;
 }
 
-std::vector<at::Tensor> ThreeD::trained() const {
+std::vector<at::Tensor> ThreeAxisGpt::optimizer_parameters() const {
   if (sharded) return sharded->parameters();
   std::vector<at::Tensor> all;
   for (const models::Gpt& part : parts_) {
@@ -228,11 +229,11 @@ std::vector<at::Tensor> ThreeD::trained() const {
   return all;
 }
 
-void ThreeD::drop_gradients() const {
-  for (const at::Tensor& parameter : trained()) parameter.mutable_grad() = at::Tensor();
+void ThreeAxisGpt::drop_gradients() const {
+  for (const at::Tensor& parameter : optimizer_parameters()) parameter.mutable_grad() = at::Tensor();
 }
 
-Tensors ThreeD::gradients() const {
+Tensors ThreeAxisGpt::gradients() const {
   Tensors all;
   if (sharded) {
     for (const runtime::PipelineStage& stage : stages) {
@@ -247,7 +248,7 @@ Tensors ThreeD::gradients() const {
   return all;
 }
 
-Tensors ThreeD::parameters() const {
+Tensors ThreeAxisGpt::parameters() const {
   Tensors all;
   if (sharded) {
     for (const runtime::PipelineStage& stage : stages) {

@@ -59,21 +59,21 @@ struct Axes {
   int ranks() const { return pp * replicas * dp * tp; }
 };
 
-class ThreeD {
+class ThreeAxisGpt {
  public:
-  ThreeD(const comm::World& world, Axes axes, schedule::ScheduleKind schedule, int stages_per_rank, Kind kind,
-         Data data, Activation activation = Activation::Full,
-         const runtime::StageOptions& stage_options = {});
+  ThreeAxisGpt(const comm::World& world, Axes axes, schedule::ScheduleKind schedule, int stages_per_rank,
+               Kind kind, Data data, Activation activation = Activation::Full,
+               const runtime::StageOptions& stage_options = {});
 
   //! Options of the stages; the loss is the mean.
   runtime::PipelineOptions options() const;
   //! The rows of this rank in the batch of a step.
-  Batch part_of(const Batch& batch) const;
+  Batch local_rows(const Batch& batch) const;
   //! The loss of the batch on every rank of the last stage; undefined elsewhere.
   at::Tensor mean(const at::Tensor& loss) const;
 
   //! The parameters for an optimizer.
-  std::vector<at::Tensor> trained() const;
+  std::vector<at::Tensor> optimizer_parameters() const;
   void drop_gradients() const;
   //! Full tensors by name. Collective over the data- and tensor-parallel axes.
   Tensors gradients() const;

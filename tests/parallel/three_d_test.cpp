@@ -30,14 +30,15 @@ void train_and_compare(const comm::World& world, Axes axes, Row row, Kind kind, 
                        runtime::ShapeMode shapes = runtime::ShapeMode::Inferred, bool recompute = false) {
   runtime::StageOptions stage_options;
   stage_options.recompute = recompute;
-  const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data, activation, stage_options);
+  const ThreeAxisGpt rank(world, axes, row.schedule, row.stages_per_rank, kind, data, activation,
+                          stage_options);
   runtime::PipelineOptions options = rank.options();
   options.shapes = shapes;
   runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
-  torch::optim::AdamW optimizer = adamw(rank.trained());
+  torch::optim::AdamW optimizer = adamw(rank.optimizer_parameters());
   for (int step = 0; step < kTrainSteps; ++step) {
     optimizer.zero_grad();
-    const Batch own = rank.part_of(batch_of(step));
+    const Batch own = rank.local_rows(batch_of(step));
     const at::Tensor loss = rank.mean(pipeline.step({own.inputs}, own.targets).loss);
     if (loss.defined())
       CHECK_THAT(std::abs(loss.item<double>() - dense.losses[static_cast<std::size_t>(step)]) < 1e-5);
@@ -261,8 +262,8 @@ TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
   for (const Row& row : schedules(2)) {
     SCOPED_TRACE(row.text());
     EXPECT_NO_THROW(comm::run_thread_ranks(8, [&](comm::World& world) {
-      const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, row.schedule, row.stages_per_rank, Kind::Plain,
-                        GetParam());
+      const ThreeAxisGpt rank(world, {.pp = 2, .dp = 2, .tp = 2}, row.schedule, row.stages_per_rank,
+                              Kind::Plain, GetParam());
       runtime::PipelineOptions options = rank.options();
       const std::string group = rank.mesh.group("dp").name();
       std::map<int, int> weights;
@@ -283,7 +284,7 @@ TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
       const std::uint64_t start = last_number(world);
       tensor::traffic() = {};
       runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
-      const Batch own = rank.part_of(batch_of(0));
+      const Batch own = rank.local_rows(batch_of(0));
       pipeline.step({own.inputs}, own.targets);
       const std::uint64_t first_last = std::min_element(last.begin(), last.end(), [](auto& a, auto& b) {
                                          return a.second < b.second;
@@ -316,11 +317,11 @@ TEST_P(Parallel3D, AccumulatesOverStepsAndClipsByGlobalNorm) {
       squares += (2 * grad).to(at::kDouble).square().sum().item<double>();
     const double norm = std::sqrt(squares);
     comm::run_thread_ranks(8, [&](comm::World& world) {
-      const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZBVZeroBubble, 2, kind,
-                        GetParam());
+      const ThreeAxisGpt rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZBVZeroBubble, 2,
+                              kind, GetParam());
       runtime::PipelineSchedule pipeline(rank.stages, schedule::ScheduleKind::ZBVZeroBubble, kMicrobatches,
                                          rank.options());
-      const Batch own = rank.part_of(batch_of(0));
+      const Batch own = rank.local_rows(batch_of(0));
       for (int repeat = 0; repeat < 2; ++repeat) pipeline.step({own.inputs}, own.targets);
       expect_equal("gradient of", rank.gradients(), dense.gradients, 2);
       CHECK_THAT(std::abs(pipeline.clip_grad_norm(0.1) - norm) < 1e-5 * norm);
@@ -333,8 +334,9 @@ TEST_P(Parallel3D, ContinuesAfterFailedStep) {
   at::set_num_threads(1);
   const DenseTraining& dense = dense_of(Kind::Plain);
   comm::run_thread_ranks(8, [&](comm::World& world) {
-    ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZB1P, 1, Kind::Plain, GetParam());
-    const Batch own = rank.part_of(batch_of(0));
+    ThreeAxisGpt rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZB1P, 1, Kind::Plain,
+                      GetParam());
+    const Batch own = rank.local_rows(batch_of(0));
     bool thrown = false;
     try {
       runtime::PipelineOptions options = rank.options();

@@ -30,10 +30,10 @@ TEST(TensorPartial, IsReducedBeforeRounding) {
     EXPECT_TRUE(tensor::placements_of(sum.to(at::kFloat))[0].is_partial());
     const at::Tensor zero = from_local(contribution(mesh, {1, -1}), mesh, {tensor::Partial()});
     EXPECT_FALSE(tensor::full_tensor(zero.to(at::kBool))[0].item<bool>());
-    const at::Tensor whole_numbers =
+    const at::Tensor integers =
         from_local(contribution(mesh, {3, 4}).to(at::kInt), mesh, {tensor::Partial()});
-    EXPECT_TRUE(tensor::placements_of(whole_numbers.to(at::kDouble))[0].is_partial());
-    EXPECT_EQ(tensor::full_tensor(whole_numbers.to(at::kDouble))[0].item<double>(), 7);
+    EXPECT_TRUE(tensor::placements_of(integers.to(at::kDouble))[0].is_partial());
+    EXPECT_EQ(tensor::full_tensor(integers.to(at::kDouble))[0].item<double>(), 7);
     at::Tensor target = distributed_zeros({2}, mesh, {value::Replicate()}, at::kLong);
     target.copy_(sum);
     EXPECT_EQ(tensor::full_tensor(target)[0].item<std::int64_t>(), 1);

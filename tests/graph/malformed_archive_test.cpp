@@ -3,6 +3,7 @@
 #include "base/io/zip.h"
 #include "graph/pt2/fields.h"
 #include "graph/pt2/import.h"
+#include "support/error_message.h"
 #include "support/program.h"
 #include "tensor_file.h"
 
@@ -25,31 +26,21 @@ using test::archive;
 using test::TempDir;
 using ::testing::HasSubstr;
 
-//! The message of the thrown Error; any other exception fails the test.
-template <class Body>
-std::string refusal(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 TEST(GraphMalformedArchive, RejectsDeepTreeSpecs) {
   const std::string deep(200'000, '[');
-  EXPECT_THAT(refusal([&] { pt2_structure(deep, {}, "spec"); }),
+  EXPECT_THAT(test::error_message([&] { pt2_structure(deep, {}, "spec"); }),
               HasSubstr("spec: lists and objects are nested deeper"));
   // In the context of a node, which is JSON inside a string.
   std::string context = "[[[[[[[[[[";
   for (int i = 0; i < 4; ++i) context += context + context + context;
   const std::string spec = R"([1, {"type": "x", "context": ")" + context + R"(", "children_spec": []}])";
-  EXPECT_EQ(refusal([&] { pt2_structure(spec, {}, "spec"); }), "accepted");
+  EXPECT_EQ(test::error_message([&] { pt2_structure(spec, {}, "spec"); }), "no error");
   // Nested nodes.
   std::string nodes = R"({"type": null, "context": null, "children_spec": []})";
   for (int i = 0; i < 100; ++i)
     nodes = R"({"type": "builtins.tuple", "context": "null", "children_spec": [)" + nodes + "]}";
-  EXPECT_THAT(refusal([&] { pt2_structure("[1, " + nodes + "]", {}, "spec"); }), HasSubstr("too deep"));
+  EXPECT_THAT(test::error_message([&] { pt2_structure("[1, " + nodes + "]", {}, "spec"); }),
+              HasSubstr("too deep"));
 }
 
 //! The program of an archive with one text replaced by another.
@@ -60,7 +51,7 @@ std::string import_changed(const std::string& name, const std::string& from, con
   const std::size_t at = program.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   program.replace(at, from.size(), to);
-  return refusal([&] {
+  return test::error_message([&] {
     WeightLocations locations;
     for (const std::string folder : {"weights", "constants"}) {
       const std::string index = "data/" + folder + "/model_" + folder + "_config.json";
@@ -77,7 +68,7 @@ TEST(GraphMalformedArchive, RejectsDeepPrograms) {
 }
 
 TEST(GraphMalformedArchive, RejectsUnknownEnumValues) {
-  ASSERT_EQ(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": 6"), "accepted");
+  ASSERT_EQ(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": 6"), "no error");
   EXPECT_THAT(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": 1000"),
               HasSubstr("ScalarType"));
   EXPECT_THAT(import_changed("mixed.pt2", "\"as_scalar_type\": 7", "\"as_int\": -1"),
@@ -89,7 +80,8 @@ TEST(GraphMalformedArchive, RejectsFileThatShrinks) {
   std::filesystem::copy_file(archive("mlp.pt2"), dir / "a.pt2");
   const Pt2Archive open(dir / "a.pt2");
   std::filesystem::resize_file(dir / "a.pt2", 100);
-  EXPECT_THAT(refusal([&] { open.load(open.graph().slots); }), HasSubstr("bytes when it was opened"));
+  EXPECT_THAT(test::error_message([&] { open.load(open.graph().slots); }),
+              HasSubstr("bytes when it was opened"));
 }
 
 TEST(GraphMalformedArchive, OpensOnlyRegularFiles) {
@@ -101,7 +93,7 @@ TEST(GraphMalformedArchive, OpensOnlyRegularFiles) {
   ASSERT_LT(path.size(), sizeof address.sun_path);
   path.copy(address.sun_path, path.size());
   ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  const auto opened = [&](const std::string& file) { return refusal([&] { Pt2Archive{file}; }); };
+  const auto opened = [&](const std::string& file) { return test::error_message([&] { Pt2Archive{file}; }); };
   EXPECT_THAT(opened(dir / "fifo"), HasSubstr("it is a FIFO, not a regular file"));
   EXPECT_THAT(opened(path), HasSubstr("it is a socket, not a regular file"));
   EXPECT_THAT(opened("/dev/zero"), HasSubstr("it is a device, not a regular file"));

@@ -1,6 +1,7 @@
 // Tensor parallelism of graphs, captured from C++ and imported from Python, compared with the same graph in
 // one process.
 #include "parallel/training_result.h"
+#include "support/error_message.h"
 #include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
@@ -241,29 +242,19 @@ TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
   }
 }
 
-template <class Function>
-std::string error_of(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST(ParallelGraphTensorParallel, ReportsInvalidPlans) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     graph::GraphModule module = imported("parallel/archives/transformer.pt2");
     EXPECT_THAT(
-        error_of([&] {
+        error_message([&] {
           parallel::parallelize_module(module, mesh, {{"blocks.0.mlp.upp", parallel::ColwiseParallel()}});
         }),
         HasSubstr("blocks.0.mlp.up"));
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(error_message([&] {
                   parallel::parallelize_module(module, mesh, {{"norm", parallel::RowwiseParallel()}});
                 }),
                 HasSubstr("RowwiseParallel does not fit module 'norm'"));
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(error_message([&] {
                   parallel::parallelize_module(
                       module, mesh,
                       {{"token", parallel::ColwiseParallel()}, {"head", parallel::ColwiseParallel()}});
@@ -286,7 +277,7 @@ TEST(ParallelGraphTensorParallel, ReportsInvalidPlans) {
     graph::GraphModule inverting(std::move(captured.graph), std::move(captured.tensors));
     parallel::parallelize_module(inverting, mesh,
                                  {{"", parallel::DistributeParameters{{{"weight", tensor::Shard(1)}}}}});
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(error_message([&] {
                   inverting.run({numbers({4, 4}, 2)});
                 }),
                 testing::AllOf(HasSubstr("linalg_inv"), HasSubstr("of module solver"), HasSubstr("Shard(1)"),

@@ -1,4 +1,5 @@
 // Microbatches: splitting, merging, chunk specs, errors, user-defined types, and loss reductions.
+#include "support/error_message.h"
 #include "value/random_trees.h"
 
 #include <penstock/base/error.h>
@@ -20,16 +21,6 @@ using penstock::test::tuple;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-template <class E>
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(ValueSplit, MatchesTensorSplitForEverySizeAndCount) {
   for (std::int64_t rows = 1; rows <= 17; ++rows) {
@@ -94,13 +85,13 @@ TEST(ValueSplit, ReplicatesEverythingIfNothingIsSplit) {
 }
 
 TEST(ValueSplit, ReportsEveryMismatchedTensorInOneError) {
-  const std::string few = message_of<ShapeError>([] {
+  const std::string few = test::error_message<ShapeError>([] {
     split_args_kwargs_into_chunks({torch::ones({3, 2})}, {{"y", torch::ones({2, 9})}}, 4);
   });
   EXPECT_THAT(few,
               AllOf(HasSubstr("4 microbatches"), HasSubstr("args[0] has only 3 rows in dim 0 (shape [3, 2])"),
                     HasSubstr("kwargs.y has only 2 rows in dim 0 (shape [2, 9])")));
-  const std::string differ = message_of<ShapeError>([] {
+  const std::string differ = test::error_message<ShapeError>([] {
     split_args_kwargs_into_chunks(
         {torch::ones({8}), dict({{"m", torch::ones({10, 3})}}), torch::ones({8, 1})}, {}, 4);
   });
@@ -129,7 +120,7 @@ TEST(ValueSplit, SplitsTensorsWithSpecIndependently) {
   EXPECT_EQ(uneven.args[1][0].toTensor().size(0), 3);
   EXPECT_EQ(uneven.args[1][1].toTensor().size(0), 2);
   EXPECT_EQ(uneven.kwargs[0].at("a").toTensor().size(0), 2);
-  EXPECT_THAT(message_of<ShapeError>([] {
+  EXPECT_THAT(test::error_message<ShapeError>([] {
                 split_args_kwargs_into_chunks({torch::ones({10})},
                                               {{"a", torch::ones({5})}, {"b", torch::ones({6})}}, 3,
                                               ChunkSpec(TensorChunkSpec{}));
@@ -143,10 +134,10 @@ TEST(ValueSplit, SplitsTensorsWithSpecIndependently) {
 
 TEST(ValueSplit, RejectsMismatchedSpecWithPath) {
   const Args args = {torch::ones({4}), 3};
-  EXPECT_THAT(
-      message_of<UsageError>([&] { split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0})); }),
-      HasSubstr("(TensorChunkSpec(0)) does not fit (*, *)"));
-  EXPECT_THAT(message_of<UsageError>([&] {
+  EXPECT_THAT(test::error_message<UsageError>(
+                  [&] { split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0})); }),
+              HasSubstr("(TensorChunkSpec(0)) does not fit (*, *)"));
+  EXPECT_THAT(test::error_message<UsageError>([&] {
                 split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0, 0}));
               }),
               HasSubstr("kind int cannot be split (tensor args[1])"));
@@ -159,7 +150,10 @@ TEST(ValueSplit, RejectsMismatchedSpecWithPath) {
 TEST(ValueMerge, ConcatenatesTensorsAndRequiresEqualScalars) {
   const IValue merged = merge_chunks({tuple({torch::ones({2}), 5}), tuple({torch::zeros({1}), 5})});
   EXPECT_TRUE(flatten(merged).leaves[0].toTensor().equal(torch::tensor({1.0f, 1.0f, 0.0f})));
-  EXPECT_THAT(message_of<UsageError>([] { merge_chunks({tuple({4}), tuple({5})}); }), HasSubstr("chunk[0]"));
+  EXPECT_THAT(test::error_message<UsageError>([] {
+                merge_chunks({tuple({4}), tuple({5})});
+              }),
+              HasSubstr("chunk[0]"));
   EXPECT_THROW(merge_chunks({torch::ones({1}), tuple({torch::ones({1})})}), UsageError);
   EXPECT_THROW(merge_chunks({torch::ones({1}), torch::ones({1, 1})}), ShapeError);
   EXPECT_THROW(merge_chunks({torch::ones({2}), torch::ones({2})}, ChunkSpec(TensorChunkSpec{1})), ShapeError);

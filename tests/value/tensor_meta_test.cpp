@@ -1,4 +1,6 @@
 // Tensor metadata: conversion from and to tensors, and one error with every difference.
+#include "support/error_message.h"
+
 #include <penstock/value/tensor_meta.h>
 
 #include <gmock/gmock.h>
@@ -10,15 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const ShapeError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(ValueTensorMeta, RoundTripsThroughEmptyTensor) {
   const at::Tensor tensors[] = {
@@ -71,7 +64,7 @@ TEST(ValueValidate, ReportsEveryDifferenceInOneError) {
                                           torch::ones({2, 2}).t(), torch::ones({7}), at::Tensor()};
   ErrorContext context;
   context.stage = StageId(3);
-  const std::string text = message_of([&] {
+  const std::string text = test::error_message<ShapeError>([&] {
     validate_tensors_metadata(expected, actual, "outputs", context, {"a", "b", "c", "d", "e"});
   });
   EXPECT_THAT(
@@ -87,7 +80,7 @@ TEST(ValueValidate, ReportsEveryDifferenceInOneError) {
 TEST(ValueValidate, ChecksCountAndReportsPositions) {
   const std::vector<std::optional<TensorMeta>> expected = {TensorMeta::of(torch::ones({2}))};
   EXPECT_THAT(
-      message_of([&] {
+      test::error_message<ShapeError>([&] {
         validate_tensors_metadata(expected, {torch::ones({3}), torch::ones({2})}, "inputs");
       }),
       ::testing::AllOf(HasSubstr("inputs has 2 tensors, expected 1"), HasSubstr("inputs[0] has shape [3]")));
@@ -98,7 +91,7 @@ TEST(ValueValidate, ChecksSingleTensor) {
   const TensorMeta meta =
       TensorMeta::of(torch::ones({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast));
   EXPECT_NO_THROW(validate_tensor_metadata(meta, meta.empty(), "x"));
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(test::error_message<ShapeError>([&] {
                 validate_tensor_metadata(meta, torch::ones({2, 3, 4, 5}), "args[0].x");
               }),
               HasSubstr("args[0].x has stride [60, 20, 5, 1], expected [60, 1, 15, 3]"));
@@ -115,10 +108,11 @@ TEST(ValueValidate, ChecksTreeByStructureAndPath) {
   const TreeMeta meta = TreeMeta::of(tree);
   EXPECT_NO_THROW(validate_tree_metadata(meta, tree, "args"));
   dict.insert_or_assign("mask", torch::ones({4}));
-  EXPECT_THAT(message_of([&] { validate_tree_metadata(meta, tree, "args"); }),
+  EXPECT_THAT(test::error_message<ShapeError>([&] { validate_tree_metadata(meta, tree, "args"); }),
               HasSubstr("args[0].mask has shape [4], expected [3]"));
-  EXPECT_THAT(message_of([&] { validate_tree_metadata(meta, torch::ones({3}), "args"); }),
-              HasSubstr("args has the structure *, expected ({mask: *}, *)"));
+  EXPECT_THAT(
+      test::error_message<ShapeError>([&] { validate_tree_metadata(meta, torch::ones({3}), "args"); }),
+      HasSubstr("args has the structure *, expected ({mask: *}, *)"));
 }
 
 TEST(ValueTreeMeta, OfArgumentsEqualsThatOfTuple) {

@@ -183,7 +183,7 @@ TEST(ParallelShardedModel, KeepsAtMostAllowedUnitsUnsharded) {
       options.prefetch = prefetch;
       const parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
       // Checks memory rather than names: the storage of a gathered unit has the size of its full parameters.
-      const auto whole = [&] {
+      const auto gathered_units = [&] {
         int count = 0;
         for (const auto& block : *model->blocks) count += block->parameters()[0].numel() > 0;
         return count;
@@ -191,14 +191,14 @@ TEST(ParallelShardedModel, KeepsAtMostAllowedUnitsUnsharded) {
       int most = 0;
       for (const auto& block : *model->blocks) {
         at::Tensor weight = block->as<GptBlockImpl>()->down->weight;
-        weight.register_hook([&](const at::Tensor&) { most = std::max(most, whole()); });
+        weight.register_hook([&](const at::Tensor&) { most = std::max(most, gathered_units()); });
       }
       const Tokens own = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
       const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
-      CHECK_SAME(whole(), 1);  // the last
+      CHECK_SAME(gathered_units(), 1);  // the last
       loss.backward();
       CHECK_SAME(most, 1);  // the next ones are in flight, not yet gathered
-      CHECK_SAME(whole(), 0);
+      CHECK_SAME(gathered_units(), 0);
     });
   }
 }

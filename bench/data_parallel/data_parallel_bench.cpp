@@ -1,5 +1,7 @@
 // Measures a training step of a small GPT, replicated or sharded over 2 processes with Gloo, and the memory
 // of the sharded run. It starts its own ranks. reference.py measures the same with the reference.
+#include "support/models/transformer.h"
+
 #include <penstock/penstock.h>
 
 #include <c10/core/CPUAllocator.h>
@@ -17,6 +19,8 @@ namespace ps = penstock;
 
 namespace {
 
+using penstock::test::QkvSplit;
+using penstock::test::TransformerBlock;
 using Clock = std::chrono::steady_clock;
 
 // Counts the current and peak bytes of tensors.
@@ -46,29 +50,6 @@ class CountingAllocator final : public c10::Allocator {
   }
 };
 
-struct BlockImpl : torch::nn::Module {
-  BlockImpl(std::int64_t width, std::int64_t head_count) : heads(head_count) {
-    using namespace torch::nn;
-    norm1 = register_module("norm1", LayerNorm(LayerNormOptions({width})));
-    norm2 = register_module("norm2", LayerNorm(LayerNormOptions({width})));
-    qkv = register_module("qkv", Linear(width, 3 * width));
-    proj = register_module("proj", Linear(width, width));
-    up = register_module("up", Linear(width, 4 * width));
-    down = register_module("down", Linear(4 * width, width));
-  }
-  at::Tensor forward(at::Tensor x) {
-    const auto b = x.size(0), t = x.size(1), d = x.size(2);
-    const auto parts = qkv(norm1(x)).view({b, t, 3, heads, d / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
-    const at::Tensor y = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
-    x = x + proj(y.transpose(1, 2).reshape({b, t, d}));
-    return x + down(at::gelu(up(norm2(x))));
-  }
-  std::int64_t heads;
-  torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
-  torch::nn::Linear qkv{nullptr}, proj{nullptr}, up{nullptr}, down{nullptr};
-};
-TORCH_MODULE(Block);
-
 struct Size {
   std::int64_t tokens, width, layers, batch, length;
 };
@@ -77,17 +58,18 @@ struct GptImpl : torch::nn::Module {
   explicit GptImpl(const Size& size) {
     token = register_module("token", torch::nn::Embedding(size.tokens, size.width));
     for (int i = 0; i < size.layers; ++i)
-      blocks.push_back(register_module("b" + std::to_string(i), Block(size.width, 4)));
+      blocks.push_back(
+          register_module("b" + std::to_string(i), TransformerBlock(size.width, 4, 0.0, QkvSplit::Unbind)));
     head = register_module("head",
                            torch::nn::Linear(torch::nn::LinearOptions(size.width, size.tokens).bias(false)));
   }
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = token(tokens);
-    for (const Block& block : blocks) x = ps::call(block, x);
+    for (const TransformerBlock& block : blocks) x = ps::call(block, x);
     return head(x);
   }
   torch::nn::Embedding token{nullptr};
-  std::vector<Block> blocks;
+  std::vector<TransformerBlock> blocks;
   torch::nn::Linear head{nullptr};
 };
 TORCH_MODULE(Gpt);
@@ -116,7 +98,7 @@ int run_rank(const std::string& mode, int steps) {
     replica.emplace(ps::replicate(gpt, world.group()));
   } else {
     std::vector<std::shared_ptr<torch::nn::Module>> units;
-    for (const Block& block : gpt->blocks) units.push_back(block.ptr());
+    for (const TransformerBlock& block : gpt->blocks) units.push_back(block.ptr());
     ps::ShardOptions options;
     options.prefetch = memory ? 0 : 1;
     parameters.clear();

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "graph/run/interpreter.h"
 #include "pipe/balance.h"
+#include "support/models/transformer.h"
 
 #include <penstock/graph/capture.h>
 #include <penstock/graph/split.h>
@@ -23,6 +24,7 @@ namespace {
 
 namespace nn = torch::nn;
 using c10::IValue;
+using penstock::test::TransformerBlock;
 using penstock::value::Args;
 using penstock::value::Kwargs;
 
@@ -81,44 +83,21 @@ Replay measure_replay(bool grad) {
   return {1e6 * median(eager) / adds, 1e6 * median(replay) / adds, median(ratio), 1e6 * median(freed) / adds};
 }
 
-struct BlockImpl : nn::Module {
-  BlockImpl(int width, int heads_) : heads(heads_) {
-    norm1 = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})));
-    norm2 = register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({width})));
-    qkv = register_module("qkv", nn::Linear(width, 3 * width));
-    proj = register_module("proj", nn::Linear(width, width));
-    up = register_module("up", nn::Linear(width, 4 * width));
-    down = register_module("down", nn::Linear(4 * width, width));
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    const auto batch = x.size(0), time = x.size(1), width = x.size(2);
-    auto parts = qkv(norm1(x)).split(width, 2);
-    for (auto& part : parts) part = part.view({batch, time, heads, width / heads}).transpose(1, 2);
-    const auto a = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
-    x = x + proj(a.transpose(1, 2).reshape({batch, time, width}));
-    return x + down(torch::gelu(up(norm2(x))));
-  }
-  int heads;
-  nn::LayerNorm norm1{nullptr}, norm2{nullptr};
-  nn::Linear qkv{nullptr}, proj{nullptr}, up{nullptr}, down{nullptr};
-};
-TORCH_MODULE(Block);
-
 //! GPT-2: 12 blocks of width 768, head tied to the token embedding.
 struct GptImpl : nn::Module {
   GptImpl() {
     token = register_module("token", nn::Embedding(50257, 768));
-    place = register_module("place", nn::Embedding(1024, 768));
-    for (int i = 0; i < 12; ++i) blocks->push_back(Block(768, 12));
+    position = register_module("position", nn::Embedding(1024, 768));
+    for (int i = 0; i < 12; ++i) blocks->push_back(TransformerBlock(768, 12));
     register_module("blocks", blocks);
     norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({768})));
   }
   torch::Tensor forward(torch::Tensor tokens) {
-    auto x = token(tokens) + place(torch::arange(tokens.size(1)));
-    for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
+    auto x = token(tokens) + position(torch::arange(tokens.size(1)));
+    for (const auto& block : *blocks) x = block->as<TransformerBlock>()->forward(x);
     return torch::linear(norm(x), token->weight);
   }
-  nn::Embedding token{nullptr}, place{nullptr};
+  nn::Embedding token{nullptr}, position{nullptr};
   nn::ModuleList blocks;
   nn::LayerNorm norm{nullptr};
 };
@@ -178,7 +157,7 @@ int main() {
     json.field(name, 1e3 * median(times));
   }
   // Peak memory of forward and backward of four blocks, with gradients already allocated.
-  Block block(256, 4);
+  TransformerBlock block(256, 4);
   const auto x = torch::rand({4, 64, 256});
   const penstock::graph::ForwardFunction forward = [&](const Args& args, const Kwargs&) {
     auto y = args[0].toTensor();

@@ -1,4 +1,4 @@
-// Ids, errors, diagnostics, text, JSON, input files and the logger.
+// Tests of ids, errors, diagnostics, text helpers, JSON, input files and the logger.
 #include "base/io/json_reader.h"
 #include "base/io/regular_file.h"
 #include "base/json.h"
@@ -36,7 +36,7 @@ TEST(BaseIds, DifferentKindsDoNotConvert) {
   EXPECT_EQ(std::hash<Rank>{}(Rank(3)), std::hash<Rank>{}(Rank(3)));
 }
 
-TEST(BaseVersion, IsThatOfTheProject) {
+TEST(BaseVersion, MatchesProjectVersion) {
   std::ifstream file(PENSTOCK_SOURCE_DIR "/CMakeLists.txt");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::smatch found;
@@ -44,20 +44,20 @@ TEST(BaseVersion, IsThatOfTheProject) {
   EXPECT_EQ(version(), found[1].str());
 }
 
-TEST(BaseError, TextHasMessageContextAndHint) {
+TEST(BaseError, TextContainsMessageContextAndHint) {
   const ShapeError error("expected 2 rows, got 3",
                          {.rank = Rank(1), .stage = StageId(4), .tensor = "args[0]"}, "pad it");
   EXPECT_STREQ(error.what(), "expected 2 rows, got 3 (rank 1, stage 4, tensor args[0])\nhint: pad it");
   EXPECT_EQ(error.message(), "expected 2 rows, got 3");
 }
 
-TEST(BaseError, ContextIsFilledFromOutside) {
+TEST(BaseError, ContextIsFilledByCallers) {
   const ErrorContext inner{.stage = StageId(2), .action = "2F0"};
   const ErrorContext outer{.rank = Rank(5), .stage = StageId(9)};
   EXPECT_EQ(to_string(inner.within(outer)), "rank 5, stage 2, action 2F0");
 }
 
-TEST(BaseError, EveryFieldOfAContextIsShownAndFilled) {
+TEST(BaseError, ShowsAndFillsEveryContextField) {
   const ErrorContext all{.rank = Rank(1),
                          .stage = StageId(2),
                          .microbatch = MicrobatchId(3),
@@ -82,7 +82,7 @@ TEST(BaseError, EveryFieldOfAContextIsShownAndFilled) {
   EXPECT_EQ(ShapeError("a", all, "b").hint(), "b");
 }
 
-TEST(BaseError, PeerFailedNamesThePeerAndIsACommError) {
+TEST(BaseError, PeerFailedNamesPeerAndIsCommError) {
   try {
     throw PeerFailed(Rank(2), "killed by signal 9", {.rank = Rank(0)});
   } catch (const CommError& error) {
@@ -127,7 +127,7 @@ TEST(BaseText, UnitsChangeAtTheirBoundaries) {
   EXPECT_EQ(format_seconds(5e-4), "500 us");
 }
 
-TEST(BaseText, UnitsReadWell) {
+TEST(BaseText, FormatsUnits) {
   EXPECT_EQ(format_bytes(640), "640 B");
   EXPECT_EQ(format_bytes(1536), "1.50 KiB");
   EXPECT_EQ(format_bytes(std::uint64_t{16} << 30), "16.0 GiB");
@@ -136,7 +136,7 @@ TEST(BaseText, UnitsReadWell) {
   EXPECT_EQ(format_seconds(12e-6), "12.0 us");
 }
 
-TEST(BaseText, QuoteEscapesAndCuts) {
+TEST(BaseText, QuoteEscapesAndTruncates) {
   EXPECT_EQ(quote("1F0"), "'1F0'");
   EXPECT_EQ(quote(std::string("a\0b", 3)), "'a\\x00b'");
   EXPECT_EQ(quote("abcdef", 3), "'abc…'");
@@ -145,23 +145,23 @@ TEST(BaseText, QuoteEscapesAndCuts) {
   EXPECT_EQ(quote(std::string("\xc3\xa9")), "'\\xc3\\xa9'");
 }
 
-TEST(BaseText, JoinsAndLowers) {
+TEST(BaseText, JoinsAndLowercases) {
   EXPECT_EQ(join({}, ", "), "");
   EXPECT_EQ(join({"a"}, ", "), "a");
   EXPECT_EQ(join({"a", "b", "c"}, ", "), "a, b, c");
   EXPECT_EQ(to_lower("AZaz@[`{09"), "azaz@[`{09");
 }
 
-TEST(BaseText, NearestAllowsAThirdOfTheLettersToDiffer) {
+TEST(BaseText, NearestAllowsOneThirdOfLettersToDiffer) {
   EXPECT_EQ(nearest_name("ab", {"abcd"}), "abcd");  // two insertions are always allowed
   EXPECT_EQ(nearest_name("ab", {"abcde"}), "");     // three are not
   EXPECT_EQ(nearest_name("abcdefghi", {"abcdefxyz"}), "abcdefxyz");
   EXPECT_EQ(nearest_name("abcdefghi", {"abcdewxyz"}), "");
   EXPECT_EQ(nearest_name("cat", {"cut", "cart", "cat", "bat"}), "cat");
-  EXPECT_EQ(nearest_name("xat", {"bat", "cat"}), "bat");  // the first of equals
+  EXPECT_EQ(nearest_name("xat", {"bat", "cat"}), "bat");  // ties: the first one wins
   EXPECT_EQ(nearest_name("kitten", {"sitting"}), "");     // three edits
   EXPECT_EQ(nearest_name("sitten", {"sitting"}), "sitting");
-  // Every byte is a letter, so that these are both one edit away.
+  // Distances are counted in bytes, so both candidates are one edit away.
   EXPECT_EQ(nearest_name("kind", {"kinf", std::string("\0kind", 5)}), "kinf");
 }
 
@@ -179,7 +179,7 @@ TEST(BaseJson, NestsAndQuotes) {
   EXPECT_EQ(json.text(), R"({"a":1,"b":[true,null,"x\"\n"],"c":0.1})");
 }
 
-TEST(BaseJson, NumbersReadBackEqual) {
+TEST(BaseJson, NumbersRoundTrip) {
   for (const double number : {1.0 / 3, 1e300, -2.5e-17, 0.0}) {
     JsonWriter json;
     json.value(number);
@@ -190,7 +190,7 @@ TEST(BaseJson, NumbersReadBackEqual) {
   EXPECT_EQ(json.text(), "[null,null]");
 }
 
-TEST(BaseJson, BytesThatAreNotUtf8AreReplaced) {
+TEST(BaseJson, ReplacesInvalidUtf8) {
   EXPECT_EQ(json_quote("\xc3\xa9"), "\"\xc3\xa9\"");
   EXPECT_EQ(json_quote("\xff"), "\"\xef\xbf\xbd\"");
   EXPECT_EQ(json_quote("\xed\xa0\x80"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"");  // a surrogate
@@ -202,8 +202,8 @@ TEST(BaseJson, EscapesControlCharactersAndBackslashes) {
   EXPECT_EQ(json_quote(""), "\"\"");
 }
 
-// Each boundary of what is a code point, and its neighbour that is none.
-TEST(BaseJson, KeepsExactlyTheSequencesThatAreUtf8) {
+// Each boundary of the valid code points, with its invalid neighbor.
+TEST(BaseJson, KeepsExactlyValidUtf8Sequences) {
   const std::string replaced = "\xef\xbf\xbd";
   const auto kept = [](const std::string& text) { return json_quote(text) == "\"" + text + "\""; };
   const auto bytes_replaced = [&](const std::string& text) {
@@ -230,7 +230,7 @@ TEST(BaseJson, SeparatesItemsAtEveryDepth) {
   EXPECT_EQ(json.text(), R"([{},[1,2],false,{"a":"b","c":18446744073709551615},-3])");
 }
 
-TEST(BaseJsonAccess, AValueOfAnotherKindIsRefusedWithItsPlace) {
+TEST(BaseJsonAccess, RejectsWrongKindWithPath) {
   const auto problem = [](const auto& read, const std::string& text) -> std::string {
     try {
       read(parse_json(text, "file"), "place");
@@ -251,7 +251,7 @@ TEST(BaseJsonAccess, AValueOfAnotherKindIsRefusedWithItsPlace) {
   EXPECT_EQ(problem(choice, "{\"a\":null,\"b\":2}"), "accepted");
 }
 
-TEST(BaseRegularFile, OnlyRegularFilesAreOpened) {
+TEST(BaseRegularFile, OpensOnlyRegularFiles) {
   const std::string dir = testing::TempDir() + "penstock_regular_" + std::to_string(getpid());
   ASSERT_EQ(mkdir(dir.c_str(), 0700), 0);
   const std::string path = dir + "/file", fifo = dir + "/fifo", socket_path = dir + "/socket";
@@ -272,7 +272,7 @@ TEST(BaseRegularFile, OnlyRegularFilesAreOpened) {
   expect_refused("/dev/null", EINVAL, "it is a device, not a regular file");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   expect_refused(fifo, EINVAL, "it is a FIFO, not a regular file");
-  // `open` itself would fail for a socket, with an error that says less.
+  // `open` would also fail for a socket, but with a less helpful error.
   const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -281,7 +281,7 @@ TEST(BaseRegularFile, OnlyRegularFilesAreOpened) {
   ASSERT_EQ(bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   expect_refused(socket_path, EINVAL, "it is a socket, not a regular file");
   close(socket);
-  // A file that exists but cannot be opened, as there are no descriptors left.
+  // A file that exists but cannot be opened because no descriptors are left.
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlimit none{0, limit.rlim_max};
@@ -295,7 +295,7 @@ TEST(BaseRegularFile, OnlyRegularFilesAreOpened) {
   rmdir(dir.c_str());
 }
 
-TEST(BaseLog, WritesOnlyEnabledLevelsWithTheRank) {
+TEST(BaseLog, WritesOnlyEnabledLevelsWithRank) {
   const LogLevel before = log_level();
   set_log_level(LogLevel::Info);
   set_log_rank(Rank(7));
@@ -308,7 +308,7 @@ TEST(BaseLog, WritesOnlyEnabledLevelsWithTheRank) {
   EXPECT_EQ(text, "penstock[7] info: joined 3\n");
 }
 
-TEST(BaseLog, OffIsNeverWrittenAndWithoutARankNoneIsShown) {
+TEST(BaseLog, OmitsRankIfUnsetAndNeverWritesOff) {
   const LogLevel before = log_level();
   set_log_level(LogLevel::Trace);
   testing::internal::CaptureStderr();
@@ -322,8 +322,8 @@ TEST(BaseLog, OffIsNeverWrittenAndWithoutARankNoneIsShown) {
   EXPECT_EQ(text, "penstock trace: fine\npenstock error: bad\n");
 }
 
-// In a process of its own: the environment is read once.
-TEST(BaseLog, TheEnvironmentTurnsItOn) {
+// Runs in its own process because the environment is read only once.
+TEST(BaseLog, IsEnabledByEnvironment) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto lines = [](const char* value) {
     setenv("PENSTOCK_LOG", value, 1);
@@ -337,7 +337,7 @@ TEST(BaseLog, TheEnvironmentTurnsItOn) {
   EXPECT_EXIT(lines("loud"), fine, "^penstock warn: PENSTOCK_LOG=loud is not a log level [^\n]*\n$");
 }
 
-TEST(BaseLog, LevelsAreReadStrictly) {
+TEST(BaseLog, ParsesLevelsStrictly) {
   EXPECT_EQ(parse_log_level("off"), LogLevel::Off);
   EXPECT_EQ(parse_log_level("error"), LogLevel::Error);
   EXPECT_EQ(parse_log_level("warn"), LogLevel::Warn);

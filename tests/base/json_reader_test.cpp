@@ -1,4 +1,4 @@
-// The JSON reader: kinds of values, order and duplicates of members, bounded nesting, short error texts.
+// Tests of the JSON reader: kinds of values, order and duplicates of members, limited nesting, short errors.
 #include "base/io/json_reader.h"
 
 #include <penstock/base/error.h>
@@ -66,7 +66,7 @@ TEST(BaseJsonReader, ReadsEveryKind) {
   EXPECT_FALSE(items[9].is_integer());
 }
 
-TEST(BaseJsonReader, MembersKeepTheirOrderAndTheLastDuplicateCounts) {
+TEST(BaseJsonReader, KeepsMemberOrderAndLastDuplicate) {
   const JsonValue json = parse_json(R"({"z": 1, "a": 2, "z": 3, "m": 4, "z": 5})", "here");
   EXPECT_THAT(names_of(json), ElementsAre("a", "m", "z"));
   EXPECT_EQ(integer_at(field(json, "z", "here"), "here"), 5);
@@ -97,7 +97,7 @@ TEST(BaseJsonReader, FindsMembersOfObjectsOfAnySize) {
   }
 }
 
-TEST(BaseJsonReader, BoundsTheNestingOfListsAndObjects) {
+TEST(BaseJsonReader, LimitsNestingOfListsAndObjects) {
   for (const auto& [open, close] :
        {std::pair<std::string, std::string>{"[", "]"}, {"{\"a\":", "}"}, {"[{\"a\":", "}]"}}) {
     EXPECT_THAT(refusal(nested(200'000, open, close)),
@@ -109,7 +109,7 @@ TEST(BaseJsonReader, BoundsTheNestingOfListsAndObjects) {
   EXPECT_NE(refusal(std::string(200'000, '[')), "accepted");
 }
 
-TEST(BaseJsonReader, BracketsInStringsAreNotNesting) {
+TEST(BaseJsonReader, IgnoresBracketsInStrings) {
   const std::string brackets(1000, '[');
   EXPECT_EQ(refusal("[\"" + brackets + "\"]"), "accepted");
   EXPECT_EQ(refusal("[\"\\\"" + brackets + "\"]"), "accepted");
@@ -117,13 +117,13 @@ TEST(BaseJsonReader, BracketsInStringsAreNotNesting) {
   EXPECT_EQ(refusal(nested(100, "[\"]]]\", ", "]")), "accepted");
 }
 
-TEST(BaseJsonReader, ListsNextToEachOtherAreNotNesting) {
+TEST(BaseJsonReader, SiblingListsDoNotCountAsNesting) {
   std::string text = "[[]";
   for (int i = 0; i < 2000; ++i) text += ",[],{}";
   EXPECT_EQ(refusal(text + "]"), "accepted");
 }
 
-TEST(BaseJsonReader, ErrorsSayWhatAndWhereInFewWords) {
+TEST(BaseJsonReader, ReportsShortErrorsWithPosition) {
   EXPECT_THAT(refusal("{\"a\":\n1,]"),
               AllOf(HasSubstr("here: not valid JSON at line 2, column 3: syntax error"), HasSubstr("']'")));
   EXPECT_THAT(refusal("[1e999]"), AllOf(HasSubstr("here: not valid JSON at byte "), HasSubstr("1e999")));
@@ -133,7 +133,7 @@ TEST(BaseJsonReader, ErrorsSayWhatAndWhereInFewWords) {
   EXPECT_THAT(refusal("{\"" + std::string(1'000'000, 'x')), SizeIs(testing::Lt(400U)));
 }
 
-TEST(BaseJsonReader, FieldsOfTheWrongKindAreNamed) {
+TEST(BaseJsonReader, ReportsFieldsOfWrongKind) {
   const JsonValue json = parse_json(R"({"a": 1, "b": null, "c": "NaN", "d": 18446744073709551615})", "here");
   const auto problem = [](const auto& read) {
     try {

@@ -1,10 +1,10 @@
-// A crash at any operation and at any byte leaves the last complete checkpoint usable: with a disk that
-// forgets what was not flushed, and with processes that are killed.
+// A crash at any operation or byte keeps the last complete checkpoint usable. Tested with a simulated disk
+// that loses unflushed data, and with killed processes.
+#include "counted_tensors.h"
 #include "checkpoint/commit/writer_access.h"
 #include "faulty_files.h"
 #include "support/process_ranks.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/writer.h>
@@ -26,7 +26,7 @@ namespace {
 using namespace test;
 using ::testing::HasSubstr;
 
-//! The model at a step: every element tells the step.
+//! The model at a step: every element encodes the step.
 std::vector<Piece> crash_model(std::int64_t step, std::int64_t elements = 12) {
   return {full_piece("weight", at::full({elements}, static_cast<double>(step))),
           full_piece("bias", at::full({3}, step, at::kLong))};
@@ -38,7 +38,7 @@ bool holds_step(const Checkpoint& checkpoint) {
          at::equal(bias, at::full_like(bias, checkpoint.step()));
 }
 
-//! Saves a step; whether it said that all is well.
+//! Saves a step and returns whether the save succeeded.
 bool save_with(Files& files, const std::string& directory, std::int64_t step, std::optional<int> keep) {
   bool done = true;
   comm::run_thread_ranks(1, [&](comm::World& world) {
@@ -53,14 +53,14 @@ bool save_with(Files& files, const std::string& directory, std::int64_t step, st
   return done;
 }
 
-//! Crashes a save of `step` into a directory with `before` at every unit of its cost, or every `stride`-th.
+//! Saves `step` into a directory that contains `before`, crashing after every `stride`-th unit of cost.
 void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t step, int keep,
                       std::int64_t stride) {
   Random random(20261116);
   const TempDir start, other;
   CrashingFiles calm, counting;
   for (const std::int64_t old : before) ASSERT_TRUE(save_with(calm, start.path(), old, std::nullopt));
-  // Once without a crash, to know what it costs (pruning, whose errors are only logged, included).
+  // Run once without a crash to find the total cost, including pruning (whose errors are only logged).
   fs::copy(start.path(), other.path(), fs::copy_options::recursive);
   ASSERT_TRUE(save_with(counting, other.path(), step, keep));
   const std::int64_t cost = counting.spent();
@@ -68,7 +68,8 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t step
     const TempDir dir;
     fs::copy(start.path(), dir.path(), fs::copy_options::recursive);
     if (next >= cost + stride) break;
-    const std::int64_t budget = std::min(next, cost);  // the last one does not crash, but may forget
+    const std::int64_t budget =
+        std::min(next, cost);  // the last save does not crash but may lose unflushed data
     SCOPED_TRACE("crash after " + std::to_string(budget) + " of " + std::to_string(cost));
     CrashingFiles files(budget);
     const bool done = save_with(files, dir.path(), step, keep);
@@ -79,22 +80,22 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t step
         << found.checkpoint.step();
     ASSERT_TRUE(holds_step(found.checkpoint));
     ASSERT_TRUE(!done || found.checkpoint.step() == step);
-    // The next save works, and leaves nothing of the crash behind.
+    // The next save succeeds and removes everything the crash left behind.
     ASSERT_TRUE(save_with(calm, dir.path(), step + 1, 1));
     ASSERT_EQ(list_directory(dir.path()), (std::vector<std::string>{"run.lock", checkpoint_name(step + 1)}));
   }
 }
 
-TEST(CheckpointCrash, AtEveryOperationAndByteLeavesTheLastCheckpoint) {
+TEST(CheckpointCrash, AtAnyOperationOrByteKeepsLastCheckpoint) {
   crash_everywhere({1, 2}, 3, 2, 1);
 }
 
-TEST(CheckpointCrash, WhileAnExistingStepIsReplacedLeavesOneOfTheTwo) {
-  // 7 is there from a run that was abandoned; it holds the same step, so either is right.
+TEST(CheckpointCrash, WhileReplacingStepKeepsOldOrNew) {
+  // Step 7 exists from an abandoned run. Both versions contain the same step, so either is correct.
   crash_everywhere({7}, 7, 3, 2);
 }
 
-TEST(CheckpointCrash, TheFirstSaveEverLeavesNothingOrAll) {
+TEST(CheckpointCrash, DuringFirstSaveLeavesNothingOrEverything) {
   Random random(3);
   for (std::int64_t budget = 0; budget < 1200; budget += 7) {
     const TempDir dir;
@@ -110,7 +111,7 @@ TEST(CheckpointCrash, TheFirstSaveEverLeavesNothingOrAll) {
   }
 }
 
-// A process that forks writers, each of which is killed by its own timer, and looks at what they leave.
+// Forks writers, kills each of them by its own timer, and checks the files they leave.
 const test::RankFunction killed_writers("killed_writers", [] {
   const std::string directory = std::getenv("PENSTOCK_TEST_DIRECTORY");
   const int rounds = std::atoi(std::getenv("PENSTOCK_TEST_ROUNDS"));
@@ -124,7 +125,7 @@ const test::RankFunction killed_writers("killed_writers", [] {
       comm::World world = comm::init();
       CheckpointWriter writer(directory, world.group(), {.keep = 2});
       writer.save(last + 1, crash_model(last + 1, 20000));
-      writer.wait();  // from here on there is one to go back to
+      writer.wait();  // from now on there is a checkpoint to fall back to
       const itimerval timer{{0, 0}, {0, microseconds}};
       setitimer(ITIMER_REAL, &timer, nullptr);
       for (std::int64_t step = last + 2;; ++step) writer.save(step, crash_model(step, 20000));
@@ -147,7 +148,7 @@ const test::RankFunction killed_writers("killed_writers", [] {
   return 0;
 });
 
-TEST(CheckpointCrash, KilledWritersLeaveACompleteCheckpoint) {
+TEST(CheckpointCrash, KilledWritersLeaveCompleteCheckpoint) {
   const TempDir dir;
   const char* more = std::getenv("PENSTOCK_KILL_ROUNDS");
   const auto done = run_program(

@@ -1,10 +1,9 @@
-// Disks that fail. `CrashingFiles` stops for good after any number of operations and bytes, as a machine does
-// that loses power, and then forgets what was not flushed; `HookedFiles` lets a test refuse single
-// operations.
+// Simulated disk failures. `CrashingFiles` stops after a given number of operations and bytes, like a machine
+// that loses power, and then discards what was not flushed. `HookedFiles` lets a test fail single operations.
 #pragma once
 
 #include "checkpoint/commit/files.h"
-#include "partitions.h"
+#include "random_partitions.h"
 
 #include <penstock/checkpoint/error.h>
 
@@ -23,7 +22,7 @@ namespace fs = std::filesystem;
 
 class CrashingFiles : public checkpoint::Files {
  public:
-  //! An operation costs one unit, and so does each byte that is written.
+  //! Each operation costs one unit, and each written byte another.
   explicit CrashingFiles(std::int64_t budget = std::numeric_limits<std::int64_t>::max()) : budget_(budget) {}
 
   std::int64_t spent() const { return spent_; }
@@ -59,15 +58,15 @@ class CrashingFiles : public checkpoint::Files {
   void remove(const std::string& path) override {
     spend(1);
     fs::remove_all(path);
-    // What is gone need not be forgotten; what had this name before it was renamed is still there.
+    // A removed file needs no record; the file that had this name before the rename still exists.
     if (renamed_.contains(path)) return;
     std::erase_if(pending_, [&](const Pending& change) {
       return change.a == path || change.a.starts_with(path + "/");
     });
   }
 
-  //! After the crash: files that were not flushed keep a part of their bytes, changes of directories that
-  //! were not are undone or not.
+  //! Simulates the state after the crash: unflushed files keep only some of their bytes, and unflushed
+  //! changes of directories may be undone.
   void lose(Random& random) {
     for (auto it = pending_.rbegin(); it != pending_.rend(); ++it) {
       if (pick(random, 0, 3) == 0) continue;
@@ -140,7 +139,7 @@ class CrashingFiles : public checkpoint::Files {
     fs::rename(a + ".swap", b);
   }
 
-  //! Where a path is now, if its directory was renamed and that was not undone.
+  //! The current location of a path whose directory was renamed, unless the rename was undone.
   std::string now(const std::string& path) const {
     for (const auto& [from, to] : renamed_) {
       if (path.starts_with(from + "/")) return to + path.substr(from.size());
@@ -155,8 +154,7 @@ class CrashingFiles : public checkpoint::Files {
   std::map<std::string, std::string> renamed_;
 };
 
-//! The real disk, but `before` is called ahead of every operation and may throw; the operation's name and
-//! path are given.
+//! The real disk, with `before` called before every operation with its name and path. It may throw.
 class HookedFiles : public checkpoint::Files {
  public:
   using Before = std::function<void(const std::string& operation, const std::string& path)>;

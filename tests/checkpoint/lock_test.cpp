@@ -1,4 +1,4 @@
-// The lock on a directory of checkpoints: one run at a time, whatever became of the one before.
+// The lock on a checkpoint directory admits one run at a time, however the previous run ended.
 #include "checkpoint/commit/directory_lock.h"
 #include "support/program.h"
 
@@ -60,7 +60,7 @@ class Holder {
   pid_t child_ = -1;
 };
 
-TEST(CheckpointDirectoryLock, RefusesASecondRunOnEveryRankAndNamesTheFirst) {
+TEST(CheckpointDirectoryLock, RejectsSecondRunOnEveryRankAndNamesFirst) {
   const TempDir dir;
   const Holder holder(dir.path());
   comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -77,14 +77,14 @@ TEST(CheckpointDirectoryLock, RefusesASecondRunOnEveryRankAndNamesTheFirst) {
   });
 }
 
-TEST(CheckpointDirectoryLock, IsFreeRightAfterItsHolderWasKilled) {
+TEST(CheckpointDirectoryLock, IsReleasedWhenHolderIsKilled) {
   const TempDir dir;
   const Holder holder(dir.path());
   holder.kill();
   try_checkpoint_directory(dir.path());
 }
 
-TEST(CheckpointDirectoryLock, IsReleasedWithTheWriterAndKeptBetweenSaves) {
+TEST(CheckpointDirectoryLock, IsHeldBetweenSavesAndReleasedWithWriter) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     {
@@ -100,7 +100,7 @@ TEST(CheckpointDirectoryLock, IsReleasedWithTheWriterAndKeptBetweenSaves) {
   });
 }
 
-TEST(CheckpointDirectoryLock, GoesWithADirectoryThatIsRemovedAndIsTakenAgain) {
+TEST(CheckpointDirectoryLock, IsTakenAgainAfterDirectoryIsRemoved) {
   const TempDir dir;
   DirectoryLock lock(dir / "a");
   std::filesystem::create_directory(dir / "a");
@@ -113,7 +113,7 @@ TEST(CheckpointDirectoryLock, GoesWithADirectoryThatIsRemovedAndIsTakenAgain) {
   DirectoryLock(dir / "a").hold();
 }
 
-TEST(CheckpointDirectoryLock, SaysWhereNothingCanBeWritten) {
+TEST(CheckpointDirectoryLock, ReportsUnwritableDirectory) {
   const TempDir dir;
   std::ofstream(dir / "file") << "x";
   EXPECT_THROW(try_checkpoint_directory(dir / "file"), StorageError);

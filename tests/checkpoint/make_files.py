@@ -1,7 +1,7 @@
 """Writes the safetensors files of the tests with Python's package: make_files.py [DIRECTORY].
 
-With --check FILES it says what Python reads from files that we wrote: for each a line for each tensor with dtype, shape and the
-SHA-256 of its bytes, then the metadata.
+With --check FILES it prints what Python reads from files written by Penstock: per file one line per tensor with dtype, shape and
+the SHA-256 of its bytes, then the metadata.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ DTYPES = (
 
 
 def counted(dtype, shape):
-    """A tensor whose bytes are 0, 1, 2, … (bools: 0, 1, 0, …), so that a reader of any language knows them."""
+    """A tensor whose bytes are 0, 1, 2, … (bools: 0, 1, 0, …), so that the C++ tests can predict them."""
     dtype = getattr(torch, dtype)
     count = 1
     for size in shape:

@@ -1,4 +1,4 @@
-// Manifests of very many pieces.
+// Manifests with a very large number of pieces.
 #include "checkpoint/commit/manifest.h"
 
 #include <penstock/base/error.h>
@@ -23,7 +23,7 @@ std::string text_of(std::vector<std::int64_t> shape, const std::vector<Region>& 
   return manifest_text(manifest);
 }
 
-//! What the reader says, and within how many seconds of this process's time.
+//! The result of reading the manifest, and the CPU seconds it took.
 std::pair<std::string, double> judged(const std::string& text) {
   const std::clock_t start = std::clock();
   std::string said = "accepted";
@@ -35,10 +35,10 @@ std::pair<std::string, double> judged(const std::string& text) {
   return {said, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC};
 }
 
-// About a second is promised; a machine that is four times slower has it too.
+// About one second is documented; the limit leaves room for a machine four times slower.
 constexpr double kLimit = 4;
 
-TEST(CheckpointManifest, OfManyPiecesIsReadAtOnce) {
+TEST(CheckpointManifest, WithManyPiecesIsReadQuickly) {
   std::vector<Region> elements, cells;
   for (std::int64_t i = 0; i < 45'000; ++i) elements.emplace_back(FlatRange{i, i + 1});
   for (std::int64_t i = 0; i < 200; ++i)
@@ -56,9 +56,8 @@ TEST(CheckpointManifest, OfManyPiecesIsReadAtOnce) {
   }
 }
 
-TEST(CheckpointManifest, OfPiecesThatOverlapInTooManyWaysIsRefused) {
-  // Crosses of long and thin boxes in three dims leave a number of rests that grows with the square of
-  // theirs.
+TEST(CheckpointManifest, WithTooManyOverlapsIsRejected) {
+  // Crossing thin boxes in three dims leave a number of remainders that is quadratic in their count.
   constexpr std::int64_t size = 4000;
   std::mt19937 random(3);
   std::vector<Region> parts;

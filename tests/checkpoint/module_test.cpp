@@ -1,8 +1,8 @@
-// Modules and optimizers: a run that is saved and loaded into new objects goes on bitwise as if it had not
+// Modules and optimizers: a run that is saved and loaded into new objects continues bitwise as if it had not
 // stopped.
+#include "counted_tensors.h"
 #include "support/check.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/module_pieces.h>
 #include <penstock/checkpoint/writer.h>
@@ -47,9 +47,9 @@ double train_step(Net& net, torch::optim::Optimizer& optimizer, int step) {
   return loss.item<double>();
 }
 
-class CheckpointModuleCheckpoint : public ::testing::TestWithParam<std::pair<const char*, MakeOptimizer>> {};
+class CheckpointModule : public ::testing::TestWithParam<std::pair<const char*, MakeOptimizer>> {};
 
-TEST_P(CheckpointModuleCheckpoint, GoesOnBitwise) {
+TEST_P(CheckpointModule, ResumesBitwise) {
   const MakeOptimizer& make = GetParam().second;
   const TempDir dir;
   torch::manual_seed(5);
@@ -84,7 +84,7 @@ TEST_P(CheckpointModuleCheckpoint, GoesOnBitwise) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Optimizers, CheckpointModuleCheckpoint,
+    Optimizers, CheckpointModule,
     ::testing::Values(
         std::pair<const char*, MakeOptimizer>{"AdamW",
                                               [](auto p) {
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
                                               }}),
     [](const auto& chosen) { return chosen.param.first; });
 
-TEST(CheckpointModulePieces, TiedTensorsAreOneAndOptimizersOfAnotherKindAreRefused) {
+TEST(CheckpointModulePieces, TiedTensorsAreOnePieceAndOtherOptimizersAreRejected) {
   Net net;
   const std::vector<Piece> pieces = module_pieces(*net, "model.");
   int tied = 0;
@@ -140,7 +140,7 @@ TEST(CheckpointModulePieces, TiedTensorsAreOneAndOptimizersOfAnotherKindAreRefus
     EXPECT_THAT(error.what(), ::testing::HasSubstr("exp_avg of first.bias"));
     EXPECT_THAT(error.what(), ::testing::HasSubstr("momentum_buffer of first.bias"));
   }
-  checkpoint.load(module_pieces(*net));  // the parameters alone are not too few
+  checkpoint.load(module_pieces(*net));  // the number of parameters alone is sufficient
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Checkpoints of real pipelines: saved in one topology, loaded in another, for all pairs. A run that goes on
-// elsewhere ends with the same bits as one that never stopped, wherever both do the same arithmetic.
+// Checkpoints of pipelines, saved in one topology and loaded in another, for all pairs. A resumed run ends
+// with the same bits as an uninterrupted one if both perform the same arithmetic.
+#include "counted_tensors.h"
 #include "support/check.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/distributed_pieces.h>
 #include <penstock/checkpoint/module_pieces.h>
@@ -25,36 +25,36 @@ namespace {
 using test::same_bits;
 using test::TempDir;
 
-//! What the ranks that hold the same stages do: share the batch, share each parameter (Tensors), or pairs of
-//! them do the one and the other (ShardedTensors).
-enum class Spread { Alone, Replicated, Sharded, Tensors, ShardedTensors };
+//! What ranks with the same stages do: split the batch, shard each parameter (Tensors), or both in pairs
+//! (ShardedTensors).
+enum class DataMode { Alone, Replicated, Sharded, Tensors, ShardedTensors };
 
-//! How the model is cut and who holds what. `blocks` are the numbers of blocks of each stage.
+//! How the model is split and which rank holds what. `blocks` gives the number of blocks per stage.
 struct Topology {
   const char* name;
   int pipeline_ranks;
   int replicas;
   schedule::ScheduleKind schedule;
   std::vector<int> blocks;
-  Spread spread = Spread::Alone;
+  DataMode data_mode = DataMode::Alone;
 };
 
 const std::vector<Topology> topologies = {
     {"pp1", 1, 1, schedule::ScheduleKind::GPipe, {4}},
     {"pp2 1F1B", 2, 1, schedule::ScheduleKind::OneFOneB, {2, 2}},
-    {"pp2 1F1B cut elsewhere", 2, 1, schedule::ScheduleKind::OneFOneB, {1, 3}},
+    {"pp2 1F1B, other split", 2, 1, schedule::ScheduleKind::OneFOneB, {1, 3}},
     {"pp2 interleaved", 2, 1, schedule::ScheduleKind::Interleaved1F1B, {1, 1, 1, 1}},
     {"pp4 1F1B", 4, 1, schedule::ScheduleKind::OneFOneB, {1, 1, 1, 1}},
     {"pp2 ZBV", 2, 1, schedule::ScheduleKind::ZBVZeroBubble, {0, 2, 1, 1}},
-    {"pp2 x dp2", 2, 2, schedule::ScheduleKind::OneFOneB, {2, 2}, Spread::Replicated},
-    {"pp2 x dp2 sharded", 2, 2, schedule::ScheduleKind::OneFOneB, {3, 1}, Spread::Sharded},
-    {"tp2", 1, 2, schedule::ScheduleKind::GPipe, {4}, Spread::Tensors},
-    {"pp2 x tp2 ZB1P", 2, 2, schedule::ScheduleKind::ZB1P, {3, 1}, Spread::Tensors},
-    {"sharded 2 x tp2", 1, 4, schedule::ScheduleKind::GPipe, {4}, Spread::ShardedTensors},
-    {"pp2 x sharded 2 x tp2", 2, 4, schedule::ScheduleKind::ZB1P, {2, 2}, Spread::ShardedTensors},
+    {"pp2 x dp2", 2, 2, schedule::ScheduleKind::OneFOneB, {2, 2}, DataMode::Replicated},
+    {"pp2 x dp2 sharded", 2, 2, schedule::ScheduleKind::OneFOneB, {3, 1}, DataMode::Sharded},
+    {"tp2", 1, 2, schedule::ScheduleKind::GPipe, {4}, DataMode::Tensors},
+    {"pp2 x tp2 ZB1P", 2, 2, schedule::ScheduleKind::ZB1P, {3, 1}, DataMode::Tensors},
+    {"sharded 2 x tp2", 1, 4, schedule::ScheduleKind::GPipe, {4}, DataMode::ShardedTensors},
+    {"pp2 x sharded 2 x tp2", 2, 4, schedule::ScheduleKind::ZB1P, {2, 2}, DataMode::ShardedTensors},
 };
 
-//! By heads, and by the width of the feed-forward; the vocabulary of 11 is cut unevenly.
+//! Shards by heads and by feed-forward width; the vocabulary of 11 is sharded unevenly.
 parallel::ParallelPlan plan_for(const torch::nn::Module& module) {
   parallel::ParallelPlan plan;
   for (const auto& item : module.named_modules("", false)) {
@@ -80,7 +80,7 @@ models::GptOptions small_gpt(bool tied) {
 
 constexpr std::int64_t rows = 8;
 
-//! The batch of a step, the same in every topology.
+//! The batch of a step; equal in every topology.
 runtime::StepInput batch_of(std::int64_t step, int replica, int replicas) {
   const at::Tensor text =
       (torch::arange(rows * 7).reshape({rows, 7}) * 5 + torch::arange(rows).unsqueeze(1) * 3 + step * 7)
@@ -93,7 +93,7 @@ runtime::StepInput batch_of(std::int64_t step, int replica, int replicas) {
   return input;
 }
 
-//! One rank's part of a run.
+//! One rank of a run.
 class Run {
  public:
   Run(comm::World& world, const Topology& topology, bool tied)
@@ -111,14 +111,14 @@ class Run {
       shard.alone = {"token.weight"};
     }
     std::optional<comm::Group> data = across_, tensors;
-    if (topology.spread == Spread::Tensors) tensors = across_;
-    if (topology.spread == Spread::ShardedTensors) {
-      data = across_.split(across_.rank() % 2, across_.rank());  // the tensor-parallel rank is the faster one
+    if (topology.data_mode == DataMode::Tensors) tensors = across_;
+    if (topology.data_mode == DataMode::ShardedTensors) {
+      data = across_.split(across_.rank() % 2, across_.rank());  // tensor-parallel ranks vary fastest
       tensors = across_.split(across_.rank() / 2, across_.rank());
     }
-    batch_parts_ = topology.spread == Spread::Tensors ? 1 : data->size();
-    batch_part_ = topology.spread == Spread::Tensors ? 0 : data->rank();
-    if (topology.spread == Spread::Sharded || topology.spread == Spread::ShardedTensors)
+    batch_parts_ = topology.data_mode == DataMode::Tensors ? 1 : data->size();
+    batch_part_ = topology.data_mode == DataMode::Tensors ? 0 : data->rank();
+    if (topology.data_mode == DataMode::Sharded || topology.data_mode == DataMode::ShardedTensors)
       sharded_ = std::make_shared<parallel::ShardedStages>(*data, shard);
     std::vector<runtime::PipelineStage> mine;
     std::int64_t first = 0;
@@ -140,7 +140,7 @@ class Run {
       }
       first = end;
     }
-    if (topology.spread == Spread::Replicated)
+    if (topology.data_mode == DataMode::Replicated)
       options.data_parallel = std::make_shared<parallel::ReplicatedStages>(mine, across_);
     if (sharded_) options.data_parallel = sharded_;
     options.replica = static_cast<std::uint32_t>(batch_part_);
@@ -150,7 +150,7 @@ class Run {
     pipeline_.emplace(mine, topology.schedule, static_cast<int>(rows) / batch_parts_, options);
     std::vector<at::Tensor> parameters;
     for (const Piece& piece : pieces()) parameters.push_back(piece.local);
-    // A large epsilon: differences in the last bit of small gradients are not blown up.
+    // A large epsilon keeps rounding differences of small gradients from being amplified.
     optimizer_ =
         std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01).eps(1e-3));
   }
@@ -209,8 +209,8 @@ class Run {
   std::unique_ptr<torch::optim::AdamW> optimizer_;
 };
 
-//! Trains from the newest checkpoint of `from` (none: from the start), or `steps[0]`, and saves after each of
-//! `steps` into `to`.
+//! Trains from the newest checkpoint in `from` (from scratch if empty), or from `steps[0]`, and saves after
+//! each of `steps` into `to`.
 void run(const Topology& topology, const std::string& from, const std::string& to,
          const std::vector<std::int64_t>& steps, bool tied) {
   comm::run_thread_ranks(topology.pipeline_ranks * topology.replicas, [&](comm::World& world) {
@@ -231,7 +231,7 @@ void run(const Topology& topology, const std::string& from, const std::string& t
   });
 }
 
-//! The largest difference of any tensor; 0 only if all bits are equal.
+//! The largest difference over all tensors; 0 only if all bits are equal.
 double difference(const Checkpoint& a, const Checkpoint& b) {
   EXPECT_EQ(a.tensors().size(), b.tensors().size());
   double largest = 0;
@@ -248,12 +248,12 @@ class CheckpointPipelines : public ::testing::Test {
   void SetUp() override { at::set_num_threads(1); }
 };
 
-TEST_F(CheckpointPipelines, SavedInAnyTopologyGoOnInAnyOther) {
+TEST_F(CheckpointPipelines, ResumeFromAnyTopologyInAnyOther) {
   const TempDir dir;
   int exact = 0, close = 0;
   double most = 0;
   for (const Topology& a : topologies) {
-    // Steps 1 to 4 without a stop; the checkpoint after 2 is what the others go on from.
+    // Steps 1 to 4 without interruption; the other runs resume from the checkpoint after step 2.
     const std::string home = dir / a.name;
     run(a, "", home, {2, 4}, false);
     const Checkpoint expected(home + "/" + checkpoint_name(4));
@@ -262,12 +262,13 @@ TEST_F(CheckpointPipelines, SavedInAnyTopologyGoOnInAnyOther) {
       const std::string away = dir / (std::string(a.name) + " to " + b.name);
       run(b, home + "/" + checkpoint_name(2), away, {4}, false);
       const double off = difference(Checkpoint(away + "/" + checkpoint_name(4)), expected);
-      // Replicas cut the batch into other sums, and tensor parallelism those of matrix products, some of
-      // which are added up only where a stage ends; everything else adds the same numbers in the same order.
-      const auto cuts_tensors = [](const Topology& t) {
-        return t.spread == Spread::Tensors || t.spread == Spread::ShardedTensors;
+      // Data parallelism changes the order of sums over the batch, and tensor parallelism that of matrix
+      // products, some of which are reduced only at the end of a stage. Everything else adds the same numbers
+      // in the same order.
+      const auto shards_tensors = [](const Topology& t) {
+        return t.data_mode == DataMode::Tensors || t.data_mode == DataMode::ShardedTensors;
       };
-      const bool tensors = cuts_tensors(a) || cuts_tensors(b);
+      const bool tensors = shards_tensors(a) || shards_tensors(b);
       const bool same_sums = a.name == b.name || (!tensors && a.replicas == b.replicas);
       if (same_sums) {
         EXPECT_EQ(off, 0);
@@ -283,9 +284,9 @@ TEST_F(CheckpointPipelines, SavedInAnyTopologyGoOnInAnyOther) {
   EXPECT_EQ(exact + close, 144);
 }
 
-TEST_F(CheckpointPipelines, TiedWeightsComeBackInEveryStageThatHoldsThem) {
+TEST_F(CheckpointPipelines, TiedWeightsAreRestoredInEveryStage) {
   const TempDir dir;
-  run(topologies[5], "", dir / "a", {2, 4}, true);  // one rank holds both ends
+  run(topologies[5], "", dir / "a", {2, 4}, true);  // one rank holds both stages
   const Checkpoint expected(dir / ("a/" + checkpoint_name(4)));
   EXPECT_EQ(expected.find("head.weight"), nullptr);
   for (const std::size_t to : {0U, 1U, 7U}) {

@@ -1,5 +1,5 @@
-// Mutations of valid safetensors files: whatever the bytes, an error of the family or tensors that lie inside
-// the file.
+// Mutations of valid safetensors files: any bytes give an error of the family, or tensors that lie inside the
+// file.
 #include "checkpoint/safetensors/header.h"
 #include "support/program.h"
 
@@ -19,7 +19,7 @@ struct Outcomes {
   int read = 0, refused = 0;
 };
 
-//! Parses bytes as the reader does, without a file, and checks what it promises of every entry.
+//! Parses bytes like the reader, without a file, and checks the guarantees for every entry.
 void parse(const std::string& bytes, Outcomes& outcomes) {
   try {
     const std::span prefix(reinterpret_cast<const std::uint8_t*>(bytes.data()),
@@ -52,7 +52,7 @@ class CheckpointSafetensorsFuzz : public testing::Test {
     }
   }
 
-  //! A few random edits, mostly in the header, mostly with characters that mean something there.
+  //! A few random edits, mostly in the header and mostly with characters that have a meaning there.
   std::string mutated(std::mt19937& random) {
     static const std::string tokens[] = {"{",
                                          "}",
@@ -104,7 +104,7 @@ class CheckpointSafetensorsFuzz : public testing::Test {
           break;
       }
     }
-    // Half of them get a length that fits, so that the text behind it is looked at.
+    // Half of the mutants get a correct length field, so that the text after it is parsed.
     if (bytes.size() >= 8 && random() % 2 == 0) {
       const std::size_t brace = bytes.rfind('}');
       const std::uint64_t length =
@@ -119,7 +119,7 @@ class CheckpointSafetensorsFuzz : public testing::Test {
   int rounds_ = 40000;
 };
 
-TEST_F(CheckpointSafetensorsFuzz, MutationsAreRefusedOrConsistent) {
+TEST_F(CheckpointSafetensorsFuzz, MutationsAreRejectedOrConsistent) {
   std::mt19937 random(seed_);
   Outcomes outcomes;
   for (int i = 0; i < rounds_; ++i) {
@@ -131,7 +131,7 @@ TEST_F(CheckpointSafetensorsFuzz, MutationsAreRefusedOrConsistent) {
   EXPECT_GT(outcomes.refused, rounds_ / 2);
 }
 
-TEST_F(CheckpointSafetensorsFuzz, EveryPrefixIsRefused) {
+TEST_F(CheckpointSafetensorsFuzz, RejectsEveryPrefix) {
   Outcomes outcomes;
   for (const std::string& file : files_) {
     for (std::size_t size = 0; size < file.size(); ++size) parse(file.substr(0, size), outcomes);

@@ -1,7 +1,8 @@
-// Safetensors files: what Python wrote is read, what we write is what Python writes, and lies are refused.
+// Safetensors files: reads what Python wrote, writes what Python would write, and rejects inconsistent
+// headers.
 #include "checkpoint/safetensors/header.h"
+#include "counted_tensors.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
@@ -53,7 +54,7 @@ std::string python_file(const std::string& name) {
   return std::string(PENSTOCK_SOURCE_DIR "/tests/checkpoint/files/") + name + ".safetensors";
 }
 
-//! What make_files.py put into each file.
+//! The expected content of each file written by make_files.py.
 std::map<std::string, at::Tensor> all_dtypes() {
   std::map<std::string, at::Tensor> tensors;
   for (std::size_t i = 0; i < kDtypes.size(); ++i)
@@ -76,7 +77,7 @@ void expect_holds(const std::string& path, const std::map<std::string, at::Tenso
   }
 }
 
-TEST(CheckpointSafetensors, ReadsEveryDtypeAndShapeThatPythonWrites) {
+TEST(CheckpointSafetensors, ReadsEveryDtypeAndShapeWrittenByPython) {
   expect_holds(python_file("all_dtypes"), all_dtypes());
   expect_holds(python_file("shapes"), shapes());
   expect_holds(python_file("none"), {});
@@ -84,7 +85,7 @@ TEST(CheckpointSafetensors, ReadsEveryDtypeAndShapeThatPythonWrites) {
             (SafetensorsMetadata{{"format", "pt, \xc3\xa9 \"quoted\"\n"}}));
 }
 
-TEST(CheckpointSafetensors, WritesThePythonPackagesBytes) {
+TEST(CheckpointSafetensors, WritesSameBytesAsPython) {
   const TempDir dir;
   save_safetensors(dir / "a", all_dtypes(), {{"format", "pt, \xc3\xa9 \"quoted\"\n"}});
   EXPECT_EQ(slurp(dir / "a"), slurp(python_file("all_dtypes")));
@@ -94,7 +95,7 @@ TEST(CheckpointSafetensors, WritesThePythonPackagesBytes) {
   EXPECT_EQ(slurp(dir / "c"), slurp(python_file("none")));
 }
 
-TEST(CheckpointSafetensors, WritesTensorsOfAnyStridesAndReplacesFilesWhole) {
+TEST(CheckpointSafetensors, WritesAnyStridesAndReplacesFilesAtomically) {
   const TempDir dir;
   const at::Tensor base = at::randn({6, 8});
   const std::map<std::string, at::Tensor> tensors = {{"transposed", base.t()},
@@ -103,11 +104,10 @@ TEST(CheckpointSafetensors, WritesTensorsOfAnyStridesAndReplacesFilesWhole) {
   save_safetensors(dir / "a", {{"old", base}});
   save_safetensors(dir / "a", tensors);
   expect_holds(dir / "a", tensors);
-  EXPECT_EQ(std::system(("test \"$(ls " + dir.path() + ")\" = a").c_str()), 0)
-      << "something was left beside it";
+  EXPECT_EQ(std::system(("test \"$(ls " + dir.path() + ")\" = a").c_str()), 0) << "other files remain";
 }
 
-TEST(CheckpointSafetensors, AFileThatShrinksIsAnError) {
+TEST(CheckpointSafetensors, RejectsFileThatShrinks) {
   const TempDir dir;
   save_safetensors(dir / "a", {{"w", at::arange(100000, at::kFloat)}});
   const SafetensorsFile file(dir / "a");
@@ -120,7 +120,7 @@ TEST(CheckpointSafetensors, AFileThatShrinksIsAnError) {
   }
 }
 
-TEST(CheckpointSafetensors, OnlyRegularFilesAreRead) {
+TEST(CheckpointSafetensors, ReadsOnlyRegularFiles) {
   const TempDir dir;
   ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
   const auto refusal = [](const std::string& path) -> std::string {
@@ -136,7 +136,7 @@ TEST(CheckpointSafetensors, OnlyRegularFilesAreRead) {
   EXPECT_THAT(refusal("/dev/zero"), HasSubstr("it is a device, not a regular file"));
 }
 
-TEST(CheckpointSafetensors, ReadsOnlyTheBytesAskedFor) {
+TEST(CheckpointSafetensors, ReadsOnlyRequestedBytes) {
   const TempDir dir;
   save_safetensors(dir / "a", {{"w", at::arange(1000, at::kInt)}});
   const SafetensorsFile file(dir / "a");
@@ -147,7 +147,7 @@ TEST(CheckpointSafetensors, ReadsOnlyTheBytesAskedFor) {
                UsageError);
 }
 
-//! The error that a file with this header and this many bytes of elements gives; empty if it is read.
+//! The error for a file with this header and number of data bytes; empty if it is read.
 std::string refusal(const std::string& header, std::size_t data, std::uint64_t length = 0) {
   const TempDir dir;
   std::string bytes(8, '\0');
@@ -169,7 +169,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
          offsets + "]}";
 }
 
-TEST(CheckpointSafetensors, RefusesEveryLie) {
+TEST(CheckpointSafetensors, RejectsInconsistentHeaders) {
   const std::string a = entry("a", "F32", "2", "0,8");
   EXPECT_EQ(refusal("{" + a + "}", 8), "");
   EXPECT_EQ(refusal("{" + a + "}   \n", 8), "");
@@ -196,7 +196,7 @@ TEST(CheckpointSafetensors, RefusesEveryLie) {
               HasSubstr("too large"));
   EXPECT_THAT(refusal("{" + entry("a", "U8", "9223372036854775808", "0,8") + "}", 8),
               HasSubstr("has a size of"));
-  // Sizes whose product is 8 only because it wraps around.
+  // Sizes whose product is 8 only because of integer overflow.
   EXPECT_THAT(refusal("{" + entry("a", "U8", "4294967296,4294967296,8", "0,8") + "}", 8),
               HasSubstr("does not match its dtype and shape"));
   EXPECT_THAT(refusal("{" + entry("a", "F64", "2305843009213693953", "0,8") + "}", 8),
@@ -223,7 +223,7 @@ TEST(CheckpointSafetensors, RefusesEveryLie) {
               testing::AnyOf(HasSubstr("not valid JSON"), HasSubstr("none")));
 }
 
-TEST(CheckpointSafetensors, RefusesBoolsThatAreNone) {
+TEST(CheckpointSafetensors, RejectsInvalidBools) {
   const TempDir dir;
   save_safetensors(dir / "a", {{"mask", at::ones({4}, at::kBool)}});
   std::string bytes = slurp(dir / "a");
@@ -233,7 +233,7 @@ TEST(CheckpointSafetensors, RefusesBoolsThatAreNone) {
   EXPECT_THROW(file.load("mask"), ParseError);
 }
 
-TEST(CheckpointSafetensors, SaysWhatCannotBeOpenedOrWritten) {
+TEST(CheckpointSafetensors, ReportsFilesThatCannotBeOpenedOrWritten) {
   const TempDir dir;
   EXPECT_THROW(SafetensorsFile(dir / "missing"), StorageError);
   EXPECT_THROW(SafetensorsFile{dir.path()}, StorageError);

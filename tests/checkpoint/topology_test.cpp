@@ -1,10 +1,9 @@
-// Saved as any partition, loaded as any other: equal bit for bit, and only the bytes that are asked for are
-// read.
+// Tensors saved in any partition load in any other, bitwise equal, and only the requested bytes are read.
 #include "checkpoint/pieces/regions.h"
-#include "partitions.h"
+#include "counted_tensors.h"
+#include "random_partitions.h"
 #include "support/check.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/writer.h>
@@ -22,15 +21,15 @@ namespace {
 using namespace test;
 using ::testing::HasSubstr;
 
-TEST(CheckpointBoxes, ChunksOfARangeAreItsElementsInOrder) {
+TEST(CheckpointBoxes, ChunksOfRangeAreItsElementsInOrder) {
   Random random(7);
   for (int round = 0; round < 400; ++round) {
     std::vector<std::int64_t> shape;
     for (std::int64_t d = pick(random, 0, 4); d > 0; --d) shape.push_back(pick(random, 1, 4));
     const std::int64_t numel = numel_of(shape);
-    const auto at = cuts(random, numel, 2);
+    const auto at = random_boundaries(random, numel, 2);
     const FlatRange range{at[0], at[1]};
-    // Oracle: number the elements, take the range, and take the chunks one after the other.
+    // Oracle: number the elements, select the range, and concatenate the chunks.
     const at::Tensor numbers = at::arange(numel).reshape(shape);
     std::vector<at::Tensor> taken = {at::empty({0}, at::kLong)};
     const auto chunks = chunks_of(range, shape);
@@ -40,7 +39,7 @@ TEST(CheckpointBoxes, ChunksOfARangeAreItsElementsInOrder) {
   }
 }
 
-TEST(CheckpointBoxes, WhatIsLeftOfABoxIsTheRest) {
+TEST(CheckpointBoxes, SubtractionLeavesRemainingElements) {
   Random random(8);
   for (int round = 0; round < 400; ++round) {
     std::vector<std::int64_t> shape;
@@ -48,14 +47,14 @@ TEST(CheckpointBoxes, WhatIsLeftOfABoxIsTheRest) {
     const auto box = [&] {
       Box made;
       for (const std::int64_t size : shape) {
-        const auto at = cuts(random, size, 3);
+        const auto at = random_boundaries(random, size, 3);
         made.offsets.push_back(at[1]);
         made.lengths.push_back(at[2] - at[1]);
       }
       return made;
     };
-    const Box from = box(), cut = box();
-    // Oracle: marks on the elements.
+    const Box from = box(), removed = box();
+    // Oracle: a mask over the elements.
     at::Tensor marks = at::zeros(shape, at::kInt), expected = at::zeros(shape, at::kInt);
     const auto mark = [](const at::Tensor& on, const Box& b, int value, bool add) {
       at::Tensor part = on;
@@ -67,9 +66,9 @@ TEST(CheckpointBoxes, WhatIsLeftOfABoxIsTheRest) {
         part.fill_(value);
     };
     mark(expected, from, 1, false);
-    mark(expected, cut, 0, false);
+    mark(expected, removed, 0, false);
     std::vector<Box> rest;
-    subtract(from, cut, rest);
+    subtract(from, removed, rest);
     for (const Box& b : rest) mark(marks, b, 1, true);
     EXPECT_TRUE(at::equal(marks, expected));
   }
@@ -94,16 +93,16 @@ std::map<std::string, at::Tensor> random_model(Random& random) {
   return model;
 }
 
-using Spread = std::map<std::string, std::vector<std::vector<Region>>>;
+using Distribution = std::map<std::string, std::vector<std::vector<Region>>>;
 
-Spread spread(Random& random, const std::map<std::string, at::Tensor>& model, int ranks) {
-  Spread all;
+Distribution distribute_randomly(Random& random, const std::map<std::string, at::Tensor>& model, int ranks) {
+  Distribution all;
   for (const auto& [name, tensor] : model) all.emplace(name, partition(random, tensor.sizes().vec(), ranks));
   return all;
 }
 
-std::vector<Piece> pieces_of_rank(const std::map<std::string, at::Tensor>& model, const Spread& how, int rank,
-                                  bool zero) {
+std::vector<Piece> pieces_of_rank(const std::map<std::string, at::Tensor>& model, const Distribution& how,
+                                  int rank, bool zero) {
   std::vector<Piece> pieces;
   for (const auto& [name, tensor] : model) {
     for (Piece& piece : pieces_of(name, tensor, how.at(name)[static_cast<std::size_t>(rank)], zero))
@@ -112,7 +111,7 @@ std::vector<Piece> pieces_of_rank(const std::map<std::string, at::Tensor>& model
   return pieces;
 }
 
-TEST(CheckpointTopology, SavedAsOnePartitionLoadsAsAnother) {
+TEST(CheckpointTopology, LoadsInPartitionOtherThanSaved) {
   const unsigned seed = 20261116;
   std::printf("seed %u\n", seed);
   Random random(seed);
@@ -121,7 +120,8 @@ TEST(CheckpointTopology, SavedAsOnePartitionLoadsAsAnother) {
     const TempDir dir;
     const auto model = random_model(random);
     const int from = static_cast<int>(pick(random, 1, 4)), to = static_cast<int>(pick(random, 1, 4));
-    const Spread a = spread(random, model, from), b = spread(random, model, to);
+    const Distribution a = distribute_randomly(random, model, from),
+                       b = distribute_randomly(random, model, to);
     const bool background = pick(random, 0, 1) == 0;
     comm::run_thread_ranks(from, [&](comm::World& world) {
       CheckpointWriter writer(dir.path(), world.group(), {.asynchronous = background});
@@ -129,10 +129,10 @@ TEST(CheckpointTopology, SavedAsOnePartitionLoadsAsAnother) {
       writer.wait();
     });
     const std::string path = dir / checkpoint_name(5);
-    const Checkpoint whole(path);
-    EXPECT_EQ(to_string(whole.verify()), "");
-    EXPECT_EQ(whole.note("config"), "x = 1");
-    for (const auto& [name, tensor] : model) EXPECT_TRUE(same_bits(whole.read(name), tensor)) << name;
+    const Checkpoint loaded(path);
+    EXPECT_EQ(to_string(loaded.verify()), "");
+    EXPECT_EQ(loaded.note("config"), "x = 1");
+    for (const auto& [name, tensor] : model) EXPECT_TRUE(same_bits(loaded.read(name), tensor)) << name;
     comm::run_thread_ranks(to, [&](comm::World& world) {
       const std::vector<Piece> wanted = pieces_of_rank(model, b, world.rank().value, true);
       const LoadReport report = Checkpoint(path).load(wanted, world.group());
@@ -146,7 +146,7 @@ TEST(CheckpointTopology, SavedAsOnePartitionLoadsAsAnother) {
   }
 }
 
-TEST(CheckpointTopology, ReadsOnlyTheBytesOfARanksPieces) {
+TEST(CheckpointTopology, ReadsOnlyBytesOfLocalPieces) {
   const TempDir dir;
   const at::Tensor weight = at::randn({512, 4096}), flat = at::randn({100000});
   comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -159,7 +159,7 @@ TEST(CheckpointTopology, ReadsOnlyTheBytesOfARanksPieces) {
   });
   const Checkpoint checkpoint(dir / checkpoint_name(1));
   EXPECT_EQ(checkpoint.files().size(), 2U);
-  // Rows 100 to 116 lie in both files, far apart: every byte that is read is used.
+  // Rows 100 to 116 are in both files, far apart: every byte that is read is used.
   const Box rows{{100, 0}, {16, 4096}};
   const FlatRange range{1000, 3000};
   const std::vector<Piece> wanted = {
@@ -172,7 +172,7 @@ TEST(CheckpointTopology, ReadsOnlyTheBytesOfARanksPieces) {
   EXPECT_TRUE(same_bits(wanted[1].local, take(flat, range)));
 }
 
-TEST(CheckpointTopology, LoadsIntoStridedTensorsAndConvertsIfAsked) {
+TEST(CheckpointTopology, LoadsIntoStridedTensorsAndConvertsOnRequest) {
   const TempDir dir;
   const at::Tensor weight = at::randn({6, 8});
   comm::run_thread_ranks(1, [&](comm::World& world) {
@@ -196,7 +196,7 @@ TEST(CheckpointTopology, LoadsIntoStridedTensorsAndConvertsIfAsked) {
   });
 }
 
-TEST(CheckpointTopology, OneErrorListsEverythingThatDiffersOnAnyRank) {
+TEST(CheckpointTopology, ReportsEveryDifferenceOnAnyRankInOneError) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
@@ -238,7 +238,7 @@ TEST(CheckpointTopology, OneErrorListsEverythingThatDiffersOnAnyRank) {
   }
 }
 
-TEST(CheckpointTopology, RefusesToSaveWhatIsNotWhole) {
+TEST(CheckpointTopology, RejectsIncompleteTensors) {
   const TempDir dir;
   const auto errors = comm::try_thread_ranks(2, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
@@ -279,8 +279,8 @@ TEST(CheckpointTopology, AliasesAreTheSameTensor) {
     const Piece head = full_piece("head.weight", at::zeros({5, 3}));
     checkpoint.load({head});
     CHECK_TENSORS(head.local, token);
-    // The other way: a pipeline whose last stage calls it by the other name stores both, and a tied model
-    // takes one.
+    // The reverse: the last stage of a pipeline uses the other name and stores both, and a tied model loads
+    // one of them.
     writer.save(2, {full_piece("token.weight", token), full_piece("head.weight", token)});
     writer.wait();
     Piece both = full_piece("token.weight", at::zeros({5, 3}));

@@ -1,12 +1,12 @@
-// The writer: in the background, one at a time, keeping the last few; its errors; and which checkpoint a run
-// goes on from.
+// The checkpoint writer: asynchronous saves, one at a time, retention, errors, and the choice of the
+// checkpoint to resume from.
 #include "checkpoint/commit/manifest.h"
 #include "checkpoint/commit/writer_access.h"
+#include "counted_tensors.h"
 #include "faulty_files.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
 #include "support/program.h"
-#include "tensors.h"
 
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/writer.h>
@@ -36,8 +36,8 @@ std::vector<Piece> model_at(std::int64_t step) {
 
 std::vector<std::int64_t> steps_in(const std::string& directory) {
   std::vector<std::int64_t> steps;
-  for (const CheckpointLocation& place : list_checkpoints(directory)) {
-    if (place.complete) steps.push_back(place.step);
+  for (const CheckpointLocation& location : list_checkpoints(directory)) {
+    if (location.complete) steps.push_back(location.step);
   }
   return steps;
 }
@@ -48,7 +48,7 @@ void flip_byte(const std::string& path, std::size_t at) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-TEST(CheckpointWriter, KeepsTheLastFew) {
+TEST(CheckpointWriter, KeepsLastCheckpoints) {
   const TempDir dir;
   comm::run_thread_ranks(2, [&](comm::World& world) {
     CheckpointWriter writer(dir / "new/place", world.group(), {.keep = 2});
@@ -59,7 +59,7 @@ TEST(CheckpointWriter, KeepsTheLastFew) {
   EXPECT_THAT(steps_in(dir / "new/place"), ElementsAre(40, 50));
 }
 
-TEST(CheckpointWriter, ReturnsBeforeTheFilesAreWrittenAndTheTensorsMayChange) {
+TEST(CheckpointWriter, ReturnsBeforeWritingAndTensorsMayChange) {
   const TempDir dir;
   std::promise<void> go;
   const std::shared_future<void> gate = go.get_future().share();
@@ -70,7 +70,7 @@ TEST(CheckpointWriter, ReturnsBeforeTheFilesAreWrittenAndTheTensorsMayChange) {
     CheckpointWriter writer = Access::writer(dir.path(), world.group(), {}, files);
     const std::vector<Piece> pieces = model_at(1);
     writer.save(1, pieces);
-    CHECK_THAT(!writer.last_complete());  // no file can have been made
+    CHECK_THAT(!writer.last_complete());  // no file can exist yet
     pieces[0].local.fill_(99);
     go.set_value();
     writer.wait();
@@ -79,7 +79,7 @@ TEST(CheckpointWriter, ReturnsBeforeTheFilesAreWrittenAndTheTensorsMayChange) {
   EXPECT_TRUE(at::equal(Checkpoint(dir / checkpoint_name(1)).read("weight"), at::ones({100})));
 }
 
-TEST(CheckpointWriter, NeverWritesTwoAtOnce) {
+TEST(CheckpointWriter, NeverWritesTwoCheckpointsConcurrently) {
   const TempDir dir;
   std::atomic<int> under_way{0}, most{0};
   HookedFiles files([&](const std::string& operation, const std::string& path) {
@@ -94,7 +94,7 @@ TEST(CheckpointWriter, NeverWritesTwoAtOnce) {
   EXPECT_THAT(steps_in(dir.path()), ElementsAre(18, 19, 20));
 }
 
-TEST(CheckpointWriter, WritesBeforeItReturnsWhereACopyWouldBeTooLarge) {
+TEST(CheckpointWriter, WritesSynchronouslyIfCopyWouldBeTooLarge) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group(), {.copy_limit = 399});
@@ -103,7 +103,7 @@ TEST(CheckpointWriter, WritesBeforeItReturnsWhereACopyWouldBeTooLarge) {
   });
 }
 
-TEST(CheckpointWriter, ReplicasShareTheWork) {
+TEST(CheckpointWriter, ReplicasShareWork) {
   const TempDir dir;
   comm::run_thread_ranks(4, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group());
@@ -117,9 +117,9 @@ TEST(CheckpointWriter, ReplicasShareTheWork) {
   for (const StoredFile& file : checkpoint.files()) EXPECT_LT(file.bytes, 2 * 4000 + 400) << file.name;
 }
 
-TEST(CheckpointWriter, ErrorsSurfaceAtTheNextCallOnEveryRankAndTheNextSaveWorks) {
+TEST(CheckpointWriter, ErrorsSurfaceAtNextCallOnEveryRankAndNextSaveWorks) {
   const TempDir dir;
-  // Every operation of a save is refused once.
+  // Fails every operation of a save once.
   for (int refused = 0; refused < 12; ++refused) {
     std::atomic<int> count{0};
     HookedFiles files([&](const std::string&, const std::string& path) {
@@ -142,7 +142,7 @@ TEST(CheckpointWriter, ErrorsSurfaceAtTheNextCallOnEveryRankAndTheNextSaveWorks)
         CHECK_THAT(writer.last_complete() == 1);
         CHECK_SAME(find_resume_point(dir.path()).checkpoint.step(), 1);
       }
-      writer.wait();  // the error is told once
+      writer.wait();  // the error is reported once
       writer.save(3, model_at(3));
       writer.wait();
     });
@@ -150,13 +150,13 @@ TEST(CheckpointWriter, ErrorsSurfaceAtTheNextCallOnEveryRankAndTheNextSaveWorks)
     const std::vector<std::int64_t> expected =
         failed ? std::vector<std::int64_t>{1, 3} : std::vector<std::int64_t>{1, 2, 3};
     EXPECT_EQ(steps_in(dir.path()), expected) << refused;
-    for (const CheckpointLocation& place : list_checkpoints(dir.path()))
-      EXPECT_TRUE(place.complete) << place.path;
+    for (const CheckpointLocation& location : list_checkpoints(dir.path()))
+      EXPECT_TRUE(location.complete) << location.path;
     fs::remove_all(dir.path());
   }
 }
 
-TEST(CheckpointWriter, SaysThatAFileGrewTooLargeOrTheDirectoryVanished) {
+TEST(CheckpointWriter, ReportsFileSizeLimitAndRemovedDirectory) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir / "a", world.group(), {.asynchronous = false});
@@ -189,8 +189,7 @@ TEST(CheckpointWriter, SaysThatAFileGrewTooLargeOrTheDirectoryVanished) {
   });
 }
 
-// A disk that is really full, and one that is really read-only: a small one of its own, which only root can
-// make.
+// A disk that is actually full, and one that is actually read-only: a small mounted one, which needs root.
 const test::RankFunction full_disk("full_disk", [] {
   const std::string directory = std::getenv("PENSTOCK_TEST_DIRECTORY");
   if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
@@ -220,7 +219,7 @@ const test::RankFunction full_disk("full_disk", [] {
   return 0;
 });
 
-TEST(CheckpointWriter, SaysThatTheDiskIsFullOrReadOnlyAndKeepsWhatIsThere) {
+TEST(CheckpointWriter, ReportsFullAndReadOnlyDiskAndKeepsCheckpoints) {
   const TempDir dir;
   const auto done = run_program({fs::read_symlink("/proc/self/exe").string()},
                                 {"PENSTOCK_TEST_RANKS=full_disk", "PENSTOCK_TEST_DIRECTORY=" + dir.path()});
@@ -229,7 +228,7 @@ TEST(CheckpointWriter, SaysThatTheDiskIsFullOrReadOnlyAndKeepsWhatIsThere) {
   EXPECT_EQ(done.out, std::to_string(ENOSPC) + " 1 " + std::to_string(EROFS) + " 1\n");
 }
 
-TEST(CheckpointVerify, NoticesEveryFlippedByte) {
+TEST(CheckpointVerify, DetectsEveryFlippedByte) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter(dir.path(), world.group()).save(1, {full_piece("w", at::ones({7}))});
@@ -255,7 +254,7 @@ TEST(CheckpointVerify, NoticesEveryFlippedByte) {
   EXPECT_EQ(to_string(Checkpoint(path).verify()), "warning: stray: does not belong to the checkpoint\n");
 }
 
-TEST(CheckpointLoad, NoticesDamagedElements) {
+TEST(CheckpointLoad, DetectsDamagedElements) {
   const TempDir dir;
   comm::run_thread_ranks(
       1, [&](comm::World& world) { CheckpointWriter(dir.path(), world.group()).save(1, model_at(1)); });
@@ -264,7 +263,7 @@ TEST(CheckpointLoad, NoticesDamagedElements) {
   EXPECT_THROW(Checkpoint(dir / checkpoint_name(1)).load(model_at(2)), CheckpointError);
 }
 
-TEST(CheckpointManifest, DamageIsAnErrorAndNeverLeadsOutside) {
+TEST(CheckpointManifest, DamageIsAnErrorAndNeverEscapesDirectory) {
   Manifest manifest{.step = 3, .notes = {{"a", "b\n\"c\""}}, .files = {{"shard", 10, 5}}};
   manifest.tensors.push_back(
       {"w", "", PieceKind::Parameter, at::kFloat, {2, 2}, {"v"}, {{0, "w", Box{{0, 0}, {2, 2}}, 7}}});
@@ -305,7 +304,7 @@ TEST(CheckpointManifest, DamageIsAnErrorAndNeverLeadsOutside) {
   EXPECT_THAT(refused([](Manifest& m) { m.step = -1; }), HasSubstr("negative step"));
 }
 
-TEST(CheckpointResume, TakesTheNewestWholeOneAndNamesThoseItPassesOver) {
+TEST(CheckpointResume, UsesNewestCompleteCheckpointAndReportsSkippedOnes) {
   const TempDir dir;
   comm::run_thread_ranks(2, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group(), {.keep = std::nullopt});
@@ -333,7 +332,8 @@ TEST(CheckpointResume, TakesTheNewestWholeOneAndNamesThoseItPassesOver) {
   expect_second(find_resume_point(dir.path()));
   comm::run_thread_ranks(
       3, [&](comm::World& world) { expect_second(find_resume_point(dir.path(), world.group())); });
-  // A run that goes on from 2 replaces what was passed over as it comes to it, and removes nothing newer.
+  // A run that resumes from step 2 replaces the skipped checkpoints as it reaches them, and removes nothing
+  // newer.
   comm::run_thread_ranks(1, [&](comm::World& world) {
     CheckpointWriter writer(dir.path(), world.group(), {.keep = 1});
     writer.save(3, model_at(3));
@@ -346,7 +346,7 @@ TEST(CheckpointResume, TakesTheNewestWholeOneAndNamesThoseItPassesOver) {
   EXPECT_THAT(list_directory(dir.path()), ElementsAre("run.lock", "step-00000004", "step-banana"));
 }
 
-TEST(CheckpointResume, WithoutACompleteOneIsAnErrorThatSaysSo) {
+TEST(CheckpointResume, ReportsMissingCompleteCheckpoint) {
   const TempDir dir;
   EXPECT_THROW(find_resume_point(dir.path()), CheckpointError);
   EXPECT_THROW(find_resume_point(dir / "missing"), CheckpointError);

@@ -1,4 +1,4 @@
-// The cases of the contract; the expected values are formulas of rank and size.
+// The cases of the contract. Expected values are formulas of rank and size.
 #include "comm/contract.h"
 
 #include "support/check.h"
@@ -56,7 +56,7 @@ void tags_keep_messages_apart(comm::World& world) {
     b.wait();
   } else if (group.rank() == 1) {
     const at::Tensor late = at::empty(8), early = at::empty(8);
-    group.recv(late, 0, 20);  // in the other order than they were sent
+    group.recv(late, 0, 20);  // in reverse order of the sends
     group.recv(early, 0, 10);
     CHECK_TENSORS(early, marked(1, 8));
     CHECK_TENSORS(late, marked(2, 8));
@@ -83,18 +83,18 @@ void strided_and_typed_sends(comm::World& world) {
   if (group.size() < 2 || group.rank() > 1) return;
   for (const at::ScalarType type :
        {at::kFloat, at::kDouble, at::kLong, at::kBFloat16, at::kBool, at::kHalf}) {
-    const at::Tensor whole = marked(0, 12).view({3, 4}).to(type);
+    const at::Tensor matrix = marked(0, 12).view({3, 4}).to(type);
     if (group.rank() == 0) {
-      group.send(whole.t(), 1);  // not contiguous
+      group.send(matrix.t(), 1);  // not contiguous
     } else {
       const at::Tensor got = at::empty({4, 3}, type);
       group.recv(got, 0);
-      CHECK_TENSORS(got, whole.t().contiguous());
+      CHECK_TENSORS(got, matrix.t().contiguous());
     }
   }
 }
 
-// Their memory holds other numbers than the tensor.
+// The storage contains other values than the tensor.
 void lazy_conjugates_and_negatives(comm::World& world) {
   const comm::Group& group = world.group();
   const auto values = [](int rank) { return at::complex(marked(rank, 6), marked(rank + 1, 6)); };
@@ -145,7 +145,7 @@ void complex_collectives(comm::World& world) {
   expect_throw<UsageError>([&] { group.all_reduce(all, comm::ReduceOp::Max); });
 }
 
-// Of every small length, and with the very bytes at their end by which a receive is watched
+// Every small length, including messages that end with the bytes by which arrival is detected
 // (src/comm/transport/arrival.h).
 void any_bytes_arrive(comm::World& world) {
   const comm::Group& group = world.group();
@@ -253,7 +253,7 @@ void all_to_alls(comm::World& world) {
   group.all_to_all(even, at::arange(n * 2, at::kLong).view({n, 2}) + 100 * me);
   for (int from = 0; from < n; ++from)
     CHECK_TENSORS(even[from], at::arange(2, at::kLong) + 2 * me + 100 * from);
-  // Uneven: rank r gives r + t + 1 rows to rank t.
+  // Uneven: rank r sends r + t + 1 rows to rank t.
   std::vector<std::int64_t> give, take;
   for (int other = 0; other < n; ++other) {
     give.push_back(me + other + 1);
@@ -289,7 +289,7 @@ void barriers(comm::World& world) {
 void splits(comm::World& world) {
   const comm::Group& group = world.group();
   const int me = group.rank();
-  const auto half = group.split(me % 2, -me);  // by the key, the order turns round
+  const auto half = group.split(me % 2, -me);  // the keys reverse the order
   CHECK_THAT(half.has_value());
   int larger = 0;
   for (int rank = me + 2; rank < group.size(); rank += 2) ++larger;
@@ -350,7 +350,7 @@ void bad_arguments_are_refused_here(comm::World& world) {
   expect_throw<UsageError>([&] { group.recv(tensor, -1); });
   expect_throw<UsageError>([&] { group.broadcast(tensor, 99); });
   expect_throw<UsageError>([&] { group.recv(tensor.t().slice(0, 0, 1), 0); });
-  // Written in place, or read as memory.
+  // Written in place, or read through its memory.
   for (const at::Tensor& lazy : {at::complex(tensor, tensor).conj(), at::_neg_view(tensor)}) {
     expect_throw<UsageError>([&] { group.recv(lazy, 0); });
     expect_throw<UsageError>([&] { group.broadcast(lazy, 0); });
@@ -363,7 +363,7 @@ void bad_arguments_are_refused_here(comm::World& world) {
   expect_throw<ShapeError>([&] {
     group.all_to_all(tensor, at::ones({group.size(), 1}), {1, 2, 3, 4, 5, 6, 7});
   });
-  group.barrier();  // nothing was started on the other ranks, and all still work
+  group.barrier();  // the other ranks started nothing, and the group still works
 }
 
 void operations_are_recorded(comm::World& world) {

@@ -1,5 +1,4 @@
-// The contract of groups: what every transport must do. Each case is a function that all ranks of a world
-// run.
+// The contract that every transport must fulfill. Each case is a function that all ranks of a world run.
 #pragma once
 
 #include <penstock/comm/world.h>

@@ -1,4 +1,5 @@
-// Runs the contract on every transport: thread ranks case by case, Gloo processes all cases in one world.
+// Runs the contract on every transport: one test per case for thread ranks, and all cases in one world for
+// Gloo processes.
 #include "comm/contract.h"
 
 #include "support/process_ranks.h"

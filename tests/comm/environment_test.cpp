@@ -1,4 +1,4 @@
-// The rank's environment and the names of backends are read strictly.
+// The environment of a rank and backend names are parsed strictly.
 #include "comm/rendezvous/environment.h"
 
 #include <penstock/base/error.h>
@@ -29,12 +29,12 @@ Variables good() {
           {"MASTER_PORT", "29500"}};
 }
 
-TEST(CommRankEnvironment, IsNothingWithoutRankAndWorldSize) {
+TEST(CommRankEnvironment, IsEmptyWithoutRankAndWorldSize) {
   EXPECT_FALSE(read({}).has_value());
   EXPECT_FALSE(read({{"MASTER_PORT", "1"}}).has_value());
 }
 
-TEST(CommRankEnvironment, IsTorchrunsOne) {
+TEST(CommRankEnvironment, ReadsTorchrunVariables) {
   Variables variables = good();
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   variables["TORCHELASTIC_RESTART_COUNT"] = "2";
@@ -49,7 +49,7 @@ TEST(CommRankEnvironment, IsTorchrunsOne) {
   EXPECT_EQ(found->attempt, 2);
 }
 
-TEST(CommRankEnvironment, NamesTheVariableThatIsMissingOrWrong) {
+TEST(CommRankEnvironment, ReportsMissingOrInvalidVariable) {
   const std::vector<std::pair<const char*, const char*>> wrong{
       {"RANK", "4"},        {"RANK", "-1"},
       {"RANK", "1x"},       {"RANK", ""},
@@ -73,14 +73,14 @@ TEST(CommRankEnvironment, NamesTheVariableThatIsMissingOrWrong) {
   }
 }
 
-TEST(CommBackends, AreFoundByNameWhateverTheCase) {
+TEST(CommBackends, NamesAreCaseInsensitive) {
   EXPECT_EQ(parse_backend("Gloo"), BackendKind::Gloo);
   EXPECT_EQ(parse_backend("NCCL"), BackendKind::Nccl);
   EXPECT_THROW(parse_backend("carrier pigeon"), UsageError);
   EXPECT_TRUE(backend_available(BackendKind::Gloo));
 }
 
-TEST(CommWorld, IsAWorldOfOneWithoutAnEnvironment) {
+TEST(CommWorld, HasOneRankWithoutEnvironment) {
   World world = init();
   EXPECT_EQ(world.size(), 1);
   EXPECT_EQ(world.rank(), Rank(0));

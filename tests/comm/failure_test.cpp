@@ -1,5 +1,5 @@
-// A failed rank is an error on every other rank, soon, with its name and its words; nothing hangs, and the
-// world can be rebuilt when the processes live on.
+// A failed rank raises an error on every other rank within the documented time, with its rank and message.
+// Nothing hangs, and the world can be rebuilt if the processes are alive.
 #include "support/check.h"
 #include "support/process_ranks.h"
 
@@ -20,13 +20,13 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC: the same for all processes
+using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC, shared by all processes
 
 double seconds_now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-// What a rank prints when it learns of a failure, and how the test reads it.
+// The line that a rank prints when it learns of a failure, and its parser.
 int report(const PeerFailed& e) {
   std::cout << "failed " << e.peer().value << " " << std::to_string(seconds_now()) << " " << e.cause()
             << std::endl;
@@ -51,11 +51,11 @@ std::optional<Learned> learned(const std::vector<std::string>& lines) {
   return std::nullopt;
 }
 
-// The other ranks' promise is 5 s; a busy machine of 2 cores gets some room.
+// 5 s are documented; a busy machine with 2 cores gets some room.
 constexpr double kPromise = 5.0;
 constexpr double kRoom = 5.0;
 
-//! Every operation in turn, for ever.
+//! Runs every operation in turn, forever.
 [[noreturn]] void work_for_ever(comm::World& world) {
   const comm::Group& group = world.group();
   const int n = group.size(), me = group.rank();
@@ -80,8 +80,8 @@ const RankFunction loop_ranks("loop", [] {
   }
 });
 
-// Kills one rank of a 4-rank loop after a random amount of progress, and returns how long the others took to
-// know.
+// Kills one rank of a loop over 4 ranks after random progress, and returns how long the others took to detect
+// it.
 void kill_one(unsigned seed, double& slowest) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -114,8 +114,8 @@ void kill_one(unsigned seed, double& slowest) {
   }
 }
 
-TEST(CommKilledRank, EveryOtherRankRaisesPeerFailedAtRandomMoments) {
-  // The slow tier sets more kills.
+TEST(CommKilledRank, RaisesPeerFailedOnEveryOtherRankAtRandomTimes) {
+  // The slow tier sets a higher number.
   const char* const asked = std::getenv("PENSTOCK_KILLS");
   const unsigned kills = asked != nullptr ? static_cast<unsigned>(std::stoul(asked)) : 8;
   double slowest = 0;
@@ -129,7 +129,7 @@ const RankFunction throwing_ranks("throwing", [] {
   world.group().all_reduce(tensor);
   const at::Tensor token = at::ones(1);
   if (world.rank() == Rank(1)) {
-    // Once the others are in the operation that it does not join.
+    // Once the other ranks wait in the operation that this rank does not join.
     for (const int other : {0, 2}) world.group().recv(token, other);
     throw std::runtime_error("the valve is stuck");
   }
@@ -143,7 +143,7 @@ const RankFunction throwing_ranks("throwing", [] {
   return 0;
 });
 
-TEST(CommThrowingRank, ItsWordsReachEveryOtherRank) {
+TEST(CommThrowingRank, MessageReachesEveryOtherRank) {
   const RanksOutcome outcome = run_process_ranks("throwing", 3);
   EXPECT_EQ(outcome.result.first_failure, Rank(1)) << outcome.text();
   for (const std::size_t rank : {0U, 2U}) {
@@ -168,7 +168,7 @@ const RankFunction leaving_ranks("leaving", [] {
   return 0;
 });
 
-TEST(CommThrowingRank, AnExceptionThatLeavesTheWorldIsAFailureEvenIfItIsCaught) {
+TEST(CommThrowingRank, ExceptionThatDestroysWorldIsFailureEvenIfCaught) {
   const RanksOutcome outcome = run_process_ranks("leaving", 2);
   const auto found = learned(outcome.lines[1]);
   ASSERT_TRUE(found.has_value()) << outcome.text();
@@ -182,7 +182,7 @@ const RankFunction next_operation_ranks("next_operation", [] {
     world.fail("gave up");
     return 0;
   }
-  // Idle until the monitor knows; then the next operation must not even start.
+  // Waits until the monitor has detected the failure; the next operation must not start.
   try {
     for (;;) world.check();
   } catch (const PeerFailed&) {
@@ -195,7 +195,7 @@ const RankFunction next_operation_ranks("next_operation", [] {
   return 0;
 });
 
-TEST(CommThrowingRank, TheNextOperationRaisesAtOnce) {
+TEST(CommThrowingRank, NextOperationRaisesImmediately) {
   const RanksOutcome outcome = run_process_ranks("next_operation", 2);
   const auto found = learned(outcome.lines[0]);
   ASSERT_TRUE(found.has_value()) << outcome.text();
@@ -207,7 +207,7 @@ const RankFunction rebuild_ranks("rebuild", [] {
   const comm::Group stale = world.group();
   for (int round = 0; round < 3; ++round) {
     const int thrower = round % world.size();
-    // It waits until the others have left what they did before, which its failure would interrupt.
+    // Waits until the other ranks have finished their operations, which its failure would interrupt.
     if (world.rank().value != thrower) world.group().isend(at::ones(1), thrower).detach();
     for (int other = 0; world.rank().value == thrower && other < world.size(); ++other)
       if (other != thrower) world.group().recv(at::zeros(1), other);
@@ -236,7 +236,7 @@ const RankFunction rebuild_ranks("rebuild", [] {
   return 0;
 });
 
-TEST(CommRebuild, TheWorldWorksAgainAfterFailuresThatLeftTheProcessesAlive) {
+TEST(CommRebuild, WorldWorksAfterFailuresWithLiveProcesses) {
   const RanksOutcome outcome = run_process_ranks("rebuild", 3);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) EXPECT_THAT(lines, ::testing::Contains("rebuilt"));
@@ -263,7 +263,7 @@ const RankFunction late_ranks("late", [] {
   }
 });
 
-TEST(CommTimeOut, SaysWhoWaitedForWhomAndForWhat) {
+TEST(CommTimeout, ReportsWaitingRankPeerAndOperation) {
   const RanksOutcome outcome = run_process_ranks("late", 2);
   ASSERT_FALSE(outcome.lines[0].empty()) << outcome.text();
   EXPECT_THAT(outcome.lines[0][0],
@@ -293,7 +293,7 @@ const RankFunction absent_from_collective("absent_from_collective", [] {
   return 5;
 });
 
-TEST(CommTimeOut, OfACollectiveIsExplainedByTheRecordsOfAllRanks) {
+TEST(CommTimeout, OfCollectiveIncludesFlightRecordsOfAllRanks) {
   RanksOptions options;
   options.environment["PENSTOCK_TIMEOUT"] = "2";
   const RanksOutcome outcome = run_process_ranks("absent_from_collective", 3, options);
@@ -315,7 +315,7 @@ const RankFunction stopped_ranks("stopped", [] {
   return 0;
 });
 
-TEST(CommStoppedRank, IsNoticedByItsSilence) {
+TEST(CommStoppedRank, IsDetectedByMissingHeartbeats) {
   RanksOptions options;
   options.environment["PENSTOCK_HEARTBEAT"] = "2";
   const RanksOutcome outcome = run_process_ranks("stopped", 3, options);
@@ -330,7 +330,7 @@ TEST(CommStoppedRank, IsNoticedByItsSilence) {
 const RankFunction absent_ranks("absent", [] {
   comm::InitOptions options;
   options.join_timeout = std::chrono::milliseconds(1500);
-  if (std::string(std::getenv("RANK")) == "2") return 0;  // never joins, and is no failure to the launcher
+  if (std::string(std::getenv("RANK")) == "2") return 0;  // never joins, and exits successfully
   try {
     comm::World world = init(options);
   } catch (const TimeoutError& e) {
@@ -340,13 +340,13 @@ const RankFunction absent_ranks("absent", [] {
   return 1;
 });
 
-TEST(CommJoin, NamesTheRanksThatDidNotCome) {
+TEST(CommJoin, ReportsRanksThatDidNotJoin) {
   const RanksOutcome outcome = run_process_ranks("absent", 4);
   ASSERT_FALSE(outcome.lines[0].empty()) << outcome.text();
   EXPECT_THAT(outcome.lines[0][0], HasSubstr("these ranks had not joined: 2"));
 }
 
-TEST(CommThreadRanks, AThrowReachesPendingAndNextOperations) {
+TEST(CommThreadRanks, ExceptionReachesPendingAndNextOperations) {
   const auto errors = comm::try_thread_ranks(3, [](comm::World& world) {
     if (world.rank() == Rank(2)) throw std::runtime_error("burst");
     world.group().barrier();
@@ -362,7 +362,7 @@ TEST(CommThreadRanks, AThrowReachesPendingAndNextOperations) {
   }
 }
 
-TEST(CommThreadRanks, TheCauseIsRethrownNotItsConsequences) {
+TEST(CommThreadRanks, RethrowCauseInsteadOfConsequences) {
   EXPECT_THROW(comm::run_thread_ranks(4,
                                       [](comm::World& world) {
                                         if (world.rank() == Rank(1)) throw std::domain_error("the cause");
@@ -371,7 +371,7 @@ TEST(CommThreadRanks, TheCauseIsRethrownNotItsConsequences) {
                std::domain_error);
 }
 
-TEST(CommThreadRanks, AreRebuiltAfterAFailure) {
+TEST(CommThreadRanks, CanBeRebuiltAfterFailure) {
   comm::run_thread_ranks(3, [](comm::World& world) {
     try {
       if (world.rank() == Rank(0)) throw std::runtime_error("once");
@@ -388,7 +388,7 @@ TEST(CommThreadRanks, AreRebuiltAfterAFailure) {
   });
 }
 
-TEST(CommThreadRanks, TimeOutsAreErrors) {
+TEST(CommThreadRanks, ReportTimeouts) {
   comm::InitOptions options;
   options.timeout = std::chrono::milliseconds(50);
   const auto errors = try_thread_ranks(
@@ -401,7 +401,7 @@ TEST(CommThreadRanks, TimeOutsAreErrors) {
   EXPECT_THROW(std::rethrow_exception(errors[0]), TimeoutError);
 }
 
-TEST(CommThreadRanks, AMessageOfTheWrongSizeIsAClearError) {
+TEST(CommThreadRanks, ReportMessageOfWrongSize) {
   const auto errors = comm::try_thread_ranks(2, [](comm::World& world) {
     if (world.rank() == Rank(0)) world.group().send(at::ones(3), 1);
     if (world.rank() == Rank(1)) world.group().recv(at::ones(4), 0);

@@ -1,4 +1,4 @@
-// The flight recorder keeps the last operations, and a set of dumps says who did not join.
+// The flight recorder keeps the last operations, and a set of dumps shows which rank did not join.
 #include "comm/failure/flight_summary.h"
 
 #include <penstock/comm/flight_recorder.h>
@@ -16,10 +16,10 @@ FlightRecord collective(std::uint64_t sequence) {
   return {.op = "all_reduce", .group = "world", .sequence = sequence, .bytes = 64};
 }
 
-TEST(CommFlightRecorder, KeepsTheLastOnesInOrder) {
+TEST(CommFlightRecorder, KeepsLastOperationsInOrder) {
   FlightRecorder recorder(Rank(0), 4);
   for (std::uint64_t i = 1; i <= 10; ++i) recorder.finish(recorder.start(collective(i)), false);
-  recorder.finish(3, true);  // long gone: changes nothing
+  recorder.finish(3, true);  // already overwritten: no effect
   std::vector<std::uint64_t> kept;
   for (const FlightRecord& record : recorder.records()) {
     kept.push_back(record.sequence);
@@ -29,7 +29,7 @@ TEST(CommFlightRecorder, KeepsTheLastOnesInOrder) {
   EXPECT_THAT(kept, ElementsAre(7, 8, 9, 10));
 }
 
-TEST(CommFlightRecorder, SaysWhichRankDidNotJoin) {
+TEST(CommFlightRecorder, ReportsRankThatDidNotJoin) {
   std::vector<std::string> dumps;
   for (int rank = 0; rank < 3; ++rank) {
     FlightRecorder recorder{Rank(rank)};
@@ -43,14 +43,14 @@ TEST(CommFlightRecorder, SaysWhichRankDidNotJoin) {
                   "rank 3 left no record (killed, or never joined)"));
 }
 
-TEST(CommFlightRecorder, SaysWhichReceiveGotNothing) {
+TEST(CommFlightRecorder, ReportsUnmatchedReceive) {
   FlightRecorder recorder(Rank(2));
   recorder.start({.op = "recv", .group = "world", .peer = 1, .tag = 9, .bytes = 2048});
   EXPECT_THAT(explain_flight({to_json(recorder)}, {}),
               ElementsAre("rank 2: recv from rank 1 (tag 9, 2.00 KiB, group world) was not completed"));
 }
 
-TEST(CommFlightRecorder, DamagedDumpsAreNamedNotTrusted) {
+TEST(CommFlightRecorder, RejectsDamagedDumps) {
   for (const char* text :
        {"", "{", "[]", "{\"records\":3}", "\xff\xfe", "{\"records\":[3]}", "{\"records\":[{\"op\":3}]}",
         "{\"records\":[{\"sequence\":-1}]}", "{\"rank\":4294967296,\"records\":[]}"}) {

@@ -1,4 +1,4 @@
-// Output in lines, whatever the pieces in which it arrives.
+// Reads lines regardless of the chunks in which output arrives.
 #include "comm/launch/line_reader.h"
 
 #include "comm/failure/sockets.h"
@@ -15,7 +15,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-//! The lines of a stream that is written in these pieces, each read on its own.
+//! The lines of a stream written in these chunks, each read separately.
 Lines lines_of(const std::vector<std::string>& pieces) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return {"no pipe"};
@@ -35,19 +35,19 @@ Lines lines_of(const std::vector<std::string>& pieces) {
   return lines;
 }
 
-TEST(CommLineReader, EndsLinesAtNewlines) {
+TEST(CommLineReader, SplitsAtNewlines) {
   EXPECT_EQ(lines_of({"a\n\nb", "c\nd"}), (Lines{"a", "", "bc", "d"}));
   EXPECT_EQ(lines_of({"a\r\nb\r\n"}), (Lines{"a", "b"}));
   EXPECT_EQ(lines_of({"error: a\r", "\nhint: b\n"}), (Lines{"error: a\r", "error: a", "hint: b"}));
   EXPECT_EQ(lines_of({"a\r", "\n", "\n"}), (Lines{"a\r", "a", ""}));
 }
 
-TEST(CommLineReader, GivesAProgressBarsStatesAtOnce) {
+TEST(CommLineReader, ReturnsProgressBarUpdatesImmediately) {
   EXPECT_EQ(lines_of({"1%\r2%\r", "3%\r", "\ndone\n"}), (Lines{"1%\r", "2%\r", "3%\r", "3%", "done"}));
   EXPECT_EQ(lines_of({"\r1%", "\r2%\n"}), (Lines{"\r", "1%\r", "2%"}));
 }
 
-TEST(CommLineReader, LosesNoByte) {
+TEST(CommLineReader, KeepsEveryByte) {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
     std::string all;
@@ -70,8 +70,8 @@ TEST(CommLineReader, LosesNoByte) {
   }
 }
 
-// 64 MiB without an end take as long for each byte as one does, and never more memory than a piece.
-TEST(CommLineReader, BoundsALineWithoutEnd) {
+// 64 MiB without a newline take constant time per byte and no more memory than one chunk.
+TEST(CommLineReader, LimitsLineLength) {
   const std::vector<std::string> pieces(1024, std::string(65536, 'x'));
   const Lines lines = lines_of(pieces);
   EXPECT_EQ(lines.size(), 64U);

@@ -1,4 +1,4 @@
-// What the monitor makes of a neighbour that cannot be reached, and of strangers, on loopback.
+// The monitor's reaction to unreachable neighbors and to foreign connections, on loopback.
 #include "comm/failure/monitor.h"
 
 #include <gmock/gmock.h>
@@ -14,19 +14,19 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr seconds kSoon{10};  // of what takes a second or two
+constexpr seconds kSoon{10};  // for operations that take a second or two
 
 bool readable(int fd) {
   pollfd waiting{fd, POLLIN, 0};
   return poll(&waiting, 1, 1000 * static_cast<int>(kSoon.count())) == 1;
 }
 
-class CommMonitorOfTwo : public testing::Test {
+class CommMonitor : public testing::Test {
  protected:
-  CommMonitorOfTwo() { std::tie(listener_, endpoint_) = listen_on("127.0.0.1"); }
+  CommMonitor() { std::tie(listener_, endpoint_) = listen_on("127.0.0.1"); }
 
-  //! Rank 0's monitor; rank 1 is this test.
-  void watch(std::chrono::milliseconds heartbeat_limit) {
+  //! The monitor of rank 0; the test acts as rank 1.
+  void start_monitor(std::chrono::milliseconds heartbeat_limit) {
     Monitor::Setup setup{.domain = domain_, .store = store_};
     setup.size = 2;
     setup.address = "127.0.0.1";
@@ -35,7 +35,7 @@ class CommMonitorOfTwo : public testing::Test {
     monitor_.emplace(std::move(setup));
   }
   void publish_endpoint() { store_->set(live_key("penstock/0/0/", Rank(1)), endpoint_.text()); }
-  //! From here on no packet is answered, as beyond a network that is cut: the listener's queue is full.
+  //! From now on no packet is answered, as on a broken network: the listen queue is full.
   void stop_answering() {
     ASSERT_EQ(listen(listener_.get(), 0), 0);
     filler_ = connect_to(endpoint_, kSoon).connection;
@@ -47,8 +47,8 @@ class CommMonitorOfTwo : public testing::Test {
   Endpoint own_endpoint() const {
     return Endpoint::parse(store_->get_to_str(live_key("penstock/0/0/", Rank(0))));
   }
-  //! A connection to rank 0's monitor that says this.
-  Fd knock(const std::string& words) const {
+  //! A connection to the monitor of rank 0 that sends this.
+  Fd connect_and_send(const std::string& words) const {
     Fd connection = connect_to(own_endpoint(), kSoon).connection;
     send(connection.get(), words.data(), words.size(), MSG_NOSIGNAL);
     return connection;
@@ -70,28 +70,28 @@ class CommMonitorOfTwo : public testing::Test {
   std::optional<Monitor> monitor_;
 };
 
-//! What comes first: a sign of life, or the end of the connection (0).
-char answer(const Fd& connection) {
+//! What arrives first: a heartbeat, or the end of the connection (0).
+char first_byte(const Fd& connection) {
   char sign = 0;
   return readable(connection.get()) && recv(connection.get(), &sign, 1, 0) == 1 ? sign : '\0';
 }
 
-TEST_F(CommMonitorOfTwo, CallsANeighbourThatNeverAnsweredSilent) {
+TEST_F(CommMonitor, ReportsNeighborThatNeverAnswers) {
   stop_answering();
   publish_endpoint();
-  watch(std::chrono::milliseconds(1500));
+  start_monitor(std::chrono::milliseconds(1500));
   EXPECT_THAT(
       cause(),
       StartsWith("rank 1 sent no heartbeat for 1.50 s (cannot be reached by rank 0 at 127.0.0.1 port " +
                  std::to_string(endpoint_.port)));
 }
 
-TEST_F(CommMonitorOfTwo, TriesUntilTheNeighbourAnswers) {
+TEST_F(CommMonitor, RetriesUntilNeighborAnswers) {
   stop_answering();
   publish_endpoint();
-  watch(seconds(60));
-  EXPECT_EQ(cause(seconds(3)), "none");  // several tries long
-  EXPECT_TRUE(accept_one());             // the filler: now there is room
+  start_monitor(seconds(60));
+  EXPECT_EQ(cause(seconds(3)), "none");  // several retries long
+  EXPECT_TRUE(accept_one());             // accepts the filler: now there is room
   Fd connection = accept_one();
   ASSERT_TRUE(connection);
   ASSERT_EQ(send(connection.get(), ".", 1, MSG_NOSIGNAL), 1);
@@ -99,44 +99,44 @@ TEST_F(CommMonitorOfTwo, TriesUntilTheNeighbourAnswers) {
   EXPECT_THAT(cause(), HasSubstr("ended without leaving the world"));
 }
 
-TEST_F(CommMonitorOfTwo, KnowsAtOnceThatNobodyListensAnyMore) {
+TEST_F(CommMonitor, DetectsClosedListenerImmediately) {
   listener_.reset();
   publish_endpoint();
-  watch(seconds(60));
+  start_monitor(seconds(60));
   EXPECT_THAT(cause(), AllOf(StartsWith("rank 1 cannot be reached by rank 0"), HasSubstr("refused")));
 }
 
-TEST_F(CommMonitorOfTwo, IsNotHeldUpByAStrangerWithHalfAGreeting) {
-  watch(seconds(60));
-  const Fd stranger = knock("pen");
-  EXPECT_EQ(answer(stranger), '\0');  // shown the door
+TEST_F(CommMonitor, IsNotBlockedByPartialGreeting) {
+  start_monitor(seconds(60));
+  const Fd foreign = connect_and_send("pen");
+  EXPECT_EQ(first_byte(foreign), '\0');  // disconnected
   monitor_->publish({Rank(1), "was killed"});
   EXPECT_EQ(cause(), "rank 1 was killed");
 }
 
-TEST_F(CommMonitorOfTwo, HearsItsNeighbourBehindACrowdOfStrangers) {
-  watch(seconds(60));
+TEST_F(CommMonitor, HearsNeighborAmongManyForeignConnections) {
+  start_monitor(seconds(60));
   std::vector<Fd> crowd;
-  for (int i = 0; i < 40; ++i) crowd.push_back(knock("penstock monitor"));
-  EXPECT_EQ(answer(knock(greeting(secret_))), '.');  // not after a second for each of them
+  for (int i = 0; i < 40; ++i) crowd.push_back(connect_and_send("penstock monitor"));
+  EXPECT_EQ(first_byte(connect_and_send(greeting(secret_))), '.');  // not one second per connection
 }
 
-TEST_F(CommMonitorOfTwo, KnowsItsNeighbourByTheSecret) {
-  watch(seconds(60));
-  EXPECT_EQ(answer(knock(greeting(JobSecret::random()))), '\0');
-  EXPECT_EQ(answer(knock(greeting(JobSecret()))), '\0');
-  EXPECT_EQ(answer(knock(greeting(secret_))), '.');
+TEST_F(CommMonitor, AuthenticatesNeighborBySecret) {
+  start_monitor(seconds(60));
+  EXPECT_EQ(first_byte(connect_and_send(greeting(JobSecret::random()))), '\0');
+  EXPECT_EQ(first_byte(connect_and_send(greeting(JobSecret()))), '\0');
+  EXPECT_EQ(first_byte(connect_and_send(greeting(secret_))), '.');
 }
 
-// One that is left in the listener's queue would keep the thread busy.
-TEST_F(CommMonitorOfTwo, SendsStrangersAwayAlsoWhenItHasItsNeighbour) {
-  watch(seconds(60));
-  const Fd neighbour = knock(greeting(secret_));
-  EXPECT_EQ(answer(neighbour), '.');
-  EXPECT_EQ(answer(knock("GET / HTTP/1.1\r\n")), '\0');
-  EXPECT_EQ(answer(knock("")), '\0');
-  EXPECT_EQ(answer(knock(greeting(secret_))), '\0');  // there is one already
-  EXPECT_EQ(answer(neighbour), '.');
+// A connection left in the listen queue would keep the thread busy.
+TEST_F(CommMonitor, RejectsForeignConnectionsAfterNeighborConnected) {
+  start_monitor(seconds(60));
+  const Fd neighbor = connect_and_send(greeting(secret_));
+  EXPECT_EQ(first_byte(neighbor), '.');
+  EXPECT_EQ(first_byte(connect_and_send("GET / HTTP/1.1\r\n")), '\0');
+  EXPECT_EQ(first_byte(connect_and_send("")), '\0');
+  EXPECT_EQ(first_byte(connect_and_send(greeting(secret_))), '\0');  // the neighbor is already connected
+  EXPECT_EQ(first_byte(neighbor), '.');
 }
 
 }  // namespace

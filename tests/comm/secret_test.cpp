@@ -1,4 +1,4 @@
-// The job's secret, the store that it protects, and the sockets of a store's client.
+// The secret of a job, the store that it protects, and the sockets of a store client.
 #include "comm/failure/sockets.h"
 #include "comm/rendezvous/job_secret.h"
 #include "comm/rendezvous/store_client.h"
@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(CommJobSecret, IsNewEachTimeAndSurvivesItsText) {
+TEST(CommJobSecret, IsRandomAndRoundTripsThroughText) {
   std::set<std::string> seen;
   for (int i = 0; i < 100; ++i) seen.insert(JobSecret::random().text());
   EXPECT_EQ(seen.size(), 100U);
@@ -34,13 +34,13 @@ TEST(CommJobSecret, IsNewEachTimeAndSurvivesItsText) {
     EXPECT_THROW(JobSecret::parse(wrong), UsageError);
 }
 
-// RFC 2104 with the inner digest in hexadecimal: the value is that of Python's hashlib.
-TEST(CommJobSecret, SignsByAKeyedHash) {
+// RFC 2104 with the inner digest in hexadecimal; the expected value was computed with Python's hashlib.
+TEST(CommJobSecret, SignsWithKeyedHash) {
   EXPECT_EQ(JobSecret::parse("000102030405060708090a0b0c0d0e0f").sign("a message"),
             "e36a7d923d844d3b9e2f973cae1638d743a9c24a");
 }
 
-TEST(CommJobSecret, ComesFromAFileAlike) {
+TEST(CommJobSecret, CanBeReadFromFile) {
   const test::TempDir dir;
   std::ofstream(dir / "a") << "0123456789abcdef";
   std::ofstream(dir / "b") << "0123456789abcdef\n";
@@ -62,7 +62,7 @@ TEST(CommJobSecret, ComesFromAFileAlike) {
   EXPECT_THAT(problem("absent"), HasSubstr("cannot be read"));
 }
 
-TEST(CommJobSecret, HidesTheNamesOfTheStoresKeys) {
+TEST(CommJobSecret, HidesStoreKeyNames) {
   const c10::intrusive_ptr<c10d::Store> plain = c10::make_intrusive<c10d::HashStore>();
   const JobSecret secret = JobSecret::random();
   const auto mine = secret.protect(plain), alike = secret.protect(plain),
@@ -91,14 +91,14 @@ int user_timeout(const Fd& socket) {
   return value;
 }
 
-TEST(CommStoreClient, ListensHereAloneAndLeavesOthersSocketsAlone) {
+TEST(CommStoreClient, AffectsOnlyItsOwnSockets) {
   StoreOptions options{
       .host = "127.0.0.1", .hosts = true, .only_here = true, .timeout = std::chrono::seconds(10)};
   const auto host = open_store(options);
   const std::uint16_t port = host->getPort();
-  // A user's own connections: to the same port of another address, and to the store itself.
+  // Connections of the user: to the same port of another address, and to the store itself.
   const auto [listener, endpoint] =
-      listen_on("127.0.0.2", port);  // free, for the store has only its own address
+      listen_on("127.0.0.2", port);  // free, because the store listens only on its own address
   const Fd elsewhere = connect_to(endpoint, std::chrono::seconds(5)).connection;
   const Fd here = connect_to({"127.0.0.1", port}, std::chrono::seconds(5)).connection;
   ASSERT_TRUE(elsewhere && here);
@@ -111,7 +111,7 @@ TEST(CommStoreClient, ListensHereAloneAndLeavesOthersSocketsAlone) {
     watched += user_timeout(socket) == kCutLimit.count() ? 1 : 0;
     socket.release();
   }
-  EXPECT_EQ(watched, 2);  // the host's own client, and this one
+  EXPECT_EQ(watched, 2);  // the client of the host, and this one
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The terminate handler that `init` installs: it must not wait for a lock that the terminating thread itself
-// holds. This program takes the place of pthread_mutex_lock, to terminate in a signal handler while a lock is
-// held, and to see every lock that the terminating thread takes.
+// The terminate handler installed by `init` must not wait for a lock that the terminating thread holds. This
+// program interposes pthread_mutex_lock to terminate in a signal handler while a lock is held, and to observe
+// every lock that the terminating thread takes.
 #include <penstock/comm/world.h>
 
 #include <dlfcn.h>
@@ -19,7 +19,7 @@
 
 namespace {
 
-std::atomic<int> locks_until_signal{0};  //!< of the main thread; 0: no signal
+std::atomic<int> locks_until_signal{0};  //!< counted on the main thread; 0: no signal
 std::atomic<int> locks_made{0};
 thread_local bool terminating = false;
 thread_local bool is_main = false;
@@ -36,7 +36,7 @@ void on_signal(int /*number*/) {
 
 }  // namespace
 
-// Its declaration has another exception specification.
+// The declaration in the header has another exception specification.
 extern "C" int watched_mutex_lock(pthread_mutex_t* mutex) __asm__("pthread_mutex_lock");
 extern "C" int watched_mutex_lock(pthread_mutex_t* mutex) {
   static auto* const real =
@@ -52,9 +52,10 @@ extern "C" int watched_mutex_lock(pthread_mutex_t* mutex) {
 namespace penstock::test {
 namespace {
 
-//! A world's life. Terminates with the `lock`-th lock held, counted from the last thing that `init` does.
+//! Creates and destroys a world. Terminates with the `lock`-th lock held, counted from the last lock in
+//! `init`.
 void terminate_in_leave(int lock) {
-  alarm(120);  // its default action is another end than what is expected
+  alarm(120);  // its default action would end the process differently
   std::signal(SIGUSR1, on_signal);
   is_main = true;
   {
@@ -75,16 +76,16 @@ int locks_of_leave() {
   return locks_made - before;
 }
 
-TEST(CommOnTerminateDeathTest, TakesNoLockInASignalHandler) {
+TEST(CommOnTerminateDeathTest, TakesNoLockInSignalHandler) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const int locks = locks_of_leave();
   ASSERT_GT(locks, 0);
-  // The first is the registry's of worlds, which the handler reads.
+  // The first one is the lock of the registry of worlds, which the handler reads.
   for (int lock = 1; lock <= locks; ++lock)
     EXPECT_EXIT(terminate_in_leave(lock), ::testing::KilledBySignal(SIGABRT), "") << "lock " << lock;
 }
 
-TEST(CommOnTerminateDeathTest, TellsWhatTheExceptionWas) {
+TEST(CommOnTerminateDeathTest, ReportsException) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

@@ -1,4 +1,4 @@
-// An operation that two threads wait for.
+// Two threads wait for the same operation.
 #include "comm/world/work_impl.h"
 
 #include <penstock/base/error.h>
@@ -18,13 +18,13 @@ std::shared_ptr<Work::Impl> pending(const std::shared_ptr<WorldGeneration>& doma
   return state;
 }
 
-// It took this for success: the caller would have read a buffer that nothing has arrived in.
-TEST(CommSecondWaiter, OfAnOperationThatDoesNotEndTimesOut) {
+// This was once taken for success: the caller would have read a buffer before anything arrived.
+TEST(CommSecondWaiter, TimesOutIfOperationDoesNotEnd) {
   const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::milliseconds(10));
   EXPECT_THROW(pending(domain)->wait(), TimeoutError);
 }
 
-TEST(CommSecondWaiter, LearnsOfAFailureAndOfTheEnd) {
+TEST(CommSecondWaiter, LearnsOfFailureAndCompletion) {
   const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::seconds(60));
   const auto ended = pending(domain);
   ended->status = Work::Impl::Status::Done;

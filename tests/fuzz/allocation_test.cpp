@@ -1,5 +1,5 @@
 // Fails the allocations of the parsers one at a time: each attempt must end in std::bad_alloc, an Error or
-// the right result, and leave no memory behind.
+// the correct result, and must not leak memory.
 #include "fuzz/allocations.h"
 #include "fuzz/targets.h"
 
@@ -35,20 +35,21 @@ Attempt attempt(const Target& target, const std::string& input, long failing) {
     result.wrong = "another exception than std::bad_alloc and Error";
   }
   result.allocations = stop_counting();
-  // A std::bad_alloc that nobody hears of: a stream that drops text, or a handler of all exceptions.
+  // A swallowed std::bad_alloc: a stream that drops text, or a handler that catches all exceptions.
   if (result.wrong == nullptr && result.end == Attempt::End::Accepted && result.allocations.threw)
     result.wrong = "the input is accepted although an allocation failed";
   return result;
 }
 
-//! What the first runs make and keep (tables, caches of the dispatcher) is not a leak: a leak comes again.
+//! Memory that the first runs allocate and keep (tables, caches of the dispatcher) is not a leak: a leak
+//! repeats.
 bool leaks(const Target& target, const std::string& input, long failing) {
   for (int i = 0; i < 3; ++i)
     if (attempt(target, input, failing).allocations.kept <= 0) return false;
   return true;
 }
 
-//! The known inputs, and damaged ones for the ways in which parsers refuse.
+//! The known inputs, and damaged ones that exercise the error paths of parsers.
 std::vector<std::string> inputs_for(const Target& target, std::mt19937& random) {
   constexpr int damaged = 12;
   std::vector<std::string> inputs = inputs_of(target);
@@ -71,7 +72,7 @@ std::vector<std::string> inputs_for(const Target& target, std::mt19937& random) 
 
 class FuzzAllocationFailures : public testing::TestWithParam<Target> {};
 
-TEST_P(FuzzAllocationFailures, EndInAnErrorAndLeaveNothingBehind) {
+TEST_P(FuzzAllocationFailures, EndInErrorWithoutLeaks) {
   constexpr long short_run = 500, most_of_long_runs = 5000;
   const unsigned seed = 17;
   std::mt19937 random(seed);
@@ -85,7 +86,7 @@ TEST_P(FuzzAllocationFailures, EndInAnErrorAndLeaveNothingBehind) {
     for (int warm_up = 0; warm_up < 2; ++warm_up) attempt(target, input, -1);
     ASSERT_FALSE(leaks(target, input, -1)) << "input " << i;
     const long count = attempt(target, input, -1).allocations.made;
-    // Every allocation of a short run, a random one out of `stride` of a long one.
+    // Every allocation of a short run; in a long one, a random one out of each `stride`.
     const long stride = count <= short_run ? 1 : (count + share - 1) / share;
     for (long base = 0; base < count; base += stride) {
       const long failing =

@@ -1,4 +1,4 @@
-// The global operators new and delete.
+// Replaces the global operators new and delete.
 #include "fuzz/allocations.h"
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The promises: reading never throws, printing is the inverse of reading, a table that is valid lowers to
-// lists that are safe in every mode, and a program that the validator lets pass is a program.
+// Guarantees checked here: reading never throws, printing inverts reading, a valid table lowers to lists that
+// are safe in every send mode, and every program that the validator accepts can be constructed.
 #include "fuzz/targets.h"
 
 #include <penstock/schedule/csv.h>

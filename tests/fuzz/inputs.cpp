@@ -1,4 +1,4 @@
-// Corpora, and how a target is run.
+// Loads corpora and runs a target.
 #include "fuzz/targets.h"
 
 #include <penstock/base/error.h>

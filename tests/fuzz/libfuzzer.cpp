@@ -1,5 +1,5 @@
-// The entry points of clang's libFuzzer: PENSTOCK_FUZZ_TARGET names the target. With PENSTOCK_FUZZ_SEEDS=DIR
-// the program only writes the target's inputs there.
+// Entry points of clang's libFuzzer. PENSTOCK_FUZZ_TARGET names the target. With PENSTOCK_FUZZ_SEEDS=DIR the
+// program only writes the inputs of the target there.
 #include "fuzz/targets.h"
 
 #include <cstdint>

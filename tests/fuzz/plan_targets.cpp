@@ -16,7 +16,7 @@
 namespace penstock::fuzz {
 namespace {
 
-// Costs that are accepted give a simulation with finite times.
+// Accepted costs give a simulation with finite times.
 const char* check_costs(std::string_view bytes) {
   const tool::CostFile file = tool::read_cost_text(std::string(bytes), "fuzz");
   if (file.layers.size() > 64 || file.stages.size() > 64) return nullptr;
@@ -35,9 +35,9 @@ const char* check_config(std::string_view bytes) {
   return nullptr;
 }
 
-// toml++ builds the exception of a syntax error in a noexcept constructor that allocates: if memory runs out
-// there, the process ends, and no code of ours can prevent it. So allocations fail only in documents that
-// toml++ accepts.
+// toml++ builds the exception of a syntax error in a noexcept constructor that allocates. If memory runs out
+// there, the process terminates, which our code cannot prevent. Therefore allocations fail only for documents
+// that toml++ accepts.
 bool is_toml(std::string_view bytes) {
   try {
     tool::parse_toml(std::string(bytes));

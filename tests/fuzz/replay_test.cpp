@@ -1,5 +1,5 @@
-// Replays what is known of every target's inputs, and a short run of random edits of them; `./dev fuzz`
-// searches for more.
+// Replays the known inputs of every target, and random edits of them for a short time; `./dev fuzz` searches
+// for more.
 #include "fuzz/targets.h"
 
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 namespace penstock::fuzz {
 namespace {
 
-class Fuzz : public testing::TestWithParam<Target> {};
+class FuzzParsers : public testing::TestWithParam<Target> {};
 
-TEST_P(Fuzz, KnownInputsHoldThePromises) {
+TEST_P(FuzzParsers, AcceptKnownInputs) {
   const std::vector<std::string> inputs = inputs_of(GetParam());
   ASSERT_FALSE(inputs.empty());
   for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -68,12 +68,12 @@ class Editor {
   std::vector<std::string> inputs_, words_;
 };
 
-TEST_P(Fuzz, RandomEditsDoToo) {
+TEST_P(FuzzParsers, SurviveRandomEdits) {
   const Editor editor(GetParam());
   const unsigned seed = 5;
   std::mt19937 random(seed);
-  // As many as fit into a second, so that slow parsers and sanitizers do not hold up the suite; every run
-  // begins alike.
+  // As many edits as fit into one second, so that slow parsers and sanitizers do not delay the suite. Every
+  // run starts with the same edits.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   int run = 0;
   for (; run < 20'000 && std::chrono::steady_clock::now() < end; ++run) {
@@ -84,7 +84,7 @@ TEST_P(Fuzz, RandomEditsDoToo) {
   std::printf("%s: %d edits\n", GetParam().name, run);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Fuzz, testing::ValuesIn(targets().begin(), targets().end()),
+INSTANTIATE_TEST_SUITE_P(Targets, FuzzParsers, testing::ValuesIn(targets().begin(), targets().end()),
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace

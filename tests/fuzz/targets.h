@@ -1,6 +1,6 @@
-// What the fuzzers do with one input: each target reads it with one parser and holds the library to its
-// promises. clang's libFuzzer drives them (`./dev fuzz`); ordinary tests replay their corpora, with random
-// edits and with allocations that fail.
+// Fuzz targets: each reads one input with one parser and checks the guarantees of the library. clang's
+// libFuzzer drives them (`./dev fuzz`); tests replay their corpora with random edits and with failing
+// allocations.
 #pragma once
 
 #include <span>
@@ -12,24 +12,25 @@ namespace penstock::fuzz {
 
 struct Target {
   const char* name;
-  //! Returns what is wrong, or null. An Error says that the input is refused, which is fine; any other
-  //! exception, a crash or a sanitizer's report is not.
+  //! Returns the violated guarantee, or null. An Error means that the input is rejected, which is allowed;
+  //! any other exception, a crash or a sanitizer report is a bug.
   const char* (*check)(std::string_view bytes);
-  //! Inputs besides those in tests/fuzz/corpus/NAME, made from files of other tests; may be null.
+  //! Inputs in addition to tests/fuzz/corpus/NAME, derived from files of other tests; may be null.
   std::vector<std::string> (*seeds)();
-  //! Words that mean something to the parser, separated by spaces, for random edits.
+  //! Words with a meaning for the parser, separated by spaces, for random edits.
   const char* words;
-  //! Whether allocations may fail while this input is read; null if they may for all inputs.
+  //! Whether allocations may fail while this input is read; null means always.
   bool (*may_run_out_of_memory)(std::string_view bytes) = nullptr;
 };
 
-//! Those of this program: of the torch-free half, or of the half on libtorch.
+//! The targets of this program: of the torch-free half, or of the libtorch half.
 std::span<const Target> targets();
 
-//! All inputs that are known for a target: its corpus, then its seeds.
+//! All known inputs of a target: its corpus, then its seeds.
 std::vector<std::string> inputs_of(const Target& target);
 
-//! Runs a target's check. Returns what is wrong, or null if nothing is or the input is refused.
+//! Runs the check of a target. Returns the violated guarantee, or null if there is none or the input is
+//! rejected.
 const char* problem_with(const Target& target, std::string_view bytes);
 
 std::string file_content(const std::string& path);

@@ -1,4 +1,4 @@
-// Targets of the half on libtorch: files, archives, graphs, and messages between ranks.
+// Targets of the libtorch half: files, archives, graphs, and messages between ranks.
 #include "base/io/crc32.h"
 #include "base/io/json_reader.h"
 #include "base/io/zip.h"
@@ -30,7 +30,7 @@ std::span<const std::uint8_t> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
-//! A file in memory, for readers that want a path.
+//! A file in memory, for readers that take a path.
 class MemoryFile {
  public:
   explicit MemoryFile(std::string_view bytes) : file_(::memfd_create("fuzz", MFD_CLOEXEC)) {
@@ -90,7 +90,7 @@ const char* check_json(std::string_view bytes) {
   return nullptr;
 }
 
-// Whatever the ranks left behind, an explanation and no error.
+// Any dump gives an explanation, never an error.
 const char* check_flight(std::string_view bytes) {
   try {
     comm::explain_flight({std::string(bytes)}, {});
@@ -117,7 +117,7 @@ const char* check_safetensors(std::string_view bytes) {
   return nullptr;
 }
 
-// The input is the content; the checksum around it is made to fit, or nothing would be looked at.
+// The input is the content; a matching checksum is added, because otherwise nothing would be parsed.
 const char* check_manifest(std::string_view bytes) {
   const std::string text = "{\"crc32c\":\"" + checkpoint::crc_text(crc32c(bytes_of(bytes))) +
                            "\",\"content\":" + std::string(bytes) + "}\n";
@@ -143,11 +143,11 @@ const char* check_graph_text(std::string_view bytes) {
 // The index of weights and constants, a zero byte, and the program.
 const char* check_program(std::string_view bytes) {
   const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
-  graph::WeightLocations places;
-  read_weight_locations(parse_json(bytes.substr(0, zero), "weights"), "data/weights/", "weights", places);
-  for (const auto& [name, place] : places) place.span();
+  graph::WeightLocations locations;
+  read_weight_locations(parse_json(bytes.substr(0, zero), "weights"), "data/weights/", "weights", locations);
+  for (const auto& [name, location] : locations) location.span();
   return check_round_trip(
-      import_program(parse_json(bytes.substr(std::min(zero + 1, bytes.size())), "program"), places));
+      import_program(parse_json(bytes.substr(std::min(zero + 1, bytes.size())), "program"), locations));
 }
 
 const char* check_archive(std::string_view bytes) {
@@ -179,7 +179,7 @@ const char* check_message(std::string_view bytes) {
   return nullptr;
 }
 
-// What a rank believes of the store: endpoints of monitors, and failures.
+// Values that a rank reads from the store: endpoints of monitors, and failures.
 const char* check_monitor(std::string_view bytes) {
   const std::string text(bytes);
   const comm::Failure failure = comm::Failure::parse(text);

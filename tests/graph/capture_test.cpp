@@ -1,9 +1,9 @@
-// Captured C++ models against eager: outputs, gradients, buffers, bit for bit, whole and in stages; and what
-// is refused.
-#include "dense_model.h"
-#include "models.h"
+// Captured C++ models compared with eager: outputs, gradients and buffers, bitwise, unsplit and in stages;
+// and forwards that must be rejected.
+#include "capture_models.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
+#include "unsplit_model.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/capture.h>
@@ -24,7 +24,7 @@ using c10::IValue;
 using test::same_bits;
 using testing::HasSubstr;
 
-//! What a run leaves behind: outputs, gradients by name, buffers by name.
+//! The results of a run: outputs, gradients by name, buffers by name.
 struct Outcome {
   std::vector<IValue> outputs;
   std::map<std::string, at::Tensor> gradients, buffers;
@@ -80,7 +80,7 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   }
   torch::manual_seed(3);
   const Captured captured = capture(forward, model, args, kwargs);
-  // The capture left the model and the random state alone.
+  // The capture changed neither the model nor the random state.
   const at::Tensor drawn = torch::rand({4});
   torch::manual_seed(3);
   EXPECT_TRUE(same_bits(drawn, torch::rand({4})));
@@ -103,13 +103,13 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   }
   for (const auto& [buffer, tensor] : model.buffers) eager.buffers[buffer] = tensor.clone();
 
-  // Constants of the graph are not the model's.
+  // Constants of the graph do not belong to the model.
   for (std::size_t i = 0; i < captured.graph.slots.size(); ++i) {
     start.try_emplace(captured.graph.slots[i].names[0], captured.tensors[i].detach().clone());
   }
   std::vector<IValue> leaves = flatten_inputs(captured.graph, args, kwargs);
-  const auto run = [&](const SplitPositions& cuts) {
-    const SplitGraph split = split_graph(captured.graph, cuts);
+  const auto run = [&](const SplitPositions& positions) {
+    const SplitGraph split = split_graph(captured.graph, positions);
     test::StageRunner runner(split, start);
     torch::manual_seed(3);
     Outcome outcome;
@@ -126,15 +126,15 @@ void expect_as_eager(const std::string& name, Module& module, const Forward& for
   const SplitPositions legal = legal_split_positions(captured.graph);
   std::mt19937 random(11);
   for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
-    SplitPositions cuts;
-    std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
-    SCOPED_TRACE("cuts before nodes " + testing::PrintToString(cuts));
-    expect_same(run(cuts), eager, false);
-    test::expect_partition(captured.graph, split_graph(captured.graph, cuts));
+    SplitPositions positions;
+    std::sample(legal.begin(), legal.end(), std::back_inserter(positions), count, random);
+    SCOPED_TRACE("split before nodes " + testing::PrintToString(positions));
+    expect_same(run(positions), eager, false);
+    test::expect_partition(captured.graph, split_graph(captured.graph, positions));
   }
 }
 
-TEST(GraphCapture, EqualsEagerBitForBit) {
+TEST(GraphCapture, IsBitwiseEqualToEager) {
   torch::manual_seed(1);
   test::Mlp mlp;
   expect_as_eager("mlp", *mlp, test::forward_of(mlp), {torch::randn({4, 6})});
@@ -144,14 +144,14 @@ TEST(GraphCapture, EqualsEagerBitForBit) {
   expect_as_eager("convnet", *conv, test::forward_of(conv), {torch::randn({2, 2, 8, 8})});
   test::UNet unet;
   expect_as_eager("unet", *unet, test::forward_of(unet), {torch::randn({2, 1, 8, 8})});
-  test::Odds odds;
+  test::EveryFeature every_feature;
   const ForwardFunction forward = [&](const value::Args& args, const value::Kwargs& kwargs) {
-    return odds->forward(args, kwargs);
+    return every_feature->forward(args, kwargs);
   };
-  expect_as_eager("odds", *odds, forward, {torch::randn({4, 4})}, {{"bias", torch::randn({4})}});
+  expect_as_eager("odds", *every_feature, forward, {torch::randn({4, 4})}, {{"bias", torch::randn({4})}});
 }
 
-TEST(GraphCapture, EqualsEagerForRecurrentAndTransformerModules) {
+TEST(GraphCapture, MatchesEagerForRecurrentAndTransformerModules) {
   torch::manual_seed(2);
   torch::nn::LSTM lstm(torch::nn::LSTMOptions(3, 4).num_layers(2).batch_first(true).dropout(0.1));
   const ForwardFunction run_lstm = [&](const value::Args& args, const value::Kwargs&) {
@@ -175,22 +175,23 @@ TEST(GraphCapture, EqualsEagerForRecurrentAndTransformerModules) {
   expect_as_eager("attention", *attention, attend, {torch::randn({5, 2, 8})});
 }
 
-TEST(GraphCapture, KnowsModulesMarksAndTiedWeights) {
+TEST(GraphCapture, RecordsModulesSplitMarksAndTiedWeights) {
   test::Gpt gpt;
   const Captured captured =
       capture(test::forward_of(gpt), test::tensors_of_module(*gpt), {torch::randint(0, 13, {2, 6})});
   const Graph& graph = captured.graph;
   EXPECT_EQ(split_at_marks(graph).size(), 2U);
-  EXPECT_THAT(module_paths(graph), testing::IsSupersetOf({"token", "place", "blocks.0", "blocks.2", "norm"}));
+  EXPECT_THAT(module_paths(graph),
+              testing::IsSupersetOf({"token", "position", "blocks.0", "blocks.2", "norm"}));
   const SplitPositions beginning = split_at_modules(graph, {{"blocks.1", SplitPoint::Beginning}});
   const SplitGraph split = split_graph(graph, beginning);
   ASSERT_EQ(split.shared.size(), 1U);
   EXPECT_EQ(split.shared[0].names[0], "token.weight");
   EXPECT_EQ(split.stages[1].sources.size(), 1U);
-  pipe_split();  // nothing outside of a capture
+  pipe_split();  // no effect outside a capture
 }
 
-TEST(GraphCapture, TellsCallsOfAModuleApart) {
+TEST(GraphCapture, DistinguishesCallsOfSameModule) {
   torch::nn::Linear block(4, 4);
   const ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
     auto x = args[0].toTensor();
@@ -205,16 +206,16 @@ TEST(GraphCapture, TellsCallsOfAModuleApart) {
   const auto at = [&](const std::string& module, SplitPoint point) {
     return split_at_modules(graph, {{module, point}});
   };
-  // Three operators each: t, addmm, relu.
+  // Three operators per call: t, addmm, relu.
   EXPECT_EQ(at("tower.block", SplitPoint::Beginning), (SplitPositions{3, 6}));
   EXPECT_EQ(at("tower", SplitPoint::End), (SplitPositions{3, 6}));
   EXPECT_EQ(at("tower.block@2", SplitPoint::Beginning), SplitPositions{6});
   EXPECT_EQ(at("tower@0", SplitPoint::End), SplitPositions{3});
   EXPECT_THAT(to_string(graph), HasSubstr("@ tower@2.block@2"));
-  EXPECT_EQ(split_graph(graph, {3, 6}).shared.size(), 2U);  // weight and bias, in all three
+  EXPECT_EQ(split_graph(graph, {3, 6}).shared.size(), 2U);  // weight and bias, shared by all three
 }
 
-TEST(GraphCapture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
+TEST(GraphCapture, HonorsEvalModeOfDropoutAndBatchNorm) {
   at::set_num_threads(1);
   torch::manual_seed(8);
   torch::nn::BatchNorm1d norm(3);
@@ -248,7 +249,7 @@ TEST(GraphCapture, HonoursEvalModeWhereTheOperatorTakesAFlagOrAShare) {
   EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
 }
 
-TEST(GraphCapture, DrawsFreshNumbersAtEveryReplay) {
+TEST(GraphCapture, DrawsFreshRandomNumbersInEveryRun) {
   torch::nn::Dropout dropout(0.5);
   const Captured captured = capture(test::forward_of(dropout), {}, {torch::ones({64})});
   GraphModule module(captured.graph, captured.tensors);
@@ -256,8 +257,8 @@ TEST(GraphCapture, DrawsFreshNumbersAtEveryReplay) {
   EXPECT_FALSE(same_bits(once.toTensor(), twice.toTensor()));
 }
 
-TEST(GraphCapture, FreesWhatEagerFrees) {
-  // 40 steps over 1 MB each: a graph that kept its values alive would hold 40 of them.
+TEST(GraphCapture, FreesIntermediatesLikeEager) {
+  // 40 steps over 1 MB each: a graph that kept its values alive would hold 40 MB.
   const ForwardFunction chain = [](const value::Args& args, const value::Kwargs&) {
     auto x = args.at(0).toTensor();
     for (int i = 0; i < 40; ++i) x = x + 1;
@@ -265,7 +266,7 @@ TEST(GraphCapture, FreesWhatEagerFrees) {
   };
   const Captured captured = capture(chain, {}, {torch::zeros({4})});
   const Interpreter interpreter(captured.graph);
-  std::vector<void*> places;
+  std::vector<void*> addresses;
   at::Tensor x = torch::zeros({1 << 18});
   const torch::NoGradGuard no_grad;
   const auto out = interpreter.run({x}, {});
@@ -273,7 +274,7 @@ TEST(GraphCapture, FreesWhatEagerFrees) {
   EXPECT_EQ(x.use_count(), 1U);
 }
 
-//! Counts what libtorch's CPU allocator gives out and gets back.
+//! Counts the bytes that libtorch's CPU allocator allocates and frees.
 class MemoryMeter : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
@@ -292,7 +293,7 @@ std::int64_t peak_memory(const std::function<void()>& work) {
   return meter->peak;
 }
 
-TEST(GraphCapture, NeedsNoMoreMemoryThanEager) {
+TEST(GraphCapture, UsesNoMoreMemoryThanEager) {
   at::set_num_threads(1);
   test::Gpt gpt(4, 64, 4, 101, 32);
   const auto tokens = torch::randint(0, 101, {4, 32});
@@ -303,7 +304,7 @@ TEST(GraphCapture, NeedsNoMoreMemoryThanEager) {
     const auto train = [&](const at::Tensor& output) {
       if (grad) output.sum().backward();
     };
-    train(gpt->forward(tokens));  // gradients have their memory from here on
+    train(gpt->forward(tokens));  // gradients are allocated from now on
     const std::int64_t eager = peak_memory([&] { train(gpt->forward(tokens)); });
     const std::int64_t replay = peak_memory([&] { train(module.forward({tokens}).toTensor()); });
     EXPECT_GT(eager, 4 * 32 * 101 * 4);
@@ -328,7 +329,7 @@ struct Twice : torch::autograd::Function<Twice> {
   }
 };
 
-TEST(GraphCapture, RefusesWhatWouldBeAWrongGraph) {
+TEST(GraphCapture, RejectsForwardsThatCannotBeCaptured) {
   EXPECT_THAT(complaint([](const value::Args& args, const value::Kwargs&) {
                 const ModuleScope scope("gate");
                 const auto x = args[0].toTensor();
@@ -374,7 +375,7 @@ TEST(GraphCapture, RefusesWhatWouldBeAWrongGraph) {
   };
   EXPECT_THAT(complaint(replaced),
               testing::AllOf(HasSubstr("aten::set_"), HasSubstr("of module swap"), HasSubstr("copy_()")));
-  // Where no guard says which module it is, what came before is named.
+  // Without a module scope, the error names the preceding operator.
   const ForwardFunction unguarded = [&](const value::Args& args, const value::Kwargs&) {
     return IValue((args[0].toTensor() * weight).sum().item<float>() > 0 ? 1 : 2);
   };

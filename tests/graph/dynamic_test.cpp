@@ -1,5 +1,5 @@
-// Captures whose batch may change: one graph, any number of rows, equal to eager bit for bit.
-#include "models.h"
+// Captures with a dynamic batch size: one graph for any number of rows, bitwise equal to eager.
+#include "capture_models.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
 
@@ -38,18 +38,18 @@ void expect_any_batch(const std::string& name, Module& module, const ForwardFunc
     const auto expected = value::flatten(forward(args, {})).leaves;
     for (auto& parameter : module.parameters()) parameter.mutable_grad() = at::Tensor();
     expected[0].toTensor().square().sum().backward();
-    GraphModule whole(captured.graph, captured.tensors);
+    GraphModule unsplit(captured.graph, captured.tensors);
     torch::manual_seed(3);
-    const auto got = value::flatten(whole.forward(args)).leaves;
+    const auto got = value::flatten(unsplit.forward(args)).leaves;
     ASSERT_EQ(got.size(), expected.size());
     for (std::size_t i = 0; i < got.size(); ++i)
       EXPECT_TRUE(same_bits(got[i].toTensor(), expected[i].toTensor()));
     test::StageRunner stages(split, start);
     torch::manual_seed(3);
-    const auto cut = stages.forward(flatten_inputs(captured.graph, args, {}));
-    EXPECT_TRUE(same_bits(cut[0].toTensor(), expected[0].toTensor()));
-    std::vector<at::Tensor> seeds(cut.size());
-    seeds[0] = 2 * cut[0].toTensor().detach();
+    const auto outputs = stages.forward(flatten_inputs(captured.graph, args, {}));
+    EXPECT_TRUE(same_bits(outputs[0].toTensor(), expected[0].toTensor()));
+    std::vector<at::Tensor> seeds(outputs.size());
+    seeds[0] = 2 * outputs[0].toTensor().detach();
     stages.backward(seeds);
     for (const auto& [parameter, gradient] : stages.gradients()) {
       const at::Tensor* wanted = nullptr;
@@ -62,7 +62,7 @@ void expect_any_batch(const std::string& name, Module& module, const ForwardFunc
   }
 }
 
-TEST(GraphDynamicBatch, OneGraphServesAnyNumberOfRows) {
+TEST(GraphDynamicBatch, OneGraphRunsAnyBatchSize) {
   torch::manual_seed(1);
   test::Mlp mlp;
   expect_any_batch("mlp", *mlp, test::forward_of(mlp), [](std::int64_t n) {
@@ -76,7 +76,7 @@ TEST(GraphDynamicBatch, OneGraphServesAnyNumberOfRows) {
   expect_any_batch("unet", *unet, test::forward_of(unet), [](std::int64_t n) {
     return value::Args{torch::randn({n, 1, 8, 8})};
   });
-  // Sizes in factories, in expands, as numbers and in arithmetic.
+  // Sizes in factory functions, in expands, as numbers and in arithmetic.
   torch::nn::Linear lin(4, 4);
   const ForwardFunction sizes = [&](const value::Args& args, const value::Kwargs&) {
     const auto x = args.at(0).toTensor();
@@ -97,7 +97,7 @@ std::string dynamic_complaint(const ForwardFunction& forward) {
   return "accepted";
 }
 
-TEST(GraphDynamicBatch, RefusesWhatDependsOnTheRowsOtherwise) {
+TEST(GraphDynamicBatch, RejectsOtherDependenciesOnBatchSize) {
   EXPECT_THAT(dynamic_complaint([](const value::Args& args, const value::Kwargs&) {
                 const ModuleScope scope("square");
                 const auto x = args[0].toTensor();

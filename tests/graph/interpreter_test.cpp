@@ -1,4 +1,4 @@
-// The interpreter: modes, lifetimes, errors.
+// Tests of the interpreter: modes, lifetimes, errors.
 #include "graph/run/interpreter.h"
 
 #include <penstock/base/error.h>
@@ -11,7 +11,7 @@
 namespace penstock::graph {
 namespace {
 
-TEST(GraphInterpreter, FreesValuesWhereTheyAreReadLast) {
+TEST(GraphInterpreter, FreesValuesAfterLastUse) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::relu(%x)
@@ -30,7 +30,7 @@ TEST(GraphInterpreter, FreesValuesWhereTheyAreReadLast) {
   EXPECT_EQ(uses, (std::vector<std::size_t>{1, 1, 1, 1}));
 }
 
-TEST(GraphInterpreter, KeepsGradModesOfNodesAndOfTheCaller) {
+TEST(GraphInterpreter, KeepsGradModesOfNodesAndCaller) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::mul.Tensor(%x, 2)
@@ -50,7 +50,7 @@ TEST(GraphInterpreter, KeepsGradModesOfNodesAndOfTheCaller) {
   EXPECT_FALSE(at::GradMode::is_enabled());
 }
 
-TEST(GraphInterpreter, NamesTheFailingOperatorAndRestoresModes) {
+TEST(GraphInterpreter, NamesFailingOperatorAndRestoresModes) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::view(%x, [3]) @ head.flatten no_grad
@@ -65,14 +65,15 @@ TEST(GraphInterpreter, NamesTheFailingOperatorAndRestoresModes) {
   EXPECT_TRUE(at::GradMode::is_enabled());
 }
 
-TEST(GraphInterpreter, MovesBakedDevices) {
+TEST(GraphInterpreter, MovesConstantDevices) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((), {})
   %a = aten::zeros([3], float32, strided, device("cpu"), False)
   return %a
 })");
   EXPECT_TRUE(Interpreter(graph, at::Device(at::kMeta)).run({}, {})[0].toTensor().is_meta());
-  // Where none is given, a factory takes the stage's, and what is made like another tensor takes that one's.
+  // Without an explicit device, a factory function uses the device of the stage, and a `*_like` function that
+  // of its argument.
   const Graph silent = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::zeros([3], None, None, None, None)

@@ -1,8 +1,8 @@
-"""Exports the small models of the import tests and makes inputs for them.
+"""Exports the small models of the import tests and writes inputs for them.
 
-Usage: python3 make_archives.py FOLDER [NAME…]. For each model, NAME.pt2 and NAME.safetensors; the latter holds, for each run
-`r0`, `r1`, …: `r0.in.LEAF` (inputs in order) and `r0.seed.PATH` (gradients of outputs). What Python computes from them depends on the
-processor, down to the masks of dropout. So expected.py writes it where the test runs.
+Usage: python3 make_archives.py FOLDER [NAME…]. For each model, NAME.pt2 and NAME.safetensors; the latter contains, for each run
+`r0`, `r1`, …: `r0.in.LEAF` (inputs in order) and `r0.seed.PATH` (gradients of outputs). Python's results depend on the
+processor, including dropout masks, so python_reference.py computes them on the machine that runs the tests.
 """
 import collections
 import copy
@@ -144,7 +144,7 @@ class Attention(nn.Module):
 
 
 class Marked(nn.Module):
-    """Marks of annotate_split_points, a module that is called three times, attention that drops, a dataclass."""
+    """Marks of annotate_split_points, a module that is called three times, attention with dropout, a dataclass."""
 
     def __init__(self):
         super().__init__()
@@ -159,7 +159,7 @@ class Marked(nn.Module):
 
 
 class Overlap(nn.Module):
-    """Weights that are pieces of one tensor, and the transposed view of one of them."""
+    """Weights that are slices of one tensor, and the transposed view of one of them."""
 
     def __init__(self):
         super().__init__()
@@ -181,7 +181,7 @@ class Gate(nn.Module):
 
 
 class Branches(nn.Module):
-    """Control flow that no flat graph holds."""
+    """Control flow, which a flat graph cannot represent."""
 
     def __init__(self):
         super().__init__()
@@ -253,7 +253,7 @@ def paths_of(tree, here="output"):
 
 
 def save_program(program, path):
-    """Without what tells of this machine."""
+    """Removes machine-specific data."""
     for module in program.graph_module.modules():
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
             node.meta.pop("stack_trace", None)

@@ -1,7 +1,8 @@
-"""Exports small random configurations of PyPI's `transformers` models, with what Python's eager run gives.
+"""Exports small random configurations of PyPI's `transformers` models, with the results of Python's eager run.
 
-Usage: python3 make_transformers.py FOLDER [NAME…]. Files as make_archives.py writes them, and in FOLDER/expected what the eager run
-gives, as expected.py writes it. No weights are downloaded. A model that torch.export itself refuses is reported on a line `refused NAME: reason` and left out.
+Usage: python3 make_transformers.py FOLDER [NAME…]. Writes files like make_archives.py, and the results of the eager run to
+FOLDER/expected like python_reference.py. No weights are downloaded. A model that torch.export rejects is reported as
+`refused NAME: reason` and skipped.
 """
 import os
 import sys
@@ -79,7 +80,7 @@ MODELS = {
                          lambda: dict(input_values=torch.randn(2, 32))),
 }
 
-# They drop whole layers at random in training, by an `if` on a tensor, which no graph holds.
+# These drop entire layers at random in training with an `if` on a tensor, which a graph cannot represent.
 NOT_IN_TRAINING = {"opt", "bart", "whisper", "wav2vec2"}
 
 

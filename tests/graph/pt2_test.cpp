@@ -1,5 +1,5 @@
-// Imported models against Python's run on this machine: outputs, gradients and buffers, bit for bit.
-#include "as_python.h"
+// Imported models compared with Python's results on this machine: outputs, gradients and buffers, bitwise.
+#include "python_reference.h"
 #include "graph/passes/passes.h"
 #include "tensor_file.h"
 
@@ -25,7 +25,7 @@ using test::same_bits;
 using testing::HasSubstr;
 using SplitPoints = std::map<std::string, SplitPoint>;
 
-TEST(GraphPt2, EqualsPythonBitForBit) {
+TEST(GraphPt2, IsBitwiseEqualToPython) {
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
   for (const char* name :
@@ -33,14 +33,14 @@ TEST(GraphPt2, EqualsPythonBitForBit) {
     test::expect_as_python(archive(name), results);
 }
 
-TEST(GraphPt2, RealArchitecturesEqualPython) {
+TEST(GraphPt2, RealArchitecturesMatchPython) {
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
   for (const char* name : {"gpt2", "llama", "bert", "t5", "vit"})
     test::expect_as_python(archive(name), results);
 }
 
-TEST(GraphPt2, TextFormReadsBackAndRunsTheSame) {
+TEST(GraphPt2, TextFormatRoundTripsAndRunsTheSame) {
   for (const char* name : {"mlp", "gpt", "convnet", "mixed", "lstm", "marked"}) {
     SCOPED_TRACE(name);
     const Pt2Archive file(archive(std::string(name) + ".pt2"));
@@ -48,9 +48,9 @@ TEST(GraphPt2, TextFormReadsBackAndRunsTheSame) {
     const Graph parsed = parse_graph(text);
     EXPECT_EQ(to_string(parsed), text);
     const auto tensors = test::read_tensors(archive(std::string(name) + ".safetensors"));
-    GraphModule whole(file.graph(), file.load(file.graph().slots)), again(parsed, file.load(parsed.slots));
+    GraphModule imported(file.graph(), file.load(file.graph().slots)), again(parsed, file.load(parsed.slots));
     at::manual_seed(0);
-    const auto expected = whole.run(inputs_of(parsed, tensors, "r0."));
+    const auto expected = imported.run(inputs_of(parsed, tensors, "r0."));
     at::manual_seed(0);
     const auto outputs = again.run(inputs_of(parsed, tensors, "r0."));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -60,7 +60,7 @@ TEST(GraphPt2, TextFormReadsBackAndRunsTheSame) {
   }
 }
 
-TEST(GraphPt2, TiedWeightsAreOneSlotWithBothNames) {
+TEST(GraphPt2, TiedWeightsShareOneSlotWithBothNames) {
   const Pt2Archive file(archive("gpt.pt2"));
   int tied = 0;
   for (const Slot& slot : file.graph().slots) {
@@ -85,7 +85,7 @@ TEST(GraphPt2, KeepsModulePathsMarksAndOutputNames) {
   EXPECT_EQ(graph.output_paths(), (std::vector<std::string>{"output.logits", "output.hidden.0"}));
 }
 
-TEST(GraphPt2, KeepsMarksOfAnnotateSplitPointsAndTellsCallsApart) {
+TEST(GraphPt2, KeepsAnnotatedSplitPointsAndDistinguishesCalls) {
   // Python marked the beginning of `block`, which runs three times, and of `last`.
   const Pt2Archive file(archive("marked.pt2"));
   const Graph& graph = file.graph();
@@ -99,14 +99,14 @@ TEST(GraphPt2, KeepsMarksOfAnnotateSplitPointsAndTellsCallsApart) {
   EXPECT_EQ(at({{"block.qkv@2", SplitPoint::End}}).size(), 1U);
   EXPECT_EQ(graph.nodes[at({{"block.qkv@2", SplitPoint::End}})[0] - 1].name(), "aten::linear");
   EXPECT_THROW(at({{"block@3", SplitPoint::Beginning}}), UsageError);
-  // All calls read the same weights: three stages share them.
+  // All calls use the same weights: three stages share them.
   const SplitGraph split = split_graph(graph, marks);
   ASSERT_EQ(split.shared.size(), 2U);
   for (const SharedSlot& slot : split.shared)
     EXPECT_EQ(slot.stages, (std::vector<StageId>{StageId(1), StageId(2), StageId(3)}));
 }
 
-TEST(GraphPt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
+TEST(GraphPt2, OverlappingWeightsShareMemoryAndStayInOneStage) {
   const Pt2Archive file(archive("overlap.pt2"));
   const Graph& graph = file.graph();
   const std::vector<at::Tensor> tensors = file.load(graph.slots);
@@ -131,11 +131,12 @@ TEST(GraphPt2, WeightsThatOverlapShareMemoryAndStayInOneStage) {
       last = std::max(last, i);
     });
   }
-  for (const std::size_t cut : legal_split_positions(graph)) EXPECT_TRUE(cut <= first || cut > last) << cut;
+  for (const std::size_t position : legal_split_positions(graph))
+    EXPECT_TRUE(position <= first || position > last) << position;
   EXPECT_THAT(why_not_splittable(graph, last), HasSubstr("share memory"));
 }
 
-TEST(GraphPt2, SaysWhichSizeDoesNotFit) {
+TEST(GraphPt2, ReportsMismatchedSize) {
   const Pt2Archive file(archive("convnet.pt2"));
   GraphModule module(file.graph(), file.load(file.graph().slots));
   try {
@@ -152,8 +153,8 @@ TEST(GraphPt2, SaysWhichSizeDoesNotFit) {
   EXPECT_EQ(mlp.forward({at::zeros({9, 6})}).toTensor().size(0), 9);
 }
 
-TEST(GraphPt2, EvalModeEqualsPythons) {
-  // Exported in training mode: attention drops, instance norm takes the statistics of its input.
+TEST(GraphPt2, EvalModeMatchesPython) {
+  // Exported in training mode: attention uses dropout, and instance norm uses the statistics of its input.
   const std::string& results = test::results_of_python();
   if (results.empty()) GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with torch 2.13";
   at::set_num_threads(1);
@@ -173,7 +174,7 @@ TEST(GraphPt2, EvalModeEqualsPythons) {
   }
 }
 
-TEST(GraphPt2, EvalModeStopsDropoutAndStatistics) {
+TEST(GraphPt2, EvalModeDisablesDropoutAndStatistics) {
   const Pt2Archive file(archive("convnet.pt2"));
   GraphModule module(file.graph(), file.load(file.graph().slots));
   module.train(false);

@@ -1,5 +1,5 @@
-// Sizes without elements against what Python wrote down and against real runs; profiles.
-#include "as_python.h"
+// Shape inference compared with Python's records and with actual runs; profiles.
+#include "python_reference.h"
 #include "graph/passes/passes.h"
 #include "graph/run/node_profile.h"
 
@@ -18,14 +18,14 @@ using ::testing::HasSubstr;
 const std::vector<std::string> names{"mlp",  "gpt",   "convnet", "mixed", "lstm",
                                      "gpt2", "llama", "bert",    "t5",    "vit"};
 
-TEST(GraphShapes, FollowFromTheInputsAsPythonFoundThem) {
+TEST(GraphShapes, MatchPythonForExportedInputs) {
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
     const Pt2Archive file(archive(name + ".pt2"));
     const Graph& graph = file.graph();
     Graph bare = graph;
     for (const Node& node : bare.nodes) {
-      if (!node.mode.autocast.empty()) continue;  // only their dtype must be known
+      if (!node.mode.autocast.empty()) continue;  // only the dtype must be known
       for_each_result(node, [&](ValueId id) { bare.value(id).meta.reset(); });
     }
     const Graph found = propagate_shapes(bare);
@@ -42,7 +42,7 @@ TEST(GraphShapes, FollowFromTheInputsAsPythonFoundThem) {
   }
 }
 
-TEST(GraphShapes, FollowFromOtherInputs) {
+TEST(GraphShapes, AreInferredForOtherInputs) {
   const Pt2Archive file(archive("gpt.pt2"));
   const Graph wide = propagate_shapes(file.graph(), {{.dtype = at::kLong, .sizes = {{9, "s52"}, {5, ""}}}});
   GraphModule module(file.graph(), file.load(file.graph().slots));
@@ -55,7 +55,7 @@ TEST(GraphShapes, FollowFromOtherInputs) {
   }
 }
 
-TEST(GraphShapes, AreRefusedWhereTheyDependOnElements) {
+TEST(GraphShapes, AreRejectedIfDataDependent) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32[4],), {})
   %n = aten::nonzero(%x) @ pick
@@ -75,7 +75,7 @@ TEST(GraphShapes, AreRefusedWhereTheyDependOnElements) {
   EXPECT_THROW(propagate_shapes(wrong), ShapeError);
 }
 
-TEST(GraphProfile, TimesEveryNodeAndLeavesBuffersAlone) {
+TEST(GraphProfile, TimesEveryNodeAndKeepsBuffers) {
   const Pt2Archive file(archive("convnet.pt2"));
   GraphModule module(file.graph(), file.load(file.graph().slots));
   std::vector<at::Tensor> before;

@@ -1,8 +1,9 @@
-// Stages in turn against the whole graph, for every number of cuts; and the cuts that must be refused.
-#include "dense_model.h"
+// Stages run in turn compared with the unsplit graph, for every number of stages; and invalid split
+// positions.
 #include "graph/passes/graph_costs.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
+#include "unsplit_model.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
@@ -25,49 +26,48 @@ using test::archive;
 using test::expect_equal;
 using test::expect_partition;
 using test::same_bits;
-using test::Whole;
+using test::UnsplitModel;
 using testing::HasSubstr;
 
-TEST(GraphSplit, EveryNumberOfCutsEqualsTheWhole) {
+TEST(GraphSplit, AnyNumberOfStagesMatchesUnsplitGraph) {
   const unsigned seed = 7;
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);
-  // In the real architectures, values that many stages read get their gradients in another order of
-  // summation.
+  // In the real architectures, the gradients of values that several stages read are summed in another order.
   const std::vector<std::string> exact{"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap"},
       close{"gpt2", "llama", "bert", "t5", "vit", "encoder", "unet", "gru"};
   std::vector<std::string> names = exact;
   names.insert(names.end(), close.begin(), close.end());
   for (const std::string& name : names) {
     const bool is_exact = std::find(exact.begin(), exact.end(), name) != exact.end();
-    const Whole whole(archive(name));
-    const SplitPositions legal = legal_split_positions(whole.file.graph());
+    const UnsplitModel unsplit(archive(name));
+    const SplitPositions legal = legal_split_positions(unsplit.file.graph());
     ASSERT_FALSE(legal.empty()) << name;
     for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
       for (int round = 0; round < 3; ++round) {
-        SplitPositions cuts;
-        std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
-        SCOPED_TRACE(name + ", cuts before nodes " + testing::PrintToString(cuts));
-        expect_equal(whole, cuts, is_exact);
-        expect_partition(whole.file.graph(), split_graph(whole.file.graph(), cuts));
+        SplitPositions positions;
+        std::sample(legal.begin(), legal.end(), std::back_inserter(positions), count, random);
+        SCOPED_TRACE(name + ", split before nodes " + testing::PrintToString(positions));
+        expect_equal(unsplit, positions, is_exact);
+        expect_partition(unsplit.file.graph(), split_graph(unsplit.file.graph(), positions));
       }
     }
   }
 }
 
-TEST(GraphSplit, EverySingleCutEqualsTheWhole) {
+TEST(GraphSplit, EverySplitPositionMatchesUnsplitGraph) {
   for (const std::string name : {"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap", "gpt2",
                                  "llama", "bert", "t5", "vit", "encoder", "unet", "gru"}) {
-    const Whole whole(archive(name));
-    for (const std::size_t cut : legal_split_positions(whole.file.graph())) {
-      SCOPED_TRACE(name + ", cut before node " + std::to_string(cut));
-      expect_equal(whole, {cut}, false);
-      expect_partition(whole.file.graph(), split_graph(whole.file.graph(), {cut}));
+    const UnsplitModel unsplit(archive(name));
+    for (const std::size_t position : legal_split_positions(unsplit.file.graph())) {
+      SCOPED_TRACE(name + ", split before node " + std::to_string(position));
+      expect_equal(unsplit, {position}, false);
+      expect_partition(unsplit.file.graph(), split_graph(unsplit.file.graph(), {position}));
     }
   }
 }
 
-TEST(GraphSplit, NoWeightCrossesACutInDisguise) {
+TEST(GraphSplit, ComputedWeightsDoNotCrossStages) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32[2, 3],), {})
   param %w : float32[3, 3] = "w"
@@ -85,7 +85,7 @@ TEST(GraphSplit, NoWeightCrossesACutInDisguise) {
   return %h
 })");
   EXPECT_EQ(legal_split_positions(graph),
-            (SplitPositions{5, 6, 7, 8}));  // not before a view: that would be the same place
+            (SplitPositions{5, 6, 7, 8}));  // not before a view: that is the same position
   const SplitGraph split = split_graph(graph, {5, 7, 8});
   std::vector<std::vector<std::string>> held;
   for (const StageGraph& stage : split.stages) {
@@ -99,7 +99,7 @@ TEST(GraphSplit, NoWeightCrossesACutInDisguise) {
   }
   ASSERT_EQ(split.shared.size(), 1U);
   EXPECT_EQ(split.shared[0].stages, (std::vector<StageId>{StageId(0), StageId(3)}));
-  // A view of a buffer that is written is no longer the buffer's old elements.
+  // A view of a buffer that is written no longer has the buffer's old elements.
   const Graph written = parse_graph(R"(graph {
   inputs ((%x : float32[3],), {})
   buffer %b : float32[3] = "b"
@@ -119,16 +119,16 @@ TEST(GraphSplit, NoWeightCrossesACutInDisguise) {
   }
 }
 
-TEST(GraphSplit, AtMarksAndModulePaths) {
-  const Whole whole(archive("gpt"));
-  const Graph& graph = whole.file.graph();
+TEST(GraphSplit, SplitsAtMarksAndModulePaths) {
+  const UnsplitModel unsplit(archive("gpt"));
+  const Graph& graph = unsplit.file.graph();
   const SplitPositions marks = split_at_marks(graph);
   ASSERT_EQ(marks.size(), 1U);
-  expect_equal(whole, marks, true);
+  expect_equal(unsplit, marks, true);
   const SplitPositions beginning = split_at_modules(graph, {{"blocks.1", SplitPoint::Beginning}});
   ASSERT_EQ(beginning.size(), 1U);
   EXPECT_EQ(graph.nodes[beginning[0]].module.substr(0, 8), "blocks.1");
-  expect_equal(whole, beginning, true);
+  expect_equal(unsplit, beginning, true);
   EXPECT_EQ(split_at_modules(graph, {{"blocks.0", SplitPoint::End}, {"blocks.1", SplitPoint::End}}).size(),
             2U);
   try {
@@ -139,19 +139,19 @@ TEST(GraphSplit, AtMarksAndModulePaths) {
   }
 }
 
-TEST(GraphSplit, SendsTiedWeightsNowhereAndPositionsNeither) {
+TEST(GraphSplit, DoesNotSendTiedWeightsOrPositions) {
   const Pt2Archive file(archive("gpt.pt2"));
   const SplitGraph split = split_graph(file.graph(), split_at_marks(file.graph()));
   ASSERT_EQ(split.shared.size(), 1U);
   EXPECT_EQ(split.shared[0].stages, (std::vector<StageId>{StageId(0), StageId(1)}));
   EXPECT_EQ(split.shared[0].names[0], "token.weight");
-  ASSERT_EQ(split.stages[1].sources.size(), 1U);  // the hidden state and nothing else, sizes included
+  ASSERT_EQ(split.stages[1].sources.size(), 1U);  // only the hidden state, no sizes
   EXPECT_EQ(std::get<FromStage>(split.stages[1].sources[0]), (FromStage{StageId(0), 0}));
   EXPECT_THAT(to_string(split), HasSubstr("from stage 0, output 0"));
   EXPECT_THAT(to_string(split), HasSubstr("token.weight = head.weight  in stages 0, 1"));
 }
 
-TEST(GraphSplit, TheTableTellsUsersInputsStagesAndConstantsApart) {
+TEST(GraphSplit, DistinguishesInputsStageValuesAndConstants) {
   const Pt2Archive file(archive("mixed.pt2"));
   const SplitPositions legal = legal_split_positions(file.graph());
   const std::string table = to_string(split_graph(file.graph(), {legal[legal.size() / 2]}));
@@ -160,7 +160,7 @@ TEST(GraphSplit, TheTableTellsUsersInputsStagesAndConstantsApart) {
   EXPECT_THAT(table, HasSubstr("float32[4]  a constant of the model"));
 }
 
-TEST(GraphSplit, ASkipGoesStraightFromProducerToConsumer) {
+TEST(GraphSplit, SkipValueGoesDirectlyFromProducerToConsumer) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32["n"=2, 3], %late : float32[3]), {})
   %a : float32["n"=2, 3] = aten::relu(%x)
@@ -186,7 +186,7 @@ TEST(GraphSplit, ASkipGoesStraightFromProducerToConsumer) {
   EXPECT_TRUE(at::equal(out[0].toTensor(), x.relu() * 2 + 1 + late));
 }
 
-TEST(GraphSplit, RefusesCutsThroughMemoryThatIsWrittenLater) {
+TEST(GraphSplit, RejectsSplitThroughMemoryWrittenLater) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   buffer %b : float32[3] = "b"
@@ -199,11 +199,12 @@ TEST(GraphSplit, RefusesCutsThroughMemoryThatIsWrittenLater) {
   %d = aten::add.Tensor(%c, %b, 1)
   return %d
 })");
-  for (const std::size_t cut : {1, 2, 3, 6}) {
-    EXPECT_THROW(split_graph(graph, {cut}), UsageError) << cut;
-    EXPECT_NE(why_not_splittable(graph, cut), "") << cut;
+  for (const std::size_t position : {1, 2, 3, 6}) {
+    EXPECT_THROW(split_graph(graph, {position}), UsageError) << position;
+    EXPECT_NE(why_not_splittable(graph, position), "") << position;
   }
-  for (const std::size_t cut : {4, 5}) EXPECT_EQ(split_graph(graph, {cut}).stages.size(), 2U) << cut;
+  for (const std::size_t position : {4, 5})
+    EXPECT_EQ(split_graph(graph, {position}).stages.size(), 2U) << position;
   EXPECT_EQ(legal_split_positions(graph), (SplitPositions{4, 5}));
   try {
     split_graph(graph, {2});
@@ -216,7 +217,7 @@ TEST(GraphSplit, RefusesCutsThroughMemoryThatIsWrittenLater) {
   }
 }
 
-TEST(GraphCosts, CountProductsExactly) {
+TEST(GraphCosts, CountsMatrixProductFlopsExactly) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x : float32[8, 16],), {})
   param %w : float32[32, 16] = "w"

@@ -1,4 +1,5 @@
-// Runs stage graphs in turn, cut off from each other as if they were on other ranks, and backward in reverse.
+// Runs stage graphs one after the other, detached from each other as if on different ranks, and their
+// backwards in reverse order.
 #pragma once
 
 #include <penstock/graph/graph_module.h>
@@ -13,7 +14,7 @@ namespace penstock::test {
 
 class StageRunner {
  public:
-  //! Each stage gets copies of its tensors, by the first of their names.
+  //! Each stage gets copies of its tensors, by their first name.
   StageRunner(const graph::SplitGraph& split, const std::map<std::string, at::Tensor>& tensors)
       : split_(split) {
     for (const graph::StageGraph& stage : split.stages) {
@@ -42,7 +43,7 @@ class StageRunner {
     return outputs_.back();
   }
 
-  //! One gradient for each output of the whole; undefined where it has none.
+  //! One gradient per output of the model; undefined if it has none.
   void backward(const std::vector<at::Tensor>& seeds) {
     std::vector<std::vector<at::Tensor>> grads;
     for (const auto& outputs : outputs_) grads.emplace_back(outputs.size());

@@ -1,8 +1,8 @@
-// Real architectures of PyPI's `transformers`, exported by the Python that PENSTOCK_PYTHON names: imported,
-// compared with eager, cut at random. Only where that Python has transformers.
-#include "as_python.h"
-#include "dense_model.h"
+// Architectures of the Python package `transformers`, exported by the Python that PENSTOCK_PYTHON names:
+// imported, compared with eager, and split at random. Skipped if that Python lacks transformers.
+#include "python_reference.h"
 #include "support/program.h"
+#include "unsplit_model.h"
 
 #include <penstock/graph/split.h>
 
@@ -16,21 +16,20 @@
 namespace penstock::graph {
 namespace {
 
-TEST(GraphSweep, TransformersEqualPythonWholeAndCut) {
+TEST(GraphSweep, TransformersMatchPythonUnsplitAndSplit) {
   const char* python = std::getenv("PENSTOCK_PYTHON");
   const std::string program = python != nullptr ? python : "python3";
   if (test::run_program({program, "-c", "import transformers, torch; assert torch.__version__ >= '2.13'"})
           .code != 0)
     GTEST_SKIP() << "PENSTOCK_PYTHON names no Python with transformers";
   const char* kept =
-      std::getenv("PENSTOCK_SWEEP_FOLDER");  // archives of an earlier run, or where to keep them
-  const auto folder = kept != nullptr ? std::filesystem::path(kept)
-                                      : std::filesystem::temp_directory_path() /
-                                            ("penstock_sweep_" + std::to_string(getpid()));
+      std::getenv("PENSTOCK_SWEEP_FOLDER");  // archives of an earlier run, or the folder to keep them in
+  const test::TempDir temporary;
+  const auto folder = std::filesystem::path(kept != nullptr ? kept : temporary.path());
   std::filesystem::create_directories(folder);
   std::vector<std::string> words{program, "-W", "ignore",
                                  PENSTOCK_SOURCE_DIR "/tests/graph/make_transformers.py", folder.string()};
-  const char* some = std::getenv("PENSTOCK_SWEEP");  // names of models, to look at them alone
+  const char* some = std::getenv("PENSTOCK_SWEEP");  // names of models, to run only these
   std::istringstream names(some != nullptr ? some : "");
   for (std::string name; names >> name;) words.push_back(name);
   if (kept == nullptr || std::filesystem::is_empty(folder)) {
@@ -47,20 +46,19 @@ TEST(GraphSweep, TransformersEqualPythonWholeAndCut) {
     ++models;
     const int failed = ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
     test::expect_as_python(path, (folder / "expected").string(), false);
-    const test::Whole whole(path);
-    const SplitPositions legal = legal_split_positions(whole.file.graph());
+    const test::UnsplitModel unsplit(path);
+    const SplitPositions legal = legal_split_positions(unsplit.file.graph());
     for (std::size_t count = 1; count <= std::min<std::size_t>(8, legal.size()); ++count) {
-      SplitPositions cuts;
-      std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), count, random);
-      SCOPED_TRACE("cuts before nodes " + testing::PrintToString(cuts));
-      test::expect_equal(whole, cuts, false);
-      test::expect_partition(whole.file.graph(), split_graph(whole.file.graph(), cuts));
+      SplitPositions positions;
+      std::sample(legal.begin(), legal.end(), std::back_inserter(positions), count, random);
+      SCOPED_TRACE("split before nodes " + testing::PrintToString(positions));
+      test::expect_equal(unsplit, positions, false);
+      test::expect_partition(unsplit.file.graph(), split_graph(unsplit.file.graph(), positions));
     }
     const bool well =
         ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() == failed;
     std::printf("%s %s\n", well ? "equal" : "differs", entry.path().stem().c_str());
   }
-  if (kept == nullptr) std::filesystem::remove_all(folder);
   EXPECT_GE(models, some != nullptr ? 1 : 39);
 }
 

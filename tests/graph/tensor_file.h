@@ -1,4 +1,4 @@
-// A plain reader of the safetensors files that make_archives.py and expected.py write.
+// A minimal reader of the safetensors files that make_archives.py and python_reference.py write.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -36,7 +36,7 @@ inline std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
   return tensors;
 }
 
-//! Equal bit for bit, NaN included.
+//! Bitwise equality, including NaN.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
   const at::Tensor x = a.detach().contiguous(), y = b.detach().contiguous();

@@ -1,4 +1,4 @@
-// The text form: golden, read back, and strict about what is wrong.
+// The text format of graphs: golden output, round trips, and strict errors.
 #include "graph/passes/passes.h"
 #include "graph/run/interpreter.h"
 
@@ -34,12 +34,12 @@ std::string without_keywords() {
   return text;
 }
 
-TEST(GraphText, ReadsBackAsWritten) {
+TEST(GraphText, RoundTrips) {
   const std::string text = without_keywords();
   EXPECT_EQ(to_string(parse_graph(text)), text);
 }
 
-TEST(GraphText, RunsWhatItReads) {
+TEST(GraphText, RunsParsedGraph) {
   const Graph graph = parse_graph(without_keywords());
   const at::Tensor x = at::rand({3, 4}), w = at::rand({4, 4}), b = at::rand({4});
   const std::vector<at::Tensor> slots = {w, b};
@@ -51,7 +51,7 @@ TEST(GraphText, RunsWhatItReads) {
   EXPECT_EQ(out[3].toStringRef(), "text");
 }
 
-TEST(GraphText, SaysWhereItIsWrong) {
+TEST(GraphText, ReportsPositionOfErrors) {
   const auto complaint = [](const std::string& from, const std::string& to) {
     std::string text = without_keywords();
     const std::size_t at = text.find(from);
@@ -74,14 +74,14 @@ TEST(GraphText, SaysWhereItIsWrong) {
   EXPECT_THAT(complaint("\n}\n", "\n} more\n"), HasSubstr("after the end"));
 }
 
-TEST(GraphText, EveryCutShortTextIsAnError) {
+TEST(GraphText, RejectsEveryTruncation) {
   const std::string text = without_keywords();
   for (std::size_t size = 0; size + 1 < text.size(); ++size) {
     EXPECT_THROW(parse_graph(std::string_view(text).substr(0, size)), ParseError) << size;
   }
 }
 
-TEST(GraphPasses, RemovesWhatNobodyReads) {
+TEST(GraphPasses, RemovesUnusedNodes) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})
   %a = aten::relu(%x)

@@ -1,6 +1,6 @@
-// The built-in GPT against a Python GPT of the same build (golden.txt), and against what must hold of any:
-// causality, the cache, tied gradients, parts that make the whole, first values that depend on nothing but
-// seed and name.
+// The built-in GPT compared with an equivalent Python model (golden.txt), and its general properties:
+// causality, the cache, tied gradients, stages that compose to the full model, and initial values that depend
+// only on seed and name.
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
 #include <penstock/pipe/pipe.h>
@@ -22,7 +22,7 @@ GptOptions small(int variant) {
   return options;
 }
 
-// What make_golden.py fills its parameters with.
+// The values with which make_golden.py fills the parameters.
 void fill_by_name(torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
   for (auto& item : module.named_parameters()) {
@@ -42,10 +42,10 @@ torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets)
   return torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets.flatten());
 }
 
-// The numbers come from another machine. There is nothing random in them; processors differ in the order of
-// sums and in the last bits of exp and tanh. Between kernels with and without vector instructions that is at
-// most 1.1e-5 of a number, half of what is allowed.
-TEST(ModelsGpt, ComputesWhatThePythonModelDoes) {
+// The numbers come from another machine and involve no randomness. Processors differ in the order of sums and
+// in the last bits of exp and tanh: at most 1.1e-5 relative between kernels with and without vector
+// instructions, half of the tolerance.
+TEST(ModelsGpt, MatchesPythonModel) {
   std::ifstream file(PENSTOCK_SOURCE_DIR "/tests/models/golden.txt");
   std::map<int, std::map<std::string, double>> golden;
   int variant = 0;
@@ -71,7 +71,7 @@ TEST(ModelsGpt, ComputesWhatThePythonModelDoes) {
   }
 }
 
-TEST(ModelsGpt, SeesOnlyWhatCameBefore) {
+TEST(ModelsGpt, IsCausal) {
   Gpt model(small(3));
   initialise(*model, model->options(), 1);
   auto tokens = pattern(7);
@@ -82,39 +82,40 @@ TEST(ModelsGpt, SeesOnlyWhatCameBefore) {
   EXPECT_FALSE(torch::allclose(before.narrow(1, 4, 1), after.narrow(1, 4, 1)));
 }
 
-TEST(ModelsGpt, GivesTheSameWithACacheInAnySteps) {
+TEST(ModelsGpt, CacheGivesSameResultForAnyChunking) {
   for (const int variant : {2, 4, 11}) {
     Gpt model(small(variant));
     fill_by_name(*model);
     const torch::NoGradGuard no_grad;
-    const auto whole = model->forward(pattern(7));
+    const auto full_model = model->forward(pattern(7));
     for (const std::vector<std::int64_t>& steps :
          {std::vector<std::int64_t>{1, 1, 1, 1, 1, 1}, {3, 1, 2}, {2, 4}}) {
       KeyValueCache cache;
       std::vector<torch::Tensor> parts;
       for (const auto n : steps)
         parts.push_back(model->forward(pattern(7).narrow(1, cache.length, n), cache));
-      EXPECT_TRUE(torch::allclose(torch::cat(parts, 1), whole, 1e-5, 1e-5)) << variant;
+      EXPECT_TRUE(torch::allclose(torch::cat(parts, 1), full_model, 1e-5, 1e-5)) << variant;
     }
   }
 }
 
-TEST(ModelsGpt, PartsMakeTheWhole) {
+TEST(ModelsGpt, StagesComposeToFullModel) {
   for (const int variant : {1, 6, 15}) {
     const GptOptions options = small(variant);
-    Gpt whole(options), first(options, GptPart{0, 1, true, false}), last(options, GptPart{1, 2, false, true});
-    for (auto* module : {&whole, &first, &last}) initialise(**module, options, 5);
-    EXPECT_TRUE(torch::equal(last->forward(first->forward(pattern(7))), whole->forward(pattern(7))));
+    Gpt full_model(options), first(options, GptPart{0, 1, true, false}),
+        last(options, GptPart{1, 2, false, true});
+    for (auto* module : {&full_model, &first, &last}) initialise(**module, options, 5);
+    EXPECT_TRUE(torch::equal(last->forward(first->forward(pattern(7))), full_model->forward(pattern(7))));
     std::map<std::string, torch::Tensor> all;
     for (auto* module : {&first, &last})
       for (const auto& item : (*module)->named_parameters()) all[item.key()] = item.value();
-    ASSERT_EQ(all.size(), whole->named_parameters().size());
-    for (const auto& item : whole->named_parameters())
+    ASSERT_EQ(all.size(), full_model->named_parameters().size());
+    for (const auto& item : full_model->named_parameters())
       EXPECT_TRUE(torch::equal(all.at(item.key()), item.value()));
   }
 }
 
-TEST(ModelsGpt, GradientOfATiedHeadIsTheSumOfBothUses) {
+TEST(ModelsGpt, TiedHeadGradientIsSumOfBothUses) {
   GptOptions options = small(4);
   Gpt tied(options);
   options.tied = false;
@@ -131,7 +132,7 @@ TEST(ModelsGpt, GradientOfATiedHeadIsTheSumOfBothUses) {
                               apart->token->weight.grad() + apart->head->weight.grad(), 1e-5, 1e-7));
 }
 
-TEST(ModelsGpt, FirstValuesFollowFromSeedAndName) {
+TEST(ModelsGpt, InitialValuesDependOnSeedAndName) {
   const GptOptions options{.layers = 2, .width = 64};
   Gpt a(options), b(options), c(options);
   initialise(*a, options, 1);
@@ -148,7 +149,7 @@ TEST(ModelsGpt, FirstValuesFollowFromSeedAndName) {
   EXPECT_NEAR(a->blocks[0]->mlp->down->weight.std().item<double>(), 0.01, 0.001);
 }
 
-TEST(ModelsGpt, IsCapturedAndCutByTheGraphFrontEnd) {
+TEST(ModelsGpt, IsCapturedAndSplitByGraphFrontEnd) {
   const torch::NoGradGuard no_grad;
   for (const int variant : {3, 4}) {
     Gpt model(small(variant));
@@ -164,7 +165,7 @@ TEST(ModelsGpt, IsCapturedAndCutByTheGraphFrontEnd) {
   }
 }
 
-TEST(ModelsGpt, SamplesAreRepeatableAndSlidePastTheContext) {
+TEST(ModelsGpt, SamplingIsReproducibleAndSlidesPastContext) {
   Gpt model(small(3));
   initialise(*model, model->options(), 2);
   const auto first = sample(*model, {1, 2}, {.tokens = 20, .temperature = 1, .seed = 4});
@@ -173,14 +174,14 @@ TEST(ModelsGpt, SamplesAreRepeatableAndSlidePastTheContext) {
   ASSERT_EQ(first.size(), 22U);
   for (const auto token : first) EXPECT_TRUE(token >= 0 && token < 11);
   EXPECT_TRUE(model->is_training());
-  // The likeliest token is what a plain forward says.
+  // The most likely token according to a plain forward.
   const torch::NoGradGuard no_grad;
   const auto greedy = sample(*model, {1, 2}, {.tokens = 3, .temperature = 0});
   const auto logits = model->forward(torch::tensor(greedy).unsqueeze(0).narrow(1, 0, 4));
   EXPECT_EQ(greedy[4], logits[0][-1].argmax().item<std::int64_t>());
 }
 
-TEST(ModelsGpt, RefusesSizesThatFitNoModel) {
+TEST(ModelsGpt, RejectsInvalidSizes) {
   EXPECT_THROW(Gpt(GptOptions{.heads = 3, .width = 8}), UsageError);
   EXPECT_THROW(Gpt(GptOptions{.layers = 2}, GptPart{1, 3, false, false}), UsageError);
   Gpt model(small(3));

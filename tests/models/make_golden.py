@@ -1,4 +1,4 @@
-"""Losses, logits and gradients of a Python GPT of the same build as penstock/models/gpt.h, for gpt_test.cpp.
+"""Losses, logits and gradients of a Python GPT with the architecture of penstock/models/gpt.h, for gpt_test.cpp.
 
 Usage: python3 make_golden.py > golden.txt. Each line: variant, what, number. Parameters are filled by a formula of
 their names, so that no weights need to be stored: element i of a parameter is 0.3 sin(i + sum of the name's bytes),

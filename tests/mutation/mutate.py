@@ -2,9 +2,9 @@
 """Mutation testing of the torch-free half: changes one token of a source file at a time and expects a test to fail.
 
 The tests are built once, against a shared library of the torch-free modules. For each mutant one file is compiled and
-that library linked; then the module's test programs run, the nearest first, until one fails. Mutants that do not
-compile are not counted. Survivors are listed; those in equivalent.txt, with the reason why no test can tell them from
-the original, are not counted either.
+that library linked; then the module's test programs run, those of its module first, until one fails. Mutants that do not
+compile are not counted. Survivors are listed, except those in equivalent.txt, which gives the reason why no test can
+distinguish them from the original.
 """
 import argparse
 import json
@@ -28,19 +28,19 @@ OWN = {
     "schedule": ["schedule_action_test", "schedule_csv_test", "schedule_validate_test", "schedule_golden_test",
                  "schedule_lower_test", "schedule_generate_test", "schedule_mutation_test", "schedule_beyond_reference_test",
                  "fuzz_plan_test"],
-    "plan": ["costs_test", "report_test", "plan_numbers_test", "partition_test", "order_test", "simulate_test",
-             "auto_test", "planner_test", "partition_search_test"],
-    "view": ["render_test", "svg_test", "drawing_test"],
+    "plan": ["plan_costs_test", "plan_report_test", "plan_numbers_test", "plan_partition_test", "plan_order_test", "plan_simulate_test",
+             "plan_auto_test", "plan_planner_test", "plan_partition_search_test"],
+    "view": ["view_render_test", "view_svg_test", "view_drawing_test"],
 }
 ALSO = {
-    "base": ["schedule_csv_test", "schedule_validate_test", "commands_test"],
-    "schedule": ["simulate_test", "render_test", "commands_test"],
-    "plan": ["render_test"],
-    "view": ["commands_test", "page_test"],
+    "base": ["schedule_csv_test", "schedule_validate_test", "tools_plan_commands_test"],
+    "schedule": ["plan_simulate_test", "view_render_test", "tools_plan_commands_test"],
+    "plan": ["view_render_test"],
+    "view": ["tools_plan_commands_test", "view_page_test"],
 }
-# Long, and almost always behind another test.
-LEFT_OUT = {"commands_test": "PlanCommand.*", "schedule_generate_test": "*IsValidForAllLegalCounts*",
-            "partition_search_test": "*StopsAtItsBudget*:*LocalSearch"}
+# Long, and rarely the first test to fail.
+LEFT_OUT = {"tools_plan_commands_test": "ToolPlanCommand.*", "schedule_generate_test": "*IsValidForAllLegalCounts*",
+            "plan_partition_search_test": "*StopsAtItsBudget*:*LocalSearch"}
 
 RELATIONAL = {" < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > ", " == ": " != ", " != ": " == "}
 ARITHMETIC = {" + ": " - ", " - ": " + ", " * ": " / ", " / ": " * ", " % ": " * ", " += ": " -= ", " -= ": " += "}
@@ -52,7 +52,7 @@ DECLARATION = re.compile(r"\s*(const|constexpr|static|auto|int|double|bool|char|
 
 
 def hide_strings(line):
-    """The line with strings, characters and comments blanked, so that positions stay."""
+    """The line with strings, characters and comments blanked, keeping positions."""
     blank = lambda match: " " * len(match.group())
     line = re.sub(r'"(\\.|[^"\\])*"|(?<![0-9a-fA-F])\'(\\.|[^\'\\])+\'', blank, line)
     return re.sub(r"//.*", blank, line)
@@ -124,7 +124,7 @@ def find_mutants(module):
 
 
 def sample(mutants, count, seed):
-    """The same choice for the same sources, seed and count, whatever the order of the runs."""
+    """The same choice for the same sources, seed and count, regardless of the order of runs."""
     chosen = random.Random(seed).sample(mutants, min(count, len(mutants)))
     return sorted(chosen, key=lambda mutant: (mutant.file, mutant.number, mutant.new))
 
@@ -151,12 +151,12 @@ def checked(command, **options):
 
 
 def bound_memory():
-    """A mutant may allocate without end (a browser, though, reserves more than it uses)."""
+    """Limits memory, because a mutant may allocate without bound (not for a browser, which reserves more than it uses)."""
     resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
 
 
 class Bench:
-    """Programs that load the torch-free half from a shared library, which is linked anew for each mutant."""
+    """Programs that load the torch-free half from a shared library, which is linked again for each mutant."""
 
     def __init__(self, programs):
         self.programs = programs
@@ -179,7 +179,7 @@ class Bench:
         checked(["g++", "-shared", "-o", self.library, *objects, "-lpthread"])
 
     def relink(self, target):
-        """Ninja's own link line, with the shared library in place of the archive."""
+        """Ninja's link command, with the shared library instead of the archive."""
         path = target if "/" in target else self.path(target).relative_to(BUILD)
         for line in checked(["ninja", "-C", BUILD, "-t", "commands", "-s", str(path)]).splitlines():
             if "libpenstock_plan.a" in line:
@@ -196,11 +196,11 @@ class Bench:
         return time.monotonic() - start
 
     def test(self, program, limit):
-        """'' or why the program failed."""
+        """Returns '' or the reason why the program failed."""
         environment = dict(os.environ, GTEST_FAIL_FAST="1", GTEST_BRIEF="1")
         try:
             result = run([self.path(program), "--gtest_filter=-" + LEFT_OUT.get(program, "")], timeout=limit,
-                         env=environment, cwd=BUILD, preexec_fn=None if program == "page_test" else bound_memory)
+                         env=environment, cwd=BUILD, preexec_fn=None if program == "view_page_test" else bound_memory)
         except subprocess.TimeoutExpired:
             return "time limit"
         return "" if result.returncode == 0 else "test" if result.returncode > 0 else f"signal {-result.returncode}"

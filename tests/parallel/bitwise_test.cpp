@@ -1,10 +1,10 @@
-// What parallel training gives to the last bit. A sum of two numbers has one order, and dividing by two or
-// four rounds nothing: so two replicas, in whichever schedule, replicated or sharded, have the very gradients
-// that two processes have on their own. And a run that is started again has the bits that it had before.
+// Bitwise guarantees of parallel training. A sum of two numbers has only one order, and dividing by two or
+// four does not round. Therefore two replicas, in any schedule, replicated or sharded, have exactly the
+// gradients of two independent processes, and a restarted run repeats its bits.
 #include "parallel/dense_gpt.h"
-#include "parallel/three_d.h"
+#include "parallel/three_axis_run.h"
 #include "support/check.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
 
@@ -18,7 +18,7 @@
 namespace penstock::test {
 namespace {
 
-//! Throws where a bit differs.
+//! Throws if any bit differs.
 void expect_bits(const std::string& what, const Tensors& actual, const Tensors& expected) {
   for (const auto& [name, value] : actual) {
     const at::Tensor& want = expected.at(name);
@@ -30,7 +30,7 @@ void expect_bits(const std::string& what, const Tensors& actual, const Tensors& 
   }
 }
 
-TEST(ParallelBitwise, TwoReplicasHaveTheGradientsOfTwoProcessesInEverySchedule) {
+TEST(ParallelBitwise, TwoReplicasMatchTwoProcessesInEverySchedule) {
   const Batch batch = batch_of(0);
   int runs = 0;
   for (const Kind kind : {Kind::Plain, Kind::Frozen}) {
@@ -51,12 +51,12 @@ TEST(ParallelBitwise, TwoReplicasHaveTheGradientsOfTwoProcessesInEverySchedule) 
         if (kind == Kind::Frozen && row.stages_per_rank == 2 && data == Data::Replicated) continue;  // enough
         SCOPED_TRACE(row.text() + ", " + text(kind) + ", " + text(data));
         ++runs;
-        // LoopedBFS goes back through its microbatches from the last one.
+        // LoopedBFS runs its backwards from the last microbatch to the first.
         const Tensors& want = means.at(row.schedule == schedule::ScheduleKind::LoopedBFS);
         EXPECT_NO_THROW(comm::run_thread_ranks(4, [&](comm::World& world) {
-          const ThreeD rank(world, {.pp = 2, .dp = 2}, row.schedule, row.stages_per_rank, kind, data);
+          const ThreeAxisGpt rank(world, {.pp = 2, .dp = 2}, row.schedule, row.stages_per_rank, kind, data);
           runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
-          const Batch own = rank.part_of(batch);
+          const Batch own = rank.local_rows(batch);
           pipeline.step({own.inputs}, own.targets);
           expect_bits("gradient of", rank.gradients(), want);
         }));
@@ -70,19 +70,20 @@ struct Bits {
   Tensors gradients, parameters;
 };
 
-//! Three steps of AdamW; gradients of the first. With `same` every replica gets the rows of the first one.
+//! Three steps of AdamW, with the gradients of the first. With `same`, every replica gets the rows of the
+//! first one.
 Bits train_bits(Axes axes, Row row, Kind kind, Data data, bool same) {
   Bits all;
   std::mutex mutex;
   comm::run_thread_ranks(axes.ranks(), [&](comm::World& world) {
-    const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data);
+    const ThreeAxisGpt rank(world, axes, row.schedule, row.stages_per_rank, kind, data);
     runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, rank.options());
-    torch::optim::AdamW optimizer = adamw(rank.trained());
+    torch::optim::AdamW optimizer = adamw(rank.optimizer_parameters());
     for (int step = 0; step < kTrainSteps; ++step) {
       optimizer.zero_grad();
       const Batch batch = batch_of(step);
       const Batch own =
-          same ? Batch{batch.inputs.chunk(2)[0], batch.targets.chunk(2)[0]} : rank.part_of(batch);
+          same ? Batch{batch.inputs.chunk(2)[0], batch.targets.chunk(2)[0]} : rank.local_rows(batch);
       pipeline.step({own.inputs}, own.targets);
       if (step == 0) {
         const Tensors mine = rank.gradients();
@@ -103,8 +104,8 @@ const std::vector<Row> kSomeSchedules{{schedule::ScheduleKind::OneFOneB, 1},
                                       {schedule::ScheduleKind::ZBVZeroBubble, 2},
                                       {schedule::ScheduleKind::DualPipeV, 2}};
 
-// Replicas of the same rows average equal numbers: nothing may change, through three dimensions and AdamW.
-TEST(ParallelBitwise, ReplicasOfTheSameRowsChangeNoBit) {
+// Identical replicas average equal numbers: nothing may change, through all three axes and AdamW.
+TEST(ParallelBitwise, IdenticalReplicasMatchSingleReplica) {
   at::set_num_threads(1);
   for (const Row& row : kSomeSchedules) {
     const Bits alone = train_bits({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, true);
@@ -117,20 +118,20 @@ TEST(ParallelBitwise, ReplicasOfTheSameRowsChangeNoBit) {
   }
 }
 
-TEST(ParallelBitwise, ShardedAndReplicatedTrainAlike) {
+TEST(ParallelBitwise, ShardedMatchesReplicated) {
   at::set_num_threads(1);
   for (const Row& row : kSomeSchedules) {
     SCOPED_TRACE(row.text());
     const Axes axes{.pp = 2, .dp = 2, .tp = 2};
-    const Bits whole = train_bits(axes, row, Kind::Frozen, Data::Replicated, false),
-               cut = train_bits(axes, row, Kind::Frozen, Data::Sharded, false);
-    EXPECT_NO_THROW(expect_bits("gradient of", cut.gradients, whole.gradients));
-    EXPECT_NO_THROW(expect_bits("parameter", cut.parameters, whole.parameters));
+    const Bits replicated = train_bits(axes, row, Kind::Frozen, Data::Replicated, false),
+               sharded = train_bits(axes, row, Kind::Frozen, Data::Sharded, false);
+    EXPECT_NO_THROW(expect_bits("gradient of", sharded.gradients, replicated.gradients));
+    EXPECT_NO_THROW(expect_bits("parameter", sharded.parameters, replicated.parameters));
   }
 }
 
-// Buckets and units are laid out once: a second start adds in the same order.
-TEST(ParallelBitwise, ARestartIn3DHasTheSameBits) {
+// Buckets and units are laid out once: a restarted run adds in the same order.
+TEST(ParallelBitwise, RestartIn3DIsBitwiseEqual) {
   at::set_num_threads(1);
   for (const Data data : {Data::Replicated, Data::Sharded}) {
     SCOPED_TRACE(text(data));

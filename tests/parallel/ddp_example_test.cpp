@@ -1,4 +1,4 @@
-// The data parallel example through the launcher, and an example that is not meant for it.
+// The data-parallel example through the launcher, and an example that must not be launched.
 #include "support/program.h"
 
 #include <gmock/gmock.h>
@@ -22,8 +22,8 @@ std::vector<double> losses_of(const Outcome& outcome) {
   return losses;
 }
 
-// The mean over equal shares is the mean over the batch, but for the order of the sums.
-TEST(ParallelDdpExample, HasTheSameLossesForAnyNumberOfRanks) {
+// The mean over equal shards is the mean over the batch, except for the order of sums.
+TEST(ParallelDdpExample, LossesDoNotDependOnNumberOfRanks) {
   const std::vector<double> alone = losses_of(run_program({kDdp}));
   ASSERT_EQ(alone.size(), 3U);
   EXPECT_LT(alone[2], alone[0] - 0.1);
@@ -34,7 +34,7 @@ TEST(ParallelDdpExample, HasTheSameLossesForAnyNumberOfRanks) {
   }
 }
 
-TEST(ParallelDdpExample, ThreadRanksUnderALauncherAreRefused) {
+TEST(ParallelDdpExample, ThreadRanksUnderLauncherAreRejected) {
   const Outcome outcome = penstock({"run", "--ranks", "2", "--", PENSTOCK_EXAMPLES "/example_mlp_pipeline"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err,

@@ -1,4 +1,4 @@
-// The dense run and the comparison.
+// The dense run of the small GPT and the comparison with it.
 #include "parallel/dense_gpt.h"
 
 #include "parallel/agreement.h"

@@ -1,6 +1,7 @@
-// Plans found in graphs: what is cut and what stays whole, and that real architectures compute the same.
+// Plans found in graphs: which layers are sharded or replicated, and real architectures compute the same with
+// them.
 #include "graph/tensor_file.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/graph/graph_module.h>
 #include <penstock/graph/pt2.h>
@@ -17,7 +18,7 @@ using testing::HasSubstr;
 
 const std::string kTransformer = PENSTOCK_SOURCE_DIR "/tests/parallel/archives/transformer.pt2";
 
-TEST(ParallelFindPlan, FindsTheTwoPairsOfEachBlock) {
+TEST(ParallelFindPlan, FindsBothPairsOfEachBlock) {
   const graph::Pt2Archive file(kTransformer);
   for (const std::int64_t ranks : {2, 4}) {
     const parallel::FoundPlan found = parallel::find_parallel_plan(file.graph(), ranks);
@@ -33,7 +34,7 @@ TEST(ParallelFindPlan, FindsTheTwoPairsOfEachBlock) {
   }
 }
 
-TEST(ParallelFindPlan, SaysWhyLayersStayWhole) {
+TEST(ParallelFindPlan, ExplainsWhyLayersAreReplicated) {
   const parallel::FoundPlan uneven = parallel::find_parallel_plan(graph::Pt2Archive(kTransformer).graph(), 3);
   EXPECT_THAT(uneven.not_sharded,
               testing::Contains(HasSubstr("blocks.0.attention.q: 4 heads cannot be shared by 3")));
@@ -49,7 +50,8 @@ struct Ran {
   std::vector<at::Tensor> outputs, gradients;
 };
 
-//! In evaluation mode, so that nothing is drawn; a weighted sum of all floating outputs goes back.
+//! Runs in evaluation mode, so that nothing is random; the backward starts from a weighted sum of all
+//! floating-point outputs.
 Ran run(graph::GraphModule& module, const std::vector<c10::IValue>& inputs) {
   module.train(false);
   Ran ran;
@@ -57,18 +59,18 @@ Ran run(graph::GraphModule& module, const std::vector<c10::IValue>& inputs) {
   for (const c10::IValue& output : module.run(inputs)) {
     if (!output.isTensor() || !output.toTensor().is_floating_point()) continue;
     const at::Tensor& tensor = output.toTensor();
-    ran.outputs.push_back(whole(tensor));
+    ran.outputs.push_back(full_copy(tensor));
     if (!tensor.requires_grad()) continue;
     const at::Tensor part = (tensor * numbers(tensor.sizes(), 7)).sum();
     sum = sum.defined() ? sum + part : part;
   }
   sum.backward();
   for (const auto& [name, tensor] : module.named_parameters())
-    ran.gradients.push_back(tensor.grad().defined() ? whole(tensor.grad()) : at::zeros(tensor.sizes()));
+    ran.gradients.push_back(tensor.grad().defined() ? full_copy(tensor.grad()) : at::zeros(tensor.sizes()));
   return ran;
 }
 
-//! The dropout of attention is a number and has no flag that evaluation mode could turn off.
+//! The dropout rate of attention is a number: no flag lets evaluation mode turn it off.
 graph::Graph without_dropout(graph::Graph graph) {
   for (graph::Node& node : graph.nodes) {
     if (node.name() == "aten::scaled_dot_product_attention") node.args[4] = graph::Arg{c10::IValue(0.0)};
@@ -76,7 +78,7 @@ graph::Graph without_dropout(graph::Graph graph) {
   return graph;
 }
 
-TEST(ParallelFindPlan, RealArchitecturesComputeTheSame) {
+TEST(ParallelFindPlan, RealArchitecturesMatchUnshardedModel) {
   for (const std::string name : {"gpt", "gpt2", "llama", "bert", "t5", "vit", "mlp"}) {
     SCOPED_TRACE(name);
     const graph::Pt2Archive file(archive(name + ".pt2"));
@@ -90,7 +92,7 @@ TEST(ParallelFindPlan, RealArchitecturesComputeTheSame) {
     graph::GraphModule dense(graph, file.load(graph.slots));
     const Ran want = run(dense, inputs);
     const parallel::FoundPlan found = parallel::find_parallel_plan(graph, 2);
-    if (name != "mlp") {  // whose layers are all read by the residual stream
+    if (name != "mlp") {  // all layers are read by the residual stream
       EXPECT_GE(found.pairs.size(), 2U);
     }
     on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {

@@ -1,7 +1,8 @@
-// Tensor parallelism of graphs, captured from C++ and imported from Python, against the same graph in one
-// process.
-#include "parallel/trained.h"
-#include "tensor/ranks.h"
+// Tensor parallelism of graphs, captured from C++ and imported from Python, compared with the same graph in
+// one process.
+#include "parallel/training_result.h"
+#include "support/error_message.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>
@@ -75,9 +76,9 @@ const parallel::ParallelPlan kTransformerPlan = {{"blocks.*.attention.q", parall
                                                  {"token", parallel::RowwiseParallel()},
                                                  {"head", parallel::ColwiseParallel()}};
 
-//! Three steps of AdamW, with the output and gradients of the first.
-Trained train(graph::GraphModule& module, std::int64_t vocabulary) {
-  Trained result;
+//! Three steps of AdamW, with the output and the gradients of the first.
+TrainingResult train(graph::GraphModule& module, std::int64_t vocabulary) {
+  TrainingResult result;
   std::vector<at::Tensor> parameters;
   for (const auto& [name, tensor] : module.named_parameters()) parameters.push_back(tensor);
   torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1).eps(1e-4));
@@ -87,21 +88,21 @@ Trained train(graph::GraphModule& module, std::int64_t vocabulary) {
     const at::Tensor targets = tokens_of(step + 1, kRows, vocabulary).flatten();
     const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), targets);
     loss.backward();
-    result.losses.push_back(whole(loss).item<double>());
+    result.losses.push_back(full_copy(loss).item<double>());
     if (step == 0) {
-      result.output = whole(logits);
-      for (const at::Tensor& p : parameters) result.gradients.push_back(whole(p.grad()));
+      result.output = full_copy(logits);
+      for (const at::Tensor& p : parameters) result.gradients.push_back(full_copy(p.grad()));
     }
     optimizer.step();
   }
-  for (const at::Tensor& p : parameters) result.parameters.push_back(whole(p));
+  for (const at::Tensor& p : parameters) result.parameters.push_back(full_copy(p));
   return result;
 }
 
-TEST(ParallelGraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
+TEST(ParallelGraphTensorParallel, CapturedGptMatchesDenseTraining) {
   for (const bool modern : {false, true}) {
     graph::GraphModule dense = captured_gpt(gpt_options(modern));
-    const Trained alone = train(dense, kVocabulary);
+    const TrainingResult alone = train(dense, kVocabulary);
     for (const std::int64_t ranks : {2, 4}) {
       for (const bool sequence : {false, true}) {
         on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
@@ -115,11 +116,11 @@ TEST(ParallelGraphTensorParallel, ACapturedGptTrainsAsOneProcess) {
   }
 }
 
-TEST(ParallelGraphTensorParallel, AnImportedTransformerTrainsAsOneProcess) {
+TEST(ParallelGraphTensorParallel, ImportedTransformerMatchesDenseTraining) {
   const std::string name = "parallel/archives/transformer.pt2";
   graph::GraphModule dense = imported(name);
-  const Trained alone = train(dense, 17);
-  for (const std::int64_t ranks : {2, 3, 4}) {  // with 3, shards are uneven and no cut goes by heads
+  const TrainingResult alone = train(dense, 17);
+  for (const std::int64_t ranks : {2, 3, 4}) {  // with 3 ranks, shards are uneven and do not align with heads
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       graph::GraphModule module = imported(name);
       parallel::parallelize_module(module, mesh, kTransformerPlan);
@@ -128,7 +129,7 @@ TEST(ParallelGraphTensorParallel, AnImportedTransformerTrainsAsOneProcess) {
   }
 }
 
-TEST(ParallelGraphTensorParallel, ABlockCostsTwoAllReducesEachWay) {
+TEST(ParallelGraphTensorParallel, BlockNeedsTwoAllReducesPerPass) {
   models::GptOptions options = gpt_options(false);
   for (const std::int64_t ranks : {2, 4}) {
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
@@ -159,7 +160,7 @@ TEST(ParallelGraphTensorParallel, ABlockCostsTwoAllReducesEachWay) {
   }
 }
 
-TEST(ParallelGraphTensorParallel, PreparesWhatEntersAndLeavesAModule) {
+TEST(ParallelGraphTensorParallel, PreparesModuleInputsAndOutputs) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor tokens = tokens_of(0, kRows, 17);
     const at::Tensor want =
@@ -185,7 +186,7 @@ TEST(ParallelGraphTensorParallel, PreparesWhatEntersAndLeavesAModule) {
   });
 }
 
-TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
+TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
   models::GptOptions options = gpt_options(true);
   options.layers = 4;
   graph::GraphModule dense = captured_gpt(options);
@@ -205,7 +206,7 @@ TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
 
   for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
     const int per_rank = name == "1F1B" ? 1 : 2, count = 2 * per_rank;
-    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: the pipeline, y: tensor parallel
+    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: pipeline, y: tensor parallel
       models::Gpt gpt(options);
       models::initialise(*gpt, options, 3);
       const graph::ForwardFunction forward = [gpt](const value::Args& args, const value::Kwargs&) mutable {
@@ -235,7 +236,7 @@ TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
       }
       for (const int stage : mine) {
         for (const auto& [parameter, tensor] : pipe.get_stage_module(StageId(stage))->named_parameters()) {
-          EXPECT_LT(difference(whole(tensor.grad()), gradients.at(parameter)), 1e-5)
+          EXPECT_LT(difference(full_copy(tensor.grad()), gradients.at(parameter)), 1e-5)
               << name << " stage " << stage << " " << parameter;
         }
       }
@@ -243,29 +244,19 @@ TEST(ParallelGraphTensorParallel, StagesOfAPipelineTrainAsOneProcess) {
   }
 }
 
-template <class Function>
-std::string error_of(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-TEST(ParallelGraphTensorParallel, MistakesAreNamed) {
+TEST(ParallelGraphTensorParallel, ReportsInvalidPlans) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     graph::GraphModule module = imported("parallel/archives/transformer.pt2");
     EXPECT_THAT(
-        error_of([&] {
+        error_message([&] {
           parallel::parallelize_module(module, mesh, {{"blocks.0.mlp.upp", parallel::ColwiseParallel()}});
         }),
         HasSubstr("blocks.0.mlp.up"));
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(error_message([&] {
                   parallel::parallelize_module(module, mesh, {{"norm", parallel::RowwiseParallel()}});
                 }),
                 HasSubstr("RowwiseParallel does not fit module 'norm'"));
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(error_message([&] {
                   parallel::parallelize_module(
                       module, mesh,
                       {{"token", parallel::ColwiseParallel()}, {"head", parallel::ColwiseParallel()}});
@@ -274,7 +265,7 @@ TEST(ParallelGraphTensorParallel, MistakesAreNamed) {
     EXPECT_NO_THROW(parallelize_module(module, mesh, {{"elsewhere", parallel::ColwiseParallel()}},
                                        parallel::UnknownPath::PassOver));
 
-    // An operator without a rule: its name, its module and the placements.
+    // An operator without a rule: the error has its name, its module and the placements.
     struct Inverting : torch::nn::Module {
       Inverting() { weight = register_parameter("weight", numbers({4, 4}, 1)); }
       at::Tensor weight;
@@ -288,7 +279,7 @@ TEST(ParallelGraphTensorParallel, MistakesAreNamed) {
     graph::GraphModule inverting(std::move(captured.graph), std::move(captured.tensors));
     parallel::parallelize_module(inverting, mesh,
                                  {{"", parallel::DistributeParameters{{{"weight", tensor::Shard(1)}}}}});
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(error_message([&] {
                   inverting.run({numbers({4, 4}, 2)});
                 }),
                 testing::AllOf(HasSubstr("linalg_inv"), HasSubstr("of module solver"), HasSubstr("Shard(1)"),

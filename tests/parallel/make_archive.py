@@ -1,4 +1,4 @@
-"""Exports a small transformer whose query, key and value are layers of their own, with a tied head and a dynamic batch.
+"""Exports a small transformer with separate query, key and value layers, with a tied head and a dynamic batch size.
 
 Usage: python3 make_archive.py FOLDER. Writes transformer.pt2, and transformer.safetensors with tokens and targets for `penstock train`.
 """

@@ -1,9 +1,9 @@
-// Pipelines times data parallelism, for every schedule: losses, gradients and training equal a dense run over
-// the same microbatches. (The reference leaves gradients unreduced in its zero-bubble schedules.)
+// Pipeline and data parallelism combined, for every schedule: losses, gradients and training match a dense
+// run over the same microbatches. (The reference does not reduce gradients in its zero-bubble schedules.)
 #include "parallel/dense_gpt.h"
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -24,7 +24,7 @@ constexpr int kSteps = 3;
 
 enum class Mode { Replicated, Sharded };
 
-// This rank's pipeline, one of `replicas`: ranks of a pipeline are neighbours in the world.
+// The pipeline of this rank, one of `replicas`. The ranks of a pipeline are adjacent in the world.
 struct Place {
   Place(const comm::Group& world, int replicas)
       : ranks(world.size() / replicas),
@@ -37,7 +37,8 @@ struct Place {
 
 // The stages of this rank with their data parallelism.
 struct Parallel {
-  Parallel(const Model& model, const Place& place, schedule::ScheduleKind kind, int per_rank, Mode mode) {
+  Parallel(const PipelineModel& model, const Place& place, schedule::ScheduleKind kind, int per_rank,
+           Mode mode) {
     const int count = place.ranks * per_rank;
     const auto modules = model.make(count);
     const schedule::Placement placement =
@@ -69,7 +70,8 @@ struct Parallel {
   std::shared_ptr<runtime::DataParallel> data_parallel;
 };
 
-runtime::PipelineOptions options_of(const Model& model, const Parallel& parallel, const Place& place) {
+runtime::PipelineOptions options_of(const PipelineModel& model, const Parallel& parallel,
+                                    const Place& place) {
   runtime::PipelineOptions options = options_for(model, parallel.stages.front().num_stages());
   options.seed = kSeed;
   options.replica = static_cast<std::uint32_t>(place.replica);
@@ -77,15 +79,15 @@ runtime::PipelineOptions options_of(const Model& model, const Parallel& parallel
   return options;
 }
 
-void expect_dense(const Model& model, const Case& test, const DenseRun& dense, const comm::Group& world,
-                  int replicas, Mode mode) {
+void expect_dense(const PipelineModel& model, const Case& test, const DenseRun& dense,
+                  const comm::Group& world, int replicas, Mode mode) {
   const Place place(world, replicas);
   const Parallel parallel(model, place, test.kind, test.stages_per_rank, mode);
   runtime::PipelineSchedule pipeline(parallel.stages, test.kind, test.microbatches,
                                      options_of(model, parallel, place));
   for (int step = 0; step < kSteps; ++step) {
     const runtime::StepResult result =
-        pipeline.step(part_of(model.batch(test.rows), place.replica, replicas));
+        pipeline.step(replica_batch(model.batch(test.rows), place.replica, replicas));
     const auto& expected = dense.losses[static_cast<std::size_t>(step)];
     const std::size_t first = static_cast<std::size_t>(place.replica * test.microbatches);
     const std::string when = "step " + std::to_string(step) + " ";
@@ -107,7 +109,7 @@ void expect_dense(const Model& model, const Case& test, const DenseRun& dense, c
 }
 
 // `world` ranks as `replicas` pipelines, in every schedule.
-int sweep(const Model& model, int world, int replicas, Mode mode) {
+int sweep(const PipelineModel& model, int world, int replicas, Mode mode) {
   at::set_num_threads(1);
   const int ranks = world / replicas;
   const int microbatches = 2 * ranks, rows = replicas * (2 * microbatches + 1);  // uneven microbatches
@@ -137,14 +139,14 @@ INSTANTIATE_TEST_SUITE_P(Modes, ParallelEverySchedule, ::testing::Values(Mode::R
                            return mode.param == Mode::Replicated ? "Replicated" : "Sharded";
                          });
 
-TEST_P(ParallelEverySchedule, EqualsADenseRunOver4Ranks) {
-  for (const Model& model : all_models()) {
-    if (model.name == "cnn") continue;  // batch norm's buffers are each replica's own
+TEST_P(ParallelEverySchedule, MatchesDenseRunOver4Ranks) {
+  for (const PipelineModel& model : all_models()) {
+    if (model.name == "cnn") continue;  // the buffers of batch norm are local to each replica
     EXPECT_GT(sweep(model, 4, 2, GetParam()), 10);
   }
 }
 
-TEST_P(ParallelEverySchedule, EqualsADenseRunOver8Ranks) {
+TEST_P(ParallelEverySchedule, MatchesDenseRunOver8Ranks) {
   EXPECT_GT(sweep(mlp(), 8, 2, GetParam()), 10);
   EXPECT_GT(sweep(tied_transformer(), 8, 4, GetParam()), 10);
 }
@@ -156,7 +158,7 @@ const RankFunction gloo_ranks("pipeline_data_parallel", [] {
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::ZB1P}) {
       const Case test{kind, kind == schedule::ScheduleKind::InterleavedZeroBubble ? 2 : 1, 4, 18};
-      const Model model = tied_transformer();
+      const PipelineModel model = tied_transformer();
       const DenseRun dense = run_dense(model, 2 * test.stages_per_rank, 4, 18, kSteps, kSeed, 2);
       expect_dense(model, test, dense, world.group(), 2, mode);
     }
@@ -164,8 +166,8 @@ const RankFunction gloo_ranks("pipeline_data_parallel", [] {
   return 0;
 });
 
-// Floating-point arguments by position and by name, whatever tree they are in; integers stay.
-TEST(ParallelPipelineTimesData, ShardedStagesCastInputsAndOutputs) {
+// Floating-point arguments are cast by position and by name, in any tree; integers are not.
+TEST(ParallelPipelineData, ShardedStagesCastInputsAndOutputs) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     for (const bool cast : {true, false}) {
       torch::nn::Linear layer(3, 3);
@@ -195,21 +197,21 @@ TEST(ParallelPipelineTimesData, ShardedStagesCastInputsAndOutputs) {
   });
 }
 
-TEST(ParallelPipelineTimesData, EqualsADenseRunOverGlooProcesses) {
+TEST(ParallelPipelineData, MatchesDenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("pipeline_data_parallel", 4);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-TEST_P(ParallelEverySchedule, ReducesEachStageOnceAStep) {
+TEST_P(ParallelEverySchedule, ReducesEachStageOncePerStep) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
     comm::run_thread_ranks(4, [&](comm::World& world) {
-      const Model model = mlp();
+      const PipelineModel model = mlp();
       const Place place(world.group(), 2);
       const Parallel parallel(model, place, kind, 1, GetParam());
       runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       const Traffic traffic(world);
-      pipeline.step(part_of(model.batch(16), place.replica, 2));
+      pipeline.step(replica_batch(model.batch(16), place.replica, 2));
       const int reductions =
           traffic.of(GetParam() == Mode::Replicated ? "all_reduce" : "reduce_scatter").count;
       CHECK_SAME(reductions, 1);
@@ -217,8 +219,8 @@ TEST_P(ParallelEverySchedule, ReducesEachStageOnceAStep) {
   }
 }
 
-TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
-  const Model model = mlp();
+TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
+  const PipelineModel model = mlp();
   for (const schedule::ScheduleKind kind : {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
     const DenseRun once = run_dense(model, 2, 4, 16, 1, kSeed, 2);
     comm::run_thread_ranks(4, [&](comm::World& world) {
@@ -227,7 +229,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
       runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       for (int repeat = 0; repeat < 2; ++repeat) {
         pipeline.set_steps(0);  // the same random numbers
-        pipeline.step(part_of(model.batch(16), place.replica, 2));
+        pipeline.step(replica_batch(model.batch(16), place.replica, 2));
       }
       double squares = 0;
       for (const auto& of_stage : once.gradients) {
@@ -249,10 +251,10 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByTheWholeNorm) {
   }
 }
 
-// Dropout is off in `eval`, also behind the wrapper of a sharded stage.
-TEST_P(ParallelEverySchedule, EvaluatesInEvaluationMode) {
+// Dropout is off in `eval`, also inside the wrapper of a sharded stage.
+TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
   at::set_num_threads(1);
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   const runtime::StepInput batch = model.batch(16);
   const auto dense = model.make(2);
   for (const auto& module : dense) module->eval();
@@ -263,7 +265,7 @@ TEST_P(ParallelEverySchedule, EvaluatesInEvaluationMode) {
     const Parallel parallel(model, place, schedule::ScheduleKind::OneFOneB, 1, GetParam());
     runtime::PipelineSchedule pipeline(parallel.stages, schedule::ScheduleKind::OneFOneB, 4,
                                        options_of(model, parallel, place));
-    const runtime::StepResult result = pipeline.eval(part_of(batch, place.replica, 2));
+    const runtime::StepResult result = pipeline.eval(replica_batch(batch, place.replica, 2));
     CHECK_THAT(parallel.stages.front().is_training());
     if (place.pipeline.rank() == 1)
       expect_near("output", result.outputs.toTensor(),
@@ -271,8 +273,8 @@ TEST_P(ParallelEverySchedule, EvaluatesInEvaluationMode) {
   });
 }
 
-TEST_P(ParallelEverySchedule, StateSurvivesAThrow) {
-  const Model model = mlp();
+TEST_P(ParallelEverySchedule, StateSurvivesException) {
+  const PipelineModel model = mlp();
   const DenseRun dense = run_dense(model, 2, 4, 16, 1, kSeed, 2);
   comm::run_thread_ranks(4, [&](comm::World& world) {
     std::optional<Place> place(std::in_place, world.group(), 2);
@@ -287,8 +289,8 @@ TEST_P(ParallelEverySchedule, StateSurvivesAThrow) {
         usual();
       };
       runtime::PipelineSchedule(parallel.stages, schedule::ScheduleKind::ZB1P, 4, options)
-          .step(part_of(model.batch(16), place->replica, 2));
-      place->across.barrier();  // whoever had done its part learns of it here
+          .step(replica_batch(model.batch(16), place->replica, 2));
+      place->across.barrier();  // ranks that had already finished learn of the failure here
       world.group().barrier();
     } catch (const std::exception&) {
       thrown = true;
@@ -296,7 +298,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesAThrow) {
     CHECK_THAT(thrown);
     world.rebuild();
     place.emplace(world.group(), 2);
-    // The same modules, with new groups.
+    // The same modules with new groups.
     std::vector<runtime::PipelineStage> stages;
     for (const runtime::PipelineStage& stage : parallel.stages) {
       for (const runtime::NamedTensor& item : stage.module().parameters())
@@ -311,7 +313,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesAThrow) {
       parallel.replicated->recover(place->across);
     }
     runtime::PipelineSchedule pipeline(stages, schedule::ScheduleKind::ZB1P, 4, options);
-    pipeline.step(part_of(model.batch(16), place->replica, 2));
+    pipeline.step(replica_batch(model.batch(16), place->replica, 2));
     for (const runtime::PipelineStage& stage : pipeline.stages())
       expect_near("gradient of", parallel.gradients(stage), dense.gradients[stage.index().index()]);
   });

@@ -1,6 +1,7 @@
-// Pipeline times tensor parallel: stages whose parameters are cut hand over plain, whole activations. Against
-// one process.
-#include "tensor/ranks.h"
+// Pipeline and tensor parallelism combined: stages with sharded parameters exchange plain, full activations.
+// Compared with one process.
+#include "support/models/mlp.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/parallel/tensor_parallel.h>
@@ -20,40 +21,34 @@ namespace {
 
 constexpr std::int64_t kStageWidth = 6, kStageRows = 8;
 
-struct LayerImpl : torch::nn::Module {
-  explicit LayerImpl(unsigned seed) {
-    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kStageWidth})));
-    up = register_module("up", torch::nn::Linear(kStageWidth, 2 * kStageWidth + 1));
-    down = register_module("down", torch::nn::Linear(2 * kStageWidth + 1, kStageWidth));
-    const torch::NoGradGuard no_grad;
-    for (at::Tensor& parameter : parameters()) parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.4);
-  }
-  at::Tensor forward(const at::Tensor& x) { return x + down(at::gelu(up(norm(x)))); }
-  torch::nn::LayerNorm norm{nullptr};
-  torch::nn::Linear up{nullptr}, down{nullptr};
-};
-TORCH_MODULE(Layer);
+ResidualMlp make_layer(unsigned seed) {
+  ResidualMlp layer(kStageWidth);
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& parameter : layer->parameters()) parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.4);
+  return layer;
+}
 
-TEST(ParallelTensorParallel, TrainsInStagesOfAPipeline) {
+TEST(ParallelTensorParallel, TrainsInPipelineStages) {
   const at::Tensor x = numbers({kStageRows, 3, kStageWidth}, 100),
                    target = numbers({kStageRows, 3, kStageWidth}, 101);
   for (const std::string name : {"1F1B", "ZBVZeroBubble", "Interleaved1F1B"}) {
     const int per_rank = name == "1F1B" ? 1 : 2, count = 2 * per_rank;
-    std::vector<Layer> dense;
-    for (int stage = 0; stage < count; ++stage) dense.emplace_back(static_cast<unsigned>(stage * 10));
+    std::vector<ResidualMlp> dense;
+    for (int stage = 0; stage < count; ++stage)
+      dense.push_back(make_layer(static_cast<unsigned>(stage * 10)));
     at::Tensor y = x;
-    for (Layer& layer : dense) y = layer(y);
+    for (ResidualMlp& layer : dense) y = layer(y);
     const at::Tensor loss = at::mse_loss(y, target);
     loss.backward();
 
-    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: the pipeline, y: tensor parallel
+    on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: pipeline, y: tensor parallel
       const int rank = static_cast<int>(mesh.coordinate(0));
       std::vector<int> mine{rank};
       if (per_rank == 2) mine.push_back(name == "ZBVZeroBubble" ? 3 - rank : 2 + rank);
-      std::vector<Layer> layers;
+      std::vector<ResidualMlp> layers;
       std::vector<runtime::PipelineStage> stages;
       for (const int stage : mine) {
-        Layer layer(static_cast<unsigned>(stage * 10));
+        ResidualMlp layer = make_layer(static_cast<unsigned>(stage * 10));
         parallel::parallelize_module(
             *layer, mesh["y"], {{"up", parallel::ColwiseParallel()}, {"down", parallel::RowwiseParallel()}});
         layers.push_back(layer);
@@ -75,7 +70,7 @@ TEST(ParallelTensorParallel, TrainsInStagesOfAPipeline) {
         const auto got = layers[i]->parameters(),
                    want = dense[static_cast<std::size_t>(mine[i])]->parameters();
         for (std::size_t k = 0; k < got.size(); ++k) {
-          EXPECT_LT(difference(whole(got[k].grad()), want[k].grad()), 1e-5)
+          EXPECT_LT(difference(full_copy(got[k].grad()), want[k].grad()), 1e-5)
               << name << " stage " << mine[i] << " parameter " << k;
         }
       }
@@ -83,13 +78,13 @@ TEST(ParallelTensorParallel, TrainsInStagesOfAPipeline) {
   }
 }
 
-// Microbatches of a batch whose rows are sharded have rows of every shard; those of a plain tensor have
-// neighbouring rows.
+// Microbatches of a batch with sharded rows contain rows of every shard; those of a plain tensor contain
+// adjacent rows.
 class ShardedRows {
  public:
   ShardedRows(const tensor::DeviceMesh& mesh, int microbatches, bool takes_mask) : mesh_(mesh["y"]) {
     const auto stage = static_cast<int>(mesh.coordinate(0));
-    Layer layer(static_cast<unsigned>(stage * 10));
+    ResidualMlp layer = make_layer(static_cast<unsigned>(stage * 10));
     const auto forward = [layer](const value::Args& args, const value::Kwargs& kwargs) mutable {
       const at::Tensor y = layer(args[0].toTensor());
       return runtime::StageResult(kwargs.empty() ? y : y * kwargs.at("mask").toTensor());
@@ -113,10 +108,10 @@ class ShardedRows {
   at::Tensor replicated(const at::Tensor& dense) const {
     return distribute_tensor(dense, mesh_, {value::Replicate()}, false);
   }
-  //! The loss where it is known; NaN elsewhere.
+  //! The loss on ranks that know it; NaN elsewhere.
   double loss(const runtime::StepInput& input) {
     const runtime::StepResult result = schedule_->step(input);
-    return result.loss.defined() ? whole(result.loss).item<double>() : std::nan("");
+    return result.loss.defined() ? full_copy(result.loss).item<double>() : std::nan("");
   }
 
  private:
@@ -128,10 +123,10 @@ const at::Tensor kBatchRows = numbers({kStageRows, kStageWidth}, 100),
                  kBatchTargets = numbers({kStageRows, kStageWidth}, 101),
                  kBatchMask = numbers({kStageRows, 1}, 102);
 
-TEST(ParallelShardedRows, PairWithTargetsOfTheSamePlacements) {
+TEST(ParallelShardedRows, PairWithTargetsOfSamePlacements) {
   for (const int stages : {1, 2}) {
     at::Tensor y = kBatchRows;
-    for (int stage = 0; stage < stages; ++stage) y = Layer(static_cast<unsigned>(stage * 10))(y);
+    for (int stage = 0; stage < stages; ++stage) y = make_layer(static_cast<unsigned>(stage * 10))(y);
     const double want = at::mse_loss(y, kBatchTargets).item<double>();
     on_mesh({stages, 2}, [&](const tensor::DeviceMesh& mesh) {
       const auto expect_loss = [&](int microbatches, const runtime::StepInput& input) {
@@ -144,13 +139,13 @@ TEST(ParallelShardedRows, PairWithTargetsOfTheSamePlacements) {
       expect_loss(4, {.args = {put.sharded(kBatchRows)}, .target = put.sharded(kBatchTargets)});
       expect_loss(4, {.args = {kBatchRows}, .target = kBatchTargets});
       expect_loss(4, {.args = {put.replicated(kBatchRows)}, .target = kBatchTargets});
-      // One microbatch has all rows.
+      // A single microbatch has all rows.
       expect_loss(1, {.args = {put.sharded(kBatchRows)}, .target = kBatchTargets});
     });
   }
 }
 
-TEST(ParallelShardedRows, DoNotPairWithOthers) {
+TEST(ParallelShardedRows, RejectTargetsOfOtherPlacements) {
   using Make = std::function<runtime::StepInput(const ShardedRows&)>;
   const std::vector<std::pair<bool, Make>> refused{
       {false,
@@ -173,7 +168,7 @@ TEST(ParallelShardedRows, DoNotPairWithOthers) {
   for (const int stages : {1, 2}) {
     for (std::size_t i = 0; i < refused.size(); ++i) {
       on_mesh({stages, 2}, [&](const tensor::DeviceMesh& mesh) {
-        // A rank may hear of the refusal from another one first.
+        // A rank may first learn of the error from another rank.
         try {
           ShardedRows rows(mesh, 4, refused[i].first);
           rows.loss(refused[i].second(rows));

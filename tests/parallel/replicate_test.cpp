@@ -1,5 +1,5 @@
-// Replicated data parallelism against a dense run, and what it promises beside numbers: traffic, fixed
-// layout, unused parameters, recovery.
+// Replicated data parallelism compared with a dense run, and its other guarantees: traffic, fixed layout,
+// unused parameters, recovery.
 #include "parallel/dense_gpt.h"
 #include "parallel/replicate/buckets.h"
 #include "support/check.h"
@@ -18,7 +18,7 @@
 namespace penstock::test {
 namespace {
 
-// Many buckets even of a small model.
+// Many buckets even for a small model.
 parallel::ReplicateOptions small_buckets() {
   parallel::ReplicateOptions options;
   options.first_bucket_bytes = 100;
@@ -31,19 +31,20 @@ std::uint64_t gradient_bytes(const torch::nn::Module& module, std::size_t of_eac
   std::uint64_t bytes = 0;
   for (const at::Tensor& parameter : module.parameters()) {
     if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    bytes +=
-        (static_cast<std::uint64_t>(parameter.numel()) + 1) * of_each;  // one number says that it is there
+    bytes += (static_cast<std::uint64_t>(parameter.numel()) + 1) *
+             of_each;  // one element marks the gradient as present
   }
   return bytes;
 }
 
-// Trains as the dense run does, on this rank's part of the batch, and compares.
+// Trains like the dense run, on the rows of this rank, and compares.
 void expect_dense(comm::World& world, Variant variant, const DenseGpt& dense, int parts) {
-  SmallGpt model(variant, 2, world.rank().value == 0 ? 1 : 99);  // all but the first start elsewhere
+  SmallGpt model(variant, 2,
+                 world.rank().value == 0 ? 1 : 99);  // all ranks but the first start with other values
   parallel::DistributedDataParallel ddp(model.ptr(), world.group(), small_buckets());
   torch::optim::AdamW optimizer = adamw(unique_parameters(*model));
   for (int step = 0; step < kGptSteps; ++step) {
-    const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+    const Tokens batch = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
     optimizer.zero_grad();
     at::Tensor sum = at::zeros({});
     const Traffic traffic(world);
@@ -76,7 +77,7 @@ void expect_dense(comm::World& world, Variant variant, const DenseGpt& dense, in
   expect_near(std::string(text(variant)) + ": at the end", copies(*model), dense.parameters);
 }
 
-TEST(ParallelReplicated, EqualsADenseRun) {
+TEST(ParallelReplicated, MatchesDenseRun) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     for (const int parts : {1, 2}) {
       const DenseGpt dense = run_dense_gpt(variant, parts);
@@ -95,24 +96,24 @@ const RankFunction gloo_ranks("replicated", [] {
   return 0;
 });
 
-TEST(ParallelReplicated, EqualsADenseRunOverGlooProcesses) {
+TEST(ParallelReplicated, MatchesDenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("replicated", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-TEST(ParallelReplicated, GradientsAreBitwiseTheMeanOfTheRanksOwn) {
-  // Two summands have one order: nothing may differ in the last bit.
+TEST(ParallelReplicated, GradientsAreBitwiseMeanOfLocalGradients) {
+  // Two summands have only one order: nothing may differ in the last bit.
   SmallGpt own[2] = {SmallGpt(), SmallGpt()};
   std::vector<std::vector<runtime::NamedTensor>> gradients;
   for (int rank = 0; rank < 2; ++rank) {
-    const Tokens batch = tokens_of(kGptRows, 0).part(rank, 2);
+    const Tokens batch = tokens_of(kGptRows, 0).shard(rank, 2);
     loss_of(own[rank](batch.inputs), batch.targets).backward();
     gradients.push_back(gradient_copies(*own[rank]));
   }
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
     parallel::Replica replica = replicate(model, world.group(), small_buckets());
-    const Tokens batch = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+    const Tokens batch = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
     loss_of(model(batch.inputs), batch.targets).backward();
     const auto mine = gradient_copies(*model);
     for (std::size_t i = 0; i < mine.size(); ++i)
@@ -120,11 +121,11 @@ TEST(ParallelReplicated, GradientsAreBitwiseTheMeanOfTheRanksOwn) {
   });
 }
 
-TEST(ParallelReplicated, ARestartIsBitwise) {
+TEST(ParallelReplicated, RestartIsBitwiseEqual) {
   const auto train = [](comm::World& world, int from, int to, SmallGpt model) {
     parallel::Replica replica = replicate(model, world.group(), small_buckets());
     for (int step = from; step < to; ++step) {
-      const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+      const Tokens batch = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
       loss_of(model(batch.inputs), batch.targets).backward();
       torch::optim::SGD(model->parameters(), 0.1).step();
       model->zero_grad();
@@ -145,7 +146,7 @@ TEST(ParallelReplicated, ARestartIsBitwise) {
   });
 }
 
-// Three layers, of which a call uses those it is told to.
+// Three layers; each call uses the requested ones.
 struct Choice : torch::nn::Module {
   Choice() {
     for (int i = 0; i < 3; ++i)
@@ -158,26 +159,26 @@ struct Choice : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
 };
 
-TEST(ParallelReplicated, ParametersNobodyUsesKeepNoGradient) {
+TEST(ParallelReplicated, UnusedParametersGetNoGradient) {
   for (const bool find : {false, true}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
       torch::manual_seed(0);
       parallel::ReplicateOptions options = small_buckets();
-      options.first_bucket_bytes = options.bucket_bytes = 1;  // a bucket for each parameter
+      options.first_bucket_bytes = options.bucket_bytes = 1;  // one bucket per parameter
       options.find_unused = find;
       const auto module = std::make_shared<Choice>();
       parallel::DistributedDataParallel ddp(module, world.group(), options);
       const int rank = world.rank().value;
-      // Layer 0 on both ranks, layer 1 on rank 1 only, layer 2 on none.
+      // Layer 0 is used on both ranks, layer 1 on rank 1 only, layer 2 on none.
       const auto backward = [&] {
         ddp(torch::ones({1, 3}), rank == 0 ? std::vector{0} : std::vector{0, 1}).sum().backward();
       };
       backward();
       CHECK_THAT(!module->layers[2]->weight.grad().defined() && !module->layers[2]->bias.grad().defined());
-      // d/d bias1 of the sum is 1 on rank 1 and 0 on rank 0.
+      // The derivative of the sum with respect to bias1 is 1 on rank 1 and 0 on rank 0.
       CHECK_TENSORS(module->layers[1]->bias.grad(), torch::full({3}, 0.5));
       expect_near("bias 0", module->layers[0]->bias.grad(), (1 + module->layers[1]->weight.sum(0)) / 2);
-      // The next step may use others, and a gradient that only some ranks had before is kept.
+      // The next step may use other layers, and a gradient that only some ranks had before is kept.
       ddp(torch::ones({1, 3}), std::vector{2}).sum().backward();
       CHECK_TENSORS(module->layers[2]->bias.grad(), torch::ones({3}));
       CHECK_TENSORS(module->layers[1]->bias.grad(), torch::full({3}, 0.5));
@@ -188,8 +189,9 @@ TEST(ParallelReplicated, ParametersNobodyUsesKeepNoGradient) {
   }
 }
 
-TEST(ParallelReplicated, UnusedParametersThatAreFoundDoNotHoldUpTheOthers) {
-  // Layer 2 stands in the first bucket. Found before, its bucket is on its way when the first gradient comes.
+TEST(ParallelReplicated, DetectedUnusedParametersDoNotBlockOthers) {
+  // Layer 2 is in the first bucket. If it is known to be unused, its bucket is already in flight when the
+  // first gradient is computed.
   comm::run_thread_ranks(2, [&](comm::World& world) {
     parallel::ReplicateOptions options = small_buckets();
     options.first_bucket_bytes = options.bucket_bytes = 1;
@@ -206,12 +208,12 @@ TEST(ParallelReplicated, UnusedParametersThatAreFoundDoNotHoldUpTheOthers) {
   });
 }
 
-TEST(ParallelReplicated, SeveralBackwardsAddUp) {
+TEST(ParallelReplicated, AccumulatesOverSeveralBackwards) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
     parallel::Replica replica = replicate(model, world.group(), small_buckets());
     for (int step = 0; step < 2; ++step) {
-      const Tokens all = tokens_of(kGptRows, step), own = all.part(world.rank().value, 2);
+      const Tokens all = tokens_of(kGptRows, step), own = all.shard(world.rank().value, 2);
       loss_of(model(own.inputs), own.targets).backward();
       loss_of(dense(all.inputs), all.targets).backward();
     }
@@ -219,24 +221,24 @@ TEST(ParallelReplicated, SeveralBackwardsAddUp) {
   });
 }
 
-TEST(ParallelReplicated, ReducesInHalfTheBytesWhereAsked) {
+TEST(ParallelReplicated, ReducesInBfloat16OnRequest) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
     parallel::ReplicateOptions options = small_buckets();
     options.communicate_as = at::kBFloat16;
     parallel::Replica replica = replicate(model, world.group(), options);
     const Traffic traffic(world);
-    const Tokens all = tokens_of(kGptRows, 0), own = all.part(world.rank().value, 2);
+    const Tokens all = tokens_of(kGptRows, 0), own = all.shard(world.rank().value, 2);
     loss_of(model(own.inputs), own.targets).backward();
     CHECK_SAME(traffic.of("all_reduce").bytes, gradient_bytes(*model, 2));
     loss_of(dense(all.inputs), all.targets).backward();
     expect_near("gradient of", gradient_copies(*model), gradient_copies(*dense), 1e-2);
-    CHECK_THAT(model->place.grad().scalar_type() == at::kFloat);
+    CHECK_THAT(model->position.grad().scalar_type() == at::kFloat);
   });
 }
 
-TEST(ParallelReplicated, RecomputedPartsAreReducedToo) {
-  // Recomputation runs a backward inside of the backward: its end is not the end.
+TEST(ParallelReplicated, ReducesGradientsOfRecomputedModules) {
+  // Recomputation runs a backward inside the backward; the end of the inner one must not end the outer one.
   struct Net : torch::nn::Module {
     Net() {
       first = register_module("first", torch::nn::Linear(3, 3));
@@ -268,22 +270,22 @@ TEST(ParallelReplicated, RecomputedPartsAreReducedToo) {
   });
 }
 
-TEST(ParallelReplicated, ABackwardThatThrowsLeavesNothingBehind) {
+TEST(ParallelReplicated, FailedBackwardLeavesNoState) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model, dense;
     parallel::Replica replica = replicate(model, world.group(), small_buckets());
-    const Tokens all = tokens_of(kGptRows, 0), own = all.part(world.rank().value, 2);
+    const Tokens all = tokens_of(kGptRows, 0), own = all.shard(world.rank().value, 2);
     const at::Tensor loss = loss_of(model(own.inputs), own.targets);
     bool thrown = false;
-    const auto handle =
-        model->place.register_hook([](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
+    const auto handle = model->position.register_hook(
+        [](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
     try {
       loss.backward();
     } catch (const std::exception&) {
       thrown = true;
     }
     CHECK_THAT(thrown);
-    model->place.remove_hook(handle);
+    model->position.remove_hook(handle);
     model->zero_grad();
     loss_of(model(own.inputs), own.targets).backward();
     loss_of(dense(all.inputs), all.targets).backward();
@@ -291,7 +293,7 @@ TEST(ParallelReplicated, ABackwardThatThrowsLeavesNothingBehind) {
   });
 }
 
-TEST(ParallelReplicated, ModelsThatDifferAreRefusedOnEveryRank) {
+TEST(ParallelReplicated, RejectsDifferentModelsOnEveryRank) {
   const auto errors = comm::try_thread_ranks(3, [](comm::World& world) {
     parallel::replicate(torch::nn::Linear(4, world.rank().value == 2 ? 5 : 4), world.group());
   });
@@ -306,26 +308,26 @@ TEST(ParallelReplicated, ModelsThatDifferAreRefusedOnEveryRank) {
   }
 }
 
-TEST(ParallelReplicated, BuffersComeFromTheFirstRank) {
+TEST(ParallelReplicated, BroadcastsBuffersFromFirstRank) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     parallel::DistributedDataParallel ddp(torch::nn::BatchNorm1d(3).ptr(), world.group());
     const float rank = static_cast<float>(world.rank().value);
     ddp->running_mean.fill_(rank);
     const at::Tensor x = torch::tensor({{1.0F, 2.0F, 3.0F}, {3.0F, 4.0F, 5.0F}}) * (rank + 1);
     ddp(x).sum().backward();
-    // The first rank's mean (0), moved a tenth of the way to this rank's own batch.
+    // The mean of the first rank (0), moved one tenth of the way to the batch of this rank.
     expect_near("running mean", ddp->running_mean, x.mean(0) * 0.1);
     ddp.module()->eval();
     ddp->running_mean.fill_(rank);
     ddp(x);
-    CHECK_TENSORS(ddp->running_mean, torch::full({3}, rank));  // evaluation shares nothing
+    CHECK_TENSORS(ddp->running_mean, torch::full({3}, rank));  // evaluation does not broadcast
   });
 }
 
-TEST(ParallelBuckets, AreFilledFromTheLastParameterToTheFirst) {
+TEST(ParallelBuckets, AreFilledFromLastToFirstParameter) {
   const auto f = [](std::int64_t n) { return at::zeros({n}); };
   const auto d = [](std::int64_t n) { return at::zeros({n}, at::kDouble); };
-  // In bytes: 40, 80, 20 (double: 16), 400, 8.
+  // Sizes in bytes: 40, 80, 20 (double: 16), 400, 8.
   const std::vector<at::Tensor> parameters{f(10), f(20), d(2), f(5), f(100), f(2)};
   std::vector<std::vector<std::size_t>> found;
   for (const parallel::BucketPlan& plan : parallel::plan_buckets(parameters, 8, 100))

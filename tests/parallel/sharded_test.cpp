@@ -1,7 +1,8 @@
-// Sharded data parallelism against a dense run, and what it promises beside numbers: traffic, memory, ranges,
+// Sharded data parallelism compared with a dense run, and its other guarantees: traffic, memory, ranges,
 // recovery.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
+#include "support/models/mlp.h"
 #include "support/process_ranks.h"
 
 #include <penstock/base/error.h>
@@ -23,7 +24,7 @@ std::vector<std::shared_ptr<torch::nn::Module>> blocks_of(const SmallGpt& model)
   return units;
 }
 
-// The mean over the world of what each rank has.
+// The mean of a value over the world.
 at::Tensor mean_of(comm::World& world, const at::Tensor& loss) {
   const at::Tensor all = loss.detach().to(at::kFloat).clone();
   world.group().all_reduce(all, comm::ReduceOp::Avg);
@@ -32,11 +33,12 @@ at::Tensor mean_of(comm::World& world, const at::Tensor& loss) {
 
 void expect_dense(comm::World& world, const comm::Group& group, const parallel::ShardOptions& options,
                   Variant variant, const DenseGpt& dense, int parts) {
-  SmallGpt model(variant, 2, world.rank().value == 0 ? 1 : 99);  // all but the first start elsewhere
+  SmallGpt model(variant, 2,
+                 world.rank().value == 0 ? 1 : 99);  // all ranks but the first start with other values
   parallel::Sharded sharded = fully_shard(model, group, options, blocks_of(model));
   torch::optim::AdamW optimizer = adamw(sharded.parameters());
   for (int step = 0; step < kGptSteps; ++step) {
-    const Tokens batch = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+    const Tokens batch = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
     optimizer.zero_grad();
     at::Tensor sum = at::zeros({});
     for (int part = 0; part < parts; ++part) {
@@ -47,7 +49,7 @@ void expect_dense(comm::World& world, const comm::Group& group, const parallel::
         sum += loss.detach();
       };
       const Traffic traffic(world);
-      if (part + 1 < parts && step == 1) {  // the others reduce each part
+      if (part + 1 < parts && step == 1) {  // the other modes reduce in every backward
         const auto no_sync = sharded.no_sync();
         backward();
         CHECK_SAME(traffic.of("reduce_scatter").count, 0);
@@ -64,7 +66,7 @@ void expect_dense(comm::World& world, const comm::Group& group, const parallel::
   expect_near(std::string(text(variant)) + ": at the end", sharded.gather_parameters(), dense.parameters);
 }
 
-TEST(ParallelShardedModel, EqualsADenseRun) {
+TEST(ParallelShardedModel, MatchesDenseRun) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     for (const int parts : {1, 2}) {
       const DenseGpt dense = run_dense_gpt(variant, parts);
@@ -85,7 +87,7 @@ TEST(ParallelShardedModel, EqualsADenseRun) {
   }
 }
 
-TEST(ParallelShardedModel, HybridShardsInsideAndReplicatesOutside) {
+TEST(ParallelShardedModel, HybridShardsWithinAndReplicatesAcrossGroups) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain, 2);
   comm::run_thread_ranks(4, [&](comm::World& world) {
     const int rank = world.rank().value;
@@ -103,7 +105,7 @@ const RankFunction gloo_ranks("sharded", [] {
   return 0;
 });
 
-TEST(ParallelShardedModel, EqualsADenseRunOverGlooProcesses) {
+TEST(ParallelShardedModel, MatchesDenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("sharded", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
@@ -114,7 +116,7 @@ std::int64_t elements_of(const std::vector<at::Tensor>& parameters) {
   return sum;
 }
 
-TEST(ParallelShardedModel, SendsWhatTheUnitsCost) {
+TEST(ParallelShardedModel, SendsExpectedBytesPerUnit) {
   constexpr int kLayers = 3, kRanks = 4;
   for (const bool reshard : {true, false}) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -128,9 +130,10 @@ TEST(ParallelShardedModel, SendsWhatTheUnitsCost) {
       parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
       for (int step = 0; step < 2; ++step) {
         const Traffic traffic(world);
-        const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, kRanks);
+        const Tokens own = tokens_of(kGptRows, step).shard(world.rank().value, kRanks);
         loss_of(runtime::call(model, own.inputs), own.targets).backward();
-        // Every unit for its forward, and again for its backward but the last, which keeps it, and the root.
+        // Each unit is gathered for its forward, and again for its backward, except the last one, which stays
+        // gathered, and the root.
         const int gathers = kLayers + (reshard ? kLayers - 1 : 0);
         CHECK_SAME(traffic.of("all_gather").count, gathers + 1);
         CHECK_SAME(traffic.of("all_gather").bytes, static_cast<std::uint64_t>(4 * (gathers * block + root)));
@@ -172,15 +175,15 @@ TEST(ParallelShardedModel, ShardsCoverEveryParameterOnce) {
   });
 }
 
-TEST(ParallelShardedModel, HasNoMoreUnitsThanItWasAllowed) {
+TEST(ParallelShardedModel, KeepsAtMostAllowedUnitsUnsharded) {
   for (const int prefetch : {0, 1, 2}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
       SmallGpt model(Variant::Plain, 5);
       parallel::ShardOptions options;
       options.prefetch = prefetch;
       parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
-      // Memory counts, not names: a gathered unit's storage is as large as the whole.
-      const auto whole = [&] {
+      // Checks memory rather than names: the storage of a gathered unit has the size of its full parameters.
+      const auto gathered_units = [&] {
         int count = 0;
         for (const auto& block : *model->blocks) count += block->parameters()[0].numel() > 0;
         return count;
@@ -188,19 +191,19 @@ TEST(ParallelShardedModel, HasNoMoreUnitsThanItWasAllowed) {
       int most = 0;
       for (const auto& block : *model->blocks) {
         at::Tensor weight = block->as<GptBlockImpl>()->down->weight;
-        weight.register_hook([&](const at::Tensor&) { most = std::max(most, whole()); });
+        weight.register_hook([&](const at::Tensor&) { most = std::max(most, gathered_units()); });
       }
-      const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+      const Tokens own = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
       const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
-      CHECK_SAME(whole(), 1);  // the last
+      CHECK_SAME(gathered_units(), 1);  // the last
       loss.backward();
-      CHECK_SAME(most, 1);  // those ahead are on their way, not yet whole
-      CHECK_SAME(whole(), 0);
+      CHECK_SAME(most, 1);  // the next ones are in flight, not yet gathered
+      CHECK_SAME(gathered_units(), 0);
     });
   }
 }
 
-TEST(ParallelShardedModel, ComputesInBfloat16AndKeepsFullShards) {
+TEST(ParallelShardedModel, ComputesInBfloat16WithFloat32Shards) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
@@ -208,7 +211,7 @@ TEST(ParallelShardedModel, ComputesInBfloat16AndKeepsFullShards) {
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
     parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
-    const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+    const Tokens own = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
     const Traffic traffic(world);
     const at::Tensor logits = runtime::call(model, own.inputs);
     CHECK_THAT(logits.scalar_type() == at::kBFloat16);
@@ -223,8 +226,8 @@ TEST(ParallelShardedModel, ComputesInBfloat16AndKeepsFullShards) {
   });
 }
 
-// As FSDP2's MixedPrecisionPolicy(param_dtype, output_dtype, cast_forward_inputs): against the layer itself
-// in bfloat16.
+// Corresponds to FSDP2's MixedPrecisionPolicy(param_dtype, output_dtype, cast_forward_inputs); compared with
+// the layer itself in bfloat16.
 TEST(ParallelShardedModel, CastsInputsAndOutputs) {
   torch::manual_seed(3);
   const torch::nn::Linear first(5, 3);
@@ -257,18 +260,18 @@ TEST(ParallelShardedModel, CastsInputsAndOutputs) {
   });
 }
 
-TEST(ParallelShardedModel, KeepsEverythingOnEveryRankIfAskedTo) {
+TEST(ParallelShardedModel, CanKeepParametersUnsharded) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     parallel::ShardOptions options;
     options.replicate = true;
     expect_dense(world, world.group(), options, Variant::Tied, dense, 1);
-    // In another type, with what the optimizer sees in the model's own.
+    // Computes in another dtype, while the optimizer sees the dtype of the model.
     SmallGpt model(Variant::Tied, 2, world.rank().value == 0 ? 1 : 99);
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
     parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
-    const Tokens own = tokens_of(kGptRows, 0).part(world.rank().value, 2);
+    const Tokens own = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
     const at::Tensor logits = runtime::call(model, own.inputs);
     CHECK_THAT(logits.scalar_type() == at::kBFloat16);
     const at::Tensor loss = loss_of(logits.to(at::kFloat), own.targets);
@@ -285,7 +288,7 @@ TEST(ParallelShardedModel, KeepsEverythingOnEveryRankIfAskedTo) {
   });
 }
 
-TEST(ParallelShardedModel, ClipsByTheNormOfTheWhole) {
+TEST(ParallelShardedModel, ClipsByGlobalNorm) {
   SmallGpt dense;
   const Tokens all = tokens_of(kGptRows, 0);
   loss_of(dense(all.inputs), all.targets).backward();
@@ -293,7 +296,7 @@ TEST(ParallelShardedModel, ClipsByTheNormOfTheWhole) {
   comm::run_thread_ranks(4, [&](comm::World& world) {
     SmallGpt model;
     parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
-    const Tokens own = all.part(world.rank().value, 4);
+    const Tokens own = all.shard(world.rank().value, 4);
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
     CHECK_THAT(std::abs(sharded.clip_grad_norm(0.1) - norm) < 1e-5);
     expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
@@ -301,7 +304,7 @@ TEST(ParallelShardedModel, ClipsByTheNormOfTheWhole) {
   });
 }
 
-// Two layers, of which a call uses those it is told to.
+// Two layers; each call uses the requested ones.
 struct TwoImpl : torch::nn::Module {
   TwoImpl() {
     a = register_module("a", torch::nn::Linear(3, 3));
@@ -316,14 +319,14 @@ struct TwoImpl : torch::nn::Module {
 };
 TORCH_MODULE(Two);
 
-TEST(ParallelShardedModel, UnusedParametersHaveNoGradientWhereAskedFor) {
+TEST(ParallelShardedModel, UnusedParametersHaveNoGradientOnRequest) {
   for (const bool find : {false, true}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
       Two model;
       parallel::ShardOptions options;
       options.find_unused = find;
-      parallel::Sharded sharded = fully_shard(model, world.group(), options);  // units must be everyone's
-      // `b` in the loss of rank 1 alone; `c` nowhere.
+      parallel::Sharded sharded = fully_shard(model, world.group(), options);  // units must be used by every rank
+      // `b` is used by the loss of rank 1 only, `c` nowhere.
       const at::Tensor x = runtime::call(model, torch::ones({1, 3}), true);
       const at::Tensor own = runtime::call(model, torch::ones({1, 3}), false);
       (world.rank().value == 1 ? x : own).sum().backward();
@@ -339,28 +342,18 @@ TEST(ParallelShardedModel, UnusedParametersHaveNoGradientWhereAskedFor) {
   }
 }
 
-struct TwoLayersImpl : torch::nn::Module {
-  TwoLayersImpl() {
-    first = register_module("first", torch::nn::Linear(5, 7));
-    second = register_module("second", torch::nn::Linear(7, 3));
-  }
-  at::Tensor forward(const at::Tensor& x) { return runtime::call(second, at::gelu(runtime::call(first, x))); }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-};
-TORCH_MODULE(TwoLayers);
-
-// A model that no rank could hold: made without memory, sharded, then filled as a checkpoint would.
-TEST(ParallelShardedModel, ParametersWithoutMemoryAreFilledThroughTheirShards) {
-  TwoLayers dense;
+// A model that no rank could hold: created on the meta device, sharded, then filled as from a checkpoint.
+TEST(ParallelShardedModel, MetaParametersAreFilledThroughShards) {
+  TwoLayerMlp dense;
   const at::Tensor x = at::rand({6, 5});
   dense(x).square().mean().backward();
   std::map<std::string, at::Tensor> values;
   for (const auto& item : dense->named_parameters()) values[item.key()] = item.value().detach().flatten();
   comm::run_thread_ranks(3, [&](comm::World& world) {
-    TwoLayers model{nullptr};
+    TwoLayerMlp model{nullptr};
     {
       const graph::NoMemory none;
-      model = TwoLayers();
+      model = TwoLayerMlp();
     }
     CHECK_THAT(model->first->weight.is_meta());
     parallel::Sharded sharded =
@@ -376,14 +369,14 @@ TEST(ParallelShardedModel, ParametersWithoutMemoryAreFilledThroughTheirShards) {
   });
 }
 
-TEST(ParallelShardedModel, WhatThrowsLeavesNothingBehind) {
+TEST(ParallelShardedModel, FailureLeavesNoState) {
   SmallGpt dense;
   const Tokens all = tokens_of(kGptRows, 0);
   loss_of(dense(all.inputs), all.targets).backward();
   comm::run_thread_ranks(2, [&](comm::World& world) {
     SmallGpt model;
     parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
-    const Tokens own = all.part(world.rank().value, 2);
+    const Tokens own = all.shard(world.rank().value, 2);
     const auto throws = [](const std::function<void()>& body) {
       try {
         body();
@@ -392,13 +385,13 @@ TEST(ParallelShardedModel, WhatThrowsLeavesNothingBehind) {
       }
       return false;
     };
-    // In the forward (a token that there is not), then in the backward, after the blocks have been reduced.
+    // Fails in the forward (an invalid token), then in the backward, after the blocks have been reduced.
     CHECK_THAT(throws([&] { runtime::call(model, own.inputs + kVocabulary); }));
     const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
-    const auto handle =
-        model->place.register_hook([](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
+    const auto handle = model->position.register_hook(
+        [](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
     CHECK_THAT(throws([&] { loss.backward(); }));
-    model->place.remove_hook(handle);
+    model->position.remove_hook(handle);
     for (const at::Tensor& parameter : model->parameters()) CHECK_SAME(parameter.numel(), 0);
     for (const at::Tensor& shard : sharded.parameters()) CHECK_THAT(!shard.grad().defined());
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
@@ -406,12 +399,12 @@ TEST(ParallelShardedModel, WhatThrowsLeavesNothingBehind) {
   });
 }
 
-TEST(ParallelShardedModel, EvaluatesWithTheNewestParameters) {
+TEST(ParallelShardedModel, EvaluatesWithLatestParameters) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     SmallGpt model, dense;
     parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     const Tokens batch = tokens_of(4, 0);
-    runtime::call(model, batch.inputs);  // with a graph, but no backward: the root stays whole
+    runtime::call(model, batch.inputs);  // with a graph but no backward: the root stays gathered
     const torch::NoGradGuard no_grad;
     for (const parallel::ShardedParameter& item : sharded.shards()) item.shard.mul_(0.5);
     for (at::Tensor& parameter : dense->parameters()) parameter.mul_(0.5);
@@ -420,7 +413,7 @@ TEST(ParallelShardedModel, EvaluatesWithTheNewestParameters) {
   });
 }
 
-TEST(ParallelShardedModel, ARestartIsBitwise) {
+TEST(ParallelShardedModel, RestartIsBitwiseEqual) {
   const auto train = [](comm::World& world, int from, int to,
                         const std::vector<runtime::NamedTensor>& start) {
     SmallGpt model;
@@ -430,7 +423,7 @@ TEST(ParallelShardedModel, ARestartIsBitwise) {
     }
     parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     for (int step = from; step < to; ++step) {
-      const Tokens own = tokens_of(kGptRows, step).part(world.rank().value, world.size());
+      const Tokens own = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
       loss_of(runtime::call(model, own.inputs), own.targets).backward();
       torch::optim::SGD optimizer(sharded.parameters(), 0.1);
       optimizer.step();

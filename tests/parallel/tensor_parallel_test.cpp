@@ -1,9 +1,9 @@
-// Tensor parallelism against one process that has the whole model: losses, gradients, parameters after AdamW;
-// and what it sends.
+// Tensor parallelism compared with a dense run: losses, gradients, parameters after AdamW, and traffic.
 #include "parallel/tensor/module_paths.h"
-#include "parallel/trained.h"
+#include "parallel/training_result.h"
+#include "support/models/separate_qkv_gpt.h"
 #include "support/process_ranks.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/world.h>
@@ -18,61 +18,7 @@
 namespace penstock::test {
 namespace {
 
-constexpr std::int64_t kVocabulary = 13, kLength = 8, kWidth = 8, kHeads = 4, kRows = 4;
-
-struct BlockImpl : torch::nn::Module {
-  BlockImpl() {
-    using namespace torch::nn;
-    const auto no_bias = LinearOptions(kWidth, kWidth).bias(false);
-    norm1 = register_module("norm1", LayerNorm(LayerNormOptions({kWidth})));
-    q = register_module("q", Linear(no_bias));
-    k = register_module("k", Linear(no_bias));
-    v = register_module("v", Linear(no_bias));
-    out = register_module("out", Linear(kWidth, kWidth));
-    norm2 = register_module("norm2", LayerNorm(LayerNormOptions({kWidth})));
-    up = register_module("up", Linear(kWidth, 2 * kWidth + 1));
-    down = register_module("down", Linear(2 * kWidth + 1, kWidth));
-  }
-  at::Tensor forward(at::Tensor x) {
-    const auto b = x.size(0), t = x.size(1);
-    const at::Tensor h = norm1(x);
-    const auto heads = [&](torch::nn::Linear& linear) {
-      return linear(h).view({b, t, kHeads, kWidth / kHeads}).transpose(1, 2);
-    };
-    const at::Tensor y = at::scaled_dot_product_attention(heads(q), heads(k), heads(v), {}, 0.0, true);
-    x = x + out(y.transpose(1, 2).reshape({b, t, kWidth}));
-    return x + down(at::gelu(up(norm2(x))));
-  }
-  torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
-  torch::nn::Linear q{nullptr}, k{nullptr}, v{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
-};
-TORCH_MODULE(Block);
-
-struct GptImpl : torch::nn::Module {
-  explicit GptImpl(int layers = 2) {
-    using namespace torch::nn;
-    token = register_module("token", Embedding(kVocabulary, kWidth));
-    place = register_parameter("place", torch::empty({kLength, kWidth}));
-    blocks = register_module("blocks", ModuleList());
-    for (int i = 0; i < layers; ++i) blocks->push_back(Block());
-    norm = register_module("norm", LayerNorm(LayerNormOptions({kWidth})));
-    head = register_module("head", Linear(LinearOptions(kWidth, kVocabulary).bias(false)));
-    const torch::NoGradGuard no_grad;
-    unsigned seed = 0;
-    for (at::Tensor& parameter : parameters()) parameter.copy_(numbers(parameter.sizes(), ++seed) * 0.3);
-  }
-  at::Tensor forward(const at::Tensor& tokens) {
-    at::Tensor x = token(tokens) + place;
-    for (std::size_t i = 0; i < blocks->size(); ++i) x = runtime::call(blocks->ptr<BlockImpl>(i), x);
-    return head(norm(x));
-  }
-  at::Tensor place;
-  torch::nn::Embedding token{nullptr};
-  torch::nn::ModuleList blocks{nullptr};
-  torch::nn::LayerNorm norm{nullptr};
-  torch::nn::Linear head{nullptr};
-};
-TORCH_MODULE(Gpt);
+constexpr std::int64_t kRows = 4;
 
 parallel::ParallelPlan block_plan(const std::string& prefix, bool sequence) {
   parallel::ParallelPlan plan;
@@ -90,35 +36,35 @@ parallel::ParallelPlan gpt_plan(bool sequence) {
   return plan;
 }
 
-Trained train(Gpt gpt) {
-  Trained result;
+TrainingResult train(SeparateQkvGpt gpt) {
+  TrainingResult result;
   torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
   for (int step = 0; step < 3; ++step) {
     const at::Tensor tokens =
-        at::arange(kRows * (kLength + 1)).mul(7 + step).remainder(kVocabulary).view({kRows, -1});
+        at::arange(kRows * (kTpLength + 1)).mul(7 + step).remainder(kTpVocabulary).view({kRows, -1});
     optimizer.zero_grad();
-    const at::Tensor logits = gpt(tokens.narrow(1, 0, kLength));
+    const at::Tensor logits = gpt(tokens.narrow(1, 0, kTpLength));
     const at::Tensor loss =
-        at::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, kLength).flatten());
+        at::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, kTpLength).flatten());
     loss.backward();
-    result.losses.push_back(whole(loss).item<double>());
+    result.losses.push_back(full_copy(loss).item<double>());
     if (step == 0) {
       for (const at::Tensor& parameter : gpt->parameters())
-        result.gradients.push_back(whole(parameter.grad()));
+        result.gradients.push_back(full_copy(parameter.grad()));
     }
     torch::nn::utils::clip_grad_norm_(gpt->parameters(), 1.0);
     optimizer.step();
   }
-  for (const at::Tensor& parameter : gpt->parameters()) result.parameters.push_back(whole(parameter));
+  for (const at::Tensor& parameter : gpt->parameters()) result.parameters.push_back(full_copy(parameter));
   return result;
 }
 
-TEST(ParallelTensorParallel, TrainsAsOneProcess) {
-  const Trained alone = train(Gpt());
+TEST(ParallelTensorParallel, MatchesDenseTraining) {
+  const TrainingResult alone = train(SeparateQkvGpt());
   for (const std::int64_t ranks : {2, 4}) {
     for (const bool sequence : {false, true}) {
       on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
-        Gpt gpt;
+        SeparateQkvGpt gpt;
         parallel::parallelize_module(*gpt, mesh, gpt_plan(sequence));
         EXPECT_LT(distance(train(gpt), alone), 1e-5) << ranks << (sequence ? " sequence" : "");
       });
@@ -129,9 +75,9 @@ TEST(ParallelTensorParallel, TrainsAsOneProcess) {
 const test::RankFunction kOverGloo("tensor_parallel", [] {
   comm::World world = comm::init();
   const tensor::DeviceMesh mesh(world.group(), {world.size()}, {"tp"});
-  const Trained alone = train(Gpt());
+  const TrainingResult alone = train(SeparateQkvGpt());
   for (const bool sequence : {false, true}) {
-    Gpt gpt;
+    SeparateQkvGpt gpt;
     parallel::parallelize_module(*gpt, mesh, gpt_plan(sequence));
     const double far = distance(train(gpt), alone);
     if (!(far < 1e-5)) throw std::runtime_error("differs by " + std::to_string(far));
@@ -139,19 +85,20 @@ const test::RankFunction kOverGloo("tensor_parallel", [] {
   return 0;
 });
 
-TEST(ParallelTensorParallel, TrainsAsOneProcessOverGloo) {
+TEST(ParallelTensorParallel, MatchesDenseTrainingOverGloo) {
   const test::RanksOutcome outcome = test::run_process_ranks("tensor_parallel", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-TEST(ParallelTensorParallel, ABlockCostsTwoAllReducesEachWay) {
+TEST(ParallelTensorParallel, BlockNeedsTwoAllReducesPerPass) {
   for (const std::int64_t ranks : {2, 4}) {
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
-      const std::int64_t bytes = kRows * kLength * kWidth * 4;
-      Block block;
+      const std::int64_t bytes = kRows * kTpLength * kTpWidth * 4;
+      SeparateQkvBlock block;
       parallel::parallelize_module(*block, mesh, block_plan("", false));
-      const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {value::Replicate()})
-                               .set_requires_grad(true);
+      const at::Tensor x =
+          distribute_tensor(numbers({kRows, kTpLength, kTpWidth}, 1), mesh, {value::Replicate()})
+              .set_requires_grad(true);
       tensor::traffic() = {};
       const at::Tensor y = block(x);
       EXPECT_EQ(tensor::placements_of(y), tensor::Placements{value::Replicate()});
@@ -167,14 +114,15 @@ TEST(ParallelTensorParallel, ABlockCostsTwoAllReducesEachWay) {
   }
 }
 
-TEST(ParallelTensorParallel, SequenceParallelSendsTheSameBytes) {
+TEST(ParallelTensorParallel, SequenceParallelSendsSameBytes) {
   for (const std::int64_t ranks : {2, 4}) {
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
-      const std::int64_t bytes = kRows * kLength * kWidth * 4;
-      Block block;
+      const std::int64_t bytes = kRows * kTpLength * kTpWidth * 4;
+      SeparateQkvBlock block;
       parallel::parallelize_module(*block, mesh, block_plan("", true));
-      const at::Tensor x = distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {tensor::Shard(1)})
-                               .set_requires_grad(true);
+      const at::Tensor x =
+          distribute_tensor(numbers({kRows, kTpLength, kTpWidth}, 1), mesh, {tensor::Shard(1)})
+              .set_requires_grad(true);
       tensor::traffic() = {};
       const at::Tensor y = block(x);
       EXPECT_EQ(tensor::placements_of(y), tensor::Placements{tensor::Shard(1)});
@@ -192,46 +140,46 @@ TEST(ParallelTensorParallel, SequenceParallelSendsTheSameBytes) {
   }
 }
 
-TEST(ParallelLossParallel, KeepsTheClassesCut) {
+TEST(ParallelLossParallel, KeepsClassesSharded) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
-    const at::Tensor logits = numbers({6, kVocabulary}, 1),
+    const at::Tensor logits = numbers({6, kTpVocabulary}, 1),
                      targets = at::tensor({3, 0, 12, 2, 7, 1}, at::kLong);
     const at::Tensor dense = logits.clone().set_requires_grad(true);
     const at::Tensor want = at::cross_entropy_loss(dense, targets);
     want.backward();
-    const at::Tensor cut = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
+    const at::Tensor sharded = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
     const parallel::LossParallel kept;
     tensor::traffic() = {};
-    const at::Tensor loss = at::cross_entropy_loss(cut, targets);
+    const at::Tensor loss = at::cross_entropy_loss(sharded, targets);
     loss.backward();
     EXPECT_EQ(tensor::traffic().all_gathers, 0);
     EXPECT_LE(tensor::traffic().bytes,
-              3 * 2 * 6 * 4);  // the greatest, the sum and a gradient of each of 6 rows
+              3 * 2 * 6 * 4);  // maximum, sum and gradient for each of 6 rows
     EXPECT_NEAR(tensor::full_tensor(loss).item<double>(), want.item<double>(), 1e-6);
-    EXPECT_LT(difference(tensor::full_tensor(cut.grad()), dense.grad()), 1e-6);
+    EXPECT_LT(difference(tensor::full_tensor(sharded.grad()), dense.grad()), 1e-6);
     EXPECT_THROW(at::cross_entropy_loss(distribute_tensor(logits, mesh, {tensor::Shard(0)}, false), targets),
                  UsageError);
   });
 }
 
-TEST(ParallelLossParallel, HasTheGradientOfADenseLossWithIgnoredLabels) {
+TEST(ParallelLossParallel, MatchesDenseGradientWithIgnoredLabels) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     for (const at::Tensor& targets :
          {at::tensor({3, -100, 12, -100}, at::kLong), at::full({4}, -100, at::kLong)}) {
-      const at::Tensor dense = numbers({4, kVocabulary}, 1).set_requires_grad(true);
+      const at::Tensor dense = numbers({4, kTpVocabulary}, 1).set_requires_grad(true);
       at::cross_entropy_loss(dense, targets).backward();
-      const at::Tensor cut = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
+      const at::Tensor sharded = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
       const parallel::LossParallel kept;
-      at::cross_entropy_loss(cut, targets).backward();
-      EXPECT_LT(difference(tensor::full_tensor(cut.grad()), dense.grad()), 1e-6) << targets;
+      at::cross_entropy_loss(sharded, targets).backward();
+      EXPECT_LT(difference(tensor::full_tensor(sharded.grad()), dense.grad()), 1e-6) << targets;
     }
   });
 }
 
-TEST(ParallelInputReshard, KeepsSlicesAndGivesTheSameGradients) {
+TEST(ParallelInputReshard, KeepsShardsAndSameGradients) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto run = [&](bool reshard) {
-      Block block;
+      SeparateQkvBlock block;
       const torch::NoGradGuard no_grad;
       unsigned seed = 0;
       for (at::Tensor& parameter : block->parameters())
@@ -239,7 +187,7 @@ TEST(ParallelInputReshard, KeepsSlicesAndGivesTheSameGradients) {
       parallel::parallelize_module(*block, mesh, block_plan("", false));
       const at::AutoGradMode grad(true);
       const at::Tensor x =
-          distribute_tensor(numbers({kRows, kLength, kWidth}, 1), mesh, {value::Replicate()});
+          distribute_tensor(numbers({kRows, kTpLength, kTpWidth}, 1), mesh, {value::Replicate()});
       std::unique_ptr<parallel::InputReshard> scope;
       if (reshard) scope = std::make_unique<parallel::InputReshard>(mesh);
       const at::Tensor y = block(x * 1);
@@ -248,50 +196,52 @@ TEST(ParallelInputReshard, KeepsSlicesAndGivesTheSameGradients) {
       y.pow(2).sum().backward();
       const auto gathers = tensor::traffic().all_gathers;
       std::vector<at::Tensor> gradients;
-      for (const at::Tensor& parameter : block->parameters()) gradients.push_back(whole(parameter.grad()));
+      for (const at::Tensor& parameter : block->parameters())
+        gradients.push_back(full_copy(parameter.grad()));
       return std::pair(gradients, gathers);
     };
     const auto [plain, none] = run(false);
-    const auto [cut, gathers] = run(true);
+    const auto [sharded, gathers] = run(true);
     EXPECT_EQ(none, 0);
     EXPECT_GT(gathers, 4);
-    for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_LT(difference(plain[i], cut[i]), 1e-6) << i;
+    for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_LT(difference(plain[i], sharded[i]), 1e-6) << i;
   });
 }
 
-TEST(ParallelFlatDTensor, ComesTogetherAgainWithItsGradient) {
+TEST(ParallelFlatDTensor, RoundTripsWithGradient) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
-    const at::Tensor whole_one = numbers({5, 3}, 1).set_requires_grad(true);
+    const at::Tensor full_parameter = numbers({5, 3}, 1).set_requires_grad(true);
     const tensor::FlatDTensor flat =
-        tensor::flatten_dtensor(distribute_tensor(whole_one, mesh, {tensor::Shard(0)}, false));
+        tensor::flatten_dtensor(distribute_tensor(full_parameter, mesh, {tensor::Shard(0)}, false));
     ASSERT_TRUE(flat.spec);
     EXPECT_TRUE(flat.local.is_leaf() && flat.local.requires_grad());
     const at::Tensor again = unflatten_dtensor(flat.local, *flat.spec);
-    EXPECT_LT(difference(whole(again), whole_one.detach()), 1e-7);
+    EXPECT_LT(difference(full_copy(again), full_parameter.detach()), 1e-7);
     again.pow(2).sum().backward();
     EXPECT_LT(difference(flat.local.grad(), flat.local.detach() * 2), 1e-6);
     EXPECT_EQ(tensor::synced_gradient(again).sizes(), flat.local.sizes());
-    EXPECT_FALSE(tensor::flatten_dtensor(whole_one).spec);
+    EXPECT_FALSE(tensor::flatten_dtensor(full_parameter).spec);
   });
 }
 
 TEST(ParallelTensorParallel, PreparesCalls) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
-    Gpt gpt;
+    SeparateQkvGpt gpt;
     parallel::ParallelPlan plan = gpt_plan(false);
     plan.push_back({"blocks.0", parallel::PrepareModuleInput{{tensor::Shard(1)}}});
     plan.push_back(
         {"blocks.1", parallel::PrepareModuleInputOutput{{{value::Replicate()}}, {tensor::Shard(1), true}}});
     parallel::parallelize_module(*gpt, mesh, plan);
-    const at::Tensor x = runtime::call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2));
+    const at::Tensor x =
+        runtime::call(gpt->blocks->ptr<SeparateQkvBlockImpl>(0), numbers({kRows, kTpLength, kTpWidth}, 2));
     EXPECT_EQ(tensor::placements_of(x), tensor::Placements{tensor::Shard(1)});
-    const at::Tensor y = runtime::call(gpt->blocks->ptr<BlockImpl>(1), x);
+    const at::Tensor y = runtime::call(gpt->blocks->ptr<SeparateQkvBlockImpl>(1), x);
     EXPECT_FALSE(tensor::is_dtensor(y));
-    EXPECT_EQ(y.size(1), kLength / 2);
+    EXPECT_EQ(y.size(1), kTpLength / 2);
   });
 }
 
-//! Gives what it gets, in several forms, and counts nothing.
+//! Returns its input in several structures.
 struct EchoImpl : torch::nn::Module {
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& a, const at::Tensor& b) { return {a, b}; }
 };
@@ -302,7 +252,7 @@ struct ListImpl : torch::nn::Module {
 };
 TORCH_MODULE(List);
 
-TEST(ParallelTensorParallel, PreparesPlainResultsAndTuples) {
+TEST(ParallelTensorParallel, PreparesPlainOutputsAndTuples) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor a = numbers({4, 6}, 1), b = numbers({4, 6}, 2);
     Echo echo;
@@ -314,7 +264,7 @@ TEST(ParallelTensorParallel, PreparesPlainResultsAndTuples) {
     EXPECT_EQ(tensor::placements_of(y), tensor::Placements{tensor::Shard(1)});
     EXPECT_EQ(difference(tensor::full_tensor(y), b), 0);
 
-    // What is plain is read as `given`: here as this rank's contribution to a sum.
+    // A plain tensor is interpreted as `given`: here as this rank's contribution to a sum.
     Echo sums;
     parallel::parallelize_module(
         *sums, mesh, {{"", parallel::PrepareModuleOutput{value::Replicate(), true, tensor::Partial()}}});
@@ -331,7 +281,7 @@ TEST(ParallelTensorParallel, PreparesPlainResultsAndTuples) {
   });
 }
 
-TEST(ParallelTensorParallel, RefusesListsOfTheWrongLength) {
+TEST(ParallelTensorParallel, RejectsListsOfWrongLength) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor a = numbers({4, 6}, 1);
     const std::vector<parallel::ParallelStyle> wrong{
@@ -353,7 +303,7 @@ TEST(ParallelTensorParallel, RefusesListsOfTheWrongLength) {
   });
 }
 
-//! Takes a distributed parameter, but not the one called `second`.
+//! Accepts a distributed parameter, except the one named `second`.
 struct FussyImpl : torch::nn::Module, parallel::ExchangeableParameters {
   FussyImpl()
       : first(register_parameter("first", at::ones({4}))),
@@ -366,15 +316,15 @@ struct FussyImpl : torch::nn::Module, parallel::ExchangeableParameters {
 };
 TORCH_MODULE(Fussy);
 
-TEST(ParallelTensorParallel, APlanThatFailsChangesNothing) {
+TEST(ParallelTensorParallel, FailedPlanChangesNothing) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const auto unchanged = [](const torch::nn::Module& module) {
       for (const auto& item : module.named_parameters()) {
         EXPECT_FALSE(tensor::is_dtensor(item.value())) << item.key();
       }
     };
-    Gpt gpt;
-    // A later path that fits no module, a style that does not fit, and a module that is named twice.
+    SeparateQkvGpt gpt;
+    // A later path without a matching module, an incompatible style, and a module that is named twice.
     for (const parallel::ParallelPlan& plan :
          {parallel::ParallelPlan{{"blocks.0", parallel::PrepareModuleOutput{tensor::Shard(1)}},
                                  {"blocks.*.up", parallel::ColwiseParallel()},
@@ -385,9 +335,9 @@ TEST(ParallelTensorParallel, APlanThatFailsChangesNothing) {
                                  {"blocks.0.up", parallel::RowwiseParallel()}}}) {
       EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, plan), UsageError);
       unchanged(*gpt);
-      EXPECT_FALSE(tensor::is_dtensor(gpt->blocks->ptr<BlockImpl>(0)->up->weight));
-      EXPECT_FALSE(tensor::is_dtensor(
-          runtime::call(gpt->blocks->ptr<BlockImpl>(0), numbers({kRows, kLength, kWidth}, 2))));
+      EXPECT_FALSE(tensor::is_dtensor(gpt->blocks->ptr<SeparateQkvBlockImpl>(0)->up->weight));
+      EXPECT_FALSE(tensor::is_dtensor(runtime::call(gpt->blocks->ptr<SeparateQkvBlockImpl>(0),
+                                                    numbers({kRows, kTpLength, kTpWidth}, 2))));
     }
     Fussy fussy;
     EXPECT_THROW(
@@ -400,20 +350,20 @@ TEST(ParallelTensorParallel, APlanThatFailsChangesNothing) {
   });
 }
 
-TEST(ParallelTensorParallel, RefusesPlansThatDoNotFit) {
+TEST(ParallelTensorParallel, RejectsMismatchedPlans) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
-    Gpt gpt;
+    SeparateQkvGpt gpt;
     EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, {{"blocks.0.uq", parallel::ColwiseParallel()}}),
                  UsageError);
     EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, {{"norm", parallel::ColwiseParallel()}}),
                  UsageError);
     EXPECT_THROW(parallel::parallelize_module(
-                     *gpt, mesh, {{"", parallel::DistributeParameters{{{"place", tensor::Shard(0)}}}}}),
+                     *gpt, mesh, {{"", parallel::DistributeParameters{{{"position", tensor::Shard(0)}}}}}),
                  UsageError);
   });
 }
 
-TEST(ParallelModulePaths, FitPartByPart) {
+TEST(ParallelModulePaths, MatchComponentWise) {
   EXPECT_TRUE(parallel::path_fits("blocks.*.up", "blocks.12.up"));
   EXPECT_TRUE(parallel::path_fits("*.n?rm*", "blocks.norm1"));
   EXPECT_FALSE(parallel::path_fits("blocks.*", "blocks.1.up"));

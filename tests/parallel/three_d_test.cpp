@@ -1,8 +1,7 @@
-// Pipeline x data x tensor parallel in every schedule: losses, gradients and three steps of AdamW equal those
-// of one process, and communication is what it should be.
-#include "parallel/three_d.h"
-
+// Pipeline, data and tensor parallelism in every schedule: losses, gradients and three steps of AdamW match
+// one process, and the communication is as expected.
 #include "parallel/dense_gpt.h"
+#include "parallel/three_axis_run.h"
 #include "support/check.h"
 #include "support/process_ranks.h"
 #include "tensor/layout/mesh_impl.h"
@@ -32,14 +31,15 @@ void train_and_compare(const comm::World& world, Axes axes, Row row, Kind kind, 
                        runtime::ShapeMode shapes = runtime::ShapeMode::Inferred, bool recompute = false) {
   runtime::StageOptions stage_options;
   stage_options.recompute = recompute;
-  const ThreeD rank(world, axes, row.schedule, row.stages_per_rank, kind, data, activation, stage_options);
+  const ThreeAxisGpt rank(world, axes, row.schedule, row.stages_per_rank, kind, data, activation,
+                          stage_options);
   runtime::PipelineOptions options = rank.options();
   options.shapes = shapes;
   runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
-  torch::optim::AdamW optimizer = adamw(rank.trained());
+  torch::optim::AdamW optimizer = adamw(rank.optimizer_parameters());
   for (int step = 0; step < kTrainSteps; ++step) {
     optimizer.zero_grad();
-    const Batch own = rank.part_of(batch_of(step));
+    const Batch own = rank.local_rows(batch_of(step));
     const at::Tensor loss = rank.mean(pipeline.step({own.inputs}, own.targets).loss);
     if (loss.defined())
       CHECK_THAT(std::abs(loss.item<double>() - dense.losses[static_cast<std::size_t>(step)]) < 1e-5);
@@ -60,14 +60,14 @@ void compare(Axes axes, Row row, Kind kind, Data data, Activation activation,
   }));
 }
 
-class ParallelThreeDimensions : public ::testing::TestWithParam<Data> {};
-INSTANTIATE_TEST_SUITE_P(Modes, ParallelThreeDimensions, ::testing::Values(Data::Replicated, Data::Sharded),
+class Parallel3D : public ::testing::TestWithParam<Data> {};
+INSTANTIATE_TEST_SUITE_P(Modes, Parallel3D, ::testing::Values(Data::Replicated, Data::Sharded),
                          [](const auto& mode) { return text(mode.param); });
 
-// The kinds and activations take turns over the schedules; each schedule meets each in one of the modes.
-TEST_P(ParallelThreeDimensions, TrainsIn3DAsOneProcess) {
+// Kinds and activations alternate over the schedules; each schedule covers each of them in one of the modes.
+TEST_P(Parallel3D, MatchesDenseTraining) {
   const std::vector<Kind> kinds{Kind::Plain, Kind::Tied, Kind::Frozen};
-  const std::vector<Activation> activations{Activation::Whole, Activation::AsItIs, Activation::CutTime};
+  const std::vector<Activation> activations{Activation::Full, Activation::AsItIs, Activation::ShardTime};
   const std::vector<Row> rows = schedules(2);
   ASSERT_GT(rows.size(), 10U);
   std::size_t turn = GetParam() == Data::Sharded ? 1 : 0;
@@ -77,9 +77,9 @@ TEST_P(ParallelThreeDimensions, TrainsIn3DAsOneProcess) {
   }
 }
 
-TEST(ParallelPipelineTimesTensor, TrainsAsOneProcessInEverySchedule) {
+TEST(ParallelPipelineTensor, MatchesDenseTrainingInEverySchedule) {
   const std::vector<Kind> kinds{Kind::Tied, Kind::Frozen, Kind::Plain};
-  const std::vector<Activation> activations{Activation::AsItIs, Activation::CutTime, Activation::Whole};
+  const std::vector<Activation> activations{Activation::AsItIs, Activation::ShardTime, Activation::Full};
   std::size_t turn = 0;
   for (const Row& row : schedules(2)) {
     compare({.pp = 2, .tp = 2}, row, kinds[turn % 3], Data::None, activations[turn / 3 % 3]);
@@ -87,14 +87,14 @@ TEST(ParallelPipelineTimesTensor, TrainsAsOneProcessInEverySchedule) {
   }
 }
 
-TEST(ParallelPipelineTimesHybrid, TrainsAsOneProcess) {
+TEST(ParallelPipelineHybrid, MatchesDenseTraining) {
   for (const Row& row : schedules(2))
-    compare({.pp = 2, .replicas = 2, .dp = 2}, row, Kind::Tied, Data::Sharded, Activation::Whole);
+    compare({.pp = 2, .replicas = 2, .dp = 2}, row, Kind::Tied, Data::Sharded, Activation::Full);
 }
 
-// Placements, mesh and global shape of what stages hand over travel with it.
-TEST(ParallelDistributedActivations, EqualWholeOnesInEveryShapeMode) {
-  for (const Activation activation : {Activation::AsItIs, Activation::CutRows, Activation::CutTime}) {
+// Placements, mesh and global shape of activations are transferred together with them.
+TEST(ParallelDistributedActivations, MatchPlainActivationsInEveryShapeMode) {
+  for (const Activation activation : {Activation::AsItIs, Activation::ShardRows, Activation::ShardTime}) {
     for (const runtime::ShapeMode shapes :
          {runtime::ShapeMode::Inferred, runtime::ShapeMode::Static, runtime::ShapeMode::Dynamic}) {
       for (const Row& row :
@@ -104,10 +104,10 @@ TEST(ParallelDistributedActivations, EqualWholeOnesInEveryShapeMode) {
   }
 }
 
-TEST(ParallelDistributedActivations, MayBeRecomputed) {
+TEST(ParallelDistributedActivations, CanBeRecomputed) {
   for (const Row& row :
        {Row{schedule::ScheduleKind::OneFOneB, 1}, Row{schedule::ScheduleKind::ZBVZeroBubble, 2}})
-    compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, Activation::CutTime,
+    compare({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, Activation::ShardTime,
             runtime::ShapeMode::Inferred, true);
 }
 
@@ -115,17 +115,17 @@ const RankFunction gloo_ranks("three_d", [] {
   at::set_num_threads(1);
   const comm::World world = comm::init();
   train_and_compare(world, {.pp = 2, .dp = 2, .tp = 2}, {schedule::ScheduleKind::ZB1P, 1}, Kind::Tied,
-                    Data::Sharded, Activation::CutTime, train_dense(Kind::Tied));
+                    Data::Sharded, Activation::ShardTime, train_dense(Kind::Tied));
   return 0;
 });
 
-TEST(ParallelThreeDimensions, TrainAsOneProcessOverGlooProcesses) {
+TEST(Parallel3D, MatchesDenseTrainingOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("three_d", 8);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-// What a stage hands over is a part of the shapes: it may not change where these may not.
-TEST(ParallelDistributedActivations, MayChangePlacesOnlyWhereShapesMayChange) {
+// The placements of an activation belong to its shape: they may not change if shapes are static.
+TEST(ParallelDistributedActivations, MayChangePlacementsOnlyWithDynamicShapes) {
   for (const runtime::ShapeMode shapes : {runtime::ShapeMode::Inferred, runtime::ShapeMode::Dynamic}) {
     std::vector<std::string> causes;
     std::mutex mutex;
@@ -162,11 +162,11 @@ TEST(ParallelDistributedActivations, MayChangePlacesOnlyWhereShapesMayChange) {
   }
 }
 
-TEST(ParallelDistributedActivations, ArriveOnTheStagesOwnMesh) {
+TEST(ParallelDistributedActivations, ArriveOnMeshOfStage) {
   comm::run_thread_ranks(4, [](comm::World& world) {
     const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"pp", "tp"});
     const int stage = mesh.group("pp").rank();
-    // A second mesh over the same ranks, as a stage that knows nothing of the first one's has.
+    // A second mesh over the same ranks, as in a stage that does not know the mesh of the first one.
     const tensor::DeviceMesh own(mesh.group("tp"), {2}, {"tp"});
     const at::Tensor x = at::arange(12, at::kFloat).view({4, 3});
     const auto first = [&](const value::Args& args, const value::Kwargs&) {
@@ -193,7 +193,7 @@ TEST(ParallelDistributedActivations, ArriveOnTheStagesOwnMesh) {
   });
 }
 
-TEST(ParallelDistributedActivations, NeedAMeshOfTheSameAxes) {
+TEST(ParallelDistributedActivations, RequireMeshWithSameAxes) {
   for (const bool other : {false, true}) {
     std::set<std::string> causes;
     std::mutex mutex;
@@ -228,7 +228,7 @@ TEST(ParallelDistributedActivations, NeedAMeshOfTheSameAxes) {
   }
 }
 
-// How many operations of a group a rank has begun, and the number of the first since `from`.
+// How many operations of a group a rank has started, and the number of the first one since `from`.
 struct Seen {
   int count = 0;
   std::uint64_t first = 0;
@@ -246,7 +246,7 @@ std::uint64_t last_number(const comm::World& world) {
   return records.empty() ? 0 : records.back().number;
 }
 
-// How many units a sharded stage has: each is closed by the parameter with which it has enough bytes.
+// The number of units of a sharded stage: each ends with the parameter that makes it large enough.
 int units_of(const parallel::ShardedStages& sharded, const runtime::PipelineStage& stage) {
   int units = 1;
   std::int64_t bytes = 0;
@@ -259,25 +259,25 @@ int units_of(const parallel::ShardedStages& sharded, const runtime::PipelineStag
   return units;
 }
 
-TEST_P(ParallelThreeDimensions, ReducesOnceAStepAfterTheLastWeightGradientOfAStage) {
+TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
   at::set_num_threads(1);
   for (const Row& row : schedules(2)) {
     SCOPED_TRACE(row.text());
     EXPECT_NO_THROW(comm::run_thread_ranks(8, [&](comm::World& world) {
-      const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, row.schedule, row.stages_per_rank, Kind::Plain,
-                        GetParam());
+      const ThreeAxisGpt rank(world, {.pp = 2, .dp = 2, .tp = 2}, row.schedule, row.stages_per_rank,
+                              Kind::Plain, GetParam());
       runtime::PipelineOptions options = rank.options();
       const std::string group = rank.mesh.group("dp").name();
       std::map<int, int> weights;
-      std::map<int, std::uint64_t> last;  // by stage: what had been begun before its last weight gradient
-      std::uint64_t reduce = 0;           // the same before the first REDUCE_GRAD
-      const runtime::ActionFunction watch = [&](const schedule::Action& action,
-                                                const std::function<void()>& usual) {
+      std::map<int, std::uint64_t> last;  // by stage: operations started before its last weight backward
+      std::uint64_t reduce = 0;           // operations started before the first REDUCE_GRAD
+      const runtime::ActionFunction record_progress = [&](const schedule::Action& action,
+                                                          const std::function<void()>& usual) {
         if (++weights[action.stage().value] == kMicrobatches) last[action.stage().value] = last_number(world);
         usual();
       };
       options.custom[schedule::ActionKind::Backward] = options.custom[schedule::ActionKind::BackwardWeight] =
-          watch;
+          record_progress;
       options.custom[schedule::ActionKind::ReduceGrad] = [&](const schedule::Action&,
                                                              const std::function<void()>& usual) {
         if (reduce == 0) reduce = last_number(world);
@@ -286,7 +286,7 @@ TEST_P(ParallelThreeDimensions, ReducesOnceAStepAfterTheLastWeightGradientOfASta
       const std::uint64_t start = last_number(world);
       tensor::traffic() = {};
       runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
-      const Batch own = rank.part_of(batch_of(0));
+      const Batch own = rank.local_rows(batch_of(0));
       pipeline.step({own.inputs}, own.targets);
       const std::uint64_t first_last = std::min_element(last.begin(), last.end(), [](auto& a, auto& b) {
                                          return a.second < b.second;
@@ -305,12 +305,12 @@ TEST_P(ParallelThreeDimensions, ReducesOnceAStepAfterTheLastWeightGradientOfASta
       CHECK_SAME(reductions.count, expected);
       CHECK_THAT(expected > row.stages_per_rank);
       CHECK_THAT(reductions.first > first_last);
-      CHECK_THAT(reductions.first <= reduce);  // while the last backward went on
+      CHECK_THAT(reductions.first <= reduce);  // while the last backward was running
     }));
   }
 }
 
-TEST_P(ParallelThreeDimensions, AccumulatesOverStepsAndClipsByTheWholeNorm) {
+TEST_P(Parallel3D, AccumulatesOverStepsAndClipsByGlobalNorm) {
   at::set_num_threads(1);
   for (const Kind kind : {Kind::Plain, Kind::Tied}) {
     const DenseTraining& dense = dense_of(kind);
@@ -319,11 +319,11 @@ TEST_P(ParallelThreeDimensions, AccumulatesOverStepsAndClipsByTheWholeNorm) {
       squares += (2 * grad).to(at::kDouble).square().sum().item<double>();
     const double norm = std::sqrt(squares);
     comm::run_thread_ranks(8, [&](comm::World& world) {
-      const ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZBVZeroBubble, 2, kind,
-                        GetParam());
+      const ThreeAxisGpt rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZBVZeroBubble, 2,
+                              kind, GetParam());
       runtime::PipelineSchedule pipeline(rank.stages, schedule::ScheduleKind::ZBVZeroBubble, kMicrobatches,
                                          rank.options());
-      const Batch own = rank.part_of(batch_of(0));
+      const Batch own = rank.local_rows(batch_of(0));
       for (int repeat = 0; repeat < 2; ++repeat) pipeline.step({own.inputs}, own.targets);
       expect_equal("gradient of", rank.gradients(), dense.gradients, 2);
       CHECK_THAT(std::abs(pipeline.clip_grad_norm(0.1) - norm) < 1e-5 * norm);
@@ -332,12 +332,13 @@ TEST_P(ParallelThreeDimensions, AccumulatesOverStepsAndClipsByTheWholeNorm) {
   }
 }
 
-TEST_P(ParallelThreeDimensions, GoesOnAfterAStepThatThrew) {
+TEST_P(Parallel3D, ContinuesAfterFailedStep) {
   at::set_num_threads(1);
   const DenseTraining& dense = dense_of(Kind::Plain);
   comm::run_thread_ranks(8, [&](comm::World& world) {
-    ThreeD rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZB1P, 1, Kind::Plain, GetParam());
-    const Batch own = rank.part_of(batch_of(0));
+    ThreeAxisGpt rank(world, {.pp = 2, .dp = 2, .tp = 2}, schedule::ScheduleKind::ZB1P, 1, Kind::Plain,
+                      GetParam());
+    const Batch own = rank.local_rows(batch_of(0));
     bool thrown = false;
     try {
       runtime::PipelineOptions options = rank.options();
@@ -349,7 +350,7 @@ TEST_P(ParallelThreeDimensions, GoesOnAfterAStepThatThrew) {
       };
       runtime::PipelineSchedule(rank.stages, schedule::ScheduleKind::ZB1P, kMicrobatches, options)
           .step({own.inputs}, own.targets);
-      world.group().barrier();  // whoever had done its part learns of it here
+      world.group().barrier();  // ranks that had already finished learn of the failure here
     } catch (const std::exception&) {
       thrown = true;
     }

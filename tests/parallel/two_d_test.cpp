@@ -1,9 +1,9 @@
-// Tensor parallel times data parallel: replicated, sharded and hybrid over parameters that are distributed,
-// unevenly too, against one process.
+// Tensor and data parallelism combined: replicated, sharded and hybrid over distributed, also unevenly
+// sharded, parameters. Compared with one process.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
+#include "tensor/mesh_ranks.h"
 #include "tensor/norm_sum.h"
-#include "tensor/ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -23,7 +23,7 @@
 namespace penstock::test {
 namespace {
 
-using test::whole;
+using test::full_copy;
 
 enum class Data { Replicated, Sharded, Hybrid };
 
@@ -50,10 +50,10 @@ parallel::ParallelPlan plan_of(bool sequence) {
   return plan;
 }
 
-// One rank of data x tensor parallel: the model with both.
-struct TwoD {
-  TwoD(const comm::World& world, Variant variant, Data data, bool sequence = false,
-       parallel::ShardOptions options = {})
+// One rank of data and tensor parallelism: the model with both.
+struct DataTensorRank {
+  DataTensorRank(const comm::World& world, Variant variant, Data data, bool sequence = false,
+                 parallel::ShardOptions options = {})
       : mesh(world.group(),
              data == Data::Hybrid ? std::vector<std::int64_t>{2, 2, 2}
                                   : std::vector<std::int64_t>{world.size() / 2, 2},
@@ -84,12 +84,12 @@ struct TwoD {
     return sharded ? sharded->parameters() : unique_parameters(*model);
   }
   at::Tensor loss(const Tokens& batch) const {
-    const Tokens own = batch.part(rank, ranks);
+    const Tokens own = batch.shard(rank, ranks);
     return loss_of(runtime::call(model, own.inputs), own.targets);
   }
   //! The mean over the data-parallel ranks.
   at::Tensor mean(const at::Tensor& loss) const {
-    at::Tensor value = whole(loss);
+    at::Tensor value = full_copy(loss);
     mesh.group("dp").all_reduce(value, comm::ReduceOp::Avg);
     if (mesh.ndim() == 3) mesh.group("replicas").all_reduce(value, comm::ReduceOp::Avg);
     return value;
@@ -97,13 +97,13 @@ struct TwoD {
   std::vector<runtime::NamedTensor> gradients() const {
     if (sharded) return sharded->gather_gradients();
     std::vector<runtime::NamedTensor> all = named();
-    for (runtime::NamedTensor& item : all) item.tensor = whole(item.tensor.grad());
+    for (runtime::NamedTensor& item : all) item.tensor = full_copy(item.tensor.grad());
     return all;
   }
   std::vector<runtime::NamedTensor> parameters() const {
     if (sharded) return sharded->gather_parameters();
     std::vector<runtime::NamedTensor> all = named();
-    for (runtime::NamedTensor& item : all) item.tensor = whole(item.tensor);
+    for (runtime::NamedTensor& item : all) item.tensor = full_copy(item.tensor);
     return all;
   }
   std::vector<runtime::NamedTensor> named() const {
@@ -127,9 +127,8 @@ void on_ranks(Data data, const std::function<void(comm::World&)>& body) {
   comm::run_thread_ranks(data == Data::Hybrid ? 8 : 4, body);
 }
 
-class ParallelTwoDimensions : public ::testing::TestWithParam<Data> {};
-INSTANTIATE_TEST_SUITE_P(Modes, ParallelTwoDimensions,
-                         ::testing::Values(Data::Replicated, Data::Sharded, Data::Hybrid),
+class Parallel2D : public ::testing::TestWithParam<Data> {};
+INSTANTIATE_TEST_SUITE_P(Modes, Parallel2D, ::testing::Values(Data::Replicated, Data::Sharded, Data::Hybrid),
                          [](const auto& mode) { return text(mode.param); });
 
 void train_and_compare(const comm::World& world, Variant variant, Data data, bool sequence,
@@ -137,7 +136,7 @@ void train_and_compare(const comm::World& world, Variant variant, Data data, boo
   parallel::ShardOptions options;
   options.find_unused = true;
   options.prefetch = sequence ? 0 : 1;
-  const TwoD rank(world, variant, data, sequence, options);
+  const DataTensorRank rank(world, variant, data, sequence, options);
   torch::optim::AdamW optimizer = adamw(rank.trained());
   for (int step = 0; step < kGptSteps; ++step) {
     optimizer.zero_grad();
@@ -150,7 +149,7 @@ void train_and_compare(const comm::World& world, Variant variant, Data data, boo
   expect_near("parameter", rank.parameters(), dense.parameters);
 }
 
-TEST_P(ParallelTwoDimensions, TrainsAsOneProcess) {
+TEST_P(Parallel2D, MatchesDenseTraining) {
   for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
     const DenseGpt dense = run_dense_gpt(variant);
     for (const bool sequence : {false, true}) {
@@ -162,7 +161,7 @@ TEST_P(ParallelTwoDimensions, TrainsAsOneProcess) {
   }
 }
 
-TEST(ParallelTwoDimensions, TrainAsOneProcessOver4x2Ranks) {
+TEST(Parallel2D, MatchesDenseTrainingOver4x2Ranks) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   for (const Data data : {Data::Replicated, Data::Sharded}) {
     SCOPED_TRACE(text(data));
@@ -171,18 +170,18 @@ TEST(ParallelTwoDimensions, TrainAsOneProcessOver4x2Ranks) {
   }
 }
 
-// Gradients keep the places of their parameters, in the buckets' memory.
-TEST_P(ParallelTwoDimensions, ParametersAndGradientsKeepTheirPlaces) {
+// Gradients keep the placements of their parameters, in the memory of the buckets.
+TEST_P(Parallel2D, ParametersAndGradientsKeepPlacements) {
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Plain, GetParam());
+    const DataTensorRank rank(world, Variant::Plain, GetParam());
     rank.loss(tokens_of(kGptRows, 0)).backward();
     if (rank.sharded) {
       rank.sharded->unshard();
       for (const parallel::ShardedParameter& item : rank.sharded->shards()) {
-        const bool cut = item.spec && !item.spec->placements[0].is_replicate();
-        CHECK_SAME(cut, !sharding_groups(item.spec ? item.spec->mesh : rank.mesh["tp"],
-                                         item.spec ? item.spec->placements : tensor::Placements(1))
-                             .empty());
+        const bool is_sharded = item.spec && !item.spec->placements[0].is_replicate();
+        CHECK_SAME(is_sharded, !sharding_groups(item.spec ? item.spec->mesh : rank.mesh["tp"],
+                                                item.spec ? item.spec->placements : tensor::Placements(1))
+                                    .empty());
       }
     }
     const at::Tensor weight = rank.model->token->weight;
@@ -193,12 +192,12 @@ TEST_P(ParallelTwoDimensions, ParametersAndGradientsKeepTheirPlaces) {
     CHECK_THAT(tensor::is_dtensor(weight.grad()) &&
                tensor::placements_of(weight.grad()) == tensor::placements_of(weight));
     const at::Tensor before = tensor::local_of(weight.grad());
-    rank.loss(tokens_of(kGptRows, 1)).backward();  // adds in place
+    rank.loss(tokens_of(kGptRows, 1)).backward();  // accumulates in place
     CHECK_THAT(tensor::local_of(weight.grad()).is_alias_of(before));
   });
 }
 
-TEST_P(ParallelTwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
+TEST_P(Parallel2D, AccumulatesAndClipsByGlobalNorm) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   double squares = 0, largest = 0;
   for (const runtime::NamedTensor& item : dense.gradients) {
@@ -207,7 +206,7 @@ TEST_P(ParallelTwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
   }
   const double norm = std::sqrt(squares);
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Tied, GetParam());
+    const DataTensorRank rank(world, Variant::Tied, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
     if (rank.replica) {
       const auto quiet = rank.replica->no_sync();
@@ -230,9 +229,9 @@ TEST_P(ParallelTwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
   });
 }
 
-TEST_P(ParallelTwoDimensions, CommunicatesEachBucketOrUnitOnce) {
+TEST_P(Parallel2D, CommunicatesEachBucketOrUnitOnce) {
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Plain, GetParam());
+    const DataTensorRank rank(world, Variant::Plain, GetParam());
     const Traffic all(world);
     tensor::traffic() = {};
     rank.loss(tokens_of(kGptRows, 0)).backward();
@@ -249,14 +248,14 @@ TEST_P(ParallelTwoDimensions, CommunicatesEachBucketOrUnitOnce) {
   });
 }
 
-TEST_P(ParallelTwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
+TEST_P(Parallel2D, FailedBackwardLeavesNoState) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Plain, GetParam());
+    const DataTensorRank rank(world, Variant::Plain, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
-    // The last gradient of the backward: all others are on their way.
+    // The last gradient of the backward: all others are already in flight.
     const auto breaks = std::make_shared<bool>(true);
-    rank.model->place.register_hook([breaks](const at::Tensor& grad) {
+    rank.model->position.register_hook([breaks](const at::Tensor& grad) {
       if (*breaks) throw std::runtime_error("on purpose");
       return grad;
     });
@@ -277,9 +276,8 @@ TEST_P(ParallelTwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
   });
 }
 
-// A style that prepares calls and sharding, on the same module.
-// A model that no rank could hold: made without memory, cut, sharded, then filled as a checkpoint would.
-TEST(ParallelTwoDimensions, ParametersWithoutMemoryAreCutShardedAndFilled) {
+// A model that no rank could hold: created on the meta device, sharded, then filled as from a checkpoint.
+TEST(Parallel2D, MetaParametersAreShardedAndFilled) {
   SmallGpt dense;
   const Tokens batch = tokens_of(kGptRows, 0);
   loss_of(dense(batch.inputs), batch.targets).backward();
@@ -307,14 +305,15 @@ TEST(ParallelTwoDimensions, ParametersWithoutMemoryAreCutShardedAndFilled) {
         item.shard.copy_(value.flatten().slice(0, item.begin, item.end));
       }
     }
-    const Tokens own = batch.part(mesh.group("dp").rank(), 2);
+    const Tokens own = batch.shard(mesh.group("dp").rank(), 2);
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
     expect_near("parameter", sharded.gather_parameters(), copies(*dense));
     expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
   });
 }
 
-TEST(ParallelTwoDimensions, UnitsMayHavePreparedCalls) {
+// A style that prepares calls, combined with sharding of the same module.
+TEST(Parallel2D, UnitsSupportPreparedCalls) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   on_ranks(Data::Sharded, [&](comm::World& world) {
     const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"dp", "tp"});
@@ -326,7 +325,7 @@ TEST(ParallelTwoDimensions, UnitsMayHavePreparedCalls) {
     std::vector<std::shared_ptr<torch::nn::Module>> units;
     for (const auto& block : *model->blocks) units.push_back(block);
     parallel::Sharded sharded = parallel::fully_shard(model, mesh.group("dp"), {}, units);
-    const Tokens own = tokens_of(kGptRows, 0).part(mesh.group("dp").rank(), 2);
+    const Tokens own = tokens_of(kGptRows, 0).shard(mesh.group("dp").rank(), 2);
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
     expect_near("gradient of", sharded.gather_gradients(), dense.gradients);
     bool refused = false;
@@ -339,18 +338,19 @@ TEST(ParallelTwoDimensions, UnitsMayHavePreparedCalls) {
   });
 }
 
-// Every kind of placement in one norm, each element once.
+// Every kind of placement in one norm; each element counts once.
 TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
   const double infinity = std::numeric_limits<double>::infinity();
   auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
   struct Item {
     at::Tensor grad;
-    tensor::Placements places, gradient_places;
+    tensor::Placements places, gradient_placements;
   };
   const tensor::Placements none{};
   std::vector<Item> items;
-  const auto add = [&](at::IntArrayRef sizes, tensor::Placements places, tensor::Placements gradient_places) {
-    items.push_back({at::randn(sizes, generator), std::move(places), std::move(gradient_places)});
+  const auto add = [&](at::IntArrayRef sizes, tensor::Placements places,
+                       tensor::Placements gradient_placements) {
+    items.push_back({at::randn(sizes, generator), std::move(places), std::move(gradient_placements)});
   };
   add({3, 2}, none, none);
   add({5, 3}, {tensor::Shard(0), value::Replicate()}, {tensor::Shard(0), value::Replicate()});
@@ -374,16 +374,17 @@ TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
         at::Tensor grad = item.grad.clone();
         if (!item.places.empty()) {
           value = distribute_tensor(value, mesh, item.places);
-          // A partial gradient: the first rank has it all, or each its share of an average.
+          // A partial gradient: either the first rank has the full value, or each rank its share of an
+          // average.
           tensor::Placements start(2);
           for (std::size_t axis = 0; axis < 2; ++axis) {
-            const tensor::AxisPlacement& to = item.gradient_places[axis];
+            const tensor::AxisPlacement& to = item.gradient_placements[axis];
             if (to.is_partial() && to.reduce() == comm::ReduceOp::Sum &&
                 mesh.coordinate(static_cast<int>(axis)) != 0)
               grad.zero_();
             if (to.is_partial()) start[axis] = to;
           }
-          grad = redistribute(from_local(grad, mesh, start), item.gradient_places);
+          grad = redistribute(from_local(grad, mesh, start), item.gradient_placements);
         }
         value.mutable_grad() = grad;
         parameters.push_back(value);
@@ -392,7 +393,7 @@ TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
       const double norm = tensor::clip_grad_norm(parameters, 0.5, order);
       CHECK_THAT(std::abs(norm - expected) < 1e-5 * expected);
       for (std::size_t i = 0; i < items.size(); ++i)
-        expect_near("clipped", whole(parameters[i].grad()), items[i].grad * (0.5 / expected));
+        expect_near("clipped", full_copy(parameters[i].grad()), items[i].grad * (0.5 / expected));
     }
   });
 }

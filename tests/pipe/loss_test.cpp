@@ -1,7 +1,7 @@
-// Models that compute their loss, tied weights that are sent, Sequentials in stages, forwards of several
-// arguments.
-#include "executor.h"
-#include "graph/models.h"
+// Models that compute their own loss, tied weights that are transmitted, Sequentials in stages, and forwards
+// with several arguments.
+#include "executor_comparison.h"
+#include "graph/capture_models.h"
 #include "graph/stage_runner.h"
 #include "graph/tensor_file.h"
 
@@ -19,7 +19,7 @@ using test::archive;
 using test::same_bits;
 using ::testing::HasSubstr;
 
-const SplitSpec uncut = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
+const SplitSpec no_split = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
 
 using Mse = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 using Wrapped = TrivialLossWrapper<test::Mlp, Mse>;
@@ -28,7 +28,7 @@ at::Tensor mse(const at::Tensor& y, const at::Tensor& target) {
   return torch::mse_loss(y, target);
 }
 
-//! The loss among other outputs, labels as the second argument.
+//! Returns the loss among other outputs and takes labels as the second argument.
 struct WithLossImpl : torch::nn::Module {
   WithLossImpl() : mlp(register_module("mlp", test::Mlp())) {}
   IValue forward(at::Tensor x, at::Tensor labels) {
@@ -48,14 +48,14 @@ runtime::LossFunction leaf(std::size_t index) {
   };
 }
 
-TEST(PipeWithLoss, TrainsWithoutALossFunctionOrATarget) {
+TEST(PipeWithLoss, TrainsWithoutLossFunctionOrTarget) {
   at::set_num_threads(1);
   torch::manual_seed(1);
   const auto model = std::make_shared<Wrapped>(test::Mlp(), mse);
   const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
   const value::Args example{torch::randn({2, 6}), torch::randn({2, 6})};
   const auto expected =
-      test::train_dense(test::whole_of(pipeline(model, example, {}, uncut)), leaf(0), batch);
+      test::train_dense(test::unsplit_module(pipeline(model, example, {}, no_split)), leaf(0), batch);
   EXPECT_TRUE(expected.gradients.contains("module.layers.0.weight"));
   for (const auto& [ranks, stages, schedule] :
        {std::tuple(2, 2, "1F1B"), std::tuple(2, 4, "ZBVZeroBubble"), std::tuple(4, 4, "GPipe")}) {
@@ -69,22 +69,22 @@ TEST(PipeWithLoss, TrainsWithoutALossFunctionOrATarget) {
   }
 }
 
-TEST(PipeWithLoss, TheLossMayBeOneOfSeveralOutputs) {
+TEST(PipeWithLoss, LossMayBeOneOfSeveralOutputs) {
   at::set_num_threads(1);
   torch::manual_seed(2);
   const WithLoss model;
   const value::Args example{torch::randn({2, 6}), torch::randint(0, 6, {2})};
   const test::Batch batch{{torch::randn({8, 6}), torch::randint(0, 6, {8})}};
   const PipeOptions options{.loss_output = "output.loss"};
-  Pipe whole = pipeline(model, example, {}, uncut);
-  const auto paths = whole.graph().output_paths();
+  Pipe unsplit_pipe = pipeline(model, example, {}, no_split);
+  const auto paths = unsplit_pipe.graph().output_paths();
   const auto index = std::find(paths.begin(), paths.end(), "output.loss") - paths.begin();
   const auto expected =
-      test::train_dense(test::whole_of(whole), leaf(static_cast<std::size_t>(index)), batch);
+      test::train_dense(test::unsplit_module(unsplit_pipe), leaf(static_cast<std::size_t>(index)), batch);
   Pipe pipe = pipeline(model, example, {}, Balanced{2}, options);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     test::expect_step(pipe, "1F1B", {}, batch, expected, world.group());
-    // Evaluation gives loss and outputs: rows joined, one loss for each microbatch.
+    // Evaluation returns losses and outputs: rows are concatenated, with one loss per microbatch.
     std::vector<runtime::PipelineStage> stage{
         pipe.build_stage(StageId(world.rank().value), at::kCPU, world.group())};
     runtime::PipelineSchedule pipeline(stage, "1F1B", 4, pipe.schedule_options());
@@ -96,14 +96,14 @@ TEST(PipeWithLoss, TheLossMayBeOneOfSeveralOutputs) {
     EXPECT_EQ(outputs.at("loss").toTensor().sizes(), (std::vector<std::int64_t>{4}));
   });
   try {
-    pipeline(model, example, {}, uncut, {.loss_output = "output.los"});
+    pipeline(model, example, {}, no_split, {.loss_output = "output.los"});
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("output.loss"));
   }
 }
 
-//! Says itself how model and loss are connected: a penalty comes on top.
+//! Defines how model and loss are connected, and adds a penalty.
 struct Penalised : LossWrapper<test::Mlp, Mse> {
   using LossWrapper::LossWrapper;
   std::tuple<at::Tensor, at::Tensor> forward(at::Tensor x, at::Tensor target) {
@@ -112,14 +112,14 @@ struct Penalised : LossWrapper<test::Mlp, Mse> {
   }
 };
 
-TEST(PipeWithLoss, AWrapperMayConnectModelAndLossItsOwnWay) {
+TEST(PipeWithLoss, CustomWrapperConnectsModelAndLoss) {
   at::set_num_threads(1);
   torch::manual_seed(8);
   const auto model = std::make_shared<Penalised>(test::Mlp(), mse);
   const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
   const value::Args example{torch::randn({2, 6}), torch::randn({2, 6})};
   const auto expected =
-      test::train_dense(test::whole_of(pipeline(model, example, {}, uncut)), leaf(1), batch);
+      test::train_dense(test::unsplit_module(pipeline(model, example, {}, no_split)), leaf(1), batch);
   Pipe pipe = pipeline(model, example, {}, Balanced{3}, {.loss_output = "output.1"});
   EXPECT_TRUE(pipe.info().has_loss_and_backward);
   comm::run_thread_ranks(
@@ -136,7 +136,7 @@ struct TurnedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Turned);
 
-TEST(PipeOutputs, AreJoinedAlongTheDimThatGrowsWithTheBatch) {
+TEST(PipeOutputs, AreConcatenatedAlongBatchDim) {
   at::set_num_threads(1);
   torch::manual_seed(7);
   Turned model;
@@ -157,7 +157,7 @@ TEST(PipeOutputs, AreJoinedAlongTheDimThatGrowsWithTheBatch) {
   });
 }
 
-TEST(PipeWithLoss, RunsItsStagesCutOffFromEachOther) {
+TEST(PipeWithLoss, StagesRunDetachedFromEachOther) {
   torch::manual_seed(3);
   test::Mlp mlp;
   Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{2});
@@ -168,12 +168,12 @@ TEST(PipeWithLoss, RunsItsStagesCutOffFromEachOther) {
     EXPECT_TRUE(tensor.grad().defined()) << name;
 }
 
-TEST(PipeMultiUse, ATransmittedWeightLivesInOneStageAndGetsItsWholeGradient) {
+TEST(PipeMultiUse, TransmittedWeightStaysInOneStageWithFullGradient) {
   at::set_num_threads(1);
   torch::manual_seed(4);
   const test::Batch batch{{torch::randint(0, 13, {8, 5})}};
   const auto expected =
-      test::train_dense(test::whole_of(load_pt2(archive("gpt.pt2"), uncut)), test::any_loss, batch);
+      test::train_dense(test::unsplit_module(load_pt2(archive("gpt.pt2"), no_split)), test::any_loss, batch);
   const PipeOptions transmit{.multi_use = {graph::MultiUseParameterConfig::Transmit}};
   const PipeOptions by_name{
       .multi_use = {.by_name = {{"head.weight", graph::MultiUseParameterConfig::Transmit}}}};
@@ -200,7 +200,7 @@ TEST(PipeMultiUse, ATransmittedWeightLivesInOneStageAndGetsItsWholeGradient) {
   }
 }
 
-TEST(PipeSequential, HasAStageForEachLayer) {
+TEST(PipeSequential, HasOneStagePerLayer) {
   torch::manual_seed(5);
   const torch::nn::Sequential layers(torch::nn::Linear(4, 5), torch::nn::ReLU(), test::Mlp(1, 5),
                                      torch::nn::Linear(5, 3));
@@ -213,13 +213,13 @@ TEST(PipeSequential, HasAStageForEachLayer) {
   EXPECT_EQ(module_paths(pipe.stage_graph(StageId(1))), std::vector<std::string>{"1"});
 }
 
-TEST(PipeAnnotateSplitPoints, MarksOnceAndLeavesTheGraphAlone) {
+TEST(PipeAnnotateSplitPoints, MarksOnceAndKeepsGraph) {
   test::Mlp mlp;
-  Pipe whole = pipeline(mlp, {torch::randn({2, 6})}, {}, uncut);
+  Pipe unsplit_pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, no_split);
   const SplitPoints points{{"layers.1", graph::SplitPoint::Beginning}, {"layers.2", graph::SplitPoint::End}};
-  const std::size_t nodes = whole.graph().nodes.size();
-  const graph::Graph marked = annotate_split_points(whole.graph(), points);
-  EXPECT_EQ(whole.graph().nodes.size(), nodes);
+  const std::size_t nodes = unsplit_pipe.graph().nodes.size();
+  const graph::Graph marked = annotate_split_points(unsplit_pipe.graph(), points);
+  EXPECT_EQ(unsplit_pipe.graph().nodes.size(), nodes);
   EXPECT_EQ(marked.nodes.size(), nodes + 2);
   EXPECT_EQ(annotate_split_points(marked, points).nodes.size(), nodes + 2);
   const graph::Graph more = annotate_split_points(marked, {{"layers.3", graph::SplitPoint::Beginning}});
@@ -227,7 +227,7 @@ TEST(PipeAnnotateSplitPoints, MarksOnceAndLeavesTheGraphAlone) {
   EXPECT_LE(split_at_marks(more).size(), 3U);
   const auto text = [](const graph::SplitGraph& split) { return to_string(split); };
   EXPECT_EQ(text(split_graph(marked, split_at_marks(marked))),
-            text(split_graph(whole.graph(), split_at_modules(whole.graph(), points))));
+            text(split_graph(unsplit_pipe.graph(), split_at_modules(unsplit_pipe.graph(), points))));
 }
 
 struct SeveralImpl : torch::nn::Module {
@@ -240,7 +240,7 @@ struct SeveralImpl : torch::nn::Module {
 };
 TORCH_MODULE(Several);
 
-TEST(Pipeline, TakesForwardsOfSeveralArguments) {
+TEST(PipePipeline, AcceptsForwardsWithSeveralArguments) {
   torch::manual_seed(6);
   Several model;
   const auto a = torch::randn({2, 3}), b = torch::randn({2, 3});
@@ -249,7 +249,7 @@ TEST(Pipeline, TakesForwardsOfSeveralArguments) {
   const auto [y, sum] = model->forward(a, b, 0.5, true);
   EXPECT_TRUE(same_bits(got[0].toTensor(), y));
   EXPECT_TRUE(same_bits(got[1].toTensor(), sum));
-  EXPECT_THROW(pipe.forward({a, b, 0.25, true}), ShapeError);  // numbers are part of the graph
+  EXPECT_THROW(pipe.forward({a, b, 0.25, true}), ShapeError);  // numbers become constants of the graph
   EXPECT_THROW(pipeline(model, {a, b}), UsageError);
 }
 

@@ -1,6 +1,6 @@
 // Captured and imported stages: one module per stage, moved in place, with a training mode that can be
 // switched on the pipe, the stage and the schedule.
-#include "graph/models.h"
+#include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 
 #include <penstock/base/error.h>
@@ -19,13 +19,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kImages = 4;  // two microbatches of two: the archive has a fixed batch
+constexpr int kImages = 4;  // two microbatches of two rows: the archive has a fixed batch size
 
 at::Tensor images() {
   return torch::arange(kImages * 2 * 8 * 8, torch::kFloat).reshape({kImages, 2, 8, 8}).div(50).sin();
 }
 
-// A pipe over two ranks, each with a stage of its own, and the buffers of this rank's stage.
+// A pipe over two ranks, each with one stage, and the buffers of the stage of this rank.
 struct TwoStages {
   TwoStages(Pipe& pipe, comm::World& world)
       : rank(world.rank().value),
@@ -55,7 +55,7 @@ struct TwoStages {
   runtime::PipelineSchedule schedule;
 };
 
-// Evaluation mode in `eval`, training mode before and after, whoever switched it where.
+// Evaluation mode in `eval`, and training mode before and after, regardless of where it is switched.
 void check_modes(Pipe& pipe, const at::Tensor& expected) {
   const at::Tensor target = torch::zeros({kImages, 3});
   ASSERT_EQ(pipe.num_stages(), 2);
@@ -73,7 +73,7 @@ void check_modes(Pipe& pipe, const at::Tensor& expected) {
       check(stages.same_buffers(before), "eval took statistics");
       check(stages.module->is_training(), "eval did not restore training mode");
     }
-    // The pipe's module is the one that the schedule runs.
+    // The module of the pipe is the one that the schedule runs.
     stages.module->train(false);
     stages.schedule.step({images()}, target);
     check(stages.same_buffers(before), "the schedule runs another module than the pipe's");
@@ -87,7 +87,7 @@ void check_modes(Pipe& pipe, const at::Tensor& expected) {
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
-TEST(PipeModes, OfACapturedModel) {
+TEST(PipeModes, SwitchForCapturedModel) {
   at::set_num_threads(1);
   test::ConvNet model, dense;
   {
@@ -102,7 +102,7 @@ TEST(PipeModes, OfACapturedModel) {
   check_modes(pipe, expected);
 }
 
-TEST(PipeModes, OfAnImportedModel) {
+TEST(PipeModes, SwitchForImportedModel) {
   at::set_num_threads(1);
   const graph::Pt2Archive file(archive("convnet.pt2"));
   graph::GraphModule dense(file.graph(), file.load(file.graph().slots));
@@ -114,7 +114,7 @@ TEST(PipeModes, OfAnImportedModel) {
   check_modes(pipe, at::cat(outputs));
 }
 
-TEST(PipeModes, AreSwitchedForAllStagesLoadedOrNot) {
+TEST(PipeModes, SwitchForLoadedAndUnloadedStages) {
   test::ConvNet model;
   Pipe pipe = pipeline(model, {images().slice(0, 0, 2)}, {}, Balanced{3});
   const auto first = pipe.get_stage_module(StageId(0));
@@ -125,7 +125,7 @@ TEST(PipeModes, AreSwitchedForAllStagesLoadedOrNot) {
   EXPECT_TRUE(pipe.is_training() && first->is_training() && pipe.get_stage_module(StageId(2))->is_training());
 }
 
-TEST(PipeStages, HaveOneModuleThatIsMovedInPlace) {
+TEST(PipeStages, HaveOneModuleMovedInPlace) {
   const auto model = [] {
     const graph::NoMemory no_memory;
     return test::Mlp();
@@ -138,7 +138,7 @@ TEST(PipeStages, HaveOneModuleThatIsMovedInPlace) {
   EXPECT_EQ(pipe.get_stage_module(StageId(1), at::Device(at::kCPU)), module);
   EXPECT_FALSE(module->is_training());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    EXPECT_TRUE(parameters[i].second.is_cpu());  // a handle from before the move
+    EXPECT_TRUE(parameters[i].second.is_cpu());  // a handle obtained before the move
     EXPECT_TRUE(parameters[i].second.requires_grad() && parameters[i].second.is_leaf());
     EXPECT_TRUE(module->named_parameters()[i].second.is_same(parameters[i].second));
     parameters[i].second.detach().fill_(0.5);
@@ -149,7 +149,7 @@ TEST(PipeStages, HaveOneModuleThatIsMovedInPlace) {
   EXPECT_TRUE(parameters[0].second.grad().defined());
 }
 
-TEST(PipeStages, OfACaptureWithAnotherBatchSizeAreToldOfDynamicBatch) {
+TEST(PipeStages, SuggestDynamicBatchForOtherBatchSize) {
   test::Mlp model;
   const auto message = [](const std::function<void()>& run) -> std::string {
     try {
@@ -160,12 +160,16 @@ TEST(PipeStages, OfACaptureWithAnotherBatchSizeAreToldOfDynamicBatch) {
     return "no error";
   };
   Pipe fixed = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
-  const auto told = AllOf(HasSubstr("is 3, expected 2"), HasSubstr("PipeOptions::dynamic_batch"));
-  EXPECT_THAT(message([&] { fixed.forward({torch::zeros({3, 6})}); }), told);
-  EXPECT_THAT(message([&] { fixed.stage_module(StageId(0))->forward({torch::zeros({3, 6})}, {}); }), told);
+  const auto suggests_dynamic_batch =
+      AllOf(HasSubstr("is 3, expected 2"), HasSubstr("PipeOptions::dynamic_batch"));
+  EXPECT_THAT(message([&] { fixed.forward({torch::zeros({3, 6})}); }), suggests_dynamic_batch);
+  EXPECT_THAT(message([&] {
+                fixed.stage_module(StageId(0))->forward({torch::zeros({3, 6})}, {});
+              }),
+              suggests_dynamic_batch);
   Pipe any = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2}, {.dynamic_batch = true});
   EXPECT_EQ(any.forward({torch::zeros({3, 6})}).toTensor().size(0), 3);
-  // A file cannot be captured again.
+  // A file cannot be captured with another batch size.
   Pipe imported = load_pt2(archive("convnet.pt2"), Balanced{2});
   EXPECT_THAT(message([&] {
                 imported.forward({torch::zeros({3, 2, 8, 8})});
@@ -173,7 +177,7 @@ TEST(PipeStages, OfACaptureWithAnotherBatchSizeAreToldOfDynamicBatch) {
               AllOf(HasSubstr("export it with a dynamic batch"), Not(HasSubstr("PipeOptions"))));
 }
 
-// An ordinary forward, captured with a keyword argument.
+// A plain forward, captured with a keyword argument.
 struct MaskedImpl : torch::nn::Module {
   MaskedImpl()
       : first(register_module("first", torch::nn::Linear(4, 4))),
@@ -185,7 +189,7 @@ struct MaskedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Masked);
 
-TEST(PipeStages, OfAnOrdinaryForwardTakeKeywordArgumentsByTheNamesGiven) {
+TEST(PipeStages, AcceptKeywordArgumentsByGivenNames) {
   Masked model;
   const at::Tensor x = torch::randn({3, 4}), mask = torch::rand({3, 4});
   Pipe pipe = pipeline(runtime::make_stage_module(model, {"x", "mask"}), {x}, {{"mask", mask}}, Balanced{2});

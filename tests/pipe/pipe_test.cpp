@@ -1,7 +1,8 @@
-// Pipes: what they say about themselves, and that running them equals the model.
-#include "graph/models.h"
+// Tests of Pipe: its description of stages, and results that match the model.
+#include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 #include "pipe/balance.h"
+#include "support/temp_dir.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
@@ -10,10 +11,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <numeric>
@@ -26,8 +25,8 @@ using test::archive;
 using test::same_bits;
 using testing::HasSubstr;
 
-// A size that a later stage computes again is no work of its own.
-TEST(Pipe, KnowsTheModulesOfAStageWithoutWhatItComputesAgain) {
+// Sizes that a later stage recomputes are not listed as its work.
+TEST(Pipe, ListsModulesOfStageWithoutRecomputedSizes) {
   const graph::Graph graph = graph::parse_graph(R"(graph {
   inputs ((%x : float32["n"=2, 3]), {})
   %a : float32["n"=2, 3] = aten::relu(%x) @ layers.0
@@ -46,7 +45,7 @@ TEST(Pipe, KnowsTheModulesOfAStageWithoutWhatItComputesAgain) {
   EXPECT_THAT(pipe.stage_modules(StageId(1)), testing::ElementsAre("layers", "layers.1", "layers.1.view"));
 }
 
-TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
+TEST(Pipe, MatchesModelForEverySplitSpec) {
   at::set_num_threads(1);
   torch::manual_seed(1);
   test::Gpt gpt(4);
@@ -70,7 +69,7 @@ TEST(Pipe, RunsAsTheModelDoesForEverySpec) {
   }
 }
 
-TEST(Pipe, StagesShareTheModelsTensorsUnderTheirNames) {
+TEST(Pipe, StagesShareModelTensorsAndNames) {
   test::Mlp mlp;
   Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{4});
   std::map<std::string, at::Tensor> held;
@@ -84,11 +83,11 @@ TEST(Pipe, StagesShareTheModelsTensorsUnderTheirNames) {
   for (const auto& item : parameters) EXPECT_TRUE(held.at(item.key()).is_same(item.value()));
 }
 
-TEST(Pipe, MovesBakedInDevicesWithTheStage) {
+TEST(Pipe, MovesConstantDevicesWithStage) {
   torch::nn::Linear linear(4, 4);
   const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
-    const at::Tensor places = torch::arange(4, at::device(at::kCPU).dtype(at::kFloat));
-    return IValue(torch::tanh(linear(args[0].toTensor() * places)) + torch::zeros({4}));
+    const at::Tensor positions = torch::arange(4, at::device(at::kCPU).dtype(at::kFloat));
+    return IValue(torch::tanh(linear(args[0].toTensor() * positions)) + torch::zeros({4}));
   };
   Pipe pipe = pipeline_of(forward, model_tensors(*linear), {torch::randn({2, 4})}, {}, Balanced{2});
   const at::Device device(at::kMeta);
@@ -99,7 +98,7 @@ TEST(Pipe, MovesBakedInDevicesWithTheStage) {
   }
 }
 
-TEST(Pipe, LoadsOnlyTheStageAtHand) {
+TEST(Pipe, LoadsOnlyRequestedStage) {
   Pipe pipe = load_pt2(archive("gpt.pt2"));
   ASSERT_EQ(pipe.num_stages(), 2);
   const auto last = pipe.get_stage_module(StageId(1));
@@ -117,8 +116,8 @@ TEST(Pipe, LoadsOnlyTheStageAtHand) {
   EXPECT_THROW(load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.loss"}), UsageError);
 }
 
-TEST(Pipe, ReadsNoWeightOfAnotherStage) {
-  // One byte of a weight of stage 0 is damaged: stage 1 does not notice.
+TEST(Pipe, ReadsOnlyWeightsOfItsStage) {
+  // One byte of a weight of stage 0 is damaged: loading stage 1 is unaffected.
   std::ifstream file(archive("gpt.pt2"), std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(file)), {});
   const at::Tensor weight = graph::Pt2Archive(archive("gpt.pt2")).load("blocks.0.qkv.weight");
@@ -126,29 +125,27 @@ TEST(Pipe, ReadsNoWeightOfAnotherStage) {
       bytes.find(std::string(static_cast<const char*>(weight.data_ptr()), weight.nbytes()));
   ASSERT_NE(at, std::string::npos);
   bytes[at] = static_cast<char>(bytes[at] ^ 1);
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("penstock_pipe_" + std::to_string(getpid()) + ".pt2"))
-          .string();
+  const test::TempDir dir;
+  const std::string path = dir / "model.pt2";
   std::ofstream(path, std::ios::binary) << bytes;
   Pipe pipe = load_pt2(path);
   EXPECT_GT(pipe.get_stage_module(StageId(1))->named_parameters().size(), 0U);
   EXPECT_THROW(pipe.get_stage_module(StageId(0)), ParseError);
-  std::filesystem::remove(path);
 }
 
-//! The least weight of the heaviest part over all ways to cut at the places, by trying them all.
-double best_by_brute_force(const std::vector<double>& sums, const graph::SplitPositions& places,
+//! The least possible weight of the heaviest stage, by exhaustive search over the split positions.
+double best_by_brute_force(const std::vector<double>& sums, const graph::SplitPositions& positions,
                            std::size_t from, std::size_t begin, int stages) {
   if (stages == 1) return sums.back() - sums[begin];
   double best = std::numeric_limits<double>::infinity();
-  for (std::size_t i = from; i < places.size(); ++i) {
-    const double rest = best_by_brute_force(sums, places, i + 1, places[i], stages - 1);
-    best = std::min(best, std::max(sums[places[i]] - sums[begin], rest));
+  for (std::size_t i = from; i < positions.size(); ++i) {
+    const double rest = best_by_brute_force(sums, positions, i + 1, positions[i], stages - 1);
+    best = std::min(best, std::max(sums[positions[i]] - sums[begin], rest));
   }
   return best;
 }
 
-TEST(PipeBalance, FindsTheLightestHeaviestStage) {
+TEST(PipeBalance, MinimizesHeaviestStage) {
   test::Gpt gpt(2);
   const graph::Captured captured = capture(
       [&](const value::Args& args, const value::Kwargs&) { return IValue(gpt->forward(args[0].toTensor())); },
@@ -158,11 +155,12 @@ TEST(PipeBalance, FindsTheLightestHeaviestStage) {
     std::vector<double> sums(weights.size() + 1, 0);
     std::partial_sum(weights.begin(), weights.end(), sums.begin() + 1);
     for (int stages = 2; stages <= 4; ++stages) {
-      const graph::SplitPositions cuts = balanced_split(graph, stages, weights);
-      ASSERT_EQ(cuts.size() + 1, static_cast<std::size_t>(stages));
+      const graph::SplitPositions boundaries = balanced_split(graph, stages, weights);
+      ASSERT_EQ(boundaries.size() + 1, static_cast<std::size_t>(stages));
       double heaviest = 0;
-      for (std::size_t s = 0; s <= cuts.size(); ++s) {
-        const std::size_t begin = s == 0 ? 0 : cuts[s - 1], end = s < cuts.size() ? cuts[s] : weights.size();
+      for (std::size_t s = 0; s <= boundaries.size(); ++s) {
+        const std::size_t begin = s == 0 ? 0 : boundaries[s - 1],
+                          end = s < boundaries.size() ? boundaries[s] : weights.size();
         heaviest = std::max(heaviest, sums[end] - sums[begin]);
       }
       EXPECT_DOUBLE_EQ(heaviest, best_by_brute_force(sums, legal_split_positions(graph), 0, 0, stages))
@@ -172,7 +170,7 @@ TEST(PipeBalance, FindsTheLightestHeaviestStage) {
   EXPECT_THROW(balanced_split(graph, 1000, flop_weights(graph)), UsageError);
 }
 
-TEST(PipeBalance, CutsNoWeightFromItsTranspose) {
+TEST(PipeBalance, KeepsWeightWithItsTranspose) {
   std::vector<at::Tensor> weights;
   graph::ModelTensors model;
   for (int i = 0; i < 4; ++i) {
@@ -180,7 +178,7 @@ TEST(PipeBalance, CutsNoWeightFromItsTranspose) {
     model.parameters.emplace_back("w" + std::to_string(i), weights.back());
   }
   const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {
-    std::vector<at::Tensor> turned;  // all at the beginning, as some models do
+    std::vector<at::Tensor> turned;  // all at the beginning, as in some models
     for (const at::Tensor& weight : weights) turned.push_back(weight.t());
     at::Tensor x = args[0].toTensor();
     for (const at::Tensor& weight : turned) x = torch::relu(x.mm(weight));
@@ -200,7 +198,7 @@ TEST(PipeBalance, CutsNoWeightFromItsTranspose) {
   }
 }
 
-TEST(PipeBalance, StageCostsAddUpToTheWhole) {
+TEST(PipeBalance, StageCostsSumToModelCosts) {
   Pipe pipe = load_pt2(archive("gpt.pt2"), Balanced{2});
   const plan::Costs costs = stage_costs(pipe.split());
   ASSERT_EQ(costs.stages.size(), 2U);

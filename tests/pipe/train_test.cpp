@@ -1,7 +1,7 @@
-// Pipes through the executor, over thread ranks and over processes, against the whole model run microbatch by
-// microbatch.
-#include "executor.h"
-#include "graph/models.h"
+// Pipes trained through the executor, over thread ranks and over processes, compared with the unsplit model
+// run microbatch by microbatch.
+#include "executor_comparison.h"
+#include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 #include "support/process_ranks.h"
 
@@ -21,11 +21,11 @@ namespace {
 using test::archive;
 using test::Batch;
 
-const SplitSpec uncut = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
+const SplitSpec no_split = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
 
 const std::vector<std::string> small_models = {"mlp", "gpt", "convnet", "mixed", "lstm"};
 
-//! A batch of 8 rows for each of them, the same on every rank.
+//! A batch of 8 rows for each model, equal on every rank.
 Batch batch_for(const std::string& name) {
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(4);
   const auto normal = [&](at::IntArrayRef sizes) { return at::randn(sizes, generator); };
@@ -40,15 +40,15 @@ Batch batch_for(const std::string& name) {
   return {{normal({8, 6})}};
 }
 
-//! `stages` stages at random legal cuts; the same on every rank.
-SplitPolicy random_cuts(int stages, unsigned seed) {
+//! `stages` stages with random valid split positions; equal on every rank.
+SplitPolicy random_split(int stages, unsigned seed) {
   return [stages, seed](const graph::Graph& graph) {
     const graph::SplitPositions legal = legal_split_positions(graph);
-    graph::SplitPositions cuts;
+    graph::SplitPositions positions;
     std::mt19937 random(seed);
-    std::sample(legal.begin(), legal.end(), std::back_inserter(cuts), static_cast<std::size_t>(stages - 1),
-                random);
-    return cuts;
+    std::sample(legal.begin(), legal.end(), std::back_inserter(positions),
+                static_cast<std::size_t>(stages - 1), random);
+    return positions;
   };
 }
 
@@ -59,19 +59,19 @@ runtime::PipelineOptions own_loss() {
   return options;
 }
 
-//! Runs something on so many ranks.
+//! Runs a function on this number of ranks.
 using OnRanks = std::function<void(int, const std::function<void(const comm::Group&)>&)>;
 
 void on_threads(int ranks, const std::function<void(const comm::Group&)>& part) {
   comm::run_thread_ranks(ranks, [&](comm::World& world) { part(world.group()); });
 }
 
-//! In every number of stages up to 8 that the ranks can share.
-void expect_trains(const std::string& name, const graph::Graph& whole,
-                   const std::function<Pipe(const SplitSpec&)>& cut, const Batch& batch,
+//! Runs every number of stages up to 8 that the ranks can share.
+void expect_trains(const std::string& name, const graph::Graph& unsplit_pipe,
+                   const std::function<Pipe(const SplitSpec&)>& make_pipe, const Batch& batch,
                    const test::Trained& expected, const std::vector<int>& rank_counts = {2, 3, 4},
                    const OnRanks& on_ranks = on_threads) {
-  const auto most = static_cast<int>(legal_split_positions(whole).size()) + 1;
+  const auto most = static_cast<int>(legal_split_positions(unsplit_pipe).size()) + 1;
   for (const int ranks : rank_counts) {
     for (int stages = ranks; stages <= std::min(8, most); stages += ranks) {
       std::vector<std::string> schedules{stages == ranks ? "1F1B" : "Interleaved1F1B"};
@@ -79,7 +79,7 @@ void expect_trains(const std::string& name, const graph::Graph& whole,
       for (const std::string& schedule : schedules) {
         SCOPED_TRACE(name + " in " + std::to_string(stages) + " stages, " + schedule + ", " +
                      std::to_string(ranks) + " ranks");
-        Pipe pipe = cut(random_cuts(stages, static_cast<unsigned>(ranks)));
+        Pipe pipe = make_pipe(random_split(stages, static_cast<unsigned>(ranks)));
         on_ranks(ranks, [&](const comm::Group& group) {
           test::expect_step(pipe, schedule, own_loss(), batch, expected, group);
         });
@@ -94,11 +94,11 @@ void expect_archive_trains(const std::string& name, const BatchOf& batch_of,
                            const std::vector<int>& rank_counts = {2, 3, 4},
                            const OnRanks& on_ranks = on_threads) {
   const std::string file = archive(name + ".pt2");
-  Pipe whole = load_pt2(file, uncut);
-  const Batch batch = batch_of(whole.graph());
-  const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
-  const auto cut = [&](const SplitSpec& spec) { return load_pt2(file, spec); };
-  expect_trains(name, whole.graph(), cut, batch, expected, rank_counts, on_ranks);
+  Pipe unsplit_pipe = load_pt2(file, no_split);
+  const Batch batch = batch_of(unsplit_pipe.graph());
+  const auto expected = test::train_dense(test::unsplit_module(unsplit_pipe), test::any_loss, batch);
+  const auto make_pipe = [&](const SplitSpec& spec) { return load_pt2(file, spec); };
+  expect_trains(name, unsplit_pipe.graph(), make_pipe, batch, expected, rank_counts, on_ranks);
 }
 
 void expect_small_models_train(const std::vector<int>& rank_counts = {2, 3, 4},
@@ -116,12 +116,12 @@ const test::RankFunction train_in_processes("pipe_trains", [] {
   return ::testing::Test::HasFailure() ? 1 : 0;
 });
 
-TEST(PipeTrains, AsTheWholeDoesOverProcesses) {
+TEST(PipeTraining, MatchesUnsplitModelOverProcesses) {
   const auto outcome = test::run_process_ranks("pipe_trains", 2);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-//! The inputs that Python ran on, and the same rows once more in the other order; for 2 microbatches.
+//! The inputs of the Python run, followed by the same rows in reverse order; for 2 microbatches.
 Batch batch_of_archive(const graph::Graph& graph, const std::string& name) {
   const auto tensors = test::read_tensors(archive(name + ".safetensors"));
   std::vector<c10::IValue> leaves;
@@ -137,12 +137,12 @@ Batch batch_of_archive(const graph::Graph& graph, const std::string& name) {
   return batch;
 }
 
-TEST(PipeTrains, ArchivesAsTheWholeDoes) {
+TEST(PipeTraining, MatchesUnsplitArchives) {
   at::set_num_threads(1);
   expect_small_models_train();
 }
 
-TEST(PipeTrains, RealArchitecturesAsTheWholeDoes) {
+TEST(PipeTraining, MatchesUnsplitRealArchitectures) {
   at::set_num_threads(1);
   for (const std::string name : {"gpt2", "llama", "bert", "t5", "vit", "marked"})
     expect_archive_trains(name, [&](const graph::Graph& graph) { return batch_of_archive(graph, name); });
@@ -152,16 +152,16 @@ template <class Holder>
 void expect_captured_trains(const std::string& name, Holder model, const Batch& batch) {
   const value::Chunks chunks =
       value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
-  Pipe whole = pipeline(model, chunks.args[0], {}, uncut);
-  const auto expected = test::train_dense(test::whole_of(whole), test::any_loss, batch);
-  const auto cut = [&](const SplitSpec& spec) {
+  Pipe unsplit_pipe = pipeline(model, chunks.args[0], {}, no_split);
+  const auto expected = test::train_dense(test::unsplit_module(unsplit_pipe), test::any_loss, batch);
+  const auto make_pipe = [&](const SplitSpec& spec) {
     model->zero_grad();
     return pipeline(model, chunks.args[0], {}, spec);
   };
-  expect_trains(name, whole.graph(), cut, batch, expected);
+  expect_trains(name, unsplit_pipe.graph(), make_pipe, batch, expected);
 }
 
-//! The first of the outputs.
+//! Returns only the first output.
 struct FirstOfLstmImpl : torch::nn::Module {
   FirstOfLstmImpl() {
     lstm = register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(3, 4).batch_first(true)));
@@ -185,7 +185,7 @@ struct EncoderImpl : torch::nn::Module {
 };
 TORCH_MODULE(Encoder);
 
-TEST(PipeTrains, CapturedModelsAsTheWholeDoes) {
+TEST(PipeTraining, MatchesUnsplitCapturedModels) {
   at::set_num_threads(1);
   torch::manual_seed(9);
   expect_captured_trains("mlp", test::Mlp(), {{torch::randn({8, 6})}});
@@ -196,7 +196,7 @@ TEST(PipeTrains, CapturedModelsAsTheWholeDoes) {
   expect_captured_trains("unet", test::UNet(), {{torch::randn({4, 1, 8, 8})}});
 }
 
-TEST(PipeTrains, BuffersAreWrittenAsInTheWhole) {
+TEST(PipeTraining, UpdatesBuffersLikeUnsplitModel) {
   at::set_num_threads(1);
   torch::manual_seed(10);
   const auto make = [] {
@@ -221,11 +221,11 @@ TEST(PipeTrains, BuffersAreWrittenAsInTheWhole) {
   EXPECT_EQ(got["1.num_batches_tracked"].item<int>(), 4);
 }
 
-TEST(PipeTrains, RefusesAKeywordArgumentThatNoStageOfAnyRankTakes) {
+TEST(PipeTraining, RejectsUnknownKeywordArgument) {
   at::set_num_threads(1);
   Batch batch = batch_for("mixed");
   batch.kwargs["maks"] = 1;
-  Pipe pipe = load_pt2(archive("mixed.pt2"), random_cuts(2, 1));
+  Pipe pipe = load_pt2(archive("mixed.pt2"), random_split(2, 1));
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
     runtime::PipelineSchedule pipeline({pipe.build_stage(StageId(rank), at::kCPU, world.group())}, "1F1B",
@@ -241,11 +241,11 @@ TEST(PipeTrains, RefusesAKeywordArgumentThatNoStageOfAnyRankTakes) {
   });
 }
 
-TEST(PipeTrains, AtMarksAndBalanced) {
+TEST(PipeTraining, SplitsAtMarksAndBalanced) {
   at::set_num_threads(1);
   const Batch tokens = batch_for("gpt");
   const auto expected =
-      test::train_dense(test::whole_of(load_pt2(archive("gpt.pt2"), uncut)), test::any_loss, tokens);
+      test::train_dense(test::unsplit_module(load_pt2(archive("gpt.pt2"), no_split)), test::any_loss, tokens);
   for (const SplitSpec& spec : {SplitSpec(AtMarks{}), SplitSpec(Balanced{2, BalanceBy::Flops})}) {
     Pipe pipe = load_pt2(archive("gpt.pt2"), spec);
     comm::run_thread_ranks(2, [&](comm::World& world) {

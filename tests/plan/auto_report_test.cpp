@@ -1,5 +1,5 @@
-// Auto over a thousand random profiles: how often it beats the best named schedule, by how much, and how far
-// from the lower bound it stays. Prints the table that docs/simulation.md shows.
+// Auto over a thousand random profiles: how often and by how much it beats the best named schedule, and its
+// distance from the lower bound. Prints the table in docs/simulation.md.
 #include "plan_profiles.h"
 
 #include <penstock/base/error.h>
@@ -31,7 +31,7 @@ void print(const char* name, Group& group) {
               group.only, group.impossible);
 }
 
-TEST(PlanAutoReport, OverAThousandRandomProfiles) {
+TEST(PlanAutoReport, CoversThousandRandomProfiles) {
   std::map<std::string, Group> groups;
   for (unsigned seed = 0; seed < 1000; ++seed) {
     const Profile profile = random_profile(seed);

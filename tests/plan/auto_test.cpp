@@ -1,5 +1,5 @@
-// Auto: valid, under the cap, never slower than the best named schedule, and its quick evaluation equals the
-// simulator.
+// Auto schedules are valid, respect the memory cap and are never slower than the best named schedule; the
+// quick evaluation matches the simulator.
 #include "plan/auto/list_schedule.h"
 #include "plan/auto/order.h"
 #include "plan_profiles.h"
@@ -18,7 +18,7 @@
 namespace penstock::plan {
 namespace {
 
-TEST(PlanAuto, TheQuickEvaluationEqualsTheSimulator) {
+TEST(PlanAuto, QuickEvaluationMatchesSimulator) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     const Profile profile = random_profile(seed);
     const auto style =
@@ -39,11 +39,11 @@ TEST(PlanAuto, TheQuickEvaluationEqualsTheSimulator) {
   }
 }
 
-TEST(PlanAuto, IsValidFitsAndIsNeverSlowerThanTheBestNamedSchedule) {
+TEST(PlanAuto, IsValidFitsMemoryAndMatchesOrBeatsNamedSchedules) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     const Profile profile = random_profile(seed);
     const AutoOptions options{.memory_cap = profile.cap};
-    // One microbatch at a time always fits under these caps, so there is a schedule.
+    // One microbatch at a time always fits these caps, so a schedule exists.
     const AutoResult result = make_auto_schedule(profile.ranks, profile.microbatches, profile.costs, options);
     EXPECT_TRUE(validate(result.schedule).valid()) << "seed " << seed;
     const Simulation simulation =
@@ -55,9 +55,9 @@ TEST(PlanAuto, IsValidFitsAndIsNeverSlowerThanTheBestNamedSchedule) {
   }
 }
 
-TEST(PlanAuto, ReachesTheBoundAtEqualCosts) {
-  // Without a cap, equal costs and enough microbatches, ZBV's time is the least there is; one stage a rank:
-  // ZB2P's.
+TEST(PlanAuto, ReachesLowerBoundAtEqualCosts) {
+  // Without a cap, with equal costs and enough microbatches, ZBV's time is optimal; with one stage per rank,
+  // ZB2P's is.
   for (int p = 1; p <= 6; ++p) {
     const AutoResult two = make_auto_schedule(p, 2 * p, Costs::uniform(2 * p));
     EXPECT_NEAR(two.step_time, 6.0 * 2 * p + p - 1, 1e-9) << p;
@@ -66,7 +66,7 @@ TEST(PlanAuto, ReachesTheBoundAtEqualCosts) {
   }
 }
 
-TEST(PlanAuto, WorksUnderACapThatHoldsOneMicrobatchAndRefusesLess) {
+TEST(PlanAuto, WorksWithMemoryForOneMicrobatchAndRejectsLess) {
   const AutoResult tight = make_auto_schedule(4, 6, Costs::uniform(8), {.memory_cap = 2});
   const Simulation simulation =
       simulate(make_program(tight.schedule, schedule::SendMode::Buffered), Costs::uniform(8));
@@ -74,7 +74,7 @@ TEST(PlanAuto, WorksUnderACapThatHoldsOneMicrobatchAndRefusesLess) {
   EXPECT_THROW(make_auto_schedule(4, 6, Costs::uniform(8), {.memory_cap = 1}), ScheduleError);
 }
 
-//! Every order of two chains F, I, W on one rank: 20 of them.
+//! Every interleaving of two chains F, I, W on one rank: 20 of them.
 std::vector<schedule::ActionList> interleavings(const schedule::ActionList& one,
                                                 const schedule::ActionList& other) {
   std::vector<schedule::ActionList> all;
@@ -96,7 +96,8 @@ schedule::ActionList chain(int stage, int microbatch) {
           schedule::Action::backward_weight(s, m)};
 }
 
-//! The least time of all orders on two ranks: two microbatches of one stage each, or one of two stages each.
+//! The least time over all orders on two ranks: two microbatches with one stage per rank, or one with two
+//! stages per rank.
 double least_time(const schedule::Placement& placement, int microbatches, const Costs& costs) {
   const auto_search::Problem problem(placement, microbatches, costs, std::nullopt);
   std::vector<std::vector<schedule::ActionList>> lists;
@@ -116,7 +117,7 @@ double least_time(const schedule::Placement& placement, int microbatches, const 
   return least;
 }
 
-TEST(PlanAuto, EqualsBruteForceOnTinyPipelines) {
+TEST(PlanAuto, MatchesBruteForceOnTinyPipelines) {
   int faster = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
@@ -142,8 +143,8 @@ TEST(PlanAuto, EqualsBruteForceOnTinyPipelines) {
   EXPECT_GE(faster, 3) << "the search must find what no named schedule has";
 }
 
-TEST(PlanAuto, AFullBackwardThatIsCheaperIsUsed) {
-  // One rank and one microbatch: I and W take 6, a B takes 4.
+TEST(PlanAuto, UsesCheaperFullBackward) {
+  // One rank and one microbatch: I and W take 6 together, a B takes 4.
   const Costs costs = Costs::uniform(1, {.forward = 2, .input = 3, .weight = 3, .backward = 4});
   EXPECT_EQ(make_auto_schedule(1, 1, costs).step_time, 6);
   EXPECT_EQ(make_auto_schedule(1, 5, costs).step_time, 30);
@@ -158,7 +159,7 @@ std::string refusal(int ranks, int microbatches, int stages) {
   return "accepted";
 }
 
-TEST(PlanAuto, RefusesStagesThatAreNoMultipleOfTheRanks) {
+TEST(PlanAuto, RejectsStagesNotMultipleOfRanks) {
   EXPECT_EQ(refusal(4, 8, 6), "Auto cannot distribute 6 stages over 4 ranks");
   EXPECT_EQ(refusal(4, 8, 3), "Auto cannot distribute 3 stages over 4 ranks");
   EXPECT_EQ(refusal(4, 8, 0), "Auto cannot distribute 0 stages over 4 ranks");

@@ -1,4 +1,4 @@
-// The arithmetic of costs, and what of them is refused.
+// The arithmetic of costs, and the costs that are rejected.
 #include <penstock/base/error.h>
 #include <penstock/plan/auto_schedule.h>
 #include <penstock/plan/partition.h>
@@ -61,8 +61,8 @@ TEST(PlanMergeLayers, SumsEveryField) {
                             .reduce_grad = 3232,
                             .activation_bytes = 101,
                             .weight_bytes = 202,
-                            .output_bytes = 300,  // the last layer's message
-                            .input_bytes = 4,     // the first layer's input
+                            .output_bytes = 300,  // the message of the last layer
+                            .input_bytes = 4,     // the input of the first layer
                             .parameter_bytes = 505,
                             .gradient_bytes = 606,
                             .optimizer_bytes = 707,
@@ -71,7 +71,7 @@ TEST(PlanMergeLayers, SumsEveryField) {
   EXPECT_EQ(merge_layers(std::span(layers).first(1)), first_layer());
 }
 
-TEST(PlanMergeLayers, KeepsABackwardOfItsOwnAndRecomputation) {
+TEST(PlanMergeLayers, KeepsExplicitFullBackwardAndRecomputation) {
   std::vector<Layer> layers{{"a", first_layer()}, {"b", first_layer()}};
   layers[1].costs.backward = 5;
   EXPECT_EQ(merge_layers(layers).backward, 6 + 5);
@@ -80,13 +80,13 @@ TEST(PlanMergeLayers, KeepsABackwardOfItsOwnAndRecomputation) {
   EXPECT_TRUE(merge_layers(layers).recompute);
 }
 
-TEST(PlanMergeLayers, OfNothingIsNothing) {
+TEST(PlanMergeLayers, EmptyListGivesZeroCosts) {
   const StageCosts nothing = merge_layers({});
   EXPECT_EQ(nothing.total_time(), 0);
   EXPECT_EQ(nothing.in_flight_bytes() + nothing.resident_bytes() + nothing.output_bytes, 0u);
 }
 
-TEST(PlanCosts, TimesAndBytesOfAStageFollowFromItsFields) {
+TEST(PlanCosts, StageTimesAndBytesFollowFromFields) {
   StageCosts stage = first_layer();
   EXPECT_EQ(stage.full_backward(), 6);
   EXPECT_EQ(stage.total_time(), 7);
@@ -99,7 +99,7 @@ TEST(PlanCosts, TimesAndBytesOfAStageFollowFromItsFields) {
   EXPECT_EQ(stage.in_flight_bytes(), 4u);
 }
 
-TEST(PlanCosts, EveryActionHasItsDuration) {
+TEST(PlanCosts, EveryActionHasDuration) {
   const StageId stage(0);
   const MicrobatchId microbatch(0);
   Costs costs = Costs::uniform(2, first_layer());
@@ -127,7 +127,7 @@ TEST(PlanCosts, EveryActionHasItsDuration) {
   EXPECT_EQ(duration(schedule::Action::backward_weight(stage, microbatch)), 4);
 }
 
-TEST(PlanCosts, LinksAndMessagesAreThoseOfTheirPair) {
+TEST(PlanCosts, LinksAndMessagesArePerPair) {
   Costs costs = Costs::uniform(3);
   costs.stages[0].output_bytes = 10;
   costs.stages[1].output_bytes = 20;
@@ -154,7 +154,7 @@ std::string refusal(const std::function<void()>& call) {
   return "accepted";
 }
 
-TEST(PlanCosts, EachFieldThatMakesNoSenseIsNamed) {
+TEST(PlanCosts, ReportsEachInvalidField) {
   const std::pair<const char*, double StageCosts::*> fields[] = {
       {"forward", &StageCosts::forward}, {"input", &StageCosts::input},
       {"weight", &StageCosts::weight},   {"unshard", &StageCosts::unshard},
@@ -191,8 +191,8 @@ TEST(PlanCosts, EachFieldThatMakesNoSenseIsNamed) {
   EXPECT_EQ(with([](Costs& c) { c.overlap = 0; }), "accepted");
 }
 
-// Each number is finite on its own; what follows from them is not.
-TEST(PlanCosts, TotalsThatOverflowAreRefusedEverywhere) {
+// Each number is finite, but the totals are not.
+TEST(PlanCosts, RejectsOverflowingTotals) {
   const schedule::Program program =
       make_program(schedule::make_schedule("1F1B", {2, 1, 8}), schedule::SendMode::Buffered);
   std::vector<Costs> wrong(7, Costs::uniform(2));
@@ -231,7 +231,7 @@ TEST(PlanCosts, TotalsThatOverflowAreRefusedEverywhere) {
   EXPECT_THAT(refusal([&] { simulate(program, bytes); }), HasSubstr("sum of the bytes exceeds"));
 }
 
-TEST(PlanCosts, LayersWhoseTotalsOverflowAreRefusedEverywhere) {
+TEST(PlanCosts, RejectsLayersWithOverflowingTotals) {
   std::vector<Layer> layers(4);
   for (Layer& layer : layers) layer.costs.forward = 4e307;
   const std::vector<Rank> two{Rank(0), Rank(1)};
@@ -255,8 +255,8 @@ TEST(PlanCosts, LayersWhoseTotalsOverflowAreRefusedEverywhere) {
               HasSubstr("overhead"));
 }
 
-// Measured for many microbatches, planned for one: its bytes are that many times as large.
-TEST(PlanCosts, AMicrobatchTooLargeForItsBytesIsAnImpossiblePlan) {
+// Measured with many microbatches and planned for one: its bytes are larger by that factor.
+TEST(PlanCosts, MicrobatchWithOverflowingBytesIsImpossiblePlan) {
   std::vector<Layer> layers(2);
   layers[0].costs.activation_bytes = std::uint64_t{1} << 54;
   const PlanResult result = plan_layers(layers, {},

@@ -1,4 +1,4 @@
-// Orders of computations, as Auto searches them: their evaluation, their memory, and their improvement.
+// Orders of computations in the search of Auto: their evaluation, memory and improvement.
 #include "plan/auto/order.h"
 
 #include "plan/auto/improve.h"
@@ -15,7 +15,7 @@ namespace {
 const MicrobatchId m0(0), m1(1);
 const StageId s0(0), s1(1);
 
-TEST(PlanEvaluate, AnOrderThatCanNeverFinishTakesForever) {
+TEST(PlanEvaluate, DeadlockedOrderTakesInfiniteTime) {
   const schedule::Placement one = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop),
                             two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2), single = Costs::uniform(1);
@@ -31,18 +31,18 @@ TEST(PlanEvaluate, AnOrderThatCanNeverFinishTakesForever) {
   EXPECT_TRUE(
       std::isinf(time(alone, {{schedule::Action::forward(s0, m0), schedule::Action::backward_weight(s0, m0),
                                schedule::Action::backward_input(s0, m0)}})));
-  // Each rank waits for what the other does next.
+  // Each rank waits for the next action of the other.
   const Problem pair(two, 2, costs, std::nullopt);
   const schedule::ActionList first{schedule::Action::forward(s0, m0), schedule::Action::backward(s0, m0),
                                    schedule::Action::forward(s0, m1), schedule::Action::backward(s0, m1)};
   const schedule::ActionList second{schedule::Action::forward(s1, m0), schedule::Action::forward(s1, m1),
                                     schedule::Action::backward(s1, m0), schedule::Action::backward(s1, m1)};
   EXPECT_TRUE(std::isinf(time(pair, {first, second})));
-  // A stage that nobody feeds.
+  // A stage that receives no input.
   EXPECT_TRUE(std::isinf(time(pair, {{}, second})));
 }
 
-TEST(PlanEvaluate, SaysWhenEachActionRanAndWhatHeldItBack) {
+TEST(PlanEvaluate, ReportsStartAndBlockerOfEachAction) {
   const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   Costs costs = Costs::uniform(2);
   costs.link.latency = 0.5;
@@ -59,7 +59,7 @@ TEST(PlanEvaluate, SaysWhenEachActionRanAndWhatHeldItBack) {
   EXPECT_EQ(evaluation.makespan, 7);
 }
 
-TEST(PlanMemory, PeaksFollowFromTheOrder) {
+TEST(PlanMemory, PeaksFollowFromOrder) {
   const schedule::Placement one = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   Costs costs = Costs::uniform(
       1, {.activation_bytes = 100, .weight_bytes = 10, .input_bytes = 1, .parameter_bytes = 1000});
@@ -74,7 +74,7 @@ TEST(PlanMemory, PeaksFollowFromTheOrder) {
   EXPECT_EQ(peak_activations(problem, {f0, b0, f1}), 110);
   EXPECT_TRUE(fits(problem, {f0, f1}, 0));
   EXPECT_FALSE(fits(Problem(one, 2, costs, 1219), {f0, f1}, 0));
-  // With recomputation a microbatch keeps its input, and a backward takes all of it again.
+  // With recomputation, a microbatch keeps its input, and a backward needs the full activations again.
   const Costs again = with_recomputation(costs);
   const Problem recomputing(one, 2, again, std::nullopt);
   EXPECT_EQ(peak_activations(recomputing, {f0, f1}), 111);
@@ -82,7 +82,7 @@ TEST(PlanMemory, PeaksFollowFromTheOrder) {
   EXPECT_EQ(peak_activations(recomputing, {f0, i0, w0, f1}), 111);
 }
 
-//! A rank's list as `F0 I0 …`; of the only stage of each rank.
+//! The list of a rank with one stage, as `F0 I0 …`.
 std::string text_of(const schedule::ActionList& list) {
   std::string text;
   for (const schedule::Action& action : list)
@@ -91,8 +91,9 @@ std::string text_of(const schedule::ActionList& list) {
 }
 
 TEST(PlanListSchedule, FollowsItsRule) {
-  // Two ranks, three microbatches, F = I = W = 1. A microbatch's way to the end and back is 4 from rank 0 and
-  // 2 from rank 1, a rank works 3 on each: at depth 1 rank 0 lets 2 microbatches in, rank 1 one.
+  // Two ranks, three microbatches, F = I = W = 1. A round trip of a microbatch takes 4 from rank 0 and 2 from
+  // rank 1, and a rank works 3 on each microbatch: at depth 1, rank 0 admits 2 microbatches and rank 1 admits
+  // one.
   const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2);
   const Problem problem(two, 3, costs, std::nullopt);
@@ -110,11 +111,11 @@ TEST(PlanListSchedule, FollowsItsRule) {
   EXPECT_EQ(lists({Preference::Backward, 0.5, 1, 0, false}), "F0 B0 F1 B1 F2 B2 | F0 B0 F1 B1 F2 B2");
 }
 
-TEST(PlanListSchedule, LetsInOnlyWhatFits) {
+TEST(PlanListSchedule, AdmitsOnlyMicrobatchesThatFit) {
   const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2, {.activation_bytes = 10, .weight_bytes = 2, .parameter_bytes = 5});
   const Rule eager{Preference::Forward, 1e9, 1, 0, true};
-  // 5 bytes are resident; a microbatch takes 12, of which 2 stay until its W.
+  // 5 bytes are resident; a microbatch needs 12, of which 2 remain until its W.
   for (const auto& [cap, peak] : {std::pair{17, 12}, {29, 24}, {41, 36}, {53, 48}, {1000, 48}}) {
     const Problem problem(two, 4, costs, static_cast<std::uint64_t>(cap));
     const std::optional<Order> order = list_schedule(problem, eager);
@@ -122,7 +123,7 @@ TEST(PlanListSchedule, LetsInOnlyWhatFits) {
     EXPECT_EQ(peak_activations(problem, (*order)[0]), peak) << cap;
   }
   EXPECT_FALSE(list_schedule(Problem(two, 4, costs, 16), eager));
-  // With recomputation a microbatch keeps 3, and a backward takes the 12 again.
+  // With recomputation, a microbatch keeps 3, and a backward needs the 12 again.
   Costs again = with_recomputation(costs);
   for (StageCosts& stage : again.stages) stage.input_bytes = 3;
   for (const auto& [cap, peak] : {std::pair{20, 15}, {23, 18}, {29, 24}, {1000, 24}}) {
@@ -134,7 +135,7 @@ TEST(PlanListSchedule, LetsInOnlyWhatFits) {
   EXPECT_FALSE(list_schedule(Problem(two, 4, again, 19), eager));
 }
 
-TEST(PlanImprove, NeverKeepsAWorseOrder) {
+TEST(PlanImprove, NeverKeepsWorseOrder) {
   int shorter = 0, tried = 0;
   for (unsigned seed = 0; seed < 80; ++seed) {
     const Profile profile = random_profile(seed);
@@ -166,8 +167,8 @@ TEST(PlanImprove, NeverKeepsAWorseOrder) {
   EXPECT_GT(shorter, tried / 4);
 }
 
-TEST(PlanImprove, MovesAWeightGradientOutOfTheWay) {
-  // Rank 1 computes W0 before it sends the gradient of microbatch 1; behind it, the step is shorter.
+TEST(PlanImprove, DelaysBlockingWeightBackward) {
+  // Rank 1 computes W0 before it sends the gradient of microbatch 1; with W0 after it, the step is shorter.
   const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2);
   const Problem problem(two, 2, costs, std::nullopt);
@@ -180,7 +181,7 @@ TEST(PlanImprove, MovesAWeightGradientOutOfTheWay) {
   Evaluation evaluation;
   evaluate(problem, order, evaluation);
   EXPECT_EQ(evaluation.makespan, 9);
-  EXPECT_EQ(improve(problem, order, 200), 7);  // a chain of 5 before stage 0's last two computations
+  EXPECT_EQ(improve(problem, order, 200), 7);  // a chain of 5 before the last two computations of stage 0
 }
 
 }  // namespace

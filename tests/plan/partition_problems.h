@@ -1,4 +1,4 @@
-// Random models to split for a schedule, their cuts, and a local search over those.
+// Random models to partition for a schedule, their partitions, and a local search over these.
 #pragma once
 
 #include <penstock/base/error.h>
@@ -14,7 +14,7 @@
 
 namespace penstock::test {
 
-using Cut = std::vector<int>;  // each stage's first layer, then the number of layers
+using Boundaries = std::vector<int>;  // the first layer of each stage, then the number of layers
 
 struct Problem {
   std::vector<plan::Layer> layers;
@@ -76,10 +76,11 @@ inline std::optional<Problem> random_problem(std::mt19937& random, int most_rank
 //! Bytes above the cap, then time.
 using Score = std::pair<std::uint64_t, double>;
 
-inline Score score(const Problem& problem, const schedule::Program& program, const Cut& cut) {
+inline Score score(const Problem& problem, const schedule::Program& program, const Boundaries& boundaries) {
   plan::Costs costs = problem.links;
-  for (std::size_t s = 0; s + 1 < cut.size(); ++s) {
-    const auto from = static_cast<std::size_t>(cut[s]), to = static_cast<std::size_t>(cut[s + 1]);
+  for (std::size_t s = 0; s + 1 < boundaries.size(); ++s) {
+    const auto from = static_cast<std::size_t>(boundaries[s]),
+               to = static_cast<std::size_t>(boundaries[s + 1]);
     costs.stages.push_back(merge_layers(std::span(problem.layers).subspan(from, to - from)));
   }
   const plan::Simulation result = simulate(program, costs, {.memory_samples = false, .critical_path = false});
@@ -87,41 +88,42 @@ inline Score score(const Problem& problem, const schedule::Program& program, con
   return {result.peak_memory() > cap ? result.peak_memory() - cap : 0, result.step_time};
 }
 
-inline void for_each_cut(int layers, int stages, Cut& cut, const std::function<void(const Cut&)>& visit) {
-  const int chosen = static_cast<int>(cut.size());
+inline void for_each_partition(int layers, int stages, Boundaries& boundaries,
+                               const std::function<void(const Boundaries&)>& visit) {
+  const int chosen = static_cast<int>(boundaries.size());
   if (chosen == stages) {
-    cut.push_back(layers);
-    visit(cut);
-    cut.pop_back();
+    boundaries.push_back(layers);
+    visit(boundaries);
+    boundaries.pop_back();
     return;
   }
-  for (int next = cut.back() + 1; next <= layers - (stages - chosen); ++next) {
-    cut.push_back(next);
-    for_each_cut(layers, stages, cut, visit);
-    cut.pop_back();
+  for (int next = boundaries.back() + 1; next <= layers - (stages - chosen); ++next) {
+    boundaries.push_back(next);
+    for_each_partition(layers, stages, boundaries, visit);
+    boundaries.pop_back();
   }
 }
 
-//! Moves one boundary by one layer as long as that makes the step shorter.
-inline Score local_search(const Problem& problem, const schedule::Program& program, Cut cut) {
-  Score best = score(problem, program, cut);
+//! Moves one boundary by one layer while that shortens the step.
+inline Score local_search(const Problem& problem, const schedule::Program& program, Boundaries boundaries) {
+  Score best = score(problem, program, boundaries);
   for (bool moved = true; moved;) {
     moved = false;
-    const Cut from = cut;
+    const Boundaries from = boundaries;
     for (std::size_t b = 1; b + 1 < from.size(); ++b) {
       for (const int step : {-1, 1}) {
-        Cut trial = from;
+        Boundaries trial = from;
         trial[b] += step;
         if (trial[b] <= trial[b - 1] || trial[b] >= trial[b + 1]) continue;
         const Score found = score(problem, program, trial);
-        if (found < best) best = found, cut = trial, moved = true;
+        if (found < best) best = found, boundaries = trial, moved = true;
       }
     }
   }
   return best;
 }
 
-//! Plans random models and compares each with local searches from three cuts.
+//! Plans random models and compares each plan with local searches from three partitions.
 inline void expect_no_worse_than_local_search(unsigned first_seed, unsigned last_seed) {
   unsigned compared = 0;
   for (unsigned seed = first_seed; seed < last_seed; ++seed) {
@@ -133,14 +135,14 @@ inline void expect_no_worse_than_local_search(unsigned first_seed, unsigned last
     const schedule::Program program = problem->program();
     const int layers = static_cast<int>(problem->layers.size()), stages = problem->shape.stages();
     const Score found = score(*problem, program, problem->plan().first_layer);
-    for (int start = 0; start < 3; ++start) {  // as many layers in each stage, and two cuts at random
-      Cut cut;
-      for (int s = 0; s <= stages; ++s) cut.push_back(s * layers / stages);
-      for (std::size_t b = 1; start > 0 && b + 1 < cut.size(); ++b) {
-        const int low = cut[b - 1] + 1, high = cut[b + 1] - 1;
-        cut[b] = low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+    for (int start = 0; start < 3; ++start) {  // one even partition, and two random ones
+      Boundaries boundaries;
+      for (int s = 0; s <= stages; ++s) boundaries.push_back(s * layers / stages);
+      for (std::size_t b = 1; start > 0 && b + 1 < boundaries.size(); ++b) {
+        const int low = boundaries[b - 1] + 1, high = boundaries[b + 1] - 1;
+        boundaries[b] = low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
       }
-      const Score other = local_search(*problem, program, cut);
+      const Score other = local_search(*problem, program, boundaries);
       EXPECT_LE(found.second, other.second * (1 + 1e-9))
           << "seed " << seed << " start " << start << " " << problem->options.schedules[0];
     }

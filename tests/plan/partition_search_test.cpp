@@ -1,4 +1,4 @@
-// Where the planner splits a model: against brute force over every cut, and against a local search.
+// The planner's partition search compared with brute force over all partitions, and with a local search.
 #include "plan/partition_search.h"
 
 #include "partition_problems.h"
@@ -8,19 +8,19 @@ namespace {
 
 using namespace test;
 
-TEST(PlanCutSearch, LightLastStagesBeatTheLightestSlowestStage) {
+TEST(PlanPartitionSearch, PrefersLightLastStagesOverMinimalSlowestStage) {
   Problem problem;
   for (const double time : {8, 11, 2, 1, 18, 5, 4, 11}) problem.layers.push_back(layer(time));
   problem.options = {
       .ranks = 4, .microbatches = {8}, .stages_per_rank = {1}, .schedules = {"1F1B"}, .recomputation = false};
-  // Of the least slowest stage, 20, is the cut 0 1 3 5 and takes 600; 0 3 5 6 and 0 3 5 7 take 573.
+  // The partition 0 1 3 5 has the fastest slowest stage, 20, and takes 600; 0 3 5 6 and 0 3 5 7 take 573.
   const Plan plan = problem.plan();
   EXPECT_EQ(plan.step_time, 573);
   EXPECT_EQ(plan.first_layer[1], 3);
   EXPECT_EQ(plan.first_layer[2], 5);
 }
 
-TEST(PlanCutSearch, EqualsBruteForceForSmallModels) {
+TEST(PlanPartitionSearch, MatchesBruteForceForSmallModels) {
   int compared = 0, capped = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
@@ -28,9 +28,9 @@ TEST(PlanCutSearch, EqualsBruteForceForSmallModels) {
     if (!problem) continue;
     const schedule::Program program = problem->program();
     Score best{UINT64_MAX, 0};
-    Cut cut{0};
-    for_each_cut(static_cast<int>(problem->layers.size()), problem->shape.stages(), cut,
-                 [&](const Cut& one) { best = std::min(best, score(*problem, program, one)); });
+    Boundaries boundaries{0};
+    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.stages(), boundaries,
+                       [&](const Boundaries& one) { best = std::min(best, score(*problem, program, one)); });
     const Plan plan = problem->plan();
     const Score found = score(*problem, program, plan.first_layer);
     EXPECT_EQ(found.first, best.first) << "seed " << seed << " " << plan.schedule;
@@ -43,8 +43,8 @@ TEST(PlanCutSearch, EqualsBruteForceForSmallModels) {
   EXPECT_GT(capped, 5) << "some models must not fit at all";
 }
 
-// Where sharding costs, the quick evaluation does not hold, whichever of its costs it is.
-TEST(PlanCutSearch, EqualsBruteForceWhereOneCostOfShardingCounts) {
+// The quick evaluation does not apply if sharding has any cost, whichever it is.
+TEST(PlanPartitionSearch, MatchesBruteForceWithShardingCosts) {
   int compared = 0;
   for (unsigned seed = 0; seed < 120; ++seed) {
     std::mt19937 random(seed);
@@ -63,9 +63,9 @@ TEST(PlanCutSearch, EqualsBruteForceWhereOneCostOfShardingCounts) {
     if (seed % 4 == 3) problem->options.memory_cap = 150 + random() % 200;
     const schedule::Program program = problem->program();
     Score best{UINT64_MAX, 0};
-    Cut cut{0};
-    for_each_cut(static_cast<int>(problem->layers.size()), problem->shape.stages(), cut,
-                 [&](const Cut& one) { best = std::min(best, score(*problem, program, one)); });
+    Boundaries boundaries{0};
+    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.stages(), boundaries,
+                       [&](const Boundaries& one) { best = std::min(best, score(*problem, program, one)); });
     const Score found = score(*problem, program, problem->plan().first_layer);
     EXPECT_EQ(found.first, best.first) << "seed " << seed;
     EXPECT_NEAR(found.second, best.second, 1e-9 * best.second) << "seed " << seed;
@@ -74,8 +74,8 @@ TEST(PlanCutSearch, EqualsBruteForceWhereOneCostOfShardingCounts) {
   EXPECT_GT(compared, 60);
 }
 
-// A cap that nothing fits under rules no cut out, and there are few enough to look at all of them.
-TEST(PlanCutSearch, LooksAtEveryCutOfASmallModel) {
+// A cap below every partition excludes none of them, and there are few enough to evaluate all.
+TEST(PlanPartitionSearch, EvaluatesEveryPartitionOfSmallModel) {
   std::vector<Layer> layers;
   std::mt19937 random(1);
   for (int i = 0; i < 30; ++i) {
@@ -84,32 +84,33 @@ TEST(PlanCutSearch, LooksAtEveryCutOfASmallModel) {
   }
   const schedule::Program program =
       make_program(schedule::make_schedule("1F1B", {4, 1, 256}), schedule::SendMode::Buffered);
-  // Stage s of 1F1B holds 4 - s microbatches.
+  // Stage s of 1F1B keeps 4 - s microbatches.
   std::uint64_t least = UINT64_MAX;
-  const auto fullest = [&](const Cut& cut) {
+  const auto fullest = [&](const Boundaries& boundaries) {
     std::uint64_t most = 0;
     for (std::size_t s = 0; s < 4; ++s) {
       std::uint64_t bytes = 0;
-      for (int i = cut[s]; i < cut[s + 1]; ++i)
+      for (int i = boundaries[s]; i < boundaries[s + 1]; ++i)
         bytes += layers[static_cast<std::size_t>(i)].costs.activation_bytes;
       most = std::max(most, bytes * (4 - s));
     }
     return most;
   };
-  Cut cut{0};
-  for_each_cut(30, 4, cut, [&](const Cut& one) { least = std::min(least, fullest(one)); });
+  Boundaries boundaries{0};
+  for_each_partition(30, 4, boundaries,
+                     [&](const Boundaries& one) { least = std::min(least, fullest(one)); });
   const CutSearch found = search_cuts(layers, program, {}, 10, {0, 1, 2, 3, 30});
   EXPECT_TRUE(found.exact);
   EXPECT_EQ(fullest(found.first_layer), least);
 }
 
-TEST(PlanCutSearch, ALargeModelGetsAGoodCutThatIsNotExact) {
+TEST(PlanPartitionSearch, LargeModelGetsGoodInexactPartition) {
   Problem problem;
   std::mt19937 random(1);
   for (int i = 0; i < 48; ++i) problem.layers.push_back(layer(1 + static_cast<double>(random() % 20)));
   problem.shape = {8, 1, 12};
   const schedule::Program program = problem.program();
-  Cut even;
+  Boundaries even;
   for (int s = 0; s <= 8; ++s) even.push_back(6 * s);
   const CutSearch found = search_cuts(problem.layers, program, {}, std::nullopt, even);
   EXPECT_FALSE(found.exact);
@@ -119,16 +120,16 @@ TEST(PlanCutSearch, ALargeModelGetsAGoodCutThatIsNotExact) {
   EXPECT_TRUE(std::is_sorted(found.first_layer.begin(), found.first_layer.end(), std::less_equal<>()));
   const double time = score(problem, program, found.first_layer).second;
   EXPECT_LE(time, local_search(problem, program, even).second);
-  // A second search starts from the first one's result, and is never worse.
+  // A second search starts from the result of the first one and is never worse.
   const CutSearch again = search_cuts(problem.layers, program, {}, std::nullopt, found.first_layer);
   EXPECT_LE(score(problem, program, again.first_layer).second, time);
 }
 
-TEST(PlanCutSearch, IsNeverWorseThanALocalSearch) {
+TEST(PlanPartitionSearch, IsNeverWorseThanLocalSearch) {
   expect_no_worse_than_local_search(1000, 1050);
 }
 
-TEST(PlanCutSearch, StopsAtItsBudgetForLargeModels) {
+TEST(PlanPartitionSearch, StopsAtItsBudgetForLargeModels) {
   Problem problem;
   std::mt19937 random(1);
   for (int i = 0; i < 200; ++i) problem.layers.push_back(layer(1 + static_cast<double>(random() % 20)));

@@ -1,4 +1,4 @@
-// The partitioner against brute force over every cut.
+// The partitioner compared with brute force over all partitions.
 #include <penstock/base/error.h>
 #include <penstock/plan/partition.h>
 
@@ -10,12 +10,12 @@
 namespace penstock::plan {
 namespace {
 
-struct Answer {
+struct Solution {
   double slowest = 0;
   std::uint64_t fullest = 0;
 };
 
-//! With recomputation each microbatch in flight keeps its input, and one has its activations.
+//! With recomputation, each microbatch in flight keeps its input, and one has its activations.
 std::uint64_t stage_memory(const std::vector<Layer>& layers, int from, int to, int in_flight) {
   std::uint64_t resident = 0, activations = 0;
   for (int i = from; i < to; ++i) {
@@ -29,31 +29,31 @@ std::uint64_t stage_memory(const std::vector<Layer>& layers, int from, int to, i
   return resident + activations + input * count;
 }
 
-//! Every way to choose the boundaries; keeps the least (slowest stage, fullest rank) under the cap.
-std::optional<Answer> brute_force(const std::vector<Layer>& layers, const PartitionOptions& options) {
+//! All choices of boundaries; keeps the least (slowest stage, fullest rank) under the cap.
+std::optional<Solution> brute_force(const std::vector<Layer>& layers, const PartitionOptions& options) {
   const int n = static_cast<int>(layers.size()), stages = static_cast<int>(options.rank_of_stage.size());
-  std::optional<Answer> best;
+  std::optional<Solution> best;
   std::vector<int> chosen(static_cast<std::size_t>(n - 1), 0);
   std::fill(chosen.begin(), chosen.begin() + (stages - 1), 1);
   do {
-    std::vector<int> cut{0};
+    std::vector<int> boundaries{0};
     for (int i = 0; i < n - 1; ++i) {
-      if (chosen[i]) cut.push_back(i + 1);
+      if (chosen[i]) boundaries.push_back(i + 1);
     }
-    cut.push_back(n);
-    Answer answer;
+    boundaries.push_back(n);
+    Solution solution;
     std::vector<std::uint64_t> ranks(64, 0);
     for (int s = 0; s < stages; ++s) {
       double time = 0;
-      for (int i = cut[s]; i < cut[s + 1]; ++i) time += layers[i].costs.total_time();
-      answer.slowest = std::max(answer.slowest, time);
-      ranks[options.rank_of_stage[s].value] +=
-          stage_memory(layers, cut[s], cut[s + 1], options.in_flight.empty() ? 1 : options.in_flight[s]);
+      for (int i = boundaries[s]; i < boundaries[s + 1]; ++i) time += layers[i].costs.total_time();
+      solution.slowest = std::max(solution.slowest, time);
+      ranks[options.rank_of_stage[s].value] += stage_memory(
+          layers, boundaries[s], boundaries[s + 1], options.in_flight.empty() ? 1 : options.in_flight[s]);
     }
-    answer.fullest = *std::max_element(ranks.begin(), ranks.end());
-    if (options.memory_cap && answer.fullest > *options.memory_cap) continue;
-    if (!best || std::pair(answer.slowest, answer.fullest) < std::pair(best->slowest, best->fullest))
-      best = answer;
+    solution.fullest = *std::max_element(ranks.begin(), ranks.end());
+    if (options.memory_cap && solution.fullest > *options.memory_cap) continue;
+    if (!best || std::pair(solution.slowest, solution.fullest) < std::pair(best->slowest, best->fullest))
+      best = solution;
   } while (std::prev_permutation(chosen.begin(), chosen.end()));
   return best;
 }
@@ -72,7 +72,7 @@ std::vector<Layer> random_layers(std::mt19937& random, int count) {
   const auto pick = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most + 1)); };
   for (int i = 0; i < count; ++i) {
     StageCosts costs;
-    costs.forward = pick(4);  // whole numbers, so that sums compare exactly
+    costs.forward = pick(4);  // integers, so that sums compare exactly
     costs.input = pick(4);
     costs.weight = pick(4);
     costs.activation_bytes = static_cast<std::uint64_t>(pick(20));
@@ -84,7 +84,7 @@ std::vector<Layer> random_layers(std::mt19937& random, int count) {
   return layers;
 }
 
-TEST(PlanPartition, EqualsBruteForceForRandomChains) {
+TEST(PlanPartition, MatchesBruteForceForRandomChains) {
   for (unsigned seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);
     const int ranks = 1 + static_cast<int>(random() % 4);
@@ -97,7 +97,8 @@ TEST(PlanPartition, EqualsBruteForceForRandomChains) {
       if (seed % 3 != 0) break;
       layer.costs.recompute = true;
       layer.costs.output_bytes = random() % 20;
-      layer.costs.input_bytes = random() % 2 * (random() % 20);  // without one, the output before it
+      layer.costs.input_bytes =
+          random() % 2 * (random() % 20);  // without one, the output of the layer before it
     }
     PartitionOptions options{placement(ranks, stages_per_rank, random() % 2 == 0), {}, {}};
     if (random() % 2 == 0) {
@@ -120,7 +121,7 @@ TEST(PlanPartition, EqualsBruteForceForRandomChains) {
   }
 }
 
-TEST(PlanPartition, PlacementsThatAreNoTurnsStillMinimiseTheSlowestStage) {
+TEST(PlanPartition, MinimizesSlowestStageForArbitraryPlacements) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     const auto layers = random_layers(random, 9);
@@ -132,7 +133,7 @@ TEST(PlanPartition, PlacementsThatAreNoTurnsStillMinimiseTheSlowestStage) {
   }
 }
 
-TEST(PlanPartition, BalancesAHundredLayersOverManyRanks) {
+TEST(PlanPartition, BalancesHundredLayersOverManyRanks) {
   std::vector<Layer> layers(
       98,
       Layer{"block", {.forward = 1, .input = 1, .weight = 1, .activation_bytes = 4, .parameter_bytes = 12}});
@@ -141,7 +142,7 @@ TEST(PlanPartition, BalancesAHundredLayersOverManyRanks) {
   layers.push_back(Layer{"head", {.forward = 2, .input = 2, .weight = 2, .parameter_bytes = 100}});
   const auto plain = partition_layers(layers, {placement(16, 1, false), {}, {}});
   ASSERT_TRUE(plain && plain->exact);
-  EXPECT_EQ(plain->slowest, 21);  // 98 blocks of 3 and a head of 6 in 16 stages: 7 blocks are the least
+  EXPECT_EQ(plain->slowest, 21);  // 98 blocks of 3 and a head of 6 in 16 stages: the optimum is 7 blocks
   const auto looped = partition_layers(layers, {placement(16, 2, false), {}, {}});
   ASSERT_TRUE(looped && looped->exact);
   EXPECT_EQ(looped->slowest, 12);
@@ -150,7 +151,7 @@ TEST(PlanPartition, BalancesAHundredLayersOverManyRanks) {
   EXPECT_EQ(v_shaped->slowest, 12);
 }
 
-TEST(PlanPartition, IsExactForOneStageARankHoweverManyThereAre) {
+TEST(PlanPartition, IsExactForOneStagePerRankOfAnyCount) {
   std::mt19937 random(1);
   const auto layers = random_layers(random, 300);
   const auto found = partition_layers(layers, {placement(64, 1, false), {}, {}});
@@ -162,13 +163,13 @@ TEST(PlanPartition, IsExactForOneStageARankHoweverManyThereAre) {
   EXPECT_EQ(reversed->slowest, partition_layers(layers, {placement(3, 1, false), {}, {}})->slowest);
 }
 
-TEST(PlanPartition, RefusesFewerLayersThanStagesAndRanksBelowZero) {
+TEST(PlanPartition, RejectsFewerLayersThanStagesAndNegativeRanks) {
   const std::vector<Layer> layers(3);
   EXPECT_THROW(partition_layers(layers, {placement(4, 1, false), {}, {}}), UsageError);
   EXPECT_THROW(partition_layers(layers, {{Rank(-1), Rank(-1)}, {}, {}}), UsageError);
 }
 
-TEST(PlanPartition, RefusesOptionsThatDoNotMatch) {
+TEST(PlanPartition, RejectsInconsistentOptions) {
   std::vector<Layer> layers(3);
   EXPECT_THROW(partition_layers(layers, {{}, {}, {}}), UsageError);
   EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {1}, {}}), UsageError);
@@ -178,7 +179,7 @@ TEST(PlanPartition, RefusesOptionsThatDoNotMatch) {
   EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {}, {}}), UsageError);
 }
 
-TEST(PlanPartition, RankMemoryIsThatOfItsStages) {
+TEST(PlanPartition, RankMemoryIsSumOfItsStages) {
   std::mt19937 random(7);
   const auto layers = random_layers(random, 8);
   const PartitionOptions options{placement(2, 2, true), {4, 3, 2, 1}, {}};

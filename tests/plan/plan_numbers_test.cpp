@@ -1,4 +1,4 @@
-// The planner's numbers and words, worked out by hand.
+// The planner's numbers and texts, compared with values computed by hand.
 #include <penstock/base/error.h>
 #include <penstock/plan/planner.h>
 
@@ -19,7 +19,7 @@ const Plan& find(const PlanResult& result, const std::string& schedule, int micr
   throw std::runtime_error("no such plan");
 }
 
-TEST(PlanNumbers, SmallerMicrobatchesShrinkAllButTheOverhead) {
+TEST(PlanNumbers, SmallerMicrobatchesScaleAllCostsExceptOverhead) {
   // One rank, two layers of F = I = 2 and W = 0.25, measured with 4 microbatches.
   const StageCosts each{.forward = 2,
                         .input = 2,
@@ -40,11 +40,11 @@ TEST(PlanNumbers, SmallerMicrobatchesShrinkAllButTheOverhead) {
   EXPECT_DOUBLE_EQ(find(result, "1F1B", 8).step_time, 8 * 2 * (1.25 + 1.25 + 0.25));  // 0.5 + 1.5 / 2
   EXPECT_DOUBLE_EQ(find(result, "1F1B", 2).step_time, 2 * 2 * (3.5 + 3.5 + 0.25));    // 0.5 + 1.5 * 2
   EXPECT_EQ(find(result, "1F1B", 4).peak_memory, 2u * (100 + 4));
-  EXPECT_EQ(find(result, "1F1B", 8).peak_memory, 2u * (100 + 2 + 1));  // halves, rounded up
+  EXPECT_EQ(find(result, "1F1B", 8).peak_memory, 2u * (100 + 2 + 1));  // half of the bytes, rounded up
   EXPECT_EQ(find(result, "1F1B", 2).peak_memory, 2u * (100 + 8));
 }
 
-TEST(PlanNumbers, ABackwardOfItsOwnShrinksToo) {
+TEST(PlanNumbers, ScalesExplicitFullBackward) {
   Costs costs = Costs::uniform(1, {.forward = 2, .input = 2, .weight = 2, .backward = 3});
   const PlanOptions options{.ranks = 1,
                             .microbatches = {8},
@@ -54,15 +54,15 @@ TEST(PlanNumbers, ABackwardOfItsOwnShrinksToo) {
   EXPECT_DOUBLE_EQ(plan_stages(costs, options).plans.front().step_time, 8 * (1 + 1.5));
 }
 
-TEST(PlanNumbers, TheSharesOfATinyPipeline) {
+TEST(PlanNumbers, ComputesBubbleSharesOfTinyPipeline) {
   Costs costs = Costs::uniform(2);
   costs.stages[1] = {.forward = 2, .input = 2, .weight = 2};
   costs.link.latency = 0.5;
   const PlanResult result =
       plan_stages(costs, {.ranks = 2, .microbatches = {2}, .schedules = {"1F1B"}, .recomputation = false});
   const Plan& plan = result.plans.front();
-  // Rank 1: F0 1.5 to 3.5, B0 to 7.5, F1 to 9.5, B1 to 13.5; rank 0: B1 14 to 16. With free links it ends
-  // at 15.
+  // Rank 1: F0 1.5 to 3.5, B0 to 7.5, F1 to 9.5, B1 to 13.5; rank 0: B1 14 to 16. With free links the step
+  // ends at 15.
   EXPECT_DOUBLE_EQ(plan.step_time, 16);
   EXPECT_DOUBLE_EQ(plan.shares.compute, 9);  // mean of 6 and 12
   EXPECT_DOUBLE_EQ(plan.shares.imbalance, 3);
@@ -75,8 +75,8 @@ TEST(PlanNumbers, TheSharesOfATinyPipeline) {
   EXPECT_TRUE(plan.first_layer.empty());
 }
 
-TEST(PlanNumbers, AmongEqualsTheSimplerComesFirst) {
-  // On one rank all take the same time; GPipe holds every microbatch, 1F1B one.
+TEST(PlanNumbers, PrefersSimplerPlanAmongEquals) {
+  // On one rank all schedules take the same time; GPipe keeps every microbatch, 1F1B one.
   const PlanResult result = plan_stages(
       Costs::uniform(1), {.ranks = 1, .microbatches = {4}, .schedules = {"Auto", "GPipe", "1F1B"}});
   EXPECT_EQ(result.plans[0].schedule, "1F1B");
@@ -84,21 +84,21 @@ TEST(PlanNumbers, AmongEqualsTheSimplerComesFirst) {
   EXPECT_EQ(result.plans[2].schedule, "Auto");
   EXPECT_EQ(result.plans[1].why, "as fast");
   EXPECT_EQ(result.plans[2].why, "as fast");
-  // Recomputation costs a third more.
+  // Recomputation takes one third more time.
   EXPECT_EQ(result.plans[3].recompute, true);
   EXPECT_EQ(result.plans[3].why, "recomputation: +33.3% of the best step time");
   ASSERT_TRUE(result.schedule);
   EXPECT_EQ(result.schedule->name, "1F1B");
 }
 
-TEST(PlanNumbers, WhatDoesNotFitIsSortedByMemoryAndSaysHowMuchItNeeds) {
+TEST(PlanNumbers, SortsPlansThatDoNotFitByMemory) {
   const PlanResult result = plan_stages(Costs::uniform(2, {.activation_bytes = 100}),
                                         {.ranks = 2,
                                          .microbatches = {6},
                                          .schedules = {"GPipe", "1F1B", "ZBVZeroBubble", "1F1B"},
                                          .memory_cap = 150,
                                          .recomputation = false});
-  ASSERT_EQ(result.plans.size(), 3u);  // ZBV has two stages per rank only
+  ASSERT_EQ(result.plans.size(), 3u);  // ZBV requires two stages per rank
   EXPECT_EQ(result.plans[0].schedule, "1F1B");
   EXPECT_EQ(result.plans[0].why, "does not fit: needs 200 B");
   EXPECT_EQ(result.plans[2].schedule, "GPipe");
@@ -110,7 +110,7 @@ TEST(PlanNumbers, WhatDoesNotFitIsSortedByMemoryAndSaysHowMuchItNeeds) {
   EXPECT_EQ(exactly.plans[0].verdict, PlanVerdict::Best);
 }
 
-TEST(PlanNumbers, ReasonsNameThePartInWhichAPlanLoses) {
+TEST(PlanNumbers, ReasonsNameDominantCost) {
   // DualPipeV overlaps; Interleaved1F1B with the same stages computes longer.
   Costs overlapping = Costs::uniform(4);
   overlapping.overlap = 1;
@@ -122,7 +122,7 @@ TEST(PlanNumbers, ReasonsNameThePartInWhichAPlanLoses) {
   EXPECT_THAT(result.plans[1].why, testing::StartsWith("less overlap: +"));
 }
 
-TEST(PlanNumbers, AScheduleThatCannotHaveTheShapeIsImpossible) {
+TEST(PlanNumbers, ReportsScheduleThatCannotHaveShape) {
   const PlanResult result =
       plan_stages(Costs::uniform(4),
                   {.ranks = 2, .microbatches = {1, 4}, .schedules = {"ZBVZeroBubble", "1F1B", "LoopedBFS"}});
@@ -144,7 +144,7 @@ std::string refusal(const std::function<void()>& call) {
   return "accepted";
 }
 
-TEST(PlanNumbers, RefusalsSayWhatIsWrong) {
+TEST(PlanNumbers, RejectsInvalidInputWithReason) {
   const std::vector<Layer> layers(6);
   const auto plan = [&](PlanOptions options) { return refusal([&] { plan_layers(layers, {}, options); }); };
   EXPECT_EQ(plan({.ranks = 0, .microbatches = {4}}), "a plan needs at least one rank");

@@ -1,4 +1,4 @@
-// The planner: its ranking, its cap, and its reasons.
+// Tests of the planner: ranking, memory cap, and reasons.
 #include <penstock/base/error.h>
 #include <penstock/plan/partition.h>
 #include <penstock/plan/planner.h>
@@ -33,7 +33,7 @@ std::vector<Layer> model(int blocks) {
   return layers;
 }
 
-TEST(Planner, RanksWhatFitsByTimeAndSaysWhyTheRestLost) {
+TEST(PlanPlanner, RanksPlansByTimeWithReasons) {
   const auto layers = model(16);
   const PlanOptions options{.ranks = 4, .microbatches = {8, 16}, .memory_cap = 2600};
   const PlanResult result = plan_layers(layers, {}, options);
@@ -58,7 +58,7 @@ TEST(Planner, RanksWhatFitsByTimeAndSaysWhyTheRestLost) {
   EXPECT_TRUE(seen.contains(PlanVerdict::DoesNotFit) && seen.contains(PlanVerdict::Slower));
 }
 
-TEST(Planner, APlansTimeIsTheSimulatorsForItsOwnCut) {
+TEST(PlanPlanner, PlanTimeMatchesSimulatorForItsPartition) {
   const auto layers = model(12);
   const PlanOptions options{
       .ranks = 3, .microbatches = {6}, .stages_per_rank = {1, 2}, .recomputation = false};
@@ -77,7 +77,7 @@ TEST(Planner, APlansTimeIsTheSimulatorsForItsOwnCut) {
   }
 }
 
-TEST(Planner, AutoIsNeverBehindANamedScheduleOfTheSameCase) {
+TEST(PlanPlanner, AutoIsNeverSlowerThanNamedSchedules) {
   const PlanResult result = plan_layers(model(16), {}, {.ranks = 4, .microbatches = {8}, .memory_cap = 3000});
   for (const Plan& automatic : result.plans) {
     if (automatic.schedule != "Auto" || automatic.verdict > PlanVerdict::Slower) continue;
@@ -90,7 +90,7 @@ TEST(Planner, AutoIsNeverBehindANamedScheduleOfTheSameCase) {
   }
 }
 
-TEST(Planner, RecomputationIsChosenWhereNothingElseFits) {
+TEST(PlanPlanner, ChoosesRecomputationIfNothingElseFits) {
   const auto layers = model(8);
   const PlanResult result = plan_layers(layers, {}, {.ranks = 2, .microbatches = {8}, .memory_cap = 760});
   ASSERT_EQ(result.plans.front().verdict, PlanVerdict::Best);
@@ -100,7 +100,7 @@ TEST(Planner, RecomputationIsChosenWhereNothingElseFits) {
   EXPECT_FALSE(nothing.schedule);
 }
 
-TEST(Planner, NamesTheReasonThatWeighsMost) {
+TEST(PlanPlanner, ReportsDominantReason) {
   const auto layers = model(16);
   const auto reason = [&](const Costs& links, const PlanOptions& options, const std::string& schedule,
                           int stages_per_rank) {
@@ -133,7 +133,7 @@ TEST(Planner, NamesTheReasonThatWeighsMost) {
   EXPECT_THAT(result.plans.back().why, HasSubstr("overhead of more microbatches"));
 }
 
-TEST(Planner, RefusesWhatCannotBe) {
+TEST(PlanPlanner, RejectsInvalidInput) {
   EXPECT_THROW(plan_layers(model(3), {}, {.ranks = 4, .microbatches = {4}}), UsageError);
   EXPECT_THROW(plan_layers(model(8), {}, {.ranks = 4, .microbatches = {}}), UsageError);
   EXPECT_THROW(plan_stages(Costs::uniform(6), {.ranks = 4, .microbatches = {4}}), UsageError);

@@ -1,4 +1,4 @@
-// Measures of timelines and the lower bound, by values that are worked out by hand.
+// Bubbles of timelines and the lower bound, compared with values computed by hand.
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
@@ -8,7 +8,7 @@
 namespace penstock::plan {
 namespace {
 
-TEST(PlanReport, BubblesOfATinyPipeline) {
+TEST(PlanReport, ComputesBubblesOfTinyPipeline) {
   // 1F1B, F = 1, B = 2.     0   1   2   3   4   5   6   7   8   9
   //                 rank 0: F0  F1  .   .   B0--    .   B1--
   //                 rank 1: .   F0  B0--    F1  B1--
@@ -32,7 +32,7 @@ TEST(PlanReport, BubblesOfATinyPipeline) {
   EXPECT_DOUBLE_EQ(result.own_bubble, 1.5 / 9);
 }
 
-TEST(PlanReport, AMeasuredTimelineCountsComputationsAndMemoryOnly) {
+TEST(PlanReport, MeasuredTimelineCountsOnlyComputationsAndMemory) {
   const StageId stage(0);
   schedule::Timeline timeline;
   timeline.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
@@ -50,13 +50,13 @@ TEST(PlanReport, AMeasuredTimelineCountsComputationsAndMemoryOnly) {
   EXPECT_DOUBLE_EQ(reports[0].bubble, 13.0 / 20);
   EXPECT_DOUBLE_EQ(reports[0].own_bubble, 1.0 / 8);
   EXPECT_EQ(reports[0].peak_memory, 9u);
-  EXPECT_EQ(reports[0].peak_at, 2);  // when it is first reached
+  EXPECT_EQ(reports[0].peak_at, 2);  // when the peak is first reached
   EXPECT_EQ(reports[1].busy, 0);
   EXPECT_EQ(reports[1].bubble, 1);
   EXPECT_EQ(reports[1].own_bubble, 0);
 }
 
-TEST(PlanReport, StepsShorterThanASecondHaveTheirBubbles) {
+TEST(PlanReport, ComputesBubblesOfStepsShorterThanOneSecond) {
   const MicrobatchId m0(0);
   schedule::Timeline timeline;
   timeline.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
@@ -76,43 +76,44 @@ double bound(int ranks, int stages, int microbatches, const Costs& costs, bool h
   return lower_bound(schedule::Placement::make(ranks, stages, style), microbatches, costs, has_backward);
 }
 
-TEST(PlanLowerBound, IsTheOptimumWhereOneIsKnown) {
+TEST(PlanLowerBound, EqualsKnownOptimum) {
   for (int p = 1; p <= 8; ++p) {
     for (int m = 2 * p; m <= 3 * p; ++m) {
-      // At equal costs no step is shorter than its fill and its work, and ZB2P and ZBV reach that.
+      // At equal costs, no step is shorter than its fill plus its work, and ZB2P and ZBV reach this bound.
       EXPECT_DOUBLE_EQ(bound(p, p, m, Costs::uniform(p)), 3.0 * m + p - 1);
       EXPECT_DOUBLE_EQ(bound(p, 2 * p, m, Costs::uniform(2 * p), true, schedule::PlacementStyle::V),
                        6.0 * m + p - 1);
     }
-    // One microbatch passes through all stages and back; stage 0's W comes last.
+    // One microbatch passes through all stages and back; W of stage 0 comes last.
     EXPECT_DOUBLE_EQ(bound(p, p, 1, Costs::uniform(p)), 2.0 * p + 1);
-    // Forwards alone: the last rank's work after the fill.
+    // Forwards only: the work of the last rank after the fill.
     for (const int m : {1, 7}) EXPECT_DOUBLE_EQ(bound(p, p, m, Costs::uniform(p), false), m + p - 1.0);
   }
 }
 
-TEST(PlanLowerBound, OfUnevenStagesAndLinksByHand) {
+TEST(PlanLowerBound, MatchesHandComputedUnevenStagesAndLinks) {
   Costs costs;
   costs.stages = {{.forward = 1, .input = 3, .weight = 5}, {.forward = 2, .input = 4, .weight = 6}};
   costs.stages[0].output_bytes = 2;
   costs.link = {.latency = 0.25, .bandwidth = 8};
-  // F0, a hop of 0.5, F1, I1, a hop back, I0, W0.
+  // F0, a transfer of 0.5, F1, I1, a transfer back, I0, W0.
   EXPECT_DOUBLE_EQ(bound(2, 2, 1, costs), 1 + 0.5 + 2 + 4 + 0.5 + 3 + 5);
-  // Rank 1 waits for F0 and a hop, then works 12 for each microbatch.
+  // Rank 1 waits for F0 and a transfer, then works 12 per microbatch.
   EXPECT_DOUBLE_EQ(bound(2, 2, 3, costs), 1.5 + 3 * 12);
-  // Rank 1's F's and I's, then the way of the last gradient: the W's of rank 1 do not count.
+  // All F and I of rank 1, then the path of the last gradient: the W of rank 1 do not count.
   costs.stages[1].weight = 0;
   costs.stages[0].weight = 0.5;
   EXPECT_DOUBLE_EQ(bound(2, 2, 3, costs), 1.5 + 3 * 6 + 0.5 + 3 + 0.5);
-  // The links of each direction are their own.
+  // Each direction has its own links.
   costs.links[{Rank(1), Rank(0)}] = {.latency = 10};
   EXPECT_DOUBLE_EQ(bound(2, 2, 3, costs), 1.5 + 3 * 6 + 10 + 3 + 0.5);
-  // Within a rank nothing is sent.
+  // Nothing is sent within a rank.
   EXPECT_DOUBLE_EQ(bound(1, 2, 3, costs), 3 * (1 + 3 + 0.5 + 2 + 4));
 }
 
-TEST(PlanLowerBound, OneMicrobatchPassesEveryStageAndComesBack) {
-  // Two stages on each of two ranks: all F's and I's, the hops between them both ways, then W of stage 0.
+TEST(PlanLowerBound, OneMicrobatchPassesEveryStageAndReturns) {
+  // Two stages on each of two ranks: all F and I, the transfers between them in both directions, then W of
+  // stage 0.
   Costs costs = Costs::uniform(4, {.forward = 1, .input = 2, .weight = 4});
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs), 4 * (1 + 2) + 4);
   costs.link.latency = 0.5;
@@ -121,10 +122,10 @@ TEST(PlanLowerBound, OneMicrobatchPassesEveryStageAndComesBack) {
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs, false), 4 + 3 * 0.5);
 }
 
-TEST(PlanLowerBound, CountsTheShorterBackwardRecomputationAndWhatOverlapHides) {
+TEST(PlanLowerBound, CountsShorterBackwardRecomputationAndOverlap) {
   Costs costs = Costs::uniform(1, {.forward = 2, .input = 3, .weight = 4, .backward = 5});
   EXPECT_DOUBLE_EQ(bound(1, 1, 3, costs), 3 * (2 + 5));
-  costs.stages[0].backward = 9;  // then I and W are better
+  costs.stages[0].backward = 9;  // then I and W are faster
   EXPECT_DOUBLE_EQ(bound(1, 1, 3, costs), 3 * (2 + 7));
   costs.stages[0].recompute = true;
   EXPECT_DOUBLE_EQ(bound(1, 1, 3, costs), 3 * (2 + 2 + 7));

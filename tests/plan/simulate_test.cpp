@@ -1,5 +1,5 @@
-// The simulator against the closed formulas of the papers, over sweeps, and against a naive relaxation that
-// knows nothing of its engine.
+// The simulator compared with the closed formulas of the papers over sweeps, and with a naive relaxation that
+// shares no code with its engine.
 #include <penstock/base/error.h>
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/generate.h>
@@ -46,12 +46,12 @@ TEST(PlanSimulateFormula, OneFOneBAndGPipeIdleForRanksMinusOneMicrobatches) {
   }
 }
 
-TEST(PlanSimulateFormula, InterleavingDividesTheBubbleByTheStagesOfARank) {
+TEST(PlanSimulateFormula, InterleavingDividesBubbleByStagesPerRank) {
   for (int p = 2; p <= 8; ++p) {
     for (int v = 1; v <= 4; ++v) {
       for (int m = p; m <= 4 * p + 1; ++m) {
         const Simulation result = run(schedule::ScheduleKind::Interleaved1F1B, p, v, m);
-        // In units of a whole rank's microbatch, 3v: the bubble is (p-1)/v of them.
+        // In units of one microbatch of a rank, 3v: the bubble is (p-1)/v of these.
         EXPECT_NEAR(result.step_time, 3.0 * v * m + 3.0 * (p - 1), 1e-9) << name(p, v, m);
         EXPECT_NEAR(result.bubble, (p - 1.0) / (v * m + p - 1), 1e-9) << name(p, v, m);
       }
@@ -59,9 +59,9 @@ TEST(PlanSimulateFormula, InterleavingDividesTheBubbleByTheStagesOfARank) {
   }
 }
 
-// The papers' (p-1)(F+I-W) and (p-1)(F+I-2W), which at equal costs are a third of 1F1B's and none, leave out
-// that the last rank cannot begin before p-1 forwards: of the step, no schedule idles less than (p-1)F.
-TEST(PlanSimulateFormula, Zb1pAndZb2pIdleAsTheirPaperSaysButNeverLessThanTheFill) {
+// The papers' (p-1)(F+I-W) and (p-1)(F+I-2W), at equal costs one third of 1F1B's bubble and none, ignore that
+// the last rank cannot start before p-1 forwards: no schedule idles less than (p-1)F within the step.
+TEST(PlanSimulateFormula, Zb1pAndZb2pMatchPaperButNeverIdleLessThanFill) {
   for (int p = 2; p <= 10; ++p) {
     for (int m = 2 * p; m <= 4 * p; m += 3) {
       for (const auto& [f, i, w] : {std::array{1.0, 1.0, 1.0},
@@ -83,7 +83,7 @@ TEST(PlanSimulateFormula, Zb1pAndZb2pIdleAsTheirPaperSaysButNeverLessThanTheFill
   }
 }
 
-TEST(PlanSimulateFormula, ZbvHasNoBubbleInsideARanksOwnSpan) {
+TEST(PlanSimulateFormula, ZbvHasNoBubbleWithinRankSpan) {
   for (int p = 1; p <= 10; ++p) {
     for (int m = 2 * p; m <= 5 * p; ++m) {
       const Simulation result = run(schedule::ScheduleKind::ZBVZeroBubble, p, 2, m);
@@ -93,10 +93,10 @@ TEST(PlanSimulateFormula, ZbvHasNoBubbleInsideARanksOwnSpan) {
   }
 }
 
-// The most idle rank of DualPipeV has (p-1)(F&B + B - 3W), where F&B is an overlapped pair. The formula is
-// made for I = F; where I is longer than F the simulation finds less, because the longer I leaves the W's
-// room (docs/simulation.md).
-TEST(PlanSimulateFormula, DualPipeVIdlesAsItsPaperSays) {
+// The most idle rank of DualPipeV has (p-1)(F&B + B - 3W), where F&B is an overlapped pair. The formula
+// assumes I = F; if I is longer than F, the simulation finds less, because the longer I leaves room for the W
+// actions (docs/simulation.md).
+TEST(PlanSimulateFormula, DualPipeVMatchesPaper) {
   for (int p = 1; p <= 10; ++p) {
     for (const int m : {2 * p, 3 * p, 4 * p + 1}) {
       for (const double overlap : {0.0, 0.25, 0.5, 1.0}) {
@@ -121,7 +121,7 @@ TEST(PlanSimulateFormula, DualPipeVIdlesAsItsPaperSays) {
   }
 }
 
-TEST(PlanSimulateFormula, InFlightMicrobatchesOf1F1BAreItsDistanceFromTheEnd) {
+TEST(PlanSimulateFormula, InFlightMicrobatchesOf1F1BEqualDistanceFromLastStage) {
   for (int p = 1; p <= 10; ++p) {
     for (const int m : {1, p, 3 * p}) {
       const Simulation result = run(schedule::ScheduleKind::OneFOneB, p, 1, m);
@@ -133,7 +133,7 @@ TEST(PlanSimulateFormula, InFlightMicrobatchesOf1F1BAreItsDistanceFromTheEnd) {
   }
 }
 
-TEST(PlanSimulateFormula, ControllableMemorySchedulesHoldTheirShare) {
+TEST(PlanSimulateFormula, ControllableMemorySchedulesMatchTheirShare) {
   for (int p = 2; p <= 12; ++p) {
     const int m = 4 * p;
     // A stage is half of a rank, so two bytes make one microbatch of 1F1B.
@@ -146,7 +146,7 @@ TEST(PlanSimulateFormula, ControllableMemorySchedulesHoldTheirShare) {
   }
 }
 
-//! How long an action keeps its rank, from the fields of the costs alone.
+//! How long an action occupies its rank, computed only from the fields of the costs.
 double plain_duration(const schedule::Action& action, const Costs& costs) {
   const StageCosts& stage = costs.stages[action.stage().index()];
   const double again = stage.recompute ? stage.forward : 0;
@@ -191,7 +191,7 @@ double plain_bytes(const Costs& costs, int a, int b) {
   return static_cast<double>(costs.stages[static_cast<std::size_t>(from)].output_bytes);
 }
 
-// The engine's oracle: the same rules written down naively and iterated until nothing moves any more.
+// The oracle of the engine: the same rules, implemented naively and iterated to a fixed point.
 struct Naive {
   const schedule::Program& program;
   const Costs& costs;
@@ -217,7 +217,7 @@ struct Naive {
     }
   }
 
-  //! When the message that `recv` names has come; sends hold [start, end] of their transfer.
+  //! When the message of `recv` has arrived; sends store [start, end] of their transfer.
   double arrival(const schedule::Action& recv) const { return end_of(rank_of(recv.peer()), partner(recv)); }
 
   double inputs_at(int rank, const schedule::Action& part) const {
@@ -315,7 +315,7 @@ struct Naive {
       }
     }
     double end = 0;
-    for (const auto& [place, time] : times) end = std::max(end, time.second);
+    for (const auto& [location, time] : times) end = std::max(end, time.second);
     return end;
   }
 };
@@ -342,7 +342,7 @@ Costs random_costs(std::mt19937& random, int stages, int ranks) {
   return costs;
 }
 
-TEST(PlanSimulate, AgreesWithANaiveRelaxationInEverySendMode) {
+TEST(PlanSimulate, MatchesNaiveRelaxationInEverySendMode) {
   const auto infos = schedule::schedule_infos();
   int compared = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
@@ -372,7 +372,7 @@ TEST(PlanSimulate, AgreesWithANaiveRelaxationInEverySendMode) {
   EXPECT_GT(compared, 250);
 }
 
-TEST(PlanSimulate, TheCriticalPathHasNoGapsAndReachesFromBeginningToEnd) {
+TEST(PlanSimulate, CriticalPathIsContiguousFromStartToEnd) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
     const schedule::ScheduleShape shape{4, 1, 6};
@@ -386,7 +386,7 @@ TEST(PlanSimulate, TheCriticalPathHasNoGapsAndReachesFromBeginningToEnd) {
     for (std::size_t i = 1; i < result.critical_path.size(); ++i) {
       const schedule::TimedAction& before = result.critical_path[i - 1].timed;
       const schedule::TimedAction& after = result.critical_path[i].timed;
-      // A link that is busy frees a latency before its message arrives.
+      // A busy link becomes free one latency before its message arrives.
       const bool transfer = before.action.is_transfer() && after.action.is_transfer();
       if (transfer) {
         EXPECT_LE(after.start, before.end) << "seed " << seed;
@@ -397,7 +397,7 @@ TEST(PlanSimulate, TheCriticalPathHasNoGapsAndReachesFromBeginningToEnd) {
   }
 }
 
-TEST(PlanSimulate, NoScheduleBeatsTheLowerBound) {
+TEST(PlanSimulate, NoScheduleBeatsLowerBound) {
   const auto infos = schedule::schedule_infos();
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
@@ -415,8 +415,8 @@ TEST(PlanSimulate, NoScheduleBeatsTheLowerBound) {
   }
 }
 
-TEST(PlanSimulate, MemoryIsHeldFromForwardUntilInputAndUntilWeight) {
-  // One rank, two microbatches, ZB1P on one rank: F0 I0 W0 …; sizes are chosen so that each term shows.
+TEST(PlanSimulate, HoldsMemoryFromForwardUntilInputAndWeightBackward) {
+  // One rank, two microbatches, ZB1P: F0 I0 W0 …; sizes are chosen so that each term is visible.
   Costs costs = Costs::uniform(1, {.forward = 1,
                                    .input = 1,
                                    .weight = 1,
@@ -442,17 +442,17 @@ TEST(PlanSimulate, MemoryIsHeldFromForwardUntilInputAndUntilWeight) {
   };
   EXPECT_EQ(at(0.5), 1110u);
   EXPECT_EQ(at(2.5), 1220u);  // I0 runs
-  EXPECT_EQ(at(3.5), 1120u);  // its activations are gone, what W needs is not
+  EXPECT_EQ(at(3.5), 1120u);  // its activations are freed, but not what W needs
   EXPECT_EQ(at(4.5), 1110u);
   EXPECT_EQ(at(6), 1000u);
   costs = with_recomputation(costs);
   costs.stages[0].input_bytes = 1;
   const Simulation again = simulate(make_program(schedule, schedule::SendMode::Buffered), costs);
-  EXPECT_EQ(again.ranks[0].peak_memory, 1112u);  // two inputs kept, one microbatch computed again
+  EXPECT_EQ(again.ranks[0].peak_memory, 1112u);  // two inputs kept, one microbatch recomputed
   EXPECT_EQ(again.step_time, 8);
 }
 
-TEST(PlanSimulate, CostsThatDoNotFitAreRefused) {
+TEST(PlanSimulate, RejectsMismatchedCosts) {
   const schedule::Program program =
       make_program(make_schedule(schedule::ScheduleKind::OneFOneB, {2, 1, 2}), schedule::SendMode::Buffered);
   EXPECT_THROW(simulate(program, Costs::uniform(3)), UsageError);

@@ -1,4 +1,4 @@
-// Parses the arrows and follows them.
+// Parses the arrows and computes their transitive closure.
 #include "arrows.h"
 
 #include <regex>

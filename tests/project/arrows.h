@@ -1,4 +1,4 @@
-// The arrows between modules, as docs/architecture.md draws them.
+// The allowed dependencies between modules, as drawn in docs/architecture.md.
 #pragma once
 
 #include <map>
@@ -7,11 +7,10 @@
 
 namespace penstock::test {
 
-//! For each module all the modules that it may include, itself among them: the transitive closure of the
-//! arrows.
+//! For each module, all modules that it may include, including itself: the transitive closure of the arrows.
 using Reach = std::map<std::string, std::set<std::string>>;
 
-//! Reads lines of `A <- B <- C` and `{A, B} <- C`. Throws if they go round in a circle.
+//! Reads lines of `A <- B <- C` and `{A, B} <- C`. Throws if they contain a cycle.
 Reach read_arrows(const std::string& block);
 
 //! The text of the ```arrows block of a document.

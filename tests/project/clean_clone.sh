@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The README's promise: a clone, its two commands, nothing prepared. Slow: it builds everything without a cache.
+# Runs the two commands of the README in a fresh clone without any preparation. Slow: builds everything without a cache.
 # usage: clean_clone.sh CHECKOUT
 set -euo pipefail
 checkout=$1
@@ -9,7 +9,7 @@ git clone --quiet "$checkout" "$dir/penstock"
 mkdir "$dir/home"
 cd "$dir/penstock"
 
-# The commands stand in the README's first block of shell.
+# The commands are in the first shell block of the README.
 mapfile -t commands < <(sed -n '/^```sh$/,/^```$/p;' README.md | sed -n '2,/^```$/p' | sed '/^```$/d; s/ *#.*//')
 printf 'command: %s\n' "${commands[@]}"
 [ "${commands[*]}" = "./dev train ./dev test" ] || { echo "the README's first block is not the two commands"; exit 1; }
@@ -21,10 +21,10 @@ for command in "${commands[@]}"; do
   echo "'$command' took $SECONDS s"
 done
 
-# It kept to the checkout, and to the folders that git ignores.
+# It wrote only to ignored folders of the checkout.
 [ -z "$(ls -A "$dir/home")" ] || { echo "HOME holds $(ls -A "$dir/home")"; exit 1; }
 [ -z "$(git status --porcelain)" ] || { git status --short; echo "files were left in the checkout"; exit 1; }
 
-# The second call has nothing to build.
+# The second build has nothing to do.
 fresh ./dev build 2>&1 | tee "$dir/second"
 grep -q 'no work to do' "$dir/second"

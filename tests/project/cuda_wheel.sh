@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Penstock on the CUDA build of torch that PyPI has, with no CUDA toolkit in sight: configures, compiles the smallest target on
-# libtorch's headers, and links and runs a program on this build's library, which a CPU build may have made (the ABI is the same).
-# usage: cuda_wheel.sh CHECKOUT BUILD. PENSTOCK_CUDA_TORCH=DIR uses a CUDA build that is there. Exits with 77 where none can be had.
+# Penstock with PyPI's CUDA build of torch and without a CUDA toolkit: configures, compiles the smallest target that uses
+# libtorch's headers, and links and runs a program with the library of this build, which may be a CPU build (the ABI is equal).
+# usage: cuda_wheel.sh CHECKOUT BUILD. PENSTOCK_CUDA_TORCH=DIR uses an existing CUDA build. Exits with 77 if none is available.
 set -euo pipefail
 checkout=$1 build=$2
 dir=$(mktemp -d "$build/cuda_wheel.XXXXXX")
@@ -9,7 +9,7 @@ trap 'rm -rf "$dir"' EXIT
 torch=${PENSTOCK_CUDA_TORCH:-}
 SECONDS=0
 if [ -z "$torch" ]; then
-  # Another Python version than the one in use, so that no CPU wheel kept for it is taken.
+  # Another Python version than the current one, so that a local CPU wheel is not used.
   other=$(python3 -c 'import sys; print("3.12" if sys.version_info[1] != 12 else "3.13")')
   TMPDIR=$dir PIP_FIND_LINKS='' python3 -m pip install --quiet --no-cache-dir --disable-pip-version-check --target "$dir/site" \
     --python-version "$other" --only-binary=:all: torch==2.13.0 || { echo "torch could not be fetched"; exit 77; }
@@ -18,7 +18,7 @@ if [ -z "$torch" ]; then
 fi
 grep -q "^cuda.* = '" "$torch/version.py" || { echo "$torch is no CUDA build"; exit 77; }
 
-# Neither nvcc nor a toolkit: a bare environment, and CMake passes by the folders where toolkits are.
+# Neither nvcc nor a toolkit: an empty environment, and CMake ignores the usual folders of toolkits.
 bare() { env -i PATH=/usr/bin:/bin HOME="$dir" "$@"; }
 hidden=$(printf '%s;' /usr/local/cuda*)
 ! bare sh -c 'command -v nvcc' || { echo "a CUDA toolkit is in /usr/bin"; exit 77; }

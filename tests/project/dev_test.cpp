@@ -1,5 +1,4 @@
-// `./dev` on machines that lack something, played by stand-ins for the system's programs at the front of
-// PATH.
+// Runs `./dev` on simulated machines that lack something: fake system programs come first in PATH.
 #include "support/program.h"
 
 #include <gmock/gmock.h>
@@ -17,13 +16,13 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-// A checkout that holds nothing but `dev`, and a folder of stand-ins.
+// A checkout that contains only `dev`, and a folder of fake programs.
 class ProjectDev : public testing::Test {
  protected:
   ProjectDev() {
     std::filesystem::create_directory(dir_ / "bin");
     std::filesystem::copy(PENSTOCK_SOURCE_DIR "/dev", dir_ / "dev");
-    // Every package is there but ninja and CLI11's.
+    // Every package is installed except ninja and CLI11.
     stand_in("dpkg-query",
              "for p in \"$@\"; do case $p in -*|ninja-build|libcli11-dev) ;; *) echo \"ii $p\";; esac; done");
     stand_in("apt-get", "echo \"$@\" >> " + (dir_ / "apt.log"));
@@ -47,7 +46,7 @@ class ProjectDev : public testing::Test {
   TempDir dir_;
 };
 
-TEST_F(ProjectDev, APlainUserIsToldTheOneLine) {
+TEST_F(ProjectDev, PrintsInstallCommandWithoutRoot) {
   stand_in("id", "echo 1000");
   const Outcome outcome = dev({"test"});
   EXPECT_EQ(outcome.code, 1);
@@ -57,16 +56,16 @@ TEST_F(ProjectDev, APlainUserIsToldTheOneLine) {
   EXPECT_THAT(apt_log(), IsEmpty());
 }
 
-TEST_F(ProjectDev, RootInstallsOnlyWhatIsMissing) {
+TEST_F(ProjectDev, RootInstallsOnlyMissingPackages) {
   stand_in("id", "echo 0");
-  // It goes on to look for libtorch, and this one is none.
+  // It then searches for libtorch and finds an invalid one.
   const Outcome outcome = dev({"build"}, {"PENSTOCK_TORCH=" + dir_.path()});
   EXPECT_EQ(apt_log(), "update\ninstall -y --no-install-recommends ninja-build libcli11-dev\n");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("has no share/cmake/Torch"));
 }
 
-TEST_F(ProjectDev, AFailedInstallationShowsWhy) {
+TEST_F(ProjectDev, ShowsReasonOfFailedInstallation) {
   stand_in("id", "echo 0");
   stand_in("apt-get", "echo 'the mirror is gone'; exit 100");
   const Outcome outcome = dev({"build"});
@@ -75,7 +74,7 @@ TEST_F(ProjectDev, AFailedInstallationShowsWhy) {
   EXPECT_THAT(outcome.err, HasSubstr("dev: error: the installation failed"));
 }
 
-// A machine without torch, whose virtual environments have a pip that is `script`; its arguments go to
+// A machine without torch, whose virtual environments use `script` as pip; the arguments are logged to
 // pip.log.
 class ProjectDevInstallsTorch : public ProjectDev {
  protected:
@@ -89,7 +88,7 @@ class ProjectDevInstallsTorch : public ProjectDev {
   std::string asked() const { return slurp(dir_ / "pip.log"); }
 };
 
-TEST_F(ProjectDevInstallsTorch, TakesTheCpuBuildWherePipFindsOne) {
+TEST_F(ProjectDevInstallsTorch, UsesCpuBuildIfAvailable) {
   const Outcome outcome = build_with_pip("exit 0");
   EXPECT_THAT(outcome.err, HasSubstr("installing torch 2.13.0+cpu into .venv if pip finds it (0.2 GB)"));
   EXPECT_THAT(asked(), HasSubstr(" torch==2.13.0+cpu\n"));
@@ -98,7 +97,7 @@ TEST_F(ProjectDevInstallsTorch, TakesTheCpuBuildWherePipFindsOne) {
   EXPECT_THAT(outcome.err, HasSubstr("the installed torch is not 2.13.0"));
 }
 
-TEST_F(ProjectDevInstallsTorch, SaysHowLargeTheCudaBuildIsBeforeItIsTaken) {
+TEST_F(ProjectDevInstallsTorch, AnnouncesSizeOfCudaBuild) {
   const Outcome outcome = build_with_pip(
       "case \"$*\" in *+cpu) echo 'ERROR: No matching distribution found for torch==2.13.0+cpu' >&2;; esac\n"
       "exit 1");
@@ -111,8 +110,8 @@ TEST_F(ProjectDevInstallsTorch, SaysHowLargeTheCudaBuildIsBeforeItIsTaken) {
   EXPECT_THAT(outcome.err, HasSubstr("hint: install it elsewhere and set PENSTOCK_TORCH"));
 }
 
-// A CPU build that is there but cannot be fetched is no reason to fetch the large one.
-TEST_F(ProjectDevInstallsTorch, ShowsWhyTheCpuBuildCouldNotBeInstalled) {
+// If a CPU build exists but cannot be downloaded, the large build must not be downloaded instead.
+TEST_F(ProjectDevInstallsTorch, ShowsReasonOfFailedCpuInstall) {
   const Outcome outcome = build_with_pip("echo 'ERROR: No space left on device' >&2; exit 1");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("No space left on device"));
@@ -120,8 +119,8 @@ TEST_F(ProjectDevInstallsTorch, ShowsWhyTheCpuBuildCouldNotBeInstalled) {
   EXPECT_THAT(outcome.err, HasSubstr("hint: install it elsewhere and set PENSTOCK_TORCH"));
 }
 
-// The slow tier stands in for other processors by what libtorch's libraries read from the environment.
-TEST_F(ProjectDev, TestsAsOnAnotherProcessor) {
+// The slow tier simulates other processors through the environment variables of libtorch's libraries.
+TEST_F(ProjectDev, TestsWithKernelsOfOtherProcessor) {
   stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
   stand_in("cmake", "exit 0");
   stand_in("ninja", "exit 0");
@@ -141,7 +140,7 @@ TEST_F(ProjectDev, BadUsageExitsWithTwo) {
   EXPECT_THAT(dev({"help"}).out, HasSubstr("usage: ./dev COMMAND"));
 }
 
-TEST(ProjectMutate, ChoosesTheSameMutantsForASeedAndKnowsItsEquivalentOnes) {
+TEST(ProjectMutate, SelectsMutantsBySeedAndSkipsEquivalentOnes) {
   const auto mutate = [](std::vector<std::string> words) {
     words.insert(words.begin(), {"python3", PENSTOCK_SOURCE_DIR "/tests/mutation/mutate.py"});
     return run_program(words);

@@ -26,7 +26,7 @@ bool has_word(const std::string& text, const std::string& word) {
   return std::regex_search(text, std::regex("\\b" + word + "\\b"));
 }
 
-// `Suite.Case` of every test in the tree. A parameterised suite has its name without the instantiation.
+// `Suite.Case` of every test in the tree. Parameterized suites appear without their instantiation.
 const std::set<std::string>& test_names() {
   static const std::set<std::string> names = [] {
     std::set<std::string> found;
@@ -42,7 +42,7 @@ const std::set<std::string>& test_names() {
   return names;
 }
 
-TEST(ProjectReferenceMap, HoldsEveryNameOfTheReferenceExactlyOnce) {
+TEST(ProjectReferenceMap, ContainsEveryReferenceNameExactlyOnce) {
   std::map<std::string, int> count;
   for (const ReferenceRow& row : reference_map()) ++count[row.file + " " + row.name];
   std::istringstream lines(source_file("tests/project/reference_names.txt").text);
@@ -52,7 +52,7 @@ TEST(ProjectReferenceMap, HoldsEveryNameOfTheReferenceExactlyOnce) {
   EXPECT_GT(names, 150U);
 }
 
-TEST(ProjectReferenceMap, EveryRowIsCompleteForItsStatus) {
+TEST(ProjectReferenceMap, EveryRowIsComplete) {
   for (const ReferenceRow& row : reference_map()) {
     const std::string where = "docs/reference-map.md:" + std::to_string(row.line) + " " + row.name;
     if (row.status == "done") {
@@ -66,7 +66,7 @@ TEST(ProjectReferenceMap, EveryRowIsCompleteForItsStatus) {
   }
 }
 
-TEST(ProjectReferenceMap, NamesOnlyWhatExists) {
+TEST(ProjectReferenceMap, NamesOnlyExistingEntities) {
   for (const ReferenceRow& row : reference_map()) {
     if (row.status != "done") continue;
     const std::string where = "docs/reference-map.md:" + std::to_string(row.line) + " " + row.name;
@@ -81,7 +81,7 @@ TEST(ProjectReferenceMap, NamesOnlyWhatExists) {
   }
 }
 
-TEST(ProjectLinks, LeadToFilesOfTheTree) {
+TEST(ProjectLinks, PointToExistingFiles) {
   const std::regex link("\\]\\(([^)#]+)(#[^)]*)?\\)");
   int links = 0;
   for (const SourceFile& file : source_tree()) {
@@ -111,7 +111,7 @@ TEST(ProjectContributing, NamesOnlyFilesThatExist) {
   EXPECT_GT(paths, 30);
 }
 
-TEST(ProjectReadme, ShowsTheTwoCommandsOnTheFirstScreen) {
+TEST(ProjectReadme, ShowsBothCommandsOnFirstScreen) {
   std::istringstream lines(source_file("README.md").text);
   std::string screen;
   int count = 0;
@@ -120,8 +120,8 @@ TEST(ProjectReadme, ShowsTheTwoCommandsOnTheFirstScreen) {
   EXPECT_THAT(screen, testing::HasSubstr("\n./dev test"));
 }
 
-// Each line of the README's program is one of the example's, but for comments.
-TEST(ProjectReadme, ShowsTheDataParallelExample) {
+// Each line of the README's program is a line of the example, except comments.
+TEST(ProjectReadme, ShowsDataParallelExample) {
   const auto plain = [](const std::string& line) {
     const std::string code = line.substr(0, line.find("//"));
     const auto begin = code.find_first_not_of(' '), end = code.find_last_not_of(' ');

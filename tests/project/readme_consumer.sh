@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The README's "In your own CMake project", to the letter, in an empty home.
+# Follows the README's section "In your own CMake project" literally, with an empty home directory.
 # usage: readme_consumer.sh CHECKOUT BUILD
 set -euo pipefail
 checkout=$1 build=$2
@@ -12,7 +12,7 @@ export HOME=$dir/home
 unset PENSTOCK_TORCH
 
 section() { sed -n '/^### In your own CMake project$/,/^Without an install/p' "$checkout/README.md"; }
-# Number and language of a block.
+# Arguments: number and language of a block.
 block() { section | awk -v want="$1" -v open="\`\`\`$2" '$0 == "```" && on { on = 0 } on { print } $0 == open && ++count == want { on = 1 }'; }
 cd "$dir/checkout"
 block 1 sh | bash -euo pipefail > "$dir/installed"

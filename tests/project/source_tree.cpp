@@ -1,4 +1,4 @@
-// Reads the checkout once.
+// Reads the files of the checkout once.
 #include "source_tree.h"
 
 #include "support/program.h"
@@ -17,9 +17,9 @@ std::string SourceFile::extension() const {
 }
 
 std::string SourceFile::module() const {
-  static const std::regex place("^(src|tests|include/penstock)/([a-z_]+)/.*");
+  static const std::regex pattern("^(src|tests|include/penstock)/([a-z_]+)/.*");
   std::smatch match;
-  return std::regex_match(path, match, place) ? match[2].str() : "";
+  return std::regex_match(path, match, pattern) ? match[2].str() : "";
 }
 
 std::vector<std::string> SourceFile::includes() const {

@@ -1,5 +1,5 @@
-// The rules of the house that can be read off the sources: who includes whom, what stays where, how files
-// begin.
+// Rules that can be checked on the sources: allowed includes, contents of folders, and the start of each
+// file.
 #include "arrows.h"
 #include "source_tree.h"
 #include "support/program.h"
@@ -29,7 +29,7 @@ Reach reach() {
   return read_arrows(arrows_block(source_file("docs/architecture.md").text));
 }
 
-// The module that an include belongs to, or nothing: `penstock/comm/world.h`, `comm/wait.h`.
+// The module of an include such as `penstock/comm/world.h` or `comm/wait.h`; empty if it has none.
 std::string module_of_include(const std::string& include, const Reach& modules) {
   std::string rest = include;
   if (rest.starts_with("penstock/")) rest = rest.substr(9);
@@ -37,18 +37,18 @@ std::string module_of_include(const std::string& include, const Reach& modules) 
   return rest.find('/') != std::string::npos && modules.contains(first) ? first : "";
 }
 
-TEST(ProjectArrows, AreFollowedAndCirclesAreFound) {
+TEST(ProjectModuleGraph, FollowsArrowsAndDetectsCycles) {
   const Reach read = read_arrows("a <- b <- c\n{c, d} <- e\n");
   EXPECT_THAT(read.at("e"), testing::ElementsAre("a", "b", "c", "d", "e"));
   EXPECT_THAT(read.at("b"), testing::ElementsAre("a", "b"));
   EXPECT_THROW(read_arrows("a <- b <- c\nc <- a\n"), std::runtime_error);
 }
 
-TEST(ProjectSources, ThereAreSome) {
+TEST(ProjectSources, AreFound) {
   EXPECT_GT(std::count_if(source_tree().begin(), source_tree().end(), std::mem_fn(&SourceFile::is_code)), 20);
 }
 
-TEST(ProjectSources, EveryModuleStandsInTheArrows) {
+TEST(ProjectSources, EveryModuleIsInModuleGraph) {
   const Reach modules = reach();
   for (const SourceFile& file : source_tree()) {
     if (!file.is_library() || file.module().empty()) continue;
@@ -56,7 +56,7 @@ TEST(ProjectSources, EveryModuleStandsInTheArrows) {
   }
 }
 
-TEST(ProjectSources, ModulesIncludeOnlyAlongTheArrows) {
+TEST(ProjectSources, ModulesIncludeOnlyAllowedModules) {
   const Reach modules = reach();
   for (const SourceFile& file : source_tree()) {
     if (!file.is_library() || !file.is_code() || file.module().empty()) continue;
@@ -70,7 +70,7 @@ TEST(ProjectSources, ModulesIncludeOnlyAlongTheArrows) {
   }
 }
 
-TEST(ProjectSources, TorchFreeModulesIncludeNoTorch) {
+TEST(ProjectSources, TorchFreeModulesDoNotIncludeTorch) {
   for (const SourceFile& file : source_tree()) {
     if (!file.is_code() || !file.is_library() || !kTorchFree.contains(file.module())) continue;
     for (const std::string& include : file.includes())
@@ -78,9 +78,9 @@ TEST(ProjectSources, TorchFreeModulesIncludeNoTorch) {
   }
 }
 
-TEST(ProjectSources, PublicHeadersIncludeOnlyLightHeadersOfTorch) {
+TEST(ProjectSources, PublicHeadersIncludeOnlyLightTorchHeaders) {
   for (const SourceFile& file : source_tree()) {
-    // A model is a torch::nn module, and its header is one to learn from; penstock.h does not include it.
+    // Models are torch::nn modules, so their headers are exempt; penstock.h does not include them.
     if (!is_public(file) || file.module() == "models") continue;
     for (const std::string& include : file.includes()) {
       const bool light = include.starts_with("ATen/core/") || include.starts_with("c10/");
@@ -97,7 +97,7 @@ TEST(ProjectSources, PublicHeadersAndExamplesIncludeOnlyPublicHeaders) {
   }
 }
 
-TEST(ProjectSources, C10dAndGlooStayInComm) {
+TEST(ProjectSources, OnlyCommIncludesC10dAndGloo) {
   std::vector<std::string> gloo_users;
   for (const SourceFile& file : source_tree()) {
     if (!file.is_code()) continue;
@@ -110,7 +110,7 @@ TEST(ProjectSources, C10dAndGlooStayInComm) {
   EXPECT_LE(gloo_users.size(), 1U) << testing::PrintToString(gloo_users);
 }
 
-TEST(ProjectSources, ParsersOfCommandLinesAndTomlStayInTheTool) {
+TEST(ProjectSources, OnlyToolIncludesCliAndTomlParsers) {
   for (const SourceFile& file : source_tree()) {
     if (!file.is_code() || file.under("tools")) continue;
     for (const std::string& include : file.includes()) {
@@ -120,8 +120,8 @@ TEST(ProjectSources, ParsersOfCommandLinesAndTomlStayInTheTool) {
   }
 }
 
-// The values of nlohmann::json allocate when they are destroyed, and end the process if there is no memory.
-TEST(ProjectSources, TheJsonLibraryStaysInTheReader) {
+// Values of nlohmann::json allocate when they are destroyed, and terminate the process if memory runs out.
+TEST(ProjectSources, OnlyJsonReaderIncludesJsonLibrary) {
   for (const SourceFile& file : source_tree()) {
     if (!file.is_code() || !(file.is_library() || file.under("tools"))) continue;
     for (const std::string& include : file.includes())
@@ -130,7 +130,7 @@ TEST(ProjectSources, TheJsonLibraryStaysInTheReader) {
   }
 }
 
-TEST(ProjectSources, EveryFileSaysWhatItIsFor) {
+TEST(ProjectSources, EveryFileStartsWithComment) {
   for (const SourceFile& file : source_tree()) {
     const std::string kind = file.extension();
     if (file.is_code()) {
@@ -150,9 +150,9 @@ TEST(ProjectSources, FilesAreSmall) {
   }
 }
 
-// A test that sleeps is slow on a quiet machine and wrong on a busy one. (A process that a test starts may
-// sleep: it only has to be there.)
-TEST(ProjectSources, NoTestSleeps) {
+// A test that sleeps is slow on an idle machine and wrong on a busy one. (Processes that a test starts may
+// sleep: they only have to exist.)
+TEST(ProjectSources, TestsDoNotSleep) {
   const std::vector<std::string> forbidden = {std::string("sleep") + "_for", std::string("sleep") + "_until",
                                               std::string("u") + "sleep(",   std::string("nano") + "sleep(",
                                               std::string("::sl") + "eep(",  std::string("time.sl") + "eep"};
@@ -163,8 +163,8 @@ TEST(ProjectSources, NoTestSleeps) {
   }
 }
 
-TEST(ProjectSources, NoPathOrHostOfOneMachine) {
-  // Written in two parts so that this file does not find itself.
+TEST(ProjectSources, ContainNoMachineSpecificPathOrHost) {
+  // Split in two so that this file does not match itself.
   const std::vector<std::string> forbidden = {
       std::string("/wo") + "rk/",   std::string("/ro") + "ot/",   std::string("/ho") + "me/",
       std::string(".py") + "env",   std::string("pypi") + ".org", std::string("download.") + "pytorch",
@@ -177,10 +177,9 @@ TEST(ProjectSources, NoPathOrHostOfOneMachine) {
 }
 
 #ifdef PENSTOCK_OBJECTS
-// Debian's Gloo headers are older than the Gloo inside libtorch. That is harmless as long as none of its
-// classes is laid out by us: an object of ours that defined a vtable or type information of gloo:: could be
-// taken for libtorch's.
-TEST(ProjectObjects, NoVtableOfGlooIsDefinedByUs) {
+// Debian's Gloo headers are older than the Gloo inside libtorch. This is harmless if our objects do not
+// define its classes: a vtable or type information of gloo:: in our objects could replace libtorch's.
+TEST(ProjectObjects, DefineNoGlooVtable) {
   std::string user;
   for (const SourceFile& file : source_tree()) {
     if (!file.under("src")) continue;

@@ -1,7 +1,7 @@
-// The rest of the sweep against dense runs: 24 stages of every model over thread ranks, and all of it over
+// The rest of the sweep against dense runs: 24 stages of every model over thread ranks, and all cases over
 // Gloo processes.
-#include "runtime/support/models.h"
 #include "runtime/support/sweep.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -16,11 +16,11 @@ namespace {
 
 class RuntimeManyStages : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(RuntimeManyStages, EqualADenseRun) {
+TEST_P(RuntimeManyStages, MatchDenseRun) {
   at::set_num_threads(1);
   constexpr int ranks = 8;
   int run = 0;
-  for (const Model& model : all_models()) {
+  for (const PipelineModel& model : all_models()) {
     if (model.name != GetParam()) continue;
     for (const Case& test : sweep_cases(ranks, sweep_batches(ranks))) {
       if (test.stages_per_rank != 3) continue;
@@ -44,7 +44,7 @@ const RankFunction gloo_sweep("gloo_sweep", [] {
   const std::string name = std::getenv("SWEEP_MODEL");
   comm::World world = comm::init();
   int held = 0;
-  for (const Model& model : all_models()) {
+  for (const PipelineModel& model : all_models()) {
     if (model.name != name) continue;
     for (const Case& test : sweep_cases(world.size(), sweep_batches(world.size()))) {
       const DenseRun& dense = sweep_dense(model, world.size() * test.stages_per_rank, test);
@@ -58,7 +58,7 @@ const RankFunction gloo_sweep("gloo_sweep", [] {
 
 class RuntimeGlooSweep : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
-TEST_P(RuntimeGlooSweep, EqualsADenseRun) {
+TEST_P(RuntimeGlooSweep, MatchesDenseRun) {
   const auto& [ranks, name] = GetParam();
   RanksOptions options;
   options.deadline = std::chrono::minutes(8);

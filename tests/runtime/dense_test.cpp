@@ -1,7 +1,7 @@
-// Every schedule gives what a dense run gives, over thread ranks and over Gloo processes. What is left out
-// here runs in dense_slow_test.cpp.
-#include "runtime/support/models.h"
+// Every schedule matches a dense run, over thread ranks and over Gloo processes. dense_slow_test.cpp runs the
+// remaining cases.
 #include "runtime/support/sweep.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -17,15 +17,15 @@ namespace {
 
 class RuntimeThreadRanks : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
-TEST_P(RuntimeThreadRanks, EqualADenseRun) {
+TEST_P(RuntimeThreadRanks, MatchDenseRun) {
   at::set_num_threads(1);
   const auto& [ranks, name] = GetParam();
   int run = 0;
   std::set<schedule::ScheduleKind> kinds;
-  for (const Model& model : all_models()) {
+  for (const PipelineModel& model : all_models()) {
     if (model.name != name) continue;
     for (const Case& test : sweep_cases(ranks, sweep_batches(ranks))) {
-      // 24 stages cost the most and promise the least that is new: two models.
+      // 24 stages are expensive and add little coverage: only two models.
       if (ranks == 8 && test.stages_per_rank == 3 && name != "mlp" && name != "skips") continue;
       const DenseRun& dense = sweep_dense(model, ranks * test.stages_per_rank, test);
       SCOPED_TRACE(model.name + " on " + std::to_string(ranks) + " ranks: " + test.text());
@@ -54,7 +54,7 @@ const RankFunction gloo_ranks("against_dense", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
   int held = 0;
-  for (const Model& model : all_models()) {
+  for (const PipelineModel& model : all_models()) {
     for (const Case& test : sweep_cases(world.size(), {{4, 10}})) {
       const DenseRun& dense = sweep_dense(model, world.size() * test.stages_per_rank, test);
       expect_dense(model, test, dense, world, kSweepSteps, kSweepSeed);
@@ -65,7 +65,7 @@ const RankFunction gloo_ranks("against_dense", [] {
   return 0;
 });
 
-TEST(RuntimeGlooProcesses, EqualADenseRun) {
+TEST(RuntimeGlooProcesses, MatchDenseRun) {
   const RanksOutcome outcome = run_process_ranks("against_dense", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) {

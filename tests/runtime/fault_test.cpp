@@ -1,8 +1,8 @@
-// Faults: whatever one rank throws, every rank raises, knows the cause, and can go on in a rebuilt world.
-#include "runtime/support/against_dense.h"
+// Faults: if one rank throws, every rank raises an error with the cause, and can continue in a rebuilt world.
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/kill.h"
-#include "runtime/support/models.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/error.h>
@@ -24,29 +24,30 @@ constexpr int kRanks = 3;
 constexpr int kMicrobatches = 4;
 constexpr int kRows = 8;
 
-// What is promised, and room for a busy machine.
+// The documented limit, with room for a busy machine.
 constexpr std::chrono::seconds kPromised{5}, kRoomForOthers{5};
 
-enum class Place { Forward, Backward, Loss, Shape };
+enum class FaultLocation { Forward, Backward, Loss, Shape };
 
 // Stage 1 (or the loss) fails at microbatch 2.
-Model failing_model(Place place) {
-  Model model = mlp();
+PipelineModel failing_model(FaultLocation location) {
+  PipelineModel model = mlp();
   const auto good = model.make;
-  model.make = [good, place](int stages) {
+  model.make = [good, location](int stages) {
     auto modules = good(stages);
     const auto inner = modules[1];
     const auto calls = std::make_shared<int>(0);
     modules[1] = runtime::make_stage_module(
         nullptr,
-        [inner, calls, place](const value::Args& args, const value::Kwargs& kwargs) -> runtime::StageResult {
+        [inner, calls, location](const value::Args& args,
+                                 const value::Kwargs& kwargs) -> runtime::StageResult {
           runtime::StageResult result = inner->forward(args, kwargs);
           if ((*calls)++ != 2) return result;
-          if (place == Place::Forward) throw std::runtime_error("the roof is on fire");
-          if (place == Place::Shape) return result.output.toTensor().narrow(1, 0, 2);
-          if (place == Place::Backward) {
+          if (location == FaultLocation::Forward) throw std::runtime_error("injected failure");
+          if (location == FaultLocation::Shape) return result.output.toTensor().narrow(1, 0, 2);
+          if (location == FaultLocation::Backward) {
             result.output.toTensor().register_hook([](const at::Tensor& grad) -> at::Tensor {
-              if (grad.defined()) throw std::runtime_error("the roof is on fire");
+              if (grad.defined()) throw std::runtime_error("injected failure");
               return grad;
             });
           }
@@ -54,11 +55,11 @@ Model failing_model(Place place) {
         });
     return modules;
   };
-  if (place == Place::Loss) {
+  if (location == FaultLocation::Loss) {
     const auto calls = std::make_shared<std::atomic<int>>(0);
     model.loss = [loss = model.loss, calls](const c10::IValue& output, const c10::IValue& target,
                                             const value::Kwargs& more) {
-      if ((*calls)++ == 2) throw std::runtime_error("the roof is on fire");
+      if ((*calls)++ == 2) throw std::runtime_error("injected failure");
       return loss(output, target, more);
     };
   }
@@ -66,18 +67,18 @@ Model failing_model(Place place) {
 }
 
 struct Fault {
-  Place place;
+  FaultLocation location;
   schedule::ScheduleKind kind;
-  int rank;            // that fails
-  const char* action;  // that fails
+  int rank;            // the failing call
+  const char* action;  // the failing call
 };
 
-class RuntimeAFault : public ::testing::TestWithParam<Fault> {};
+class RuntimeFault : public ::testing::TestWithParam<Fault> {};
 
-TEST_P(RuntimeAFault, ReachesEveryRankAndAllGoOnInANewWorld) {
+TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
   at::set_num_threads(1);
   const Fault fault = GetParam();
-  const Model model = failing_model(fault.place), good = mlp();
+  const PipelineModel model = failing_model(fault.location), good = mlp();
   const DenseRun dense = run_dense(good, kRanks, kMicrobatches, kRows, 1, 0);
   std::vector<std::string> seen(kRanks);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -86,7 +87,7 @@ TEST_P(RuntimeAFault, ReachesEveryRankAndAllGoOnInANewWorld) {
     try {
       runtime::PipelineSchedule pipeline(stages_for(model, world.group(), fault.kind, 1), fault.kind,
                                          kMicrobatches, options_for(model, kRanks));
-      // A rank whose part was done before the fault learns of it in its next call.
+      // A rank that finished before the fault learns of it in its next call.
       for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kRows));
       throw std::logic_error("the step should have failed");
     } catch (const PeerFailed& e) {
@@ -101,7 +102,7 @@ TEST_P(RuntimeAFault, ReachesEveryRankAndAllGoOnInANewWorld) {
     world.rebuild();
     expect_dense(good, {fault.kind, 1, kMicrobatches, kRows}, dense, world, 1, 0);
   });
-  const std::string cause = fault.place == Place::Shape ? "6" : "the roof is on fire";
+  const std::string cause = fault.location == FaultLocation::Shape ? "6" : "injected failure";
   for (const std::string& text : seen) {
     EXPECT_THAT(text, HasSubstr(cause));
     EXPECT_THAT(text, HasSubstr("microbatch 2"));
@@ -109,20 +110,20 @@ TEST_P(RuntimeAFault, ReachesEveryRankAndAllGoOnInANewWorld) {
                 HasSubstr("rank " + std::to_string(fault.rank) + ", stage " + std::to_string(fault.rank)));
     EXPECT_THAT(text, HasSubstr("action " + std::string(fault.action)));
     EXPECT_THAT(text, HasSubstr("the schedule there: "));
-    EXPECT_THAT(text, HasSubstr("[" + std::string(fault.action) + "]"));  // with its neighbours
+    EXPECT_THAT(text, HasSubstr("[" + std::string(fault.action) + "]"));  // with its neighbors
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Places, RuntimeAFault,
-    ::testing::Values(Fault{Place::Forward, schedule::ScheduleKind::OneFOneB, 1, "1F2"},
-                      Fault{Place::Forward, schedule::ScheduleKind::GPipe, 1, "1F2"},
-                      Fault{Place::Backward, schedule::ScheduleKind::OneFOneB, 1, "1B2"},
-                      Fault{Place::Backward, schedule::ScheduleKind::InterleavedZeroBubble, 1, "1I2"},
-                      Fault{Place::Loss, schedule::ScheduleKind::OneFOneB, 2, "2F2"},
-                      Fault{Place::Shape, schedule::ScheduleKind::GPipe, 1, "1SEND_F2"}));
+    Locations, RuntimeFault,
+    ::testing::Values(Fault{FaultLocation::Forward, schedule::ScheduleKind::OneFOneB, 1, "1F2"},
+                      Fault{FaultLocation::Forward, schedule::ScheduleKind::GPipe, 1, "1F2"},
+                      Fault{FaultLocation::Backward, schedule::ScheduleKind::OneFOneB, 1, "1B2"},
+                      Fault{FaultLocation::Backward, schedule::ScheduleKind::InterleavedZeroBubble, 1, "1I2"},
+                      Fault{FaultLocation::Loss, schedule::ScheduleKind::OneFOneB, 2, "2F2"},
+                      Fault{FaultLocation::Shape, schedule::ScheduleKind::GPipe, 1, "1SEND_F2"}));
 
-TEST(RuntimeAKilledRank, IsNamedByTheOthersWithinFiveSeconds) {
+TEST(RuntimeKilledRank, IsReportedByOtherRanksWithinFiveSeconds) {
   kill_at_random(10, 1);
 }
 

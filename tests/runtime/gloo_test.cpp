@@ -1,7 +1,7 @@
 // The executor over Gloo processes: every schedule on 4 ranks, and a new world after a fault in the old one.
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <penstock/runtime/error.h>
@@ -15,13 +15,13 @@ namespace penstock::test {
 namespace {
 
 constexpr int kMicrobatches = 8;
-constexpr int kRows = 18;  // microbatches of 3 rows and of 2
+constexpr int kRows = 18;  // microbatches of 3 and of 2 rows
 constexpr int kSteps = 2;
 
 const RankFunction every_schedule("every_schedule", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   int held = 0;
   for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     if (!info.has_backward) continue;
@@ -30,7 +30,7 @@ const RankFunction every_schedule("every_schedule", [] {
       try {
         check_shape(info.kind, {world.size(), per_rank, kMicrobatches});
       } catch (const UsageError&) {
-        continue;  // defined for another number of stages a rank
+        continue;  // requires another number of stages per rank
       }
       const DenseRun dense = run_dense(model, world.size() * per_rank, kMicrobatches, kRows, kSteps, 3);
       expect_dense(model, test, dense, world, kSteps, 3);
@@ -55,19 +55,19 @@ TEST(RuntimeGlooProcesses, RunEveryScheduleOnFourRanks) {
 const RankFunction rebuilt("rebuilt", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
-  const Model good = mlp();
-  Model model = good;
+  const PipelineModel good = mlp();
+  PipelineModel model = good;
   model.make = [&good](int stages) {
     auto modules = good.make(stages);
     modules[1] = runtime::make_stage_module(
         nullptr,
         [inner = modules[1], calls = 0](const value::Args& args, const value::Kwargs& kwargs) mutable {
-          if (calls++ == 3) throw std::runtime_error("the roof is on fire");
+          if (calls++ == 3) throw std::runtime_error("injected failure");
           return inner->forward(args, kwargs);
         });
     return modules;
   };
-  for (int round = 0; round < 2; ++round) {  // a world may be rebuilt more than once
+  for (int round = 0; round < 2; ++round) {  // a world can be rebuilt more than once
     try {
       runtime::PipelineSchedule pipeline(
           stages_for(model, world.group(), schedule::ScheduleKind::OneFOneB, 1), "1F1B", kMicrobatches,
@@ -76,7 +76,7 @@ const RankFunction rebuilt("rebuilt", [] {
       throw std::logic_error("the step should have failed");
     } catch (const PeerFailed& e) {
       CHECK_SAME(e.peer().value, 1);
-      CHECK_THAT(e.cause().find("the roof is on fire") != std::string::npos);
+      CHECK_THAT(e.cause().find("injected failure") != std::string::npos);
     } catch (const runtime::StageError& e) {
       CHECK_SAME(world.rank().value, 1);
       CHECK_SAME(e.context().action, std::string("1F3"));
@@ -89,17 +89,17 @@ const RankFunction rebuilt("rebuilt", [] {
   return 0;
 });
 
-TEST(RuntimeGlooProcesses, GoOnInANewWorldAfterAFault) {
+TEST(RuntimeGlooProcesses, ContinueInRebuiltWorldAfterFault) {
   const RanksOutcome outcome = run_process_ranks("rebuilt", 3);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) EXPECT_EQ(lines.back(), "rebuilt") << outcome.text();
 }
 
-// Batches that grow and shrink: over Gloo a receive of the wrong size would end the process.
+// Batches that grow and shrink: over Gloo, a receive of the wrong size would terminate the process.
 const RankFunction growing("growing", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   const auto make = [&](runtime::ShapeMode mode) {
     runtime::PipelineOptions options = options_for(model, world.size());
     options.shapes = mode;
@@ -123,7 +123,7 @@ const RankFunction growing("growing", [] {
   return 0;
 });
 
-TEST(RuntimeGlooProcesses, TakeBatchesThatGrowAndShrinkUnlessShapesAreStatic) {
+TEST(RuntimeGlooProcesses, AcceptChangingBatchSizesUnlessShapesAreStatic) {
   const RanksOutcome outcome = run_process_ranks("growing", 2);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) {

@@ -1,4 +1,4 @@
-// The same as in fault_test.cpp, many more times.
+// The test of fault_test.cpp, repeated many times.
 #include "runtime/support/kill.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace penstock::test {
 namespace {
 
-TEST(RuntimeAKilledRank, IsNamedByTheOthersWithinFiveSeconds50Times) {
+TEST(RuntimeKilledRank, IsReportedByOtherRanksWithinFiveSeconds50Times) {
   kill_at_random(50, 2);
 }
 

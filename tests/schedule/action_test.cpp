@@ -1,4 +1,4 @@
-// The text form of actions: the reference's, strict, and its own exact inverse.
+// The text format of actions: equal to the reference, strict, and exactly invertible.
 #include <penstock/base/error.h>
 #include <penstock/schedule/action.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(ScheduleAction, TextIsTheReferences) {
+TEST(ScheduleAction, TextMatchesReference) {
   const StageId s1(1), s2(2), s4(4), s7(7);
   const MicrobatchId m0(0), m3(3);
   EXPECT_EQ(to_string(Action::forward(s2, m0)), "2F0");
@@ -32,7 +32,7 @@ TEST(ScheduleAction, TextIsTheReferences) {
   EXPECT_EQ(to_string(Action()), "");
 }
 
-TEST(ScheduleAction, TransfersThatSkipStagesNameTheOtherEnd) {
+TEST(ScheduleAction, SkipTransfersNameTheirPeerStage) {
   const StageId s1(1), s4(4);
   const MicrobatchId m3(3);
   EXPECT_EQ(to_string(Action::send_forward(s1, m3, s4)), "1SEND_F3>4");
@@ -78,7 +78,7 @@ Action random_action(std::mt19937& random) {
   }
 }
 
-TEST(ScheduleAction, ParsingIsTheInverseOfPrinting) {
+TEST(ScheduleAction, ParsesWhatItPrints) {
   std::mt19937 random(20);
   for (int i = 0; i < 100'000; ++i) {
     const Action action = random_action(random);
@@ -89,8 +89,8 @@ TEST(ScheduleAction, ParsingIsTheInverseOfPrinting) {
   }
 }
 
-// Whatever the parser accepts, it prints the same: no two texts mean one action.
-TEST(ScheduleAction, PrintingIsTheInverseOfParsing) {
+// Every accepted text is printed identically: no two texts denote one action.
+TEST(ScheduleAction, PrintsWhatItParsed) {
   std::mt19937 random(21);
   const std::string alphabet = "0123456789FBIWSENDRCVUHA_GOLP();<> ,x";
   int accepted = 0;
@@ -119,9 +119,10 @@ TEST(ScheduleAction, PrintingIsTheInverseOfParsing) {
   EXPECT_GT(accepted, 100'000);
 }
 
-class ScheduleRefused : public testing::TestWithParam<std::tuple<const char*, std::size_t, const char*>> {};
+class ScheduleInvalidAction
+    : public testing::TestWithParam<std::tuple<const char*, std::size_t, const char*>> {};
 
-TEST_P(ScheduleRefused, WithColumnAndReason) {
+TEST_P(ScheduleInvalidAction, IsRejectedWithColumnAndReason) {
   const auto& [text, column, reason] = GetParam();
   Action action;
   const auto problem = read_action(text, action);
@@ -131,7 +132,7 @@ TEST_P(ScheduleRefused, WithColumnAndReason) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Action, ScheduleRefused,
+    Action, ScheduleInvalidAction,
     testing::Values(
         std::tuple{"", 1, "empty"}, std::tuple{"1F0garbage", 4, "unexpected 'garbage'"},
         std::tuple{"F0", 1, "number of a stage"}, std::tuple{"1", 2, "expected F, B"},
@@ -148,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple{"(0F1;2B3OVERLAP_F_B", 9, "')'"}, std::tuple{"(0F1;2B3)OVERLAP", 10, "OVERLAP_F_B"},
         std::tuple{"()OVERLAP_F_B", 2, "number of a stage"}));
 
-TEST(ScheduleAction, ParseErrorSaysWhereAndWhy) {
+TEST(ScheduleAction, ParseErrorReportsColumnAndReason) {
   try {
     parse_action("1F0garbage");
     FAIL();

@@ -1,5 +1,4 @@
-// Where the reference falls short and Penstock does not: a test for each row that is about schedules. Each of
-// them fails on the reference.
+// Known defects of the reference that Penstock does not have. Each test fails on the reference.
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -16,8 +15,9 @@ namespace {
 
 using testing::HasSubstr;
 
-// The reference's table for the last of 4 ranks with 8 microbatches has no F0, and an F8 that does not exist.
-TEST(ScheduleSurpass, Row3The1F1BTableIsTheExecutorsAndValid) {
+// The reference's table for the last of 4 ranks with 8 microbatches lacks F0 and has an F8 that does not
+// exist.
+TEST(ScheduleBeyondReference, Table1F1BMatchesExecutorAndIsValid) {
   const Schedule schedule = make_schedule(ScheduleKind::OneFOneB, {4, 1, 8});
   std::string last;
   for (const Action& action : schedule.of(Rank(3))) last += to_string(action) + " ";
@@ -35,7 +35,7 @@ TEST(ScheduleSurpass, Row3The1F1BTableIsTheExecutorsAndValid) {
   EXPECT_THAT(to_string(verdict.findings), HasSubstr("stage 3 has no F of microbatch 0"));
 }
 
-TEST(ScheduleSurpass, Row9FewerMicrobatchesThanStagesWorkOrNameTheSmallestLegalCount) {
+TEST(ScheduleBeyondReference, FewerMicrobatchesThanStagesWorkOrReportMinimum) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const ScheduleShape shape{8, info.default_stages_per_rank, 3};
     if (info.kind == ScheduleKind::DualPipeV) {
@@ -49,12 +49,13 @@ TEST(ScheduleSurpass, Row9FewerMicrobatchesThanStagesWorkOrNameTheSmallestLegalC
     }
     EXPECT_NO_THROW(make_program(make_schedule(info.kind, shape), SendMode::Blocking)) << info.name;
   }
-  // Nor need microbatches be a multiple of anything: 4 ranks, 9 microbatches are 2 rounds of 5 and 4.
+  // Microbatches need not be a multiple of the ranks either: 9 microbatches on 4 ranks form 2 rounds of 5 and
+  // 4.
   EXPECT_NO_THROW(make_program(make_schedule("Interleaved1F1B", {4, 2, 9}), SendMode::Blocking));
   EXPECT_NO_THROW(make_program(make_schedule("InterleavedZeroBubble", {4, 2, 9}), SendMode::Blocking));
 }
 
-TEST(ScheduleSurpass, Row11AFileWithCommunicationIsCheckedLikeOurOwn) {
+TEST(ScheduleBeyondReference, ValidatesFilesWithTransfers) {
   std::istringstream in(
       "0F0,0SEND_F0,0RECV_B0,0B0\n"
       "1RECV_F0,1F0,1SEND_B0,1B0\n");  // sends the gradient before it is computed
@@ -64,7 +65,7 @@ TEST(ScheduleSurpass, Row11AFileWithCommunicationIsCheckedLikeOurOwn) {
               HasSubstr("row 2, column 3: 1SEND_B0 needs the input gradient of stage 1"));
 }
 
-TEST(ScheduleSurpass, Row12TrailingGarbageIsRefusedWithItsPosition) {
+TEST(ScheduleBeyondReference, RejectsTrailingGarbageWithPosition) {
   Action action;
   const auto problem = read_action("1F0garbage", action);
   ASSERT_TRUE(problem);
@@ -72,10 +73,10 @@ TEST(ScheduleSurpass, Row12TrailingGarbageIsRefusedWithItsPosition) {
 }
 
 // 3 million actions: the reference's lowering, which looks ahead from every action to the end of the list,
-// would take minutes; ./dev bench schedules has the ratio at a size that it can do.
-TEST(ScheduleSurpass, Row15LoweringLargeSchedulesIsLinear) {
+// would take minutes. `./dev bench schedules` measures the ratio at a size that the reference supports.
+TEST(ScheduleBeyondReference, LowersLargeSchedulesInLinearTime) {
   const Draft draft = lower(make_schedule("Interleaved1F1B", {256, 2, 1024}));
-  // F and B of each stage, four transfers across each edge, UNSHARD, REDUCE_GRAD and RESHARD of each stage.
+  // F and B per stage, four transfers per edge, UNSHARD, REDUCE_GRAD and RESHARD per stage.
   EXPECT_EQ(action_count(draft.ranks),
             std::size_t{512} * 1024 * 2 + std::size_t{511} * 1024 * 4 + std::size_t{512} * 3);
   EXPECT_TRUE(validate(draft).safe(SendMode::Blocking));

@@ -1,4 +1,6 @@
-// Schedules as CSV: out and in again, what is inferred, and what cannot be read.
+// Schedules as CSV: round trips, inferred counts, and errors.
+#include "support/temp_dir.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -6,7 +8,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -25,7 +26,7 @@ Diagnostics problems_of(const std::string& text) {
   return problems;
 }
 
-TEST(ScheduleCsv, BothFormsOfEveryKindComeBackEqual) {
+TEST(ScheduleCsv, RoundTripsTablesAndLoweredListsOfEveryKind) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const ScheduleShape shape{4, info.default_stages_per_rank, 9};
     const Schedule schedule = make_schedule(info.kind, shape);
@@ -46,19 +47,19 @@ TEST(ScheduleCsv, BothFormsOfEveryKindComeBackEqual) {
   }
 }
 
-TEST(ScheduleCsv, RowsMayEndInCrLfAndFieldsMayHaveSpaces) {
+TEST(ScheduleCsv, AcceptsCrLfAndSpaces) {
   std::istringstream in("0F0,,0B0\r\n 1F0 , 1B0\r\n");
   const ScheduleFile file = read_csv(in);
   EXPECT_EQ(to_csv(file.schedule()), "0F0,,0B0\n1F0,1B0\n");
 }
 
-TEST(ScheduleCsv, LeavesOutTrailingIdleSlots) {
+TEST(ScheduleCsv, OmitsTrailingIdleSlots) {
   Schedule schedule = make_schedule(ScheduleKind::GPipe, {1, 1, 1});
   schedule.ranks[0].resize(9);
   EXPECT_EQ(to_csv(schedule), "0F0,0B0\n");
 }
 
-TEST(ScheduleCsv, NamesRowColumnCharacterAndReasonOfEveryBadField) {
+TEST(ScheduleCsv, ReportsRowColumnCharacterAndReasonOfEveryBadField) {
   const Diagnostics problems = problems_of("0F0,0F1x,0B0\n1F0,zz\n");
   ASSERT_EQ(problems.size(), 2U);
   EXPECT_EQ(
@@ -69,29 +70,29 @@ TEST(ScheduleCsv, NamesRowColumnCharacterAndReasonOfEveryBadField) {
   EXPECT_THROW(read_csv(in), ParseError);
 }
 
-TEST(ScheduleCsv, NamesStagesThatNoRankHas) {
+TEST(ScheduleCsv, ReportsStagesWithoutRank) {
   EXPECT_THAT(problems_of("0F0,0B0\n2F0,2B0\n")[0].message, HasSubstr("no rank has stage 1"));
 }
 
-TEST(ScheduleCsv, EmptyFilesAreRefused) {
+TEST(ScheduleCsv, RejectsEmptyFiles) {
   EXPECT_THAT(problems_of("")[0].message, HasSubstr("empty"));
   EXPECT_THAT(problems_of("\n\n")[0].message, HasSubstr("no actions"));
   EXPECT_THAT(problems_of(",,,\n,\n")[0].message, HasSubstr("no actions"));
 }
 
-TEST(ScheduleCsv, HugeRowsAndBinaryJunkAreProblemsNotCrashes) {
+TEST(ScheduleCsv, ReportsHugeRowsAndBinaryData) {
   EXPECT_THAT(problems_of(std::string(10'000'000, 'x'))[0].message, HasSubstr("longer than 8.00 MiB"));
   std::string junk;
   for (int i = 0; i < 200'000; ++i) junk += static_cast<char>(i * 7919 >> 5);
   const Diagnostics problems = problems_of(junk);
-  EXPECT_LE(problems.size(), 1'002U);  // the first thousand, and how many more
+  EXPECT_LE(problems.size(), 1'002U);  // the first thousand, and the number of the remaining ones
   EXPECT_THAT(problems.back().message, HasSubstr("more"));
   EXPECT_FALSE(problems_of(std::string(1000, '\0')).empty());
 }
 
-TEST(ScheduleCsv, IsReadFromAPath) {
-  const auto folder = std::filesystem::temp_directory_path() / ("penstock_csv_" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
+TEST(ScheduleCsv, ReadsFromPath) {
+  const test::TempDir dir;
+  const std::filesystem::path folder = dir.path();
   const Schedule schedule = make_schedule("1F1B", {2, 1, 4});
   const auto good = folder / "good.csv", bad = folder / "bad.csv";
   std::ofstream(good) << to_csv(schedule);
@@ -110,7 +111,6 @@ TEST(ScheduleCsv, IsReadFromAPath) {
   EXPECT_THAT(message(bad), testing::AllOf(HasSubstr("bad.csv"), HasSubstr("row 1, column 2")));
   EXPECT_THAT(message(folder), HasSubstr("is not a regular file"));
   EXPECT_THAT(message(folder / "none.csv"), HasSubstr("does not exist"));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

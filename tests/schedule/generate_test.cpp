@@ -1,5 +1,5 @@
-// Every generator, over the whole sweep of counts that it allows, is valid and lowers to lists that are safe
-// in every mode.
+// Every generator, over all counts that it supports, gives valid tables that lower to lists that are safe in
+// every send mode.
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -25,7 +25,7 @@ bool legal(ScheduleKind kind, const ScheduleShape& shape) {
   }
 }
 
-TEST(ScheduleInfo, SaysWhatTheTablesHold) {
+TEST(ScheduleInfo, DescribesTables) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const ScheduleShape shape{2, info.only_stages_per_rank.value_or(2), 8};
     const Schedule schedule = make_schedule(info.kind, shape);
@@ -48,7 +48,7 @@ TEST(ScheduleInfo, SaysWhatTheTablesHold) {
   }
 }
 
-TEST(SchedulePlacement, StylesHaveNamesThatAreRead) {
+TEST(SchedulePlacement, StyleNamesRoundTrip) {
   EXPECT_EQ(to_string(PlacementStyle::Loop), "loop");
   EXPECT_EQ(to_string(PlacementStyle::V), "v");
   for (const PlacementStyle style : {PlacementStyle::Loop, PlacementStyle::V})
@@ -104,14 +104,14 @@ std::vector<ScheduleKind> all_kinds() {
 
 INSTANTIATE_TEST_SUITE_P(Generators, ScheduleEveryKind, testing::ValuesIn(all_kinds()), kind_name);
 
-TEST(ScheduleNames, AreFoundWhateverTheirCase) {
+TEST(ScheduleNames, AreCaseInsensitive) {
   EXPECT_EQ(parse_schedule_kind("1f1b"), ScheduleKind::OneFOneB);
   EXPECT_EQ(parse_schedule_kind("zbvZEROBUBBLE"), ScheduleKind::ZBVZeroBubble);
   EXPECT_EQ(parse_schedule_kind("v-half"), ScheduleKind::VHalf);
   for (const ScheduleInfo& info : schedule_infos()) EXPECT_EQ(parse_schedule_kind(info.name), info.kind);
 }
 
-TEST(ScheduleNames, AnUnknownOneListsTheKnown) {
+TEST(ScheduleNames, UnknownNameListsKnownNames) {
   try {
     parse_schedule_kind("Interleaved2F2B");
     FAIL();
@@ -130,7 +130,7 @@ std::string refusal(ScheduleKind kind, const ScheduleShape& shape) {
   return "";
 }
 
-TEST(ScheduleShapes, IllegalCountsAreRefusedWithTheNearestLegalOne) {
+TEST(ScheduleShapes, RejectsIllegalCountsWithNearestLegalCount) {
   EXPECT_EQ(refusal(ScheduleKind::ZBVZeroBubble, {4, 3, 8}),
             "ZBVZeroBubble requires exactly 2 stages per rank, not 3\nhint: use 2");
   EXPECT_THAT(refusal(ScheduleKind::OneFOneB, {4, 2, 8}), HasSubstr("hint: use 1, or Interleaved1F1B"));
@@ -142,7 +142,7 @@ TEST(ScheduleShapes, IllegalCountsAreRefusedWithTheNearestLegalOne) {
   EXPECT_THAT(refusal(ScheduleKind::LoopedBFS, {40'000, 2, 4}), HasSubstr("hint: use 1"));
 }
 
-TEST(ScheduleShapes, OneRankAloneIsThatRankOfAll) {
+TEST(ScheduleShapes, SingleRankMatchesItsRowOfFullTable) {
   for (const ScheduleInfo& info : schedule_infos()) {
     for (const int microbatches : {6, 11}) {
       const ScheduleShape shape{3, info.only_stages_per_rank.value_or(3), microbatches};
@@ -159,10 +159,10 @@ TEST(ScheduleForwardOnly, RunsEveryForwardDepthFirst) {
   EXPECT_EQ(to_csv(schedule), "0F0,0F1,2F0,2F1,0F2,0F3,2F2,2F3\n,1F0,1F1,3F0,3F1,1F2,1F3,3F2,3F3\n");
 }
 
-// Slots of one length for F, I and W: what the papers' diagrams count.
+// Slots of equal length for F, I and W, as in the diagrams of the papers.
 struct Measured {
   long makespan = 0;
-  long longest_span = 0;  // from a rank's own first action to its last
+  long longest_span = 0;  // from the first action of a rank to its last
   double in_flight = 0;   // microbatches, until W
 };
 
@@ -185,7 +185,7 @@ Measured measure(ScheduleKind kind, const ScheduleShape& shape) {
   return measured;
 }
 
-TEST(ScheduleZeroBubble, ZB1PHasAThirdOf1F1BsBubbleAndItsMemory) {
+TEST(ScheduleZeroBubble, ZB1PHasOneThirdOf1F1BBubbleAndSameMemory) {
   for (int p = 1; p <= 16; ++p) {
     for (const int m : {p, p + 1, 2 * p, 3 * p + 1, 64}) {
       if (m < p) continue;
@@ -196,7 +196,7 @@ TEST(ScheduleZeroBubble, ZB1PHasAThirdOf1F1BsBubbleAndItsMemory) {
   }
 }
 
-TEST(ScheduleZeroBubble, ZB2PAndZBVHaveNoBubbleWithinARanksSpan) {
+TEST(ScheduleZeroBubble, ZB2PAndZBVHaveNoBubbleWithinRankSpan) {
   for (int p = 1; p <= 16; ++p) {
     for (const int m : {2 * p - 1, 2 * p, 3 * p + 1, 64}) {
       const Measured zb2p = measure(ScheduleKind::ZB2P, {p, 1, m});
@@ -209,7 +209,7 @@ TEST(ScheduleZeroBubble, ZB2PAndZBVHaveNoBubbleWithinARanksSpan) {
   }
 }
 
-TEST(ScheduleInFlight, FollowsTheFormulasOfTheDocumentation) {
+TEST(ScheduleInFlight, MatchesDocumentedFormulas) {
   for (int p = 1; p <= 12; ++p) {
     const int m = 4 * p;
     for (int v = 1; v <= 4; ++v) {
@@ -227,14 +227,14 @@ TEST(ScheduleInFlight, FollowsTheFormulasOfTheDocumentation) {
   }
 }
 
-TEST(ScheduleControllableMemory, VHalfAndVMinKeepHalfAndAThirdInFlight) {
+TEST(ScheduleControllableMemory, VHalfAndVMinKeepOneHalfAndOneThirdInFlight) {
   for (int p = 1; p <= 32; ++p) {
     const int m = 4 * p;
     const Measured half = measure(ScheduleKind::VHalf, {p, 2, m});
     EXPECT_LE(half.in_flight, (p + 2) / 2.0) << p;
     const Measured minimum = measure(ScheduleKind::VMin, {p, 2, m});
     EXPECT_LE(minimum.in_flight, (p + 4) / 3.0) << p;
-    // Less memory costs time, but less than 1F1B loses: its bubble would be 6 * (p - 1) of these slots.
+    // Less memory costs time, but less than the bubble of 1F1B, which would be 6 * (p - 1) of these slots.
     EXPECT_LE(half.makespan - 6 * m, 4 * (p - 1)) << p;
     EXPECT_LE(minimum.makespan - 6 * m, 5 * (p - 1)) << p;
   }

@@ -1,5 +1,5 @@
-// Our tables against the reference's, byte for byte but for the order of simultaneous reshards: golden/*.txt,
-// which golden/make_golden.py wrote.
+// Our tables compared with the reference, byte for byte except for the order of simultaneous reshards:
+// golden/*.txt, written by golden/make_golden.py.
 #include "schedule/python_set.h"
 
 #include <penstock/base/error.h>
@@ -50,7 +50,7 @@ Draft with_reference_order(Draft draft) {
 
 class ScheduleGolden : public testing::TestWithParam<const char*> {};
 
-TEST_P(ScheduleGolden, TablesAreTheReferences) {
+TEST_P(ScheduleGolden, TablesMatchReference) {
   std::ifstream in = open_golden(GetParam());
   std::string line;
   int tables = 0;
@@ -83,7 +83,7 @@ std::uint64_t fnv(const std::string& text) {
   return value;
 }
 
-TEST(ScheduleGoldenWide, AThousandRandomShapesAreTheReferences) {
+TEST(ScheduleGoldenWide, ThousandRandomShapesMatchReference) {
   std::ifstream in = open_golden("wide");
   std::string line;
   int lines = 0;
@@ -102,7 +102,7 @@ TEST(ScheduleGoldenWide, AThousandRandomShapesAreTheReferences) {
   EXPECT_EQ(lines, 1000);
 }
 
-TEST(ScheduleGoldenPlacement, PlacementsAreTheReferences) {
+TEST(ScheduleGoldenPlacement, MatchesReference) {
   std::ifstream in = open_golden("placement");
   std::string line;
   int lines = 0;
@@ -124,12 +124,11 @@ TEST(ScheduleGoldenPlacement, PlacementsAreTheReferences) {
     EXPECT_EQ(back, ascending) << line;
     ++lines;
   }
-  EXPECT_EQ(lines, 904 + 211);  // loop: every count from ranks to 64; v: the multiples of the ranks
+  EXPECT_EQ(lines, 904 + 211);  // loop: every count from ranks to 64; v: multiples of the ranks
 }
 
-// What the map of a style cannot be, in words. (The reference gives ranks without a stage; nothing here can
-// use one.)
-TEST(ScheduleGoldenPlacement, WhatCannotBeMappedIsRefusedClearly) {
+// Errors for unsupported counts. (The reference returns ranks without a stage, which are of no use here.)
+TEST(ScheduleGoldenPlacement, RejectsInvalidCounts) {
   const auto words = [](auto&& call) -> std::string {
     try {
       call();

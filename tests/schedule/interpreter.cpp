@@ -1,4 +1,4 @@
-// The judge's run. See interpreter.h.
+// Step-by-step execution of lowered lists; see interpreter.h.
 #include "schedule/interpreter.h"
 
 #include <array>
@@ -84,7 +84,7 @@ class World {
     return to;
   }
 
-  // Whether a message has arrived: Fail if the rank never asked for it.
+  // Whether a message has arrived; Fail if the rank never posted a receive for it.
   Step arrived(const RankState& me, const Message& message) const {
     if (!me.posted.contains(message)) return Step::Fail;
     const bool here =
@@ -202,7 +202,7 @@ class World {
     return reduced_.insert(stage).second ? Step::Done : Step::Fail;
   }
 
-  // Ordered: the heads of both queues of a pair, where they are the same transfer, are done.
+  // Ordered mode: if the heads of both queues of a pair are the same transfer, it completes.
   bool finish_transfers() {
     bool any = false;
     for (std::size_t a = 0; a < ranks_.size(); ++a) {
@@ -251,7 +251,7 @@ class World {
   std::vector<RankState> ranks_;
 };
 
-// The same for compute tables: values are everywhere at once, so only the order counts.
+// The same for compute tables: values are available everywhere at once, so only the order matters.
 class Tables {
  public:
   Tables(const schedule::Schedule& schedule, const schedule::Wiring& wiring)
@@ -305,7 +305,7 @@ class Tables {
     return true;
   }
 
-  // False if it has been done before.
+  // False if it has already been done.
   bool apply(const schedule::Action& part) {
     const Batch key{part.stage().value, part.microbatch().value};
     if (part.kind() == ActionKind::Forward) return outputs_.insert(key).second;

@@ -1,4 +1,4 @@
-// Each lowering pass alone. (That together they give the reference's lists, golden_test.cpp shows.)
+// Each lowering pass on its own. (golden_test.cpp compares their combination with the reference.)
 #include "schedule/dependencies.h"
 
 #include <penstock/base/error.h>
@@ -24,7 +24,7 @@ Draft draft_of(const std::string& text, std::vector<StageEdge> skips = {}) {
   return to_draft(read_csv(in).schedule(), std::move(skips));
 }
 
-TEST(SchedulePasses, RunByNameAndAnUnknownNameListsThem) {
+TEST(SchedulePasses, RunByNameAndUnknownNameListsThem) {
   EXPECT_EQ(to_csv(run_pass("merge-backward", draft_of("0F0,0I0,0W0\n"))), "0F0,0B0\n");
   try {
     run_pass("merge", draft_of("0F0,0B0\n"));
@@ -35,15 +35,15 @@ TEST(SchedulePasses, RunByNameAndAnUnknownNameListsThem) {
   }
 }
 
-TEST(ScheduleMergeBackward, MergesOnlyAnInputWithItsOwnWeightRightAfterIt) {
+TEST(ScheduleMergeBackward, MergesOnlyAdjacentInputAndWeightOfSameMicrobatch) {
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,,0W0,0I1,0F2,0W1,0I2,0W2\n"))),
             "0F0,0F1,0B0,0I1,0F2,0W1,0B2\n");
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0I1,0W0,0W1\n"))), "0F0,0F1,0I0,0I1,0W0,0W1\n");
 }
 
-TEST(ScheduleMergeBackward, LooksNoFurtherThanTheEndOfAList) {
+TEST(ScheduleMergeBackward, StopsAtEndOfList) {
   EXPECT_EQ(to_csv(merge_backward(draft_of("0F0,0F1,0I0,0W0\n"))), "0F0,0F1,0B0\n");
-  // An I that ends the list stays one, also where its W once stood in the memory behind it.
+  // An I at the end of the list is kept, even if its W was once stored in the memory behind it.
   Draft draft = draft_of("0F0,0F1,0I0,0W0\n");
   draft.ranks[0].pop_back();
   EXPECT_EQ(to_csv(merge_backward(draft)), "0F0,0F1,0I0\n");
@@ -52,14 +52,14 @@ TEST(ScheduleMergeBackward, LooksNoFurtherThanTheEndOfAList) {
   EXPECT_EQ(merge_backward(std::move(moved)).ranks[0].size(), 2u);
 }
 
-TEST(ScheduleLower, WorksForMoreRanksThanAWordHasBits) {
+TEST(ScheduleLower, SupportsMoreThan64Ranks) {
   for (const int ranks : {63, 64, 65, 130}) {
     const Draft draft = lower(make_schedule("1F1B", {ranks, 1, 3}));
     EXPECT_TRUE(validate(draft).safe(SendMode::Blocking)) << ranks;
   }
 }
 
-TEST(ScheduleMergeBackward, LeavesEveryZeroBubbleScheduleValid) {
+TEST(ScheduleMergeBackward, KeepsEveryZeroBubbleScheduleValid) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const Draft draft =
         lower(make_schedule(info.kind, {4, info.default_stages_per_rank, 12}), {.merge_backward = true});
@@ -67,33 +67,33 @@ TEST(ScheduleMergeBackward, LeavesEveryZeroBubbleScheduleValid) {
   }
 }
 
-TEST(ScheduleUnshard, PrefetchesTheNextStagesAndDropsTheOthers) {
+TEST(ScheduleUnshard, PrefetchesNextStagesAndReshardsOthers) {
   EXPECT_EQ(to_csv(add_unshard(draft_of("0F0,1F0,2F0,3F0,3B0,2B0,1B0,0B0\n"), {.max_active_stages = 2})),
             "0UNSHARD,1UNSHARD,0F0,0RESHARD,2UNSHARD,1F0,1RESHARD,3UNSHARD,2F0,3F0,3B0,3RESHARD,1UNSHARD,2B0,"
             "2RESHARD,"
             "0UNSHARD,1B0,1RESHARD,0B0,0RESHARD\n");
 }
 
-TEST(ScheduleReduceGrad, FollowsTheLastBackwardOfItsStage) {
+TEST(ScheduleReduceGrad, FollowsLastBackwardOfStage) {
   EXPECT_EQ(to_csv(add_reduce_grad(draft_of("0F0,0F1,1F0,1F1,1B0,1B1,0I0,0I1,0W0,0W1\n"))),
             "0F0,0F1,1F0,1F1,1B0,1B1,1REDUCE_GRAD,0I0,0I1,0W0,0W1,0REDUCE_GRAD\n");
   EXPECT_EQ(to_csv(add_reduce_grad(draft_of("0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0B1\n"))),
             "0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,1REDUCE_GRAD,0B1,0REDUCE_GRAD\n");
 }
 
-TEST(ScheduleSendRecv, WritesBothEndsAtTheSameMoment) {
+TEST(ScheduleSendRecv, InsertsBothEndsTogether) {
   EXPECT_EQ(to_csv(add_send_recv(draft_of("0F0,0B0\n1F0,1B0\n"))),
             "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
 }
 
-TEST(ScheduleSendRecv, ValuesThatSkipStagesGoStraightToTheirUser) {
+TEST(ScheduleSendRecv, SendsSkipValuesDirectlyToConsumer) {
   EXPECT_EQ(to_csv(add_send_recv(draft_of("0F0,0B0\n1F0,1B0\n2F0,2B0\n", {{StageId(0), StageId(2)}}))),
             "0F0,0SEND_F0,0SEND_F0>2,0RECV_B0<2,0RECV_B0,0B0\n"
             "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0\n"
             "2RECV_F0<0,2RECV_F0,2F0,2B0,2SEND_B0,2SEND_B0>0\n");
 }
 
-TEST(ScheduleSendRecv, AValueOfTwoLaterStagesGoesToBothAndBothGradientsComeBack) {
+TEST(ScheduleSendRecv, SendsValueToBothConsumersAndReturnsBothGradients) {
   const Draft draft = add_send_recv(
       draft_of("0F0,0B0\n1F0,1B0\n2F0,2B0\n3F0,3B0\n", {{StageId(0), StageId(2)}, {StageId(0), StageId(3)}}));
   EXPECT_EQ(to_csv(draft),
@@ -113,14 +113,14 @@ TEST(ScheduleSendRecv, AValueOfTwoLaterStagesGoesToBothAndBothGradientsComeBack)
   }
 }
 
-TEST(ScheduleSendRecv, SkipEdgesWithinARankNeedNoTransfer) {
-  // Two ranks, stages 0 and 2 on rank 0.
+TEST(ScheduleSendRecv, SkipEdgesWithinRankNeedNoTransfer) {
+  // Two ranks; stages 0 and 2 are on rank 0.
   const Schedule schedule = make_schedule(ScheduleKind::LoopedBFS, {2, 2, 2});
   const std::string text = to_csv(lower(schedule, {.skips = {{StageId(0), StageId(2)}}}));
   EXPECT_EQ(text, to_csv(lower(schedule)));
 }
 
-TEST(ScheduleSendRecv, RefusesWhatCanNeverRunAndWhatIsLoweredAlready) {
+TEST(ScheduleSendRecv, RejectsUnrunnableAndAlreadyLoweredTables) {
   try {
     add_send_recv(draft_of("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"));
     FAIL();
@@ -150,7 +150,7 @@ TEST(ScheduleSendRecv, SkipEdgesAreSafeInEveryScheduleAndMode) {
   }
 }
 
-// A receive stands right before its use, or before the next transfer of its pair, with nothing but receives
+// A receive is directly before its use, or before the next transfer of its pair, with only receives in
 // between.
 void expect_late(const Draft& draft) {
   const Topology topology = topology_of(draft);
@@ -173,7 +173,7 @@ void expect_late(const Draft& draft) {
   }
 }
 
-TEST(ScheduleDeferReceives, AreLateAndKeepThePairsOrderInEverySchedule) {
+TEST(ScheduleDeferReceives, DelaysReceivesAndKeepsOrderPerPair) {
   for (const ScheduleInfo& info : schedule_infos()) {
     for (int ranks = 1; ranks <= 6; ++ranks) {
       for (const int microbatches : {2 * ranks, 2 * ranks + 1, 4 * ranks}) {
@@ -203,7 +203,7 @@ TEST(ScheduleWiring, FindsItsEdgesAndNoOthers) {
   const auto find = [&](int from, int to) { return wiring.find(StageId(from), StageId(to)); };
   EXPECT_EQ(wiring.edges(), 5);
   for (int s = 0; s < 3; ++s) EXPECT_EQ(find(s, s + 1), s);
-  EXPECT_EQ(find(0, 2), 3);  // skips follow, in ascending order
+  EXPECT_EQ(find(0, 2), 3);  // skip edges follow, in ascending order
   EXPECT_EQ(find(0, 3), 4);
   EXPECT_EQ(find(1, 3), std::nullopt);
   EXPECT_EQ(find(1, 0), std::nullopt);
@@ -215,7 +215,7 @@ TEST(ScheduleWiring, FindsItsEdgesAndNoOthers) {
   EXPECT_EQ(Wiring(0).find(StageId(0), StageId(1)), std::nullopt);
 }
 
-TEST(ScheduleWiring, RefusesEdgesThatMakeNoSense) {
+TEST(ScheduleWiring, RejectsInvalidEdges) {
   const auto text = [](std::vector<StageEdge> skips) -> std::string {
     try {
       Wiring(4, std::move(skips));

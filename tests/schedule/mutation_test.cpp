@@ -1,5 +1,5 @@
-// Thousands of random changes to valid programs: whatever the validator lets pass, an independent run proves
-// harmless, and whatever it refuses, that run shows to fail. Both ways, in every send mode.
+// Thousands of random changes to valid programs: an independent execution confirms that what the validator
+// accepts is safe, and that what it rejects fails. In both directions, in every send mode.
 #include "schedule/interpreter.h"
 
 #include <penstock/schedule/csv.h>
@@ -45,12 +45,12 @@ class Mutator {
     }
   }
 
-  // One small change of the kind that a person or a broken pass would make.
+  // One small change, as by a typo or a faulty pass.
   void mutate(Draft& draft) {
     ActionList& list = draft.ranks[static_cast<std::size_t>(below(static_cast<int>(draft.ranks.size())))];
     if (list.empty()) return;
     const int size = static_cast<int>(list.size());
-    const auto at = [&](int place) -> Action& { return list[static_cast<std::size_t>(place)]; };
+    const auto at = [&](int index) -> Action& { return list[static_cast<std::size_t>(index)]; };
     const int here = below(size);
     switch (below(8)) {
       case 0:
@@ -120,7 +120,7 @@ class Mutator {
   std::mt19937 random_;
 };
 
-TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeInEveryMode) {
+TEST(ScheduleMutations, ValidatorAgreesWithInterpreterInEveryMode) {
   int harmless = 0, refused = 0, only_some_modes = 0;
   for (unsigned seed = 1; seed <= 12'000; ++seed) {
     Mutator mutator(seed);
@@ -141,13 +141,13 @@ TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeInEveryMode) {
     refused += safe == 0 ? 1 : 0;
     only_some_modes += safe == 1 || safe == 2 ? 1 : 0;
   }
-  // The sweep must reach all three outcomes to mean anything.
+  // The sweep must reach all three outcomes to be meaningful.
   EXPECT_GT(harmless, 500);
   EXPECT_GT(refused, 5'000);
   EXPECT_GT(only_some_modes, 200);
 }
 
-TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
+TEST(ScheduleMutations, ValidatorAgreesWithInterpreterOnComputeTables) {
   int harmless = 0, refused = 0;
   for (unsigned seed = 1; seed <= 8'000; ++seed) {
     Mutator mutator(seed);
@@ -160,7 +160,7 @@ TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
         << "seed " << seed << ", " << draft.name << "\n"
         << to_csv(table) << to_string(verdict.findings);
     (verdict.valid() ? harmless : refused) += 1;
-    // What the validator accepts, lowering can lower, and the result is safe.
+    // Lowering accepts what the validator accepts, and the result is safe.
     if (verdict.valid()) {
       ASSERT_TRUE(runs_to_the_end(add_send_recv(draft), SendMode::Blocking)) << "seed " << seed;
     }
@@ -169,7 +169,7 @@ TEST(ScheduleMutations, ValidatorAndIndependentRunAgreeOnComputeTables) {
   EXPECT_GT(refused, 4'000);
 }
 
-TEST(ScheduleMutations, UnchangedProgramsRunToTheEnd) {
+TEST(ScheduleMutations, UnchangedProgramsComplete) {
   for (unsigned seed = 1; seed <= 500; ++seed) {
     const Draft draft = Mutator(seed).draft();
     EXPECT_TRUE(runs_to_the_end(draft, SendMode::Buffered)) << seed;
@@ -177,13 +177,13 @@ TEST(ScheduleMutations, UnchangedProgramsRunToTheEnd) {
   }
 }
 
-// Reordering only needs the computations to be possible; then its result is safe in every mode.
-TEST(ScheduleMutations, ReorderMakesEveryRunnableProgramSafeInEveryMode) {
+// Reordering only requires that the computations can run; its result is safe in every mode.
+TEST(ScheduleMutations, ReorderMakesRunnableProgramsSafeInEveryMode) {
   int repaired = 0;
   for (unsigned seed = 1; seed <= 2'000; ++seed) {
     Mutator mutator(seed);
     Draft draft = mutator.draft();
-    for (ActionList& list : draft.ranks) {  // shuffle transfers among their places
+    for (ActionList& list : draft.ranks) {  // shuffle the positions of transfers
       for (int changes = 0; changes < 6 && !list.empty(); ++changes) {
         Action& a = list[static_cast<std::size_t>(mutator.below(static_cast<int>(list.size())))];
         Action& b = list[static_cast<std::size_t>(mutator.below(static_cast<int>(list.size())))];

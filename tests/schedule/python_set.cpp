@@ -1,11 +1,12 @@
-// CPython 3.11's set for small integers: linear probes within the table, else the perturbed sequence.
+// The set of CPython 3.11 for small integers: linear probes within the table, otherwise the perturbed
+// sequence.
 #include "schedule/python_set.h"
 
 #include <utility>
 
 namespace penstock::schedule {
 
-// Walks the value's probe sequence until `stop(content)` holds, and returns that place.
+// Follows the probe sequence of the value until `stop(content)` holds, and returns that index.
 template <class Stop>
 std::size_t PythonSet::probe(int value, Stop&& stop) const {
   constexpr std::size_t linear_probes = 9;

@@ -7,8 +7,8 @@
 
 namespace penstock::schedule {
 
-//! A hash set of non-negative integers with CPython's probing, growth and tombstones (only its order matters
-//! here).
+//! A hash set of non-negative integers with the probing, growth and tombstones of CPython (only its order
+//! matters).
 class PythonSet {
  public:
   void add(int value);

@@ -1,4 +1,4 @@
-// The validator, rule by rule: what it says, where it says it, and that it says all at once.
+// The validator, rule by rule: messages, positions, and that all findings are reported.
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -32,20 +32,20 @@ std::vector<std::string> findings(const std::string& text, const CsvOptions& opt
   return texts(file(text, options).validate().findings);
 }
 
-TEST(ScheduleValidate, AcceptsSoundFilesOfBothForms) {
+TEST(ScheduleValidate, AcceptsValidTablesAndLoweredLists) {
   EXPECT_THAT(findings("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), IsEmpty());
   EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"), IsEmpty());
   EXPECT_THAT(findings("0F0,0F1\n1F0,1F1\n"), IsEmpty());  // no backward at all: evaluation
 }
 
-TEST(ScheduleValidate, NamesAnEmptyFrame) {
+TEST(ScheduleValidate, ReportsEmptyTable) {
   const std::vector<std::string> lines = texts(validate(Schedule{}).findings);
   EXPECT_THAT(lines, testing::Contains(HasSubstr("there are no ranks")));
   EXPECT_THAT(lines, testing::Contains(HasSubstr("there are no stages")));
   EXPECT_THAT(lines, testing::Contains(HasSubstr("there are no microbatches")));
 }
 
-TEST(ScheduleValidate, NamesWhatIsMissing) {
+TEST(ScheduleValidate, ReportsMissingActions) {
   EXPECT_THAT(findings("0F0,0F1,0B0\n1F0,1F1,1B0,1B1\n"),
               ElementsAre("error: row 1: stage 0 has no B or I of microbatch 1",
                           "error: row 1: stage 0 has no B or W of microbatch 1"));
@@ -54,7 +54,7 @@ TEST(ScheduleValidate, NamesWhatIsMissing) {
               testing::Contains("error: row 1: stage 0 has no F of microbatches 1, 2, 3, 4, 5 and 3 more"));
 }
 
-TEST(ScheduleValidate, NamesWhatIsDoneTwiceOrOutOfOrder) {
+TEST(ScheduleValidate, ReportsDuplicateAndMisorderedActions) {
   EXPECT_THAT(findings("0F0,0F0,0B0\n"), ElementsAre("error: row 1, column 2: 0F0 appears twice"));
   EXPECT_THAT(findings("0F0,0B0,0I0\n"),
               ElementsAre("error: row 1, column 3: 0I0 repeats the backward of an earlier B, I or W"));
@@ -68,18 +68,18 @@ TEST(ScheduleValidate, NamesWhatIsDoneTwiceOrOutOfOrder) {
                   "earlier action of the rank produces"));
 }
 
-TEST(ScheduleValidate, NamesStagesThatAreOnTwoRanks) {
+TEST(ScheduleValidate, ReportsStagesOnTwoRanks) {
   EXPECT_THAT(findings("0F0,0B0\n1F0,0F1,1B0,1F1,1B1,0B1\n"),
               testing::Contains("error: row 2, column 2: 0F1 belongs to stage 0, which is on rank 0"));
 }
 
-TEST(ScheduleValidate, NamesMicrobatchesThatDoNotExist) {
+TEST(ScheduleValidate, ReportsUnknownMicrobatches) {
   EXPECT_THAT(findings("0F0,0F1,0B0,0B1\n", {.microbatches = 1}),
               ElementsAre("error: row 1, column 2: 0F1 names microbatch 1, but there are only 1",
                           "error: row 1, column 4: 0B1 names microbatch 1, but there are only 1"));
 }
 
-TEST(ScheduleValidate, NamesTransfersWithoutTheirOtherEnd) {
+TEST(ScheduleValidate, ReportsUnmatchedTransfers) {
   EXPECT_THAT(findings("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
               ElementsAre("error: row 1: stage 0 has no SEND_F to stage 1 of microbatch 0"));
   EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n"),
@@ -90,7 +90,7 @@ TEST(ScheduleValidate, NamesTransfersWithoutTheirOtherEnd) {
           "error: row 1, column 3: 0SEND_F0: stages 0 and 1 are on the same rank, so no transfer is needed"));
 }
 
-TEST(ScheduleValidate, NamesUseOfAValueThatWasNotReceived) {
+TEST(ScheduleValidate, ReportsUseOfValueNotReceived) {
   EXPECT_THAT(
       findings("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n"),
       ElementsAre(
@@ -98,7 +98,7 @@ TEST(ScheduleValidate, NamesUseOfAValueThatWasNotReceived) {
           "which no earlier action of the rank produces"));
 }
 
-TEST(ScheduleValidate, NamesUseOfAShardedStage) {
+TEST(ScheduleValidate, ReportsUseOfShardedStage) {
   EXPECT_THAT(findings("0UNSHARD,0F0,0RESHARD,0B0\n"),
               ElementsAre("error: row 1, column 4: 0B0 uses stage 0 while it is sharded"));
   EXPECT_THAT(findings("0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n"),
@@ -106,7 +106,7 @@ TEST(ScheduleValidate, NamesUseOfAShardedStage) {
                           "error: row 1, column 6: 0RESHARD: the stage is sharded already"));
 }
 
-TEST(ScheduleValidate, GradientsAreReducedOnceAfterTheLastBackwardOfEveryStage) {
+TEST(ScheduleValidate, RequiresOneReduceGradAfterLastBackwardOfStage) {
   EXPECT_THAT(
       findings("0F0,0REDUCE_GRAD,0B0\n"),
       ElementsAre(
@@ -118,7 +118,7 @@ TEST(ScheduleValidate, GradientsAreReducedOnceAfterTheLastBackwardOfEveryStage) 
               ElementsAre("error: row 1: stage 1 has no REDUCE_GRAD, but other stages do"));
 }
 
-TEST(ScheduleValidate, ShowsTheCycleOfAComputeTable) {
+TEST(ScheduleValidate, ReportsCycleOfComputeTable) {
   EXPECT_THAT(
       findings("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"),
       ElementsAre(
@@ -126,14 +126,14 @@ TEST(ScheduleValidate, ShowsTheCycleOfAComputeTable) {
           "row 2, column 2, 1F1 (waits for row 1, column 3, 0F1) -> row 1, column 2, 0B0"));
 }
 
-TEST(ScheduleValidate, TellsSendModesApart) {
+TEST(ScheduleValidate, DistinguishesSendModes) {
   const std::string agreed =
       "0F0,0SEND_F0,0F1,0RECV_B0,0SEND_F1,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
   const Verdict safe = file(agreed).validate();
   EXPECT_TRUE(safe.safe(SendMode::Buffered) && safe.safe(SendMode::Ordered) && safe.safe(SendMode::Blocking));
 
-  // Both ranks send before they post the receive of what the other sends: fine only where sends are buffered.
+  // Both ranks send before they post the receive for the other's message: safe only with buffered sends.
   const std::string disagree =
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
@@ -153,12 +153,12 @@ TEST(ScheduleValidate, TellsSendModesApart) {
           "-> row 2, column 4, 1SEND_B0 (waits for row 1, column 5, 0RECV_B0) -> row 1, column 4, 0SEND_F1"));
 }
 
-TEST(ScheduleValidate, SaysEverythingAtOnce) {
+TEST(ScheduleValidate, ReportsAllFindings) {
   EXPECT_THAT(findings("0F0,0F0,0B0,0UNSHARD,0B9\n1F0\n", {.microbatches = 2}),
               testing::SizeIs(testing::Ge(8)));
 }
 
-TEST(ScheduleValidate, CountsWhatIsInFlight) {
+TEST(ScheduleValidate, CountsMicrobatchesInFlight) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     const Schedule schedule = make_schedule(ScheduleKind::OneFOneB, {ranks, 1, 2 * ranks});
     const Verdict verdict = validate(schedule);
@@ -170,7 +170,7 @@ TEST(ScheduleValidate, CountsWhatIsInFlight) {
   }
 }
 
-TEST(ScheduleProgram, ExistsOnlyIfProven) {
+TEST(ScheduleProgram, RequiresValidDraft) {
   static_assert(!std::is_default_constructible_v<Program>);
   const Schedule schedule = make_schedule(ScheduleKind::OneFOneB, {2, 1, 4});
   const Program program = make_program(schedule, SendMode::Blocking);
@@ -192,7 +192,7 @@ TEST(ScheduleProgram, ExistsOnlyIfProven) {
   EXPECT_THROW(make_program(wrong, SendMode::Buffered), ScheduleError);
 }
 
-TEST(ScheduleValidate, HugeNumbersInASmallFileAreRefusedWithoutHugeTables) {
+TEST(ScheduleValidate, RejectsHugeNumbersWithoutLargeAllocations) {
   EXPECT_THAT(findings("0F999999998,0B0\n").front(), HasSubstr("need far more than the 2 actions"));
 }
 

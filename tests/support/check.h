@@ -1,4 +1,4 @@
-// Checks for code that runs inside ranks, where GoogleTest's macros cannot reach: they throw.
+// Checks for code that runs inside ranks, where GoogleTest's macros do not work: they throw.
 #pragma once
 
 #include <ATen/core/Tensor.h>

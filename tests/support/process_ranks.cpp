@@ -55,7 +55,7 @@ RanksOutcome run_process_ranks(const std::string& function, int ranks, const Ran
 int main(int argc, char** argv) {
   if (const char* name = std::getenv("PENSTOCK_TEST_RANKS")) {
     const rlimit none{0, 0};
-    setrlimit(RLIMIT_CORE, &none);  // ranks are made to crash here
+    setrlimit(RLIMIT_CORE, &none);  // ranks crash on purpose
     const auto& all = penstock::test::functions();
     const auto found = all.find(name);
     if (found == all.end()) {

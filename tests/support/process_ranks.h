@@ -1,5 +1,5 @@
-// Ranks as real processes for tests: the test program starts itself again, once for each rank, to run one
-// named function. A deadline ends and reports all of them, so that no test can hang.
+// Runs ranks as processes: the test program starts itself once per rank to run one named function. A deadline
+// terminates and reports all of them, so that no test can hang.
 #pragma once
 
 #include <penstock/comm/launcher.h>
@@ -10,7 +10,7 @@
 
 namespace penstock::test {
 
-//! Registers a function for ranks to run; it returns the exit code, and what it throws ends its process.
+//! Registers a function for ranks. It returns the exit code; an exception ends its process.
 struct RankFunction {
   RankFunction(const char* name, std::function<int()> body);
 };
@@ -27,7 +27,7 @@ struct RanksOutcome {
   comm::LaunchResult result;
   std::vector<std::vector<std::string>> lines;  //!< by rank, both streams
 
-  //! Everything, for a failed assertion.
+  //! All output, for a failed assertion.
   std::string text() const;
 };
 

@@ -1,5 +1,7 @@
-// Runs a program and keeps what it wrote: for tests through the real binaries.
+// Runs a program and captures its output, for tests of the real binaries.
 #pragma once
+
+#include "support/temp_dir.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,31 +28,12 @@ inline std::string slurp(const std::string& path) {
   return text.str();
 }
 
-//! A fresh directory that goes away with the object.
-class TempDir {
- public:
-  TempDir() {
-    const char* base = std::getenv("TMPDIR");
-    path_ = std::string(base != nullptr ? base : "/tmp") + "/penstock-test-XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) std::abort();
-  }
-  ~TempDir() { [[maybe_unused]] const int ignored = std::system(("rm -rf '" + path_ + "'").c_str()); }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-//! `words[0]` with the rest as its arguments and no standard input, running beside us; `settings` are
-//! `NAME=VALUE` on top of our environment.
+//! A running program: `words[0]` with the remaining words as arguments and no standard input. `settings` are
+//! `NAME=VALUE` pairs added to our environment.
 class Program {
  public:
   explicit Program(const std::vector<std::string>& words, const std::vector<std::string>& settings = {}) {
-    std::fflush(nullptr);  // or the child would write it again
+    std::fflush(nullptr);  // otherwise the child would write it again
     child_ = fork();
     if (child_ != 0) return;
     const bool ok = std::freopen("/dev/null", "r", stdin) &&
@@ -69,11 +52,11 @@ class Program {
     if (!ended_) ended_ = waitpid(child_, &status_, WNOHANG) == child_;
     return ended_;
   }
-  //! What it has written until now.
+  //! The output so far.
   std::string out() const { return slurp(dir_ / "out"); }
   std::string err() const { return slurp(dir_ / "err"); }
 
-  //! Waits for its end.
+  //! Waits until the program ends.
   Outcome finish() {
     if (!ended_) waitpid(child_, &status_, 0);
     ended_ = true;
@@ -96,7 +79,7 @@ inline Outcome run_program(const std::vector<std::string>& words,
   return Program(words, settings).finish();
 }
 
-//! Runs `penstock` (the tool of this build).
+//! Runs the `penstock` tool of this build.
 #ifdef PENSTOCK_TOOL
 inline Outcome penstock(std::vector<std::string> words) {
   words.insert(words.begin(), PENSTOCK_TOOL);

@@ -1,5 +1,5 @@
-// Two hosts as far as one machine can have them: network namespaces with a wire between them. Only root can
-// make them; `problem` says why there are none.
+// Two simulated hosts: network namespaces connected by a virtual link. Creating them needs root; `problem`
+// says why they could not be created.
 #pragma once
 
 #include "support/program.h"
@@ -31,7 +31,7 @@ class TwoHosts {
   TwoHosts(const TwoHosts&) = delete;
   TwoHosts& operator=(const TwoHosts&) = delete;
 
-  //! Empty if the hosts are there.
+  //! Empty if the hosts exist.
   const std::string& problem() const { return problem_; }
   static std::string address(int host) { return "10.77.0." + std::to_string(host + 1); }
   //! A command line that runs on that host.
@@ -40,8 +40,8 @@ class TwoHosts {
     all.insert(all.end(), words.begin(), words.end());
     return all;
   }
-  //! Takes the wire out: nothing arrives any more, and nobody is told.
-  void cut() const { shell("ip -n " + names_[0] + " link set veth0 down"); }
+  //! Takes the link down: packets are lost silently.
+  void disconnect() const { shell("ip -n " + names_[0] + " link set veth0 down"); }
 
  private:
   static Outcome shell(const std::string& command) { return run_program({"sh", "-c", command}); }

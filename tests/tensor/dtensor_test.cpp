@@ -1,5 +1,5 @@
-// Meshes, placements, and moving between them, against the whole tensor that every rank knows.
-#include "ranks.h"
+// Meshes, placements and redistribution, compared with the full tensor that every rank knows.
+#include "mesh_ranks.h"
 #include "tensor/layout/mesh_impl.h"
 
 #include <penstock/base/error.h>
@@ -30,17 +30,17 @@ std::vector<tensor::Placements> layouts(int dims, int axes, bool partial) {
   return all;
 }
 
-TEST(TensorMesh, HasCoordinatesGroupsAndParts) {
+TEST(TensorMesh, HasCoordinatesGroupsAndSubmeshes) {
   on_mesh({2, 3}, [](const tensor::DeviceMesh& mesh) {
     const auto me = mesh.all().rank();
     EXPECT_EQ(mesh.coordinate(0), me / 3);
     EXPECT_EQ(mesh.coordinate(1), me % 3);
     EXPECT_EQ(mesh.group("x").size(), 2);
     EXPECT_EQ(mesh.group("y").rank(), me % 3);
-    const tensor::DeviceMesh part = mesh["y"];
-    EXPECT_THAT(part.ranks(),
+    const tensor::DeviceMesh row = mesh["y"];
+    EXPECT_THAT(row.ranks(),
                 testing::ElementsAre(Rank(me / 3 * 3), Rank(me / 3 * 3 + 1), Rank(me / 3 * 3 + 2)));
-    EXPECT_EQ(tensor::Access::impl(part), tensor::Access::impl(mesh["y"]));
+    EXPECT_EQ(tensor::Access::impl(row), tensor::Access::impl(mesh["y"]));
     EXPECT_EQ(to_string(mesh), "DeviceMesh(x=2, y=3)");
     EXPECT_THROW(mesh.axis("w"), UsageError);
     const at::Tensor one = at::ones({1});
@@ -52,19 +52,19 @@ TEST(TensorMesh, HasCoordinatesGroupsAndParts) {
                UsageError);
 }
 
-TEST(TensorDTensor, EveryMoveKeepsTheValueAndItsGradient) {
+TEST(TensorDTensor, RedistributionKeepsValueAndGradient) {
   for (const Shape& shape : {Shape{2}, Shape{4}, Shape{2, 2}}) {
     on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
       for (const Shape& sizes : {Shape{8, 4}, Shape{5, 3}, Shape{1, 7}}) {
-        const at::Tensor whole = numbers(sizes, 1), weight = numbers(sizes, 2);
+        const at::Tensor dense = numbers(sizes, 1), weight = numbers(sizes, 2);
         const auto all = layouts(2, mesh.ndim(), true);
         for (const tensor::Placements& from : all) {
-          const at::Tensor a = distribute_tensor(whole, mesh, from, false).set_requires_grad(true);
-          ASSERT_LT(difference(tensor::full_tensor(a).detach(), whole), 1e-6) << to_string(from);
+          const at::Tensor a = distribute_tensor(dense, mesh, from, false).set_requires_grad(true);
+          ASSERT_LT(difference(tensor::full_tensor(a).detach(), dense), 1e-6) << to_string(from);
           for (const tensor::Placements& to : all) {
             const at::Tensor b = redistribute(a, to);
             ASSERT_EQ(tensor::placements_of(b), to);
-            ASSERT_LT(difference(tensor::full_tensor(b).detach(), whole), 1e-6)
+            ASSERT_LT(difference(tensor::full_tensor(b).detach(), dense), 1e-6)
                 << to_string(from) << " to " << to_string(to);
             a.mutable_grad() = at::Tensor();
             (tensor::full_tensor(b) * weight).sum().backward();
@@ -77,18 +77,18 @@ TEST(TensorDTensor, EveryMoveKeepsTheValueAndItsGradient) {
   }
 }
 
-TEST(TensorDTensor, LocalPartsComeAndGoWithTheirGradients) {
+TEST(TensorDTensor, ConvertsToAndFromLocalShardsWithGradients) {
   on_mesh({3}, [](const tensor::DeviceMesh& mesh) {
-    const at::Tensor whole = numbers({7, 2}, 3);
-    const at::Tensor part = whole.chunk(3)[mesh.coordinate(0)].clone().set_requires_grad(true);
-    const at::Tensor d = from_local(part, mesh, {tensor::Shard(0)}, Shape{7, 2});
+    const at::Tensor dense = numbers({7, 2}, 3);
+    const at::Tensor shard = dense.chunk(3)[mesh.coordinate(0)].clone().set_requires_grad(true);
+    const at::Tensor d = from_local(shard, mesh, {tensor::Shard(0)}, Shape{7, 2});
     EXPECT_EQ(d.sizes(), (Shape{7, 2}));
     const at::Tensor local = tensor::to_local(d * 2);
-    EXPECT_LT(difference(local.detach(), part.detach() * 2), 1e-6);
+    EXPECT_LT(difference(local.detach(), shard.detach() * 2), 1e-6);
     local.pow(2).sum().backward();
-    EXPECT_LT(difference(part.grad(), part.detach() * 8), 1e-5);
+    EXPECT_LT(difference(shard.grad(), shard.detach() * 8), 1e-5);
 
-    // An average: each rank's contribution counts a third.
+    // An average: the contribution of each rank counts one third.
     const at::Tensor mine = at::full({2}, static_cast<float>(mesh.coordinate(0))).set_requires_grad(true);
     const at::Tensor mean =
         tensor::full_tensor(from_local(mine, mesh, {tensor::Partial(comm::ReduceOp::Avg)}));
@@ -103,7 +103,7 @@ TEST(TensorDTensor, LocalPartsComeAndGoWithTheirGradients) {
   });
 }
 
-TEST(TensorDTensor, WrongUseIsNamed) {
+TEST(TensorDTensor, ReportsInvalidUse) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(1)}), UsageError);
     EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(0), tensor::Shard(0)}), UsageError);
@@ -123,17 +123,17 @@ TEST(TensorDTensor, WrongUseIsNamed) {
   });
 }
 
-TEST(TensorDTensor, RandomNumbersDoNotDependOnTheMesh) {
+TEST(TensorDTensor, RandomNumbersDoNotDependOnMesh) {
   std::vector<at::Tensor> seen;
   for (const Shape& shape : {Shape{1}, Shape{2}, Shape{2, 2}}) {
     std::vector<at::Tensor> mine(4);
     on_mesh(shape, [&](tensor::DeviceMesh mesh) {
       mesh.manual_seed(7);
-      tensor::Placements cut(shape.size(), tensor::Shard(0));
-      if (shape.size() == 2) cut[1] = tensor::Shard(1);
-      const at::Tensor a = distributed_rand({5, 6}, mesh, cut);
+      tensor::Placements placements(shape.size(), tensor::Shard(0));
+      if (shape.size() == 2) placements[1] = tensor::Shard(1);
+      const at::Tensor a = distributed_rand({5, 6}, mesh, placements);
       const at::Tensor b = distributed_randn({5, 6}, mesh, tensor::Placements(shape.size()));
-      const at::Tensor c = torch::dropout(distributed_ones({5, 6}, mesh, cut), 0.5, true);
+      const at::Tensor c = torch::dropout(distributed_ones({5, 6}, mesh, placements), 0.5, true);
       const at::Tensor d = at::randn_like(a);
       const std::vector<at::Tensor> all{tensor::full_tensor(a), tensor::full_tensor(b),
                                         tensor::full_tensor(c), tensor::full_tensor(d)};
@@ -146,17 +146,17 @@ TEST(TensorDTensor, RandomNumbersDoNotDependOnTheMesh) {
   }
 }
 
-TEST(TensorDTensor, IsComparedByItsValue) {
+TEST(TensorDTensor, IsComparedByValue) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
-    const at::Tensor whole = numbers({5, 4}, 1);
-    const at::Tensor a = distribute_tensor(whole, mesh, {tensor::Shard(0)}, false),
-                     b = distribute_tensor(whole, mesh, {tensor::Shard(1)}, false);
+    const at::Tensor dense = numbers({5, 4}, 1);
+    const at::Tensor a = distribute_tensor(dense, mesh, {tensor::Shard(0)}, false),
+                     b = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
     EXPECT_TRUE(at::equal(a, b));
-    EXPECT_TRUE(at::equal(a, whole));  // a plain tensor counts as replicated
+    EXPECT_TRUE(at::equal(a, dense));  // a plain tensor counts as replicated
     EXPECT_TRUE(at::allclose(a, b));
     EXPECT_TRUE((a == b).all().item<bool>());
-    // A difference on the last rank only is one on every rank.
-    at::Tensor other = whole.clone();
+    // A difference on the last rank only is reported on every rank.
+    at::Tensor other = dense.clone();
     other[4][3] += 1;
     const at::Tensor c = distribute_tensor(other, mesh, {tensor::Shard(0)}, false);
     EXPECT_FALSE(at::equal(a, c));
@@ -165,7 +165,7 @@ TEST(TensorDTensor, IsComparedByItsValue) {
   });
 }
 
-TEST(TensorDTensor, IsDescribed) {
+TEST(TensorDTensor, HasDescription) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const std::string text = tensor::to_string(distributed_ones({4, 2}, mesh, {tensor::Shard(0)}));
     EXPECT_EQ(text.substr(0, text.find('\n')), "DTensor([4, 2], Float, DeviceMesh(x=2), [Shard(0)])");

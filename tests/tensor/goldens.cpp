@@ -1,4 +1,4 @@
-// The reader of goldens.
+// Reads the golden file.
 #include "tensor/goldens.h"
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@
 namespace penstock::test {
 namespace {
 
-std::vector<std::string> cut_at(const std::string& text, const std::string& separator) {
+std::vector<std::string> split_text(const std::string& text, const std::string& separator) {
   std::vector<std::string> parts;
   std::size_t from = 0;
   for (std::size_t at = text.find(separator); at != std::string::npos; at = text.find(separator, from)) {
@@ -24,7 +24,7 @@ std::vector<std::string> cut_at(const std::string& text, const std::string& sepa
 std::vector<std::int64_t> golden_sizes(const std::string& text) {
   std::vector<std::int64_t> sizes;
   if (text.empty()) return sizes;
-  for (const std::string& part : cut_at(text, ",")) sizes.push_back(std::stoll(part));
+  for (const std::string& part : split_text(text, ",")) sizes.push_back(std::stoll(part));
   return sizes;
 }
 
@@ -39,7 +39,7 @@ tensor::AxisPlacement golden_placement(const std::string& name) {
 
 tensor::Placements golden_placements(const std::string& text) {
   tensor::Placements placements;
-  for (const std::string& name : cut_at(text, ",")) placements.push_back(golden_placement(name));
+  for (const std::string& name : split_text(text, ",")) placements.push_back(golden_placement(name));
   return placements;
 }
 
@@ -55,19 +55,20 @@ GoldenLayout golden_layout(const std::string& line) {
   GoldenLayout layout;
   layout.text = line;
   const std::size_t colon = line.find(": "), arrow = line.find(" -> ");
-  for (const std::string& n : cut_at(line.substr(3, colon - 3), "x")) layout.mesh.push_back(std::stoll(n));
-  for (const std::string& input : cut_at(line.substr(colon + 2, arrow - colon - 2), " "))
+  for (const std::string& n : split_text(line.substr(3, colon - 3), "x"))
+    layout.mesh.push_back(std::stoll(n));
+  for (const std::string& input : split_text(line.substr(colon + 2, arrow - colon - 2), " "))
     layout.inputs.push_back(golden_placements(input));
-  const auto sides = cut_at(line.substr(arrow + 4), " | ");
+  const auto sides = split_text(line.substr(arrow + 4), " | ");
   if (sides.size() == 1) {
     layout.refusal = sides[0];
     return layout;
   }
-  const auto names = cut_at(sides[0], " ; "), ranks = cut_at(sides[1], " ; ");
+  const auto names = split_text(sides[0], " ; "), ranks = split_text(sides[1], " ; ");
   for (std::size_t i = 0; i < names.size(); ++i) {
     GoldenResult result{golden_placements(names[i]), {}};
-    for (const std::string& rank : cut_at(ranks.at(i), " ")) {
-      const auto halves = cut_at(rank, ":");
+    for (const std::string& rank : split_text(ranks.at(i), " ")) {
+      const auto halves = split_text(rank, ":");
       GoldenResult::Local local{golden_sizes(halves[0]), std::nullopt};
       if (halves.at(1) != "-") local.checksum = std::stod(halves[1]);
       result.ranks.push_back(local);
@@ -87,7 +88,7 @@ Goldens read_goldens(const std::string& file) {
     const std::size_t space = line.find(' ');
     if (line.empty() || line[0] == '#') continue;
     const std::string word = line.substr(0, space), rest = line.substr(space + 1);
-    const auto parts = cut_at(rest, " ");
+    const auto parts = split_text(rest, " ");
     if (word == "seed") {
       goldens.seed = std::stoll(rest);
     } else if (word == "op") {
@@ -99,7 +100,7 @@ Goldens read_goldens(const std::string& file) {
       goldens.ops.back().args = parts;
     } else if (word == "value") {
       const std::size_t colon = rest.find(':');
-      const auto head = cut_at(rest.substr(0, colon), " ");
+      const auto head = split_text(rest.substr(0, colon), " ");
       const at::Tensor list = golden_list(rest.substr(colon + 1));
       goldens.ops.back().values.push_back(
           {head[0] == "exact", head.at(1), list.view(golden_sizes(head.at(2)))});

@@ -1,4 +1,4 @@
-// Reads the goldens that make_goldens.py writes: what the reference made of operators on distributed tensors.
+// Reads the golden file of make_goldens.py: the reference's results of operators on distributed tensors.
 #pragma once
 
 #include <penstock/tensor/placement.h>
@@ -13,7 +13,7 @@
 namespace penstock::test {
 
 struct GoldenInput {
-  std::string kind;  //!< of its numbers
+  std::string kind;  //!< of its elements
   std::vector<std::int64_t> sizes;
 };
 
@@ -23,8 +23,8 @@ struct GoldenValue {
   at::Tensor tensor;  //!< double
 };
 
-//! A result of the reference in one layout: its placements and, for each rank, sizes and checksum (none where
-//! it has a partial value).
+//! A result of the reference in one layout: its placements and, per rank, sizes and checksum (absent if the
+//! value is partial).
 struct GoldenResult {
   tensor::Placements placements;
   struct Local {
@@ -38,7 +38,7 @@ struct GoldenLayout {
   std::string text;  //!< its line
   std::vector<std::int64_t> mesh;
   std::vector<tensor::Placements> inputs;
-  std::string refusal;  //!< `refused`, `differs`, `other`: the reference has nothing to compare with
+  std::string refusal;  //!< `refused`, `differs`, `other`: the reference has no comparable result
   std::vector<GoldenResult> results;
 };
 
@@ -56,10 +56,10 @@ struct Goldens {
   std::vector<GoldenOp> ops;
 };
 
-//! Throws where a line is not what it should be.
+//! Throws if a line is malformed.
 Goldens read_goldens(const std::string& file);
 
-//! The numbers of input `which`, by the same formulas as in make_goldens.py.
+//! The elements of input `which`, by the same formulas as in make_goldens.py.
 at::Tensor golden_numbers(const std::string& kind, const std::vector<std::int64_t>& sizes, std::int64_t which,
                           std::int64_t seed);
 bool golden_has_gradient(const std::string& kind);

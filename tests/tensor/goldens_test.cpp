@@ -1,11 +1,11 @@
-// Operators on distributed tensors against torch.distributed.tensor: the calls of goldens.txt, which
-// make_goldens.py wrote, on thread ranks. Values and gradients must be equal, exactly where they are whole
-// numbers; after a move to the reference's placements so must every rank's part. Which placements an operator
-// gives its result is each side's own choice: differences are counted.
+// Operators on distributed tensors compared with torch.distributed.tensor: the calls in goldens.txt, written
+// by make_goldens.py, on thread ranks. Values and gradients must be equal (exactly for integers), and so must
+// every local shard after redistribution to the reference's placements. The placements of a result may differ
+// between the two libraries: differences are counted.
 #include "tensor/goldens.h"
 
 #include "support/program.h"
-#include "tensor/ranks.h"
+#include "tensor/mesh_ranks.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -21,11 +21,11 @@ namespace {
 
 using GoldenShape = std::vector<std::int64_t>;
 
-// This rank's part, cut axis by axis as chunk does; partial values add up to the whole. Written without the
-// library's own arithmetic of placements.
-at::Tensor golden_part(const at::Tensor& whole, const tensor::Placements& placements,
-                       const tensor::DeviceMesh& mesh) {
-  at::Tensor part = whole;
+// The local shard of this rank, sharded axis by axis like `chunk`; partial values sum to the full tensor.
+// Implemented without the library's placement arithmetic.
+at::Tensor golden_shard(const at::Tensor& full, const tensor::Placements& placements,
+                        const tensor::DeviceMesh& mesh) {
+  at::Tensor part = full;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
     const std::int64_t n = mesh.size(static_cast<int>(axis)), c = mesh.coordinate(static_cast<int>(axis));
     const tensor::AxisPlacement& at = placements[axis];
@@ -134,14 +134,13 @@ std::vector<at::Tensor> golden_call(const GoldenOp& op, const std::vector<at::Te
   return results;
 }
 
-// The reference's values may come from another machine. Those of whole numbers (`exact`) stay far below 2^24,
-// where sums are exact in any order; the others are float32 sums of a few dozen terms, within 2e-5 of the
-// largest.
+// The reference's values may come from another machine. Integers (`exact`) stay far below 2^24, so their sums
+// are exact in any order; the others are float32 sums of a few dozen terms, within 2e-5 of the largest.
 std::string unlike(const at::Tensor& got, const GoldenValue& want) {
   if (got.sizes() != want.tensor.sizes()) return "has other sizes";
   const at::Tensor far = (got.detach().to(at::kDouble) - want.tensor).abs();
   const double limit = want.exact ? 0 : 2e-5 * std::max(1.0, want.tensor.abs().max().item<double>());
-  // A NaN is never below a limit.
+  // A NaN never passes the limit.
   if (far.numel() == 0 || far.max().item<double>() <= limit) return {};
   return "differs by " + std::to_string(far.max().item<double>());
 }
@@ -151,12 +150,12 @@ double golden_checksum(const at::Tensor& local) {
   return (flat * (at::arange(flat.numel(), at::kLong).remainder(13) + 1)).sum().item<double>();
 }
 
-//! What was seen, over all layouts, counted by the first rank of each mesh.
+//! Counts over all layouts, made by the first rank of each mesh.
 struct GoldenCount {
   std::atomic<int> layouts{0}, parts{0}, refused{0}, wrong{0}, results{0}, elsewhere{0};
 };
 
-//! Redistributed to the reference's placements, this rank's part has its sizes and elements.
+//! After redistribution to the reference's placements, the local shard has the expected sizes and elements.
 void check_part(const at::Tensor& result, const GoldenResult& want, bool exact,
                 const tensor::DeviceMesh& mesh, GoldenCount& count) {
   for (const tensor::AxisPlacement& placement : want.placements) {
@@ -178,9 +177,9 @@ void check_layout(const GoldenOp& op, const GoldenLayout& layout, const tensor::
   std::vector<at::Tensor> in;
   for (std::size_t k = 0; k < op.inputs.size(); ++k) {
     const GoldenInput& input = op.inputs[k];
-    const at::Tensor whole = golden_numbers(input.kind, input.sizes, static_cast<std::int64_t>(k), seed);
+    const at::Tensor full = golden_numbers(input.kind, input.sizes, static_cast<std::int64_t>(k), seed);
     in.push_back(
-        from_local(golden_part(whole, layout.inputs.at(k), mesh), mesh, layout.inputs[k], input.sizes));
+        from_local(golden_shard(full, layout.inputs.at(k), mesh), mesh, layout.inputs[k], input.sizes));
     in.back().set_requires_grad(golden_has_gradient(input.kind));
   }
   const std::vector<at::Tensor> results = golden_call(op, in);
@@ -193,8 +192,8 @@ void check_layout(const GoldenOp& op, const GoldenLayout& layout, const tensor::
                                                     : want.dtype == "int64"   ? "Long"
                                                                               : "Bool"))
       throw std::runtime_error("is of another type");
-    const at::Tensor whole = tensor::full_tensor(results[r]);
-    if (const std::string how = unlike(whole, want); !how.empty())
+    const at::Tensor full = tensor::full_tensor(results[r]);
+    if (const std::string how = unlike(full, want); !how.empty())
       throw std::runtime_error("the value " + how);
     if (!layout.results.empty()) {
       check_part(results[r].detach(), layout.results[r], want.exact, mesh, count);
@@ -203,10 +202,10 @@ void check_layout(const GoldenOp& op, const GoldenLayout& layout, const tensor::
         count.elsewhere += tensor::placements_of(results[r]) == layout.results[r].placements ? 0 : 1;
       }
     }
-    if (!whole.requires_grad()) continue;
+    if (!full.requires_grad()) continue;
     const at::Tensor weight =
-        golden_numbers("small", whole.sizes().vec(), static_cast<std::int64_t>(r), 9).to(whole.scalar_type());
-    const at::Tensor part = (whole * weight).sum().to(at::kDouble);
+        golden_numbers("small", full.sizes().vec(), static_cast<std::int64_t>(r), 9).to(full.scalar_type());
+    const at::Tensor part = (full * weight).sum().to(at::kDouble);
     total = total.defined() ? total + part : part;
   }
   if (total.defined()) total.backward();
@@ -256,9 +255,9 @@ void compare_with_goldens(const std::string& file) {
             << count.elsewhere << " have other placements than the reference's\n";
 }
 
-// With PENSTOCK_FRESH_GOLDENS the reference writes new ones first, with the Python that PENSTOCK_PYTHON
-// names.
-TEST(TensorGoldens, ResultsPartsAndGradientsEqualTheReferences) {
+// With PENSTOCK_FRESH_GOLDENS, the reference first writes new goldens, using the Python named by
+// PENSTOCK_PYTHON.
+TEST(TensorGoldens, ResultsShardsAndGradientsMatchReference) {
   if (std::getenv("PENSTOCK_FRESH_GOLDENS") == nullptr)
     return compare_with_goldens(PENSTOCK_SOURCE_DIR "/tests/tensor/goldens.txt");
   const char* const named = std::getenv("PENSTOCK_PYTHON");

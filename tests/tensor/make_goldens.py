@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Writes goldens.txt: what torch.distributed.tensor makes of a generated sweep of operators x placements x
+"""Writes goldens.txt: the results of torch.distributed.tensor for a generated sweep of operators x placements x
 shapes x meshes. goldens_test.cpp reads the file and runs the same calls on our distributed tensors.
 
     make_goldens.py OUT [--seed N] [--layouts K] [--only OP...]
 
-Four ranks over Gloo, each a spawned process. Elements are small whole numbers, given by formulas that both
-sides know, so that sums and products are exact in any order. The file, a block an operator:
+Four ranks over Gloo, each a spawned process. Elements are small integers, given by formulas known to both
+sides, so that sums and products are exact in any order. The file has one block per operator:
 
     op aten::mm                          schema name, with its overload
-    in small 6,5                         kind of the numbers, sizes; one line an input
-    args $0 $1                           as the schema has them; $k is an input
-    value exact float32 6,4: 1 2 ...     one line a result, of the same call on plain tensors
+    in small 6,5                         kind of values, sizes; one line per input
+    args $0 $1                           in the order of the schema; $k is an input
+    value exact float32 6,4: 1 2 ...     one line per result of the same call on plain tensors
     grad exact 0: 3 4 ...                gradient of an input: that of the sum of all results times weights
     on 2: S0 R -> S0 | 3,4:17 3,4:33     inputs' placements -> result's | each rank's sizes and checksum
 
-`-> refused` and `-> differs` are layouts in which the reference raises, or gives other values than it does on
-plain tensors. Partial results have no checksum: how they are split is the implementation's own business.
+`-> refused` and `-> differs` mark layouts in which the reference raises, or gives other values than on plain
+tensors. Partial results have no checksum: how they are split is an implementation detail.
 """
 import argparse
 import datetime
@@ -32,7 +32,7 @@ import torch.multiprocessing as mp
 WAIT = 30  # seconds for a rank that raised while the others went on
 MESHES = [("2", (2,)), ("3", (3,)), ("4", (4,)), ("2x2", (2, 2))]
 
-# operator, inputs ("kind sizes"), arguments; `exact` where results are whole numbers of any order of summation.
+# operator, inputs ("kind sizes"), arguments; `exact` if results are integers, independent of the order of summation.
 OPS = [
     ("add.Tensor", ["small 4,6", "small 4,6"], "$0 $1", True),
     ("add.Tensor", ["small 5,3", "small 5,3"], "$0 $1 alpha=2", True),
@@ -123,7 +123,7 @@ OPS = [
     ("index_select", ["small 7,5", "index7 4"], "$0 0 $1", True),
     ("index.Tensor", ["small 4,6", "index4 5"], "$0 [$1]", True),
     ("scaled_dot_product_attention", ["small 2,4,5,8"] * 3, "$0 $1 $2 none 0.0 true", False),
-    # Moving: the result's placements are drawn too.
+    # Redistribution: the placements of the result are random, too.
     ("redistribute", ["small 8,4"], "$0", True),
     ("redistribute", ["small 5,3"], "$0", True),
     ("redistribute", ["small 1,7"], "$0", True),
@@ -195,7 +195,7 @@ def choices(kind, sizes):
 
 
 def draw(rng, inputs, op, axes, layouts):
-    """Some of the combinations of placements, each once."""
+    """A sample of the combinations of placements, without duplicates."""
     per_input = []
     for spec in inputs:
         kind, _, sizes = spec.partition(" ")
@@ -222,7 +222,7 @@ def draw(rng, inputs, op, axes, layouts):
 
 
 def local_part(whole, placements, mesh):
-    """This rank's part: cuts axis by axis as chunk does; partial values add up to the whole."""
+    """The local shard of this rank, sharded axis by axis like `chunk`; partial values sum to the full tensor."""
     part = whole
     for axis, name in enumerate(placements.split(",")):
         n, c = mesh.size(axis), mesh.get_local_rank(axis)
@@ -318,7 +318,7 @@ class Rank:
         self.status = dist.new_group(backend="gloo")
 
     def make_mesh(self, shape):
-        """With groups of its own, made anew when a rank has left the others alone in one of them."""
+        """Has its own groups, created again after a rank has left the others waiting in one of them."""
         from torch.distributed.device_mesh import DeviceMesh
         grid = torch.arange(torch.Size(shape).numel()).view(shape)
         mine = []
@@ -350,7 +350,7 @@ class Rank:
         if None in names:
             return "other", None
         locals_ = [r.detach().to_local().contiguous() for r in results]
-        # Once only: a masked partial value forgets its mask when it is reduced.
+        # Only once: a masked partial value loses its mask when it is reduced.
         wholes = [r.redistribute(mesh, [Replicate()] * mesh.ndim).to_local() for r in results]
         fulls = [w.detach() for w in wholes]
         good = all(close(f, w, False) for f, w in zip(fulls, wanted))
@@ -366,8 +366,8 @@ class Rank:
         return ("fine" if good else "differs"), (names, parts)
 
     def everywhere(self, name, shape, run):
-        """What came of it on each rank of the mesh. A rank that raises leaves the others waiting: groups are
-        made anew then, and where all only waited, on a machine that was busy, it is tried again."""
+        """The outcome on each rank of the mesh. A rank that raises leaves the others waiting, so groups are then
+        created again; if all ranks only timed out, on a busy machine, the call is repeated."""
         for _ in range(3):
             outcome = ("absent", None)
             if self.meshes[name] is not None:

@@ -1,6 +1,5 @@
-// Operators on distributed tensors against the same operators on the whole: values, gradients, for every
-// placement.
-#include "ranks.h"
+// Operators on distributed tensors compared with dense tensors: values and gradients, for every placement.
+#include "mesh_ranks.h"
 
 #include <torch/torch.h>
 
@@ -153,16 +152,16 @@ tensor::AxisPlacement draw_placement(std::mt19937& engine, int dims, bool partia
 
 void check(const Case& c, const tensor::DeviceMesh& mesh, const std::vector<tensor::Placements>& layouts,
            unsigned seed) {
-  Inputs dense, cut;
+  Inputs dense, distributed;
   std::string layout;
   for (std::size_t i = 0; i < c.shapes.size(); ++i) {
     dense.push_back(numbers(c.shapes[i], seed * 10 + static_cast<unsigned>(i)).set_requires_grad(true));
     layout += " " + to_string(layouts[i]);
-    cut.push_back(distribute_tensor(dense.back(), mesh, layouts[i], false));
+    distributed.push_back(distribute_tensor(dense.back(), mesh, layouts[i], false));
   }
   const std::string where = c.name + layout + " on " + to_string(mesh) + ", seed " + std::to_string(seed);
   try {
-    const at::Tensor want = c.run(dense), got = c.run(cut);
+    const at::Tensor want = c.run(dense), got = c.run(distributed);
     ASSERT_TRUE(tensor::is_dtensor(got)) << where;
     ASSERT_EQ(got.sizes(), want.sizes()) << where;
     ASSERT_LT(difference(tensor::full_tensor(got).detach(), want.detach()), 2e-5)
@@ -170,13 +169,14 @@ void check(const Case& c, const tensor::DeviceMesh& mesh, const std::vector<tens
     const at::Tensor weight = numbers(want.sizes(), seed + 5).to(want.scalar_type());
     (want * weight).sum().backward();
     (got * weight).sum().backward();
-    for (std::size_t i = 0; i < cut.size(); ++i) {
-      ASSERT_TRUE(tensor::is_dtensor(cut[i].grad())) << where;
-      ASSERT_LT(difference(tensor::full_tensor(cut[i].grad()), dense[i].grad()), 5e-5)
+    for (std::size_t i = 0; i < distributed.size(); ++i) {
+      ASSERT_TRUE(tensor::is_dtensor(distributed[i].grad())) << where;
+      ASSERT_LT(difference(tensor::full_tensor(distributed[i].grad()), dense[i].grad()), 5e-5)
           << where << " gradient " << i;
     }
     const torch::InferenceMode inference;
-    ASSERT_LT(difference(tensor::full_tensor(c.run(cut)), want), 2e-5) << where << " in inference mode";
+    ASSERT_LT(difference(tensor::full_tensor(c.run(distributed)), want), 2e-5)
+        << where << " in inference mode";
   } catch (const std::exception& e) {
     throw std::runtime_error(where + ": " + e.what());
   }
@@ -192,8 +192,9 @@ void check_random(const Case& c, const tensor::DeviceMesh& mesh, unsigned seed) 
   check(c, mesh, layouts, seed);
 }
 
-// Four rows over three ranks leave one without any. Its gradient must not take another way than the others'.
-TEST(TensorOps, AgreeWithTheWholeThoughARankHasAnEmptyPart) {
+// Four rows over three ranks leave one rank with an empty shard. Its gradient must take the same code path as
+// the others.
+TEST(TensorOps, MatchDenseWithEmptyShard) {
   const std::vector<Case> all = cases();
   const auto linear = std::find_if(all.begin(), all.end(), [](const Case& c) { return c.name == "linear"; });
   ASSERT_NE(linear, all.end());
@@ -206,7 +207,7 @@ TEST(TensorOps, AgreeWithTheWholeThoughARankHasAnEmptyPart) {
   });
 }
 
-TEST(TensorOps, AgreeWithTheWholeForEveryCase) {
+TEST(TensorOps, MatchDenseForEveryPlacement) {
   const bool long_sweep = std::getenv("PENSTOCK_LONG_SWEEP") != nullptr;
   const unsigned seeds = long_sweep ? 40 : 4;
   std::vector<Shape> meshes{{2}, {4}, {2, 2}};
@@ -214,7 +215,7 @@ TEST(TensorOps, AgreeWithTheWholeForEveryCase) {
   for (const Shape& shape : meshes) {
     for (const Case& c : cases()) {
       SCOPED_TRACE(c.name);
-      if (long_sweep) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";  // it takes long
+      if (long_sweep) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";  // slow
       try {
         on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
           for (unsigned seed = 0; seed < seeds; ++seed) check_random(c, mesh, seed);

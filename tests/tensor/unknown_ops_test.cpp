@@ -1,6 +1,6 @@
-// Every operator of libtorch, called with distributed tensors as far as arguments can be made up: it computes
-// what it computes for dense tensors, or our error names it.
-#include "ranks.h"
+// Every operator of libtorch, called with distributed tensors if arguments can be generated: it gives the
+// same result as for dense tensors, or our error names it.
+#include "mesh_ranks.h"
 
 #include <penstock/base/error.h>
 
@@ -15,8 +15,8 @@ namespace {
 
 using torch::jit::Stack;
 
-//! Operators that are not functions of their arguments, that start something, or that libtorch itself crashes
-//! in with arguments like ours; quantization and set_, which read memory.
+//! Operators that are not pure functions, that start something, or in which libtorch itself crashes with such
+//! arguments; also quantization and set_, which access memory.
 bool left_out(const c10::OperatorHandle& op) {
   static const std::set<std::string> names{
       "from_file", "pin_memory",     "record_stream", "set_data",
@@ -39,7 +39,7 @@ at::Tensor made_up(std::int64_t seed) {
   return numbers({4, 4}, static_cast<unsigned>(seed)).sigmoid();
 }
 
-//! Nothing where no value can be made up.
+//! Empty if no value can be generated.
 std::optional<c10::IValue> argument(const c10::Argument& argument,
                                     const std::function<at::Tensor()>& tensor) {
   const c10::TypePtr type = argument.type();
@@ -90,7 +90,7 @@ std::vector<at::Tensor> tensors(const Stack& stack) {
   return all;
 }
 
-//! What is wrong with the operator on distributed tensors; empty if nothing is.
+//! The problem of the operator on distributed tensors; empty if there is none.
 std::string fault(const c10::OperatorHandle& op, const tensor::DeviceMesh& mesh, bool grad) {
   unsigned seed = 0;
   const auto dense_input = [&] { return made_up(seed++).set_requires_grad(grad); };
@@ -117,14 +117,14 @@ std::string fault(const c10::OperatorHandle& op, const tensor::DeviceMesh& mesh,
   for (std::size_t i = 0; i < want.size(); ++i) {
     if (!want[i].defined() && !got[i].defined()) continue;
     if (want[i].sizes() != got[i].sizes()) return "sizes " + c10::str(got[i].sizes());
-    const at::Tensor all = whole(got[i]).resolve_conj();
+    const at::Tensor all = full_copy(got[i]).resolve_conj();
     if (!at::allclose(all.to(at::kDouble), want[i].detach().to(at::kDouble), 1e-4, 1e-4, true))
       return "other values";
   }
   return {};
 }
 
-TEST(TensorUnknownOps, ComputeTheSameOrNameThemselves) {
+TEST(TensorUnknownOps, MatchDenseOrReportMissingRule) {
   std::vector<std::string> faults;
   int called = 0;
   on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
@@ -147,7 +147,7 @@ TEST(TensorUnknownOps, ComputeTheSameOrNameThemselves) {
   for (const std::string& one : faults) ADD_FAILURE() << one;
 }
 
-TEST(TensorUnknownOps, NameWhatTheUserCalled) {
+TEST(TensorUnknownOps, ReportOperatorCalledByUser) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor image = distribute_tensor(numbers({2, 3, 8, 8}, 1), mesh, {tensor::Shard(0)}, false);
     const at::Tensor kernel = distribute_tensor(numbers({4, 3, 3, 3}, 2), mesh, {value::Replicate()}, false);

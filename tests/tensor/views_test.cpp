@@ -1,6 +1,6 @@
-// Changes of shape against the same changes of the dense tensor, in drawn chains: sizes, strides, type,
-// values and gradients, with even, uneven and empty shards.
-#include "ranks.h"
+// Random chains of shape operators compared with dense tensors: sizes, strides, dtype, values and gradients,
+// with even, uneven and empty shards.
+#include "mesh_ranks.h"
 
 #include <penstock/base/error.h>
 
@@ -39,12 +39,12 @@ class Draw {
     return choice == dims ? tensor::AxisPlacement(value::Replicate())
                           : tensor::AxisPlacement(tensor::Partial());
   }
-  //! A dim of the tensor, at times counted from the end.
+  //! A random dim, sometimes counted from the end.
   std::int64_t dim(std::int64_t dims) {
     const std::int64_t d = below(std::max<std::int64_t>(dims, 1));
     return coin() ? d : d - std::max<std::int64_t>(dims, 1);
   }
-  //! Other sizes of as many elements, at times with a -1.
+  //! Other sizes with the same number of elements, sometimes with a -1.
   Shape resized(const at::Tensor& x) {
     Shape sizes = x.sizes().vec();
     if (x.numel() == 0) return coin() ? sizes : Shape{0, 3};
@@ -149,7 +149,7 @@ Step draw_step(Draw& draw, const at::Tensor& x) {
     case 22:
       return {"unbind" + at, [=](const at::Tensor& t) {
                 const std::vector<at::Tensor> parts = t.unbind(d);
-                return parts.at(parts.size() - 1);  // throws where the dim has no elements
+                return parts.at(parts.size() - 1);  // throws if the dim has no elements
               }};
     case 23:
       return {"stack" + at, [=](const at::Tensor& t) { return at::stack({t, t}, d); }};
@@ -179,7 +179,7 @@ Step draw_step(Draw& draw, const at::Tensor& x) {
   }
 }
 
-//! Nothing where the step is not possible.
+//! Empty if the step is not possible.
 std::optional<at::Tensor> tried(const Step& step, const at::Tensor& x) {
   try {
     return step.run(x);
@@ -188,7 +188,7 @@ std::optional<at::Tensor> tried(const Step& step, const at::Tensor& x) {
   }
 }
 
-//! Throws, so that no rank goes on alone.
+//! Throws, so that no rank continues alone.
 void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
 }
@@ -197,7 +197,7 @@ void require_same(const at::Tensor& got, const at::Tensor& want) {
   require(tensor::is_dtensor(got), "not distributed");
   require(got.sizes() == want.sizes(), "sizes " + c10::str(got.sizes()));
   require(got.scalar_type() == want.scalar_type(), "another type");
-  // A dim of one element has any stride.
+  // A dim of size one may have any stride.
   for (std::int64_t d = 0; d < want.dim() && want.numel() > 0; ++d) {
     require(want.size(d) <= 1 || got.stride(d) == want.stride(d),
             "strides " + c10::str(got.strides()) + " and not " + c10::str(want.strides()));
@@ -208,7 +208,7 @@ void require_same(const at::Tensor& got, const at::Tensor& want) {
   require(at::allclose(all, want.detach(), 1e-5, 1e-5), "other values");
 }
 
-//! One drawn chain; `where` tells it.
+//! Runs one random chain; `where` describes it.
 void sweep(const tensor::DeviceMesh& mesh, unsigned seed, std::string& where) {
   Draw draw(seed);
   const Shape sizes = draw.shape();
@@ -236,10 +236,10 @@ void sweep(const tensor::DeviceMesh& mesh, unsigned seed, std::string& where) {
   const at::Tensor weight = numbers(want.sizes(), seed + 1);
   (want * weight).sum().backward();
   (got * weight).sum().backward();
-  require(at::allclose(whole(distributed.grad()), dense.grad(), 1e-4, 1e-4), "other values");
+  require(at::allclose(full_copy(distributed.grad()), dense.grad(), 1e-4, 1e-4), "other values");
 }
 
-TEST(TensorViews, AgreeWithTheDenseTensor) {
+TEST(TensorViews, MatchDenseTensor) {
   const unsigned seeds = std::getenv("PENSTOCK_LONG_SWEEP") != nullptr ? 20000 : 500;
   for (const Shape& shape : {Shape{2}, Shape{3}, Shape{4}, Shape{2, 2}}) {
     on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
@@ -253,7 +253,7 @@ TEST(TensorViews, AgreeWithTheDenseTensor) {
   }
 }
 
-TEST(TensorViews, SqueezeLooksAtGlobalSizes) {
+TEST(TensorViews, SqueezeUsesGlobalSizes) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({4, 1, 4}, 1);
     const at::Tensor d = distribute_tensor(dense, mesh, {tensor::Shard(0)});
@@ -266,7 +266,7 @@ TEST(TensorViews, SqueezeLooksAtGlobalSizes) {
   });
 }
 
-TEST(TensorViews, DiagonalAndUnfoldKeepTheShardsOfOtherDims) {
+TEST(TensorViews, DiagonalAndUnfoldKeepShardsOfOtherDims) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({4, 5, 6}, 1);
     const auto shard = [&](std::int64_t dim) {
@@ -278,28 +278,28 @@ TEST(TensorViews, DiagonalAndUnfoldKeepTheShardsOfOtherDims) {
       EXPECT_EQ(tensor::traffic().calls() > 0, moves);
       EXPECT_TRUE(at::equal(tensor::full_tensor(got), want));
     };
-    const std::vector<at::Tensor> cut{shard(0), shard(1), shard(2)};
+    const std::vector<at::Tensor> sharded{shard(0), shard(1), shard(2)};
     tensor::traffic() = {};
-    expect(cut[0].diagonal(1, 1, 2), dense.diagonal(1, 1, 2), {tensor::Shard(0)}, false);
+    expect(sharded[0].diagonal(1, 1, 2), dense.diagonal(1, 1, 2), {tensor::Shard(0)}, false);
     tensor::traffic() = {};
-    expect(cut[1].diagonal(0, 0, 2), dense.diagonal(0, 0, 2), {tensor::Shard(0)}, false);
+    expect(sharded[1].diagonal(0, 0, 2), dense.diagonal(0, 0, 2), {tensor::Shard(0)}, false);
     tensor::traffic() = {};
-    expect(cut[2].diagonal(-1, 0, -2), dense.diagonal(-1, 0, 1), {tensor::Shard(0)}, false);
+    expect(sharded[2].diagonal(-1, 0, -2), dense.diagonal(-1, 0, 1), {tensor::Shard(0)}, false);
     tensor::traffic() = {};
-    expect(cut[0].unfold(2, 3, 2), dense.unfold(2, 3, 2), {tensor::Shard(0)}, false);
+    expect(sharded[0].unfold(2, 3, 2), dense.unfold(2, 3, 2), {tensor::Shard(0)}, false);
     tensor::traffic() = {};
-    expect(cut[2].unfold(-3, 2, 1), dense.unfold(0, 2, 1), {tensor::Shard(2)}, false);
-    // Along a dim that is sharded the tensor is moved first.
+    expect(sharded[2].unfold(-3, 2, 1), dense.unfold(0, 2, 1), {tensor::Shard(2)}, false);
+    // A sharded dim is redistributed first.
     tensor::traffic() = {};
-    const at::Tensor moved = cut[0].unfold(0, 2, 2);
+    const at::Tensor moved = sharded[0].unfold(0, 2, 2);
     EXPECT_GT(tensor::traffic().calls(), 0);
     EXPECT_TRUE(at::equal(tensor::full_tensor(moved), dense.unfold(0, 2, 2)));
   });
 }
 
-TEST(TensorViews, ContiguousOfATransposedTensorIsContiguous) {
+TEST(TensorViews, ContiguousOfTransposedTensorIsContiguous) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
-    // One column per rank: its shard has no strides to derive the tensor's from.
+    // One column per rank: the strides of the tensor cannot be derived from its shard.
     const at::Tensor dense = numbers({4, 4}, 1);
     const at::Tensor turned = distribute_tensor(dense, mesh, {tensor::Shard(1)}).t();
     EXPECT_EQ(turned.strides(), (Shape{1, 4}));
@@ -311,8 +311,8 @@ TEST(TensorViews, ContiguousOfATransposedTensorIsContiguous) {
   });
 }
 
-// A shard that has to be copied for a view does not take writes that the tensor would not see.
-TEST(TensorViews, WritesToACopiedShardAreRefused) {
+// A shard that is copied for a view rejects writes that the tensor would not see.
+TEST(TensorViews, RejectWritesToCopiedShard) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor wide = numbers({4, 6}, mesh.coordinate(0) == 0 ? 1U : 2U);
     const at::Tensor d = from_local(wide.narrow(1, 0, 3), mesh, {tensor::Shard(0)});
@@ -330,7 +330,7 @@ struct Complex {
   std::function<at::Tensor(const at::Tensor&)> run;
 };
 
-TEST(TensorViews, ConjugatesAreKept) {
+TEST(TensorViews, KeepConjugation) {
   const std::vector<Complex> cases{
       {"conj + 1", [](const at::Tensor& x) { return x.conj() + 1; }},
       {"mH", [](const at::Tensor& x) { return x.mH() * 2; }},
@@ -358,19 +358,19 @@ TEST(TensorViews, ConjugatesAreKept) {
           layout[0] = first;
           const std::string where = c.name + " " + to_string(layout) + " on " + to_string(mesh);
           const at::Tensor dense = values.clone().set_requires_grad(true);
-          const at::Tensor cut = distribute_tensor(dense, mesh, layout, false);
+          const at::Tensor sharded = distribute_tensor(dense, mesh, layout, false);
           try {
-            const at::Tensor want = c.run(dense), got = c.run(cut);
+            const at::Tensor want = c.run(dense), got = c.run(sharded);
             require(got.sizes() == want.sizes(), "sizes");
             require(at::allclose(tensor::full_tensor(got).resolve_conj().resolve_neg(), want, 1e-4, 1e-4),
                     "values or gradient");
-            // Moved as it is, lazily conjugated.
+            // Redistributed as it is, lazily conjugated.
             const at::Tensor moved = redistribute(got, tensor::Placements(shape.size()));
             require(at::allclose(tensor::full_tensor(moved).resolve_conj(), want, 1e-4, 1e-4),
                     "values or gradient");
             at::abs(want).pow(2).sum().backward();
             at::abs(got).pow(2).sum().backward();
-            require(at::allclose(whole(cut.grad()).resolve_conj(), dense.grad(), 1e-3, 1e-3),
+            require(at::allclose(full_copy(sharded.grad()).resolve_conj(), dense.grad(), 1e-3, 1e-3),
                     "values or gradient");
           } catch (const std::exception& e) {
             throw std::runtime_error(where + ": " + e.what());

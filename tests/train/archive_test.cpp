@@ -1,7 +1,8 @@
-// Exported models trained over ranks, against the losses of Python's own loop (archives/losses.txt,
-// make_archives.py), which another machine computed. The models draw no random numbers, so processors differ
-// only in the order of sums: by 5e-7 of a loss after 20 steps, between kernels with and without vector
-// instructions. The tests allow 1e-4, because microbatches, replicas and shards change the order of sums too.
+// Exported models trained over ranks, compared with the losses of a Python training loop
+// (archives/losses.txt, make_archives.py) on another machine. The models use no random numbers, so processors
+// differ only in the order of sums: by 5e-7 of a loss after 20 steps between kernels with and without vector
+// instructions. The tests allow 1e-4, because microbatches, replicas and shards change the order of sums,
+// too.
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -70,7 +71,7 @@ std::vector<double> losses_of(const Case& test, const ArchiveOptions& more = {},
   return losses;
 }
 
-TEST(TrainArchiveTraining, HasPythonsLosses) {
+TEST(TrainArchiveTraining, MatchesLossesOfPython) {
   at::set_num_threads(1);
   const auto expected = python_losses();
   ASSERT_EQ(expected.size(), 4U);
@@ -99,7 +100,7 @@ TEST(TrainArchiveTraining, HasPythonsLosses) {
   }
 }
 
-TEST(TrainArchiveTraining, SplitsWhereItIsTold) {
+TEST(TrainArchiveTraining, SplitsAtGivenPoints) {
   at::set_num_threads(1);
   const Case test{"language", LossKind::CrossEntropy, OptimizerKind::Sgd, {.pp = 2, .microbatches = 4}};
   const auto losses = losses_of(test, {.split = {{"layers.1", graph::SplitPoint::Beginning}}});
@@ -113,9 +114,9 @@ TEST(TrainArchiveTraining, SplitsWhereItIsTold) {
   EXPECT_THROW(losses_of(test, {.loss_output = "probabilities"}), UsageError);
 }
 
-// Measured times differ from run to run, and from rank to rank: all ranks take the places of one, and a run
-// that goes on takes those of the run before.
-TEST(TrainArchiveTraining, BalancedByMeasuredTimesRepeatsItsCuts) {
+// Measured times differ between runs and ranks: all ranks use the split positions of one rank, and a resumed
+// run uses those of the previous run.
+TEST(TrainArchiveTraining, ResumedRunKeepsMeasuredSplit) {
   at::set_num_threads(1);
   const test::TempDir dir;
   RunOptions options;
@@ -138,17 +139,18 @@ TEST(TrainArchiveTraining, BalancedByMeasuredTimesRepeatsItsCuts) {
     return losses;
   };
   const auto losses = train(4);
-  const std::string cuts = checkpoint::Checkpoint(dir / "c/step-00000000").note("cuts");
-  EXPECT_EQ(std::count(cuts.begin(), cuts.end(), ' '), 1) << cuts;
+  const std::string positions = checkpoint::Checkpoint(dir / "c/step-00000000").note("cuts");
+  EXPECT_EQ(std::count(positions.begin(), positions.end(), ' '), 1) << positions;
   for (const std::int64_t step : {2, 4})
-    EXPECT_EQ(checkpoint::Checkpoint(dir / ("c/" + checkpoint::checkpoint_name(step))).note("cuts"), cuts);
+    EXPECT_EQ(checkpoint::Checkpoint(dir / ("c/" + checkpoint::checkpoint_name(step))).note("cuts"),
+              positions);
   fs::remove_all(dir / "c/step-00000004");
   options.checkpoint.resume = true;
   EXPECT_EQ(train(4), std::vector<double>(losses.begin() + 2, losses.end()));
-  EXPECT_EQ(checkpoint::Checkpoint(dir / "c/step-00000004").note("cuts"), cuts);
+  EXPECT_EQ(checkpoint::Checkpoint(dir / "c/step-00000004").note("cuts"), positions);
 }
 
-TEST(TrainArchiveTraining, AFixedBatchNeedsMicrobatchesOfItsSize) {
+TEST(TrainArchiveTraining, FixedBatchSizeRequiresMatchingMicrobatches) {
   at::set_num_threads(1);
   Case test{"fixed", LossKind::CrossEntropy, OptimizerKind::Sgd, {.pp = 2, .microbatches = 2}};
   EXPECT_NEAR(losses_of(test)[19], python_losses().at("language sgd")[19], 1e-4);

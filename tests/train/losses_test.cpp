@@ -1,5 +1,5 @@
-// Losses of whole batches: labels that are ignored, validation rows, and values that are not finite, in every
-// topology against a dense computation of the formula.
+// Losses of full batches: ignored labels, validation rows, and non-finite values, in every topology, compared
+// with a dense computation of the formula.
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -29,7 +29,7 @@ std::string archive(const std::string& name) {
   return PENSTOCK_SOURCE_DIR "/tests/train/archives/" + name;
 }
 
-// The mean of the negative log-likelihoods of the valid labels; 0 where there are none.
+// The mean of the negative log-likelihoods of the valid labels; 0 if there are none.
 at::Tensor mean_over_valid(const at::Tensor& logits, const at::Tensor& target) {
   const at::Tensor labels = target.flatten(), valid = labels.ne(kIgnored);
   const at::Tensor each = -at::log_softmax(logits.flatten(0, -2), 1)
@@ -38,7 +38,7 @@ at::Tensor mean_over_valid(const at::Tensor& logits, const at::Tensor& target) {
   return (each * valid).sum() / std::max<std::int64_t>(valid.sum().item<std::int64_t>(), 1);
 }
 
-// The whole model in one piece.
+// The unsplit model.
 class Dense {
  public:
   explicit Dense(const std::string& model)
@@ -84,7 +84,7 @@ class Dense {
   bool language_;
 };
 
-class Watcher : public Observer {
+class RecordingObserver : public Observer {
  public:
   void stepped(const StepRecord& record) override { records.push_back(record); }
   void noted(const std::string& text) override { notes.push_back(text); }
@@ -128,7 +128,7 @@ std::string text_of(const Topology& t) {
          std::to_string(p.microbatches) + " A " + std::to_string(t.accumulate);
 }
 
-// A batch of 20: down to 5 rows in 2 microbatches for each part of each replica.
+// A batch of 20 rows: down to 5 rows in 2 microbatches for each accumulated backward of each replica.
 const std::vector<Topology>& topologies() {
   static const std::vector<Topology> all = {
       {{.pp = 1, .schedule = "GPipe", .microbatches = 1}},
@@ -150,31 +150,31 @@ Tensors with_ignored(std::uint64_t seed, double share) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   at::Tensor target = data.at("target").clone();
   target.masked_fill_(at::rand(target.sizes(), generator).lt(share), kIgnored);
-  // Rows 10 to 14 are whole microbatches and a whole part of a replica.
+  // Rows 10 to 14 are complete microbatches and a complete accumulated backward of a replica.
   if (seed % 2 == 1) target.narrow(0, 10, 5).fill_(kIgnored);
   data["target"] = target;
   return data;
 }
 
-TEST(TrainIgnoredLabels, LossesAndGradientsAreThoseOfTheWholeBatchInEveryTopology) {
+TEST(TrainIgnoredLabels, LossesAndGradientsMatchFullBatchInEveryTopology) {
   at::set_num_threads(1);
   for (const auto& [seed, share] : {std::pair{1U, 0.1}, {2U, 0.5}, {3U, 0.9}}) {
     const Tensors data = with_ignored(seed, share);
     const auto expected = Dense("language").train(data, 20, 20, 3, 0.5);
     for (const Topology& topology : topologies()) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", " + text_of(topology));
-      Watcher watcher;
-      run_archive("language", data, sgd(topology.parallel, 20, topology.accumulate), &watcher);
-      ASSERT_EQ(watcher.records.size(), 3U);
+      RecordingObserver recorder;
+      run_archive("language", data, sgd(topology.parallel, 20, topology.accumulate), &recorder);
+      ASSERT_EQ(recorder.records.size(), 3U);
       for (std::size_t i = 0; i < 3; ++i) {
-        EXPECT_NEAR(watcher.records[i].loss, expected.losses[i], 1e-5);
-        EXPECT_NEAR(watcher.records[i].grad_norm, expected.norms[i], 1e-5);
+        EXPECT_NEAR(recorder.records[i].loss, expected.losses[i], 1e-5);
+        EXPECT_NEAR(recorder.records[i].grad_norm, expected.norms[i], 1e-5);
       }
     }
   }
 }
 
-// The built-in model computes its loss on logits that stay cut over tensor-parallel ranks.
+// The built-in model computes its loss on logits that stay sharded over tensor-parallel ranks.
 class MaskedText : public DataSource {
  public:
   Batch training(std::int64_t step, std::int64_t batch, Rows rows) const override {
@@ -190,7 +190,7 @@ class MaskedText : public DataSource {
   Batch validation(Rows) const override { return {}; }
 };
 
-TEST(TrainIgnoredLabels, CountForTheBuiltInModelAlike) {
+TEST(TrainIgnoredLabels, WorkWithBuiltInModel) {
   at::set_num_threads(1);
   const auto losses = [](const ParallelOptions& parallel, std::int64_t accumulate) {
     RunResult result;
@@ -201,17 +201,18 @@ TEST(TrainIgnoredLabels, CountForTheBuiltInModelAlike) {
     });
     return result.losses;
   };
-  const auto whole = losses({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 1);
+  const auto full_batch = losses({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 1);
   for (const auto& topology :
        {Topology{{.pp = 1, .schedule = "GPipe", .microbatches = 8}},
         Topology{{.pp = 1, .tp = 2, .schedule = "GPipe", .microbatches = 8}},
         Topology{{.pp = 2, .tp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}, 2}}) {
     const auto parts = losses(topology.parallel, topology.accumulate);
-    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-5) << text_of(topology);
+    for (std::size_t i = 0; i < full_batch.size(); ++i)
+      EXPECT_NEAR(parts[i], full_batch[i], 1e-5) << text_of(topology);
   }
 }
 
-TEST(TrainIgnoredLabels, ABatchWithoutAnyOtherChangesNothingAndIsNoted) {
+TEST(TrainIgnoredLabels, BatchWithoutValidLabelsChangesNothingAndIsReported) {
   at::set_num_threads(1);
   Tensors data = with_ignored(2, 0.5);
   data.at("target").narrow(0, 4, 4).fill_(kIgnored);  // step 2 of batches of 4
@@ -222,19 +223,19 @@ TEST(TrainIgnoredLabels, ABatchWithoutAnyOtherChangesNothingAndIsNoted) {
         Topology{{.pp = 2, .dp = 2, .schedule = "ZB1P", .microbatches = 1}},
         Topology{{.pp = 1, .dp = 2, .sharding = Sharding::Full, .schedule = "GPipe", .microbatches = 1}}}) {
     SCOPED_TRACE(text_of(topology));
-    Watcher watcher;
-    run_archive("language", data, sgd(topology.parallel, 4), &watcher);
+    RecordingObserver recorder;
+    run_archive("language", data, sgd(topology.parallel, 4), &recorder);
     for (std::size_t i = 0; i < 3; ++i) {
-      EXPECT_NEAR(watcher.records.at(i).loss, expected.losses[i], 1e-5);
-      EXPECT_NEAR(watcher.records[i].grad_norm, expected.norms[i], 1e-5);
+      EXPECT_NEAR(recorder.records.at(i).loss, expected.losses[i], 1e-5);
+      EXPECT_NEAR(recorder.records[i].grad_norm, expected.norms[i], 1e-5);
     }
-    EXPECT_EQ(watcher.records[1].loss, 0);
-    EXPECT_THAT(watcher.notes, testing::Contains(HasSubstr("step 2: every label of the batch is ignored")));
+    EXPECT_EQ(recorder.records[1].loss, 0);
+    EXPECT_THAT(recorder.notes, testing::Contains(HasSubstr("step 2: every label of the batch is ignored")));
   }
 }
 
-// 20 rows, of which some are kept; batches that they fill, fill in part, or do not even fill once.
-TEST(TrainValidation, IsExactOverItsRowsWhateverTheBatchSizeAndTopology) {
+// 20 rows, some of which are held out; batches that they fill, fill partially, or do not fill once.
+TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
   at::set_num_threads(1);
   const Tensors language = with_ignored(4, 0.3),
                 mlp = checkpoint::load_safetensors(archive("mlp.safetensors"));
@@ -265,7 +266,7 @@ TEST(TrainValidation, IsExactOverItsRowsWhateverTheBatchSizeAndTopology) {
   }
 }
 
-TEST(TrainValidation, TakesAsManyBatchesAsAskedForAndNotesLabelsThatAreAllIgnored) {
+TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   at::set_num_threads(1);
   Tensors data = with_ignored(6, 0.3);
   RunOptions options = sgd({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 4);
@@ -276,13 +277,13 @@ TEST(TrainValidation, TakesAsManyBatchesAsAskedForAndNotesLabelsThatAreAllIgnore
   EXPECT_NEAR(limited.validation.value(), Dense("language").loss(data, at::arange(10, 18)).item<double>(),
               1e-5);
   data.at("target").narrow(0, 10, 10).fill_(kIgnored);
-  Watcher watcher;
-  EXPECT_FALSE(run_archive("language", data, options, &watcher, 0.5).validation);
-  EXPECT_THAT(watcher.notes, testing::Contains(HasSubstr("there is no validation loss")));
+  RecordingObserver recorder;
+  EXPECT_FALSE(run_archive("language", data, options, &recorder, 0.5).validation);
+  EXPECT_THAT(recorder.notes, testing::Contains(HasSubstr("there is no validation loss")));
 }
 
-// Rows of a text have fixed numbers, and each sequence of the kept share is one.
-TEST(TrainValidation, OfATextCoversItsKeptShareOnce) {
+// Rows of a text have fixed numbers, and each sequence of the held-out share is one.
+TEST(TrainValidation, CoversHeldOutTextOnce) {
   const std::string text = generated_text(3000);
   const Vocabulary vocabulary(text);
   const auto data = text_data(text, vocabulary, {.length = 7, .validation = 0.25, .seed = 3});
@@ -310,7 +311,7 @@ std::string error_of(const std::string& model, const Tensors& data, const RunOpt
   return "nothing was thrown";
 }
 
-TEST(TrainNotFinite, NamesTheDataItsMicrobatchStageAndFirstOperator) {
+TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
   at::set_num_threads(1);
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   const Tensors clean = checkpoint::load_safetensors(archive("mlp.safetensors"));
@@ -323,7 +324,7 @@ TEST(TrainNotFinite, NamesTheDataItsMicrobatchStageAndFirstOperator) {
       error_of("mlp", data, options),
       AllOf(HasSubstr("step 1"), HasSubstr("the data's 'input' holds nan in row 5 of the batch"),
             HasSubstr("stage 0, microbatch 2, tensor input, op aten::linear"), HasSubstr("of module 0")));
-  // In the second part of the second replica: rows 6 and 7.
+  // In the second accumulated backward of the second replica: rows 6 and 7.
   data["input"] = clean.at("input").clone();
   data["input"][7][0] = inf;
   EXPECT_THAT(
@@ -338,15 +339,15 @@ TEST(TrainNotFinite, NamesTheDataItsMicrobatchStageAndFirstOperator) {
                     HasSubstr("stage 1, microbatch 1, tensor target, op aten::mse_loss")));
 }
 
-TEST(TrainNotFinite, NamesAKeywordInTheStageThatReadsIt) {
+TEST(TrainNotFinite, ReportsKeywordArgumentInItsStage) {
   at::set_num_threads(1);
-  Tensors data = with_ignored(1, 0.1);  // rows 10 to 14 have no valid label, and a loss that is NaN
+  Tensors data = with_ignored(1, 0.1);  // rows 10 to 14 have no valid label, and a NaN loss
   data["weight"] = data.at("weight").clone();
   data["weight"][6] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(error_of("language", data, sgd({.pp = 2, .schedule = "1F1B", .microbatches = 10}, 20)),
               AllOf(HasSubstr("the data's 'weight' holds nan in row 6 of the batch"),
                     HasSubstr("stage 0, microbatch 3, tensor weight, op aten::unsqueeze")));
-  // Without the NaN, the microbatches that do not count are no reason to stop.
+  // Without the NaN, microbatches without valid labels are no reason to stop.
   data["weight"][6] = 1.0F;
   EXPECT_EQ(error_of("language", data, sgd({.pp = 2, .schedule = "1F1B", .microbatches = 10}, 20)),
             "nothing was thrown");

@@ -1,7 +1,7 @@
-"""Exports a small language model, makes data for it and for an MLP, and trains both in Python, for archive_test.cpp.
+"""Exports a small language model, generates data for it and for an MLP, and trains both in Python, for archive_test.cpp.
 
 Usage: python3 make_archives.py FOLDER. Writes language.pt2 and mlp.pt2 (dynamic batch), fixed.pt2 (a batch of 4), NAME.safetensors with
-the data, and losses.txt: model, optimizer, step, loss of Python's own loop over whole batches.
+the data, and losses.txt: model, optimizer, step, loss of a Python training loop over full batches.
 """
 import json
 import struct
@@ -27,7 +27,7 @@ class Layer(nn.Module):
 
 
 class Language(nn.Module):
-    """A tied head, a keyword that every layer reads, outputs in a dict."""
+    """A tied head, a keyword argument that every layer reads, outputs in a dict."""
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,5 @@
-// The loss curve depends on the seed and the data, not on how the model is spread or scheduled: every
-// topology against one rank.
+// The loss curve depends on the seed and the data, not on the topology or the schedule: every topology is
+// compared with one rank.
 #include "small_run.h"
 
 #include <penstock/base/error.h>
@@ -28,7 +28,7 @@ void expect_close(const std::vector<double>& losses, const std::vector<double>& 
   EXPECT_THAT(differences, testing::Each(testing::Le(1e-4)));
 }
 
-TEST(TrainLossCurve, DoesNotDependOnTheTopology) {
+TEST(TrainLossCurve, DoesNotDependOnTopology) {
   at::set_num_threads(1);
   const RunResult alone = small_run(with({1, 1, 1, 1, "GPipe"}), nullptr, true);
   ASSERT_EQ(alone.losses.size(), 20U);
@@ -54,7 +54,7 @@ TEST(TrainLossCurve, DoesNotDependOnTheTopology) {
   }
 }
 
-TEST(TrainLossCurve, IsBitwiseTheSameInTwoRunsOfASeed) {
+TEST(TrainLossCurve, IsBitwiseEqualInRunsWithSameSeed) {
   at::set_num_threads(1);
   RunOptions options = with({2, 2, 1, 2, "1F1B"});
   options.grad_clip = 0.5;
@@ -66,7 +66,7 @@ TEST(TrainLossCurve, IsBitwiseTheSameInTwoRunsOfASeed) {
   EXPECT_NE(small_run(options, nullptr, false, 0.1).losses, first.losses);
 }
 
-TEST(TrainLossCurve, IsThatOfTheWholeBatchWithAccumulationClippingDecayAndRecomputation) {
+TEST(TrainLossCurve, MatchesFullBatchWithAccumulationClippingDecayAndRecomputation) {
   at::set_num_threads(1);
   RunOptions options = with({1, 1, 1, 1, "GPipe"});
   options.grad_clip = 0.5;
@@ -84,7 +84,7 @@ TEST(TrainLossCurve, IsThatOfTheWholeBatchWithAccumulationClippingDecayAndRecomp
     expect_close(small_run(with({2, 2, 1, 2, "1F1B", sharding, 2}, options)).losses, expected);
 }
 
-TEST(TrainLossCurve, InBfloat16StaysNearFloat32AndFalls) {
+TEST(TrainLossCurve, InBfloat16StaysNearFloat32AndDecreases) {
   at::set_num_threads(1);
   const auto expected = small_run(with({2, 1, 1, 4, "1F1B"})).losses;
   RunOptions options = with({2, 1, 1, 4, "1F1B"});
@@ -95,7 +95,7 @@ TEST(TrainLossCurve, InBfloat16StaysNearFloat32AndFalls) {
     EXPECT_NEAR(losses[i], expected[i], 0.05 * expected[i]) << i;
 }
 
-class Watcher : public Observer {
+class RecordingObserver : public Observer {
  public:
   void stepped(const StepRecord& record) override { records.push_back(record); }
   void evaluated(std::int64_t step, double loss) override { evaluations[step] = loss; }
@@ -103,12 +103,12 @@ class Watcher : public Observer {
   std::map<std::int64_t, double> evaluations;
 };
 
-TEST(TrainRun, ReportsStepsAndValidationsAlikeOverTopologies) {
+TEST(TrainRun, ReportsSameStepsAndValidationsInEveryTopology) {
   at::set_num_threads(1);
   RunOptions options = with({1, 1, 1, 2, "GPipe"});
   options.steps = 6;
   options.eval_every = 3;
-  Watcher one, many;
+  RecordingObserver one, many;
   small_run(options, &one);
   small_run(with({2, 2, 1, 2, "1F1B"}, options), &many);
   ASSERT_EQ(one.records.size(), 6U);
@@ -123,7 +123,7 @@ TEST(TrainRun, ReportsStepsAndValidationsAlikeOverTopologies) {
   }
 }
 
-TEST(TrainRun, StopsAtALossThatIsNotFiniteAndNamesStageAndMicrobatch) {
+TEST(TrainRun, StopsAtNonFiniteLossAndReportsStageAndMicrobatch) {
   at::set_num_threads(1);
   setenv("PENSTOCK_FAULT", "nan rank=1 step=3 action=1F2", 1);
   try {
@@ -139,12 +139,12 @@ TEST(TrainRun, StopsAtALossThatIsNotFiniteAndNamesStageAndMicrobatch) {
   options.rate.rate = 1e12;
   options.optimizer.kind = OptimizerKind::Sgd;
   options.on_nan = NanPolicy::Skip;
-  Watcher watcher;
-  small_run(options, &watcher);
-  EXPECT_TRUE(watcher.records.back().skipped);
+  RecordingObserver recorder;
+  small_run(options, &recorder);
+  EXPECT_TRUE(recorder.records.back().skipped);
 }
 
-TEST(TrainRun, AFaultOfOneRankEndsItWithTheCause) {
+TEST(TrainRun, FaultOfOneRankEndsRunWithCause) {
   at::set_num_threads(1);
   setenv("PENSTOCK_FAULT", "throw rank=1 step=2 action=1B0", 1);
   try {

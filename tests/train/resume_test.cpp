@@ -1,4 +1,4 @@
-// Runs that go on from a checkpoint: bitwise where nothing changed, and close in any other topology.
+// Runs that resume from a checkpoint: bitwise equal if nothing changed, and close in any other topology.
 #include "small_run.h"
 #include "support/program.h"
 
@@ -37,29 +37,30 @@ RunOptions options_of(const Topology& topology, std::int64_t steps, const std::s
   return options;
 }
 
-TEST(TrainResume, IsBitwiseTheUndisturbedRun) {
+TEST(TrainResume, IsBitwiseEqualToUninterruptedRun) {
   at::set_num_threads(1);
   for (const Topology& topology : kTopologies) {
     SCOPED_TRACE(topology.schedule);
     const TempDir dir;
     const double dropout = topology.tp > 1 ? 0 : 0.1;
-    RunOptions first = options_of(topology, 8, dir / "whole", false);
+    RunOptions first = options_of(topology, 8, dir / "uninterrupted", false);
     first.checkpoint.every = 5;
     first.checkpoint.keep = 9;
-    const auto whole = small_run(first, nullptr, true, dropout);
-    EXPECT_EQ(whole.checkpoint, dir / "whole/step-00000008");
-    [[maybe_unused]] const int removed = std::system(("rm -r " + (dir / "whole/step-00000008")).c_str());
-    const auto rest = small_run(options_of(topology, 8, dir / "whole", true), nullptr, true, dropout);
-    EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 5, whole.losses.end()));
-    for (const auto& [name, tensor] : whole.parameters)
+    const auto uninterrupted = small_run(first, nullptr, true, dropout);
+    EXPECT_EQ(uninterrupted.checkpoint, dir / "uninterrupted/step-00000008");
+    [[maybe_unused]] const int removed =
+        std::system(("rm -r " + (dir / "uninterrupted/step-00000008")).c_str());
+    const auto rest = small_run(options_of(topology, 8, dir / "uninterrupted", true), nullptr, true, dropout);
+    EXPECT_EQ(rest.losses, std::vector<double>(uninterrupted.losses.begin() + 5, uninterrupted.losses.end()));
+    for (const auto& [name, tensor] : uninterrupted.parameters)
       EXPECT_TRUE(at::equal(rest.parameters.at(name), tensor)) << name;
   }
 }
 
-TEST(TrainResume, GoesOnInAnyOtherTopology) {
+TEST(TrainResume, ContinuesInAnyOtherTopology) {
   at::set_num_threads(1);
   const TempDir dir;
-  const auto whole = small_run(options_of(kTopologies[0], 8, dir / "whole", false)).losses;
+  const auto uninterrupted = small_run(options_of(kTopologies[0], 8, dir / "uninterrupted", false)).losses;
   for (std::size_t from = 0; from < kTopologies.size(); ++from) {
     const std::string saved = dir / ("from" + std::to_string(from));
     small_run(options_of(kTopologies[from], 4, saved, false));
@@ -69,7 +70,8 @@ TEST(TrainResume, GoesOnInAnyOtherTopology) {
       [[maybe_unused]] const int copied = std::system(("cp -r " + saved + " " + copy).c_str());
       const auto rest = small_run(options_of(kTopologies[to], 8, copy, true)).losses;
       ASSERT_EQ(rest.size(), 4U);
-      for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(rest[i], whole[i + 4], 1e-4 * whole[i + 4]);
+      for (std::size_t i = 0; i < 4; ++i)
+        EXPECT_NEAR(rest[i], uninterrupted[i + 4], 1e-4 * uninterrupted[i + 4]);
     }
   }
 }
@@ -80,13 +82,13 @@ class Notes : public Observer {
   std::string all;
 };
 
-TEST(TrainResume, PassesOverADamagedCheckpointAndNamesIt) {
+TEST(TrainResume, SkipsDamagedCheckpointAndReportsIt) {
   at::set_num_threads(1);
   const TempDir dir;
   RunOptions options = options_of(kTopologies[1], 6, dir / "c", false);
   options.checkpoint.every = 3;
   small_run(options);
-  // One flipped byte in the newest.
+  // One flipped byte in the newest checkpoint.
   const std::string newest = dir / "c/step-00000006";
   [[maybe_unused]] const int done = std::system(
       ("f=$(ls " + newest +
@@ -98,10 +100,10 @@ TEST(TrainResume, PassesOverADamagedCheckpointAndNamesIt) {
   EXPECT_THAT(notes.all, testing::HasSubstr("step-00000006"));
 }
 
-TEST(TrainResume, LoadsPartlyOnlyWhereThatIsAsked) {
+TEST(TrainResume, LoadsPartiallyOnlyOnRequest) {
   at::set_num_threads(1);
   const TempDir dir;
-  // SGD keeps no averages, which AdamW then misses.
+  // SGD has no moving averages, which AdamW then misses.
   RunOptions options = options_of(kTopologies[1], 2, dir / "c", false);
   options.optimizer.kind = OptimizerKind::Sgd;
   small_run(options);
@@ -118,12 +120,12 @@ TEST(TrainResume, LoadsPartlyOnlyWhereThatIsAsked) {
   EXPECT_THAT(notes.all, testing::HasSubstr("not in the checkpoint, initial values kept: "));
 }
 
-TEST(TrainResume, RefusesWhatItCannotGoOnFrom) {
+TEST(TrainResume, RejectsIncompatibleCheckpoints) {
   at::set_num_threads(1);
   const TempDir dir;
   EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "none", true)), Error);
   small_run(options_of(kTopologies[1], 2, dir / "c", false));
-  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "c", false)), UsageError);  // an earlier run's
+  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "c", false)), UsageError);  // of an earlier run
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A run that is small enough for many of them.
+// A small training run.
 #pragma once
 
 #include <penstock/comm/thread_ranks.h>
@@ -17,7 +17,7 @@ inline const std::string& small_text() {
   return text;
 }
 
-//! Rank 0's result of a run over thread ranks.
+//! The result of rank 0 of a run over thread ranks.
 inline train::RunResult small_run(const train::RunOptions& options, train::Observer* observer = nullptr,
                                   bool gather = false, double dropout = 0) {
   train::RunResult result;

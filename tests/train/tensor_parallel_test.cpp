@@ -1,5 +1,7 @@
-// An exported transformer trained over tensor-parallel ranks, by a plan found in its graph or given, against
-// one rank.
+// An exported transformer trained over tensor-parallel ranks, with a plan found in its graph or given
+// explicitly, compared with one rank.
+#include "support/temp_dir.h"
+
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/comm/thread_ranks.h>
@@ -8,8 +10,6 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <filesystem>
 
 namespace penstock::train {
 namespace {
@@ -45,7 +45,7 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
   for (std::size_t i = from; i < want.size(); ++i) EXPECT_NEAR(got[i - from], want[i], 1e-4 * want[i]) << i;
 }
 
-TEST(TrainArchiveTensorParallel, LossesAreThoseOfOneRank) {
+TEST(TrainArchiveTensorParallel, MatchesLossesOfOneRank) {
   at::set_num_threads(1);
   const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   EXPECT_LT(alone[19], alone[0] - 0.3);
@@ -61,7 +61,7 @@ TEST(TrainArchiveTensorParallel, LossesAreThoseOfOneRank) {
   }
 }
 
-TEST(TrainArchiveTensorParallel, APlanCanBeGiven) {
+TEST(TrainArchiveTensorParallel, AcceptsExplicitPlan) {
   at::set_num_threads(1);
   const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
   const RunOptions two = twenty_steps({.tp = 2, .schedule = "GPipe", .microbatches = 2});
@@ -85,17 +85,16 @@ TEST(TrainArchiveTensorParallel, APlanCanBeGiven) {
       HasSubstr("several stages"));
 }
 
-TEST(TrainArchiveTensorParallel, CheckpointsGoOnInOtherTopologies) {
+TEST(TrainArchiveTensorParallel, ResumesInOtherTopologies) {
   at::set_num_threads(1);
   const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock_archive_tp";
   for (const auto& [first, then] :
        {std::pair{ParallelOptions{.tp = 2, .schedule = "GPipe", .microbatches = 2}, ParallelOptions{.pp = 2}},
         std::pair{ParallelOptions{.pp = 2},
                   ParallelOptions{.tp = 4, .schedule = "GPipe", .microbatches = 2}}}) {
-    std::filesystem::remove_all(folder);
+    const test::TempDir dir;
     RunOptions options = twenty_steps(first);
-    options.checkpoint.directory = folder.string();
+    options.checkpoint.directory = dir.path();
     options.steps = 10;
     losses_of(options);
     options.parallel = then;
@@ -103,7 +102,6 @@ TEST(TrainArchiveTensorParallel, CheckpointsGoOnInOtherTopologies) {
     options.checkpoint.resume = true;
     expect_near(losses_of(options), alone, 10);
   }
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Checksums against published answers and against the definition, bit by bit.
+// Checksums compared with published values and with the bitwise definition.
 #include "base/io/crc32.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ std::uint32_t by_definition(const Bytes& bytes, std::uint32_t polynomial) {
   return ~crc;
 }
 
-TEST(ValueCrc32c, HasThePublishedAnswers) {
+TEST(ValueCrc32c, MatchesPublishedValues) {
   // RFC 3720, appendix B.4.
   EXPECT_EQ(crc32c(Bytes(32, 0x00)), 0x8a9136aaU);
   EXPECT_EQ(crc32c(Bytes(32, 0xff)), 0x62a8ab43U);
@@ -42,27 +42,27 @@ TEST(ValueCrc32c, HasThePublishedAnswers) {
                               0x00, 0x00, 0x00, 0x14, 0x00, 0x00, 0x00, 0x18, 0x28, 0x00, 0x00, 0x00,
                               0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00};
   EXPECT_EQ(crc32c(read_command), 0xd9963a56U);
-  // The check value of catalogues of checksums.
+  // The check value from catalogs of checksums.
   EXPECT_EQ(crc32c(bytes_of("123456789")), 0xe3069283U);
   EXPECT_EQ(crc32c(Bytes{}), 0U);
 }
 
-TEST(ValueCrc32, HasThePublishedAnswers) {
+TEST(ValueCrc32, MatchesPublishedValues) {
   EXPECT_EQ(crc32(bytes_of("123456789")), 0xcbf43926U);
   EXPECT_EQ(crc32(bytes_of("The quick brown fox jumps over the lazy dog")), 0x414fa339U);
   EXPECT_EQ(crc32(Bytes{}), 0U);
 }
 
-TEST(ValueCrc32c, EqualsTheDefinitionForEveryLengthAndSplit) {
+TEST(ValueCrc32c, MatchesDefinitionForEveryLengthAndSplit) {
   std::mt19937 random(7);
   for (std::size_t size = 0; size < 70; ++size) {
     Bytes bytes(size);
     for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
     EXPECT_EQ(crc32(bytes), by_definition(bytes, 0xedb88320U));
-    const std::uint32_t whole = by_definition(bytes, 0x82f63b78U);
+    const std::uint32_t expected = by_definition(bytes, 0x82f63b78U);
     for (std::size_t at = 0; at <= size; ++at) {
       const std::span all(bytes);
-      EXPECT_EQ(crc32c(all.subspan(at), crc32c(all.first(at))), whole) << size << " split at " << at;
+      EXPECT_EQ(crc32c(all.subspan(at), crc32c(all.first(at))), expected) << size << " split at " << at;
     }
   }
 }

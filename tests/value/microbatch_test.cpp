@@ -1,5 +1,6 @@
-// Microbatches: cutting, merging, specs, errors, users' types, and how losses add up.
-#include "value/trees.h"
+// Microbatches: splitting, merging, chunk specs, errors, user-defined types, and loss reductions.
+#include "support/error_message.h"
+#include "value/random_trees.h"
 
 #include <penstock/base/error.h>
 #include <penstock/runtime/loss_reduction.h>
@@ -21,17 +22,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-template <class E>
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-TEST(ValueSplit, CutsAsTensorSplitDoesForEverySizeAndCount) {
+TEST(ValueSplit, MatchesTensorSplitForEverySizeAndCount) {
   for (std::int64_t rows = 1; rows <= 17; ++rows) {
     for (int chunks = 1; chunks <= rows; ++chunks) {
       const at::Tensor x = torch::arange(rows * 2).view({rows, 2});
@@ -48,7 +39,7 @@ TEST(ValueSplit, CutsAsTensorSplitDoesForEverySizeAndCount) {
   }
 }
 
-TEST(ValueSplit, MergingWhatWasSplitGivesTheBatchForNestedTreesAndAnyDims) {
+TEST(ValueSplit, MergeRestoresBatchForNestedTreesAndAnyDims) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     test::Random random(seed);
@@ -86,21 +77,21 @@ TEST(ValueSplit, ReplicatesScalarsByDefaultAndTensorsOnRequest) {
             0);
 }
 
-TEST(ValueSplit, WithoutAnythingToCutEveryChunkGetsEverything) {
+TEST(ValueSplit, ReplicatesEverythingIfNothingIsSplit) {
   const Chunks got = split_args_kwargs_into_chunks({5}, {}, 3);
   EXPECT_EQ(got.args.size(), 3u);
   EXPECT_TRUE(got.rows.empty());
   EXPECT_EQ(split_args_kwargs_into_chunks({}, {}, 2).kwargs.size(), 2u);
 }
 
-TEST(ValueSplit, OneErrorNamesEveryTensorThatDoesNotFit) {
-  const std::string few = message_of<ShapeError>([] {
+TEST(ValueSplit, ReportsEveryMismatchedTensorInOneError) {
+  const std::string few = test::error_message<ShapeError>([] {
     split_args_kwargs_into_chunks({torch::ones({3, 2})}, {{"y", torch::ones({2, 9})}}, 4);
   });
   EXPECT_THAT(few,
               AllOf(HasSubstr("4 microbatches"), HasSubstr("args[0] has only 3 rows in dim 0 (shape [3, 2])"),
                     HasSubstr("kwargs.y has only 2 rows in dim 0 (shape [2, 9])")));
-  const std::string differ = message_of<ShapeError>([] {
+  const std::string differ = test::error_message<ShapeError>([] {
     split_args_kwargs_into_chunks(
         {torch::ones({8}), dict({{"m", torch::ones({10, 3})}}), torch::ones({8, 1})}, {}, 4);
   });
@@ -112,7 +103,7 @@ TEST(ValueSplit, OneErrorNamesEveryTensorThatDoesNotFit) {
   EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 2, ChunkSpec::dims({1})), ShapeError);
 }
 
-TEST(ValueSplit, WhatASpecCoversIsSplitEachOnItsOwn) {
+TEST(ValueSplit, SplitsTensorsWithSpecIndependently) {
   const at::Tensor x = torch::randn({128, 2}), y = torch::randn({256, 3}), z = torch::randn({4, 512});
   const Chunks got = split_args_kwargs_into_chunks({x, y}, {{"z", z}}, 2, ChunkSpec::dims({0, 0}),
                                                    ChunkSpec::named_dims({{"z", 1}}));
@@ -121,32 +112,32 @@ TEST(ValueSplit, WhatASpecCoversIsSplitEachOnItsOwn) {
     EXPECT_TRUE(got.args[i][1].toTensor().equal(torch::tensor_split(y, 2)[i]));
     EXPECT_TRUE(got.kwargs[i].at("z").toTensor().equal(torch::tensor_split(z, 2, 1)[i]));
   }
-  EXPECT_EQ(got.rows, (std::vector<std::int64_t>{64, 64}));  // of the first
-  // Uneven counts keep each tensor's own sizes; what no spec covers must agree among itself.
+  EXPECT_EQ(got.rows, (std::vector<std::int64_t>{64, 64}));  // of the first one
+  // Tensors with chunk specs keep their own sizes; those without must agree with each other.
   const Chunks uneven = split_args_kwargs_into_chunks({torch::ones({10}), torch::ones({7})},
                                                       {{"a", torch::ones({5})}, {"b", torch::ones({5})}}, 3,
                                                       ChunkSpec(TensorChunkSpec{}));
   EXPECT_EQ(uneven.args[1][0].toTensor().size(0), 3);
   EXPECT_EQ(uneven.args[1][1].toTensor().size(0), 2);
   EXPECT_EQ(uneven.kwargs[0].at("a").toTensor().size(0), 2);
-  EXPECT_THAT(message_of<ShapeError>([] {
+  EXPECT_THAT(test::error_message<ShapeError>([] {
                 split_args_kwargs_into_chunks({torch::ones({10})},
                                               {{"a", torch::ones({5})}, {"b", torch::ones({6})}}, 3,
                                               ChunkSpec(TensorChunkSpec{}));
               }),
               AllOf(HasSubstr("kwargs.b has 6 rows"), HasSubstr("disagrees with kwargs.a")));
-  // Too few rows are an error in any case.
+  // Too few rows are always an error.
   EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({10}), torch::ones({2})}, {}, 3,
                                              ChunkSpec(TensorChunkSpec{})),
                ShapeError);
 }
 
-TEST(ValueSplit, ASpecThatDoesNotFitIsRefusedWithItsPlace) {
+TEST(ValueSplit, RejectsMismatchedSpecWithPath) {
   const Args args = {torch::ones({4}), 3};
-  EXPECT_THAT(
-      message_of<UsageError>([&] { split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0})); }),
-      HasSubstr("(TensorChunkSpec(0)) does not fit (*, *)"));
-  EXPECT_THAT(message_of<UsageError>([&] {
+  EXPECT_THAT(test::error_message<UsageError>(
+                  [&] { split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0})); }),
+              HasSubstr("(TensorChunkSpec(0)) does not fit (*, *)"));
+  EXPECT_THAT(test::error_message<UsageError>([&] {
                 split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0, 0}));
               }),
               HasSubstr("kind int cannot be split (tensor args[1])"));
@@ -156,17 +147,20 @@ TEST(ValueSplit, ASpecThatDoesNotFitIsRefusedWithItsPlace) {
   EXPECT_THROW(split_tree(torch::ones({4}), 2, "x", ChunkSpec(Reducer::sum())), UsageError);
 }
 
-TEST(ValueMerge, JoinsByDefaultAndWantsAgreementOfTheRest) {
+TEST(ValueMerge, ConcatenatesTensorsAndRequiresEqualScalars) {
   const IValue merged = merge_chunks({tuple({torch::ones({2}), 5}), tuple({torch::zeros({1}), 5})});
   EXPECT_TRUE(flatten(merged).leaves[0].toTensor().equal(torch::tensor({1.0f, 1.0f, 0.0f})));
-  EXPECT_THAT(message_of<UsageError>([] { merge_chunks({tuple({4}), tuple({5})}); }), HasSubstr("chunk[0]"));
+  EXPECT_THAT(test::error_message<UsageError>([] {
+                merge_chunks({tuple({4}), tuple({5})});
+              }),
+              HasSubstr("chunk[0]"));
   EXPECT_THROW(merge_chunks({torch::ones({1}), tuple({torch::ones({1})})}), UsageError);
   EXPECT_THROW(merge_chunks({torch::ones({1}), torch::ones({1, 1})}), ShapeError);
   EXPECT_THROW(merge_chunks({torch::ones({2}), torch::ones({2})}, ChunkSpec(TensorChunkSpec{1})), ShapeError);
   EXPECT_THROW(merge_chunks({}), UsageError);
 }
 
-TEST(ValueMerge, ReducesLossesBySumMeanOrTheUsersFunction) {
+TEST(ValueMerge, ReducesLossesBySumMeanOrUserFunction) {
   const std::vector<IValue> losses = {torch::scalar_tensor(1.0), torch::scalar_tensor(2.0),
                                       torch::scalar_tensor(6.0)};
   EXPECT_EQ(merge_chunks(losses, ChunkSpec(Reducer::sum())).toTensor().item<float>(), 9);
@@ -178,7 +172,7 @@ TEST(ValueMerge, ReducesLossesBySumMeanOrTheUsersFunction) {
   EXPECT_EQ(merge_chunks({1, 2}, ChunkSpec(Reducer::sum())).toInt(), 3);
 }
 
-// Stands for a user's own type with rows, such as a block mask.
+// A user-defined type with rows, such as a block mask.
 struct Mask : torch::CustomClassHolder {
   explicit Mask(at::Tensor rows_in) : rows(std::move(rows_in)) {}
   at::Tensor rows;
@@ -192,7 +186,7 @@ const at::Tensor& rows_of(const IValue& value) {
   return dynamic_cast<const Mask&>(*value.toCapsule()).rows;
 }
 
-TEST(ValueSplit, ValuesOfARegisteredTypeAreCutByTheUsersFunctions) {
+TEST(ValueSplit, SplitsRegisteredTypesByUserFunctions) {
   const IValue six = mask(torch::arange(6));
   EXPECT_TRUE(split_tree(six, 2, "x")[1].is(six)) << "unknown types are replicated";
   register_splitter(typeid(Mask), {[](const IValue& value) -> std::optional<std::int64_t> {
@@ -220,7 +214,7 @@ TEST(ValueSplit, ValuesOfARegisteredTypeAreCutByTheUsersFunctions) {
   EXPECT_NO_THROW(split_args_kwargs_into_chunks({torch::ones({8}), mask(torch::ones({1}))}, {}, 4));
 }
 
-TEST(ValueLossReduction, SeedsMakeTheGradientThatOfTheWholeBatch) {
+TEST(ValueLossReduction, WeightsGiveGradientOfFullBatch) {
   const at::Tensor w = torch::randn({3}, torch::dtype(torch::kDouble).requires_grad(true));
   const at::Tensor x = torch::randn({10, 3}, torch::kDouble);
   const at::Tensor target = torch::randint(0, 2, {10}, torch::kLong);  // 0: ignored
@@ -240,10 +234,10 @@ TEST(ValueLossReduction, SeedsMakeTheGradientThatOfTheWholeBatch) {
        [&](const at::Tensor& r, const at::Tensor& t) { return (row_loss(r) * t).sum() / t.sum(); }},
   };
   for (const Case& each : cases) {
-    // Two halves of the target hold a counted row each, so that no microbatch divides by zero.
+    // Both halves of the target contain a valid row, so that no microbatch divides by zero.
     at::Tensor labels = target.clone();
     labels.slice(0, 0, 10, 2).fill_(1);
-    const at::Tensor whole = torch::autograd::grad({each.loss(x, labels)}, {w})[0];
+    const at::Tensor full_gradient = torch::autograd::grad({each.loss(x, labels)}, {w})[0];
     const Chunks parts = split_args_kwargs_into_chunks({x, labels}, {}, 4);
     std::vector<IValue> targets;
     for (const Args& part : parts.args) targets.push_back(part[1]);
@@ -254,12 +248,12 @@ TEST(ValueLossReduction, SeedsMakeTheGradientThatOfTheWholeBatch) {
       losses.push_back(each.loss(parts.args[i][0].toTensor(), parts.args[i][1].toTensor()));
       total += torch::autograd::grad({losses[i]}, {w}, {torch::full_like(losses[i], seeds[i])})[0];
     }
-    EXPECT_TRUE(total.allclose(whole, 1e-12, 1e-12));
+    EXPECT_TRUE(total.allclose(full_gradient, 1e-12, 1e-12));
     EXPECT_TRUE(runtime::LossReduction::reduce(losses, seeds).allclose(each.loss(x, labels), 1e-12, 1e-12));
   }
 }
 
-TEST(ValueLossReduction, RefusesWeightsThatMeanNothing) {
+TEST(ValueLossReduction, RejectsInvalidWeights) {
   const auto with = [](double weight) {
     return runtime::LossReduction::weighted([weight](const IValue&) { return weight; });
   };
@@ -273,7 +267,7 @@ TEST(ValueLossReduction, RefusesWeightsThatMeanNothing) {
   EXPECT_THROW(runtime::LossReduction::mean_over_valid_labels().seeds({1}, {tuple({})}), UsageError);
 }
 
-TEST(ValueLossReduction, LeavesOutWhatHasNoWeight) {
+TEST(ValueLossReduction, SkipsMicrobatchesWithZeroWeight) {
   const runtime::LossReduction reduction =
       runtime::LossReduction::weighted([](const IValue& t) { return t.toDouble(); });
   const at::Tensor nan = torch::scalar_tensor(std::numeric_limits<double>::quiet_NaN()),
@@ -284,11 +278,11 @@ TEST(ValueLossReduction, LeavesOutWhatHasNoWeight) {
   EXPECT_EQ(
       runtime::LossReduction::reduce({three, five, nan}, reduction.seeds({}, {1.0, 3.0, 0.0})).item<double>(),
       3.0 / 4 + 5.0 * 3 / 4);
-  // No weight at all: nothing to learn from, and no NaN.
+  // No weight at all: zero gradients and no NaN.
   const auto none = reduction.seeds({4, 4}, {0.0, 0.0});
   EXPECT_THAT(none, testing::ElementsAre(0.0, 0.0));
   EXPECT_EQ(runtime::LossReduction::reduce({nan, nan}, none).item<double>(), 0.0);
-  // What has weight is not hidden.
+  // Values with a weight are not hidden.
   EXPECT_TRUE(std::isnan(runtime::LossReduction::reduce({nan, three}, {0.5, 0.5}).item<double>()));
 }
 
@@ -299,9 +293,9 @@ TEST(ValueLossReduction, SumsWithAndWithoutTargets) {
   EXPECT_EQ(runtime::LossReduction::mean().weight_of(torch::ones({3})), std::nullopt);
 }
 
-TEST(ValueLossReduction, DividesByTheDenominatorOfTheWholeBatch) {
-  // Two parts of a batch, 1 and 5 valid labels: each is divided by 6 / 2, and their mean is the whole
-  // batch's.
+TEST(ValueLossReduction, DividesByDenominatorOfFullBatch) {
+  // Two parts of a batch with 1 and 5 valid labels: each is divided by 6 / 2, and their mean is that of the
+  // full batch.
   const runtime::LossReduction reduction = runtime::LossReduction::mean_over_valid_labels();
   const at::Tensor few = torch::tensor({7, -100, -100, -100}),
                    many = torch::tensor({{1, 2, 3}, {-100, 4, 5}});

@@ -1,7 +1,7 @@
-// Trees as bytes: what goes in comes out, and damaged bytes are refused, never trusted.
+// Serialization of trees: round trips, and rejection of damaged bytes.
 #include "value/serialize.h"
 
-#include "value/trees.h"
+#include "value/random_trees.h"
 
 #include <penstock/base/error.h>
 
@@ -28,7 +28,7 @@ void expect_same(const IValue& a, const IValue& b) {
   }
 }
 
-TEST(ValueSerialize, AnyTreeComesBackEqual) {
+TEST(ValueSerialize, RoundTripsAnyTree) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
@@ -37,7 +37,7 @@ TEST(ValueSerialize, AnyTreeComesBackEqual) {
   }
 }
 
-TEST(ValueSerialize, TensorsOfEveryLayoutArriveWithTheirElements) {
+TEST(ValueSerialize, RoundTripsTensorsOfEveryLayout) {
   const at::Tensor base = torch::arange(24).to(torch::kFloat).view({2, 3, 4});
   const at::Tensor tensors[] = {
       base.transpose(0, 2),
@@ -58,7 +58,7 @@ TEST(ValueSerialize, TensorsOfEveryLayoutArriveWithTheirElements) {
   EXPECT_FALSE(undefined.defined());
 }
 
-TEST(ValueSerialize, MetadataComesBackEqual) {
+TEST(ValueSerialize, RoundTripsMetadata) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
@@ -74,7 +74,7 @@ TEST(ValueSerialize, IsCompact) {
   EXPECT_LE(serialize(torch::ones({100})).size(), 400u + 8u);
 }
 
-TEST(ValueSerialize, NamesThePlaceOfWhatCannotTravel) {
+TEST(ValueSerialize, ReportsPathOfUnsupportedValue) {
   const IValue tree = c10::ivalue::Tuple::create({IValue(1), IValue(at::Device(at::kCPU))});
   try {
     serialize(tree);
@@ -85,7 +85,7 @@ TEST(ValueSerialize, NamesThePlaceOfWhatCannotTravel) {
   EXPECT_THROW(serialize(torch::ones({2, 2}).to_sparse()), UsageError);
 }
 
-TEST(ValueSerialize, EveryTruncationIsRefused) {
+TEST(ValueSerialize, RejectsEveryTruncation) {
   Random random(7);
   for (int round = 0; round < 20; ++round) {
     const auto bytes = serialize(c10::ivalue::Tuple::create({test::random_tree(random, 3), IValue("end")}));
@@ -98,9 +98,9 @@ TEST(ValueSerialize, EveryTruncationIsRefused) {
   }
 }
 
-// A flipped bit in an element is another element; anywhere else the reader must refuse or find another legal
-// tree. It must not crash, hang, or allocate more than a small multiple of the message.
-TEST(ValueSerialize, DamagedBytesAreRefusedOrLegal) {
+// A flipped bit in an element gives another element; anywhere else the reader must reject it or return
+// another valid tree. It must not crash, hang, or allocate more than a small multiple of the message size.
+TEST(ValueSerialize, RejectsDamagedBytesOrReadsValidTree) {
   const char* chosen = std::getenv("PENSTOCK_FUZZ_ROUNDS");
   const int rounds = chosen != nullptr ? std::atoi(chosen) : 20000;
   int refused = 0;
@@ -129,7 +129,7 @@ TEST(ValueSerialize, DamagedBytesAreRefusedOrLegal) {
   EXPECT_GT(refused, rounds / 10);
 }
 
-TEST(ValueSerialize, RefusesEndlessNestingAndHugeCounts) {
+TEST(ValueSerialize, RejectsDeepNestingAndHugeCounts) {
   std::vector<std::uint8_t> nested(100000, 2);  // a tuple of two, of two, …
   nested[0] = 0xA1;
   EXPECT_THROW(deserialize(nested), ParseError);

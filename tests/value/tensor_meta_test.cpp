@@ -1,4 +1,6 @@
-// Tensor metadata: from a tensor and back, and one error with every difference.
+// Tensor metadata: conversion from and to tensors, and one error with every difference.
+#include "support/error_message.h"
+
 #include <penstock/value/tensor_meta.h>
 
 #include <gmock/gmock.h>
@@ -11,16 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const ShapeError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-TEST(ValueTensorMeta, GoesFromATensorToAnEmptyOneWithTheSameMetadata) {
+TEST(ValueTensorMeta, RoundTripsThroughEmptyTensor) {
   const at::Tensor tensors[] = {
       torch::empty({0}),
       torch::empty({3, 0, 2}, torch::kLong),
@@ -47,13 +40,13 @@ TEST(ValueTensorMeta, GoesFromATensorToAnEmptyOneWithTheSameMetadata) {
   }
 }
 
-TEST(ValueTensorMeta, PrintsStridesOnlyWhereTheyAreUnusual) {
+TEST(ValueTensorMeta, PrintsOnlyNonContiguousStrides) {
   EXPECT_EQ(to_string(TensorMeta::of(torch::ones({2, 3}))), "float32[2, 3]");
   EXPECT_EQ(to_string(TensorMeta::of(torch::ones({2, 3}).t())), "float32[3, 2] stride [1, 3]");
   EXPECT_EQ(to_string(TensorMeta::of(torch::scalar_tensor(1, torch::kLong))), "int64[]");
 }
 
-TEST(ValueTensorMeta, HasNoDifferencesFromItselfWhateverRequiresGradAndStridesOfSingleRows) {
+TEST(ValueTensorMeta, IgnoresRequiresGradAndStridesOfSizeOneDims) {
   const at::Tensor row = torch::ones({1, 4});
   EXPECT_TRUE(differences(TensorMeta::of(row), TensorMeta::of(torch::ones({4, 1}).t())).empty());
   EXPECT_TRUE(
@@ -63,7 +56,7 @@ TEST(ValueTensorMeta, HasNoDifferencesFromItselfWhateverRequiresGradAndStridesOf
           .empty());
 }
 
-TEST(ValueValidate, OneErrorHoldsEveryDifferenceOfEveryTensor) {
+TEST(ValueValidate, ReportsEveryDifferenceInOneError) {
   const std::vector<std::optional<TensorMeta>> expected = {
       TensorMeta::of(torch::ones({2, 3})), TensorMeta::of(torch::ones({4})),
       TensorMeta::of(torch::ones({2, 2})), std::nullopt, TensorMeta::of(torch::ones({1}))};
@@ -71,7 +64,7 @@ TEST(ValueValidate, OneErrorHoldsEveryDifferenceOfEveryTensor) {
                                           torch::ones({2, 2}).t(), torch::ones({7}), at::Tensor()};
   ErrorContext context;
   context.stage = StageId(3);
-  const std::string text = message_of([&] {
+  const std::string text = test::error_message<ShapeError>([&] {
     validate_tensors_metadata(expected, actual, "outputs", context, {"a", "b", "c", "d", "e"});
   });
   EXPECT_THAT(
@@ -84,21 +77,21 @@ TEST(ValueValidate, OneErrorHoldsEveryDifferenceOfEveryTensor) {
   EXPECT_THAT(text, Not(HasSubstr("b has")));
 }
 
-TEST(ValueValidate, CountsTensorsAndNamesThemByPosition) {
+TEST(ValueValidate, ChecksCountAndReportsPositions) {
   const std::vector<std::optional<TensorMeta>> expected = {TensorMeta::of(torch::ones({2}))};
   EXPECT_THAT(
-      message_of([&] {
+      test::error_message<ShapeError>([&] {
         validate_tensors_metadata(expected, {torch::ones({3}), torch::ones({2})}, "inputs");
       }),
       ::testing::AllOf(HasSubstr("inputs has 2 tensors, expected 1"), HasSubstr("inputs[0] has shape [3]")));
   EXPECT_NO_THROW(validate_tensors_metadata(expected, {torch::ones({2})}, "inputs"));
 }
 
-TEST(ValueValidate, ASingleTensor) {
+TEST(ValueValidate, ChecksSingleTensor) {
   const TensorMeta meta =
       TensorMeta::of(torch::ones({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast));
   EXPECT_NO_THROW(validate_tensor_metadata(meta, meta.empty(), "x"));
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(test::error_message<ShapeError>([&] {
                 validate_tensor_metadata(meta, torch::ones({2, 3, 4, 5}), "args[0].x");
               }),
               HasSubstr("args[0].x has stride [60, 20, 5, 1], expected [60, 1, 15, 3]"));
@@ -108,26 +101,27 @@ TEST(ValueValidate, ASingleTensor) {
                ShapeError);
 }
 
-TEST(ValueValidate, ATreeByStructureAndPlace) {
+TEST(ValueValidate, ChecksTreeByStructureAndPath) {
   c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
   dict.insert("mask", torch::ones({3}));
   const c10::IValue tree = c10::ivalue::Tuple::create({dict, c10::IValue(4)});
   const TreeMeta meta = TreeMeta::of(tree);
   EXPECT_NO_THROW(validate_tree_metadata(meta, tree, "args"));
   dict.insert_or_assign("mask", torch::ones({4}));
-  EXPECT_THAT(message_of([&] { validate_tree_metadata(meta, tree, "args"); }),
+  EXPECT_THAT(test::error_message<ShapeError>([&] { validate_tree_metadata(meta, tree, "args"); }),
               HasSubstr("args[0].mask has shape [4], expected [3]"));
-  EXPECT_THAT(message_of([&] { validate_tree_metadata(meta, torch::ones({3}), "args"); }),
-              HasSubstr("args has the structure *, expected ({mask: *}, *)"));
+  EXPECT_THAT(
+      test::error_message<ShapeError>([&] { validate_tree_metadata(meta, torch::ones({3}), "args"); }),
+      HasSubstr("args has the structure *, expected ({mask: *}, *)"));
 }
 
-TEST(ValueTreeMeta, OfArgumentsIsThatOfATuple) {
+TEST(ValueTreeMeta, OfArgumentsEqualsThatOfTuple) {
   const std::vector<c10::IValue> args{torch::ones({2, 3}), 4};
   EXPECT_EQ(TreeMeta::of(args), TreeMeta::of(c10::ivalue::Tuple::create(args)));
   EXPECT_EQ(TreeMeta::of({torch::ones({2})}), TreeMeta::of(torch::ones({2})));  // braces: one value
 }
 
-TEST(ValueTensorMeta, RefusesWhatHasNone) {
+TEST(ValueTensorMeta, RejectsUndefinedTensors) {
   EXPECT_THROW(TensorMeta::of(at::Tensor()), UsageError);
   EXPECT_THROW(TensorMeta::of(torch::ones({2, 2}).to_sparse()), UsageError);
 }

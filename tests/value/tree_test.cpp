@@ -1,5 +1,5 @@
-// Value trees: taking apart and rebuilding, paths, detaching.
-#include "value/trees.h"
+// Value trees: flattening and rebuilding, paths, detaching.
+#include "value/random_trees.h"
 
 #include <penstock/base/error.h>
 #include <penstock/pipe/pipe_info.h>
@@ -15,7 +15,7 @@ using c10::IValue;
 using test::dict;
 using test::tuple;
 
-TEST(ValueTree, FlattensDepthFirstAndNamesThePlaceOfEveryLeaf) {
+TEST(ValueTree, FlattensDepthFirstWithPathOfEveryLeaf) {
   c10::List<IValue> list(c10::AnyType::get());
   list.push_back(1);
   list.push_back(IValue());
@@ -31,7 +31,7 @@ TEST(ValueTree, FlattensDepthFirstAndNamesThePlaceOfEveryLeaf) {
                                       "args[2][0]"}));
 }
 
-TEST(ValueTree, ListsAndDictsKeepTheirElementTypeWhereTheLeavesStillFit) {
+TEST(ValueTree, KeepsElementTypesOfListsAndDicts) {
   const IValue tensors = std::vector<at::Tensor>{torch::zeros({2}), torch::ones({2})};
   EXPECT_TRUE(map_tensors(tensors, [](const at::Tensor& t) { return t + 1; }).isTensorList());
   const IValue numbers = map_leaves(tensors, [](const IValue&) { return IValue(7); });
@@ -47,7 +47,7 @@ TEST(ValueTree, ListsAndDictsKeepTheirElementTypeWhereTheLeavesStillFit) {
   EXPECT_EQ(unflatten(flat.leaves, flat.structure).type()->str(), IValue(typed).type()->str());
 }
 
-TEST(ValueTree, AnyTreeIsRebuiltFromItsLeaves) {
+TEST(ValueTree, RebuildsAnyTreeFromItsLeaves) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     test::Random random(seed);
@@ -64,7 +64,7 @@ TEST(ValueTree, AnyTreeIsRebuiltFromItsLeaves) {
   }
 }
 
-TEST(ValueTree, StructuresDifferWhereTreesDo) {
+TEST(ValueTree, DistinguishesStructures) {
   const Structure a = flatten(tuple({1, 2})).structure;
   EXPECT_EQ(a, flatten(tuple({torch::ones({2}), IValue()})).structure);
   EXPECT_NE(a, flatten(tuple({1, 2, 3})).structure);
@@ -72,15 +72,15 @@ TEST(ValueTree, StructuresDifferWhereTreesDo) {
   EXPECT_NE(flatten(dict({{"a", 1}})).structure, flatten(dict({{"b", 1}})).structure);
 }
 
-TEST(ValueTree, RefusesTooFewLeavesAndOddKeys) {
+TEST(ValueTree, RejectsTooFewLeavesAndUnsupportedKeys) {
   EXPECT_THROW(unflatten({1}, flatten(tuple({1, 2})).structure), UsageError);
   EXPECT_THROW(unflatten({1, 2, 3}, flatten(tuple({1, 2})).structure), UsageError);
-  c10::Dict<double, std::int64_t> odd;
-  odd.insert(1.5, 2);
-  EXPECT_THROW(flatten(odd), UsageError);
+  c10::Dict<double, std::int64_t> unsupported;
+  unsupported.insert(1.5, 2);
+  EXPECT_THROW(flatten(unsupported), UsageError);
 }
 
-TEST(ValueTree, DetachedArgumentsKeepRequiresGradAndAreTheSameTensorsInTreeAndList) {
+TEST(ValueTree, DetachKeepsRequiresGradAndSharesTensors) {
   const at::Tensor weight = torch::ones({3}, torch::requires_grad());
   const at::Tensor made = weight * 2;
   const at::Tensor plain = torch::ones({3});
@@ -95,14 +95,14 @@ TEST(ValueTree, DetachedArgumentsKeepRequiresGradAndAreTheSameTensorsInTreeAndLi
   EXPECT_TRUE(flatten_args(tuple({made}))[0].toTensor().is_same(made));
 }
 
-TEST(ValueTree, TensorsOfSkipsEverythingElse) {
+TEST(ValueTree, TensorsOfReturnsOnlyTensors) {
   const at::Tensor a = torch::ones({1}), b = torch::zeros({2});
   const auto found = tensors_of(tuple({a, 1, IValue(), at::Tensor(), tuple({b})}));
   ASSERT_EQ(found.size(), 2u);
   EXPECT_TRUE(found[1].is_same(b));
 }
 
-TEST(ValueTree, LeavesAreEqualByValueAndType) {
+TEST(ValueTree, ComparesLeavesByValueAndType) {
   EXPECT_TRUE(leaves_equal(torch::ones({2}), torch::ones({2})));
   EXPECT_FALSE(leaves_equal(torch::ones({2}), torch::ones({3})));
   EXPECT_FALSE(leaves_equal(torch::ones({2}), torch::ones({2}, torch::kDouble)));
@@ -112,7 +112,7 @@ TEST(ValueTree, LeavesAreEqualByValueAndType) {
   EXPECT_TRUE(leaves_equal(IValue(), IValue()));
 }
 
-TEST(ValuePipeInfo, HasNoGraphForStagesWrittenByHand) {
+TEST(ValuePipeInfo, HasNoGraphForHandWrittenStages) {
   const pipe::PipeInfo info{.num_stages = 4, .has_loss_and_backward = true};
   EXPECT_FALSE(info.graph.has_value());
 }

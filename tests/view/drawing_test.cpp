@@ -1,4 +1,4 @@
-// Drawings: titles, panels, summaries, lanes and the critical path, before any renderer.
+// Drawings, independent of a renderer: titles, panels, summaries, lanes and the critical path.
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/view/render.h>
@@ -23,7 +23,7 @@ schedule::Timeline timeline_of(std::vector<schedule::TimedAction> actions) {
 const StageId s0(0);
 const MicrobatchId m0(0);
 
-TEST(ViewDrawing, TitlesCountInTheRightNumber) {
+TEST(ViewDrawing, TitlesUseSingularAndPlural) {
   const auto title = [](const char* name, int ranks, int stages_per_rank, int microbatches) {
     schedule::Schedule schedule{
         name,
@@ -37,7 +37,7 @@ TEST(ViewDrawing, TitlesCountInTheRightNumber) {
   EXPECT_EQ(title("mine", 2, 2, 3), "mine: 2 ranks, 4 stages, 3 microbatches");
 }
 
-TEST(ViewDrawing, ATableHasOneUnitForEachSlot) {
+TEST(ViewDrawing, TableHasOneUnitPerSlot) {
   schedule::Schedule schedule{"mine", schedule::Placement::make(2, 4, schedule::PlacementStyle::V), 1, {}};
   schedule.ranks = {
       {schedule::Action::forward(s0, m0), schedule::Action(), schedule::Action::backward(s0, m0)},
@@ -55,8 +55,8 @@ TEST(ViewDrawing, ATableHasOneUnitForEachSlot) {
   EXPECT_TRUE(panel.compute[1].empty());
 }
 
-TEST(ViewDrawing, SummarisesBothBubblesAndThePeak) {
-  // F = 1, B = 2: 9 units, a third of them idle, half of that inside the ranks' own spans (report_test).
+TEST(ViewDrawing, SummarizesBothBubblesAndPeak) {
+  // F = 1, B = 2: 9 units, one third of them idle, half of that within the spans of the ranks (report_test).
   const plan::Simulation simulation =
       simulate(make_program(schedule::make_schedule("1F1B", {2, 1, 2}), schedule::SendMode::Buffered),
                plan::Costs::uniform(2));
@@ -73,13 +73,14 @@ TEST(ViewDrawing, SummarisesBothBubblesAndThePeak) {
   EXPECT_EQ(draw(std::span(&bare, 1), false).panels[0].summary.back().second, "1 activation");
 }
 
-TEST(ViewDrawing, CommunicationIsDrawnOnlyWhereItTakesTime) {
+TEST(ViewDrawing, DrawsCommunicationOnlyIfItTakesTime) {
   const schedule::Action send = schedule::Action::send_forward(s0, m0, StageId(1)),
                          unshard = schedule::Action::unshard(s0);
   schedule::Timeline free = timeline_of(
       {{unshard, 0, 0}, {schedule::Action::forward(s0, m0), 0, 2}, {send, 2, 2}, {schedule::Action(), 2, 2}});
   EXPECT_TRUE(draw(std::span(&free, 1), false).panels[0].communication.empty());
-  // Where something takes time, a transfer of no length is drawn for its arrow; a chore of no length is not.
+  // If communication takes time, a transfer of zero length is drawn for its arrow; a stage action of zero
+  // length is not.
   schedule::Timeline some = timeline_of({{unshard, 0, 0},
                                          {schedule::Action::reduce_grad(s0), 0, 1},
                                          {schedule::Action::forward(s0, m0), 0, 2},
@@ -92,7 +93,7 @@ TEST(ViewDrawing, CommunicationIsDrawnOnlyWhereItTakesTime) {
   EXPECT_EQ(panel.compute[0].size(), 1u);
 }
 
-TEST(ViewDrawing, BoxesOfOneLaneDoNotOverlapUntilTheLanesAreFull) {
+TEST(ViewDrawing, BoxesOfLaneDoNotOverlapUntilLanesAreFull) {
   std::vector<schedule::TimedAction> actions;
   const auto send = [](int m) { return schedule::Action::send_forward(s0, MicrobatchId(m), StageId(1)); };
   for (int m = 0; m < 6; ++m) actions.push_back({send(m), static_cast<double>(m), 10});
@@ -104,7 +105,7 @@ TEST(ViewDrawing, BoxesOfOneLaneDoNotOverlapUntilTheLanesAreFull) {
   EXPECT_THAT(lanes, ElementsAre(0, 1, 2, 3, 3, 3, 0));
 }
 
-TEST(ViewDrawing, MarksExactlyTheCriticalPath) {
+TEST(ViewDrawing, MarksExactlyCriticalPath) {
   plan::Costs costs = plan::Costs::uniform(2);
   costs.link.latency = 0.5;
   const plan::Simulation simulation =
@@ -112,9 +113,9 @@ TEST(ViewDrawing, MarksExactlyTheCriticalPath) {
   const Panel panel = draw(simulation, false).panels[0];
   for (const auto& row : panel.compute) {
     for (const ActionBox& box : row)
-      EXPECT_TRUE(box.critical) << to_string(box.action);  // one microbatch: all of it
+      EXPECT_TRUE(box.critical) << to_string(box.action);  // one microbatch: the full path
   }
-  // Rank 1 is twice as fast, so that rank 0's own work bounds the step.
+  // Rank 1 is twice as fast, so that the work of rank 0 bounds the step.
   plan::Costs uneven = plan::Costs::uniform(2);
   uneven.stages[1] = {.forward = 0.1, .input = 0.1, .weight = 0.1};
   const plan::Simulation other = simulate(
@@ -126,7 +127,7 @@ TEST(ViewDrawing, MarksExactlyTheCriticalPath) {
   EXPECT_EQ(critical, 2u);  // 1F2, and 1B0, for which rank 0 waits
 }
 
-TEST(ViewDrawing, AProgramsTransfersAreATenth) {
+TEST(ViewDrawing, TransfersTakeOneTenthOfUnit) {
   const Drawing drawing =
       draw(make_program(schedule::make_schedule("1F1B", {2, 1, 1}), schedule::SendMode::Buffered));
   EXPECT_NEAR(drawing.panels[0].end, 1 + 0.1 + 1 + 2 + 0.1 + 2, 1e-9);

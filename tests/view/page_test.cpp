@@ -1,11 +1,12 @@
-// The page in a real browser: it opens, draws every box, answers the pointer, and logs no error.
+// The HTML page in a real browser: it opens, draws every box, reacts to the pointer, and logs no error.
+#include "support/temp_dir.h"
+
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/view/render.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -22,9 +23,9 @@ namespace fs = std::filesystem;
 
 struct Page {
   std::string dom;  //!< after the scripts have run
-  std::string log;  //!< what the browser wrote
+  std::string log;  //!< output of the browser
 
-  //! The value of an attribute of #state, or of the body that a test's script writes to.
+  //! The value of an attribute of #state, or of the body, to which scripts of tests write.
   std::string value(const std::string& name) const {
     std::smatch match;
     const std::regex pattern("data-" + name + "=\"([^\"]*)\"");
@@ -37,12 +38,10 @@ std::string contents(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-//! Opens the page, after adding a script of the test's own, and returns what has become of it.
+//! Opens the page with an additional script, and returns the resulting DOM and log.
 Page open_page(std::string html, const std::string& script = "") {
-  static int number = 0;
-  const fs::path dir = fs::temp_directory_path() /
-                       ("penstock_page." + std::to_string(getpid()) + "." + std::to_string(number++));
-  fs::create_directories(dir);
+  const test::TempDir temporary;
+  const fs::path dir = temporary.path();
   html.insert(html.rfind("</body>"), "<script>" + script + "</script>\n");
   std::ofstream(dir / "page.html", std::ios::binary) << html;
   const std::string command =
@@ -59,7 +58,6 @@ Page open_page(std::string html, const std::string& script = "") {
   EXPECT_EQ(page.log.find("CONSOLE"), std::string::npos) << page.log;
   EXPECT_EQ(page.value("errors"), "");
   EXPECT_EQ(page.value("ready"), "yes");
-  fs::remove_all(dir);
   return page;
 }
 
@@ -69,7 +67,7 @@ plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape,
   return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
-//! Scripted pointer: `point(type, x, y)` on the first canvas, where x and y are CSS pixels of it.
+//! A scripted pointer: `point(type, x, y)` on the first canvas, with x and y in its CSS pixels.
 const std::string pointer = R"js(
   const canvas = document.querySelector("canvas");
   function point(type, x, y, more = {}) {
@@ -79,15 +77,15 @@ const std::string pointer = R"js(
   const report = (name, value) => { document.body.dataset[name] = value; };
 )js";
 
-TEST(ViewPage, DrawsEveryBoxOfASmallSchedule) {
+TEST(ViewPage, DrawsEveryBoxOfSmallSchedule) {
   const Page page = open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), false)));
   EXPECT_EQ(page.value("boxes"), "64");  // 4 ranks x 8 microbatches x F and B
   EXPECT_EQ(page.value("drawn"), "64");
   EXPECT_THAT(page.dom, HasSubstr("1F1B: 4 ranks, 4 stages, 8 microbatches"));
 }
 
-TEST(ViewPage, HoverTellsTheActionAndItsTimes) {
-  // The step takes 33 units; rank 0 begins with 0F0 from 0 to 1, and the gutter is 64 pixels wide.
+TEST(ViewPage, HoverShowsActionAndTimes) {
+  // The step takes 33 units; rank 0 starts with 0F0 from 0 to 1, and the gutter is 64 pixels wide.
   const Page page =
       open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), false)), pointer + R"js(
     const unit = (canvas.clientWidth - 64 - 8) / 33;
@@ -107,7 +105,7 @@ TEST(ViewPage, HoverTellsTheActionAndItsTimes) {
   EXPECT_EQ(page.value("gap"), "hidden");
 }
 
-TEST(ViewPage, ZoomsFollowsAMicrobatchAndChangesItsTheme) {
+TEST(ViewPage, SupportsZoomMicrobatchHighlightAndTheme) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.2);
   const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
     const state = document.getElementById("state");
@@ -132,7 +130,7 @@ TEST(ViewPage, ZoomsFollowsAMicrobatchAndChangesItsTheme) {
   EXPECT_NE(page.value("messages"), "0");
 }
 
-TEST(ViewPage, ShowsThePredictedBesideTheMeasuredTimeline) {
+TEST(ViewPage, ShowsPredictedNextToMeasuredTimeline) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::ZB1P, {3, 1, 6}, 0.1);
   Drawing drawing = draw(simulation, true);
   schedule::Timeline measured = simulation.timeline;
@@ -147,7 +145,7 @@ TEST(ViewPage, ShowsThePredictedBesideTheMeasuredTimeline) {
   EXPECT_EQ(page.value("boxes"), std::to_string(2 * 3 * 6 * 3));
 }
 
-TEST(ViewPage, SixtyFourRanksTimesFiveHundredTwelveMicrobatchesStayUsable) {
+TEST(ViewPage, StaysResponsiveWith64RanksAnd512Microbatches) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::InterleavedZeroBubble, {64, 2, 512});
   const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
     point("mousemove", 700, 60);
@@ -156,7 +154,7 @@ TEST(ViewPage, SixtyFourRanksTimesFiveHundredTwelveMicrobatchesStayUsable) {
     penstock.drawNow();
   )js");
   EXPECT_EQ(page.value("boxes"), std::to_string(64 * 2 * 512 * 3));
-  // What cannot be seen is not drawn: zoomed in, far fewer boxes than there are.
+  // Invisible boxes are not drawn: zoomed in, there are far fewer.
   EXPECT_LT(std::stol(page.value("drawn")), 20'000);
   EXPECT_GT(std::stol(page.value("drawn")), 64);
   EXPECT_THAT(page.value("found"), HasSubstr("rank"));

@@ -1,4 +1,4 @@
-// The renderers' text: every action is there once, at its place.
+// The output of the renderers: every action appears once, at its position.
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/view/render.h>
@@ -29,7 +29,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-TEST(ViewGrid, Shows1F1BAsThePapersDo) {
+TEST(ViewGrid, Shows1F1BAsInPapers) {
   EXPECT_EQ(to_grid(draw(run(schedule::ScheduleKind::OneFOneB, {3, 1, 4}), false)),
             "1F1B: 3 ranks, 3 stages, 4 microbatches\n"
             "rank 0 F0 F1 F2 ............B0--- F3 B1--- ...B2--- ...B3---\n"
@@ -38,7 +38,7 @@ TEST(ViewGrid, Shows1F1BAsThePapersDo) {
             "       F forward   B backward\n");
 }
 
-TEST(ViewGrid, ColoursSayTheKindAndASqueezedGridFitsTheTerminal) {
+TEST(ViewGrid, ColorsShowKindAndNarrowGridFitsTerminal) {
   const Drawing drawing = draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, 16}), false);
   const std::string text = to_grid(drawing, {.colour = true, .width = 80});
   EXPECT_THAT(text, HasSubstr("\x1b[38;5;16;48;5;68m"));
@@ -54,14 +54,14 @@ TEST(ViewGrid, ColoursSayTheKindAndASqueezedGridFitsTheTerminal) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 81u) << line;
 }
 
-TEST(ViewGrid, ATableIsDrawnSlotBySlot) {
+TEST(ViewGrid, DrawsTableSlotBySlot) {
   schedule::Schedule schedule{"mine", schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop), 1, {}};
   schedule.ranks = {{schedule::Action::forward(StageId(0), MicrobatchId(0)), schedule::Action(),
                      schedule::Action::backward(StageId(0), MicrobatchId(0))}};
   EXPECT_THAT(to_grid(draw(schedule)), HasSubstr("rank 0 F0 ...B0\n"));
 }
 
-TEST(ViewGrid, TheHalvesOfAnOverlapStandSideBySide) {
+TEST(ViewGrid, DrawsOverlapHalvesSideBySide) {
   const StageId first(0), second(1);
   const MicrobatchId m0(0), m1(1);
   schedule::Schedule schedule{"mine", schedule::Placement::make(1, 2, schedule::PlacementStyle::Loop), 2, {}};
@@ -69,16 +69,16 @@ TEST(ViewGrid, TheHalvesOfAnOverlapStandSideBySide) {
                      schedule::Action::overlap(schedule::Action::forward(first, m1),
                                                schedule::Action::backward(second, m0)),
                      schedule::Action::backward(first, m0)}};
-  // A label of three characters and a gap in half a slot: a slot has 8 columns.
+  // A label of three characters and a gap fill half a slot: a slot has 8 columns.
   EXPECT_THAT(to_grid(draw(schedule)), HasSubstr("\nrank 0 0F0---- 0F1 1B0 0B0----\n"));
 }
 
-TEST(ViewGrid, ColoursReplaceTheLetters) {
+TEST(ViewGrid, ColorsReplaceLetters) {
   schedule::Schedule schedule{"mine", schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop), 1, {}};
   schedule.ranks = {{schedule::Action(), schedule::Action::forward(StageId(0), MicrobatchId(0)),
                      schedule::Action(), schedule::Action(),
                      schedule::Action::backward(StageId(0), MicrobatchId(0))}};
-  // Two columns for each slot; idle slots are blank, and each box ends with a reset.
+  // Two columns per slot; idle slots are blank, and each box ends with a reset.
   const std::string f = "\x1b[38;5;16;48;5;68m", b = "\x1b[38;5;16;48;5;72m", end = "\x1b[0m";
   EXPECT_EQ(to_grid(draw(schedule), {.colour = true}),
             "mine: 1 rank, 1 stage, 1 microbatch\n"
@@ -87,22 +87,22 @@ TEST(ViewGrid, ColoursReplaceTheLetters) {
                 " B " + end + " backward\n");
 }
 
-TEST(ViewGrid, ABoxWithoutRoomForItsLabelShowsItsKind) {
+TEST(ViewGrid, NarrowBoxShowsOnlyItsKind) {
   schedule::Schedule schedule{"mine", schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop), 4, {}};
   schedule.ranks.resize(1);
   for (int m = 0; m < 4; ++m)
     schedule.ranks[0].push_back(schedule::Action::forward(StageId(0), MicrobatchId(m)));
   for (int m = 0; m < 4; ++m)
     schedule.ranks[0].push_back(schedule::Action::backward(StageId(0), MicrobatchId(m)));
-  // Eight slots in the 8 columns next to the name of the rank, then in 16: the label fits without a gap.
+  // Eight slots in the 8 columns after the name of the rank, then in 16: the label fits without a gap.
   EXPECT_THAT(to_grid(draw(schedule), {.width = 15}), HasSubstr("\nrank 0 FFFFBBBB\n"));
   EXPECT_THAT(to_grid(draw(schedule), {.width = 23}), HasSubstr("\nrank 0 F0F1F2F3B0B1B2B3\n"));
   EXPECT_THAT(to_grid(draw(schedule), {.width = 80}), HasSubstr("\nrank 0 F0 F1 F2 F3 B0 B1 B2 B3\n"));
-  // A terminal that is too narrow for the name still gets 8 columns.
+  // A terminal too narrow for the name still gets 8 columns.
   EXPECT_THAT(to_grid(draw(schedule), {.width = 3}), HasSubstr("\nrank 0 FFFFBBBB\n"));
 }
 
-TEST(ViewGrid, SeveralPanelsAreNamedAndShareOneLegend) {
+TEST(ViewGrid, SeveralPanelsAreNamedAndShareLegend) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {1, 1, 1});
   Drawing drawing = draw(simulation, false);
   schedule::Timeline measured = simulation.timeline;
@@ -117,7 +117,7 @@ TEST(ViewGrid, SeveralPanelsAreNamedAndShareOneLegend) {
             "       F forward   B backward\n");
 }
 
-TEST(ViewSvg, HasABoxForEveryAction) {
+TEST(ViewSvg, HasBoxForEveryAction) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZBVZeroBubble,
         schedule::ScheduleKind::DualPipeV}) {
@@ -137,13 +137,13 @@ TEST(ViewSvg, HasABoxForEveryAction) {
   }
 }
 
-TEST(ViewSvg, EscapesTheName) {
+TEST(ViewSvg, EscapesName) {
   plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "<a & b>";
   EXPECT_THAT(to_svg(draw(simulation, false)), HasSubstr("&lt;a &amp; b&gt;"));
 }
 
-TEST(ViewTrace, IsJsonWithSeparateTracksAndAnArrowForEveryMessage) {
+TEST(ViewTrace, HasSeparateTracksAndArrowForEveryMessage) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {4, 1, 6}, 0.25);
   const auto trace = nlohmann::json::parse(to_trace(draw(simulation, false)));
   std::map<std::string, std::pair<double, double>> arrows;
@@ -162,7 +162,7 @@ TEST(ViewTrace, IsJsonWithSeparateTracksAndAnArrowForEveryMessage) {
     if (phase == "f") arrows[event.at("id")].second = event.at("ts"), ++ends;
   }
   EXPECT_EQ(compute, 4u * 6 * 2);
-  EXPECT_EQ(starts, 3u * 6 * 2);  // three boundaries, both ways
+  EXPECT_EQ(starts, 3u * 6 * 2);  // three boundaries, in both directions
   EXPECT_EQ(ends, starts);
   EXPECT_EQ(transfers, 2 * starts);
   for (const auto& [id, ends_of] : arrows) EXPECT_GE(ends_of.second - ends_of.first, 250 - 1e-6) << id;
@@ -180,7 +180,7 @@ TEST(ViewTrace, SlicesOfOneTrackNeverOverlap) {
   }
 }
 
-TEST(ViewTrace, CountersAreTheMemorySamples) {
+TEST(ViewTrace, CountersMatchMemorySamples) {
   for (const bool seconds : {false, true}) {
     const plan::Simulation simulation = run(schedule::ScheduleKind::ZB1P, {3, 1, 4});
     const auto trace = nlohmann::json::parse(to_trace(draw(simulation, seconds)));
@@ -202,7 +202,7 @@ TEST(ViewTrace, CountersAreTheMemorySamples) {
   }
 }
 
-TEST(ViewTrace, TimesOfALongStepKeepTheirNanoseconds) {
+TEST(ViewTrace, KeepsNanosecondsOfLongSteps) {
   schedule::Timeline timeline;
   timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   timeline.microbatches = 1;
@@ -218,7 +218,7 @@ TEST(ViewTrace, TimesOfALongStepKeepTheirNanoseconds) {
   }
 }
 
-TEST(ViewTrace, NamesProcessesTracksAndWhatASliceIs) {
+TEST(ViewTrace, NamesProcessesTracksAndSlices) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
   Drawing drawing = draw(simulation, false);
   schedule::Timeline measured = simulation.timeline;
@@ -275,14 +275,14 @@ TEST(ViewTrace, NamesProcessesTracksAndWhatASliceIs) {
   }
 }
 
-//! What the page's script reads.
+//! The data that the script of the page reads.
 nlohmann::json page_data(const std::string& page) {
   const std::string begin = "<script id=\"data\" type=\"application/json\">";
   const std::size_t from = page.find(begin) + begin.size();
   return nlohmann::json::parse(page.substr(from, page.find("</script>", from) - from));
 }
 
-TEST(ViewHtml, HoldsEveryBoxSampleAndSummary) {
+TEST(ViewHtml, ContainsEveryBoxSampleAndSummary) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
   Drawing drawing = draw(simulation, false);
   add_panel(drawing, simulation.timeline);
@@ -333,7 +333,7 @@ TEST(ViewHtml, HoldsEveryBoxSampleAndSummary) {
   }
 }
 
-TEST(ViewHtml, ThinsLongMemoryCurvesWithoutLosingThePeak) {
+TEST(ViewHtml, DownsamplesMemoryCurvesButKeepsPeak) {
   schedule::Timeline timeline;
   timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   timeline.ranks.resize(1);
@@ -352,13 +352,13 @@ TEST(ViewHtml, ThinsLongMemoryCurvesWithoutLosingThePeak) {
   EXPECT_EQ(data.at("seconds"), true);
 }
 
-TEST(ViewHtml, EscapesTheTitle) {
+TEST(ViewHtml, EscapesTitle) {
   plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "<a & \"b\">";
   EXPECT_THAT(to_html(draw(simulation, false)), HasSubstr("<title>&lt;a &amp; &quot;b&quot;&gt;: 2 ranks"));
 }
 
-TEST(ViewHtml, HoldsItsDataAndNothingFromElsewhere) {
+TEST(ViewHtml, IsSelfContained) {
   plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "</script><b>";
   const std::string page = to_html(draw(simulation, false));

@@ -1,4 +1,5 @@
-// The figure's geometry: boxes stand at their times on their rank's row, and the legend names what is drawn.
+// The geometry of the figure: boxes are at their times in the row of their rank, and the legend lists what is
+// drawn.
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/view/render.h>
@@ -60,7 +61,7 @@ struct Svg {
     }
     return found;
   }
-  //! The legend's entries: the labels after the last box.
+  //! The entries of the legend: the labels after the last box.
   std::vector<std::string> legend() const { return texts("l"); }
 
   std::string source;
@@ -74,7 +75,7 @@ plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape,
   return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
-TEST(ViewSvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
+TEST(ViewSvgFigure, BoxesAreAtTheirTimesInRankRow) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZBVZeroBubble,
         schedule::ScheduleKind::DualPipeV}) {
@@ -102,7 +103,7 @@ TEST(ViewSvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
           EXPECT_NEAR(found->x, lanes[0].x + box.start * scale, 0.01) << title;
           const double width = (box.end - box.start) * scale;
           if (compute) {
-            EXPECT_NEAR(found->width, width - 1, 0.01) << title;  // a gap of one to the next box
+            EXPECT_NEAR(found->width, width - 1, 0.01) << title;  // a gap of one unit to the next box
             const double half = lanes[r].height / 2;
             EXPECT_NEAR(found->height, box.part == BoxPart::Full ? 2 * half : half - 0.5, 0.01);
             EXPECT_NEAR(found->y, lanes[r].y + (box.part == BoxPart::BottomHalf ? half + 0.5 : 0), 0.01);
@@ -117,17 +118,17 @@ TEST(ViewSvgFigure, BoxesStandAtTheirTimesOnTheirRanksRow) {
   }
 }
 
-TEST(ViewSvgFigure, LanesOfCommunicationDoNotOverlap) {
+TEST(ViewSvgFigure, CommunicationLanesDoNotOverlap) {
   const Drawing drawing = draw(run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.7), false);
   const Svg svg(drawing);
   const std::vector<Rect> transfers = svg.with_class("c");
   std::set<double> rows;
   for (const Rect& rect : transfers) {
-    if (rect.title.empty()) continue;  // the legend's
+    if (rect.title.empty()) continue;  // of the legend
     rows.insert(rect.y);
   }
   const std::size_t ranks = 4;
-  EXPECT_GT(rows.size(), ranks);  // several lanes on some rank
+  EXPECT_GT(rows.size(), ranks);  // some rank has several lanes
   for (const double one : rows) {
     for (const double other : rows) {
       EXPECT_TRUE(one >= other || other - one > 5.99) << one << " and " << other;
@@ -135,7 +136,7 @@ TEST(ViewSvgFigure, LanesOfCommunicationDoNotOverlap) {
   }
 }
 
-TEST(ViewSvgFigure, ABoxHasItsMicrobatchInItsMiddleWhereItFits) {
+TEST(ViewSvgFigure, BoxesShowCenteredMicrobatchIfItFits) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 3});
   const Svg svg(draw(simulation, false));
   std::size_t numbers = 0;
@@ -152,19 +153,19 @@ TEST(ViewSvgFigure, ABoxHasItsMicrobatchInItsMiddleWhereItFits) {
     EXPECT_NEAR(label.y, around->y + around->height / 2 + 4, 0.01);
   }
   EXPECT_EQ(numbers, 2u * 3 * 2);
-  // A long step leaves no room for numbers.
+  // A long step has no room for numbers.
   const Svg narrow(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 200}), false));
   EXPECT_TRUE(narrow.texts("n").size() < 2 * 2 * 200) << narrow.texts("n").size();
 }
 
-TEST(ViewSvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
+TEST(ViewSvgFigure, LegendListsEachDrawnKindOnce) {
   EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}), false)).legend(),
               ElementsAre("forward", "backward"));
   EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}, 0.1), false)).legend(),
               ElementsAre("forward", "backward", "transfer"));
   EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), false)).legend(),
               ElementsAre("forward", "backward: inputs", "backward: weights"));
-  // From left to right, without overlap, each after a box of its colour.
+  // From left to right, without overlap, each after a box of its color.
   const Svg svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), false));
   const std::vector<Rect> rows = svg.with_class("lane");
   double last = 0;
@@ -182,7 +183,7 @@ TEST(ViewSvgFigure, TheLegendNamesEachKindThatIsDrawnOnce) {
   }
 }
 
-TEST(ViewSvgFigure, PanelsAreNamedWhereThereAreSeveral) {
+TEST(ViewSvgFigure, SeveralPanelsAreNamed) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   const Svg one(draw(simulation, false));
   EXPECT_THAT(one.texts("h"), ElementsAre("1F1B: 2 ranks, 2 stages, 2 microbatches"));
@@ -197,7 +198,7 @@ TEST(ViewSvgFigure, PanelsAreNamedWhereThereAreSeveral) {
   const std::vector<Rect> lanes = two.with_class("lane");
   ASSERT_EQ(lanes.size(), 4u);
   for (std::size_t i = 1; i < 4; ++i) EXPECT_GT(lanes[i].y, lanes[i - 1].y + lanes[i - 1].height);
-  // Every name stands above its own rows and below those before it.
+  // Every name is above its own rows and below those of the previous panel.
   std::vector<double> names;
   for (const Label& label : two.labels) {
     if (label.classes == "h" && label.text != both.title) names.push_back(label.y);
@@ -207,7 +208,7 @@ TEST(ViewSvgFigure, PanelsAreNamedWhereThereAreSeveral) {
   EXPECT_LT(names[1], lanes[2].y);
 }
 
-TEST(ViewSvgFigure, TheAxisHasRoundTimesAtTheirPlaces) {
+TEST(ViewSvgFigure, AxisShowsRoundTimesAtTheirPositions) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 8});  // 27 units
   const Svg svg(draw(simulation, false));
   const Rect lane = svg.with_class("lane")[0];
@@ -235,7 +236,7 @@ TEST(ViewSvgFigure, TheAxisHasRoundTimesAtTheirPlaces) {
   EXPECT_THAT(Svg(draw(seconds, true)).texts("l m"), testing::Contains("5.00 s"));
 }
 
-TEST(ViewSvgFigure, EverythingIsInsideThePicture) {
+TEST(ViewSvgFigure, EverythingIsInsideViewBox) {
   for (const int microbatches : {1, 4, 60}) {
     const Svg svg(draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, microbatches}, 0.3), false));
     std::smatch size;
@@ -258,8 +259,8 @@ TEST(ViewSvgFigure, EverythingIsInsideThePicture) {
   }
 }
 
-TEST(ViewSvgFigure, TheSizeIsThatOfTheViewBoxToTheLastDigit) {
-  // 9.7 units of 22 / 0.3 each are no round number.
+TEST(ViewSvgFigure, SizeMatchesViewBoxExactly) {
+  // 9.7 units of 22 / 0.3 each are not a round number.
   schedule::Timeline timeline;
   timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   timeline.microbatches = 1;
@@ -274,7 +275,7 @@ TEST(ViewSvgFigure, TheSizeIsThatOfTheViewBoxToTheLastDigit) {
   EXPECT_GT(std::stod(size[1]), 9.7 * 22 / 0.3);
 }
 
-TEST(ViewSvgFigure, LaterStagesOfARankAreLighterAndTheirNumbersDark) {
+TEST(ViewSvgFigure, LaterStagesAreLighterWithDarkNumbers) {
   const Svg svg(draw(run(schedule::ScheduleKind::Interleaved1F1B, {2, 5, 4}), false));
   std::map<std::string, std::string> classes;
   for (const Rect& rect : svg.rects) {
@@ -291,20 +292,20 @@ TEST(ViewSvgFigure, LaterStagesOfARankAreLighterAndTheirNumbersDark) {
   EXPECT_THAT(svg.source, Not(HasSubstr(".c4")));
 }
 
-//! The fill of each class in one part of the style sheet.
+//! The fill color of each class in one part of the style sheet.
 std::map<std::string, std::string> fills(const std::string& style) {
   std::map<std::string, std::string> found;
   static const std::regex rule(R"re(\.(\w+)\{fill:(#[0-9a-f]+)\})re");
   for (std::sregex_iterator at(style.begin(), style.end(), rule), end; at != end; ++at)
-    EXPECT_TRUE(found.emplace((*at)[1], (*at)[2]).second) << (*at)[1] << " has two colours";
+    EXPECT_TRUE(found.emplace((*at)[1], (*at)[2]).second) << (*at)[1] << " has two colors";
   return found;
 }
 
-TEST(ViewSvgFigure, EveryKindHasAColourOnLightAndAnotherOnDarkPages) {
+TEST(ViewSvgFigure, EveryKindHasDistinctColorsInLightAndDarkTheme) {
   plan::Costs costs = plan::Costs::uniform(4);
   costs.link.latency = 0.2;
   for (plan::StageCosts& stage : costs.stages) stage.unshard = 0.1;
-  std::map<std::string, std::string> colours;
+  std::map<std::string, std::string> colors;
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::ZBVZeroBubble, schedule::ScheduleKind::DualPipeV}) {
     const schedule::Schedule schedule = make_schedule(kind, {2, 2, 6});
@@ -316,20 +317,20 @@ TEST(ViewSvgFigure, EveryKindHasAColourOnLightAndAnotherOnDarkPages) {
       const std::string name = rect.classes.substr(0, rect.classes.find(' '));
       ASSERT_TRUE(light.contains(name) && dark.contains(name)) << rect.classes;
       EXPECT_NE(light.at(name), dark.at(name)) << name;
-      if (!rect.title.empty()) colours[name] = light.at(name);
+      if (!rect.title.empty()) colors[name] = light.at(name);
     }
   }
   std::set<std::string> different;
-  for (const auto& [name, colour] : colours) different.insert(colour);
-  EXPECT_EQ(different.size(), colours.size());
-  EXPECT_GE(colours.size(), 5u);  // F, B, I, W and transfers
+  for (const auto& [name, color] : colors) different.insert(color);
+  EXPECT_EQ(different.size(), colors.size());
+  EXPECT_GE(colors.size(), 5u);  // F, B, I, W and transfers
 }
 
-TEST(ViewSvgFigure, TextsDoNotOverlap) {
+TEST(ViewSvgFigure, LabelsDoNotOverlap) {
   Drawing drawing = draw(run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3), false);
   add_panel(drawing, run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3).timeline);
   const Svg svg(drawing);
-  // At least 5 units for a character and 10 for a line, around the anchor that the class says.
+  // At least 5 units per character and 10 per line, around the anchor given by the class.
   struct Box {
     double left, right, top, bottom;
   };
@@ -349,13 +350,13 @@ TEST(ViewSvgFigure, TextsDoNotOverlap) {
   }
 }
 
-TEST(ViewSvgFigure, NamesAreEscaped) {
+TEST(ViewSvgFigure, EscapesNames) {
   plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "a<b> & c";
   EXPECT_THAT(to_svg(draw(simulation, false)), HasSubstr(">a&lt;b&gt; &amp; c: 2 ranks"));
 }
 
-TEST(ViewSvgFigure, AnEmptyTimelineIsStillAPicture) {
+TEST(ViewSvgFigure, DrawsEmptyTimeline) {
   schedule::Timeline empty;
   empty.name = "nothing";
   empty.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);

@@ -1,4 +1,4 @@
-// A stranger's program on penstock::plan alone.
+// A user's program that uses penstock::plan only.
 #include <penstock/base/error.h>
 #include <penstock/version.h>
 

@@ -1,4 +1,4 @@
-// A stranger's program on penstock::penstock: our headers, libtorch's headers, and both libraries at run
+// A user's program that uses penstock::penstock: headers of Penstock and libtorch, and both libraries at run
 // time.
 #include <penstock/torch_version.h>
 #include <penstock/version.h>

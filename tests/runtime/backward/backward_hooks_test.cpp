@@ -1,5 +1,5 @@
-// Hooks and memory of the split backward: each hook fires once, in its half, with the gradient of a whole
-// backward; and between the halves only what the weights need is alive.
+// Hooks and memory of the split backward: each hook fires once, in its half, with the gradient of a full
+// backward, and between the halves only what the weights need is alive.
 #include "runtime/support/split_check.h"
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -35,7 +35,7 @@ struct Network {
   Tensors params() const { return {w1, b1, g, w2}; }
 };
 
-TEST(RuntimeSplitHooks, OnParametersAndTheirAccumulatorsFireOnceInTheWeightHalf) {
+TEST(RuntimeSplitHooks, OnParametersFireOnceInWeightBackward) {
   torch::manual_seed(7);
   Network net;
   std::vector<int> tensor_hooks(4), accumulator_hooks(4);
@@ -63,7 +63,7 @@ TEST(RuntimeSplitHooks, OnParametersAndTheirAccumulatorsFireOnceInTheWeightHalf)
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(net.params()[i].grad().equal(expected[i]));
 }
 
-TEST(RuntimeSplitHooks, OnActivationsFireOnceInTheInputHalfAndChangeBoth) {
+TEST(RuntimeSplitHooks, OnActivationsFireOnceInInputBackwardAndAffectBothHalves) {
   torch::manual_seed(8);
   Network net;
   net.forward();
@@ -85,7 +85,7 @@ TEST(RuntimeSplitHooks, OnActivationsFireOnceInTheInputHalfAndChangeBoth) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(net.params()[i].grad().equal(expected[i + 1]));
 }
 
-TEST(RuntimeSplitHooks, OnADerivedWeightFireOnce) {
+TEST(RuntimeSplitHooks, OnComputedWeightFireOnce) {
   torch::manual_seed(9);
   const Tensor w = torch::randn({4, 4}, torch::requires_grad()),
                s = torch::randn({4}, torch::requires_grad());
@@ -114,7 +114,7 @@ Weak weak(const Tensor& tensor) {
   return Weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
 }
 
-TEST(RuntimeSplitMemory, BetweenTheHalvesOnlyWhatTheWeightsNeedIsAlive) {
+TEST(RuntimeSplitMemory, KeepsOnlyWhatWeightBackwardNeeds) {
   Tensor w1 = torch::randn({4, 4}, torch::requires_grad()), w2 = torch::randn({4, 4}, torch::requires_grad());
   Tensor g = torch::randn({4}, torch::requires_grad());
   std::vector<Weak> inner, needed;
@@ -128,7 +128,7 @@ TEST(RuntimeSplitMemory, BetweenTheHalvesOnlyWhatTheWeightsNeedIsAlive) {
       const Tensor a = F::linear(x * 1, w1);
       const Tensor b = a.tanh();                   // saves its result
       const Tensor c = at::layer_norm(b, {4}, g);  // saves b
-      const Tensor d = c.exp();                    // saves its result, which linear saves too
+      const Tensor d = c.exp();                    // saves its result, which linear also saves
       const Tensor e = F::linear(d, w2);
       const Tensor f = e.softmax(1);  // saves its result
       const Tensor y = f * e;         // saves both
@@ -148,7 +148,7 @@ TEST(RuntimeSplitMemory, BetweenTheHalvesOnlyWhatTheWeightsNeedIsAlive) {
   }
 }
 
-// Counts the bytes that this thread's tensors take.
+// Counts the bytes of the tensors of this thread.
 class Meter : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, std::int64_t size, std::size_t, std::size_t, c10::Device) override {
@@ -161,10 +161,10 @@ class Meter : public c10::MemoryReportingInfoBase {
   std::int64_t peak = 0;
 };
 
-// Held by F for each layer: the results of linear, gelu and layer norm. Captured for W: a gradient of each
-// linear. If the input half freed nothing until its end, it would need 4 for each layer; freeing as it goes,
-// 3 and a few transients.
-TEST(RuntimeSplitMemory, TheInputHalfFreesAsItGoes) {
+// Kept by F per layer: the results of linear, gelu and layer norm. Captured for W: one gradient per linear.
+// An input backward that freed nothing until its end would need 4 per layer; freeing incrementally, it needs
+// 3 and a few temporaries.
+TEST(RuntimeSplitMemory, InputBackwardFreesIncrementally) {
   constexpr std::int64_t layers = 12, rows = 256, width = 32, unit = rows * width * 4;
   Tensors weights, gains;
   for (std::int64_t i = 0; i < layers; ++i) {
@@ -184,13 +184,13 @@ TEST(RuntimeSplitMemory, TheInputHalfFreesAsItGoes) {
   runtime::InputBackward half = runtime::backward_input({y}, {grad}, {x});
   EXPECT_LE(meter->peak, held + 5 * unit);
   y.reset();
-  // For W each layer's linear keeps its input and its captured gradient.
+  // For W, the linear of each layer keeps its input and its captured gradient.
   EXPECT_NEAR(static_cast<double>(meter->live), static_cast<double>((2 * layers + 1) * unit), 2.0 * unit);
   half.weights.run();
   EXPECT_LE(meter->live, 4 * unit);
 }
 
-TEST(RuntimeSplitMemory, DroppingTheWeightHalfAddsNothing) {
+TEST(RuntimeSplitMemory, DroppingWeightBackwardAddsNoGradient) {
   Network net;
   net.forward();
   runtime::backward_input({net.y}, {torch::ones({3, 4})}, {net.x});

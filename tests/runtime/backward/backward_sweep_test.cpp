@@ -1,5 +1,4 @@
-// Random small graphs through the split backward, bit for bit against plain autograd. PENSTOCK_SWEEP=n for
-// more.
+// Random small graphs through the split backward, compared bitwise with autograd. PENSTOCK_SWEEP=n runs more.
 #include "runtime/support/split_check.h"
 
 #include <cstdlib>
@@ -13,16 +12,16 @@ using at::Tensor;
 
 constexpr std::int64_t kRows = 4, kWidth = 6;
 
-// Every value is [rows, width], every weight [width, width], every vector [width]; so any operation fits
-// anywhere.
+// Every value is [rows, width], every weight [width, width] and every vector [width], so that any operator
+// can be applied anywhere.
 class Graph {
  public:
   explicit Graph(std::uint64_t seed) : seed_(seed) {}
 
-  Model model() const {
+  FunctionalModel model() const {
     torch::manual_seed(static_cast<std::int64_t>(seed_));
     std::mt19937_64 random(seed_);
-    Model model;
+    FunctionalModel model;
     Tensors weights, vectors;
     for (int i = 0; i < 3; ++i) {
       weights.push_back((torch::randn({kWidth, kWidth}) * 0.4).set_requires_grad(random() % 6 != 0));
@@ -99,7 +98,7 @@ class Graph {
   std::uint64_t seed_;
 };
 
-TEST(RuntimeSplitSweep, RandomGraphs) {
+TEST(RuntimeSplitSweep, MatchesAutogradForRandomGraphs) {
   const char* chosen = std::getenv("PENSTOCK_SWEEP");
   const std::uint64_t count = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : 300;
   for (std::uint64_t seed = 0; seed < count && !::testing::Test::HasFailure(); ++seed) {

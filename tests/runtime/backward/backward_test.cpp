@@ -1,6 +1,7 @@
-// The split backward against plain autograd, bit for bit: models, odd outputs and inputs, hooks, memory,
+// The split backward compared bitwise with autograd: models, unusual outputs and inputs, hooks, memory,
 // threads.
 #include "runtime/support/split_check.h"
+#include "support/models/functional_models.h"
 
 #include <penstock/base/error.h>
 
@@ -13,121 +14,61 @@ namespace nn = torch::nn;
 namespace F = torch::nn::functional;
 using at::Tensor;
 
-template <class M>
-Model module_model(M module, std::function<Tensors(M&, const Tensors&)> forward) {
-  return {module->parameters(),
-          [module, forward = std::move(forward)](const Tensors& x) mutable { return forward(module, x); }};
-}
-
-Model mlp() {
-  torch::manual_seed(1);
-  nn::Sequential net(nn::Linear(8, 16), nn::GELU(), nn::LayerNorm(nn::LayerNormOptions({16})),
-                     nn::Linear(16, 8));
-  return module_model<nn::Sequential>(
-      net, [](nn::Sequential& m, const Tensors& x) { return Tensors{m->forward(x[0])}; });
-}
-
-Tensor attention(const Tensor& x, const Tensor& qkv, const Tensor& out, int heads) {
-  const auto rows = x.size(0), time = x.size(1), width = x.size(2);
-  const auto parts =
-      F::linear(x, qkv).view({rows, time, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
-  const Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
-  return F::linear(mixed.transpose(1, 2).reshape({rows, time, width}), out);
-}
-
-Model transformer(int blocks, bool embedding, bool tied_head) {
-  torch::manual_seed(2);
-  constexpr int width = 16, vocabulary = 11;
-  Model model;
-  const auto param = [&](at::IntArrayRef shape) {
-    model.params.push_back((torch::randn(shape) * 0.2).set_requires_grad(true));
-    return model.params.back();
-  };
-  struct Block {
-    Tensor norm1, bias1, qkv, out, norm2, bias2, up, up_bias, down, down_bias;
-  };
-  std::vector<Block> all;
-  for (int i = 0; i < blocks; ++i) {
-    all.push_back({param({width}), param({width}), param({3 * width, width}), param({width, width}),
-                   param({width}), param({width}), param({4 * width, width}), param({4 * width}),
-                   param({width, 4 * width}), param({width})});
-  }
-  const Tensor tokens = embedding || tied_head ? param({vocabulary, width}) : Tensor();
-  model.forward = [=](const Tensors& inputs) {
-    Tensor x = embedding ? F::embedding(inputs[0], tokens) : inputs[0];
-    for (const Block& b : all) {
-      x = x + attention(at::layer_norm(x, {width}, b.norm1, b.bias1), b.qkv, b.out, 4);
-      const Tensor hidden = at::dropout(
-          at::gelu(F::linear(at::layer_norm(x, {width}, b.norm2, b.bias2), b.up, b.up_bias)), 0.1, true);
-      x = x + F::linear(hidden, b.down, b.down_bias);
-    }
-    return Tensors{tied_head ? F::linear(x, tokens) : x};
-  };
-  return model;
-}
-
-Model cnn() {
-  torch::manual_seed(3);
-  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 6, 3).padding(1)), nn::BatchNorm2d(6), nn::ReLU(),
-                     nn::Conv2d(nn::Conv2dOptions(6, 6, 3).groups(2)), nn::MaxPool2d(2),
-                     nn::ConvTranspose2d(nn::ConvTranspose2dOptions(6, 4, 2)), nn::Flatten(),
-                     nn::Linear(4 * 4 * 4, 5));
-  return module_model<nn::Sequential>(
-      net, [](nn::Sequential& m, const Tensors& x) { return Tensors{m->forward(x[0])}; });
-}
-
 Tensors token_batch() {
   return {torch::randint(0, 11, {3, 5}, torch::kLong)};
 }
 
-TEST(RuntimeSplitBackward, MlpOverAccumulatedPasses) {
-  expect_same_as_plain(mlp, batches_of([] { return Tensors{input({4, 8})}; }, 4));
+TEST(RuntimeSplitBackward, AccumulatesOverPassesOfMlp) {
+  expect_same_as_plain(functional_mlp, batches_of([] { return Tensors{input({4, 8})}; }, 4));
 }
 
-TEST(RuntimeSplitBackward, TransformerBlocks) {
-  expect_same_as_plain([] { return transformer(2, false, false); }, batches_of(
-                                                                        [] {
-                                                                          return Tensors{input({3, 5, 16})};
-                                                                        },
-                                                                        3));
+TEST(RuntimeSplitBackward, MatchesAutogradForTransformerBlocks) {
+  expect_same_as_plain([] { return functional_transformer(2, false, false); },
+                       batches_of(
+                           [] {
+                             return Tensors{input({3, 5, 16})};
+                           },
+                           3));
 }
 
-TEST(RuntimeSplitBackward, FirstStageWithAnEmbeddingLeavesAllToTheWeightHalf) {
-  expect_same_as_plain([] { return transformer(1, true, false); }, batches_of(token_batch, 3));
+TEST(RuntimeSplitBackward, EmbeddingStageDefersEverythingToWeightBackward) {
+  expect_same_as_plain([] { return functional_transformer(1, true, false); }, batches_of(token_batch, 3));
 }
 
-TEST(RuntimeSplitBackward, HeadTiedToTheEmbeddingInOneStage) {
-  expect_same_as_plain([] { return transformer(1, true, true); }, batches_of(token_batch, 3));
+TEST(RuntimeSplitBackward, SupportsHeadTiedToEmbeddingInOneStage) {
+  expect_same_as_plain([] { return functional_transformer(1, true, true); }, batches_of(token_batch, 3));
 }
 
-TEST(RuntimeSplitBackward, LastStageWithAHead) {
-  expect_same_as_plain([] { return transformer(1, false, true); }, batches_of(
-                                                                       [] {
-                                                                         return Tensors{input({2, 5, 16})};
-                                                                       },
-                                                                       2));
+TEST(RuntimeSplitBackward, SupportsLastStageWithHead) {
+  expect_same_as_plain([] { return functional_transformer(1, false, true); },
+                       batches_of(
+                           [] {
+                             return Tensors{input({2, 5, 16})};
+                           },
+                           2));
 }
 
-TEST(RuntimeSplitBackward, CnnWithBatchNorm) {
-  expect_same_as_plain(cnn, batches_of([] { return Tensors{input({2, 3, 8, 8})}; }, 3));
+TEST(RuntimeSplitBackward, SupportsConvNetWithBatchNorm) {
+  expect_same_as_plain(functional_cnn, batches_of([] { return Tensors{input({2, 3, 8, 8})}; }, 3));
 }
 
-TEST(RuntimeSplitBackward, ChannelsLastInput) {
+TEST(RuntimeSplitBackward, SupportsChannelsLastInput) {
   expect_same_as_plain(
-      cnn, batches_of(
-               [] {
-                 const Tensor x = torch::randn({2, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
-                 return Tensors{x.set_requires_grad(true)};
-               },
-               2));
+      functional_cnn,
+      batches_of(
+          [] {
+            const Tensor x = torch::randn({2, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+            return Tensors{x.set_requires_grad(true)};
+          },
+          2));
 }
 
-TEST(RuntimeSplitBackward, GruAndLstmCells) {
+TEST(RuntimeSplitBackward, SupportsGruAndLstmCells) {
   const Build build = [] {
     torch::manual_seed(4);
     nn::GRU gru(nn::GRUOptions(4, 6));
     nn::LSTM lstm(nn::LSTMOptions(6, 4));
-    Model model;
+    FunctionalModel model;
     model.params = gru->parameters();
     for (const Tensor& p : lstm->parameters()) model.params.push_back(p);
     model.forward = [gru, lstm](const Tensors& x) mutable {
@@ -144,7 +85,7 @@ Build with_weights(std::vector<std::vector<std::int64_t>> shapes,
                    std::function<Tensors(const Tensors& params, const Tensors& inputs)> forward) {
   return [=] {
     torch::manual_seed(5);
-    Model model;
+    FunctionalModel model;
     for (const auto& shape : shapes) model.params.push_back(torch::randn(shape).set_requires_grad(true));
     model.forward = [params = model.params, forward](const Tensors& inputs) {
       return forward(params, inputs);
@@ -153,7 +94,7 @@ Build with_weights(std::vector<std::vector<std::int64_t>> shapes,
   };
 }
 
-TEST(RuntimeSplitBackward, WeightUsedThreeTimesWithLayersBetween) {
+TEST(RuntimeSplitBackward, SupportsWeightUsedThreeTimes) {
   expect_same_as_plain(with_weights({{4, 4}, {4}},
                                     [](const Tensors& p, const Tensors& x) {
                                       Tensor y = F::linear(x[0], p[0]).relu() * p[1];
@@ -167,7 +108,7 @@ TEST(RuntimeSplitBackward, WeightUsedThreeTimesWithLayersBetween) {
                            3));
 }
 
-TEST(RuntimeSplitBackward, WeightDerivedFromParameters) {
+TEST(RuntimeSplitBackward, SupportsWeightComputedFromParameters) {
   expect_same_as_plain(with_weights({{4, 4}, {4, 1}, {4}},
                                     [](const Tensors& p, const Tensors& x) {
                                       const Tensor scaled = p[0] * p[1] / p[0].norm();
@@ -181,7 +122,7 @@ TEST(RuntimeSplitBackward, WeightDerivedFromParameters) {
                            2));
 }
 
-TEST(RuntimeSplitBackward, OutputsThatAreViewsIntegersConstantsOrUnused) {
+TEST(RuntimeSplitBackward, SupportsViewIntegerConstantAndUnusedOutputs) {
   expect_same_as_plain(with_weights({{6, 4}},
                                     [](const Tensors& p, const Tensors& x) {
                                       const Tensor y = F::linear(x[0], p[0]);
@@ -196,7 +137,7 @@ TEST(RuntimeSplitBackward, OutputsThatAreViewsIntegersConstantsOrUnused) {
                            2));
 }
 
-TEST(RuntimeSplitBackward, OutputViewsChangedInPlace) {
+TEST(RuntimeSplitBackward, SupportsOutputViewsModifiedInPlace) {
   expect_same_as_plain(with_weights({{4, 4}, {4}},
                                     [](const Tensors& p, const Tensors& x) {
                                       const Tensor y = F::linear(x[0], p[0]);
@@ -210,7 +151,7 @@ TEST(RuntimeSplitBackward, OutputViewsChangedInPlace) {
                            2));
 }
 
-TEST(RuntimeSplitBackward, OutputsThatAreInputsOrParameters) {
+TEST(RuntimeSplitBackward, SupportsOutputsThatAreInputsOrParameters) {
   expect_same_as_plain(
       with_weights({{4}, {4, 4}},
                    [](const Tensors& p, const Tensors& x) {
@@ -223,7 +164,7 @@ TEST(RuntimeSplitBackward, OutputsThatAreInputsOrParameters) {
           2));
 }
 
-TEST(RuntimeSplitBackward, InputsWithoutGradientUnusedOrUndefined) {
+TEST(RuntimeSplitBackward, SupportsInputsWithoutGradientUnusedOrUndefined) {
   expect_same_as_plain(
       with_weights({{4, 4}},
                    [](const Tensors& p, const Tensors& x) { return Tensors{F::linear(x[0] + x[1], p[0])}; }),
@@ -234,23 +175,23 @@ TEST(RuntimeSplitBackward, InputsWithoutGradientUnusedOrUndefined) {
           2));
 }
 
-TEST(RuntimeSplitBackward, FrozenParametersGetNothing) {
+TEST(RuntimeSplitBackward, FrozenParametersGetNoGradient) {
   const Build build = [] {
-    Model model = mlp();
+    FunctionalModel model = functional_mlp();
     model.params[0].set_requires_grad(false);
     model.params[3].set_requires_grad(false);
     return model;
   };
   expect_same_as_plain(build, batches_of([] { return Tensors{input({4, 8})}; }, 2));
   const Build all_frozen = [] {
-    Model model = mlp();
+    FunctionalModel model = functional_mlp();
     for (Tensor& param : model.params) param.set_requires_grad(false);
     return model;
   };
   expect_same_as_plain(all_frozen, batches_of([] { return Tensors{input({4, 8})}; }, 2));
 }
 
-TEST(RuntimeSplitBackward, UndefinedOutputGradientsAreSkipped) {
+TEST(RuntimeSplitBackward, SkipsUndefinedOutputGradients) {
   const Tensor w = torch::randn({4, 4}, torch::requires_grad()),
                v = torch::randn({4, 4}, torch::requires_grad());
   const Tensor x = input({2, 4});
@@ -264,7 +205,7 @@ TEST(RuntimeSplitBackward, UndefinedOutputGradientsAreSkipped) {
   EXPECT_FALSE(nothing.weights.pending());
 }
 
-TEST(RuntimeSplitBackward, AnInputTwiceIsReturnedOnceAndItsOwnGradIsLeftAlone) {
+TEST(RuntimeSplitBackward, DuplicateInputKeepsItsOwnGradUnchanged) {
   for (const bool split : {false, true}) {
     const Tensor x = input({3});
     x.mutable_grad() = torch::full({3}, 5.0);
@@ -277,7 +218,7 @@ TEST(RuntimeSplitBackward, AnInputTwiceIsReturnedOnceAndItsOwnGradIsLeftAlone) {
   }
 }
 
-TEST(RuntimeSplitBackward, GradientsOfExpandedOrPermutedResultsComeBackDense) {
+TEST(RuntimeSplitBackward, ReturnsDenseGradientsForExpandedOrPermutedOutputs) {
   const Tensor x = input({4, 3});
   const runtime::InputBackward half = runtime::backward_input({x.sum()}, {torch::ones({})}, {x});
   EXPECT_EQ(half.input_grads[0].strides(), x.strides());
@@ -287,7 +228,7 @@ TEST(RuntimeSplitBackward, GradientsOfExpandedOrPermutedResultsComeBackDense) {
                   .is_contiguous());
 }
 
-TEST(RuntimeSplitBackward, RefusesGradientsThatDoNotFitAndInputsThatAreResults) {
+TEST(RuntimeSplitBackward, RejectsMismatchedGradientsAndNonLeafInputs) {
   const Tensor x = input({3});
   EXPECT_THROW(runtime::backward_full({x * 2}, {}, {x}), UsageError);
   EXPECT_THROW(runtime::backward_full({x * 2}, {torch::ones({4})}, {x}), ShapeError);
@@ -296,7 +237,7 @@ TEST(RuntimeSplitBackward, RefusesGradientsThatDoNotFitAndInputsThatAreResults) 
   EXPECT_THROW(runtime::backward_input({result * 2}, {torch::ones({3})}, {result}), UsageError);
 }
 
-TEST(RuntimeSplitBackward, TheWeightHalfRunsOnce) {
+TEST(RuntimeSplitBackward, WeightBackwardRunsOnce) {
   const Tensor x = input({3, 4}), w = torch::randn({4, 4}, torch::requires_grad());
   runtime::InputBackward half = runtime::backward_input({x.matmul(w)}, {torch::ones({3, 4})}, {x});
   EXPECT_TRUE(half.weights.pending());
@@ -306,7 +247,7 @@ TEST(RuntimeSplitBackward, TheWeightHalfRunsOnce) {
   EXPECT_NO_THROW(runtime::WeightWork().run());
 }
 
-TEST(RuntimeSplitBackward, AUsersWeightFunctionRunsInTheWeightHalf) {
+TEST(RuntimeSplitBackward, UserFunctionRunsInWeightBackward) {
   std::vector<std::string> calls;
   const Tensor x = input({3});
   runtime::InputBackward half = runtime::backward_input_with(
@@ -321,7 +262,7 @@ TEST(RuntimeSplitBackward, AUsersWeightFunctionRunsInTheWeightHalf) {
   EXPECT_EQ(calls, (std::vector<std::string>{"built", "ran"}));
 }
 
-TEST(RuntimeSplitBackward, AThrowingHookReachesTheCallerAndLeavesNothingBehind) {
+TEST(RuntimeSplitBackward, HookErrorPropagatesWithoutSideEffects) {
   const Tensor x = input({3, 4}), w = torch::randn({4, 4}, torch::requires_grad());
   const auto attempt = [&](bool armed) {
     const Tensor y = x.matmul(w);
@@ -337,18 +278,18 @@ TEST(RuntimeSplitBackward, AThrowingHookReachesTheCallerAndLeavesNothingBehind) 
   EXPECT_TRUE(w.grad().equal(x.detach().t().matmul(torch::full({3, 4}, 2.0))));
 }
 
-// Two threads and more are ranks of one process: each has its own graphs, all share the engine.
-TEST(RuntimeSplitBackward, SeveralThreadsAtOnce) {
+// Several threads act as ranks of one process: each has its own graphs, and all share the engine.
+TEST(RuntimeSplitBackward, IsThreadSafe) {
   constexpr int threads = 4;
   const Build build = [] {
-    Model model = mlp();
+    FunctionalModel model = functional_mlp();
     return model;
   };
   const auto inputs = batches_of([] { return Tensors{input({4, 8})}; }, 20);
-  std::vector<Model> models;
+  std::vector<FunctionalModel> models;
   std::vector<Gradients> results(threads);
-  for (int i = 0; i < threads; ++i) models.push_back(mlp());
-  const Gradients expected = run(build, inputs, Way::Plain);
+  for (int i = 0; i < threads; ++i) models.push_back(functional_mlp());
+  const Gradients expected = run(build, inputs, BackwardKind::Plain);
   std::vector<std::thread> ranks;
   for (int i = 0; i < threads; ++i) {
     ranks.emplace_back([&, i] {

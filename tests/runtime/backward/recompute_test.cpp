@@ -1,4 +1,5 @@
-// Recomputation and the deferred linear: the same bits as plain autograd, whole or split, alone and together.
+// Recomputation and the deferred linear: bitwise equal to autograd, with full and split backwards, alone and
+// combined.
 #include "runtime/support/split_check.h"
 
 #include <penstock/runtime/deferred_linear.h>
@@ -14,7 +15,7 @@ struct Layer {
   Tensor w, b, g, v;
 };
 
-std::vector<Layer> layers(int count, Model& model) {
+std::vector<Layer> layers(int count, FunctionalModel& model) {
   torch::manual_seed(11);
   std::vector<Layer> result;
   for (int i = 0; i < count; ++i) {
@@ -40,7 +41,7 @@ Tensor block(Linear kind, const Layer& l, const Tensor& x) {
 
 Build stack(int count, Linear kind, bool recomputed) {
   return [=] {
-    Model model;
+    FunctionalModel model;
     const auto all = layers(count, model);
     model.forward = [=](const Tensors& inputs) {
       Tensor x = inputs[0];
@@ -55,10 +56,10 @@ Build stack(int count, Linear kind, bool recomputed) {
 }
 
 void expect_equal_gradients(const Build& ours, const Build& plain, const std::vector<Tensors>& batches) {
-  const Gradients expected = run(plain, batches, Way::Plain);
-  for (const Way way : {Way::Plain, Way::Full, Way::Split}) {
-    SCOPED_TRACE(static_cast<int>(way));
-    const Gradients got = run(ours, batches, way);
+  const Gradients expected = run(plain, batches, BackwardKind::Plain);
+  for (const BackwardKind backward_kind : {BackwardKind::Plain, BackwardKind::Full, BackwardKind::Split}) {
+    SCOPED_TRACE(static_cast<int>(backward_kind));
+    const Gradients got = run(ours, batches, backward_kind);
     expect_equal(got.inputs, expected.inputs, "input gradient");
     expect_equal(got.params, expected.params, "parameter gradient");
   }
@@ -69,13 +70,13 @@ std::vector<Tensors> batches(at::IntArrayRef shape) {
   return batches_of([sizes] { return Tensors{input(sizes)}; }, 3);
 }
 
-TEST(RuntimeRecompute, RepeatsDropoutAndGivesTheSameGradientsWholeOrSplit) {
+TEST(RuntimeRecompute, RepeatsDropoutAndGradientsForFullAndSplitBackward) {
   expect_equal_gradients(stack(3, Linear::Plain, true), stack(3, Linear::Plain, false), batches({4, 6}));
 }
 
-TEST(RuntimeRecompute, Nests) {
+TEST(RuntimeRecompute, SupportsNesting) {
   const Build nested = [] {
-    Model model;
+    FunctionalModel model;
     const auto all = layers(4, model);
     model.forward = [all](const Tensors& inputs) {
       return runtime::recompute(
@@ -94,10 +95,10 @@ TEST(RuntimeRecompute, Nests) {
   expect_equal_gradients(nested, stack(4, Linear::Plain, false), batches({4, 6}));
 }
 
-TEST(RuntimeRecompute, OfAFirstStageWhoseInputsAreIntegers) {
+TEST(RuntimeRecompute, SupportsIntegerInputs) {
   const auto build = [](bool recomputed) -> Build {
     return [recomputed] {
-      Model model;
+      FunctionalModel model;
       const auto all = layers(1, model);
       const Tensor table = torch::randn({9, 6}, torch::requires_grad());
       model.params.push_back(table);
@@ -114,7 +115,7 @@ TEST(RuntimeRecompute, OfAFirstStageWhoseInputsAreIntegers) {
                          batches_of([] { return Tensors{torch::randint(0, 9, {5}, torch::kLong)}; }, 2));
 }
 
-TEST(RuntimeRecompute, LeavesTheRandomNumbersThatFollowAlone) {
+TEST(RuntimeRecompute, DoesNotAdvanceRandomGenerator) {
   const auto draw = [](bool recomputed) {
     torch::manual_seed(3);
     const Tensor x = input({4, 4});
@@ -126,7 +127,7 @@ TEST(RuntimeRecompute, LeavesTheRandomNumbersThatFollowAlone) {
   EXPECT_TRUE(draw(true).equal(draw(false)));
 }
 
-TEST(RuntimeRecompute, CanBeSeededByAKeyInstead) {
+TEST(RuntimeRecompute, CanUseRandomScopeKey) {
   const Tensor x = input({64});
   runtime::RecomputeOptions options;
   options.seed = [] { torch::manual_seed(17); };
@@ -137,7 +138,7 @@ TEST(RuntimeRecompute, CanBeSeededByAKeyInstead) {
   EXPECT_TRUE(grads[0].ne(0).equal(y[0].ne(0)));
 }
 
-TEST(RuntimeRecompute, KeepsOnlyTheInputs) {
+TEST(RuntimeRecompute, KeepsOnlyInputs) {
   c10::weak_intrusive_ptr<c10::StorageImpl> inside{c10::intrusive_ptr<c10::StorageImpl>()};
   const Tensor x = input({4});
   const Tensors y = runtime::recompute(
@@ -152,7 +153,7 @@ TEST(RuntimeRecompute, KeepsOnlyTheInputs) {
   EXPECT_TRUE(runtime::backward_full(y, {torch::ones({4})}, {x})[0].equal(2 * x.detach().exp()));
 }
 
-TEST(RuntimeRecompute, ValueTreesAndNoGrad) {
+TEST(RuntimeRecompute, SupportsValueTreesAndNoGrad) {
   const Tensor x = input({3});
   const auto run = [](const std::vector<c10::IValue>& args) -> c10::IValue {
     return c10::ivalue::Tuple::create({args[0].toTensor() * args[1].toDouble(), c10::IValue("text")});
@@ -165,21 +166,21 @@ TEST(RuntimeRecompute, ValueTreesAndNoGrad) {
   EXPECT_FALSE(runtime::recompute_tree(run, {x, 4.0}).toTupleRef().elements()[0].toTensor().requires_grad());
 }
 
-TEST(RuntimeDeferredLinear, GivesTheBitsOfAnOrdinaryLinear) {
+TEST(RuntimeDeferredLinear, IsBitwiseEqualToLinear) {
   expect_equal_gradients(stack(2, Linear::Deferred, false), stack(2, Linear::Plain, false), batches({4, 6}));
   expect_equal_gradients(stack(2, Linear::Deferred, false), stack(2, Linear::Plain, false),
                          batches({2, 5, 6}));
 }
 
-TEST(RuntimeDeferredLinear, InsideRecomputation) {
+TEST(RuntimeDeferredLinear, WorksInsideRecomputation) {
   expect_equal_gradients(stack(3, Linear::Deferred, true), stack(3, Linear::Plain, false), batches({4, 6}));
 }
 
-TEST(RuntimeDeferredLinear, WeightSharedWithAnOrdinaryUseAndWithHooksOnIt) {
+TEST(RuntimeDeferredLinear, SupportsSharedWeightWithHooks) {
   const auto build = [](Linear kind) -> Build {
     return [kind] {
       torch::manual_seed(12);
-      Model model;
+      FunctionalModel model;
       const Tensor w = torch::randn({6, 6}, torch::requires_grad());
       const Tensor b = torch::randn({6}, torch::requires_grad());
       const Tensor hooked = torch::randn({6, 6}, torch::requires_grad());
@@ -195,11 +196,11 @@ TEST(RuntimeDeferredLinear, WeightSharedWithAnOrdinaryUseAndWithHooksOnIt) {
   expect_equal_gradients(build(Linear::Deferred), build(Linear::Plain), batches({4, 6}));
 }
 
-TEST(RuntimeDeferredLinear, WithoutAnInputGradientOrWithoutAWeightGradient) {
+TEST(RuntimeDeferredLinear, SupportsMissingInputOrWeightGradient) {
   const auto build = [](Linear kind, bool frozen) -> Build {
     return [=] {
       torch::manual_seed(13);
-      Model model;
+      FunctionalModel model;
       const Tensor w = torch::randn({6, 6}).set_requires_grad(!frozen);
       const Tensor b = torch::randn({6}, torch::requires_grad());
       model.params = {w, b};
@@ -212,7 +213,7 @@ TEST(RuntimeDeferredLinear, WithoutAnInputGradientOrWithoutAWeightGradient) {
   expect_equal_gradients(build(Linear::Deferred, true), build(Linear::Plain, true), batches({4, 6}));
 }
 
-TEST(RuntimeDeferredLinear, GradientsOfComplexTensorsAreThoseOfLinear) {
+TEST(RuntimeDeferredLinear, MatchesLinearForComplexTensors) {
   torch::manual_seed(3);
   const auto options = at::TensorOptions(at::kComplexDouble).requires_grad(true);
   const at::Tensor x = torch::randn({4, 3}, options), w = torch::randn({2, 3}, options),

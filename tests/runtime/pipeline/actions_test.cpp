@@ -1,7 +1,7 @@
-// Actions as users meet them: replaced by functions of their own, and as ranges in libtorch's profiler.
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+// Actions as users see them: replaced by their own functions, and as ranges in libtorch's profiler.
+#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -30,7 +30,7 @@ runtime::PipelineSchedule make_named(comm::World& world, const runtime::Pipeline
           options};
 }
 
-TEST(RuntimeReplacedActions, SeeTheMicrobatchesAndLossesOfTheStep) {
+TEST(RuntimeReplacedActions, SeeMicrobatchesAndLossesOfStep) {
   const runtime::StepInput batch = mlp().batch(kActionRows);
   const auto inputs = batch.args[0].toTensor().chunk(kActionMicrobatches);
   const auto targets = batch.target.toTensor().chunk(kActionMicrobatches);
@@ -58,7 +58,7 @@ TEST(RuntimeReplacedActions, SeeTheMicrobatchesAndLossesOfTheStep) {
   });
 }
 
-// What rank 1 of 2 says when it replaces actions of `kind` so.
+// The error of rank 1 of 2 when it replaces actions of `kind`.
 std::string error_of(schedule::ActionKind kind, const runtime::ActionFunction& function,
                      const char* name = "1F1B") {
   std::string text;
@@ -76,7 +76,7 @@ std::string error_of(schedule::ActionKind kind, const runtime::ActionFunction& f
   return text;
 }
 
-TEST(RuntimeReplacedActions, ThatLeaveOutTheUsualAreFoundByTheDependencyRule) {
+TEST(RuntimeReplacedActions, OmittingDefaultBreaksDependencyCheck) {
   const runtime::ActionFunction nothing = [](const schedule::Action&, const Usual&) {};
   EXPECT_THAT(error_of(schedule::ActionKind::Forward, nothing),
               AllOf(HasSubstr("before the forward of stage 1"), HasSubstr("1B0")));
@@ -84,13 +84,13 @@ TEST(RuntimeReplacedActions, ThatLeaveOutTheUsualAreFoundByTheDependencyRule) {
               AllOf(HasSubstr("before the receive of the value from stage 0 to stage 1"), HasSubstr("1F0")));
   EXPECT_THAT(error_of(schedule::ActionKind::Backward, nothing),
               AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("1SEND_B0")));
-  // The halves out of order: I is left out, and what comes next of it is the send or W.
+  // Omits I: the next dependent action is the send or W.
   EXPECT_THAT(
       error_of(schedule::ActionKind::BackwardInput, nothing, "InterleavedZeroBubble"),
       AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("microbatch 0")));
 }
 
-TEST(RuntimeReplacedActions, ThatDoTheUsualTwiceAreRefused) {
+TEST(RuntimeReplacedActions, CallingDefaultTwiceIsRejected) {
   const runtime::ActionFunction twice = [](const schedule::Action&, const Usual& usual) {
     usual();
     usual();
@@ -101,7 +101,7 @@ TEST(RuntimeReplacedActions, ThatDoTheUsualTwiceAreRefused) {
               AllOf(HasSubstr("second time"), HasSubstr("1B0")));
 }
 
-// The user ranges that each thread opened, in order.
+// The user ranges that each thread recorded, in order.
 std::mutex ranges_mutex;
 std::map<std::uint64_t, std::vector<std::string>> ranges;
 
@@ -111,7 +111,7 @@ std::unique_ptr<at::ObserverContext> note_range(const at::RecordFunction& functi
   return nullptr;
 }
 
-TEST(RuntimeProfiler, ShowsARangeForEveryAction) {
+TEST(RuntimeProfiler, RecordsRangeForEveryAction) {
   const auto handle =
       at::addGlobalCallback(at::RecordFunctionCallback(note_range).scopes({at::RecordScope::USER_SCOPE}));
   std::vector<std::vector<std::string>> expected(2);

@@ -1,11 +1,11 @@
-// What the ranks must agree on before the first step, field by field, and the pair of ranks that cannot talk.
+// The fields that ranks must agree on before the first step, and disconnected pairs of ranks.
 #include "runtime/setup/agreement.h"
 
-#include "comm/deaf_pair.h"
+#include "comm/disconnected_pair.h"
 #include "runtime/setup/make_setup.h"
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <penstock/base/error.h>
@@ -36,7 +36,7 @@ runtime::PipelineSetup mlp_setup(const comm::Group& group) {
   return make_setup(stages, program_of(schedule::ScheduleKind::OneFOneB, stages, 5, options), options);
 }
 
-TEST(RuntimeAgreement, HoldsWhatMustAgree) {
+TEST(RuntimeAgreement, ContainsEveryFieldThatMustMatch) {
   comm::run_thread_ranks(3, [](comm::World& world) {
     const runtime::SetupFields fields = fields_of(mlp_setup(world.group()));
     const std::map<std::string, std::string> found(fields.begin(), fields.end());
@@ -55,16 +55,16 @@ TEST(RuntimeAgreement, HoldsWhatMustAgree) {
   });
 }
 
-// Every field, on every rank: the error is on all of them and has the field, both values and the ranks.
-TEST(RuntimeAgreement, ADifferenceInAnyFieldIsNamedOnEveryRank) {
+// A mismatch in any field is reported on all ranks with the field, both values and the ranks.
+TEST(RuntimeAgreement, ReportsMismatchInAnyFieldOnEveryRank) {
   constexpr int ranks = 3;
   std::size_t compared = 0;
   comm::run_thread_ranks(ranks, [&](comm::World& world) {
     const runtime::SetupFields fields = fields_of(mlp_setup(world.group()));
     for (std::size_t field = 0; field < fields.size(); ++field) {
-      for (int odd = 0; odd < ranks; ++odd) {
+      for (int differing = 0; differing < ranks; ++differing) {
         runtime::SetupFields mine = fields;
-        if (world.rank().value == odd) mine[field].second = "something else";
+        if (world.rank().value == differing) mine[field].second = "something else";
         std::string text;
         try {
           runtime::compare_fields(world.group(), mine);
@@ -73,8 +73,8 @@ TEST(RuntimeAgreement, ADifferenceInAnyFieldIsNamedOnEveryRank) {
         }
         const auto has = [&](const std::string& part) { return text.find(part) != std::string::npos; };
         CHECK_THAT(has("differ in the " + fields[field].first + ": "));
-        CHECK_THAT(has("something else on rank " + std::to_string(odd)));
-        CHECK_THAT(has(fields[field].second + " on rank " + std::to_string(odd == 0 ? 1 : 0)));
+        CHECK_THAT(has("something else on rank " + std::to_string(differing)));
+        CHECK_THAT(has(fields[field].second + " on rank " + std::to_string(differing == 0 ? 1 : 0)));
         if (world.rank().value == 0) ++compared;
       }
     }
@@ -82,7 +82,7 @@ TEST(RuntimeAgreement, ADifferenceInAnyFieldIsNamedOnEveryRank) {
   EXPECT_GE(compared, 3U * 13U);
 }
 
-TEST(RuntimeAgreement, AnOlderVersionWithFewerFieldsIsNamedByItsVersion) {
+TEST(RuntimeAgreement, ReportsOlderVersionWithFewerFields) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     runtime::SetupFields mine = fields_of(mlp_setup(world.group()));
     if (world.rank().value == 1) {
@@ -99,7 +99,7 @@ TEST(RuntimeAgreement, AnOlderVersionWithFewerFieldsIsNamedByItsVersion) {
   });
 }
 
-// The default dtype is a process's, so this takes processes.
+// The default dtype is global to a process, so this test needs processes.
 const RankFunction own_dtype("own_dtype", [] {
   comm::World world = comm::init();
   if (world.rank().value == 1) c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
@@ -112,7 +112,7 @@ const RankFunction own_dtype("own_dtype", [] {
   return 0;
 });
 
-TEST(RuntimeAgreement, ProcessesOfDifferentDtypesAreTold) {
+TEST(RuntimeAgreement, ReportsProcessesWithDifferentDefaultDtypes) {
   const RanksOutcome outcome = run_process_ranks("own_dtype", 2);
   for (const auto& lines : outcome.lines) {
     ASSERT_FALSE(lines.empty()) << outcome.text();
@@ -121,14 +121,14 @@ TEST(RuntimeAgreement, ProcessesOfDifferentDtypesAreTold) {
 }
 
 struct Wires {
-  Model model;
+  PipelineModel model;
   int one, other;
 };
 
-// What each of 3 ranks says when two of them cannot talk. Nobody waits longer than the time-out, give or take
-// a busy machine.
+// The errors of 3 ranks when two of them are disconnected. No rank waits longer than the timeout, with some
+// room for a busy machine.
 std::vector<std::string> words_about(const Wires& wires) {
-  const DeafPair deaf(wires.one, wires.other);
+  const DisconnectedPair deaf(wires.one, wires.other);
   comm::InitOptions options;
   options.timeout = std::chrono::seconds(3);
   std::vector<std::string> texts(3);
@@ -144,7 +144,7 @@ std::vector<std::string> words_about(const Wires& wires) {
           texts[world.rank().index()] = e.what();
         }
         CHECK_THAT(std::chrono::steady_clock::now() - start < std::chrono::seconds(13));
-        // What lost messages here is gone with the old world.
+        // The lost messages belong to the old world.
         world.rebuild();
         runtime::PipelineSchedule(stages_for(wires.model, world.group(), schedule::ScheduleKind::OneFOneB, 1),
                                   "1F1B", 4, options_for(wires.model, 3))
@@ -154,10 +154,10 @@ std::vector<std::string> words_about(const Wires& wires) {
   return texts;
 }
 
-TEST(RuntimeWarmUp, NamesThePairThatCannotTalkOnEveryRank) {
+TEST(RuntimeWarmUp, ReportsDisconnectedPairOnEveryRank) {
   EXPECT_THAT(words_about({mlp(), 1, 2}), Each(AllOf(HasSubstr("ranks 1 and 2 cannot talk to each other"),
                                                      HasSubstr("waited"), HasSubstr("recv"))));
-  // Neighbours only by a value that skips a stage.
+  // Connected only by a skip value.
   EXPECT_THAT(words_about({skip_net(), 0, 2}), Each(HasSubstr("ranks 0 and 2 cannot talk to each other")));
 }
 

@@ -1,4 +1,4 @@
-// Training mode and evaluation mode of hand-written stages: who switches it, and that it is restored.
+// Training and evaluation mode of hand-written stages: how it is switched, and that it is restored.
 #include "support/check.h"
 
 #include <penstock/base/error.h>
@@ -42,7 +42,7 @@ at::Tensor layer_batch() {
   return torch::arange(kLayerRows * 6, torch::kFloat).reshape({kLayerRows, 6}).div(20).sin();
 }
 
-// Two dense layers in evaluation mode, which makes rows independent of each other.
+// Two dense layers in evaluation mode, in which rows are independent of each other.
 at::Tensor evaluated() {
   Layer first(0), second(1);
   first->eval();
@@ -73,7 +73,7 @@ runtime::PipelineOptions layer_options() {
   return options;
 }
 
-TEST(RuntimeEvalMode, IsOnDuringEvalAndRestoredForEverySubmodule) {
+TEST(RuntimeEvalMode, IsSetDuringEvalAndRestoredForEverySubmodule) {
   const at::Tensor expected = evaluated();
   for (const char* const name : {"1F1B", "GPipe"}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -88,7 +88,7 @@ TEST(RuntimeEvalMode, IsOnDuringEvalAndRestoredForEverySubmodule) {
           return rank == 1 ? result.toTensor() : at::Tensor();
         }();
         if (rank == 1 && round == 0) CHECK_THAT(at::allclose(outputs, expected, 1e-5, 1e-6));
-        CHECK_THAT(all_equal(layer->buffers(), buffers));  // no statistics were taken
+        CHECK_THAT(all_equal(layer->buffers(), buffers));  // no statistics were updated
         CHECK_THAT(as_the_user_left_it(layer));
         pipeline.step({layer_batch()}, layer_batch());
         CHECK_THAT(!all_equal(layer->buffers(), buffers));
@@ -98,7 +98,7 @@ TEST(RuntimeEvalMode, IsOnDuringEvalAndRestoredForEverySubmodule) {
   }
 }
 
-TEST(RuntimeEvalMode, IsRestoredWhenAForwardThrows) {
+TEST(RuntimeEvalMode, IsRestoredIfForwardThrows) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     Layer layer(0);
     runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, 0, 1, at::kCPU, world.group()), "1F1B",
@@ -117,7 +117,7 @@ TEST(RuntimeEvalMode, IsRestoredWhenAForwardThrows) {
   });
 }
 
-TEST(RuntimeEvalMode, IsLeftAloneOnRequest) {
+TEST(RuntimeEvalMode, IsUnchangedOnRequest) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const Layer layer(0);
     runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, 0, 1, at::kCPU, world.group()), "1F1B",
@@ -126,11 +126,11 @@ TEST(RuntimeEvalMode, IsLeftAloneOnRequest) {
     runtime::StepInput input{{layer_batch()}, {}, {}};
     input.keep_mode = true;
     pipeline.eval(input);
-    CHECK_THAT(!all_equal(layer->buffers(), buffers));  // batch norm trained
+    CHECK_THAT(!all_equal(layer->buffers(), buffers));  // batch norm updated its statistics
   });
 }
 
-TEST(RuntimeEvalMode, CanBeSwitchedOnStageAndSchedule) {
+TEST(RuntimeEvalMode, CanBeSetOnStageAndSchedule) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const Layer layer(0);
     runtime::PipelineStage stage(layer, 0, 1, at::kCPU, world.group());
@@ -139,7 +139,7 @@ TEST(RuntimeEvalMode, CanBeSwitchedOnStageAndSchedule) {
     pipeline.train(false);
     CHECK_THAT(!stage.is_training() && !layer->drop->is_training());
     const auto buffers = buffer_copies(layer->buffers());
-    pipeline.step({layer_batch()}, layer_batch());  // a step runs in the mode that the modules are in
+    pipeline.step({layer_batch()}, layer_batch());  // a step runs in the current mode of the modules
     CHECK_THAT(all_equal(layer->buffers(), buffers));
     CHECK_THAT(!stage.is_training());
     stage.train();
@@ -151,7 +151,7 @@ TEST(RuntimeEvalMode, CanBeSwitchedOnStageAndSchedule) {
   });
 }
 
-TEST(RuntimeEvalMode, OfAFunctionWithoutAModuleIsKnown) {
+TEST(RuntimeEvalMode, IsTrackedForFunctionWithoutModule) {
   const auto stage = runtime::make_stage_module(
       nullptr, [](const value::Args& args, const value::Kwargs&) { return args[0]; });
   EXPECT_TRUE(stage->is_training());

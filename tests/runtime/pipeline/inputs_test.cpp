@@ -1,5 +1,5 @@
-// What a step is given: batches that are split or are to be split, keyword arguments by name, tensors whose
-// gradients the caller wants, losses of every kind.
+// Inputs of a step: batches that are split or still to be split, keyword arguments by name, tensors whose
+// gradients the caller wants, and all kinds of losses.
 #include "runtime/support/rank_errors.h"
 #include "support/check.h"
 
@@ -24,7 +24,7 @@ at::Tensor numbers(std::int64_t rows, double scale = 1, std::int64_t columns = 3
   return torch::arange(rows * columns, torch::kFloat).reshape({rows, columns}).mul(scale).sin();
 }
 
-// A forward that an ordinary module has: const, parameters by position, one of them optional.
+// A plain module forward: const, positional parameters, one of them optional.
 struct ScaledImpl : torch::nn::Module {
   explicit ScaledImpl(int stage) { weight = register_parameter("weight", numbers(3, 0.3 + stage).add(0.2)); }
   at::Tensor forward(const at::Tensor& x, const at::Tensor& scale,
@@ -53,7 +53,7 @@ void expect_close(const at::Tensor& a, const at::Tensor& b) {
     throw std::logic_error("differs by up to " + std::to_string((a - b).abs().max().item<double>()));
 }
 
-// The dense run of both stages over a whole batch, and all its gradients.
+// The dense run of both stages over the full batch, with all gradients.
 struct Dense {
   Scaled first{0}, second{1};
   at::Tensor base = numbers(10, 0.7).requires_grad_(true);
@@ -69,7 +69,7 @@ struct Dense {
   }
 };
 
-// This rank's arguments, as tensors of its own.
+// The arguments of this rank, as separate tensors.
 struct Given {
   at::Tensor base = numbers(10, 0.7).requires_grad_(true);
   at::Tensor x = numbers(10).requires_grad_(true), scale0 = numbers(10, 2).requires_grad_(true),
@@ -83,7 +83,7 @@ struct Given {
   }
 };
 
-TEST(RuntimeInputGradients, ArePositionalAndKeywordAlikeInGradAndInTheResult) {
+TEST(RuntimeInputGradients, AreSetForPositionalAndKeywordArguments) {
   const Dense dense;
   for (const char* const name : {"GPipe", "1F1B", "ZB1P"}) {
     for (const bool returned : {false, true}) {
@@ -95,20 +95,20 @@ TEST(RuntimeInputGradients, ArePositionalAndKeywordAlikeInGradAndInTheResult) {
         runtime::PipelineSchedule pipeline(scaled_stage(world, module), name, kMicrobatches, options);
         const Given given;
         const runtime::StepResult result = pipeline.step(given.input(rank));
-        pipeline.step(given.input(rank));  // adds to what is there
+        pipeline.step(given.input(rank));  // accumulates
         expect_close(module->weight.grad(), 2 * (rank == 0 ? dense.first : dense.second)->weight.grad());
         if (rank == 0) {
           expect_close(given.x.grad(), 2 * dense.x.grad());
           expect_close(given.scale0.grad(), 2 * dense.scale0.grad());
         } else {
-          CHECK_THAT(!given.x.grad().defined());  // of another rank's stage
+          CHECK_THAT(!given.x.grad().defined());  // belongs to the stage of another rank
           expect_close(given.scale1.grad(), 2 * dense.scale1.grad());
           expect_close(given.shift.grad(), 2 * dense.shift.grad());
         }
         CHECK_SAME(result.input_grads.size(), std::size_t(returned && rank == 0 ? 1 : 0));
         CHECK_SAME(result.kwarg_grads.size(), std::size_t(returned && rank == 0 ? 1 : 0));
         if (!returned) return;
-        if (rank == 0) {  // of one step alone
+        if (rank == 0) {  // of one step only
           expect_close(result.input_grads[0].toTensor(), dense.x.grad());
           expect_close(result.kwarg_grads.at("scale").toTensor(), dense.scale0.grad());
         } else {
@@ -120,20 +120,20 @@ TEST(RuntimeInputGradients, ArePositionalAndKeywordAlikeInGradAndInTheResult) {
   }
 }
 
-TEST(RuntimeInputGradients, GoOnIntoTheGraphThatMadeAnInput) {
+TEST(RuntimeInputGradients, PropagateIntoCallersGraph) {
   const Dense dense(true);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
     runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(rank)), "1F1B", kMicrobatches,
                                        mse_options());
     Given given;
-    given.x = given.base.exp();  // whose backward can run once only: it saves its result
+    given.x = given.base.exp();  // its backward can run only once, because it saves its result
     pipeline.step(given.input(rank));
     if (rank == 0) expect_close(given.base.grad(), dense.base.grad());
   });
 }
 
-TEST(RuntimeInputGradients, AreNoneInEval) {
+TEST(RuntimeInputGradients, AreAbsentInEval) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     const int rank = world.rank().value;
     runtime::PipelineOptions options = mse_options();
@@ -146,18 +146,18 @@ TEST(RuntimeInputGradients, AreNoneInEval) {
   });
 }
 
-// Microbatches of 4, 1, 3 and 2 rows, as the caller cut them.
-runtime::Microbatches microbatches_of(const runtime::StepInput& whole) {
+// Microbatches of 4, 1, 3 and 2 rows, as split by the caller.
+runtime::Microbatches microbatches_of(const runtime::StepInput& unsplit) {
   const std::vector<std::int64_t> rows{4, 1, 3, 2};
   const auto parts = [&](const c10::IValue& value) { return value.toTensor().split_with_sizes(rows); };
   runtime::Microbatches split;
-  for (const at::Tensor& part : parts(whole.args[0])) split.args.push_back({part});
-  for (const at::Tensor& part : parts(whole.target)) split.targets.emplace_back(part);
-  for (const auto& [name, value] : whole.kwargs) {
+  for (const at::Tensor& part : parts(unsplit.args[0])) split.args.push_back({part});
+  for (const at::Tensor& part : parts(unsplit.target)) split.targets.emplace_back(part);
+  for (const auto& [name, value] : unsplit.kwargs) {
     split.kwargs.resize(rows.size());
     for (std::size_t m = 0; m < rows.size(); ++m) split.kwargs[m][name] = parts(value)[m];
   }
-  for (const auto& [stage, kwargs] : whole.stage_kwargs) {
+  for (const auto& [stage, kwargs] : unsplit.stage_kwargs) {
     split.stage_kwargs[stage].resize(rows.size());
     for (const auto& [name, value] : kwargs)
       for (std::size_t m = 0; m < rows.size(); ++m) split.stage_kwargs[stage][m][name] = parts(value)[m];
@@ -165,7 +165,7 @@ runtime::Microbatches microbatches_of(const runtime::StepInput& whole) {
   return split;
 }
 
-TEST(RuntimePreSplitMicrobatches, GiveTheGradientsOfTheWholeBatch) {
+TEST(RuntimePreSplitMicrobatches, MatchGradientsOfFullBatch) {
   const Dense dense;
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
@@ -183,7 +183,7 @@ TEST(RuntimePreSplitMicrobatches, GiveTheGradientsOfTheWholeBatch) {
       CHECK_SAME(result.outputs.toTensor().size(0), 10);
       return;
     }
-    expect_close(given.x.grad(), dense.x.grad());  // through the caller's own split
+    expect_close(given.x.grad(), dense.x.grad());  // through the split of the caller
     std::vector<at::Tensor> grads;
     for (const c10::IValue& grad : result.input_grads.at(0).toTupleRef().elements())
       grads.push_back(grad.toTensor());
@@ -191,11 +191,11 @@ TEST(RuntimePreSplitMicrobatches, GiveTheGradientsOfTheWholeBatch) {
   });
 }
 
-TEST(RuntimePreSplitMicrobatches, EqualTheSplitOfTheLibraryBitForBit) {
+TEST(RuntimePreSplitMicrobatches, AreBitwiseEqualToLibrarySplit) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     const int rank = world.rank().value;
-    const Scaled whole(rank), parts(rank);
-    runtime::PipelineSchedule one(scaled_stage(world, whole), "GPipe", kMicrobatches, mse_options());
+    const Scaled unsplit(rank), parts(rank);
+    runtime::PipelineSchedule one(scaled_stage(world, unsplit), "GPipe", kMicrobatches, mse_options());
     runtime::PipelineSchedule other(scaled_stage(world, parts), "GPipe", kMicrobatches, mse_options());
     runtime::StepInput input{{numbers(10)}, {}, numbers(10, 5)};
     input.kwargs["scale"] = numbers(10, 2);
@@ -205,7 +205,7 @@ TEST(RuntimePreSplitMicrobatches, EqualTheSplitOfTheLibraryBitForBit) {
                                 .kwargs = chunks.kwargs,
                                 .targets = value::split_tree(input.target, kMicrobatches, "target")};
     const runtime::StepResult expected = one.step(input), result = other.step(split);
-    CHECK_TENSORS(parts->weight.grad(), whole->weight.grad());
+    CHECK_TENSORS(parts->weight.grad(), unsplit->weight.grad());
     if (rank == 1) CHECK_TENSORS(result.outputs.toTensor(), expected.outputs.toTensor());
     if (rank == 1) CHECK_TENSORS(result.loss, expected.loss);
     const runtime::StepResult evaluated = other.eval(split);
@@ -238,7 +238,7 @@ TEST(RuntimePreSplitMicrobatches, WithoutRowsHaveNoWeight) {
   });
 }
 
-TEST(RuntimePreSplitMicrobatches, MustBeAsManyAsTheScheduleHas) {
+TEST(RuntimePreSplitMicrobatches, MustMatchScheduleMicrobatchCount) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
                           runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(0)), "1F1B",
@@ -250,8 +250,8 @@ TEST(RuntimePreSplitMicrobatches, MustBeAsManyAsTheScheduleHas) {
               Each(AllOf(HasSubstr("arguments of 3 microbatches"), HasSubstr("schedule of 4"))));
 }
 
-// 128 and 256 rows in 2 chunks: with a spec, each is split on its own.
-TEST(RuntimeRowCounts, MayDifferWhereASpecSaysSo) {
+// 128 and 256 rows in 2 chunks: with a chunk spec, each tensor is split separately.
+TEST(RuntimeRowCounts, MayDifferWithChunkSpec) {
   const at::Tensor x = numbers(128), y = numbers(256, 0.5);
   const runtime::StageFunction forward = [](const value::Args& args,
                                             const value::Kwargs&) -> runtime::StageResult {
@@ -276,7 +276,7 @@ TEST(RuntimeRowCounts, MayDifferWhereASpecSaysSo) {
               Each(AllOf(HasSubstr("args[1] has 256 rows"), HasSubstr("chunk spec"))));
 }
 
-TEST(RuntimeLosses, AreNeededByAStepWithBackwardOnly) {
+TEST(RuntimeLosses, LossIsRequiredOnlyWithBackward) {
   std::vector<std::string> texts(2);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
@@ -288,7 +288,7 @@ TEST(RuntimeLosses, AreNeededByAStepWithBackwardOnly) {
     } catch (const UsageError& e) {
       texts[static_cast<std::size_t>(rank)] = e.what();
     }
-    // The refusal came before anything ran: the pipeline still works.
+    // The error was raised before anything ran: the pipeline still works.
     const runtime::StepResult evaluated = pipeline.eval(given.input(rank));
     const runtime::StepResult forward =
         runtime::ForwardOnly(scaled_stage(world, module), kMicrobatches).step(given.input(rank));
@@ -298,7 +298,7 @@ TEST(RuntimeLosses, AreNeededByAStepWithBackwardOnly) {
   EXPECT_THAT(texts, Each(AllOf(HasSubstr("PipelineOptions::loss"), HasSubstr("ForwardOnly"))));
 }
 
-TEST(RuntimeLosses, MayBeAnyFunctionOfOutputAndTarget) {
+TEST(RuntimeLosses, AcceptAnyFunctionOfOutputAndTarget) {
   const at::Tensor x = numbers(8), target = numbers(8, 2);
   const auto loss_with = [&](runtime::LossFunction loss) {
     double value = 0;
@@ -335,7 +335,7 @@ TEST(RuntimeLosses, MayBeAnyFunctionOfOutputAndTarget) {
   EXPECT_TRUE(static_cast<bool>(runtime::LossFunction(torch::l1_loss)));
 }
 
-TEST(RuntimeSteps, OfRanksWithoutInputsTakeEmptyBraces) {
+TEST(RuntimeStepArguments, AcceptEmptyBracesOnRanksWithoutInputs) {
   comm::run_thread_ranks(3, [](comm::World& world) {
     const int rank = world.rank().value;
     runtime::PipelineSchedule pipeline(
@@ -349,7 +349,7 @@ TEST(RuntimeSteps, OfRanksWithoutInputsTakeEmptyBraces) {
   });
 }
 
-TEST(RuntimeOutputs, AreReturnedAsTheStepSays) {
+TEST(RuntimeOutputs, AreReturnedAsConfigured) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const runtime::PipelineStage stage(torch::nn::Linear(3, 3), 0, 1, at::kCPU, world.group());
     for (const bool by_default : {false, true}) {
@@ -367,7 +367,7 @@ TEST(RuntimeOutputs, AreReturnedAsTheStepSays) {
   });
 }
 
-TEST(RuntimeNamedParameters, TakeKeywordArgumentsForAnOrdinaryForward) {
+TEST(RuntimeNamedParameters, AcceptKeywordArgumentsForPlainForward) {
   const Scaled module(0);
   const auto stage = runtime::make_stage_module(module, {"x", "scale", "shift"});
   const at::Tensor x = numbers(4), scale = numbers(4, 2), shift = numbers(4, 3);

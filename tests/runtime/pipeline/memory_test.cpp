@@ -1,9 +1,8 @@
-// What a step keeps: no more received values than the schedule has in flight, and buffers that are used
-// again.
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+// Memory of a step: no more received values than microbatches in flight, and reused buffers.
+#include "runtime/support/dense_comparison.h"
 #include "runtime/transfer/buffer_pool.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/stage_profile.h>
@@ -20,32 +19,32 @@
 namespace penstock::test {
 namespace {
 
-TEST(RuntimeBufferPool, UsesABufferAgainOnceNobodyHoldsIt) {
+TEST(RuntimeBufferPool, ReusesBufferOnceReleased) {
   runtime::BufferPool pool;
   const value::TensorMeta meta = value::TensorMeta::of(at::ones({4, 8}));
   at::Tensor first = pool.take(meta, at::kCPU);
   const void* const memory = first.data_ptr();
   const at::Tensor second = pool.take(meta, at::kCPU);
   EXPECT_NE(second.data_ptr(), memory);
-  at::Tensor alias = first.detach();  // an autograd graph would hold it like this
+  at::Tensor alias = first.detach();  // an autograd graph would keep it like this
   first = at::Tensor();
   EXPECT_NE(pool.take(meta, at::kCPU).data_ptr(), memory);
   alias = at::Tensor();
   EXPECT_EQ(pool.take(meta, at::kCPU).data_ptr(), memory);
   EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());
   pool.trim();
-  EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());  // used since the last time
+  EXPECT_EQ(pool.bytes(), 3 * meta.nbytes());  // used since the last call
   pool.trim();
   EXPECT_EQ(pool.bytes(), 0U);
 }
 
 using Alive = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// The most inputs of the last stage that are alive when one of its forwards runs.
+// The maximum number of inputs of the last stage that are alive when one of its forwards runs.
 int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promised) {
   int most = 0;
   comm::run_thread_ranks(2, [&](comm::World& world) {
-    const Model model = mlp();
+    const PipelineModel model = mlp();
     auto module = model.make(2)[world.rank().index()];
     std::vector<Alive> seen;
     if (world.rank().value == 1) {
@@ -66,7 +65,7 @@ int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promis
   return most;
 }
 
-TEST(RuntimeAStep, KeepsAsManyInputsAsTheScheduleHasInFlight) {
+TEST(RuntimeStep, KeepsOnlyInputsOfMicrobatchesInFlight) {
   int promised = 0;
   EXPECT_EQ(most_inputs_alive(schedule::ScheduleKind::OneFOneB, 8, promised), 1);
   EXPECT_EQ(promised, 1);
@@ -74,12 +73,12 @@ TEST(RuntimeAStep, KeepsAsManyInputsAsTheScheduleHasInFlight) {
   EXPECT_EQ(promised, 8);
 }
 
-// A linear layer's backward needs its input and weight, but not its output: once that is sent, only the
-// gradient edge is kept. The first backward of a GPipe stage comes when all outputs have arrived at the next
-// stage, so that by then all must be gone (a send is freed by another thread, shortly after it ends).
-TEST(RuntimeAStep, FreesOutputsThatWereSentUntilTheirBackward) {
+// The backward of a linear layer needs its input and weight, but not its output: once the output is sent,
+// only the gradient edge is kept. The first backward of a GPipe stage runs after all outputs have arrived at
+// the next stage, so all must be freed by then (another thread frees a send shortly after it ends).
+TEST(RuntimeStep, FreesSentOutputsBeforeTheirBackward) {
   constexpr int microbatches = 6;
-  constexpr std::int64_t width = 160;  // more bytes than sends that are freed many at a time
+  constexpr std::int64_t width = 160;  // larger than the threshold below which sends are freed in batches
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::LoopedBFS}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -118,7 +117,7 @@ TEST(RuntimeAStep, FreesOutputsThatWereSentUntilTheirBackward) {
   }
 }
 
-TEST(RuntimeProfiles, AreMeansWithoutTheFirst) {
+TEST(RuntimeProfiles, AreMeansExcludingFirstSample) {
   schedule::Timeline timeline;
   const auto forward = [](int m) { return schedule::Action::forward(StageId(3), MicrobatchId(m)); };
   timeline.ranks = {{{forward(0), 0, 9}, {forward(1), 9, 10}, {forward(2), 10, 13}},

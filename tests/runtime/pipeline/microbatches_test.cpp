@@ -1,8 +1,8 @@
-// Batches on their way into a step and losses on their way out: what cannot be cut, users' own types, nested
-// values, and weights that the targets give.
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+// Batches and losses of a step: batches that cannot be split, user-defined types, nested values, and weights
+// computed from targets.
+#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -34,7 +34,7 @@ runtime::LossFunction squares() {
       [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().mean(); });
 }
 
-// What each of two ranks says to a batch that cannot be cut, and that it is a ShapeError where it began.
+// The errors of two ranks for a batch that cannot be split; it is a ShapeError on the rank where it occurs.
 std::vector<std::string> refusals(const runtime::StepInput& batch) {
   std::vector<std::string> texts(2);
   comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -52,8 +52,8 @@ std::vector<std::string> refusals(const runtime::StepInput& batch) {
   return texts;
 }
 
-TEST(RuntimeBatches, ThatCannotBeCutAreNamedWithTensorDimSizesAndCount) {
-  // Fewer rows than microbatches: each rank names what it was given, or what it heard of the other.
+TEST(RuntimeBatches, UnsplittableBatchErrorNamesTensorDimSizesAndCount) {
+  // Fewer rows than microbatches: each rank reports its own input, or the error of the other rank.
   EXPECT_THAT(refusals(mlp().batch(3)),
               Each(AllOf(HasSubstr("4 microbatches"), HasSubstr("has only 3 rows in dim 0 (shape [3, 6])"))));
   runtime::StepInput two = mlp().batch(8);
@@ -65,7 +65,7 @@ TEST(RuntimeBatches, ThatCannotBeCutAreNamedWithTensorDimSizesAndCount) {
                                             "args[0] with 8 rows in dim 0 (shape [8, 6])")));
 }
 
-// A user's own type with rows, as the reference's block masks are.
+// A user-defined type with rows, like the block masks of the reference.
 struct RowMask : torch::CustomClassHolder {
   explicit RowMask(at::Tensor rows_in) : rows(std::move(rows_in)) {}
   at::Tensor rows;
@@ -79,7 +79,7 @@ const at::Tensor& rows_in(const c10::IValue& value) {
   return dynamic_cast<const RowMask&>(*value.toCapsule()).rows;
 }
 
-TEST(RuntimeBatches, MayHoldUsersTypesThatTheirSplittersCut) {
+TEST(RuntimeBatches, SplitRegisteredUserTypes) {
   value::register_splitter(typeid(RowMask),
                            {[](const c10::IValue& value) { return std::optional(rows_in(value).size(0)); },
                             [](const c10::IValue& value, const std::vector<std::int64_t>& sizes) {
@@ -110,8 +110,9 @@ TEST(RuntimeBatches, MayHoldUsersTypesThatTheirSplittersCut) {
   });
 }
 
-// Between stages: a dict in a tuple in a tuple, a list, numbers and texts, one tensor in two places.
-TEST(RuntimeValues, NestedTreesTravelForwardAndTheirGradientsBack) {
+// Values between stages: a dict in a tuple in a tuple, a list, numbers, strings, and one tensor that occurs
+// twice.
+TEST(RuntimeValues, NestedTreesPassForwardAndGradientsReturn) {
   const auto weight = [] { return at::arange(36, at::kFloat).view({6, 6}).div(40); };
   const auto first = [](const at::Tensor& y) {
     c10::impl::GenericDict named(c10::StringType::get(), c10::AnyType::get());
@@ -165,25 +166,25 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& t) {
   return at::cross_entropy_loss(logits, t, {}, at::Reduction::Mean, ignored);
 }
 
-// The same as users write it: without a valid label not only the loss but also its gradient is NaN.
+// As users write it: without a valid label, both the loss and its gradient are NaN.
 at::Tensor masked_mean(const at::Tensor& logits, const at::Tensor& t) {
   const at::Tensor valid = t.ne(ignored), picked = at::where(valid, t, at::zeros_like(t));
   const at::Tensor each = -at::log_softmax(logits, 1).gather(1, picked.unsqueeze(1)).squeeze(1);
   return (each * valid).sum() / valid.sum();
 }
 
-// The mean over the tokens that count: microbatches hold different numbers of them. What is reported stays
-// the user's.
-TEST(RuntimeLosses, AreWeighedByTheTokensThatAreNotIgnored) {
+// The mean over valid tokens: microbatches contain different numbers of them. The reported losses remain
+// those of the user.
+TEST(RuntimeLosses, AreWeightedByValidTokens) {
   const at::Tensor x = at::randn({10, 6});
   at::Tensor target = at::arange(10).remainder(6);
   for (const std::int64_t row : {1, 2, 4, 8}) target[row] = ignored;
-  const Model model = skip_net();
+  const PipelineModel model = skip_net();
   const auto modules = model.make(2);
   const runtime::StageResult hidden = modules[0]->forward({x}, {});
   const auto logits = [&] { return modules[1]->forward({hidden.output}, hidden.skips).output.toTensor(); };
-  const at::Tensor whole = cross_entropy(logits(), target);
-  whole.backward();
+  const at::Tensor full_loss = cross_entropy(logits(), target);
+  full_loss.backward();
   const auto rows = at::tensor_split(logits().detach(), kParts), labels = at::tensor_split(target, kParts);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     runtime::PipelineOptions options = options_for(model, 2);
@@ -198,14 +199,14 @@ TEST(RuntimeLosses, AreWeighedByTheTokensThatAreNotIgnored) {
     for (std::size_t i = 0; i < grads.size(); ++i)
       CHECK_THAT(at::allclose(grads[i].tensor, expected[i].tensor, 1e-5, 1e-6));
     if (rank == 0) return;
-    CHECK_THAT(at::allclose(result.loss, whole.detach()));
+    CHECK_THAT(at::allclose(result.loss, full_loss.detach()));
     for (std::size_t m = 0; m < kParts; ++m)
       CHECK_THAT(at::allclose(result.losses[m], cross_entropy(rows[m], labels[m])));
   });
 }
 
-// One step and three accumulated ones, of which one has no valid label; with and without scaled gradients.
-TEST(RuntimeLosses, OfMicrobatchesWithoutValidLabelsAddNothing) {
+// One step and three accumulated ones, one of which has no valid label; with and without scaled gradients.
+TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
   const at::Tensor x = at::randn({12, 6});
   at::Tensor target = at::arange(12).remainder(6);
   for (const std::int64_t row : {0, 1, 2, 5, 8, 9, 10, 11})
@@ -213,14 +214,14 @@ TEST(RuntimeLosses, OfMicrobatchesWithoutValidLabelsAddNothing) {
   for (const auto& loss : {cross_entropy, masked_mean}) {
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::InterleavedZeroBubble}) {
-      const Model model = skip_net();
+      const PipelineModel model = skip_net();
       const auto modules = model.make(2);
       const runtime::StageResult hidden = modules[0]->forward({x}, {});
-      const at::Tensor whole =
+      const at::Tensor full_loss =
           loss(modules[1]->forward({hidden.output}, hidden.skips).output.toTensor(), target);
-      whole.backward();
-      const auto expect_whole = [&](const runtime::PipelineSchedule& pipeline, std::size_t rank,
-                                    double factor) {
+      full_loss.backward();
+      const auto expect_full_batch = [&](const runtime::PipelineSchedule& pipeline, std::size_t rank,
+                                         double factor) {
         const auto grads = snapshot_grads(pipeline.stages().front().module()),
                    expected = snapshot_grads(*modules[rank]);
         for (std::size_t i = 0; i < grads.size(); ++i)
@@ -236,9 +237,9 @@ TEST(RuntimeLosses, OfMicrobatchesWithoutValidLabelsAddNothing) {
         };
         runtime::PipelineSchedule at_once = make();
         const runtime::StepResult result = at_once.step({x}, target);
-        if (rank == 1) CHECK_THAT(at::allclose(result.loss, whole.detach()));
-        if (rank == 1) CHECK_THAT(result.losses[0].isnan().item<bool>());  // the user's own
-        expect_whole(at_once, rank, 1);
+        if (rank == 1) CHECK_THAT(at::allclose(result.loss, full_loss.detach()));
+        if (rank == 1) CHECK_THAT(result.losses[0].isnan().item<bool>());  // defined by the user
+        expect_full_batch(at_once, rank, 1);
 
         runtime::PipelineSchedule parts = make();
         at::Tensor sum = at::zeros({});
@@ -249,28 +250,28 @@ TEST(RuntimeLosses, OfMicrobatchesWithoutValidLabelsAddNothing) {
           if (rank == 1) sum = sum + one.loss / 3;
           if (rank == 1 && begin == 8) CHECK_SAME(one.loss.item<double>(), 0.0);
         }
-        if (rank == 1) CHECK_THAT(at::allclose(sum, whole.detach()));
-        expect_whole(parts, rank, 1.0 / 3);
+        if (rank == 1) CHECK_THAT(at::allclose(sum, full_loss.detach()));
+        expect_full_batch(parts, rank, 1.0 / 3);
 
-        // Nothing valid at all: no loss, gradients of zero, as many as ever.
+        // No valid label at all: no loss, and gradients of zero.
         runtime::PipelineSchedule nothing = make();
         const runtime::StepResult empty = nothing.step({x}, at::full_like(target, ignored));
         if (rank == 1) CHECK_SAME(empty.loss.item<double>(), 0.0);
         for (const runtime::NamedTensor& grad : snapshot_grads(nothing.stages().front().module()))
           CHECK_TENSORS(grad.tensor, at::zeros_like(grad.tensor));
 
-        // The plain sum of the microbatches that count: rows 3 and 4 in one, 6 and 7 in another.
+        // The plain sum of the microbatches with valid labels: rows 3 and 4 in one, 6 and 7 in another.
         options.scale_grads = false;
         runtime::PipelineSchedule plain = make();
         plain.step({x}, target);
-        expect_whole(plain, rank, 0.5);
+        expect_full_batch(plain, rank, 0.5);
       });
     }
   }
 }
 
-// One tensor that goes to three stages, twice by name: its gradient is the sum of all three.
-TEST(RuntimeValues, OfSeveralLaterStagesGetTheGradientOfEach) {
+// One tensor that three stages read, twice by name: its gradient is the sum of all three.
+TEST(RuntimeValues, ValueUsedByThreeStagesSumsTheirGradients) {
   constexpr int stages = 4;
   const at::Tensor x = at::randn({10, 6}), target = at::randn({10, 6});
   const auto weight = [](int stage) {

@@ -1,8 +1,8 @@
-// OVERLAP_F_B on two threads: the parts really run at once, and give the bits that they give in turn.
+// OVERLAP_F_B on two threads: both parts run concurrently, with bitwise the same results as sequentially.
 #include "runtime/stage/worker_thread.h"
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/error.h>
@@ -35,7 +35,7 @@ int overlaps_of(const runtime::PipelineSchedule& pipeline, Rank rank) {
   return count;
 }
 
-runtime::PipelineSchedule overlapping(const Model& model, comm::World& world,
+runtime::PipelineSchedule overlapping(const PipelineModel& model, comm::World& world,
                                       runtime::PipelineOptions options, bool at_once) {
   if (at_once && !options.custom.contains(schedule::ActionKind::Overlap))
     options.custom[schedule::ActionKind::Overlap] = runtime::overlap_on_threads();
@@ -43,9 +43,9 @@ runtime::PipelineSchedule overlapping(const Model& model, comm::World& world,
   return {stages_for(model, world.group(), kOverlapKind, 2), kOverlapKind, kOverlapMicrobatches, options};
 }
 
-TEST(RuntimeOverlap, GivesTheSameBitsAtOnceAndInTurn) {
+TEST(RuntimeOverlap, IsBitwiseEqualConcurrentlyAndSequentially) {
   at::set_num_threads(1);
-  for (const Model& model : all_models()) {
+  for (const PipelineModel& model : all_models()) {
     SCOPED_TRACE(model.name);
     ASSERT_NO_THROW(comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
       const auto run = [&](bool at_once) {
@@ -72,8 +72,8 @@ TEST(RuntimeOverlap, GivesTheSameBitsAtOnceAndInTurn) {
   }
 }
 
-// Two parties that wait for each other; false if the other does not come.
-class Meeting {
+// A barrier for two threads; false if the other one does not arrive.
+class Rendezvous {
  public:
   void open() {
     const std::lock_guard lock(mutex_);
@@ -84,7 +84,7 @@ class Meeting {
     const std::lock_guard lock(mutex_);
     open_ = false;
   }
-  bool come() {
+  bool arrive() {
     std::unique_lock lock(mutex_);
     if (!open_) return true;
     ++here_;
@@ -99,21 +99,23 @@ class Meeting {
   int here_ = 0;
 };
 
-// Every forward meets the backward of its overlap: neither would end if they ran in turn.
-TEST(RuntimeOverlap, PartsRunAtTheSameTime) {
-  const Model model = skip_net();
+// Every forward waits for the backward of its overlap: neither would end if they ran sequentially.
+TEST(RuntimeOverlap, RunsForwardAndBackwardConcurrently) {
+  const PipelineModel model = skip_net();
   comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
-    const auto meeting = std::make_shared<Meeting>();
-    Model meets = model;
+    const auto rendezvous = std::make_shared<Rendezvous>();
+    PipelineModel meets = model;
     meets.make = [&](int stages) {
       auto modules = model.make(stages);
       for (auto& module : modules) {
         module = runtime::make_stage_module(
-            nullptr, [meeting, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
-              if (!meeting->come()) throw std::logic_error("no backward beside this forward");
+            nullptr, [rendezvous, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
+              if (!rendezvous->arrive())
+                throw std::logic_error("no backward runs concurrently with this forward");
               runtime::StageResult result = inner->forward(args, kwargs);
-              result.output.toTensor().register_hook([meeting](const at::Tensor& grad) {
-                if (!meeting->come()) throw std::logic_error("no forward beside this backward");
+              result.output.toTensor().register_hook([rendezvous](const at::Tensor& grad) {
+                if (!rendezvous->arrive())
+                  throw std::logic_error("no forward runs concurrently with this backward");
                 return grad;
               });
               return result;
@@ -127,9 +129,9 @@ TEST(RuntimeOverlap, PartsRunAtTheSameTime) {
                                                         const schedule::Action& action,
                                                         const std::function<void()>& usual,
                                                         const runtime::StepView& view) {
-      meeting->open();
+      rendezvous->open();
       at_once(action, usual, view);
-      meeting->close();
+      rendezvous->close();
       ++overlaps;
     };
     runtime::PipelineSchedule pipeline = overlapping(meets, world, options, true);
@@ -139,19 +141,19 @@ TEST(RuntimeOverlap, PartsRunAtTheSameTime) {
   });
 }
 
-TEST(RuntimeOverlap, AThrowInTheForwardReachesEveryRankAndAllGoOn) {
+TEST(RuntimeOverlap, ForwardErrorReachesEveryRankAndStepsContinue) {
   at::set_num_threads(1);
-  const Model good = mlp();
+  const PipelineModel good = mlp();
   std::vector<std::string> texts(kOverlapRanks);
   comm::run_thread_ranks(kOverlapRanks, [&](comm::World& world) {
     const auto inside = std::make_shared<bool>(false);
-    Model model = good;
+    PipelineModel model = good;
     model.make = [&](int stages) {
       auto modules = good.make(stages);
       for (auto& module : modules) {
         module = runtime::make_stage_module(
             nullptr, [inside, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
-              if (*inside) throw std::runtime_error("the roof is on fire");
+              if (*inside) throw std::runtime_error("injected failure");
               return inner->forward(args, kwargs);
             });
       }
@@ -177,10 +179,10 @@ TEST(RuntimeOverlap, AThrowInTheForwardReachesEveryRankAndAllGoOn) {
     overlapping(good, world, options_for(good, kOverlapRanks * 2), true).step(good.batch(kOverlapRows));
   });
   for (const std::string& text : texts)
-    EXPECT_THAT(text, AllOf(HasSubstr("the roof is on fire"), HasSubstr("OVERLAP_F_B"), HasSubstr("rank 1")));
+    EXPECT_THAT(text, AllOf(HasSubstr("injected failure"), HasSubstr("OVERLAP_F_B"), HasSubstr("rank 1")));
 }
 
-TEST(RuntimeWorkerThread, EndsBothTasksBeforeItThrows) {
+TEST(RuntimeWorkerThread, FinishesBothTasksBeforeThrowing) {
   runtime::WorkerThread second;
   bool ended = false;
   EXPECT_THROW(second.run_concurrently([&] { ended = true; }, [] { throw std::domain_error("here"); }),
@@ -197,7 +199,7 @@ TEST(RuntimeWorkerThread, EndsBothTasksBeforeItThrows) {
       },
       [] {});
   EXPECT_NE(there, std::this_thread::get_id());
-  EXPECT_FALSE(gradients);  // as on the thread that asked
+  EXPECT_FALSE(gradients);  // as on the calling thread
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// What a step offers beside plain training: accumulation, reductions, gradients of inputs, clipping,
-// evaluation, data parallelism, replaced actions, programs of one's own, times.
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+// Features of a step in addition to plain training: accumulation, reductions, gradients of inputs, clipping,
+// evaluation, data parallelism, replaced actions, custom programs, timelines.
+#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/schedules.h>
@@ -24,9 +24,9 @@ constexpr int kMicrobatches = 4;
 constexpr int kRows = 10;
 constexpr auto kKind = schedule::ScheduleKind::OneFOneB;
 
-// A model without randomness whose dense gradients are those of one pass over the whole batch.
-Model plain() {
-  Model model = skip_net();
+// A model without randomness whose dense gradients equal those of one pass over the full batch.
+PipelineModel plain() {
+  PipelineModel model = skip_net();
   model.name = "plain";
   return model;
 }
@@ -76,8 +76,8 @@ TEST(RuntimeGradients, AccumulateOverSteps) {
   });
 }
 
-TEST(RuntimeGradients, OfTiedParametersAccumulateToo) {
-  const Model model = tied_transformer();
+TEST(RuntimeGradients, OfTiedParametersAccumulateOverSteps) {
+  const PipelineModel model = tied_transformer();
   const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 0);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline(stages_for(model, world.group(), kKind, 1), kKind, kMicrobatches,
@@ -89,8 +89,8 @@ TEST(RuntimeGradients, OfTiedParametersAccumulateToo) {
   });
 }
 
-TEST(RuntimeSharedParameters, StartFromTheFirstPlacesValues) {
-  const Model model = tied_transformer();
+TEST(RuntimeTiedParameters, StartFromValuesOfFirstStage) {
+  const PipelineModel model = tied_transformer();
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     auto stages = stages_for(model, world.group(), kKind, 1);
     const std::string name = world.rank().value == 0 ? "embed.table.weight" : "head.weight";
@@ -105,7 +105,7 @@ TEST(RuntimeSharedParameters, StartFromTheFirstPlacesValues) {
   });
 }
 
-TEST(RuntimeLosses, AreReducedAsAsked) {
+TEST(RuntimeLosses, FollowConfiguredReduction) {
   const runtime::StepInput batch = plain().batch(kRows);
   struct Variant {
     runtime::LossReduction reduction;
@@ -121,7 +121,7 @@ TEST(RuntimeLosses, AreReducedAsAsked) {
                                          true, 0}}) {
     WholeBatch dense;
     const at::Tensor squares = (dense.forward(batch.args[0].toTensor()) - batch.target.toTensor()).square();
-    // Weighted: the loss is a mean over rows, and the weights are the rows.
+    // Weighted: the loss is a mean over rows, and the weights are the numbers of rows.
     (variant.factor != 0 ? squares.sum() * variant.factor : squares.sum() / elements).backward();
     runtime::PipelineOptions options = options_for(plain(), kRanks);
     if (variant.factor != 0) options.loss = sum_loss();
@@ -135,7 +135,7 @@ TEST(RuntimeLosses, AreReducedAsAsked) {
   }
 }
 
-TEST(RuntimeLosses, ReachEveryRankOnRequest) {
+TEST(RuntimeLosses, AreBroadcastOnRequest) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineOptions options = options_for(plain(), kRanks);
     options.loss_on_all_ranks = true;
@@ -147,7 +147,7 @@ TEST(RuntimeLosses, ReachEveryRankOnRequest) {
   });
 }
 
-TEST(RuntimeLosses, TakeFurtherArguments) {
+TEST(RuntimeLosses, PassExtraArgumentsToLossFunction) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineOptions options = options_for(plain(), kRanks);
     options.loss = [](const c10::IValue& output, const c10::IValue& target, const value::Kwargs& more) {
@@ -160,7 +160,7 @@ TEST(RuntimeLosses, TakeFurtherArguments) {
   });
 }
 
-TEST(RuntimeInputGradients, ComeBackThroughTheCut) {
+TEST(RuntimeInputGradients, ReturnThroughStageBoundary) {
   const runtime::StepInput batch = plain().batch(kRows);
   WholeBatch dense;
   const at::Tensor x = batch.args[0].toTensor().clone().requires_grad_(true);
@@ -181,11 +181,11 @@ TEST(RuntimeInputGradients, ComeBackThroughTheCut) {
   }
 }
 
-TEST(RuntimeClipping, UsesTheNormOverAllStages) {
-  const Model model = tied_transformer();
+TEST(RuntimeClipping, UsesNormOverAllStages) {
+  const PipelineModel model = tied_transformer();
   for (const double order : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
     const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 0);
-    // The shared table counts once.
+    // The tied embedding counts once.
     std::vector<at::Tensor> all;
     for (const auto& stage : dense.gradients) {
       for (const runtime::NamedTensor& item : stage) {
@@ -205,9 +205,9 @@ TEST(RuntimeClipping, UsesTheNormOverAllStages) {
   }
 }
 
-// Both ends of the tied weight on one rank, in the other's presence and alone.
-TEST(RuntimeClipping, CountsATiedWeightOnceWhereOneRankHasBothEnds) {
-  const Model model = tied_transformer();
+// Both stages of the tied weight on one rank, with and without another rank.
+TEST(RuntimeClipping, CountsTiedWeightOnceIfOneRankHoldsBothStages) {
+  const PipelineModel model = tied_transformer();
   for (const int ranks : {1, 2}) {
     const auto kind = ranks == 1 ? schedule::ScheduleKind::Interleaved1F1B
                                  : schedule::ScheduleKind::ZBVZeroBubble;  // V: stages 0 and 3
@@ -239,7 +239,7 @@ TEST(RuntimeClipping, CountsATiedWeightOnceWhereOneRankHasBothEnds) {
   }
 }
 
-TEST(RuntimeEvaluation, GivesOutputsAndNoGradients) {
+TEST(RuntimeEvaluation, ReturnsOutputsWithoutGradients) {
   const runtime::StepInput batch = plain().batch(kRows);
   WholeBatch dense;
   const at::Tensor expected = dense.forward(batch.args[0].toTensor());
@@ -252,7 +252,7 @@ TEST(RuntimeEvaluation, GivesOutputsAndNoGradients) {
         if (world.rank().value == 1) expect_close(result.outputs.toTensor(), expected.detach());
         if (world.rank().value == 1) CHECK_SAME(result.losses.size(), std::size_t{kMicrobatches});
         CHECK_THAT(!gradient_of(pipeline).defined());
-        pipeline.eval(batch.args);  // without a target: no losses
+        pipeline.eval(batch.args);  // without a target there are no losses
       }
       CHECK_SAME(pipeline.steps(), 0U);
       pipeline.step(batch);
@@ -260,7 +260,7 @@ TEST(RuntimeEvaluation, GivesOutputsAndNoGradients) {
   }
 }
 
-// Writes down what it is asked for.
+// Records its calls.
 struct Recorder : runtime::DataParallel {
   void unshard(StageId stage) override { calls.push_back("unshard " + std::to_string(stage.value)); }
   void reshard(StageId stage) override { calls.push_back("reshard " + std::to_string(stage.value)); }
@@ -271,7 +271,7 @@ struct Recorder : runtime::DataParallel {
   std::vector<std::string> calls;
 };
 
-TEST(RuntimeDataParallelism, IsCalledInOrder) {
+TEST(RuntimeDataParallelHooks, AreCalledInOrder) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::InterleavedZeroBubble}) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -308,8 +308,8 @@ TEST(RuntimeActions, CanBeReplaced) {
   });
 }
 
-TEST(RuntimePrograms, OfOnesOwnRunLikeBuiltIns) {
-  // All backwards in reverse order: a schedule that nobody has.
+TEST(RuntimeCustomPrograms, RunLikeBuiltInSchedules) {
+  // All backwards in reverse order: not a built-in schedule.
   const auto own = [] {
     schedule::Schedule schedule = make_schedule(schedule::ScheduleKind::GPipe, {kRanks, 1, kMicrobatches});
     schedule.name = "reversed";
@@ -339,7 +339,7 @@ TEST(RuntimePrograms, OfOnesOwnRunLikeBuiltIns) {
   });
 }
 
-TEST(RuntimeTimelines, HoldEveryActionOfTheRankInOrder) {
+TEST(RuntimeTimelines, ContainEveryActionOfRankInOrder) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline = make(world, options_for(plain(), kRanks));
     const schedule::Timeline timeline = pipeline.step(plain().batch(kRows)).timeline;
@@ -355,7 +355,7 @@ TEST(RuntimeTimelines, HoldEveryActionOfTheRankInOrder) {
   });
 }
 
-TEST(RuntimeWeightWork, OfTheUserRunsInW) {
+TEST(RuntimeUserWeightBackward, RunsInWeightBackward) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::OneFOneB}) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
@@ -377,10 +377,11 @@ TEST(RuntimeWeightWork, OfTheUserRunsInW) {
   }
 }
 
-// Dropout must be the same in the second run of each forward, and hooks and splits as in a plain stage.
-TEST(RuntimeRecomputation, GivesTheSameGradients) {
+// Dropout must repeat in the second run of each forward, and hooks and splits must behave as in a plain
+// stage.
+TEST(RuntimeRecomputation, KeepsGradientsUnchanged) {
   at::set_num_threads(1);
-  for (const Model& model : {mlp(), skip_net(), many_values()}) {
+  for (const PipelineModel& model : {mlp(), skip_net(), many_values()}) {
     const DenseRun dense = run_dense(model, kRanks, kMicrobatches, kRows, 1, 5);
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::InterleavedZeroBubble}) {
@@ -404,7 +405,7 @@ TEST(RuntimeRecomputation, GivesTheSameGradients) {
   }
 }
 
-TEST(RuntimeParameterHooks, FireOnceAMicrobatch) {
+TEST(RuntimeParameterHooks, FireOncePerMicrobatch) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::OneFOneB}) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {

@@ -1,4 +1,4 @@
-// Random scopes: numbers follow from the key alone.
+// Random scopes: random numbers depend only on the key.
 #include <penstock/runtime/random.h>
 
 #include <ATen/ATen.h>
@@ -12,20 +12,20 @@ namespace {
 
 at::Tensor draw(const RandomKey& key) {
   const RandomScope scope(key);
-  // Several kinds: factory functions, in-place ones, and what hides one inside.
+  // Several kinds of operators: factory functions, in-place ones, and one that draws internally.
   return at::cat({at::rand({4}), at::empty({4}).normal_(), at::bernoulli(at::full({4}, 0.5)),
                   at::dropout(at::ones({16}), 0.5, true), at::randperm(5).to(at::kFloat),
                   at::randn_like(at::ones({3}))});
 }
 
-TEST(RuntimeRandomScope, RepeatsItselfWhateverElseDraws) {
+TEST(RuntimeRandomScope, IsReproducibleRegardlessOfOtherDraws) {
   const RandomKey key{7, 3, StageId(2), MicrobatchId(5)};
   const at::Tensor first = draw(key);
   at::rand({100});
   EXPECT_TRUE(at::equal(draw(key), first));
 }
 
-TEST(RuntimeRandomScope, EveryPartOfTheKeyCounts) {
+TEST(RuntimeRandomScope, DependsOnEveryPartOfKey) {
   const RandomKey key{7, 3, StageId(2), MicrobatchId(5), 1};
   RandomKey seed = key, step = key, stage = key, microbatch = key, replica = key;
   seed.seed++;
@@ -37,7 +37,7 @@ TEST(RuntimeRandomScope, EveryPartOfTheKeyCounts) {
     EXPECT_FALSE(at::equal(draw(other), draw(key)));
 }
 
-TEST(RuntimeRandomScope, LeavesTheDefaultGeneratorAlone) {
+TEST(RuntimeRandomScope, LeavesDefaultGeneratorUnchanged) {
   torch::manual_seed(1);
   const at::Tensor expected = at::rand({4});
   torch::manual_seed(1);
@@ -45,7 +45,7 @@ TEST(RuntimeRandomScope, LeavesTheDefaultGeneratorAlone) {
   EXPECT_TRUE(at::equal(at::rand({4}), expected));
 }
 
-TEST(RuntimeRandomScope, NestsAndEnds) {
+TEST(RuntimeRandomScope, NestsAndRestores) {
   const at::Tensor inner = draw({5});
   torch::manual_seed(1);
   const at::Tensor outside = at::rand({4});
@@ -61,14 +61,14 @@ TEST(RuntimeRandomScope, NestsAndEnds) {
   EXPECT_TRUE(at::equal(at::rand({4}), outside));
 }
 
-TEST(RuntimeRandomScope, KeepsAGeneratorThatWasGiven) {
+TEST(RuntimeRandomScope, RespectsExplicitGenerator) {
   const auto fresh = [] { return at::make_generator<at::CPUGeneratorImpl>(3); };
   const at::Tensor expected = at::rand({4}, fresh());
   const RandomScope scope({9});
   EXPECT_TRUE(at::equal(at::rand({4}, fresh()), expected));
 }
 
-TEST(RuntimeRandomScope, ThreadsDoNotDisturbEachOther) {
+TEST(RuntimeRandomScope, IsIndependentPerThread) {
   std::vector<at::Tensor> expected, got(4);
   for (std::uint64_t i = 0; i < 4; ++i) expected.push_back(draw({i}));
   std::vector<std::thread> threads;
@@ -81,7 +81,7 @@ TEST(RuntimeRandomScope, ThreadsDoNotDisturbEachOther) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(got[i], expected[i]));
 }
 
-TEST(RuntimeRandomScope, GradientsPassThroughRandomOperations) {
+TEST(RuntimeRandomScope, GradientsFlowThroughRandomOperators) {
   const at::Tensor x = at::ones({64}).requires_grad_(true);
   at::Tensor y;
   {

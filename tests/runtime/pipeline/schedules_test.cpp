@@ -1,8 +1,8 @@
-// What every schedule promises beside the right gradients: the same bits each time, whichever way it was made
-// (by name, by class, from a file), values handed over without a copy, and nothing kept of what was sent.
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+// Guarantees of every schedule in addition to correct gradients: determinism, however it was created (by
+// name, by class, from a file), values passed without copies within a rank, and no references to sent values.
+#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/schedules.h>
@@ -26,14 +26,14 @@ int stages_per_rank(const schedule::ScheduleInfo& info) {
   return info.only_stages_per_rank.value_or(info.default_stages_per_rank);
 }
 
-runtime::PipelineOptions seeded(const Model& model, int stages) {
+runtime::PipelineOptions seeded(const PipelineModel& model, int stages) {
   runtime::PipelineOptions options = options_for(model, stages);
   options.seed = kSeed;
   return options;
 }
 
-// A step's losses and gradients on this rank.
-std::vector<at::Tensor> results_of(runtime::PipelineSchedule& pipeline, const Model& model) {
+// The losses and gradients of a step on this rank.
+std::vector<at::Tensor> results_of(runtime::PipelineSchedule& pipeline, const PipelineModel& model) {
   std::vector<at::Tensor> results = pipeline.step(model.batch(kScheduleRows)).losses;
   for (const runtime::PipelineStage& stage : pipeline.stages()) {
     for (const runtime::NamedTensor& item : snapshot_grads(stage.module())) results.push_back(item.tensor);
@@ -46,14 +46,14 @@ void expect_same(const std::vector<at::Tensor>& actual, const std::vector<at::Te
   for (std::size_t i = 0; i < actual.size(); ++i) CHECK_TENSORS(actual[i], expected[i]);
 }
 
-TEST(RuntimeEverySchedule, GivesTheSameBitsTwice) {
+TEST(RuntimeEverySchedule, IsDeterministic) {
   at::set_num_threads(1);
   int schedules = 0;
   for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     if (!info.has_backward) continue;
     SCOPED_TRACE(info.name);
     const int each = stages_per_rank(info);
-    for (const Model& model : {mlp(), tied_transformer()}) {
+    for (const PipelineModel& model : {mlp(), tied_transformer()}) {
       ASSERT_NO_THROW(comm::run_thread_ranks(kRanks, [&](comm::World& world) {
         const auto run = [&] {
           runtime::PipelineSchedule pipeline(stages_for(model, world.group(), info.kind, each), info.kind,
@@ -71,7 +71,7 @@ TEST(RuntimeEverySchedule, GivesTheSameBitsTwice) {
 
 template <class Named>
 void expect_like_its_kind(schedule::ScheduleKind kind) {
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   const int each = stages_per_rank(info_of(kind));
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     const auto stages = [&] { return stages_for(model, world.group(), kind, each); };
@@ -83,7 +83,7 @@ void expect_like_its_kind(schedule::ScheduleKind kind) {
   });
 }
 
-TEST(RuntimeNamedSchedules, AreTheSchedulesOfTheirNames) {
+TEST(RuntimeNamedSchedules, ClassesMatchSchedulesOfSameName) {
   at::set_num_threads(1);
   expect_like_its_kind<runtime::ScheduleGPipe>(schedule::ScheduleKind::GPipe);
   expect_like_its_kind<runtime::Schedule1F1B>(schedule::ScheduleKind::OneFOneB);
@@ -94,8 +94,8 @@ TEST(RuntimeNamedSchedules, AreTheSchedulesOfTheirNames) {
   expect_like_its_kind<runtime::ScheduleDualPipeV>(schedule::ScheduleKind::DualPipeV);
 }
 
-TEST(RuntimeNamedSchedules, ForwardOnlyGivesWhatADenseForwardGives) {
-  const Model model = skip_net();
+TEST(RuntimeNamedSchedules, ForwardOnlyMatchesDenseForward) {
+  const PipelineModel model = skip_net();
   const DenseRun dense = run_dense(model, kRanks, kScheduleMicrobatches, kScheduleRows, 1, kSeed);
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::ForwardOnly pipeline(stages_for(model, world.group(), schedule::ScheduleKind::ForwardOnly, 1),
@@ -108,10 +108,10 @@ TEST(RuntimeNamedSchedules, ForwardOnlyGivesWhatADenseForwardGives) {
   });
 }
 
-// A file in either form runs like the schedule that it was written from.
-TEST(RuntimeFiles, RunLikeTheSchedulesTheyWereWrittenFrom) {
+// A file with a table or lowered lists runs like its source schedule.
+TEST(RuntimeScheduleFiles, RunLikeTheirSourceSchedules) {
   at::set_num_threads(1);
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::ZBVZeroBubble, schedule::ScheduleKind::DualPipeV}) {
     const int each = stages_per_rank(info_of(kind));
@@ -132,8 +132,8 @@ TEST(RuntimeFiles, RunLikeTheSchedulesTheyWereWrittenFrom) {
   }
 }
 
-TEST(RuntimeStagesOfOneRank, HandOverWithoutACopy) {
-  const Model model = mlp();
+TEST(RuntimeStagesOfOneRank, PassValuesWithoutCopy) {
+  const PipelineModel model = mlp();
   const auto modules = model.make(2);
   std::vector<const void*> given, taken;
   const auto first =
@@ -157,11 +157,11 @@ TEST(RuntimeStagesOfOneRank, HandOverWithoutACopy) {
   EXPECT_EQ(taken, given);
 }
 
-// Over thread ranks a send is done at once, so nothing of an earlier microbatch may be left at the next
-// forward.
-TEST(RuntimeAStep, KeepsNothingOfWhatItHasSent) {
+// Over thread ranks a send completes immediately, so nothing of an earlier microbatch may be alive at the
+// next forward.
+TEST(RuntimeStep, ReleasesSentValues) {
   using Alive = c10::weak_intrusive_ptr<c10::StorageImpl>;
-  const at::Tensor x = at::ones({kScheduleMicrobatches, 64 << 10});  // too large to be let go many at a time
+  const at::Tensor x = at::ones({kScheduleMicrobatches, 64 << 10});  // too large to be freed in batches
   int most = 0;
   std::vector<Alive> sent;
   const auto first = runtime::make_stage_module(

@@ -1,8 +1,8 @@
-// What a pipeline refuses at its set-up and at the start of a step, on every rank and with words that help.
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+// Errors of a pipeline at setup and at the start of a step, on every rank and with helpful messages.
+#include "runtime/support/dense_comparison.h"
 #include "runtime/support/rank_errors.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/error.h>
@@ -29,7 +29,7 @@ runtime::PipelineSchedule make_mlp(comm::World& world, int microbatches = 4,
           std::move(options)};
 }
 
-TEST(RuntimeSetUp, DifferencesNameTheFieldAndTheRank) {
+TEST(RuntimeSetup, MismatchReportsFieldAndRank) {
   EXPECT_THAT(
       errors_of(2, [](comm::World& world) { make_mlp(world, world.rank().value == 0 ? 4 : 6); }),
       Each(AllOf(HasSubstr("number of microbatches"), HasSubstr("4 on rank 0"), HasSubstr("6 on rank 1"))));
@@ -48,7 +48,7 @@ TEST(RuntimeSetUp, DifferencesNameTheFieldAndTheRank) {
                                                     options_for(mlp(), 2));
                         }),
               Each(AllOf(HasSubstr("schedule"), HasSubstr("GPipe on rank 0"), HasSubstr("1F1B on rank 1"))));
-  // Rank 1 has another value of one option.
+  // Rank 1 has another value for one option.
   struct Difference {
     const char* field;
     void (*change)(runtime::PipelineOptions&);
@@ -73,7 +73,7 @@ TEST(RuntimeSetUp, DifferencesNameTheFieldAndTheRank) {
   }
 }
 
-TEST(RuntimeSetUp, ADifferenceInTheTableOfOneRankIsFound) {
+TEST(RuntimeSetup, DetectsDifferentTableOnOneRank) {
   EXPECT_THAT(
       errors_of(2,
                 [](comm::World& world) {
@@ -86,7 +86,7 @@ TEST(RuntimeSetUp, ADifferenceInTheTableOfOneRankIsFound) {
       Each(AllOf(HasSubstr("program"), HasSubstr("on rank 1"))));
 }
 
-TEST(RuntimeSetUp, RefusesWhatCannotBe) {
+TEST(RuntimeSetup, RejectsInvalidOptions) {
   EXPECT_THAT(errors_of(2, [](comm::World& world) { make_mlp(world, 0); }),
               Each(HasSubstr("0 microbatches")));
   EXPECT_THAT(errors_of(3,
@@ -133,10 +133,10 @@ TEST(RuntimeSetUp, RefusesWhatCannotBe) {
               Each(HasSubstr("no stage 2")));
 }
 
-// Tables of a user's own: what a stage may not be asked for is found before anything runs.
-TEST(RuntimeSetUp, RefusesTablesThatAskForWhatCannotBe) {
+// Custom tables: actions that a stage does not support are found before anything runs.
+TEST(RuntimeSetup, RejectsTablesWithUnsupportedActions) {
   struct Wrong {
-    const char* rows;  // of rank 0; rank 1's are in order
+    const char* rows;  // of rank 0; those of rank 1 are valid
     const char* text;
   };
   for (const Wrong& wrong :
@@ -159,7 +159,7 @@ TEST(RuntimeSetUp, RefusesTablesThatAskForWhatCannotBe) {
   }
 }
 
-TEST(RuntimeAStep, RefusesWhatIsMissing) {
+TEST(RuntimeStep, RejectsMissingInputs) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
                           runtime::PipelineSchedule pipeline = make_mlp(world);
@@ -185,7 +185,7 @@ TEST(RuntimeAStep, RefusesWhatIsMissing) {
               Each(HasSubstr("'msk'")));
 }
 
-TEST(RuntimeAStep, IsTheSameOnEveryRank) {
+TEST(RuntimeStep, RejectsCallsThatDifferAcrossRanks) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
                           runtime::PipelineSchedule pipeline = make_mlp(world);
@@ -206,7 +206,7 @@ TEST(RuntimeShapes, MayChangeBetweenSteps) {
   });
 }
 
-// What every rank says when the inputs of a static pipeline change after the first step.
+// The errors of all ranks when the inputs of a static pipeline change after the first step.
 std::vector<std::string> static_errors(const runtime::StepInput& first, const runtime::StepInput& second) {
   return errors_of(2, [&](comm::World& world) {
     const runtime::StageFunction add = [](const value::Args& args,
@@ -223,12 +223,12 @@ std::vector<std::string> static_errors(const runtime::StepInput& first, const ru
     runtime::PipelineSchedule pipeline(stage, "ForwardOnly", 4, options);
     pipeline.step(first);
     pipeline.step(first);
-    pipeline.eval(first);  // the same shapes without gradients
+    pipeline.eval(first);  // the same shapes, without gradients
     pipeline.step(second);
   });
 }
 
-TEST(RuntimeShapes, ThatAreStaticMayNotChangeAndEveryRankNamesEveryDifference) {
+TEST(RuntimeShapes, StaticShapeChangeReportsEveryDifferenceOnEveryRank) {
   const runtime::StepInput first{{at::ones({8, 6}), at::ones({8, 2}), 3}, {}, {}};
   runtime::StepInput second{{at::ones({10, 6}), at::ones({10, 2}), 3}, {}, {}};
   EXPECT_THAT(static_errors(first, second),
@@ -277,8 +277,8 @@ TEST(RuntimeShapes, AStaticShapeErrorDoesNotHideLaterErrors) {
               Each(HasSubstr("broken on purpose")));
 }
 
-// Rank 1 promises what does not come, of its input or its output.
-TEST(RuntimeShapes, GivenByTheUserAreChecked) {
+// Rank 1 declares a wrong shape for its input or output.
+TEST(RuntimeShapes, UserProvidedShapesAreChecked) {
   const auto promised = value::TreeMeta::of(at::ones({2, 7}));
   for (const bool input : {true, false}) {
     EXPECT_THAT(errors_of(2,
@@ -308,7 +308,8 @@ TEST(RuntimeShapes, GivenByTheUserAreChecked) {
   }
 }
 
-// Stage 0 gives as many columns as its input's first number says: what the next receives depends on values.
+// The number of columns that stage 0 returns is the first element of its input: what the next stage receives
+// depends on values.
 std::vector<runtime::PipelineStage> varying_stages(comm::World& world) {
   const runtime::StageFunction first = [](const value::Args& args,
                                           const value::Kwargs&) -> runtime::StageResult {
@@ -324,7 +325,7 @@ std::vector<runtime::PipelineStage> varying_stages(comm::World& world) {
                                  at::kCPU, world.group())};
 }
 
-TEST(RuntimeShapes, MayDependOnValuesWhereTheyAreDynamic) {
+TEST(RuntimeShapes, DynamicShapesMayDependOnValues) {
   const at::Tensor x = at::ones({3, 4}) * at::arange(1, 4).unsqueeze(1);
   const auto run = [&](comm::World& world, runtime::ShapeMode mode) {
     runtime::PipelineOptions options;

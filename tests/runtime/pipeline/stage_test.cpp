@@ -1,7 +1,7 @@
-// Stages and their devices: modules that are built on the meta device, and kinds of device that do not mix.
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+// Stages and their devices: modules built on the meta device, and device types that must not be mixed.
+#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/models/stage_models.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// A layer that is built on any device, as large models are on the meta device.
+// A layer that can be built on any device, like large models on the meta device.
 struct Affine : torch::nn::Module {
   explicit Affine(at::Device device) {
     const auto options = at::TensorOptions().device(device);
@@ -31,7 +31,7 @@ struct Affine : torch::nn::Module {
     scale.mul_(0.5);
     return y;
   }
-  // The values of a stage; what is on the meta device has none to set.
+  // Sets the values of a stage; tensors on the meta device have none.
   void fill(double value) {
     const torch::NoGradGuard no_grad;
     for (at::Tensor& tensor : parameters())
@@ -41,7 +41,7 @@ struct Affine : torch::nn::Module {
   at::Tensor weight, bias, frozen, scale;
 };
 
-TEST(RuntimeMetaModules, AreBuiltOnTheStagesDeviceByTheUsersInitialiser) {
+TEST(RuntimeMetaModules, AreMaterializedOnStageDeviceByInitializer) {
   const at::Tensor x = torch::randn({8, 6}), target = torch::randn({8, 6});
   const auto loss = [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().mean(); };
   comm::run_thread_ranks(2, [&](comm::World& world) {
@@ -55,7 +55,7 @@ TEST(RuntimeMetaModules, AreBuiltOnTheStagesDeviceByTheUsersInitialiser) {
     };
     const auto plain = std::make_shared<Affine>(at::kCPU), late = std::make_shared<Affine>(at::kMeta);
     plain->fill(rank * 0.1);
-    const at::Tensor held = late->weight;  // somebody's own handle
+    const at::Tensor held = late->weight;  // a handle of the caller
     runtime::StageOptions stage_options;
     int calls = 0;
     stage_options.initialise = [&] {
@@ -81,30 +81,30 @@ TEST(RuntimeMetaModules, AreBuiltOnTheStagesDeviceByTheUsersInitialiser) {
   });
 }
 
-// There is no second device here that libtorch could move a module to, so this one says where it was sent.
+// libtorch has no second device here, so this module records the device that it is moved to.
 struct Sent : runtime::StageModule {
   runtime::StageResult forward(const value::Args& args, const value::Kwargs&) override { return args[0]; }
   std::vector<runtime::NamedTensor> parameters() const override { return {}; }
   std::vector<runtime::NamedTensor> buffers() const override { return {}; }
-  void to(at::Device device) override { places.push_back(device); }
+  void to(at::Device device) override { devices.push_back(device); }
   void train(bool on) override { training = on; }
   bool is_training() const override { return training; }
   bool training = true;
-  std::vector<at::Device> places;
+  std::vector<at::Device> devices;
 };
 
-TEST(RuntimeModules, AreMovedToTheStagesDevice) {
+TEST(RuntimeStageModules, AreMovedToStageDevice) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const auto module = std::make_shared<Sent>();
     const runtime::PipelineStage stage(std::shared_ptr<runtime::StageModule>(module), 0, 1, at::kMeta,
                                        world.group());
-    CHECK_SAME(module->places.size(), 1U);
-    CHECK_THAT(module->places.front() == at::Device(at::kMeta));
+    CHECK_SAME(module->devices.size(), 1U);
+    CHECK_THAT(module->devices.front() == at::Device(at::kMeta));
     CHECK_THAT(stage.device() == at::Device(at::kMeta));
   });
 }
 
-TEST(RuntimeMetaModules, NeedAnInitialiser) {
+TEST(RuntimeMetaModules, RequireInitializer) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     try {
       runtime::PipelineStage(std::make_shared<Affine>(at::kMeta), 0, 1, at::kCPU, world.group());
@@ -121,7 +121,7 @@ runtime::PipelineStage stage_on(at::Device device, int index, comm::World& world
   return runtime::PipelineStage(std::make_shared<Affine>(device), index, 2, device, world.group(), options);
 }
 
-TEST(RuntimeKindsOfDevice, MayNotBeMixed) {
+TEST(RuntimeDeviceTypes, MustMatchAcrossStages) {
   std::vector<std::string> texts(2);
   const auto keep = [&](comm::World& world, const std::function<void()>& body) {
     try {

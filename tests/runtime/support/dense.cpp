@@ -1,4 +1,4 @@
-// A dense run: forward through all stages with one autograd graph, one backward a microbatch.
+// A dense run: forward through all stages with one autograd graph, one backward per microbatch.
 #include "runtime/support/dense.h"
 
 #include <penstock/runtime/random.h>
@@ -12,7 +12,7 @@ value::Args as_args(const c10::IValue& output) {
   return output.isTuple() ? output.toTupleRef().elements().vec() : value::Args{output};
 }
 
-// One microbatch through all stages; skip values go where they were declared.
+// Runs one microbatch through all stages; skip values go to their declared consumers.
 c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
                     const std::vector<runtime::SkipValue>& skips, value::Args args,
                     const std::vector<value::Kwargs>& stage_kwargs, runtime::RandomKey key) {
@@ -31,22 +31,23 @@ c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& mo
   return output;
 }
 
-// Shared parameters are one tensor here: the copies get the sum of all gradients by hand.
+// Tied parameters are one tensor here: the copies get the sum of all gradients explicitly.
 void share_gradients(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
                      const std::vector<runtime::SharedParameter>& shared) {
-  const auto find = [&](const runtime::ParameterLocation& place) {
-    for (const runtime::NamedTensor& item : modules[place.stage.index()]->parameters()) {
-      if (item.name == place.name) return item.tensor;
+  const auto find = [&](const runtime::ParameterLocation& location) {
+    for (const runtime::NamedTensor& item :
+         modules[location.stage.index()]->parameters()) {
+      if (item.name == location.name) return item.tensor;
     }
     throw std::logic_error("no such parameter");
   };
-  for (const runtime::SharedParameter& places : shared) {
+  for (const runtime::SharedParameter& locations : shared) {
     at::Tensor sum;
-    for (const runtime::ParameterLocation& place : places) {
-      const at::Tensor grad = find(place).grad();
+    for (const runtime::ParameterLocation& location : locations) {
+      const at::Tensor grad = find(location).grad();
       if (grad.defined()) sum = sum.defined() ? sum + grad : grad.clone();
     }
-    for (const runtime::ParameterLocation& place : places) find(place).mutable_grad() = sum.clone();
+    for (const runtime::ParameterLocation& location : locations) find(location).mutable_grad() = sum.clone();
   }
 }
 
@@ -75,7 +76,7 @@ std::vector<runtime::NamedTensor> snapshot_grads(const runtime::StageModule& mod
   return snapshot(grads);
 }
 
-runtime::StepInput part_of(const runtime::StepInput& batch, int replica, int replicas) {
+runtime::StepInput replica_batch(const runtime::StepInput& batch, int replica, int replicas) {
   if (replicas == 1) return batch;
   const auto r = static_cast<std::size_t>(replica);
   const value::Chunks chunks = value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, replicas);
@@ -86,17 +87,17 @@ runtime::StepInput part_of(const runtime::StepInput& batch, int replica, int rep
   return part;
 }
 
-DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps, std::uint64_t seed,
-                   int replicas) {
+DenseRun run_dense(const PipelineModel& model, int stages, int microbatches, int rows, int steps,
+                   std::uint64_t seed, int replicas) {
   const auto modules = model.make(stages);
   const auto skips = model.skips(stages);
   DenseRun run;
   for (int step = 0; step < steps; ++step) {
-    const runtime::StepInput whole = model.batch(rows);
+    const runtime::StepInput full_batch = model.batch(rows);
     std::vector<at::Tensor> losses;
     std::vector<c10::IValue> outputs;
     for (int replica = 0; replica < replicas; ++replica) {
-      const runtime::StepInput batch = part_of(whole, replica, replicas);
+      const runtime::StepInput batch = replica_batch(full_batch, replica, replicas);
       const value::Chunks chunks =
           value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, microbatches);
       const auto targets = value::split_tree(batch.target, microbatches, "target");
@@ -104,8 +105,8 @@ DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, i
       for (auto& of_microbatch : kwargs) of_microbatch.resize(modules.size());
       for (const auto& [stage, own] : batch.stage_kwargs) {
         if (stage.value >= stages) continue;
-        const auto cut = value::split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
-        for (std::size_t m = 0; m < cut.size(); ++m) kwargs[m][stage.index()] = cut[m];
+        const auto stage_chunks = value::split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
+        for (std::size_t m = 0; m < stage_chunks.size(); ++m) kwargs[m][stage.index()] = stage_chunks[m];
       }
       for (std::size_t m = 0; m < targets.size(); ++m) {
         const runtime::RandomKey key{seed, static_cast<std::uint64_t>(step), StageId(0),

@@ -1,6 +1,5 @@
-// The oracle of the runtime's tests: the same stages run one after the other in one thread, microbatch by
-// microbatch, gradients accumulated. Nothing of the runtime is used but the stage modules and the random
-// scopes.
+// Oracle for tests of the runtime: the same stages, run sequentially in one thread, microbatch by microbatch,
+// with accumulated gradients. It uses only the stage modules and the random scopes of the runtime.
 #pragma once
 
 #include <penstock/runtime/pipeline.h>
@@ -12,8 +11,8 @@
 
 namespace penstock::test {
 
-//! A model as the tests know it: its stages, made anew for each run from a seed, and what trains it.
-struct Model {
+//! A model of the runtime tests: its stages, created from a seed for each run, and its data and loss.
+struct PipelineModel {
   std::string name;
   std::function<std::vector<std::shared_ptr<runtime::StageModule>>(int stages)> make;
   std::function<runtime::StepInput(int rows)> batch;  //!< for all stages
@@ -24,7 +23,7 @@ struct Model {
   std::function<std::vector<runtime::SharedParameter>(int stages)> shared = [](int) {
     return std::vector<runtime::SharedParameter>();
   };
-  bool exact = true;  //!< bitwise; shared parameters are summed in another order than in a dense run
+  bool exact = true;  //!< bitwise equal; tied parameters are summed in another order than in a dense run
 };
 
 struct DenseRun {
@@ -35,15 +34,15 @@ struct DenseRun {
   std::vector<std::vector<runtime::NamedTensor>> buffers;
 };
 
-//! `steps` steps of SGD with rate 0.1 over batches of `rows` rows. With data parallelism the batch is cut for
-//! the replicas first, and each part into its microbatches: losses come replica by replica.
-DenseRun run_dense(const Model& model, int stages, int microbatches, int rows, int steps, std::uint64_t seed,
-                   int replicas = 1);
+//! `steps` steps of SGD with rate 0.1 over batches of `rows` rows. With data parallelism, the batch is first
+//! split into replicas and then into microbatches: losses are ordered by replica.
+DenseRun run_dense(const PipelineModel& model, int stages, int microbatches, int rows, int steps,
+                   std::uint64_t seed, int replicas = 1);
 
-//! The part of a batch that one of the replicas trains on.
-runtime::StepInput part_of(const runtime::StepInput& batch, int replica, int replicas);
+//! The rows of a batch that one of the replicas trains on.
+runtime::StepInput replica_batch(const runtime::StepInput& batch, int replica, int replicas);
 
-//! SGD on all parameters of a stage, then their gradients are dropped.
+//! One SGD update of all parameters of a stage; then clears their gradients.
 void sgd_step(runtime::StageModule& module);
 
 //! Copies that later steps do not change.

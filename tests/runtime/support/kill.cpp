@@ -1,8 +1,8 @@
 // Kills ranks at random actions.
 #include "runtime/support/kill.h"
 
-#include "runtime/support/against_dense.h"
-#include "runtime/support/models.h"
+#include "runtime/support/dense_comparison.h"
+#include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
 #include <ATen/Parallel.h>
@@ -23,10 +23,9 @@ using ::testing::HasSubstr;
 constexpr int kKillRanks = 3;
 constexpr int kKillMicrobatches = 4;
 constexpr int kKillRows = 8;
-constexpr double kRoomOfMachine = 5;  // a busy one, beyond the 5 s that are promised
+constexpr double kRoomOfMachine = 5;  // room for a busy machine, in addition to the documented 5 s
 
-// A rank that kills itself at a random action; the others must raise, in time. The clock is the machine's
-// own.
+// One rank kills itself at a random action; the others must raise in time, measured by the system clock.
 double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -34,7 +33,7 @@ double now() {
 const RankFunction killed("killed", [] {
   at::set_num_threads(1);
   const int victim = std::atoi(std::getenv("VICTIM")), at_action = std::atoi(std::getenv("AT_ACTION"));
-  const Model model = mlp();
+  const PipelineModel model = mlp();
   comm::World world = comm::init();
   runtime::PipelineOptions options = options_for(model, world.size());
   int done = 0;
@@ -49,7 +48,7 @@ const RankFunction killed("killed", [] {
        {schedule::ActionKind::Forward, schedule::ActionKind::Backward, schedule::ActionKind::SendForward,
         schedule::ActionKind::SendBackward})
     options.custom[kind] = count;
-  if (std::getenv("COUNT_RECEIVES") != nullptr) {  // replaced receives are not posted ahead
+  if (std::getenv("COUNT_RECEIVES") != nullptr) {  // replaced receives are not posted in advance
     options.custom[schedule::ActionKind::RecvForward] = count;
     options.custom[schedule::ActionKind::RecvBackward] = count;
   }

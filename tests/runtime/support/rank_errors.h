@@ -1,4 +1,4 @@
-// The errors of thread ranks, as texts.
+// The errors of thread ranks, as strings.
 #pragma once
 
 #include <penstock/base/error.h>
@@ -10,7 +10,7 @@
 
 namespace penstock::test {
 
-//! What `body` threw on each rank; empty where it threw nothing.
+//! The message that `body` threw on each rank; empty if it threw nothing.
 inline std::vector<std::string> errors_of(int ranks, const std::function<void(comm::World&)>& body) {
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
   comm::run_thread_ranks(ranks, [&](comm::World& world) {

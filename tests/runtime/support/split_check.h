@@ -1,8 +1,9 @@
-// The oracle of the split backward: the same model twice, once through plain autograd, once through ours;
-// everything must agree to the last bit.
+// Oracle for the split backward: runs the same model once through autograd and once through our backward;
+// everything must be bitwise equal.
 #pragma once
 
 #include "runtime/backward/backward.h"
+#include "support/models/functional_models.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -13,18 +14,10 @@
 
 namespace penstock::test {
 
-using Tensors = std::vector<at::Tensor>;
-
-//! A stage: parameters and a function of the inputs.
-struct Model {
-  Tensors params;
-  std::function<Tensors(const Tensors&)> forward;
-};
-
 //! Builds the same model each time it is called.
-using Build = std::function<Model()>;
+using Build = std::function<FunctionalModel()>;
 
-enum class Way { Plain, Full, Split };
+enum class BackwardKind { Plain, Full, Split };
 
 struct Gradients {
   Tensors inputs;
@@ -65,11 +58,11 @@ inline Tensors plain_backward(const Tensors& outputs, const Tensors& grads, cons
   return result;
 }
 
-//! Runs the batches one after the other, gradients accumulating. Split: every input half first, then the
-//! weight halves in the order of the batches, as schedules do.
-inline Gradients run(const Build& build, const std::vector<Tensors>& batches, Way way) {
-  at::set_num_threads(1);  // the tensors are tiny: more threads would only wait for each other
-  const Model model = build();
+//! Runs the batches sequentially, accumulating gradients. Split: first every input backward, then the weight
+//! backwards in the order of the batches, as in schedules.
+inline Gradients run(const Build& build, const std::vector<Tensors>& batches, BackwardKind backward_kind) {
+  at::set_num_threads(1);  // the tensors are tiny: more threads would only slow it down
+  const FunctionalModel model = build();
   Gradients result;
   std::vector<runtime::WeightWork> works;
   for (std::size_t i = 0; i < batches.size(); ++i) {
@@ -78,9 +71,9 @@ inline Gradients run(const Build& build, const std::vector<Tensors>& batches, Wa
     const Tensors outputs = model.forward(inputs);
     const Tensors grads = grads_for(outputs, i);
     Tensors input_grads;
-    if (way == Way::Plain) {
+    if (backward_kind == BackwardKind::Plain) {
       input_grads = plain_backward(outputs, grads, inputs);
-    } else if (way == Way::Full) {
+    } else if (backward_kind == BackwardKind::Full) {
       input_grads = runtime::backward_full(outputs, grads, inputs);
     } else {
       runtime::InputBackward half = runtime::backward_input(outputs, grads, inputs);
@@ -89,7 +82,7 @@ inline Gradients run(const Build& build, const std::vector<Tensors>& batches, Wa
     }
     result.inputs.insert(result.inputs.end(), input_grads.begin(), input_grads.end());
   }
-  if (way == Way::Split) {
+  if (backward_kind == BackwardKind::Split) {
     for (const at::Tensor& param : model.params)
       EXPECT_FALSE(param.grad().defined()) << "weights wait for their half";
   }
@@ -111,10 +104,10 @@ inline void expect_equal(const Tensors& got, const Tensors& expected, const std:
 }
 
 inline void expect_same_as_plain(const Build& build, const std::vector<Tensors>& batches) {
-  const Gradients plain = run(build, batches, Way::Plain);
-  for (const Way way : {Way::Full, Way::Split}) {
-    SCOPED_TRACE(way == Way::Full ? "full" : "split");
-    const Gradients ours = run(build, batches, way);
+  const Gradients plain = run(build, batches, BackwardKind::Plain);
+  for (const BackwardKind backward_kind : {BackwardKind::Full, BackwardKind::Split}) {
+    SCOPED_TRACE(backward_kind == BackwardKind::Full ? "full" : "split");
+    const Gradients ours = run(build, batches, backward_kind);
     expect_equal(ours.inputs, plain.inputs, "input gradient");
     expect_equal(ours.params, plain.params, "parameter gradient");
   }

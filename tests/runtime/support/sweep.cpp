@@ -1,4 +1,4 @@
-// The cases of the sweep.
+// Generates the cases of the sweep.
 #include "runtime/support/sweep.h"
 
 #include <map>
@@ -25,7 +25,7 @@ std::vector<Case> sweep_cases(int ranks, const Batches& batches) {
   return all;
 }
 
-const DenseRun& sweep_dense(const Model& model, int stages, const Case& test) {
+const DenseRun& sweep_dense(const PipelineModel& model, int stages, const Case& test) {
   static std::map<std::tuple<std::string, int, int, int>, DenseRun> runs;
   const auto key = std::tuple(model.name, stages, test.microbatches, test.rows);
   const auto found = runs.find(key);

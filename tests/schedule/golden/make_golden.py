@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the reference's tables, compute and lowered, as readable text beside this script, and wide.txt: hashes of the tables
-of a thousand random shapes of up to 16 ranks, 6 stages a rank and 64 microbatches.
+"""Writes the reference's tables, compute and lowered, as readable text next to this script, and wide.txt: hashes of the tables
+of a thousand random shapes of up to 16 ranks, 6 stages per rank and 64 microbatches.
 
-Needs torch 2.13; the tests only read what it wrote. A schedule's table is all that is asked of the reference: its
-constructors want stages, so they get stand-ins that hold the numbers. Run: python3 make_golden.py
+Needs torch 2.13; the tests only read its output. Only the tables of the reference's schedules are used: their
+constructors require stages, so they get substitutes with the counts. Run: python3 make_golden.py
 """
 
 import pathlib
@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def bare(cls, ranks, per_rank, microbatches):
-    """An instance without stages: just the numbers from which the reference computes its tables."""
+    """An instance without stages: only the counts from which the reference computes its tables."""
     it = object.__new__(cls)
     it.pp_group_size = ranks
     it.n_local_stages = per_rank
@@ -45,7 +45,7 @@ def compute(name, ranks, per_rank, microbatches):
 
 
 def one_f_one_b(ranks, microbatches):
-    """The order of the reference's executor for 1F1B, recorded by running it on a stage that only writes down."""
+    """The order of the reference's executor for 1F1B, recorded by running it on a stage that only logs its calls."""
     orders = {}
     for rank in range(ranks):
         log = []

@@ -1,0 +1,27 @@
+// Tensors with predictable bytes, and bitwise comparison.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <vector>
+
+namespace penstock::test {
+
+//! A tensor whose bytes are 0, 1, 2, … modulo 251 (for bools 0, 1, 0, …), as in make_files.py.
+inline at::Tensor counted(const std::vector<std::int64_t>& shape, at::ScalarType dtype) {
+  at::Tensor tensor = at::empty(shape, at::TensorOptions(dtype));
+  auto* bytes = static_cast<std::uint8_t*>(tensor.data_ptr());
+  for (std::size_t i = 0; i < tensor.nbytes(); ++i)
+    bytes[i] = static_cast<std::uint8_t>(i % (dtype == at::kBool ? 2 : 251));
+  return tensor;
+}
+
+//! Bitwise equality, including NaN.
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  const at::Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
+}
+
+}  // namespace penstock::test

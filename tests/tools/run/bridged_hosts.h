@@ -1,0 +1,63 @@
+// Several simulated hosts: network namespaces on one bridge, in which any pair can be disconnected. Creating
+// them needs root; `problem` says why they could not be created. (support/two_hosts.h has two hosts with one
+// link.)
+#pragma once
+
+#include "support/program.h"
+
+#include <string>
+#include <vector>
+
+namespace penstock::test {
+
+class SwitchedHosts {
+ public:
+  explicit SwitchedHosts(int hosts) : name_("psw" + std::to_string(getpid())), hosts_(hosts) {
+    std::string script = "set -e; ip netns add " + name_ + "; ip -n " + name_ +
+                         " link add br0 type bridge; ip -n " + name_ + " link set br0 up;";
+    for (int host = 0; host < hosts; ++host) {
+      const std::string port = "p" + std::to_string(host), space = this->space(host);
+      script += "ip netns add " + space + "; ip link add veth0 netns " + space + " type veth peer name " +
+                port + " netns " + name_ + "; ip -n " + name_ + " link set " + port +
+                " master br0 up; ip -n " + space + " addr add " + address(host) + "/24 dev veth0; ip -n " +
+                space + " link set veth0 up; ip -n " + space + " link set lo up;";
+    }
+    const Outcome made = shell(script);
+    if (made.code != 0) problem_ = "this machine does not let us make network namespaces: " + made.err;
+  }
+  ~SwitchedHosts() {
+    shell("ip netns del " + name_);
+    for (int host = 0; host < hosts_; ++host) shell("ip netns del " + space(host));
+  }
+  SwitchedHosts(const SwitchedHosts&) = delete;
+  SwitchedHosts& operator=(const SwitchedHosts&) = delete;
+
+  //! Empty if the hosts exist.
+  const std::string& problem() const { return problem_; }
+  static std::string address(int host) { return "10.78.0." + std::to_string(host + 1); }
+  //! A command line that runs on that host.
+  std::vector<std::string> on(int host, const std::vector<std::string>& words) const {
+    std::vector<std::string> all{"ip", "netns", "exec", space(host)};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+  //! Drops packets between the two hosts silently.
+  void part(int one, int other) const {
+    const auto lose = [this](int from, int to) {
+      shell("ip -n " + space(from) + " neigh replace " + address(to) +
+            " lladdr 02:00:00:00:00:99 nud permanent dev veth0");
+    };
+    lose(one, other);
+    lose(other, one);
+  }
+
+ private:
+  static Outcome shell(const std::string& command) { return run_program({"sh", "-c", command}); }
+  std::string space(int host) const { return name_ + "h" + std::to_string(host); }
+
+  std::string name_;
+  int hosts_;
+  std::string problem_;
+};
+
+}  // namespace penstock::test

@@ -1,0 +1,170 @@
+// Components of the trainer: optimizers compared with libtorch, learning rates compared with formulas, data,
+// fault specs, invalid options.
+#include "train/diagnostics/fault.h"
+#include "train/loop/optimizer.h"
+
+#include <penstock/base/error.h>
+#include <penstock/train/data.h>
+#include <penstock/train/options.h>
+#include <penstock/train/progress_board.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <numbers>
+
+namespace penstock::train {
+namespace {
+
+void expect_steps_like(
+    const OptimizerOptions& options,
+    const std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>& make) {
+  torch::manual_seed(1);
+  std::vector<runtime::NamedTensor> mine;
+  std::vector<at::Tensor> theirs;
+  for (const auto& shape : {std::vector<std::int64_t>{7, 5}, {3}, {4, 33}}) {
+    const auto value = torch::randn(shape);
+    mine.push_back({"p" + std::to_string(mine.size()), value.clone().set_requires_grad(true)});
+    theirs.push_back(value.clone().set_requires_grad(true));
+  }
+  Optimizer optimizer(mine, options);
+  const auto expected = make(theirs);
+  for (int step = 0; step < 5; ++step) {
+    for (std::size_t i = 0; i < theirs.size(); ++i) {
+      if (i == 1 && step < 2) continue;  // a parameter that has no gradient at first
+      const auto grad = torch::randn_like(theirs[i]);
+      mine[i].tensor.mutable_grad() = grad.clone();
+      theirs[i].mutable_grad() = grad.clone();
+    }
+    optimizer.step(0.1);
+    expected->step();
+    for (std::size_t i = 0; i < theirs.size(); ++i)
+      EXPECT_TRUE(torch::allclose(mine[i].tensor, theirs[i], 1e-5, 1e-6))
+          << "step " << step << ", parameter " << i;
+  }
+}
+
+TEST(TrainOptimizer, MatchesLibtorch) {
+  expect_steps_like({.kind = OptimizerKind::AdamW, .weight_decay = 0.02}, [](std::vector<at::Tensor> p) {
+    return std::make_unique<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.1).weight_decay(0.02));
+  });
+  expect_steps_like({.kind = OptimizerKind::Sgd, .weight_decay = 0.02}, [](std::vector<at::Tensor> p) {
+    return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).weight_decay(0.02));
+  });
+}
+
+TEST(TrainOptimizer, KeepsMomentum) {
+  const auto value = torch::ones({3});
+  Optimizer optimizer({{"p", value.clone().set_requires_grad(true)}},
+                      {.kind = OptimizerKind::Sgd, .momentum = 0.5});
+  at::Tensor p = optimizer.parameters()[0].tensor;
+  for (int i = 0; i < 3; ++i) {
+    p.mutable_grad() = torch::ones({3});
+    optimizer.step(1);
+  }
+  EXPECT_TRUE(torch::allclose(p, value - 1 - 1.5 - 1.75));
+}
+
+TEST(TrainLearningRate, WarmsUpHoldsAndDecays) {
+  const RateOptions options{RateKind::Cosine, 2.0, 10, 0.1};
+  EXPECT_DOUBLE_EQ(rate_at(options, 1, 110), 0.2);
+  EXPECT_DOUBLE_EQ(rate_at(options, 10, 110), 2.0);
+  EXPECT_NEAR(rate_at(options, 60, 110), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
+  EXPECT_NEAR(rate_at(options, 35, 110), 2.0 * (0.1 + 0.9 * 0.5 * (1 + std::cos(std::numbers::pi / 4))),
+              1e-12);
+  EXPECT_DOUBLE_EQ(rate_at(options, 110, 110), 0.2);
+  EXPECT_DOUBLE_EQ(rate_at({RateKind::Constant, 2.0, 0}, 99, 110), 2.0);
+}
+
+TEST(TrainTextData, TargetsAreNextCharacters) {
+  const std::string text = generated_text(5000);
+  const Vocabulary vocabulary(text);
+  EXPECT_EQ(vocabulary.decode(vocabulary.encode(text)), text);
+  const auto data = text_data(text, vocabulary, {.length = 9, .validation = 0.2, .seed = 3});
+  const std::string training = text.substr(0, 4001 - 1), kept = text.substr(text.size() - 1000);
+  for (std::int64_t step = 1; step < 30; ++step) {
+    const Batch batch = data->training(step, 6, {0, 6});
+    const at::Tensor inputs = batch.args[0].toTensor(), targets = batch.target.toTensor();
+    EXPECT_TRUE(torch::equal(inputs.narrow(1, 1, 8), targets.narrow(1, 0, 8)));
+    const auto row = [&](const at::Tensor& t, int i) {
+      std::vector<std::int64_t> tokens(t[i].const_data_ptr<std::int64_t>(),
+                                       t[i].const_data_ptr<std::int64_t>() + 9);
+      return vocabulary.decode(tokens);
+    };
+    EXPECT_NE(text.find(row(inputs, 2) + row(targets, 2).back()), std::string::npos);
+    // Rows depend on the step, not on which of them are requested.
+    const Batch part = data->training(step, 6, {2, 4});
+    EXPECT_TRUE(torch::equal(part.args[0].toTensor(), inputs.narrow(0, 2, 2)));
+    EXPECT_FALSE(torch::equal(data->training(step + 1, 6, {0, 6}).args[0].toTensor(), inputs));
+    const Batch held = data->validation({2 * step, 2 * step + 2});
+    EXPECT_NE(kept.find(row(held.args[0].toTensor(), 1)), std::string::npos);
+  }
+  EXPECT_THROW(text_data("too short", Vocabulary("too short"), {.length = 20}), UsageError);
+}
+
+TEST(TrainTensorData, ReadsExamplesInOrderAndWraps) {
+  const auto x = torch::arange(10).view({5, 2}).to(torch::kFloat), mask = torch::arange(5),
+             y = torch::arange(5) * 10;
+  const auto data =
+      tensor_data({{"x", x}, {"mask", mask}, {"target", y}}, {.positional = {"x"}, .keywords = {"mask"}});
+  const Batch batch = data->training(3, 4, {1, 4});  // rows 9, 10, 11 of 5
+  EXPECT_TRUE(torch::equal(batch.target.toTensor(), torch::tensor({40, 0, 10})));
+  EXPECT_TRUE(torch::equal(batch.kwargs.at("mask").toTensor(), torch::tensor({4, 0, 1})));
+  EXPECT_TRUE(torch::equal(batch.args[0].toTensor()[0], x[4]));
+  EXPECT_EQ(data->validation_rows(), 0);
+  EXPECT_TRUE(torch::equal(data->training_target(3, 4).toTensor(), torch::tensor({30, 40, 0, 10})));
+  const auto kept = tensor_data({{"x", x}, {"mask", mask}, {"target", y}},
+                                {.positional = {"x"}, .keywords = {"mask"}, .validation = 0.5});
+  EXPECT_EQ(kept->validation_rows(), 2);
+  EXPECT_TRUE(torch::equal(kept->validation({0, 2}).target.toTensor(), torch::tensor({30, 40})));
+  try {
+    tensor_data({{"x", x}, {"target", y}}, {.positional = {"tokens"}});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("no tensor 'tokens'; it has target, x"));
+  }
+  EXPECT_THROW(tensor_data({{"x", x}, {"target", y.narrow(0, 0, 3)}}, {.positional = {"x"}}), ShapeError);
+}
+
+TEST(TrainFaultSpec, IsParsedStrictly) {
+  const auto faults = parse_faults("kill rank=1 step=3 action=1F2; throw at=checkpoint attempt=2;");
+  ASSERT_EQ(faults.size(), 2U);
+  EXPECT_EQ(faults[0].kind, FaultKind::Kill);
+  EXPECT_EQ(faults[0].rank, 1);
+  EXPECT_EQ(faults[0].step, 3);
+  EXPECT_EQ(faults[0].place, "1F2");
+  EXPECT_EQ(faults[1].place, "checkpoint");
+  EXPECT_EQ(faults[1].attempt, 2);
+  for (const char* text : {"explode rank=1", "kill rank=x", "kill where=1", "kill rank"})
+    EXPECT_THROW(parse_faults(text), UsageError);
+}
+
+TEST(TrainRankProgress, IsVisibleToCreatorOfBoard) {
+  ProgressBoard board(2);
+  for (const auto& [name, value] : board.environment()) setenv(name.c_str(), value.c_str(), 1);
+  RankProgress rank(1);
+  EXPECT_EQ(board.of(1), "");
+  rank.at(7, schedule::Action::forward(StageId(1), MicrobatchId(2)));
+  EXPECT_EQ(board.of(1), "step 7, stage 1, action 1F2");
+  rank.at(0, "setup");
+  EXPECT_EQ(board.of(1), "setup");
+  EXPECT_EQ(board.of(0), "");
+  for (const auto& [name, value] : board.environment()) unsetenv(name.c_str());
+}
+
+TEST(TrainRunOptions, RejectInvalidCombinations) {
+  RunOptions options;
+  options.batch = 6;
+  options.parallel.dp = 4;
+  EXPECT_THROW(check(options), UsageError);
+  options.parallel.dp = 2;
+  EXPECT_THROW(check(options), UsageError);  // 3 examples per replica, 4 microbatches
+  options.parallel.microbatches = 3;
+  check(options);
+  options.steps = 0;
+  EXPECT_THROW(check(options), UsageError);
+}
+
+}  // namespace
+}  // namespace penstock::train

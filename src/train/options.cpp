@@ -1,4 +1,4 @@
-// Validates the options of a run.
+// Names and validation of the options of a run.
 #include "base/text.h"
 #include "train/model/assembly.h"
 
@@ -25,23 +25,75 @@ void not_negative(double value, const char* option) {
 
 }  // namespace
 
+std::string_view to_string(OptimizerKind kind) {
+  return kind == OptimizerKind::Sgd ? "sgd" : "adamw";
+}
+
+std::string_view to_string(LossKind kind) {
+  return kind == LossKind::Mse ? "mse" : "cross_entropy";
+}
+
+std::string_view to_string(RateKind kind) {
+  return kind == RateKind::Cosine ? "cosine" : "constant";
+}
+
+std::string_view to_string(Sharding sharding) {
+  return sharding == Sharding::Full ? "full" : "none";
+}
+
+std::string_view to_string(Precision precision) {
+  return precision == Precision::Bfloat16 ? "bf16" : "float32";
+}
+
+std::string_view to_string(BalanceKind kind) {
+  return kind == BalanceKind::Time ? "time" : "params";
+}
+
+std::string_view to_string(NanPolicy policy) {
+  switch (policy) {
+    case NanPolicy::Stop:
+      return "stop";
+    case NanPolicy::Skip:
+      return "skip";
+    case NanPolicy::Ignore:
+      return "ignore";
+  }
+  return "";
+}
+
+std::string_view to_string(StoragePolicy policy) {
+  return policy == StoragePolicy::Warn ? "warn" : "stop";
+}
+
+std::string to_string(const ScheduleChoice& choice) {
+  const auto* const kind = std::get_if<schedule::ScheduleKind>(&choice);
+  return kind ? std::string(schedule::to_string(*kind)) : "auto";
+}
+
+ScheduleChoice parse_schedule_choice(std::string_view name) {
+  if (to_lower(name) == "auto") return AutoSchedule{};
+  return schedule::parse_schedule_kind(name);
+}
+
 void check(const RunOptions& options) {
   const ParallelOptions& parallel = options.parallel;
   at_least(parallel.pp, 1, "pp");
   at_least(parallel.tp, 1, "tp");
   at_least(parallel.dp, 1, "dp");
-  at_least(parallel.stages_per_rank, 0, "stages_per_rank");
+  if (parallel.stages_per_rank) at_least(*parallel.stages_per_rank, 1, "stages_per_rank");
   at_least(parallel.microbatches, 1, "microbatches");
   at_least(options.steps, 1, "steps");
   at_least(options.batch, 1, "batch");
   at_least(options.accumulate, 1, "accumulate");
-  at_least(options.checkpoint.every, 0, "checkpoint_every");
+  if (options.checkpoint.every) at_least(*options.checkpoint.every, 1, "checkpoint_every");
   at_least(options.checkpoint.keep, 1, "checkpoint_keep");
-  at_least(options.eval_every, 0, "eval_every");
-  at_least(options.eval_batches, 0, "eval_batches");
+  if (options.eval_every) at_least(*options.eval_every, 1, "eval_every");
+  if (options.eval_batches) at_least(*options.eval_batches, 1, "eval_batches");
   at_least(options.rate.warmup, 0, "warmup");
   not_negative(options.rate.rate, "lr");
-  not_negative(options.grad_clip, "grad_clip");
+  if (options.grad_clip && !(*options.grad_clip > 0 && std::isfinite(*options.grad_clip)))
+    throw UsageError("grad_clip must be a number greater than 0", {},
+                     "give a maximum norm such as 1, or none to disable clipping");
   not_negative(options.optimizer.weight_decay, "weight_decay");
   not_negative(options.optimizer.momentum, "momentum");
   const std::int64_t parts = parallel.dp * options.accumulate;
@@ -59,7 +111,7 @@ void check(const RunOptions& options) {
     throw UsageError("full sharding distributes parameters over replicas, but there is only one", {},
                      "use 2 or more data-parallel ranks (dp), or no sharding");
   // Throws if the schedule is unknown, cannot train, or does not support these counts.
-  if (to_lower(parallel.schedule) != "auto") checked_shape(parallel, parallel.schedule);
+  num_stages(parallel);
 }
 
 }  // namespace penstock::train

@@ -23,6 +23,8 @@
 namespace penstock::train {
 namespace {
 
+using schedule::ScheduleKind;
+
 namespace fs = std::filesystem;
 
 std::string archive(const std::string& name) {
@@ -75,20 +77,21 @@ TEST(TrainArchiveTraining, MatchesLossesOfPython) {
   at::set_num_threads(1);
   const auto expected = python_losses();
   ASSERT_EQ(expected.size(), 4U);
-  const std::vector<ParallelOptions> topologies = {{.pp = 1, .schedule = "GPipe", .microbatches = 1},
-                                                   {.pp = 2, .schedule = "1F1B", .microbatches = 3},
-                                                   {.pp = 2, .schedule = "ZBVZeroBubble", .microbatches = 4},
-                                                   {.pp = 3, .schedule = "ZB1P", .microbatches = 2},
-                                                   {.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2},
-                                                   {.tp = 2, .schedule = "GPipe", .microbatches = 1},
-                                                   {.pp = 2, .tp = 2, .schedule = "1F1B", .microbatches = 3}};
+  const std::vector<ParallelOptions> topologies = {
+      {.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1},
+      {.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 3},
+      {.pp = 2, .schedule = ScheduleKind::ZBVZeroBubble, .microbatches = 4},
+      {.pp = 3, .schedule = ScheduleKind::ZB1P, .microbatches = 2},
+      {.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2},
+      {.tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 1},
+      {.pp = 2, .tp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 3}};
   for (const ParallelOptions& parallel : topologies) {
     for (const auto optimizer : {OptimizerKind::AdamW, OptimizerKind::Sgd}) {
       for (const auto& [name, loss] :
            {std::pair{"language", LossKind::CrossEntropy}, {"mlp", LossKind::Mse}}) {
         const std::string key = std::string(name) + (optimizer == OptimizerKind::AdamW ? " adamw" : " sgd");
-        SCOPED_TRACE(key + " " + parallel.schedule + " pp " + std::to_string(parallel.pp) + " dp " +
-                     std::to_string(parallel.dp) + " tp " + std::to_string(parallel.tp));
+        SCOPED_TRACE(key + " " + to_string(parallel.schedule) + " pp " + std::to_string(parallel.pp) +
+                     " dp " + std::to_string(parallel.dp) + " tp " + std::to_string(parallel.tp));
         const auto losses = losses_of({name, loss, optimizer, parallel});
         ASSERT_EQ(losses.size(), 20U);
         double worst = 0;
@@ -120,7 +123,7 @@ TEST(TrainArchiveTraining, ResumedRunKeepsMeasuredSplit) {
   at::set_num_threads(1);
   const test::TempDir dir;
   RunOptions options;
-  options.parallel = {.pp = 3, .schedule = "1F1B", .microbatches = 2};
+  options.parallel = {.pp = 3, .schedule = ScheduleKind::OneFOneB, .microbatches = 2};
   options.batch = 8;
   options.optimizer.kind = OptimizerKind::Sgd;
   options.rate.rate = 0.1;

@@ -1,12 +1,11 @@
-// Components of the trainer: optimizers compared with libtorch, learning rates compared with formulas, data,
-// fault specs, invalid options.
-#include "train/diagnostics/fault.h"
+// Components of the trainer: optimizers compared with libtorch, learning rates compared with formulas, data, splits,
+// invalid options.
 #include "train/loop/optimizer.h"
 
 #include <penstock/base/error.h>
 #include <penstock/train/data.h>
+#include <penstock/train/model.h>
 #include <penstock/train/options.h>
-#include <penstock/train/progress_board.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -127,30 +126,32 @@ TEST(TrainTensorData, ReadsExamplesInOrderAndWraps) {
   EXPECT_THROW(tensor_data({{"x", x}, {"target", y.narrow(0, 0, 3)}}, {.positional = {"x"}}), ShapeError);
 }
 
-TEST(TrainFaultSpec, IsParsedStrictly) {
-  const auto faults = parse_faults("kill rank=1 step=3 action=1F2; throw at=checkpoint attempt=2;");
-  ASSERT_EQ(faults.size(), 2U);
-  EXPECT_EQ(faults[0].kind, FaultKind::Kill);
-  EXPECT_EQ(faults[0].rank, 1);
-  EXPECT_EQ(faults[0].step, 3);
-  EXPECT_EQ(faults[0].place, "1F2");
-  EXPECT_EQ(faults[1].place, "checkpoint");
-  EXPECT_EQ(faults[1].attempt, 2);
-  for (const char* text : {"explode rank=1", "kill rank=x", "kill where=1", "kill rank"})
-    EXPECT_THROW(parse_faults(text), UsageError);
+TEST(TrainModelSplit, IsReadAsItIsWritten) {
+  for (const ModelSplit& split : {ModelSplit{}, ModelSplit{{7}}, ModelSplit{{1, 12, 40}}})
+    EXPECT_EQ(parse_model_split(to_string(split)), split);
+  EXPECT_EQ(to_string(ModelSplit{{1, 12, 40}}), "1 12 40");
+  EXPECT_EQ((ModelSplit{{1, 12, 40}}.stages()), 4);
+  for (const char* text : {"x", "3 3", "4 3", "0", "-1", "3 ", " 3", "3  4", "3,4"})
+    EXPECT_THROW(parse_model_split(text), ParseError) << text;
 }
 
-TEST(TrainRankProgress, IsVisibleToCreatorOfBoard) {
-  ProgressBoard board(2);
-  for (const auto& [name, value] : board.environment()) setenv(name.c_str(), value.c_str(), 1);
-  RankProgress rank(1);
-  EXPECT_EQ(board.of(1), "");
-  rank.at(7, schedule::Action::forward(StageId(1), MicrobatchId(2)));
-  EXPECT_EQ(board.of(1), "step 7, stage 1, action 1F2");
-  rank.at(0, "setup");
-  EXPECT_EQ(board.of(1), "setup");
-  EXPECT_EQ(board.of(0), "");
-  for (const auto& [name, value] : board.environment()) unsetenv(name.c_str());
+TEST(TrainModelSplit, OfTheGptBuildsTheStagesThatItDescribes) {
+  const auto model = gpt_model({.vocabulary = 11, .context = 8, .layers = 4, .heads = 2, .width = 16}, 1);
+  EXPECT_EQ(model->split(1), ModelSplit{});
+  EXPECT_EQ(model->split(6), (ModelSplit{{1, 2, 3, 4, 5}}));
+  EXPECT_THROW(model->split(7), UsageError);
+  const auto parts = model->split_at({{2, 5}});  // embedding and block 0; blocks 1 to 3; the head
+  const auto has = [&](int stage, const std::string& name) {
+    const auto parameters = parts->stage(StageId(stage))->parameters();
+    return std::any_of(parameters.begin(), parameters.end(),
+                       [&](const auto& item) { return item.name.starts_with(name); });
+  };
+  EXPECT_TRUE(has(0, "token.") && has(0, "blocks.0.") && !has(0, "blocks.1."));
+  EXPECT_TRUE(has(1, "blocks.1.") && has(1, "blocks.3.") && !has(1, "token."));
+  EXPECT_TRUE(has(2, "token.") && !has(2, "blocks."));
+  EXPECT_EQ(parts->shared().size(), 1U);
+  for (const ModelSplit& wrong : {ModelSplit{{6}}, ModelSplit{{2, 2}}})
+    EXPECT_THROW(model->split_at(wrong), UsageError);
 }
 
 TEST(TrainRunOptions, RejectInvalidCombinations) {

@@ -19,6 +19,8 @@
 namespace penstock::train {
 namespace {
 
+using schedule::ScheduleKind;
+
 using testing::AllOf;
 using testing::HasSubstr;
 using Tensors = std::map<std::string, at::Tensor>;
@@ -86,8 +88,8 @@ class Dense {
 
 class RecordingObserver : public Observer {
  public:
-  void stepped(const StepRecord& record) override { records.push_back(record); }
-  void noted(const std::string& text) override { notes.push_back(text); }
+  void on_step(const StepRecord& record) override { records.push_back(record); }
+  void on_message(const std::string& text) override { notes.push_back(text); }
   std::vector<StepRecord> records;
   std::vector<std::string> notes;
 };
@@ -124,24 +126,24 @@ struct Topology {
 std::string text_of(const Topology& t) {
   const ParallelOptions& p = t.parallel;
   return "pp " + std::to_string(p.pp) + " tp " + std::to_string(p.tp) + " dp " + std::to_string(p.dp) +
-         (p.sharding == Sharding::Full ? " sharded " : " ") + p.schedule + " M " +
+         (p.sharding == Sharding::Full ? " sharded " : " ") + to_string(p.schedule) + " M " +
          std::to_string(p.microbatches) + " A " + std::to_string(t.accumulate);
 }
 
 // A batch of 20 rows: down to 5 rows in 2 microbatches for each accumulated backward of each replica.
 const std::vector<Topology>& topologies() {
   static const std::vector<Topology> all = {
-      {{.pp = 1, .schedule = "GPipe", .microbatches = 1}},
-      {{.pp = 1, .schedule = "GPipe", .microbatches = 3}},
-      {{.pp = 2, .schedule = "1F1B", .microbatches = 6}},
-      {{.pp = 2, .schedule = "ZBVZeroBubble", .microbatches = 4}, 2},
-      {{.pp = 3, .schedule = "ZB1P", .microbatches = 3}},
-      {{.pp = 1, .schedule = "GPipe", .microbatches = 2}, 5},
-      {{.pp = 1, .dp = 2, .schedule = "GPipe", .microbatches = 3}},
-      {{.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}, 2},
-      {{.pp = 2, .dp = 2, .sharding = Sharding::Full, .schedule = "ZB1P", .microbatches = 2}, 2},
-      {{.pp = 1, .tp = 2, .schedule = "GPipe", .microbatches = 3}, 2},
-      {{.pp = 2, .tp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}, 2}};
+      {{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
+      {{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 3}},
+      {{.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 6}},
+      {{.pp = 2, .schedule = ScheduleKind::ZBVZeroBubble, .microbatches = 4}, 2},
+      {{.pp = 3, .schedule = ScheduleKind::ZB1P, .microbatches = 3}},
+      {{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 2}, 5},
+      {{.pp = 1, .dp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 3}},
+      {{.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}, 2},
+      {{.pp = 2, .dp = 2, .sharding = Sharding::Full, .schedule = ScheduleKind::ZB1P, .microbatches = 2}, 2},
+      {{.pp = 1, .tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 3}, 2},
+      {{.pp = 2, .tp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}, 2}};
   return all;
 }
 
@@ -201,11 +203,11 @@ TEST(TrainIgnoredLabels, WorkWithBuiltInModel) {
     });
     return result.losses;
   };
-  const auto full_batch = losses({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 1);
+  const auto full_batch = losses({.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}, 1);
   for (const auto& topology :
-       {Topology{{.pp = 1, .schedule = "GPipe", .microbatches = 8}},
-        Topology{{.pp = 1, .tp = 2, .schedule = "GPipe", .microbatches = 8}},
-        Topology{{.pp = 2, .tp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 2}, 2}}) {
+       {Topology{{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 8}},
+        Topology{{.pp = 1, .tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 8}},
+        Topology{{.pp = 2, .tp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}, 2}}) {
     const auto parts = losses(topology.parallel, topology.accumulate);
     for (std::size_t i = 0; i < full_batch.size(); ++i)
       EXPECT_NEAR(parts[i], full_batch[i], 1e-5) << text_of(topology);
@@ -219,9 +221,13 @@ TEST(TrainIgnoredLabels, BatchWithoutValidLabelsChangesNothingAndIsReported) {
   const auto expected = Dense("language").train(data, 20, 4, 3, 0.5);
   EXPECT_EQ(expected.norms[1], 0);
   for (const Topology& topology :
-       {Topology{{.pp = 1, .schedule = "GPipe", .microbatches = 2}},
-        Topology{{.pp = 2, .dp = 2, .schedule = "ZB1P", .microbatches = 1}},
-        Topology{{.pp = 1, .dp = 2, .sharding = Sharding::Full, .schedule = "GPipe", .microbatches = 1}}}) {
+       {Topology{{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 2}},
+        Topology{{.pp = 2, .dp = 2, .schedule = ScheduleKind::ZB1P, .microbatches = 1}},
+        Topology{{.pp = 1,
+        .dp = 2,
+        .sharding = Sharding::Full,
+        .schedule = ScheduleKind::GPipe,
+        .microbatches = 1}}}) {
     SCOPED_TRACE(text_of(topology));
     RecordingObserver recorder;
     run_archive("language", data, sgd(topology.parallel, 4), &recorder);
@@ -243,10 +249,10 @@ TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
     for (const std::string model : {"language", "fixed", "mlp"}) {
       const Tensors& data = model == "mlp" ? mlp : language;
       for (const Topology& topology :
-           {Topology{{.pp = 1, .schedule = "GPipe", .microbatches = 1}},
-            Topology{{.pp = 2, .schedule = "1F1B", .microbatches = 2}},
-            Topology{{.pp = 1, .dp = 2, .schedule = "GPipe", .microbatches = 1}},
-            Topology{{.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 1}, 2}}) {
+           {Topology{{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
+            Topology{{.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}},
+            Topology{{.pp = 1, .dp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
+            Topology{{.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 1}, 2}}) {
         const std::int64_t rows = batch / topology.parallel.dp / topology.accumulate;
         const bool fits = model == "fixed" ? rows == 4 * topology.parallel.microbatches
                                            : rows >= 2 * topology.parallel.microbatches;
@@ -254,7 +260,8 @@ TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
         SCOPED_TRACE(model + ", " + std::to_string(kept) + " rows in batches of " + std::to_string(batch) +
                      ", " + text_of(topology));
         RunOptions options = sgd(topology.parallel, batch, topology.accumulate);
-        options.steps = options.eval_every = 1;
+        options.steps = 1;
+        options.eval_every = 1;
         options.rate.rate = 0;
         const RunResult result = run_archive(model, data, options, nullptr, (kept + 0.5) / 20);
         const double expected =
@@ -269,8 +276,9 @@ TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
 TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   at::set_num_threads(1);
   Tensors data = with_ignored(6, 0.3);
-  RunOptions options = sgd({.pp = 1, .schedule = "GPipe", .microbatches = 1}, 4);
-  options.steps = options.eval_every = 1;
+  RunOptions options = sgd({.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}, 4);
+  options.steps = 1;
+  options.eval_every = 1;
   options.rate.rate = 0;
   options.eval_batches = 2;
   const RunResult limited = run_archive("language", data, options, nullptr, 0.5);
@@ -319,7 +327,7 @@ TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
   data["input"] = clean.at("input").clone();
   data["input"][5][2] = nan;
   // Rows 4 and 5 of 8 are the third of four microbatches.
-  const RunOptions options = sgd({.pp = 2, .schedule = "1F1B", .microbatches = 4}, 8);
+  const RunOptions options = sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 4}, 8);
   EXPECT_THAT(
       error_of("mlp", data, options),
       AllOf(HasSubstr("step 1"), HasSubstr("the data's 'input' holds nan in row 5 of the batch"),
@@ -328,7 +336,8 @@ TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
   data["input"] = clean.at("input").clone();
   data["input"][7][0] = inf;
   EXPECT_THAT(
-      error_of("mlp", data, sgd({.pp = 2, .dp = 2, .schedule = "1F1B", .microbatches = 1}, 8, 2)),
+      error_of("mlp", data,
+               sgd({.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 1}, 8, 2)),
       AllOf(HasSubstr("every forward and its loss are finite, but the data's 'input' holds inf in row 7"),
             HasSubstr("part 1 of the batch, replica 1"), HasSubstr("stage 0, microbatch 0")));
   data = clean;
@@ -344,13 +353,15 @@ TEST(TrainNotFinite, ReportsKeywordArgumentInItsStage) {
   Tensors data = with_ignored(1, 0.1);  // rows 10 to 14 have no valid label, and a NaN loss
   data["weight"] = data.at("weight").clone();
   data["weight"][6] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(error_of("language", data, sgd({.pp = 2, .schedule = "1F1B", .microbatches = 10}, 20)),
-              AllOf(HasSubstr("the data's 'weight' holds nan in row 6 of the batch"),
-                    HasSubstr("stage 0, microbatch 3, tensor weight, op aten::unsqueeze")));
+  EXPECT_THAT(
+      error_of("language", data, sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 10}, 20)),
+      AllOf(HasSubstr("the data's 'weight' holds nan in row 6 of the batch"),
+            HasSubstr("stage 0, microbatch 3, tensor weight, op aten::unsqueeze")));
   // Without the NaN, microbatches without valid labels are no reason to stop.
   data["weight"][6] = 1.0F;
-  EXPECT_EQ(error_of("language", data, sgd({.pp = 2, .schedule = "1F1B", .microbatches = 10}, 20)),
-            "nothing was thrown");
+  EXPECT_EQ(
+      error_of("language", data, sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 10}, 20)),
+      "nothing was thrown");
 }
 
 }  // namespace

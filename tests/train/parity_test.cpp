@@ -5,6 +5,7 @@
 #include <penstock/base/error.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -97,8 +98,8 @@ TEST(TrainLossCurve, InBfloat16StaysNearFloat32AndDecreases) {
 
 class RecordingObserver : public Observer {
  public:
-  void stepped(const StepRecord& record) override { records.push_back(record); }
-  void evaluated(std::int64_t step, double loss) override { evaluations[step] = loss; }
+  void on_step(const StepRecord& record) override { records.push_back(record); }
+  void on_evaluation(std::int64_t step, double loss) override { evaluations[step] = loss; }
   std::vector<StepRecord> records;
   std::map<std::int64_t, double> evaluations;
 };
@@ -123,18 +124,44 @@ TEST(TrainRun, ReportsSameStepsAndValidationsInEveryTopology) {
   }
 }
 
+// Calls a function before one action of one rank.
+class ActionHook : public RankHook {
+ public:
+  using Function = std::function<void(const RankState& state)>;
+
+  static test::HookFactory factory(Rank rank, std::int64_t step, std::string action, Function function) {
+    return [=](Rank here) {
+      return here == rank ? std::make_unique<ActionHook>(step, action, function) : nullptr;
+    };
+  }
+  ActionHook(std::int64_t step, std::string action, Function function)
+      : step_(step), action_(std::move(action)), function_(std::move(function)) {}
+
+  void on_action(const schedule::Action& action, const RankState& state) override {
+    if (state.step == step_ && to_string(action) == action_) function_(state);
+  }
+
+ private:
+  std::int64_t step_;
+  std::string action_;
+  Function function_;
+};
+
 TEST(TrainRun, StopsAtNonFiniteLossAndReportsStageAndMicrobatch) {
   at::set_num_threads(1);
-  setenv("PENSTOCK_FAULT", "nan rank=1 step=3 action=1F2", 1);
+  const auto hooks = ActionHook::factory(Rank(1), 3, "1F2", [](const RankState& state) {
+    const at::NoGradGuard no_grad;
+    for (const runtime::NamedTensor& item : state.stages.at(StageId(1))->parameters())
+      item.tensor.fill_(std::nan(""));
+  });
   try {
-    small_run(with({2, 1, 1, 4, "1F1B"}));
+    small_run(with({2, 1, 1, 4, "1F1B"}), nullptr, false, 0, hooks);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("step 3"), testing::HasSubstr("stage 1"),
                                              testing::HasSubstr("microbatch 0"), testing::HasSubstr("nan"),
                                              testing::HasSubstr("parameter 'token.weight' holds nan")));
   }
-  unsetenv("PENSTOCK_FAULT");
   RunOptions options = with({2, 1, 1, 4, "1F1B"});
   options.rate.rate = 1e12;
   options.optimizer.kind = OptimizerKind::Sgd;
@@ -146,16 +173,45 @@ TEST(TrainRun, StopsAtNonFiniteLossAndReportsStageAndMicrobatch) {
 
 TEST(TrainRun, FaultOfOneRankEndsRunWithCause) {
   at::set_num_threads(1);
-  setenv("PENSTOCK_FAULT", "throw rank=1 step=2 action=1B0", 1);
+  const auto hooks = ActionHook::factory(Rank(1), 2, "1B0",
+                                         [](const RankState&) { throw Error("injected fault in step 2"); });
   try {
-    small_run(with({2, 1, 1, 4, "1F1B"}));
+    small_run(with({2, 1, 1, 4, "1F1B"}), nullptr, false, 0, hooks);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
                 testing::AllOf(testing::HasSubstr("step 2"), testing::HasSubstr("rank 1"),
                                testing::HasSubstr("1B0"), testing::HasSubstr("injected fault in step 2")));
   }
-  unsetenv("PENSTOCK_FAULT");
+}
+
+// The phases and actions of each rank, in order.
+class PhaseHook : public RankHook {
+ public:
+  PhaseHook(std::vector<std::string>& calls) : calls_(calls) {}
+  void on_phase(RunPhase phase, const RankState& state) override {
+    calls_.push_back(std::to_string(state.step) + " " + std::string(to_string(phase)) + " " +
+                     std::to_string(state.stages.size()));
+  }
+  void on_action(const schedule::Action& action, const RankState& state) override {
+    if (action.is_compute()) calls_.push_back(std::to_string(state.step) + " " + to_string(action));
+  }
+
+ private:
+  std::vector<std::string>& calls_;
+};
+
+TEST(TrainRun, HooksFollowPhasesAndActionsOfTheirRank) {
+  at::set_num_threads(1);
+  RunOptions options = with({2, 1, 1, 2, "GPipe"});
+  options.steps = 2;
+  std::vector<std::string> calls[2];
+  small_run(options, nullptr, false, 0,
+            [&](Rank rank) { return std::make_unique<PhaseHook>(calls[rank.value]); });
+  EXPECT_THAT(calls[1],
+              testing::ElementsAre("0 setup 0", "1 step 1", "1 1F0", "1 1F1", "1 1B0", "1 1B1", "1 update 1",
+                                   "2 step 1", "2 1F0", "2 1F1", "2 1B0", "2 1B1", "2 update 1", "2 end 1"));
+  EXPECT_EQ(calls[0].size(), calls[1].size());
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ TEST(TrainResume, ContinuesInAnyOtherTopology) {
 
 class Notes : public Observer {
  public:
-  void noted(const std::string& text) override { all += text + "\n"; }
+  void on_message(const std::string& text) override { all += text + "\n"; }
   std::string all;
 };
 
@@ -114,7 +114,7 @@ TEST(TrainResume, LoadsPartiallyOnlyOnRequest) {
   } catch (const Error& error) {
     EXPECT_THAT(std::string(error.what()) + error.hint(), testing::HasSubstr("allow_missing"));
   }
-  options.checkpoint.partly = true;
+  options.checkpoint.allow_partial = true;
   Notes notes;
   EXPECT_EQ(small_run(options, &notes).losses.size(), 2U);
   EXPECT_THAT(notes.all, testing::HasSubstr("not in the checkpoint, initial values kept: "));

@@ -4,6 +4,8 @@
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/train/trainer.h>
 
+#include <functional>
+#include <memory>
 #include <mutex>
 
 namespace penstock::test {
@@ -17,9 +19,12 @@ inline const std::string& small_text() {
   return text;
 }
 
+using HookFactory = std::function<std::unique_ptr<train::RankHook>(Rank rank)>;
+
 //! The result of rank 0 of a run over thread ranks.
 inline train::RunResult small_run(const train::RunOptions& options, train::Observer* observer = nullptr,
-                                  bool gather = false, double dropout = 0) {
+                                  bool gather = false, double dropout = 0,
+                                  const HookFactory& make_hook = nullptr) {
   train::RunResult result;
   comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
     const train::Vocabulary vocabulary(small_text());
@@ -28,8 +33,9 @@ inline train::RunResult small_run(const train::RunOptions& options, train::Obser
     const auto data =
         train::text_data(small_text(), vocabulary, {.length = gpt.context, .seed = options.seed});
     const auto model = train::gpt_model(gpt, options.seed);
-    auto mine =
-        train::run(world, *model, *data, options, {.observer = observer, .gather_parameters = gather});
+    const auto hook = make_hook ? make_hook(world.rank()) : nullptr;
+    auto mine = train::run(world, *model, *data, options,
+                           {.observer = observer, .hook = hook.get(), .gather_parameters = gather});
     if (world.rank().value == 0) result = std::move(mine);
   });
   return result;
@@ -55,7 +61,7 @@ inline train::RunOptions with(const Topology& topology, train::RunOptions option
   options.parallel.dp = topology.dp;
   options.parallel.stages_per_rank = topology.stages_per_rank;
   options.parallel.microbatches = topology.microbatches;
-  options.parallel.schedule = topology.schedule;
+  options.parallel.schedule = train::parse_schedule_choice(topology.schedule);
   options.parallel.sharding = topology.sharding;
   options.parallel.tp = topology.tp;
   return options;

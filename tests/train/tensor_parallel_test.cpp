@@ -14,6 +14,8 @@
 namespace penstock::train {
 namespace {
 
+using schedule::ScheduleKind;
+
 using testing::HasSubstr;
 
 const std::string kArchive = PENSTOCK_SOURCE_DIR "/tests/parallel/archives/transformer";
@@ -47,15 +49,15 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
 
 TEST(TrainArchiveTensorParallel, MatchesLossesOfOneRank) {
   at::set_num_threads(1);
-  const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
+  const auto alone = losses_of(twenty_steps({.schedule = ScheduleKind::GPipe, .microbatches = 2}));
   EXPECT_LT(alone[19], alone[0] - 0.3);
   for (const ParallelOptions& parallel :
-       {ParallelOptions{.tp = 2, .schedule = "GPipe", .microbatches = 2},
-        ParallelOptions{.tp = 4, .schedule = "GPipe", .microbatches = 2},
-        ParallelOptions{.pp = 2, .tp = 2, .schedule = "1F1B", .microbatches = 4},
-        ParallelOptions{.pp = 2, .tp = 2, .schedule = "ZBVZeroBubble", .microbatches = 4},
-        ParallelOptions{.tp = 2, .dp = 2, .schedule = "GPipe", .microbatches = 1}}) {
-    SCOPED_TRACE(parallel.schedule + " pp " + std::to_string(parallel.pp) + " tp " +
+       {ParallelOptions{.tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 2},
+        ParallelOptions{.tp = 4, .schedule = ScheduleKind::GPipe, .microbatches = 2},
+        ParallelOptions{.pp = 2, .tp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 4},
+        ParallelOptions{.pp = 2, .tp = 2, .schedule = ScheduleKind::ZBVZeroBubble, .microbatches = 4},
+        ParallelOptions{.tp = 2, .dp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 1}}) {
+    SCOPED_TRACE(to_string(parallel.schedule) + " pp " + std::to_string(parallel.pp) + " tp " +
                  std::to_string(parallel.tp) + " dp " + std::to_string(parallel.dp));
     expect_near(losses_of(twenty_steps(parallel)), alone);
   }
@@ -63,8 +65,8 @@ TEST(TrainArchiveTensorParallel, MatchesLossesOfOneRank) {
 
 TEST(TrainArchiveTensorParallel, AcceptsExplicitPlan) {
   at::set_num_threads(1);
-  const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
-  const RunOptions two = twenty_steps({.tp = 2, .schedule = "GPipe", .microbatches = 2});
+  const auto alone = losses_of(twenty_steps({.schedule = ScheduleKind::GPipe, .microbatches = 2}));
+  const RunOptions two = twenty_steps({.tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 2});
   expect_near(losses_of(two, {{"blocks.*.mlp.gate", parallel::ColwiseParallel()},
                               {"blocks.*.mlp.up", parallel::ColwiseParallel()},
                               {"blocks.*.mlp.down", parallel::RowwiseParallel()},
@@ -87,11 +89,12 @@ TEST(TrainArchiveTensorParallel, AcceptsExplicitPlan) {
 
 TEST(TrainArchiveTensorParallel, ResumesInOtherTopologies) {
   at::set_num_threads(1);
-  const auto alone = losses_of(twenty_steps({.schedule = "GPipe", .microbatches = 2}));
+  const auto alone = losses_of(twenty_steps({.schedule = ScheduleKind::GPipe, .microbatches = 2}));
   for (const auto& [first, then] :
-       {std::pair{ParallelOptions{.tp = 2, .schedule = "GPipe", .microbatches = 2}, ParallelOptions{.pp = 2}},
+       {std::pair{ParallelOptions{.tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 2},
+                  ParallelOptions{.pp = 2}},
         std::pair{ParallelOptions{.pp = 2},
-                  ParallelOptions{.tp = 4, .schedule = "GPipe", .microbatches = 2}}}) {
+                  ParallelOptions{.tp = 4, .schedule = ScheduleKind::GPipe, .microbatches = 2}}}) {
     const test::TempDir dir;
     RunOptions options = twenty_steps(first);
     options.checkpoint.directory = dir.path();

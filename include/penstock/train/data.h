@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,7 @@ struct Batch {
   c10::IValue target;
   std::vector<std::string> names{};  //!< names of `args`, for messages; may be empty
   std::int64_t examples = 0;
-  std::int64_t tokens = 0;  //!< 0 if the examples are not sequences
+  std::optional<std::int64_t> tokens{};  //!< if the examples are sequences
 };
 
 //! Rows `begin` to `end` (exclusive) of a batch.

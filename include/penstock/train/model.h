@@ -1,7 +1,12 @@
-// The interface between trainer and model: split the model into stages and build the stages of a rank.
+// The interface between trainer and model. A Model chooses where it is split; the SplitModel of that split
+// builds the stages. Neither changes after construction, so there is no order of calls to observe.
 #pragma once
 
+#include <penstock/base/ids.h>
 #include <penstock/checkpoint/piece.h>
+#include <penstock/comm/group.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/graph/split.h>
 #include <penstock/models/gpt_options.h>
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/pipe/pipe.h>
@@ -9,84 +14,114 @@
 #include <penstock/train/data.h>
 #include <penstock/train/options.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace penstock::train {
+
+//! Where a model is split into stages: at nodes of the graph of an exported model, at layers of the GPT. All
+//! ranks of a run use the same split.
+struct ModelSplit {
+  graph::SplitPositions positions{};  //!< where stages 1, 2, … start, ascending; stage 0 starts at 0
+
+  int stages() const { return static_cast<int>(positions.size()) + 1; }
+  friend bool operator==(const ModelSplit&, const ModelSplit&) = default;
+};
+
+//! The positions, separated by spaces: the format of checkpoints.
+std::string to_string(const ModelSplit& split);
+//! Throws ParseError if the text is not a list of ascending positions.
+ModelSplit parse_model_split(std::string_view text);
 
 //! How the tensors of the stages differ from the state_dict of the model. Checkpoints contain exactly the
 //! state_dict.
 struct ModelState {
   //! Other names of tied tensors, by the name in the stages.
   std::map<std::string, std::vector<std::string>> aliases{};
-  std::set<std::string> transient{};      //!< buffers that are not in the state_dict
-  std::vector<checkpoint::Piece> idle{};  //!< tensors that no stage uses
+  std::set<std::string> transient{};        //!< buffers that are not in the state_dict
+  std::vector<checkpoint::Piece> unused{};  //!< tensors that no stage uses
+};
+
+//! A model that is split into stages. Weights are loaded or initialized when a stage is built.
+class SplitModel {
+ public:
+  virtual ~SplitModel() = default;
+
+  //! Builds a stage with initial parameter values. With a tensor-parallel group, shards its parameters over
+  //! the ranks of the group; all of them must build the stage. Throws UsageError if this is not possible.
+  virtual std::shared_ptr<runtime::StageModule> stage(
+      StageId stage, const std::optional<comm::Group>& tensor_group = std::nullopt) = 0;
+  //! Throws UsageError if the parameters cannot be sharded over this number of tensor-parallel ranks. The
+  //! default refuses every number above 1.
+  virtual void check_tensor_ranks(int ranks) const;
+  //! Messages for the user about how the parameters are sharded over this number of tensor-parallel ranks.
+  virtual std::vector<std::string> sharding_messages(int /*ranks*/) const { return {}; }
+
+  virtual std::vector<runtime::SkipValue> skips() const { return {}; }
+  virtual std::vector<runtime::SharedParameter> shared() const { return {}; }
+  virtual ModelState state() const { return {}; }
 };
 
 class Model {
  public:
   virtual ~Model() = default;
 
-  //! Measures the model on one microbatch and returns the split positions that balance the time of `stages`
-  //! stages, as a text for `use_cuts`; empty if the model is not balanced by measured times. One rank
-  //! measures for all.
-  virtual std::string measured_cuts(int /*stages*/, const Batch& /*microbatch*/) { return {}; }
-  //! Sets the split positions that `cut` uses for that number of stages.
-  virtual void use_cuts(const std::string& /*cuts*/) {}
-  //! Splits the model into stages. Throws UsageError with the maximum if there are too many.
-  virtual void cut(int stages) = 0;
-  //! Throws UsageError if the parameters cannot be sharded over this number of tensor-parallel ranks. Call
-  //! after `cut`.
-  virtual void check_tensor_ranks(int ranks) const;
-  //! Shards the parameters of all stages over these ranks. Call before `stage`. Throws UsageError if the
-  //! parameters cannot be sharded.
-  virtual void spread(const comm::Group& tensors);
-  //! Builds a stage with initial parameter values.
-  virtual std::shared_ptr<runtime::StageModule> stage(int stage) = 0;
-  //! Sets training or evaluation mode of all stages built so far.
-  virtual void set_training(bool on) = 0;
-  virtual std::vector<runtime::SkipValue> skips() const = 0;
-  virtual std::vector<runtime::SharedParameter> shared() const = 0;
-  //! Messages for the user about how the model is sharded.
-  virtual std::vector<std::string> remarks() const { return {}; }
-  //! Returns the state for the current split.
-  virtual ModelState state() const { return {}; }
-  //! Returns all parameters and buffers of the model as tensors without memory, to compare with a checkpoint
-  //! before ranks start; empty if unknown.
-  virtual std::vector<checkpoint::Piece> whole_state() const { return {}; }
+  //! Describes the model in one line.
+  virtual std::string summary() const = 0;
+
+  //! Returns the split into this number of stages. The result is the same on every rank. Throws UsageError,
+  //! with the maximum, if the model cannot be split into that many stages.
+  virtual ModelSplit split(int stages) const = 0;
+  //! Whether the user has chosen the positions. A run then uses `split` and never a measured split or that of
+  //! a checkpoint.
+  virtual bool has_given_split() const { return false; }
+  //! Returns the split that balances the times measured on one microbatch; nullopt if the model is not
+  //! balanced by measured times. Times differ between ranks, so the run measures on one rank and stores the
+  //! result in its checkpoints.
+  virtual std::optional<ModelSplit> measured_split(int /*stages*/, const Batch& /*microbatch*/) const {
+    return std::nullopt;
+  }
+  //! Splits the model. Every call returns a new object, whose stages share no tensors with those of others.
+  virtual std::unique_ptr<SplitModel> split_at(const ModelSplit& split) const = 0;
+
   virtual runtime::LossFunction loss() const = 0;
   //! What the loss averages over. The losses and gradients of a run are the mean over the complete batch: all
   //! microbatches, accumulated parts and replicas. Sums are not supported.
   virtual runtime::LossReduction reduction() const { return runtime::LossReduction::mean(); }
-  //! Describes the model in one line.
-  virtual std::string describe() const = 0;
   //! Throws UsageError if the model cannot run microbatches with these numbers of rows.
-  virtual void check_rows(const std::vector<std::int64_t>& rows) const = 0;
+  virtual void check_rows(const std::vector<std::int64_t>& /*rows*/) const {}
+  //! Returns all parameters and buffers of the state_dict as tensors without memory, to compare with a
+  //! checkpoint before ranks start; empty if unknown.
+  virtual std::vector<checkpoint::Piece> state_metadata() const { return {}; }
 };
 
 std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed);
 
 struct ArchiveOptions {
-  std::string file;         //!< path of a .pt2 archive
-  pipe::SplitPoints split;  //!< empty: balanced
+  std::filesystem::path file;  //!< a .pt2 archive
+  pipe::SplitPoints split{};   //!< empty: balanced
   BalanceKind balance = BalanceKind::Parameters;
   LossKind loss = LossKind::CrossEntropy;
-  std::string loss_output{};             //!< empty: `logits` if it exists, else the first output
-  parallel::ParallelPlan tensor_plan{};  //!< tensor-parallel plan; empty: derived from the graph
+  std::optional<std::string> loss_output{};  //!< by default `logits` if it exists, else the first output
+  parallel::ParallelPlan tensor_plan{};      //!< tensor-parallel plan; empty: derived from the graph
 };
 
 //! An exported model. The data must provide a tensor for each of its inputs.
 struct ArchiveModel {
   std::unique_ptr<Model> model;
+  std::shared_ptr<const graph::Pt2Archive> archive;  //!< the open archive, which `model` shares
   std::vector<std::string> positional;
   std::vector<std::string> keywords;
   std::map<std::string, at::ScalarType> dtypes;  //!< dtypes of the inputs, by name
   std::string loss_output;                       //!< the output that the loss reads: `output.logits`
 };
+//! Opens the archive, which is parsed only once.
 ArchiveModel archive_model(const ArchiveOptions& options);
 
 }  // namespace penstock::train

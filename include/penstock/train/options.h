@@ -2,11 +2,14 @@
 // set them directly.
 #pragma once
 
+#include <penstock/schedule/generate.h>
+
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <variant>
 
 namespace penstock::train {
 
@@ -25,6 +28,28 @@ enum class NanPolicy {
 //! What to do if a checkpoint cannot be written.
 enum class StoragePolicy { Stop, Warn };
 
+// The names on the command line and in configuration files: `adamw`, `cross_entropy`, …
+std::string_view to_string(OptimizerKind kind);
+std::string_view to_string(LossKind kind);
+std::string_view to_string(RateKind kind);
+std::string_view to_string(Sharding sharding);
+std::string_view to_string(Precision precision);
+std::string_view to_string(BalanceKind kind);
+std::string_view to_string(NanPolicy policy);
+std::string_view to_string(StoragePolicy policy);
+
+//! Generates the schedule from costs that the run measures in its first steps.
+struct AutoSchedule {
+  friend bool operator==(const AutoSchedule&, const AutoSchedule&) = default;
+};
+
+using ScheduleChoice = std::variant<schedule::ScheduleKind, AutoSchedule>;
+
+//! The name of the schedule, or `auto`.
+std::string to_string(const ScheduleChoice& choice);
+//! Case-insensitive. Throws a UsageError that lists the known names.
+ScheduleChoice parse_schedule_choice(std::string_view name);
+
 //! How the model is distributed over ranks. In the order of world ranks, the tensor-parallel rank varies
 //! fastest, then the replica, then the pipeline rank.
 struct ParallelOptions {
@@ -32,8 +57,8 @@ struct ParallelOptions {
   int tp = 1;
   int dp = 1;
   Sharding sharding = Sharding::None;
-  std::string schedule = "1F1B";  //!< a name, or `auto`: planned from measured costs
-  int stages_per_rank = 0;        //!< 0: the default of the schedule
+  ScheduleChoice schedule = schedule::ScheduleKind::OneFOneB;
+  std::optional<int> stages_per_rank{};  //!< by default that of the schedule; 1 for AutoSchedule
   int microbatches = 4;
   bool recompute = false;  //!< keep only the stage inputs of each microbatch and recompute activations
 
@@ -43,8 +68,8 @@ struct ParallelOptions {
 struct RateOptions {
   RateKind kind = RateKind::Constant;
   double rate = 3e-3;
-  std::int64_t warmup = 0;  //!< steps of linear warmup from 0
-  double least = 0.1;       //!< final value of the cosine, as a fraction of `rate`
+  std::int64_t warmup = 0;      //!< steps of linear warmup from 0
+  double final_fraction = 0.1;  //!< final value of the cosine, as a fraction of `rate`
 };
 
 struct OptimizerOptions {
@@ -55,11 +80,11 @@ struct OptimizerOptions {
 };
 
 struct CheckpointOptions {
-  std::string directory;   //!< empty: no checkpoints
-  std::int64_t every = 0;  //!< interval in steps; 0: at the end only
-  int keep = 3;            //!< number of complete checkpoints to keep
+  std::optional<std::filesystem::path> directory{};  //!< by default, no checkpoints are written
+  std::optional<std::int64_t> every{};               //!< interval in steps; by default only at the end
+  int keep = 3;                                      //!< number of complete checkpoints to keep
   bool resume = false;
-  bool partly = false;  //!< resume even if tensors are missing, extra or have another shape
+  bool allow_partial = false;  //!< resume even if tensors are missing, extra or have another shape
   StoragePolicy on_error = StoragePolicy::Stop;
 };
 
@@ -69,21 +94,21 @@ struct RunOptions {
   OptimizerOptions optimizer{};
   CheckpointOptions checkpoint{};
   std::int64_t steps = 100;
-  std::int64_t batch = 16;      //!< examples per step, over all replicas
-  std::int64_t accumulate = 1;  //!< parts of a batch that run through the pipeline one after the other
-  double grad_clip = 0;         //!< maximum gradient norm; 0: no clipping
+  std::int64_t batch = 16;            //!< examples per step, over all replicas
+  std::int64_t accumulate = 1;        //!< parts of a batch that run through the pipeline one after the other
+  std::optional<double> grad_clip{};  //!< maximum gradient norm
   Precision precision = Precision::Float32;
   std::uint64_t seed = 1;
-  std::int64_t eval_every = 0;    //!< 0: never
-  std::int64_t eval_batches = 0;  //!< maximum number of batches of `batch` rows; 0: all validation rows
+  std::optional<std::int64_t> eval_every{};    //!< steps between validations
+  std::optional<std::int64_t> eval_batches{};  //!< maximum number of batches of `batch` validation rows
   NanPolicy on_nan = NanPolicy::Stop;
-  // Output files; empty: none. Their directories must exist.
-  std::string log_json;  //!< JSON Lines, one object per step
-  std::string timeline;  //!< HTML page
-  std::string trace;
-  std::string profile;  //!< cost file for `penstock plan`
+  // Output files. Their directories must exist.
+  std::optional<std::filesystem::path> log_json{};  //!< JSON Lines, one object per step
+  std::optional<std::filesystem::path> timeline{};  //!< HTML page
+  std::optional<std::filesystem::path> trace{};     //!< for Chrome and Perfetto
+  std::optional<std::filesystem::path> profile{};   //!< cost file for `penstock plan`
 
-  std::string config;  //!< the resolved configuration as text, stored in checkpoints
+  std::string config{};  //!< the resolved configuration as text, stored in checkpoints
 };
 
 //! Throws UsageError if the options are invalid or inconsistent.

@@ -2,14 +2,18 @@
 #pragma once
 
 #include <penstock/comm/world.h>
+#include <penstock/schedule/action.h>
 #include <penstock/train/data.h>
 #include <penstock/train/model.h>
 #include <penstock/train/options.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace penstock::train {
@@ -26,10 +30,10 @@ struct StepRecord {
   double bubble = 0;                       //!< fraction of time in which the pipeline ranks are idle
   std::vector<std::uint64_t> peak_memory;  //!< peak resident bytes per rank
   bool skipped = false;                    //!< no update because a value was not finite
-
-  //! Returns one line of the `log_json` file.
-  std::string json() const;
 };
+
+//! Returns one line of the `log_json` file.
+std::string to_json(const StepRecord& record);
 
 struct RunInfo {
   std::string model, schedule;
@@ -38,37 +42,77 @@ struct RunInfo {
   std::int64_t steps = 0;
 };
 
-//! Callbacks of a run, called on rank 0 only.
+//! Receives the results of a run on rank 0.
 class Observer {
  public:
   virtual ~Observer() = default;
-  virtual void began(const RunInfo&) {}
-  virtual void stepped(const StepRecord&) {}
-  virtual void evaluated(std::int64_t /*step*/, double /*loss*/) {}
+  virtual void on_begin(const RunInfo& /*info*/) {}
+  virtual void on_step(const StepRecord& /*record*/) {}
+  virtual void on_evaluation(std::int64_t /*step*/, double /*loss*/) {}
   //! A checkpoint is complete on disk.
-  virtual void saved(std::int64_t /*step*/, const std::string& /*path*/) {}
-  virtual void noted(const std::string& /*text*/) {}
+  virtual void on_checkpoint(std::int64_t /*step*/, const std::filesystem::path& /*path*/) {}
+  //! A message for the user.
+  virtual void on_message(const std::string& /*text*/) {}
+};
+
+//! The parts of a run outside the actions of its schedule.
+enum class RunPhase {
+  Setup,       //!< before the stages are built
+  Step,        //!< before the first action of a step
+  Update,      //!< after the last action of a step, before the optimizer
+  Checkpoint,  //!< before a checkpoint is written
+  End,         //!< after the last step
+};
+std::string_view to_string(RunPhase phase);
+
+using StageModules = std::map<StageId, std::shared_ptr<runtime::StageModule>>;
+
+//! The state of a rank when its hook is called. Valid during the call.
+struct RankState {
+  std::int64_t step;           //!< from 1; 0 during set-up
+  const StageModules& stages;  //!< of this rank; empty before they are built
+};
+
+//! Follows one rank of a run, for progress displays and tests. Calls come from the thread that runs the step.
+//! An exception fails the run.
+class RankHook {
+ public:
+  virtual ~RankHook() = default;
+  virtual void on_phase(RunPhase /*phase*/, const RankState& /*state*/) {}
+  //! Called before each action of a kind for which `follows` returns true.
+  virtual void on_action(const schedule::Action& /*action*/, const RankState& /*state*/) {}
+  //! Asked once per kind when the stages are built. By default, true except for receives: a receive that is
+  //! followed cannot be posted ahead of its turn.
+  virtual bool follows(schedule::ActionKind kind) const;
 };
 
 struct RunResult {
   std::vector<double> losses;  //!< of the steps of this run, without those before a resume
   std::optional<double> validation;
-  std::string checkpoint;  //!< path of the last checkpoint written; empty if none
-  std::string plan;        //!< the schedule as CSV, if it was planned from measured costs
+  std::optional<std::filesystem::path> checkpoint;  //!< the newest checkpoint of the run
+  std::string plan;                                 //!< the schedule as CSV, if it was AutoSchedule
   //! All parameters of the model, on rank 0, if `gather_parameters` is set.
   std::map<std::string, at::Tensor> parameters;
 };
 
 struct RunExtras {
-  Observer* observer = nullptr;
+  Observer* observer = nullptr;  //!< used on rank 0 only
+  RankHook* hook = nullptr;      //!< of this rank
   bool gather_parameters = false;
 };
 
-//! Triggers the injected faults that are due at the start of a process. Call before joining a world.
-void announce_start();
-
 //! Runs the training. If one rank fails, throws on every rank; the message names the step.
-RunResult run(const comm::World& world, Model& model, const DataSource& data, const RunOptions& options,
+RunResult run(const comm::World& world, const Model& model, const DataSource& data, const RunOptions& options,
               const RunExtras& extras = {});
+
+//! Checks a run in one process, without communication, before its ranks start: the options, the schedule, the
+//! numbers of stages and tensor-parallel ranks, the rows of microbatches and the checkpoint directory, which
+//! must be writable and must not contain checkpoints of another run; to resume, the tensors of its newest
+//! checkpoint must match the model. Splits the model, but loads no weights and writes nothing. Throws
+//! UsageError. Does not verify the elements of a checkpoint: the ranks do.
+void check_before_start(const Model& model, const RunOptions& options);
+
+//! How often the launcher has restarted this run; 0 in the first attempt.
+int restart_count();
 
 }  // namespace penstock::train

@@ -46,33 +46,33 @@ class TextData : public DataSource {
   }
 
   Batch training(std::int64_t step, std::int64_t batch, Rows rows) const override {
-    return take(training_, training_places(step, batch), rows);
+    return take(training_, training_positions(step, batch), rows);
   }
   c10::IValue training_target(std::int64_t step, std::int64_t batch) const override {
-    return sequences(training_, training_places(step, batch), {0, batch}, 1);
+    return sequences(training_, training_positions(step, batch), {0, batch}, 1);
   }
   std::int64_t validation_rows() const override { return order_.size(0); }
   Batch validation(Rows rows) const override { return take(validation_, order_ * options_.length, rows); }
 
  private:
-  at::Tensor training_places(std::int64_t step, std::int64_t batch) const {
+  at::Tensor training_positions(std::int64_t step, std::int64_t batch) const {
     auto generator =
         at::make_generator<at::CPUGeneratorImpl>(mixed(options_.seed, 0, static_cast<std::uint64_t>(step)));
     return at::randint(0, training_.size(0) - options_.length, {batch}, generator, at::kLong);
   }
 
-  at::Tensor sequences(const at::Tensor& tokens, const at::Tensor& places, Rows rows,
+  at::Tensor sequences(const at::Tensor& tokens, const at::Tensor& positions, Rows rows,
                        std::int64_t offset) const {
     std::vector<at::Tensor> all;
     for (std::int64_t row = rows.begin; row < rows.end; ++row)
-      all.push_back(tokens.narrow(0, places[row].item<std::int64_t>() + offset, options_.length));
+      all.push_back(tokens.narrow(0, positions[row].item<std::int64_t>() + offset, options_.length));
     return at::stack(all);
   }
 
-  Batch take(const at::Tensor& tokens, const at::Tensor& places, Rows rows) const {
+  Batch take(const at::Tensor& tokens, const at::Tensor& positions, Rows rows) const {
     Batch result;
-    result.args = {sequences(tokens, places, rows, 0)};
-    result.target = sequences(tokens, places, rows, 1);
+    result.args = {sequences(tokens, positions, rows, 0)};
+    result.target = sequences(tokens, positions, rows, 1);
     result.examples = rows.end - rows.begin;
     result.tokens = result.examples * options_.length;
     return result;

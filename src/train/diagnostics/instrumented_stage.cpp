@@ -48,19 +48,19 @@ struct BadTensor {
 };
 
 std::optional<BadTensor> bad_tensor(const c10::IValue& tree) {
-  for (const at::Tensor& whole : value::tensors_of(tree)) {
-    const at::Tensor tensor = local_part(whole).detach();
+  for (const at::Tensor& full : value::tensors_of(tree)) {
+    const at::Tensor tensor = local_shard(full).detach();
     if (!tensor.is_floating_point()) continue;
-    const at::Tensor places = at::isfinite(tensor).logical_not().flatten().nonzero();
-    if (places.size(0) == 0) continue;
-    const auto place = places[0].item<std::int64_t>();
-    const auto value = tensor.flatten()[place].item<double>();
+    const at::Tensor positions = at::isfinite(tensor).logical_not().flatten().nonzero();
+    if (positions.size(0) == 0) continue;
+    const auto position = positions[0].item<std::int64_t>();
+    const auto value = tensor.flatten()[position].item<double>();
     const std::int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 1;
-    return BadTensor{whole,
+    return BadTensor{full,
                      std::isnan(value) ? "nan"
                      : value > 0       ? "inf"
                                        : "-inf",
-                     place / (tensor.numel() / rows)};
+                     position / (tensor.numel() / rows)};
   }
   return std::nullopt;
 }
@@ -72,7 +72,7 @@ std::vector<at::Tensor> suspects(const std::optional<BadTensor>& bad) {
 std::uint64_t bytes_of(const c10::IValue& tree) {
   std::uint64_t bytes = 0;
   for (const c10::IValue& leaf : value::flatten(tree).leaves)
-    if (leaf.isTensor() && leaf.toTensor().defined()) bytes += local_part(leaf.toTensor()).nbytes();
+    if (leaf.isTensor() && leaf.toTensor().defined()) bytes += local_shard(leaf.toTensor()).nbytes();
   return bytes;
 }
 
@@ -84,12 +84,12 @@ std::uint64_t allocated() {
 }  // namespace
 
 runtime::StageResult InstrumentedStage::forward(const value::Args& args, const value::Kwargs& kwargs) {
-  const AutocastScope autocast(watch_->precision);
-  const std::uint64_t before = watch_->measure ? allocated() : 0;
+  const AutocastScope autocast(observer_->precision);
+  const std::uint64_t before = observer_->measure ? allocated() : 0;
   runtime::StageResult result =
-      watch_->finite && !first_bad_ ? searched_forward(args, kwargs) : inner_->forward(args, kwargs);
+      observer_->finite && !first_bad_ ? searched_forward(args, kwargs) : inner_->forward(args, kwargs);
   ++forwards_;
-  if (watch_->measure) {
+  if (observer_->measure) {
     const std::uint64_t after = allocated();
     output_bytes_ = std::max(output_bytes_, bytes_of(result.output));
     kept_bytes_ = std::max(kept_bytes_, after > before ? after - before : 0);
@@ -129,14 +129,14 @@ runtime::StageResult InstrumentedStage::searched_forward(const value::Args& args
   return result;
 }
 
-runtime::LossFunction watched_loss(runtime::LossFunction loss, runtime::LossReduction reduction,
-                                   std::shared_ptr<StageObserver> watch) {
-  return [loss = std::move(loss), reduction = std::move(reduction), watch = std::move(watch)](
+runtime::LossFunction observed_loss(runtime::LossFunction loss, runtime::LossReduction reduction,
+                                    std::shared_ptr<StageObserver> observer) {
+  return [loss = std::move(loss), reduction = std::move(reduction), observer = std::move(observer)](
              const c10::IValue& output, const c10::IValue& target, const value::Kwargs& more) {
-    if (!watch->finite || watch->loss) return loss(output, target, more);
+    if (!observer->finite || observer->loss) return loss(output, target, more);
     const std::optional<BadTensor> bad = bad_tensor(target);
     NotFinite found{.kind = bad ? NotFinite::Kind::Target : NotFinite::Kind::Loss,
-                    .microbatch = watch->losses++};
+                    .microbatch = observer->losses++};
     at::Tensor value;
     {
       const OperatorObserver operators(suspects(bad));
@@ -147,13 +147,13 @@ runtime::LossFunction watched_loss(runtime::LossFunction loss, runtime::LossRedu
     if (const std::optional<BadTensor> given = bad_tensor(value)) {
       found.value = (bad ? bad : given)->value;
       found.row = bad ? bad->row : 0;
-      watch->loss = found;
+      observer->loss = found;
     }
     return value;
   };
 }
 
-void InstrumentedStage::forget() {
+void InstrumentedStage::reset() {
   forwards_ = 0;
   first_bad_.reset();
   hidden_bad_.reset();

@@ -36,8 +36,8 @@ struct StageObserver {
 
 class InstrumentedStage : public runtime::StageModule {
  public:
-  InstrumentedStage(std::shared_ptr<runtime::StageModule> inner, std::shared_ptr<StageObserver> watch)
-      : inner_(std::move(inner)), watch_(std::move(watch)) {}
+  InstrumentedStage(std::shared_ptr<runtime::StageModule> inner, std::shared_ptr<StageObserver> observer)
+      : inner_(std::move(inner)), observer_(std::move(observer)) {}
 
   runtime::StageResult forward(const value::Args& args, const value::Kwargs& kwargs) override;
   std::vector<runtime::NamedTensor> parameters() const override { return inner_->parameters(); }
@@ -49,7 +49,7 @@ class InstrumentedStage : public runtime::StageModule {
   std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
 
   //! Resets the count of forwards and the findings.
-  void forget();
+  void reset();
   //! Finding of the first forward whose output is not finite, else of the first whose input or parameter is
   //! not.
   const std::optional<NotFinite>& first_bad() const { return first_bad_ ? first_bad_ : hidden_bad_; }
@@ -60,14 +60,14 @@ class InstrumentedStage : public runtime::StageModule {
   runtime::StageResult searched_forward(const value::Args& args, const value::Kwargs& kwargs);
 
   std::shared_ptr<runtime::StageModule> inner_;
-  std::shared_ptr<StageObserver> watch_;
+  std::shared_ptr<StageObserver> observer_;
   int forwards_ = 0;
   std::optional<NotFinite> first_bad_, hidden_bad_;
   std::uint64_t output_bytes_ = 0, kept_bytes_ = 0;
 };
 
 //! Wraps the loss with the same checks. The loss of a microbatch without weight need not be finite.
-runtime::LossFunction watched_loss(runtime::LossFunction loss, runtime::LossReduction reduction,
-                                   std::shared_ptr<StageObserver> watch);
+runtime::LossFunction observed_loss(runtime::LossFunction loss, runtime::LossReduction reduction,
+                                    std::shared_ptr<StageObserver> observer);
 
 }  // namespace penstock::train

@@ -52,15 +52,15 @@ std::string message_of(const NotFinite& found, std::int64_t stage) {
 
 // Returns the first finding of this rank in one part of the batch.
 std::optional<Located> search(const Assembly& assembly, const Batch& batch, std::int64_t first_row) {
-  StageObserver& watch = *assembly.watch;
-  watch.finite = true;
-  watch.losses = 0;
-  watch.loss.reset();
-  for (const auto& [index, stage] : assembly.stages) stage->forget();
+  StageObserver& observer = *assembly.observer;
+  observer.finite = true;
+  observer.losses = 0;
+  observer.loss.reset();
+  for (const auto& [index, stage] : assembly.stages) stage->reset();
   // Use training mode, as in the failed step.
   assembly.pipeline->eval(
       {.args = batch.args, .kwargs = batch.kwargs, .target = batch.target, .keep_mode = true});
-  watch.finite = false;
+  observer.finite = false;
   const schedule::Program& program = assembly.pipeline->program();
   std::optional<Located> first;
   const auto consider = [&](const std::optional<NotFinite>& found, std::int64_t stage) {
@@ -80,8 +80,8 @@ std::optional<Located> search(const Assembly& assembly, const Batch& batch, std:
     if (found->kind == Kind::Parameter) here.tensor = found->name;
     first = here;
   };
-  for (const auto& [index, stage] : assembly.stages) consider(stage->first_bad(), index);
-  consider(watch.loss, program.stages());
+  for (const auto& [index, stage] : assembly.stages) consider(stage->first_bad(), index.value);
+  consider(observer.loss, program.stages());
   return first;
 }
 
@@ -113,21 +113,23 @@ Error error_of(const Located& first, const std::string& text, const RunOptions& 
 
 }  // namespace
 
-Error find_not_finite(const Mesh& mesh, const Assembly& assembly, const DataSource& data,
+Error find_not_finite(const tensor::DeviceMesh& mesh, const Assembly& assembly, const DataSource& data,
                       const RunOptions& options, const StepRecord& record) {
+  const comm::Group& world = mesh.all();
+  const int replica = mesh.group("dp").rank();
   std::optional<Located> first;
   for (std::int64_t part = 0; part < options.accumulate; ++part) {
-    const Rows rows = rows_of(options, mesh.dp, part);
+    const Rows rows = rows_of(options, replica, part);
     std::optional<Located> found =
         search(assembly, data.training(record.step, options.batch, rows), rows.begin);
     if (!found) continue;
     found->part = part;
-    found->replica = mesh.dp;
+    found->replica = replica;
     if (!first || found->position() < first->position()) first = found;
   }
   const c10::IValue mine = first ? to_value(*first) : c10::IValue();
   const std::vector<c10::IValue> all =
-      mesh.world.size() > 1 ? mesh.world.all_gather_object(mine) : std::vector<c10::IValue>{mine};
+      world.size() > 1 ? world.all_gather_object(mine) : std::vector<c10::IValue>{mine};
   first.reset();
   for (const c10::IValue& value : all) {
     if (value.isNone()) continue;

@@ -21,7 +21,7 @@ template <class Values, class Test>
 bool any_tensor(const Values& values, const Test& test) {
   for (const c10::IValue& value : values)
     for (const at::Tensor& tensor : value::tensors_of(value))
-      if (tensor.defined() && test(local_part(tensor))) return true;
+      if (tensor.defined() && test(local_shard(tensor))) return true;
   return false;
 }
 
@@ -61,7 +61,7 @@ struct OperatorObserver::Callbacks {
 
 OperatorObserver::OperatorObserver(std::vector<at::Tensor> suspects) {
   for (const at::Tensor& tensor : suspects)
-    if (const at::Tensor local = local_part(tensor); local.has_storage()) suspects_.push_back(local);
+    if (const at::Tensor local = local_shard(tensor); local.has_storage()) suspects_.push_back(local);
   current = this;
   handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(Callbacks::start, Callbacks::end)
                                            .needsInputs(true)

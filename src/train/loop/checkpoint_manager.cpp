@@ -16,6 +16,8 @@
 namespace penstock::train {
 namespace {
 
+constexpr const char* kSplitNote = "cuts";  // a name of the file format
+
 // The full shape and the region of a sharded parameter of this rank.
 struct Share {
   std::vector<std::int64_t> shape;
@@ -33,7 +35,7 @@ std::map<std::string, Share> shares_of(const Assembly& assembly) {
     return shares;
   }
   for (const auto& [index, stage] : assembly.stages)
-    for (const parallel::ShardedParameter& item : assembly.sharded->sharded(StageId(index)).shards())
+    for (const parallel::ShardedParameter& item : assembly.sharded->sharded(index).shards())
       shares[item.name] =
           item.spec ? Share{item.spec->sizes, checkpoint::local_region(*item.spec, item.begin, item.end)}
                     : Share{item.shape, checkpoint::FlatRange{item.begin, item.end}};
@@ -49,7 +51,7 @@ std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
                        const std::string& state) {
     if (kind == checkpoint::PieceKind::Buffer && assembly.state.transient.contains(item.name)) return;
     if (!known.emplace(item.name, state).second) return;
-    checkpoint::Piece piece = full_piece(item.name, local_part(item.tensor).detach(), kind);
+    checkpoint::Piece piece = full_piece(item.name, local_shard(item.tensor).detach(), kind);
     piece.state = state;
     const auto share = shares.find(item.name);
     if (share != shares.end() && kind != checkpoint::PieceKind::Buffer &&
@@ -66,7 +68,7 @@ std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
       add(item, checkpoint::PieceKind::Parameter, {});
     for (const runtime::NamedTensor& item : stage->buffers()) add(item, checkpoint::PieceKind::Buffer, {});
   }
-  pieces.insert(pieces.end(), assembly.state.idle.begin(), assembly.state.idle.end());
+  pieces.insert(pieces.end(), assembly.state.unused.begin(), assembly.state.unused.end());
   for (const Optimizer::State& state : assembly.optimizer->states())
     for (const runtime::NamedTensor& item : state.tensors)
       add(item, checkpoint::PieceKind::Optimizer, state.kind);
@@ -74,9 +76,9 @@ std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
 }
 
 // Copies the loaded values to the other copies of a tied parameter.
-void copy_to_twins(const Assembly& assembly) {
+void copy_to_tied(const Assembly& assembly) {
   const at::NoGradGuard no_grad;
-  const auto spread = [](const std::vector<runtime::NamedTensor>& items) {
+  const auto copy_first = [](const std::vector<runtime::NamedTensor>& items) {
     std::map<std::string, at::Tensor> first;
     for (const runtime::NamedTensor& item : items) {
       const auto [it, fresh] = first.emplace(item.name, item.tensor);
@@ -88,14 +90,14 @@ void copy_to_twins(const Assembly& assembly) {
     for (const runtime::NamedTensor& item : stage->parameters()) all.push_back(item);
     for (const runtime::NamedTensor& item : stage->buffers()) all.push_back(item);
   }
-  spread(all);
-  for (const Optimizer::State& state : assembly.optimizer->states()) spread(state.tensors);
+  copy_first(all);
+  for (const Optimizer::State& state : assembly.optimizer->states()) copy_first(state.tensors);
 }
 
-bool has_complete(const std::string& directory) {
+bool has_complete(const std::filesystem::path& directory) {
   try {
-    for (const checkpoint::CheckpointLocation& place : checkpoint::list_checkpoints(directory))
-      if (place.complete) return true;
+    for (const checkpoint::CheckpointLocation& location : checkpoint::list_checkpoints(directory.string()))
+      if (location.complete) return true;
   } catch (const checkpoint::StorageError&) {  // the directory does not exist yet
   }
   return false;
@@ -103,63 +105,66 @@ bool has_complete(const std::string& directory) {
 
 }  // namespace
 
-CheckpointManager::CheckpointManager(const Mesh& mesh, const RunOptions& options)
-    : mesh_(mesh), options_(options) {
+CheckpointManager::CheckpointManager(const comm::Group& world, const RunOptions& options)
+    : world_(world), options_(options) {
   const CheckpointOptions& asked = options.checkpoint;
-  if (asked.directory.empty()) return;
-  const bool restarted = attempt_number() > 0;
+  if (!asked.directory) return;
+  const std::string directory = asked.directory->string();
+  const bool restarted = restart_count() > 0;
   // One rank checks, so that all ranks take the same branch.
-  const bool exist = mesh.world.broadcast_object(c10::IValue(has_complete(asked.directory)), 0).toBool();
+  const bool exist = world.broadcast_object(c10::IValue(has_complete(directory)), 0).toBool();
   if (exist && !restarted && !asked.resume)
-    throw UsageError(quote(asked.directory, 200) + " contains checkpoints of an earlier run", {},
+    throw UsageError(quote(directory, 200) + " contains checkpoints of an earlier run", {},
                      "resume from the newest of them, or use another directory");
-  if (asked.resume || (restarted && exist))
-    resume_.emplace(checkpoint::find_resume_point(asked.directory, mesh.world));
+  if (asked.resume || (restarted && exist)) resume_.emplace(checkpoint::find_resume_point(directory, world));
   try {
-    writer_ = std::make_unique<checkpoint::CheckpointWriter>(asked.directory, mesh.world,
+    writer_ = std::make_unique<checkpoint::CheckpointWriter>(directory, world,
                                                              checkpoint::WriterOptions{.keep = asked.keep});
   } catch (const checkpoint::StorageError& error) {
     // A directory that another run has locked is always an error.
     if (asked.on_error == StoragePolicy::Stop || error.code() == EBUSY) throw;
-    passed_over_.push_back("no checkpoints will be written; training continues: " + error.message());
+    messages_.push_back("no checkpoints will be written; training continues: " + error.message());
   }
 }
 
-std::vector<std::string> CheckpointManager::remarks() const {
-  if (!resume_) return passed_over_;
-  std::vector<std::string> remarks = resume_->passed_over;
-  remarks.insert(remarks.end(), passed_over_.begin(), passed_over_.end());
+std::vector<std::string> CheckpointManager::messages() const {
+  if (!resume_) return messages_;
+  std::vector<std::string> messages = resume_->passed_over;
+  messages.insert(messages.end(), messages_.begin(), messages_.end());
   const std::string seed = resume_->checkpoint.note("seed");
   if (!seed.empty() && seed != std::to_string(options_.seed))
-    remarks.push_back("the checkpoint was written with seed " + seed + ", but this run has seed " +
-                      std::to_string(options_.seed));
-  return remarks;
+    messages.push_back("the checkpoint was written with seed " + seed + ", but this run has seed " +
+                       std::to_string(options_.seed));
+  return messages;
 }
 
 void CheckpointManager::load(const Assembly& assembly) {
   if (!resume_) return;
-  const bool any = options_.checkpoint.partly;
+  const bool any = options_.checkpoint.allow_partial;
   const checkpoint::LoadReport report = resume_->checkpoint.load(
-      pieces_of(assembly), mesh_.world, {.allow_missing = any, .allow_extra = any, .allow_reshaped = any});
-  const auto remark = [&](const std::vector<std::string>& titles, const std::string& what) {
-    if (!titles.empty()) passed_over_.push_back(what + ": " + join(titles, ", "));
+      pieces_of(assembly), world_, {.allow_missing = any, .allow_extra = any, .allow_reshaped = any});
+  const auto report_titles = [&](const std::vector<std::string>& titles, const std::string& what) {
+    if (!titles.empty()) messages_.push_back(what + ": " + join(titles, ", "));
   };
-  remark(report.missing, "not in the checkpoint, initial values kept");
-  remark(report.extra, "in the checkpoint but not in the model");
-  remark(report.reshaped, "with a different shape in the checkpoint, initial values kept");
-  copy_to_twins(assembly);
+  report_titles(report.missing, "not in the checkpoint, initial values kept");
+  report_titles(report.extra, "in the checkpoint but not in the model");
+  report_titles(report.reshaped, "with a different shape in the checkpoint, initial values kept");
+  copy_to_tied(assembly);
   assembly.pipeline->set_steps(static_cast<std::uint64_t>(step() * options_.accumulate));
 }
 
 Decisions CheckpointManager::decisions() const {
   if (!resume_) return {};
-  return {resume_->checkpoint.note("plan"), resume_->checkpoint.note("cuts")};
+  Decisions decisions{resume_->checkpoint.note("plan"), {}};
+  if (const std::string split = resume_->checkpoint.note(kSplitNote); !split.empty())
+    decisions.split = parse_model_split(split);
+  return decisions;
 }
 
 void CheckpointManager::save(std::int64_t step, const Assembly& assembly, const Decisions& decisions) {
   checkpoint::Notes notes{{"config", options_.config}, {"seed", std::to_string(options_.seed)}};
   if (!decisions.plan.empty()) notes["plan"] = decisions.plan;
-  if (!decisions.cuts.empty()) notes["cuts"] = decisions.cuts;
+  if (decisions.split) notes[kSplitNote] = to_string(*decisions.split);
   writer_->save(step, pieces_of(assembly), notes);
 }
 
@@ -171,11 +176,11 @@ std::optional<std::int64_t> CheckpointManager::last_complete() const {
   return writer_ ? writer_->last_complete() : std::nullopt;
 }
 
-std::string CheckpointManager::newest() const {
-  if (!writer_) return {};
+std::optional<std::filesystem::path> CheckpointManager::newest() const {
+  if (!writer_) return std::nullopt;
   if (const auto step = writer_->last_complete())
-    return options_.checkpoint.directory + "/" + checkpoint::checkpoint_name(*step);
-  return resume_ ? resume_->checkpoint.path().string() : std::string();
+    return *options_.checkpoint.directory / checkpoint::checkpoint_name(*step);
+  return resume_ ? std::optional<std::filesystem::path>(resume_->checkpoint.path()) : std::nullopt;
 }
 
 }  // namespace penstock::train

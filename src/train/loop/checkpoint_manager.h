@@ -5,6 +5,7 @@
 
 #include <penstock/checkpoint/writer.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,41 +15,43 @@ namespace penstock::train {
 
 //! Decisions based on measured times. They are stored so that a restart repeats them.
 struct Decisions {
-  std::string plan{};  //!< the schedule, as CSV
-  std::string cuts{};  //!< the split positions
+  std::string plan{};                 //!< the schedule, as CSV
+  std::optional<ModelSplit> split{};  //!< if it was balanced by measured times
 
-  bool empty() const { return plan.empty() && cuts.empty(); }
+  bool empty() const { return plan.empty() && !split; }
 };
 
 class CheckpointManager {
  public:
   //! Finds the checkpoint to resume from, if `resume` is set, or after a restart if there is one. Throws
   //! UsageError if the directory contains checkpoints of another run. Collective.
-  CheckpointManager(const Mesh& mesh, const RunOptions& options);
+  CheckpointManager(const comm::Group& world, const RunOptions& options);
 
   //! The last completed step and the stored decisions; 0 and empty for a new run.
   std::int64_t step() const { return resume_ ? resume_->checkpoint.step() : 0; }
   Decisions decisions() const;
   //! Newer checkpoints that were skipped, and differences from the run that wrote this one.
-  std::vector<std::string> remarks() const;
+  std::vector<std::string> messages() const;
 
   //! Loads parameters, buffers and optimizer states.
   void load(const Assembly& assembly);
 
-  bool on() const { return writer_ != nullptr; }
+  //! Whether this run writes checkpoints.
+  bool enabled() const { return writer_ != nullptr; }
   //! Starts to write the state after a step. Waits for the previous write and throws its error.
   void save(std::int64_t step, const Assembly& assembly, const Decisions& decisions);
   //! Waits until the last checkpoint is on disk.
   void wait();
   //! The newest step whose checkpoint this run has completed. A write can take several steps.
   std::optional<std::int64_t> last_complete() const;
-  std::string newest() const;
+  //! The newest checkpoint that this run has completed or resumed from.
+  std::optional<std::filesystem::path> newest() const;
 
  private:
-  const Mesh& mesh_;
+  comm::Group world_;
   const RunOptions& options_;
   std::optional<checkpoint::ResumePoint> resume_;
-  std::vector<std::string> passed_over_;  // allowed differences, and why no checkpoints are written
+  std::vector<std::string> messages_;  // allowed differences, and why no checkpoints are written
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
 };
 

@@ -8,8 +8,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <sstream>
 
 namespace penstock::train {
 namespace {
@@ -20,7 +18,7 @@ std::int64_t step_of(const std::string& line) {
   return line.starts_with(start) && line.ends_with("}") ? std::atoll(line.c_str() + start.size()) : 0;
 }
 
-std::string lines_before(const std::string& path, std::int64_t first) {
+std::string lines_before(const std::filesystem::path& path, std::int64_t first) {
   // A file that is not regular (a FIFO, /dev/stdout) is only written, never read.
   if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return {};
   std::ifstream file(path);
@@ -34,31 +32,34 @@ std::string lines_before(const std::string& path, std::int64_t first) {
 
 }  // namespace
 
-std::string StepRecord::json() const {
+std::string to_json(const StepRecord& record) {
   JsonWriter json;
-  json.begin_object().field("step", step).field("loss", loss).field("grad_norm", grad_norm).field("lr", rate);
-  json.field("seconds", seconds);
-  if (tokens_per_second) json.field("tokens_per_second", *tokens_per_second);
-  if (!tokens_per_second) json.field("examples_per_second", examples_per_second);
-  json.field("bubble", bubble).key("peak_memory").begin_array();
-  for (const std::uint64_t bytes : peak_memory) json.value(bytes);
+  json.begin_object().field("step", record.step).field("loss", record.loss);
+  json.field("grad_norm", record.grad_norm).field("lr", record.rate).field("seconds", record.seconds);
+  if (record.tokens_per_second) {
+    json.field("tokens_per_second", *record.tokens_per_second);
+  } else {
+    json.field("examples_per_second", record.examples_per_second);
+  }
+  json.field("bubble", record.bubble).key("peak_memory").begin_array();
+  for (const std::uint64_t bytes : record.peak_memory) json.value(bytes);
   json.end_array();
-  if (skipped) json.field("skipped", true);
+  if (record.skipped) json.field("skipped", true);
   return json.end_object().text();
 }
 
-LogFile::LogFile(const std::string& path, std::int64_t first) : path_(path) {
-  if (path.empty()) return;
-  const std::string kept = lines_before(path, first);
-  file_.open(path, std::ios::trunc);
+LogFile::LogFile(const std::optional<std::filesystem::path>& path, std::int64_t first) : path_(path) {
+  if (!path) return;
+  const std::string kept = lines_before(*path, first);
+  file_.open(*path, std::ios::trunc);
   file_ << kept << std::flush;
-  if (!file_) throw UsageError("cannot write " + quote(path, 200) + ": " + std::strerror(errno));
+  if (!file_) throw UsageError("cannot write " + quote(path->string(), 200) + ": " + std::strerror(errno));
 }
 
 void LogFile::write(const StepRecord& record) {
-  if (path_.empty()) return;
-  file_ << record.json() << '\n' << std::flush;
-  if (!file_) throw Error("cannot write " + quote(path_, 200) + ": " + std::strerror(errno));
+  if (!path_) return;
+  file_ << to_json(record) << '\n' << std::flush;
+  if (!file_) throw Error("cannot write " + quote(path_->string(), 200) + ": " + std::strerror(errno));
 }
 
 }  // namespace penstock::train

@@ -4,20 +4,21 @@
 
 #include <penstock/train/trainer.h>
 
+#include <filesystem>
 #include <fstream>
-#include <string>
+#include <optional>
 
 namespace penstock::train {
 
 class LogFile {
  public:
-  //! Writes nothing if the path is empty. `first` is the next step to be written.
-  LogFile(const std::string& path, std::int64_t first);
+  //! Writes nothing without a path. `first` is the next step to be written.
+  LogFile(const std::optional<std::filesystem::path>& path, std::int64_t first);
 
   void write(const StepRecord& record);
 
  private:
-  std::string path_;
+  std::optional<std::filesystem::path> path_;
   std::ofstream file_;
 };
 

@@ -53,7 +53,7 @@ schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::
 }
 
 std::vector<StageBytes> gather_bytes(const comm::Group& pipeline, int stages,
-                                     const std::map<int, StageBytes>& mine) {
+                                     const std::map<StageId, StageBytes>& mine) {
   std::ostringstream text;
   for (const auto& [stage, bytes] : mine)
     text << stage << ' ' << bytes.output << ' ' << bytes.kept << ' ' << bytes.parameters << ' '
@@ -90,9 +90,9 @@ plan::Costs measured_costs(const std::vector<schedule::Timeline>& timelines,
     cost.forward = mean(stage, &runtime::StageProfile::forward);
     cost.input = mean(stage, &runtime::StageProfile::backward_input);
     cost.weight = mean(stage, &runtime::StageProfile::backward_weight);
-    const double whole = mean(stage, &runtime::StageProfile::backward);
-    if (whole > 0) cost.backward = whole;
-    if (cost.input + cost.weight <= 0) cost.input = cost.weight = whole / 2;
+    const double full = mean(stage, &runtime::StageProfile::backward);
+    if (full > 0) cost.backward = full;
+    if (cost.input + cost.weight <= 0) cost.input = cost.weight = full / 2;
     cost.output_bytes = bytes[s].output;
     cost.input_bytes = s == 0 ? 0 : bytes[s - 1].output;
     cost.activation_bytes = bytes[s].kept;
@@ -145,11 +145,11 @@ std::uint64_t peak_resident_bytes() {
   return 0;
 }
 
-void write_file(const std::string& path, const std::string& text) {
+void write_file(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  if (!file) throw Error("cannot write " + quote(path, 200) + ": " + std::strerror(errno));
+  if (!file) throw Error("cannot write " + quote(path.string(), 200) + ": " + std::strerror(errno));
 }
 
 }  // namespace penstock::train

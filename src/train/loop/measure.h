@@ -7,6 +7,8 @@
 #include <penstock/schedule/timeline.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,7 @@ struct StageBytes {
 };
 //! Gathers the sizes of all stages on every rank. Collective.
 std::vector<StageBytes> gather_bytes(const comm::Group& pipeline, int stages,
-                                     const std::map<int, StageBytes>& mine);
+                                     const std::map<StageId, StageBytes>& mine);
 
 //! Returns the mean times of each stage over the timelines. If only full backwards were measured, each half
 //! counts as half of one; if only halves were measured, a full backward counts as their sum.
@@ -46,6 +48,6 @@ std::string timeline_trace(const schedule::Timeline& measured);
 //! Returns the peak resident memory of this process in bytes.
 std::uint64_t peak_resident_bytes();
 
-void write_file(const std::string& path, const std::string& text);
+void write_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace penstock::train

@@ -20,8 +20,8 @@ Optimizer::Optimizer(std::vector<runtime::NamedTensor> parameters, const Optimiz
   const bool adam = options_.kind == OptimizerKind::AdamW;
   const bool one = adam || options_.momentum > 0;
   for (const runtime::NamedTensor& item : parameters_) {
-    if (one) first_.push_back(at::zeros_like(local_part(item.tensor), at::MemoryFormat::Preserve));
-    if (adam) second_.push_back(at::zeros_like(local_part(item.tensor), at::MemoryFormat::Preserve));
+    if (one) first_.push_back(at::zeros_like(local_shard(item.tensor), at::MemoryFormat::Preserve));
+    if (adam) second_.push_back(at::zeros_like(local_shard(item.tensor), at::MemoryFormat::Preserve));
     counts_.push_back(at::full({}, 0.0, at::kFloat));
   }
 }
@@ -41,8 +41,8 @@ void Optimizer::step(double rate) {
   std::vector<at::Tensor> values, grads, first, second, counts;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i].tensor.grad().defined()) continue;
-    const at::Tensor value = local_part(parameters_[i].tensor);
-    at::Tensor grad = local_part(parameters_[i].tensor.grad());
+    const at::Tensor value = local_shard(parameters_[i].tensor);
+    at::Tensor grad = local_shard(parameters_[i].tensor.grad());
     if (grad.strides() != value.strides()) grad = at::zeros_like(value).copy_(grad);
     values.push_back(value);
     grads.push_back(grad);
@@ -83,10 +83,10 @@ double rate_at(const RateOptions& options, std::int64_t step, std::int64_t steps
     case RateKind::Constant:
       return options.rate;
     case RateKind::Cosine: {
-      const double whole = static_cast<double>(std::max<std::int64_t>(steps - options.warmup, 1));
-      const double done = std::min(1.0, static_cast<double>(step - options.warmup) / whole);
+      const double total = static_cast<double>(std::max<std::int64_t>(steps - options.warmup, 1));
+      const double done = std::min(1.0, static_cast<double>(step - options.warmup) / total);
       const double shape = 0.5 * (1 + std::cos(std::numbers::pi * done));
-      return options.rate * (options.least + (1 - options.least) * shape);
+      return options.rate * (options.final_fraction + (1 - options.final_fraction) * shape);
     }
   }
   return options.rate;

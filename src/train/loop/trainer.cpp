@@ -45,14 +45,14 @@ std::vector<Report> exchange(const comm::Group& world, const Report& mine) {
   return reports;
 }
 
-Mesh checked_mesh(const comm::World& world, const RunOptions& options) {
+tensor::DeviceMesh checked_mesh(const comm::World& world, const RunOptions& options) {
   check(options);
   return make_mesh(world, options.parallel);
 }
 
 class Run {
  public:
-  Run(const comm::World& world, Model& model, const DataSource& data, const RunOptions& options,
+  Run(const comm::World& world, const Model& model, const DataSource& data, const RunOptions& options,
       const RunExtras& extras)
       : model_(model),
         data_(data),
@@ -60,27 +60,26 @@ class Run {
         extras_(extras),
         mesh_(checked_mesh(world, options)),
         reduction_(model.reduction()),
-        progress_(world.rank().value),
-        saves_(mesh_, options_),
+        progress_{.hook = extras.hook},
+        checkpoints_(mesh_.all(), options_),
         reports_(world.rank().value == 0) {}
 
   RunResult run() {
-    progress_.at("setup");
+    progress_.enter(RunPhase::Setup);
     set_up();
-    LogFile log(reports_ ? options_.log_json : "", first_step_);
-    if (observer()) observer()->began(info());
-    for (const auto& remarks : {saves_.remarks(), model_.remarks()})
-      for (const std::string& remark : remarks)
-        if (observer()) observer()->noted(remark);
+    LogFile log(reports_ ? options_.log_json : std::nullopt, first_step_);
+    if (observer()) observer()->on_begin(info());
+    for (const auto& messages : {checkpoints_.messages(), assembly_.messages})
+      for (const std::string& message : messages) report(message);
     for (progress_.step = first_step_; progress_.step <= options_.steps; ++progress_.step) {
       try {
         const StepRecord record = step();
         result_.losses.push_back(record.loss);
         log.write(record);
-        if (observer()) observer()->stepped(record);
-        if (options_.eval_every > 0 && progress_.step % options_.eval_every == 0) evaluate();
-        if (save_is_due()) save(progress_.step);
-        tell_of_saved();
+        if (observer()) observer()->on_step(record);
+        if (options_.eval_every && progress_.step % *options_.eval_every == 0) evaluate();
+        if (checkpoint_is_due()) save(progress_.step);
+        report_checkpoint();
       } catch (const UsageError&) {
         throw;
       } catch (const Error& error) {
@@ -95,72 +94,79 @@ class Run {
 
  private:
   Observer* observer() const { return reports_ ? extras_.observer : nullptr; }
+  void report(const std::string& message) const {
+    if (observer()) observer()->on_message(message);
+  }
+  void report_in_step(const std::string& message) const {
+    report("step " + std::to_string(progress_.step) + ": " + message);
+  }
 
   void set_up() {
     const Rows mine = rows_of(options_, 0, 0);
     model_.check_rows(value::chunk_sizes(mine.end - mine.begin, options_.parallel.microbatches));
-    choose_cuts();
-    const schedule::Schedule schedule = choose_schedule();
-    assembly_ = assemble(mesh_, model_, schedule, options_, progress_);
-    saves_.load(assembly_);
-    first_step_ = saves_.step() + 1;
+    const ModelSplit split = choose_split(num_stages(options_.parallel));
+    const schedule::Schedule schedule = choose_schedule(split);
+    assembly_ = assemble(mesh_, model_, split, schedule, options_, progress_);
+    checkpoints_.load(assembly_);
+    first_step_ = checkpoints_.step() + 1;
     // A restart must repeat the decisions even before the first checkpoint is due.
-    if (saves_.on() && !decisions_.empty() && first_step_ == 1) save(0);
+    if (checkpoints_.enabled() && !decisions_.empty() && first_step_ == 1) save(0);
     result_.plan = decisions_.plan;
   }
 
-  // Chooses the split positions of a model that is balanced by measured times: rank 0 measures them, or takes
-  // them from the checkpoint, and broadcasts them.
-  void choose_cuts() {
-    const ParallelOptions& asked = options_.parallel;
-    const bool planned = to_lower(asked.schedule) == "auto";
-    const int stages =
-        planned ? asked.pp * std::max(asked.stages_per_rank, 1) : schedule_of(asked, asked.schedule).stages();
-    std::string cuts;
-    if (mesh_.world.rank() == 0) {
-      cuts = saves_.decisions().cuts;
-      if (cuts.empty() || std::count(cuts.begin(), cuts.end(), ' ') + 2 != stages) {
+  // Rank 0 takes a measured split from the checkpoint, or measures it, and broadcasts it. Every rank computes
+  // any other split itself.
+  ModelSplit choose_split(int stages) {
+    if (stages == 1 || model_.has_given_split()) return model_.split(stages);
+    const comm::Group& world = mesh_.all();
+    std::string text;
+    if (world.rank() == 0) {
+      std::optional<ModelSplit> split = checkpoints_.decisions().split;
+      if (!split || split->stages() != stages) {
         const Rows all = rows_of(options_, 0, 0);
-        const std::int64_t rows = value::chunk_sizes(all.end - all.begin, asked.microbatches).front();
-        cuts = model_.measured_cuts(stages, data_.training(1, options_.batch, {0, rows}));
+        const std::int64_t rows =
+            value::chunk_sizes(all.end - all.begin, options_.parallel.microbatches).front();
+        split = model_.measured_split(stages, data_.training(1, options_.batch, {0, rows}));
       }
+      if (split) text = to_string(*split);
     }
-    if (mesh_.world.size() > 1) cuts = mesh_.world.broadcast_object(c10::IValue(cuts), 0).toStringRef();
-    model_.use_cuts(cuts);
-    decisions_.cuts = cuts;
+    if (world.size() > 1) text = world.broadcast_object(c10::IValue(text), 0).toStringRef();
+    if (text.empty()) return model_.split(stages);
+    decisions_.split = parse_model_split(text);
+    return *decisions_.split;
   }
 
-  schedule::Schedule choose_schedule() {
+  schedule::Schedule choose_schedule(const ModelSplit& split) {
     const ParallelOptions& asked = options_.parallel;
-    if (to_lower(asked.schedule) != "auto") return schedule_of(asked, asked.schedule);
-    if (const std::string stored = saves_.decisions().plan; !stored.empty()) {
+    if (const auto* kind = std::get_if<schedule::ScheduleKind>(&asked.schedule))
+      return schedule_of(asked, *kind);
+    if (const std::string stored = checkpoints_.decisions().plan; !stored.empty()) {
       schedule::Schedule plan = read_plan(stored);
-      const int each = plan.stages() / plan.placement.ranks();
       if (plan.placement.ranks() == asked.pp && plan.microbatches == asked.microbatches &&
-          each == std::max(asked.stages_per_rank, 1)) {
+          plan.stages() == num_stages(asked)) {
         decisions_.plan = stored;
         return plan;
       }
     }
-    schedule::Schedule plan = plan_schedule(mesh_, model_, data_, options_, progress_);
+    schedule::Schedule plan = plan_schedule(mesh_, model_, split, data_, options_, progress_);
     decisions_.plan = plan_text(plan);
     return plan;
   }
 
   void save(std::int64_t step) {
-    progress_.at("checkpoint");
-    guard_storage([&] { saves_.wait(); });
-    tell_of_saved();
-    guard_storage([&] { saves_.save(step, assembly_, decisions_); });
+    progress_.enter(RunPhase::Checkpoint);
+    guard_storage([&] { checkpoints_.wait(); });
+    report_checkpoint();
+    guard_storage([&] { checkpoints_.save(step, assembly_, decisions_); });
   }
 
   // A checkpoint is written in the background and reported when it is complete.
-  void tell_of_saved() {
-    const std::optional<std::int64_t> step = saves_.last_complete();
-    if (!step || step == told_) return;
-    told_ = step;
+  void report_checkpoint() {
+    const std::optional<std::int64_t> step = checkpoints_.last_complete();
+    if (!step || step == reported_) return;
+    reported_ = step;
     if (observer())
-      observer()->saved(*step, options_.checkpoint.directory + "/" + checkpoint::checkpoint_name(*step));
+      observer()->on_checkpoint(*step, *options_.checkpoint.directory / checkpoint::checkpoint_name(*step));
   }
 
   // With StoragePolicy::Warn, training continues without the checkpoint.
@@ -170,60 +176,59 @@ class Run {
       body();
     } catch (const checkpoint::StorageError& error) {
       if (options_.checkpoint.on_error == StoragePolicy::Stop) throw;
-      if (observer())
-        observer()->noted("step " + std::to_string(progress_.step) + ": " + error.message() +
-                          "; training continues");
+      report_in_step(error.message() + "; training continues");
     }
   }
 
-  bool save_is_due() const {
-    const std::int64_t every = options_.checkpoint.every, step = progress_.step;
-    return saves_.on() && (step == options_.steps || (every > 0 && step % every == 0));
+  bool checkpoint_is_due() const {
+    const std::optional<std::int64_t> every = options_.checkpoint.every;
+    const std::int64_t step = progress_.step;
+    return checkpoints_.enabled() && (step == options_.steps || (every && step % *every == 0));
   }
 
   RunInfo info() const {
     const schedule::Program& program = assembly_.pipeline->program();
-    return {model_.describe(), program.name(), program.stages(), first_step_, options_.steps};
+    return {model_.summary(), program.name(), program.stages(), first_step_, options_.steps};
   }
 
   StepRecord step() {
     const auto start = Clock::now();
-    if (progress_.at("step")) poison();
+    progress_.enter(RunPhase::Step);
     // Counting bytes for the planner has a small cost, so only the first step does it.
-    assembly_.watch->measure = progress_.step == first_step_;
+    assembly_.observer->measure = progress_.step == first_step_;
     assembly_.optimizer->zero_grad();
     StepRecord record{.step = progress_.step};
-    std::int64_t tokens = 0;
+    const int replica = mesh_.group("dp").rank();
+    std::optional<std::int64_t> tokens;
     Report mine;
     std::optional<double> denominator;
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-      const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, mesh_.dp, part));
+      const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, replica, part));
       if (part == 0) denominator = loss_denominator(batch);
       runtime::StepInput input{batch.args, batch.kwargs, batch.target};
       input.loss_denominator = denominator;
       const runtime::StepResult result = assembly_.pipeline->step(input);
       mine.loss += result.loss.item<double>() / static_cast<double>(options_.accumulate);
-      tokens += batch.tokens;
+      if (batch.tokens) tokens = tokens.value_or(0) + *batch.tokens;
       const Busy busy = busy_of(result.timeline);
       mine.busy += busy.busy;
       mine.end += busy.end;
       if (part + 1 == options_.accumulate) keep_timeline(result.timeline);
     }
-    progress_.at("update");
+    progress_.enter(RunPhase::Update);
     if (options_.accumulate > 1)
       assembly_.optimizer->scale_gradients(1.0 / static_cast<double>(options_.accumulate));
-    const double limit =
-        options_.grad_clip > 0 ? options_.grad_clip : std::numeric_limits<double>::infinity();
-    mine.grad_norm = assembly_.pipeline->clip_grad_norm(limit);
+    mine.grad_norm = assembly_.pipeline->clip_grad_norm(
+        options_.grad_clip.value_or(std::numeric_limits<double>::infinity()));
     mine.peak = static_cast<double>(peak_resident_bytes());
-    fill(record, exchange(mesh_.world, mine));
+    fill(record, exchange(mesh_.all(), mine));
     record.rate = rate_at(options_.rate, progress_.step, options_.steps);
     if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
     if (!record.skipped) assembly_.optimizer->step(record.rate);
     record.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     record.examples_per_second = static_cast<double>(options_.batch) / record.seconds;
-    if (tokens > 0)
-      record.tokens_per_second = static_cast<double>(tokens * options_.parallel.dp) / record.seconds;
+    if (tokens)
+      record.tokens_per_second = static_cast<double>(*tokens * options_.parallel.dp) / record.seconds;
     return record;
   }
 
@@ -234,9 +239,7 @@ class Run {
     const std::int64_t parts = options_.parallel.dp * options_.accumulate;
     const std::optional<double> weight = reduction_.weight_of(
         parts == 1 ? first_part.target : data_.training_target(progress_.step, options_.batch));
-    if (weight == 0.0 && observer())
-      observer()->noted("step " + std::to_string(progress_.step) +
-                        ": every label of the batch is ignored; its loss and gradients are 0");
+    if (weight == 0.0) report_in_step("every label of the batch is ignored; its loss and gradients are 0");
     return weight ? std::optional(*weight / static_cast<double>(parts)) : std::nullopt;
   }
 
@@ -262,32 +265,19 @@ class Run {
         return;
       case NanPolicy::Skip:
         record.skipped = true;
-        if (observer())
-          observer()->noted("step " + std::to_string(record.step) +
-                            ": the loss or a gradient is not finite; the update was skipped");
+        report_in_step("the loss or a gradient is not finite; the update was skipped");
         return;
       case NanPolicy::Stop:
         throw find_not_finite(mesh_, assembly_, data_, options_, record);
     }
   }
 
-  void poison() {
-    for (const runtime::NamedTensor& item : assembly_.optimizer->parameters())
-      item.tensor.detach().fill_(std::nan(""));
-  }
-
   void evaluate() {
     if (data_.validation_rows() == 0) return;
-    model_.set_training(false);
     result_.validation = validation_loss(mesh_, assembly_, model_, data_, options_);
-    model_.set_training(true);
-    if (!observer()) return;
-    if (result_.validation) {
-      observer()->evaluated(progress_.step, *result_.validation);
-    } else {
-      observer()->noted("step " + std::to_string(progress_.step) +
-                        ": every label of the validation rows is ignored; there is no validation loss");
-    }
+    if (!result_.validation)
+      return report_in_step("every label of the validation rows is ignored; there is no validation loss");
+    if (observer()) observer()->on_evaluation(progress_.step, *result_.validation);
   }
 
   // Keeps the last steps, for drawings and costs. The first step includes allocations and connection set-up.
@@ -299,56 +289,76 @@ class Run {
   }
 
   void finish() {
-    if (!options_.timeline.empty() || !options_.trace.empty() || !options_.profile.empty()) write_measures();
+    if (options_.timeline || options_.trace || options_.profile) write_measurements();
     if (extras_.gather_parameters) result_.parameters = gather_parameters(mesh_, assembly_);
-    guard_storage([&] { saves_.wait(); });
-    tell_of_saved();
-    result_.checkpoint = saves_.newest();
-    progress_.at("end");
-    mesh_.world.barrier();
+    guard_storage([&] { checkpoints_.wait(); });
+    report_checkpoint();
+    result_.checkpoint = checkpoints_.newest();
+    progress_.enter(RunPhase::End);
+    mesh_.all().barrier();
   }
 
-  void write_measures() {
+  void write_measurements() {
     if (timelines_.empty()) return;
-    std::vector<schedule::Timeline> whole;
-    for (const schedule::Timeline& one : timelines_) whole.push_back(gather_timeline(mesh_.pipeline, one));
+    const comm::Group& pipeline = mesh_.group("pp");
+    std::vector<schedule::Timeline> gathered;
+    for (const schedule::Timeline& one : timelines_) gathered.push_back(gather_timeline(pipeline, one));
     const schedule::Program& program = assembly_.pipeline->program();
     const plan::Costs costs =
-        measured_costs(whole, gather_bytes(mesh_.pipeline, program.stages(), assembly_.bytes()));
+        measured_costs(gathered, gather_bytes(pipeline, program.stages(), assembly_.bytes()));
     if (!reports_) return;
-    if (!options_.timeline.empty())
-      write_file(options_.timeline, timeline_page(program, whole.back(), costs));
-    if (!options_.trace.empty()) write_file(options_.trace, timeline_trace(whole.back()));
-    if (!options_.profile.empty())
-      write_file(options_.profile,
-                 cost_file(costs, options_.parallel.microbatches, model_.describe() + ", " + program.name()));
+    if (options_.timeline) write_file(*options_.timeline, timeline_page(program, gathered.back(), costs));
+    if (options_.trace) write_file(*options_.trace, timeline_trace(gathered.back()));
+    if (options_.profile)
+      write_file(*options_.profile,
+                 cost_file(costs, options_.parallel.microbatches, model_.summary() + ", " + program.name()));
   }
 
-  Model& model_;
+  const Model& model_;
   const DataSource& data_;
   RunOptions options_;
   RunExtras extras_;
-  Mesh mesh_;
+  tensor::DeviceMesh mesh_;
   runtime::LossReduction reduction_;
   Progress progress_;
-  CheckpointManager saves_;
+  CheckpointManager checkpoints_;
   bool reports_;
   Assembly assembly_;
   Decisions decisions_;
   std::int64_t first_step_ = 1;
-  std::optional<std::int64_t> told_;  // the last checkpoint reported to the observer
+  std::optional<std::int64_t> reported_;  // the last checkpoint reported to the observer
   std::vector<schedule::Timeline> timelines_;
   RunResult result_;
 };
 
 }  // namespace
 
-void announce_start() {
-  const char* const rank = std::getenv("RANK");
-  if (rank != nullptr) Progress(std::atoi(rank)).at("start");
+std::string_view to_string(RunPhase phase) {
+  switch (phase) {
+    case RunPhase::Setup:
+      return "setup";
+    case RunPhase::Step:
+      return "step";
+    case RunPhase::Update:
+      return "update";
+    case RunPhase::Checkpoint:
+      return "checkpoint";
+    case RunPhase::End:
+      return "end";
+  }
+  return "";
 }
 
-RunResult run(const comm::World& world, Model& model, const DataSource& data, const RunOptions& options,
+bool RankHook::follows(schedule::ActionKind kind) const {
+  return kind != schedule::ActionKind::RecvForward && kind != schedule::ActionKind::RecvBackward;
+}
+
+int restart_count() {
+  const char* const text = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+RunResult run(const comm::World& world, const Model& model, const DataSource& data, const RunOptions& options,
               const RunExtras& extras) {
   try {
     return Run(world, model, data, options, extras).run();

@@ -74,7 +74,7 @@ WeightedSum loss_of(const Assembly& assembly, const runtime::LossReduction& redu
 
 }  // namespace
 
-runtime::LossFunction over_rows_that_count(runtime::LossFunction loss) {
+runtime::LossFunction without_padding_rows(runtime::LossFunction loss) {
   return [loss = std::move(loss)](const c10::IValue& output, const c10::IValue& target,
                                   const value::Kwargs& more) {
     const auto it = more.find(kRowCounts);
@@ -86,21 +86,22 @@ runtime::LossFunction over_rows_that_count(runtime::LossFunction loss) {
   };
 }
 
-std::optional<double> validation_loss(const Mesh& mesh, const Assembly& assembly, const Model& model,
-                                      const DataSource& data, const RunOptions& options) {
+std::optional<double> validation_loss(const tensor::DeviceMesh& mesh, const Assembly& assembly,
+                                      const Model& model, const DataSource& data, const RunOptions& options) {
   const runtime::LossReduction reduction = model.reduction();
   const std::int64_t size = options.batch / options.parallel.dp / options.accumulate;
   std::int64_t rows = data.validation_rows();
-  if (options.eval_batches > 0) rows = std::min(rows, options.eval_batches * options.batch);
+  if (options.eval_batches) rows = std::min(rows, *options.eval_batches * options.batch);
+  const comm::Group& replicas = mesh.group("dp");
   WeightedSum sum;
   for (std::int64_t first = 0; first < rows; first += size * options.parallel.dp) {
-    const std::int64_t begin = std::min(first + mesh.dp * size, rows);
+    const std::int64_t begin = std::min(first + replicas.rank() * size, rows);
     const WeightedSum part = loss_of(assembly, reduction, data, {begin, std::min(begin + size, rows)}, size);
     sum.loss += part.loss;
     sum.weight += part.weight;
   }
   const at::Tensor total = at::tensor({sum.loss, sum.weight}, at::kDouble);
-  if (mesh.replicas.size() > 1) mesh.replicas.all_reduce(total);
+  if (replicas.size() > 1) replicas.all_reduce(total);
   const auto* const numbers = total.const_data_ptr<double>();
   if (numbers[1] == 0) return std::nullopt;
   return numbers[0] / numbers[1];

@@ -11,27 +11,21 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
+#include <variant>
 
 namespace penstock::train {
 namespace {
 
-// Reports the progress of the rank and triggers the faults that are due.
-runtime::ActionFunction watched_action(Progress& progress,
-                                       const std::map<int, std::shared_ptr<InstrumentedStage>>& stages) {
-  return [&progress, stages](const schedule::Action& action, const std::function<void()>& usual) {
-    progress.location.at(progress.step, action);
-    if (!progress.faults.empty() && progress.faults.at(progress.step, to_string(action))) {
-      const at::NoGradGuard no_grad;
-      for (const runtime::NamedTensor& item : stages.at(action.stage().value)->parameters())
-        item.tensor.fill_(std::nan(""));
-    }
+// Calls the hook before each action.
+runtime::ActionFunction hooked_action(const Progress& progress) {
+  return [&progress](const schedule::Action& action, const std::function<void()>& usual) {
+    progress.hook->on_action(action, {progress.step, progress.stages});
     usual();
   };
 }
 
 std::vector<runtime::NamedTensor> distinct_parameters(
-    const std::map<int, std::shared_ptr<InstrumentedStage>>& stages) {
+    const std::map<StageId, std::shared_ptr<InstrumentedStage>>& stages) {
   std::vector<runtime::NamedTensor> all;
   for (const auto& [index, stage] : stages) {
     for (const runtime::NamedTensor& item : stage->parameters()) {
@@ -46,112 +40,139 @@ std::vector<runtime::NamedTensor> distinct_parameters(
 
 }  // namespace
 
-std::map<int, StageBytes> Assembly::bytes() const {
-  std::map<int, StageBytes> all;
+std::map<StageId, StageBytes> Assembly::bytes() const {
+  std::map<StageId, StageBytes> all;
   for (const auto& [index, stage] : stages) {
     StageBytes bytes{.output = stage->output_bytes(), .kept = stage->kept_bytes()};
     for (const runtime::NamedTensor& item : stage->parameters())
-      bytes.parameters += local_part(item.tensor).nbytes();
+      bytes.parameters += local_shard(item.tensor).nbytes();
     bytes.optimizer = bytes.parameters * optimizer->states().size();
     all[index] = bytes;
   }
   return all;
 }
 
-schedule::ScheduleShape checked_shape(const ParallelOptions& options, const std::string& name) {
-  const schedule::ScheduleKind kind = schedule::parse_schedule_kind(name);
+tensor::DeviceMesh make_mesh(const comm::World& world, const ParallelOptions& options) {
+  if (world.size() != options.ranks())
+    throw UsageError("pp " + std::to_string(options.pp) + " x dp " + std::to_string(options.dp) + " x tp " +
+                     std::to_string(options.tp) + " requires " + std::to_string(options.ranks()) +
+                     " ranks, but the world size is " + std::to_string(world.size()));
+  return {world.group(), {options.pp, options.dp, options.tp}, {"pp", "dp", "tp"}};
+}
+
+bool is_auto(const ParallelOptions& options) {
+  return std::holds_alternative<AutoSchedule>(options.schedule);
+}
+
+schedule::ScheduleShape checked_shape(const ParallelOptions& options, schedule::ScheduleKind kind) {
   const schedule::ScheduleInfo& info = info_of(kind);
   if (!info.has_backward)
     throw UsageError(std::string(info.name) + " has no backward and cannot train", {},
                      "use 1F1B or another schedule with a backward");
-  const int each = options.stages_per_rank > 0 ? options.stages_per_rank : info.default_stages_per_rank;
-  const schedule::ScheduleShape shape{options.pp, each, options.microbatches};
+  const schedule::ScheduleShape shape{
+      options.pp, options.stages_per_rank.value_or(info.default_stages_per_rank), options.microbatches};
   check_shape(kind, shape);
   return shape;
 }
 
-schedule::Schedule schedule_of(const ParallelOptions& options, const std::string& name) {
-  return make_schedule(schedule::parse_schedule_kind(name), checked_shape(options, name));
+schedule::Schedule schedule_of(const ParallelOptions& options, schedule::ScheduleKind kind) {
+  return make_schedule(kind, checked_shape(options, kind));
+}
+
+int num_stages(const ParallelOptions& options) {
+  if (is_auto(options)) return options.pp * options.stages_per_rank.value_or(1);
+  return checked_shape(options, std::get<schedule::ScheduleKind>(options.schedule)).stages();
 }
 
 namespace {
 
 // Shared parameters must be sharded identically in every stage.
-std::shared_ptr<parallel::ShardedStages> make_sharded(const Mesh& mesh, const Model& model) {
+std::shared_ptr<parallel::ShardedStages> make_sharded(const comm::Group& replicas, const SplitModel& model) {
   parallel::ShardOptions options;
   for (const runtime::SharedParameter& shared : model.shared())
-    for (const runtime::ParameterLocation& place : shared) options.separate.push_back(place.name);
-  return std::make_shared<parallel::ShardedStages>(mesh.replicas, options);
+    for (const runtime::ParameterLocation& location : shared) options.separate.push_back(location.name);
+  return std::make_shared<parallel::ShardedStages>(replicas, options);
+}
+
+runtime::PipelineOptions pipeline_options(const Model& model, const SplitModel& split,
+                                          const RunOptions& options, const Progress& progress,
+                                          const std::shared_ptr<StageObserver>& observer) {
+  runtime::PipelineOptions pipeline;
+  pipeline.loss = without_padding_rows(observed_loss(model.loss(), model.reduction(), observer));
+  pipeline.reduction = model.reduction();
+  pipeline.skips = split.skips();
+  pipeline.shared = split.shared();
+  pipeline.return_outputs = false;
+  pipeline.loss_on_all_ranks = true;
+  pipeline.seed = options.seed;
+  if (!progress.hook) return pipeline;
+  const runtime::ActionFunction hooked = hooked_action(progress);
+  for (int number = static_cast<int>(schedule::ActionKind::Forward);
+       number <= static_cast<int>(schedule::ActionKind::ReduceGrad); ++number) {
+    const auto kind = static_cast<schedule::ActionKind>(number);
+    if (progress.hook->follows(kind)) pipeline.custom[kind] = hooked;
+  }
+  return pipeline;
 }
 
 }  // namespace
 
-Assembly assemble(const Mesh& mesh, Model& model, const schedule::Schedule& schedule,
-                  const RunOptions& options, Progress& progress) {
+Assembly assemble(const tensor::DeviceMesh& mesh, const Model& model, const ModelSplit& split,
+                  const schedule::Schedule& schedule, const RunOptions& options, Progress& progress) {
   Assembly made;
-  made.watch->precision = options.precision;
-  model.cut(schedule.stages());
-  if (mesh.tensors.size() > 1) model.spread(mesh.tensors);
-  made.state = model.state();
-  if (options.parallel.sharding == Sharding::Full) made.sharded = make_sharded(mesh, model);
+  made.observer->precision = options.precision;
+  const comm::Group &pipeline_group = mesh.group("pp"), &replicas = mesh.group("dp");
+  const int tensor_ranks = mesh.group("tp").size();
+  const auto tensor_group = tensor_ranks > 1 ? std::optional(mesh.group("tp")) : std::nullopt;
+  const std::unique_ptr<SplitModel> parts = model.split_at(split);
+  made.messages = parts->sharding_messages(tensor_ranks);
+  made.state = parts->state();
+  if (options.parallel.sharding == Sharding::Full) made.sharded = make_sharded(replicas, *parts);
   std::vector<runtime::PipelineStage> stages;
-  for (const StageId stage : schedule.placement.stages_of(Rank(mesh.pp))) {
-    std::shared_ptr<runtime::StageModule> module = model.stage(stage.value);
+  for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
+    std::shared_ptr<runtime::StageModule> module = parts->stage(stage, tensor_group);
     if (made.sharded) module = made.sharded->add(stage.value, module);
-    const auto watched = std::make_shared<InstrumentedStage>(module, made.watch);
-    made.stages[stage.value] = watched;
-    stages.emplace_back(watched, stage.value, schedule.stages(), at::kCPU, mesh.pipeline,
+    const auto instrumented = std::make_shared<InstrumentedStage>(module, made.observer);
+    made.stages[stage] = instrumented;
+    progress.stages[stage] = instrumented;
+    stages.emplace_back(instrumented, stage.value, schedule.stages(), at::kCPU, pipeline_group,
                         runtime::StageOptions{.recompute = options.parallel.recompute});
   }
-  runtime::PipelineOptions pipeline;
-  pipeline.loss = over_rows_that_count(watched_loss(model.loss(), model.reduction(), made.watch));
-  pipeline.reduction = model.reduction();
-  pipeline.skips = model.skips();
-  pipeline.shared = model.shared();
-  pipeline.return_outputs = false;
-  pipeline.loss_on_all_ranks = true;
-  pipeline.seed = options.seed;
-  pipeline.replica = static_cast<std::uint32_t>(mesh.dp);
+  runtime::PipelineOptions pipeline = pipeline_options(model, *parts, options, progress, made.observer);
+  pipeline.replica = static_cast<std::uint32_t>(replicas.rank());
   if (made.sharded) {
     pipeline.data_parallel = made.sharded;
-  } else if (mesh.replicas.size() > 1) {
-    pipeline.data_parallel = std::make_shared<parallel::ReplicatedStages>(stages, mesh.replicas);
-  }
-  const runtime::ActionFunction watching = watched_action(progress, made.stages);
-  for (int number = static_cast<int>(schedule::ActionKind::Forward);
-       number <= static_cast<int>(schedule::ActionKind::ReduceGrad); ++number) {
-    // Receives never block, so their progress is not reported. Without a hook they can be posted ahead.
-    const auto kind = static_cast<schedule::ActionKind>(number);
-    const bool receive =
-        kind == schedule::ActionKind::RecvForward || kind == schedule::ActionKind::RecvBackward;
-    if (!receive || progress.faults.wait_for(kind)) pipeline.custom[kind] = watching;
+  } else if (replicas.size() > 1) {
+    pipeline.data_parallel = std::make_shared<parallel::ReplicatedStages>(stages, replicas);
   }
   made.pipeline = std::make_unique<runtime::PipelineSchedule>(stages, schedule, std::move(pipeline));
   made.optimizer = std::make_unique<Optimizer>(distinct_parameters(made.stages), options.optimizer);
   return made;
 }
 
-std::map<std::string, at::Tensor> gather_parameters(const Mesh& mesh, const Assembly& assembly) {
+std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& mesh,
+                                                    const Assembly& assembly) {
   std::map<std::string, at::Tensor> all;
   c10::Dict<std::string, at::Tensor> mine;
   for (const auto& [index, stage] : assembly.stages) {
-    const auto whole = assembly.sharded ? assembly.sharded->sharded(StageId(index)).gather_parameters()
-                                        : stage->parameters();
-    for (const runtime::NamedTensor& item : whole)
-      mine.insert_or_assign(item.name, whole_of(item.tensor).detach().contiguous());
+    const auto parameters =
+        assembly.sharded ? assembly.sharded->sharded(index).gather_parameters() : stage->parameters();
+    for (const runtime::NamedTensor& item : parameters)
+      mine.insert_or_assign(item.name, gathered(item.tensor).detach().contiguous());
   }
-  if (mesh.dp != 0 || mesh.tp != 0) return all;
+  if (mesh.group("dp").rank() != 0 || mesh.group("tp").rank() != 0) return all;
   constexpr int tag = 77;
-  if (mesh.pp != 0) {
-    mesh.pipeline.send_object(mine, 0, tag);
+  const comm::Group& pipeline = mesh.group("pp");
+  if (pipeline.rank() != 0) {
+    pipeline.send_object(mine, 0, tag);
     return all;
   }
   const auto take = [&](const c10::Dict<std::string, at::Tensor>& dict) {
     for (const auto& item : dict) all[item.key()] = item.value();
   };
   take(mine);
-  for (int rank = 1; rank < mesh.pipeline.size(); ++rank) {
-    const auto received = mesh.pipeline.recv_object(rank, tag).toGenericDict();
+  for (int rank = 1; rank < pipeline.size(); ++rank) {
+    const auto received = pipeline.recv_object(rank, tag).toGenericDict();
     for (const auto& item : received) all[item.key().toStringRef()] = item.value().toTensor();
   }
   return all;

@@ -27,26 +27,27 @@ schedule::Schedule read_plan(const std::string& text) {
   return schedule;
 }
 
-schedule::Schedule plan_schedule(const Mesh& mesh, Model& model, const DataSource& data,
-                                 const RunOptions& options, Progress& progress) {
+schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, const Model& model, const ModelSplit& split,
+                                 const DataSource& data, const RunOptions& options, Progress& progress) {
   constexpr int steps = 3;  // the first includes allocations and connection set-up
-  const bool several = options.parallel.stages_per_rank > 1;
-  const Assembly trial =
-      assemble(mesh, model, schedule_of(options.parallel, several ? "LoopedBFS" : "1F1B"), options, progress);
+  const auto kind = options.parallel.stages_per_rank.value_or(1) > 1 ? schedule::ScheduleKind::LoopedBFS
+                                                                     : schedule::ScheduleKind::OneFOneB;
+  const Assembly trial = assemble(mesh, model, split, schedule_of(options.parallel, kind), options, progress);
   std::vector<schedule::Timeline> timelines;
   for (int i = 0; i < steps; ++i) {
-    trial.watch->measure = i == 0;
-    const Batch batch = data.training(1, options.batch, rows_of(options, mesh.dp, 0));
+    trial.observer->measure = i == 0;
+    const Batch batch = data.training(1, options.batch, rows_of(options, mesh.group("dp").rank(), 0));
     const runtime::StepResult result = trial.pipeline->step({batch.args, batch.kwargs, batch.target});
-    if (i > 0) timelines.push_back(gather_timeline(mesh.pipeline, result.timeline));
+    if (i > 0) timelines.push_back(gather_timeline(mesh.group("pp"), result.timeline));
   }
   const int stages = trial.pipeline->program().stages();
-  const plan::Costs costs = measured_costs(timelines, gather_bytes(mesh.pipeline, stages, trial.bytes()));
+  const plan::Costs costs = measured_costs(timelines, gather_bytes(mesh.group("pp"), stages, trial.bytes()));
+  progress.stages.clear();
   // Times differ between replicas: world rank 0 decides.
   std::string text;
-  if (mesh.world.rank() == 0)
+  if (mesh.all().rank() == 0)
     text = plan_text(make_auto_schedule(options.parallel.pp, options.parallel.microbatches, costs).schedule);
-  return read_plan(mesh.world.broadcast_object(c10::IValue(text), 0).toStringRef());
+  return read_plan(mesh.all().broadcast_object(c10::IValue(text), 0).toStringRef());
 }
 
 }  // namespace penstock::train

@@ -1,4 +1,4 @@
-// Schedule `auto`: measures a few steps and plans a schedule from the measured costs.
+// AutoSchedule: measures a few steps and plans a schedule from the measured costs.
 #pragma once
 
 #include "train/model/assembly.h"
@@ -10,8 +10,8 @@
 namespace penstock::train {
 
 //! Measures and plans; returns the same schedule on every rank. Does not change parameters.
-schedule::Schedule plan_schedule(const Mesh& mesh, Model& model, const DataSource& data,
-                                 const RunOptions& options, Progress& progress);
+schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, const Model& model, const ModelSplit& split,
+                                 const DataSource& data, const RunOptions& options, Progress& progress);
 
 //! Converts a plan to text and back.
 std::string plan_text(const schedule::Schedule& schedule);

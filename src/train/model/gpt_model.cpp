@@ -11,6 +11,7 @@
 
 #include <torch/nn/functional/loss.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace penstock::train {
@@ -48,27 +49,36 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
   return tensor::full_tensor(mean());
 }
 
-class GptModel : public Model {
+class SplitGpt : public SplitModel {
  public:
-  GptModel(const GptOptions& options, std::uint64_t seed) : options_(options), seed_(seed) {}
-
-  void cut(int stages) override {
-    const std::vector<plan::Layer> layers = layers_of(options_);
-    if (stages > static_cast<int>(layers.size()))
-      throw UsageError("a GPT of " + std::to_string(options_.layers) + " layers can be split into at most " +
-                           std::to_string(layers.size()) + " stages, not " + std::to_string(stages),
-                       {}, "use more layers, or fewer pipeline ranks or stages per rank");
-    plan::PartitionOptions place;
-    for (int s = 0; s < stages; ++s) place.rank_of_stage.emplace_back(s);
-    const std::vector<int> first = partition_layers(layers, place)->first_layer;
-    parts_.clear();
-    for (std::size_t s = 0; s < static_cast<std::size_t>(stages); ++s) {
-      const std::int64_t from = first[s], to = first[s + 1],
-                         last = options_.layers;  // layer 0 embeds, layer last + 1 predicts
+  SplitGpt(const GptOptions& options, std::uint64_t seed, const ModelSplit& split)
+      : options_(options), seed_(seed) {
+    std::int64_t begin = 0;
+    const auto add = [&](std::int64_t end) {
+      const std::int64_t last = options.layers;  // layer 0 embeds, layer last + 1 predicts
+      if (end <= begin || end > last + 2)
+        throw UsageError(to_string(split) + " is not a valid split of the GPT");
       parts_.push_back(
-          {std::max<std::int64_t>(from - 1, 0), std::min(to - 1, last), from == 0, to == last + 2});
-    }
-    modules_.clear();
+          {std::max<std::int64_t>(begin - 1, 0), std::min(end - 1, last), begin == 0, end == last + 2});
+      begin = end;
+    };
+    for (const std::size_t position : split.positions) add(static_cast<std::int64_t>(position));
+    add(options.layers + 2);
+  }
+
+  std::shared_ptr<runtime::StageModule> stage(StageId stage,
+                                              const std::optional<comm::Group>& tensor_group) override {
+    const GptPart& part = parts_.at(static_cast<std::size_t>(stage.value));
+    if (tensor_group) check_tensor_ranks(tensor_group->size());
+    Gpt module(options_, part);
+    models::initialise(*module, options_, seed_);
+    if (!tensor_group) return runtime::make_stage_module(module);
+    const runtime::StageFunction forward = [model = module.ptr()](const value::Args& args,
+                                                                  const value::Kwargs&) {
+      return runtime::StageResult(model->forward(args.at(0).toTensor()));
+    };
+    return tensor_parallel_stage(module.ptr(), forward, *tensor_group,
+                                 part.predicts ? StageOutput::Sharded : StageOutput::Full);
   }
 
   void check_tensor_ranks(int ranks) const override {
@@ -81,49 +91,23 @@ class GptModel : public Model {
                        "set dropout to 0, or use 1 tensor-parallel rank");
   }
 
-  void spread(const comm::Group& tensors) override {
-    check_tensor_ranks(tensors.size());
-    tensors_ = tensors;
-  }
-
-  std::shared_ptr<runtime::StageModule> stage(int stage) override {
-    Gpt module(options_, parts_.at(static_cast<std::size_t>(stage)));
-    models::initialise(*module, options_, seed_);
-    modules_.push_back(module);
-    if (!tensors_) return runtime::make_stage_module(module);
-    const runtime::StageFunction forward = [model = module.ptr()](const value::Args& args,
-                                                                  const value::Kwargs&) {
-      return runtime::StageResult(model->forward(args.at(0).toTensor()));
-    };
-    const bool last = parts_.at(static_cast<std::size_t>(stage)).predicts;
-    return tensor_parallel_stage(module.ptr(), forward, *tensors_,
-                                 last ? StageOutput::AsItIs : StageOutput::Whole);
-  }
-
-  void set_training(bool on) override {
-    for (Gpt& module : modules_) module->train(on);
-  }
-  std::vector<runtime::SkipValue> skips() const override { return {}; }
   std::vector<runtime::SharedParameter> shared() const override {
     if (!options_.tied || parts_.size() < 2) return {};
     const StageId last(static_cast<std::int64_t>(parts_.size()) - 1);
     return {{{StageId(0), "token.weight"}, {last, "token.weight"}}};
   }
-  std::vector<checkpoint::Piece> whole_state() const override {
-    std::vector<checkpoint::Piece> pieces;
-    const Gpt whole(options_);
-    for (const auto& item : whole->named_parameters())
-      pieces.push_back(
-          checkpoint::full_piece(item.key(), item.value().to(at::kMeta).detach().set_requires_grad(true)));
-    for (const auto& item : whole->named_buffers())
-      pieces.push_back(full_piece(item.key(), item.value().to(at::kMeta), checkpoint::PieceKind::Buffer));
-    return pieces;
-  }
-  runtime::LossFunction loss() const override { return runtime::tensor_loss(cross_entropy); }
-  runtime::LossReduction reduction() const override {
-    return runtime::LossReduction::mean_over_valid_labels();
-  }
-  std::string describe() const override {
+
+ private:
+  GptOptions options_;
+  std::uint64_t seed_;
+  std::vector<GptPart> parts_;
+};
+
+class GptModel : public Model {
+ public:
+  GptModel(const GptOptions& options, std::uint64_t seed) : options_(options), seed_(seed) {}
+
+  std::string summary() const override {
     const auto count = static_cast<double>(models::parameter_count(*Gpt(options_)));
     char text[160];
     std::snprintf(text, sizeof text, "GPT of %lld layers, width %lld, %lld heads, %.2f M parameters",
@@ -131,26 +115,45 @@ class GptModel : public Model {
                   static_cast<long long>(options_.heads), count / 1e6);
     return text;
   }
-  void check_rows(const std::vector<std::int64_t>&) const override {}
+
+  ModelSplit split(int stages) const override {
+    const std::vector<plan::Layer> layers = layers_of(options_);
+    if (stages > static_cast<int>(layers.size()))
+      throw UsageError("a GPT of " + std::to_string(options_.layers) + " layers can be split into at most " +
+                           std::to_string(layers.size()) + " stages, not " + std::to_string(stages),
+                       {}, "use more layers, or fewer pipeline ranks or stages per rank");
+    plan::PartitionOptions partition;
+    for (int s = 0; s < stages; ++s) partition.rank_of_stage.emplace_back(s);
+    const std::vector<int> first = partition_layers(layers, partition)->first_layer;
+    return {graph::SplitPositions(first.begin() + 1, first.begin() + stages)};
+  }
+
+  std::unique_ptr<SplitModel> split_at(const ModelSplit& split) const override {
+    return std::make_unique<SplitGpt>(options_, seed_, split);
+  }
+
+  runtime::LossFunction loss() const override { return runtime::tensor_loss(cross_entropy); }
+  runtime::LossReduction reduction() const override {
+    return runtime::LossReduction::mean_over_valid_labels();
+  }
+
+  std::vector<checkpoint::Piece> state_metadata() const override {
+    std::vector<checkpoint::Piece> pieces;
+    const Gpt model(options_);
+    for (const auto& item : model->named_parameters())
+      pieces.push_back(
+          checkpoint::full_piece(item.key(), item.value().to(at::kMeta).detach().set_requires_grad(true)));
+    for (const auto& item : model->named_buffers())
+      pieces.push_back(full_piece(item.key(), item.value().to(at::kMeta), checkpoint::PieceKind::Buffer));
+    return pieces;
+  }
 
  private:
   GptOptions options_;
   std::uint64_t seed_;
-  std::vector<GptPart> parts_;
-  std::vector<Gpt> modules_;
-  std::optional<comm::Group> tensors_;
 };
 
 }  // namespace
-
-void Model::check_tensor_ranks(int) const {
-  throw UsageError("this model does not support tensor parallelism", {},
-                   "use 1 tensor-parallel rank, with more pipeline ranks or replicas");
-}
-
-void Model::spread(const comm::Group& tensors) {
-  check_tensor_ranks(tensors.size());
-}
 
 std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed) {
   return std::make_unique<GptModel>(options, seed);

@@ -38,7 +38,7 @@ parallel::ParallelPlan plan_for(const torch::nn::Module& module) {
 bool is_shared(const std::string& name, const std::vector<runtime::SharedParameter>& shared) {
   return std::any_of(shared.begin(), shared.end(), [&](const runtime::SharedParameter& one) {
     return std::any_of(one.begin(), one.end(),
-                       [&](const runtime::ParameterLocation& place) { return place.name == name; });
+                       [&](const runtime::ParameterLocation& location) { return location.name == name; });
   });
 }
 
@@ -51,11 +51,11 @@ bool is_shared(const std::string& name, const std::vector<runtime::SharedParamet
 
 std::shared_ptr<runtime::StageModule> tensor_parallel_stage(const std::shared_ptr<torch::nn::Module>& owner,
                                                             const runtime::StageFunction& forward,
-                                                            const comm::Group& tensors, StageOutput output) {
+                                                            const comm::Group& group, StageOutput output) {
   const parallel::ParallelPlan plan = plan_for(*owner);
   if (!plan.empty())
-    parallel::parallelize_module(*owner, tensor::DeviceMesh(tensors, {tensors.size()}, {"tp"}), plan);
-  if (output == StageOutput::AsItIs) return runtime::make_stage_module(owner, forward);
+    parallel::parallelize_module(*owner, tensor::DeviceMesh(group, {group.size()}, {"tp"}), plan);
+  if (output == StageOutput::Sharded) return runtime::make_stage_module(owner, forward);
   return runtime::make_stage_module(owner, [forward](const value::Args& args, const value::Kwargs& kwargs) {
     runtime::StageResult result = forward(args, kwargs);
     if (result.output.isTensor() && tensor::is_dtensor(result.output.toTensor()))
@@ -64,11 +64,11 @@ std::shared_ptr<runtime::StageModule> tensor_parallel_stage(const std::shared_pt
   });
 }
 
-void cut_graph_stage(graph::GraphModule& module, const parallel::ParallelPlan& plan,
-                     const std::vector<runtime::SharedParameter>& shared, const comm::Group& tensors) {
+void shard_graph_stage(graph::GraphModule& module, const parallel::ParallelPlan& plan,
+                       const std::vector<runtime::SharedParameter>& shared, const comm::Group& group) {
   parallel::ParallelPlan all = plan;
   all.emplace_back("", parallel::PrepareModuleOutput{value::Replicate(), true});
-  parallelize_module(module, tensor::DeviceMesh(tensors, {tensors.size()}, {"tp"}), all,
+  parallelize_module(module, tensor::DeviceMesh(group, {group.size()}, {"tp"}), all,
                      parallel::UnknownPath::PassOver);
   for (const auto& [name, tensor] : module.named_parameters())
     if (tensor::is_dtensor(tensor) && is_shared(name, shared)) refuse_shared(name);
@@ -86,11 +86,11 @@ void check_not_shared(const graph::Graph& graph, const parallel::ParallelPlan& p
   }
 }
 
-at::Tensor local_part(const at::Tensor& tensor) {
+at::Tensor local_shard(const at::Tensor& tensor) {
   return tensor::is_dtensor(tensor) ? tensor::local_of(tensor) : tensor;
 }
 
-at::Tensor whole_of(const at::Tensor& tensor) {
+at::Tensor gathered(const at::Tensor& tensor) {
   return tensor::is_dtensor(tensor) ? tensor::full_tensor(tensor).detach() : tensor;
 }
 

@@ -36,7 +36,7 @@ namespace {
 
 struct EvalJob {
   std::string model, input, output;
-  CutOptions cut;
+  SplitOptions split;
   RankOptions over;
   RankCounts ranks;
   bool json = false;
@@ -45,10 +45,10 @@ struct EvalJob {
 //! The split given by the options. By default, a balanced split into the number of stages that the schedule
 //! needs.
 pipe::SplitSpec spec_of(const EvalJob& job) {
-  if (const auto spec = job.cut.spec()) return *spec;
+  if (const auto spec = job.split.spec()) return *spec;
   const int usual = info_of(schedule::parse_schedule_kind(job.over.schedule)).default_stages_per_rank;
   const auto each = static_cast<int>(job.over.stages_per_rank.value_or(usual));
-  return pipe::Balanced{job.ranks.pp * each, job.cut.by};
+  return pipe::Balanced{job.ranks.pp * each, job.split.by};
 }
 
 std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& outputs, std::int64_t rows,
@@ -93,7 +93,8 @@ struct Loaded {
 //! Loads the model and the examples of a replica. Throws UsageError if they do not match each other or the
 //! ranks.
 Loaded load(const EvalJob& job, int replica) {
-  const graph::Graph graph = open_archive(job.model).graph();
+  const auto archive = std::make_shared<const graph::Pt2Archive>(open_archive(job.model));
+  const graph::Graph& graph = archive->graph();
   const ModelData all = read_model_data(graph, job.input);
   check_tokens(graph, all.leaves);
   ModelData data;
@@ -110,7 +111,10 @@ Loaded load(const EvalJob& job, int replica) {
   for (const std::int64_t count : value::chunk_sizes(data.rows, microbatches))
     check_inputs(graph, rows_of(data.leaves, 0, count));
   const std::vector<c10::IValue> example = data.example(microbatches);
-  pipe::Pipe pipe = load_pt2(job.model, spec_of(job), {}, example);
+  const pipe::TensorSource source = [archive](const std::vector<graph::Slot>& slots) {
+    return archive->load(slots);
+  };
+  pipe::Pipe pipe(graph, source, spec_of(job), {}, example);
   const int stages = pipe.num_stages();
   if (stages % job.ranks.pp != 0) {
     throw UsageError(std::to_string(stages) + " stages cannot be divided evenly among " +
@@ -122,7 +126,7 @@ Loaded load(const EvalJob& job, int replica) {
   return {std::move(data), microbatches, std::move(rows), std::move(pipe)};
 }
 
-//! The tensor-parallel plan of the whole model. Each stage applies the entries that match its modules and
+//! The tensor-parallel plan of the complete model. Each stage applies the entries that match its modules and
 //! returns full tensors.
 parallel::ParallelPlan tensor_plan(const graph::Graph& graph, int ranks) {
   parallel::FoundPlan found = parallel::require_parallel_plan(graph, ranks, "use --tp 1");
@@ -150,7 +154,7 @@ Outputs gather(const comm::Group& replicas, const Outputs& mine, const std::vect
 }
 
 //! Runs one rank of the evaluation.
-void be_a_rank(const EvalJob& job, const comm::World& world) {
+void run_rank(const EvalJob& job, const comm::World& world) {
   const auto started = std::chrono::steady_clock::now();
   const tensor::DeviceMesh mesh(world.group(), {job.ranks.pp, job.ranks.dp, job.ranks.tp},
                                 {"pp", "dp", "tp"});
@@ -187,16 +191,16 @@ void be_a_rank(const EvalJob& job, const comm::World& world) {
 
 //! The command line of a rank. It includes the split positions found here, because times measured on each
 //! rank would give different splits.
-std::vector<std::string> words_of(const EvalJob& job, const graph::SplitPositions& cuts) {
+std::vector<std::string> words_of(const EvalJob& job, const graph::SplitPositions& positions) {
   std::vector<std::string> numbers;
-  for (const std::size_t cut : cuts) numbers.push_back(std::to_string(cut));
+  for (const std::size_t position : positions) numbers.push_back(std::to_string(position));
   std::vector<std::string> words{job.model, "--input", job.input, "--output", job.output};
   words.insert(words.end(), {"--pp", std::to_string(job.ranks.pp), "--dp", std::to_string(job.ranks.dp)});
   words.insert(words.end(), {"--tp", std::to_string(job.ranks.tp), "--schedule", job.over.schedule});
   if (job.over.microbatches)
     words.insert(words.end(), {"--microbatches", std::to_string(*job.over.microbatches)});
   words.insert(words.end(), {"--backend", job.over.backend});
-  if (!cuts.empty()) words.insert(words.end(), {"--cuts", join(numbers, ",")});
+  if (!positions.empty()) words.insert(words.end(), {"--cuts", join(numbers, ",")});
   if (job.json) words.emplace_back("--json");
   return words;
 }
@@ -219,7 +223,7 @@ int eval_command(Arguments& arguments) {
                    "a safetensors file with one tensor per model input; dim 0 is the example index",
                    Arguments::Need::Required);
   arguments.option("--output", job.output, "the safetensors file for the outputs", Arguments::Need::Required);
-  job.cut.declare(arguments);
+  job.split.declare(arguments);
   job.over.declare(arguments, "GPipe");
   arguments.parse();
   job.json = arguments.json();
@@ -227,15 +231,15 @@ int eval_command(Arguments& arguments) {
   schedule::parse_schedule_kind(job.over.schedule);
   if (is_rank_of("eval")) {
     at::set_num_threads(1);
-    be_a_rank(job, comm::init({.backend = comm::parse_backend(job.over.backend)}));
+    run_rank(job, comm::init({.backend = comm::parse_backend(job.over.backend)}));
     return 0;
   }
-  const graph::SplitPositions cuts = as_usage([&] { return check(job); });
+  const graph::SplitPositions positions = as_usage([&] { return check(job); });
   if (job.ranks.all() == 1) {
-    comm::run_thread_ranks(1, [&](comm::World& world) { be_a_rank(job, world); });
+    comm::run_thread_ranks(1, [&](comm::World& world) { run_rank(job, world); });
     return 0;
   }
-  comm::LaunchOptions options = ranks_of("eval", job.ranks.all(), words_of(job, cuts));
+  comm::LaunchOptions options = ranks_of("eval", job.ranks.all(), words_of(job, positions));
   FailureReport failures({.ranks = job.ranks.all()});
   failures.attach(options);
   std::string warnings;  // shown only if the run succeeds; the failure report replaces them

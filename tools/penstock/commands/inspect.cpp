@@ -174,11 +174,11 @@ std::string profile_of(const graph::Pt2Archive& archive, const std::string& inpu
 
 int inspect_command(Arguments& arguments) {
   std::string file;
-  CutOptions cut;
+  SplitOptions split;
   Form form = Form::Summary;
   std::string input, output;
   arguments.positional("MODEL.pt2", file, "an archive written by torch.export.save");
-  cut.declare(arguments);
+  split.declare(arguments);
   arguments.choice<Form>("--as", form,
                          {{"summary", Form::Summary},
                           {"graph", Form::Graph},
@@ -191,7 +191,7 @@ int inspect_command(Arguments& arguments) {
                    "a safetensors file of examples; required by --balance time and --as profile");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
-  const bool measures = cut.by == pipe::BalanceBy::MeasuredTime || form == Form::Profile;
+  const bool measures = split.by == pipe::BalanceBy::MeasuredTime || form == Form::Profile;
   if (measures && input.empty())
     throw UsageError("--balance time and --as profile need examples to measure", {},
                      "pass a safetensors file with --input");
@@ -202,7 +202,7 @@ int inspect_command(Arguments& arguments) {
   }
   std::vector<c10::IValue> example;
   if (measures) example = example_of(archive.graph(), input);
-  const pipe::Pipe pipe = load_pt2(file, cut.spec().value_or(pipe::AtMarks{}), {}, example);
+  const pipe::Pipe pipe = load_pt2(file, split.spec().value_or(pipe::AtMarks{}), {}, example);
   if (arguments.json()) {
     write_output(output, json_of(pipe));
     return 0;

@@ -52,8 +52,8 @@ void ProgressReporter::print_if_failed(const comm::LaunchResult& result) const {
 
 void ProgressReporter::print() const {
   for (int rank = 0; rank < board_.ranks(); ++rank) {
-    const std::string place = board_.of(rank);
-    if (!place.empty()) std::fprintf(stderr, "rank %d was in %s\n", rank, place.c_str());
+    const std::string progress = board_.of(Rank(rank));
+    if (!progress.empty()) std::fprintf(stderr, "rank %d was in %s\n", rank, progress.c_str());
   }
   std::fflush(stderr);
 }

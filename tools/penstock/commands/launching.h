@@ -2,8 +2,9 @@
 // run ended.
 #pragma once
 
+#include "train/progress_board.h"
+
 #include <penstock/comm/launcher.h>
-#include <penstock/train/progress_board.h>
 
 #include <string>
 #include <vector>
@@ -33,7 +34,7 @@ class ProgressReporter {
  private:
   void print() const;
 
-  train::ProgressBoard board_;
+  ProgressBoard board_;
 };
 
 //! Prints every output line of the ranks as a JSON object on standard output.

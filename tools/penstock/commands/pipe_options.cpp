@@ -11,23 +11,23 @@
 namespace penstock::tool {
 namespace {
 
-graph::SplitPositions read_cuts(const std::vector<std::string>& words) {
-  graph::SplitPositions cuts;
+graph::SplitPositions read_positions(const std::vector<std::string>& words) {
+  graph::SplitPositions positions;
   for (const std::string& word : words) {
-    std::size_t cut = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), cut);
+    std::size_t position = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), position);
     if (error != std::errc() || end != word.data() + word.size())
       throw UsageError("--cuts " + quote(word) + " is not a valid operator index");
-    cuts.push_back(cut);
+    positions.push_back(position);
   }
-  return cuts;
+  return positions;
 }
 
 }  // namespace
 
-void CutOptions::declare(Arguments& arguments) {
+void SplitOptions::declare(Arguments& arguments) {
   arguments.option("--split", split, "split points: layers.2=beginning,layers.4=end");
-  arguments.option("--cuts", cuts, "split positions, as operator indices from 0: 12,40");
+  arguments.option("--cuts", positions, "split positions, as operator indices from 0: 12,40");
   arguments.option("--stages", stages, "split into this many balanced stages");
   arguments.choice<pipe::BalanceBy>(
       "--balance", by,
@@ -37,13 +37,13 @@ void CutOptions::declare(Arguments& arguments) {
       "balance stages by parameter bytes, estimated operations or measured time");
 }
 
-std::optional<pipe::SplitSpec> CutOptions::spec() const {
-  const int given = (split.empty() ? 0 : 1) + (cuts.empty() ? 0 : 1) + (stages ? 1 : 0);
+std::optional<pipe::SplitSpec> SplitOptions::spec() const {
+  const int given = (split.empty() ? 0 : 1) + (positions.empty() ? 0 : 1) + (stages ? 1 : 0);
   if (given > 1)
     throw UsageError("--split, --cuts and --stages are mutually exclusive", {}, "give only one of them");
   if (!split.empty()) return read_split_points(split);
-  if (!cuts.empty())
-    return pipe::SplitPolicy([places = read_cuts(cuts)](const graph::Graph&) { return places; });
+  if (!positions.empty())
+    return pipe::SplitPolicy([read = read_positions(positions)](const graph::Graph&) { return read; });
   if (stages) return pipe::Balanced{small_count(*stages, "--stages"), by};
   return std::nullopt;
 }

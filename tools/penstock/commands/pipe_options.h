@@ -3,8 +3,8 @@
 #pragma once
 
 #include "cli/arguments.h"
+#include "config/device.h"
 #include "config/rank_counts.h"
-#include "device.h"
 
 #include <penstock/pipe/pipe.h>
 
@@ -15,9 +15,9 @@
 namespace penstock::tool {
 
 //! How to split an exported model into stages.
-struct CutOptions {
+struct SplitOptions {
   std::vector<std::string> split;
-  std::vector<std::string> cuts;
+  std::vector<std::string> positions;  //!< of `--cuts`
   std::optional<std::int64_t> stages;
   pipe::BalanceBy by = pipe::BalanceBy::Parameters;
 

@@ -80,10 +80,10 @@ int run_command(Arguments& arguments) {
   if (arguments.json()) report_as_json(options);
   // The board is indexed by global rank, and the size of the job is not known yet. Unused entries take no
   // memory.
-  ProgressReporter places(nodes > 1 ? 4096 : options.ranks);
-  places.attach(options);
+  ProgressReporter progress(nodes > 1 ? 4096 : options.ranks);
+  progress.attach(options);
   const comm::LaunchResult result = launch(options);
-  places.print_if_failed(result);
+  progress.print_if_failed(result);
   return finish_launch(result, arguments.json());
 }
 

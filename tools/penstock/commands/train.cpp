@@ -26,7 +26,7 @@ bool started_by_another_launcher() {
 }
 
 std::string hint_after_failure(const TrainSettings& asked) {
-  if (asked.run.checkpoint.directory.empty())
+  if (!asked.run.checkpoint.directory)
     return "use --checkpoint DIR and --max-restarts N to continue from the last checkpoint after a failure";
   return asked.max_restarts == 0 ? "use --resume to continue from the last checkpoint, or --max-restarts N "
                                    "to restart automatically"
@@ -52,22 +52,24 @@ int train_command(Arguments& arguments) {
   asked.run.config = settings.toml();
   if (others_rank && std::string(std::getenv("RANK")) == "0")
     for (const std::string& line : asked.prepare_outputs()) print(line + "\n");
-  if (own_rank || others_rank) return be_a_training_rank(asked);
+  if (own_rank || others_rank) return run_training_rank(asked);
 
   const int ranks = asked.run.parallel.ranks();
-  const DisplayMode form = arguments.json() ? DisplayMode::Json
+  const DisplayMode mode = arguments.json() ? DisplayMode::Json
                            : on_terminal()  ? DisplayMode::Terminal
                                             : DisplayMode::Plain;
   const std::vector<std::string> made = asked.prepare_outputs();
-  if (form != DisplayMode::Json) print("# settled configuration\n" + asked.run.config + "\n");
+  if (mode != DisplayMode::Json) print("# settled configuration\n" + asked.run.config + "\n");
   for (const std::string& line : made)
-    if (form != DisplayMode::Json) print(line + "\n");
+    if (mode != DisplayMode::Json) print(line + "\n");
   comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.words());
-  set_display(launch_options, form);
+  set_display(launch_options, mode);
   launch_options.max_restarts = static_cast<int>(asked.max_restarts);
   launch_options.grace = std::chrono::seconds(5);
   LineDrawer drawer;
-  FailureReport failures({.ranks = ranks, .details = asked.failure_log, .hint = hint_after_failure(asked)});
+  FailureReport::Options report{.ranks = ranks, .hint = hint_after_failure(asked)};
+  if (!asked.failure_log.empty()) report.details = asked.failure_log;
+  FailureReport failures(std::move(report));
   launch_options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
     if (!failures.take(rank, is_error, line)) drawer.draw(rank, is_error, line);
   };
@@ -75,7 +77,7 @@ int train_command(Arguments& arguments) {
   failures.attach(launch_options);
   const comm::LaunchResult result = launch(launch_options);
   drawer.finish();
-  if (form == DisplayMode::Json) print(result_json(result) + "\n");
+  if (mode == DisplayMode::Json) print(result_json(result) + "\n");
   return failures.finish(result);
 }
 

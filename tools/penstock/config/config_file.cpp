@@ -10,7 +10,7 @@ namespace {
 
 SettingValue value_of(const toml::node& node) {
   if (const auto truth = node.value_exact<bool>()) return *truth;
-  if (const auto whole = node.value_exact<std::int64_t>()) return *whole;
+  if (const auto integer = node.value_exact<std::int64_t>()) return *integer;
   if (const auto number = node.value_exact<double>()) return *number;
   if (const auto text = node.value_exact<std::string>()) return *text;
   if (const toml::array* items = node.as_array()) {

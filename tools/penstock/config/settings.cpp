@@ -39,7 +39,7 @@ std::string number_text(double number) {
 
 std::string toml_text(const SettingValue& value) {
   if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
-  if (const auto* whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) return std::to_string(*integer);
   if (const auto* number = std::get_if<double>(&value)) {
     const std::string text = number_text(*number);
     return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
@@ -76,8 +76,8 @@ void Settings::take(const std::string& name, std::int64_t& target, const Setting
   target = std::get<std::int64_t>(value);
 }
 void Settings::take(const std::string& name, double& target, const SettingValue& value) {
-  if (const auto* whole = std::get_if<std::int64_t>(&value)) {
-    target = static_cast<double>(*whole);
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+    target = static_cast<double>(*integer);
   } else if (const auto* number = std::get_if<double>(&value)) {
     target = *number;
   } else {
@@ -98,7 +98,7 @@ void Settings::take(const std::string& name, std::vector<std::string>& target, c
   }
 }
 
-std::size_t Settings::place_of(const std::string& name, const std::vector<std::string>& words,
+std::size_t Settings::index_of(const std::string& name, const std::vector<std::string>& words,
                                const SettingValue& value) {
   const auto* word = std::get_if<std::string>(&value);
   const auto found = word == nullptr ? words.end() : std::find(words.begin(), words.end(), *word);
@@ -115,11 +115,11 @@ void Settings::read(const std::string& path) {
     const auto entry =
         std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == name; });
     const ErrorContext where{};
-    const std::string place = quote(path, 200) + ", " + item.where + ": ";
+    const std::string location = quote(path, 200) + ", " + item.where + ": ";
     if (entry == entries_.end()) {
       std::vector<std::string> known;
       for (const Entry& e : entries_) known.push_back(key_of(e.name));
-      throw UsageError(place + "unknown setting " + quote(item.key), where,
+      throw UsageError(location + "unknown setting " + quote(item.key), where,
                        did_you_mean(key_of(name), known,
                                     "valid keys are the options of penstock train --help, without --"));
     }
@@ -129,7 +129,7 @@ void Settings::read(const std::string& path) {
     try {
       entry->set(item.value);
     } catch (const UsageError& error) {
-      throw UsageError(place + error.message(), where, error.hint());
+      throw UsageError(location + error.message(), where, error.hint());
     }
   }
 }

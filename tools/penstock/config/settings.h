@@ -63,7 +63,7 @@ class Settings {
                           return std::nullopt;
                         },
                         [&target, words, spelled, name](const SettingValue& value) {
-                          target = words[place_of(name, spelled, value)].second;
+                          target = words[index_of(name, spelled, value)].second;
                         }});
   }
 
@@ -113,7 +113,7 @@ class Settings {
     take(name, taken, value);
     target = std::move(taken);
   }
-  static std::size_t place_of(const std::string& name, const std::vector<std::string>& words,
+  static std::size_t index_of(const std::string& name, const std::vector<std::string>& words,
                               const SettingValue& value);
 
   Arguments& arguments_;

@@ -12,6 +12,26 @@
 #include <filesystem>
 
 namespace penstock::tool {
+namespace {
+
+// The words of an option, from the names of its values.
+template <class E>
+std::vector<std::pair<std::string, E>> named(std::initializer_list<E> values) {
+  std::vector<std::pair<std::string, E>> words;
+  for (const E value : values) words.emplace_back(to_string(value), value);
+  return words;
+}
+
+// On the command line, 0 and the empty text mean that a value is not set.
+template <class T>
+std::optional<T> unless_zero(T value) {
+  return value == T{} ? std::nullopt : std::optional<T>(value);
+}
+std::optional<std::filesystem::path> unless_empty(const std::string& path) {
+  return path.empty() ? std::nullopt : std::optional<std::filesystem::path>(path);
+}
+
+}  // namespace
 
 void TrainSettings::declare(Settings& s) {
   using namespace train;
@@ -25,17 +45,15 @@ void TrainSettings::declare(Settings& s) {
         "tensor-parallel style per module: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) [derived "
         "from the graph]");
   s.add("--dp", asked.dp, "data-parallel ranks: replicas that divide the batch [1]");
-  s.choice<Sharding>("--sharding", run.parallel.sharding,
-                     {{"none", Sharding::None}, {"full", Sharding::Full}},
+  s.choice<Sharding>("--sharding", run.parallel.sharding, named({Sharding::None, Sharding::Full}),
                      "full: shard parameters, gradients and optimizer state over the replicas");
-  s.add("--schedule", run.parallel.schedule,
+  s.add("--schedule", schedule,
         "a schedule of penstock schedule --list, or auto: generated for measured costs");
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");
   s.add("--split", split, "split points: layers.2=beginning,layers.4=end [balanced]");
-  s.choice<BalanceKind>("--balance", balance,
-                        {{"params", BalanceKind::Parameters}, {"time", BalanceKind::Time}},
+  s.choice<BalanceKind>("--balance", balance, named({BalanceKind::Parameters, BalanceKind::Time}),
                         "balance stages by parameter bytes or by measured time (ignored with --split)");
   s.add("--backend", backend, "communication backend: gloo, or auto for the best available");
   s.choice<DeviceChoice>("--device", device, kDeviceWords, "device of the ranks; auto currently means cpu");
@@ -45,20 +63,18 @@ void TrainSettings::declare(Settings& s) {
   s.add("--seq", sequence, "characters per example of the GPT [64]");
   s.add("--accumulate", run.accumulate, "split each batch into this many passes and accumulate gradients");
   s.choice<OptimizerKind>("--optimizer", run.optimizer.kind,
-                          {{"adamw", OptimizerKind::AdamW}, {"sgd", OptimizerKind::Sgd}}, "the optimizer");
+                          named({OptimizerKind::AdamW, OptimizerKind::Sgd}), "the optimizer");
   s.add("--lr", rate, "learning rate [0.003; exported model: 0.001]");
-  s.choice<RateKind>("--lr-schedule", run.rate.kind,
-                     {{"constant", RateKind::Constant}, {"cosine", RateKind::Cosine}},
+  s.choice<RateKind>("--lr-schedule", run.rate.kind, named({RateKind::Constant, RateKind::Cosine}),
                      "learning rate after the warmup");
   s.add("--warmup", warmup, "steps over which the learning rate rises from 0 [20; exported model: 0]");
   s.add("--weight-decay", run.optimizer.weight_decay, "weight decay of all parameters");
   s.add("--momentum", run.optimizer.momentum, "momentum of sgd");
-  s.add("--grad-clip", run.grad_clip, "maximum global gradient norm; 0: no clipping");
-  s.choice<LossKind>("--loss", loss, {{"cross_entropy", LossKind::CrossEntropy}, {"mse", LossKind::Mse}},
+  s.add("--grad-clip", grad_clip, "maximum global gradient norm; 0: no clipping");
+  s.choice<LossKind>("--loss", loss, named({LossKind::CrossEntropy, LossKind::Mse}),
                      "loss of an exported model");
   s.add("--loss-output", loss_output, "the model output used for the loss [logits, else the first]");
-  s.choice<Precision>("--precision", run.precision,
-                      {{"float32", Precision::Float32}, {"bf16", Precision::Bfloat16}},
+  s.choice<Precision>("--precision", run.precision, named({Precision::Float32, Precision::Bfloat16}),
                       "bf16: autocast to bfloat16");
   s.add("--recompute", run.parallel.recompute,
         "keep only the stage inputs and recompute activations in the backward");
@@ -66,28 +82,27 @@ void TrainSettings::declare(Settings& s) {
   s.add("--no-shuffle", no_shuffle,
         "read the examples of an exported model in file order (currently the only order)");
   s.add("--validation", validation, "fraction of the data held out for validation");
-  s.add("--eval-every", run.eval_every, "steps between validations; 0: none");
+  s.add("--eval-every", eval_every, "steps between validations; 0: none");
   s.add("--eval-batches", eval_batches, "batches per validation; 0: all rows [4; exported model: 0]");
-  s.choice<NanPolicy>("--on-nan", run.on_nan,
-                      {{"stop", NanPolicy::Stop}, {"skip", NanPolicy::Skip}, {"ignore", NanPolicy::Ignore}},
+  s.choice<NanPolicy>("--on-nan", run.on_nan, named({NanPolicy::Stop, NanPolicy::Skip, NanPolicy::Ignore}),
                       "what to do when a loss or gradient is not finite");
-  s.add("--checkpoint", run.checkpoint.directory, "a directory for checkpoints");
-  s.add("--checkpoint-every", run.checkpoint.every, "steps between checkpoints; 0: only at the end");
+  s.add("--checkpoint", checkpoint, "a directory for checkpoints");
+  s.add("--checkpoint-every", checkpoint_every, "steps between checkpoints; 0: only at the end");
   s.add("--checkpoint-keep", checkpoint_keep_, "number of checkpoints to keep");
   s.choice<StoragePolicy>("--on-storage-error", run.checkpoint.on_error,
-                          {{"stop", StoragePolicy::Stop}, {"warn", StoragePolicy::Warn}},
+                          named({StoragePolicy::Stop, StoragePolicy::Warn}),
                           "what to do when a checkpoint cannot be written");
   s.add("--resume", run.checkpoint.resume, "continue from the newest complete checkpoint");
-  s.add("--resume-partly", run.checkpoint.partly,
+  s.add("--resume-partly", run.checkpoint.allow_partial,
         "with --resume: load the matching tensors of a checkpoint and report the others");
   s.add("--max-restarts", max_restarts, "maximum number of restarts from the last checkpoint after failures");
   s.add("--timeout", timeout, "seconds to wait for a rank that is alive but makes no progress");
-  s.add("--log-json", run.log_json, "a file with one JSON object per step");
+  s.add("--log-json", log_json, "a file with one JSON object per step");
   s.add("--failure-log", failure_log,
         "a file for the details of failed attempts [failure.log in --output or --checkpoint]");
-  s.add("--timeline", run.timeline, "write an HTML page that compares a measured step with its prediction");
-  s.add("--trace", run.trace, "write a trace of a measured step, for Chrome and Perfetto");
-  s.add("--profile", run.profile, "write the measured costs as TOML, for penstock plan --costs");
+  s.add("--timeline", timeline, "write an HTML page that compares a measured step with its prediction");
+  s.add("--trace", trace, "write a trace of a measured step, for Chrome and Perfetto");
+  s.add("--profile", profile, "write the measured costs as TOML, for penstock plan --costs");
   s.add("--output", output, "default directory for checkpoints, timeline and logs");
   s.add("--layers", gpt.layers, "layers of the GPT");
   s.add("--width", gpt.width, "width of the GPT");
@@ -121,7 +136,10 @@ void TrainSettings::settle() {
   if (built_in() && data.empty()) data = fetched_text();
   steps = run.steps = steps.value_or(built_in() ? 500 : 100);
   batch = run.batch = batch.value_or(16);
-  eval_batches = run.eval_batches = eval_batches.value_or(built_in() ? 4 : 0);
+  eval_batches = eval_batches.value_or(built_in() ? 4 : 0);
+  run.eval_batches = unless_zero(*eval_batches);
+  run.eval_every = unless_zero(eval_every);
+  run.grad_clip = unless_zero(grad_clip);
   rate = run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
   warmup = run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
   sequence = gpt.context = sequence.value_or(64);
@@ -135,7 +153,7 @@ void TrainSettings::settle() {
   if (!(validation >= 0 && validation < 1))
     throw UsageError("--validation must be at least 0 and less than 1", {},
                      "give a fraction of the data, such as 0.1");
-  if (run.eval_every > 0 && validation == 0)
+  if (run.eval_every && validation == 0)
     throw UsageError("--eval-every needs validation data, but --validation is 0", {},
                      "hold out a fraction of the data, such as --validation 0.1");
   if (!tensor_plan.empty() && parallel.tp == 1)
@@ -155,10 +173,9 @@ void TrainSettings::settle() {
 
 void TrainSettings::settle_stages() {
   train::ParallelOptions& parallel = run.parallel;
-  const bool planned = to_lower(parallel.schedule) == "auto";
-  const schedule::ScheduleKind kind =
-      planned ? schedule::ScheduleKind::OneFOneB : schedule::parse_schedule_kind(parallel.schedule);
-  parallel.schedule = planned ? "auto" : std::string(to_string(kind));
+  parallel.schedule = train::parse_schedule_choice(schedule);
+  schedule = to_string(parallel.schedule);
+  const auto* const kind = std::get_if<schedule::ScheduleKind>(&parallel.schedule);
   if (stages && *stages % parallel.pp != 0)
     throw UsageError(std::to_string(*stages) + " stages cannot be divided evenly among " +
                          std::to_string(parallel.pp) + " pipeline ranks",
@@ -169,27 +186,32 @@ void TrainSettings::settle_stages() {
                          " pipeline ranks",
                      {}, "give only one of the two");
   if (stages) stages_per_rank = *stages / parallel.pp;
-  if (!stages_per_rank) stages_per_rank = info_of(kind).default_stages_per_rank;
+  if (!stages_per_rank) stages_per_rank = kind ? info_of(*kind).default_stages_per_rank : 1;
   parallel.stages_per_rank = small_count(*stages_per_rank, "--stages-per-rank");
   stages = *stages_per_rank * parallel.pp;
 }
 
 void TrainSettings::settle_outputs() {
   if (!output.empty()) {
-    if (run.checkpoint.directory.empty()) run.checkpoint.directory = output + "/checkpoint";
-    if (run.timeline.empty()) run.timeline = output + "/timeline.html";
-    if (run.log_json.empty()) run.log_json = output + "/log.jsonl";
+    if (checkpoint.empty()) checkpoint = output + "/checkpoint";
+    if (timeline.empty()) timeline = output + "/timeline.html";
+    if (log_json.empty()) log_json = output + "/log.jsonl";
   }
-  if (run.checkpoint.partly && !run.checkpoint.resume)
+  run.checkpoint.directory = unless_empty(checkpoint);
+  run.checkpoint.every = unless_zero(checkpoint_every);
+  run.log_json = unless_empty(log_json);
+  run.timeline = unless_empty(timeline);
+  run.trace = unless_empty(trace);
+  run.profile = unless_empty(profile);
+  if (run.checkpoint.allow_partial && !run.checkpoint.resume)
     throw UsageError("--resume-partly needs --resume", {}, "give both");
-  const std::string& directory = run.checkpoint.directory;
   failure_log_given = !failure_log.empty();
-  if (!failure_log_given && !(output + directory).empty())
-    failure_log = (output.empty() ? directory : output) + "/failure.log";
-  if (!directory.empty()) return;
+  if (!failure_log_given && !(output + checkpoint).empty())
+    failure_log = (output.empty() ? checkpoint : output) + "/failure.log";
+  if (!checkpoint.empty()) return;
   if (run.checkpoint.resume)
     throw UsageError("--resume needs a checkpoint directory", {}, "give it with --checkpoint DIR");
-  if (run.checkpoint.every > 0)
+  if (checkpoint_every > 0)
     throw UsageError("--checkpoint-every needs a checkpoint directory", {}, "give it with --checkpoint DIR");
 }
 
@@ -201,22 +223,21 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
   };
   make(output, "--output");
   // With --resume the directory must already exist. If it does not, the ranks report it.
-  const std::string& directory = run.checkpoint.directory;
-  const bool saves = !directory.empty() && (!run.checkpoint.resume || std::filesystem::exists(directory));
+  const bool writes = !checkpoint.empty() && (!run.checkpoint.resume || std::filesystem::exists(checkpoint));
   const bool stops = run.checkpoint.on_error == train::StoragePolicy::Stop;
   try {
-    if (saves) make(directory, "--checkpoint");
-    if (saves) checkpoint::try_checkpoint_directory(directory);
+    if (writes) make(checkpoint, "--checkpoint");
+    if (writes) checkpoint::try_checkpoint_directory(checkpoint);
   } catch (const UsageError&) {
     // With --on-storage-error warn, the ranks report the error and continue without checkpoints.
     if (stops) throw;
   } catch (const checkpoint::StorageError& error) {
     if (stops) throw UsageError("--checkpoint: " + error.message(), error.context(), error.hint());
   }
-  require_output_directory(run.log_json, "--log-json");
-  require_output_directory(run.timeline, "--timeline");
-  require_output_directory(run.trace, "--trace");
-  require_output_directory(run.profile, "--profile");
+  require_output_directory(log_json, "--log-json");
+  require_output_directory(timeline, "--timeline");
+  require_output_directory(trace, "--trace");
+  require_output_directory(profile, "--profile");
   return made;
 }
 
@@ -238,7 +259,12 @@ void TrainSettings::refuse_idle(const Settings& settings) const {
 }
 
 train::ArchiveOptions TrainSettings::archive() const {
-  return {model, read_split_points(split), balance, loss, loss_output, read_tensor_plan(tensor_plan)};
+  return {.file = model,
+          .split = read_split_points(split),
+          .balance = balance,
+          .loss = loss,
+          .loss_output = loss_output.empty() ? std::nullopt : std::optional(loss_output),
+          .tensor_plan = read_tensor_plan(tensor_plan)};
 }
 
 std::string fetched_text() {

@@ -2,9 +2,9 @@
 // ranks as command-line words.
 #pragma once
 
+#include "config/device.h"
 #include "config/rank_counts.h"
 #include "config/settings.h"
-#include "device.h"
 
 #include <penstock/comm/world.h>
 #include <penstock/models/gpt_options.h>
@@ -23,16 +23,17 @@ struct TrainSettings {
       eval_batches;
   std::optional<double> rate;
   std::vector<std::string> split, tensor_plan;
-  std::string backend = "auto", output, loss_output, config, failure_log;
-  double timeout = 300, validation = 0.1;
-  std::int64_t max_restarts = 0, sample = 300;
+  std::string backend = "auto", schedule = "1F1B", loss_output, config;
+  std::string output, checkpoint, log_json, timeline, trace, profile, failure_log;  // empty: none
+  double timeout = 300, validation = 0.1, grad_clip = 0;
+  std::int64_t max_restarts = 0, sample = 300, eval_every = 0, checkpoint_every = 0;
   std::string prompt = "\n";
   DeviceChoice device = DeviceChoice::Auto;
   bool no_shuffle = false;  // no effect yet: file order is the only order
   train::BalanceKind balance = train::BalanceKind::Parameters;
   train::LossKind loss = train::LossKind::CrossEntropy;
   models::GptOptions gpt;
-  train::RunOptions run;
+  train::RunOptions run;  // complete after `settle`
 
   void declare(Settings& settings);
   //! Resolves defaults and derived values. Throws UsageError for invalid combinations.

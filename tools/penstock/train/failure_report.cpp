@@ -64,16 +64,16 @@ void FailureReport::attach(comm::LaunchOptions& launch) {
 bool FailureReport::take(Rank rank, bool is_error, std::string_view line) {
   if (!is_error) return false;
   const auto error = read_error_line(line);
-  if (error) errors_[rank.value] = *error;
+  if (error) errors_[rank] = *error;
   return error.has_value();
 }
 
 ToolError FailureReport::cause_of(const comm::LaunchResult& result) const {
   if (result.timed_out) return {"the run exceeded its deadline", "", "", 1};
   if (!result.first_failure) return {result.cause.empty() ? "the run failed" : result.cause, "", "", 1};
-  const int rank = result.first_failure->value;
-  const std::string failed = "rank " + std::to_string(rank) + " failed first: ";
-  const comm::RankExit* exit = exit_of(result, *result.first_failure);
+  const Rank rank = *result.first_failure;
+  const std::string failed = "rank " + std::to_string(rank.value) + " failed first: ";
+  const comm::RankExit* exit = exit_of(result, rank);
   // A rank that hangs is detected by the others and killed by the launcher, so its exit status says nothing
   // about the cause.
   const bool told = exit == nullptr || exit->ok() || exit->ended_by_launcher;
@@ -97,23 +97,22 @@ std::string FailureReport::locations(const comm::LaunchResult& result, const std
   std::vector<std::string> texts;
   for (const int rank : order) {
     if (rank >= board_.ranks() || texts.size() == most || !seen.insert(rank).second) continue;
-    const std::string location = board_.of(rank);
+    const std::string location = board_.of(Rank(rank));
     if (!location.empty()) texts.push_back("rank " + std::to_string(rank) + " was in " + location);
   }
   return texts.empty() ? "" : "\n  " + join(texts, "; ");
 }
 
 bool FailureReport::write_details(const comm::LaunchResult& result) const {
-  if (options_.details.empty()) return false;
-  std::ofstream file(options_.details, std::ios::app);
+  if (!options_.details) return false;
+  std::ofstream file(*options_.details, std::ios::app);
   file << "attempt " << result.restarts << ": " << cause_of(result).message << "\n";
   for (const comm::RankExit& exit : result.ranks) {
     file << "rank " << exit.rank.value << " " << to_string(exit) << " after " << format_seconds(exit.seconds)
          << (exit.ended_by_launcher ? ", ended by the launcher" : "");
-    if (const std::string location = board_.of(exit.rank.value); !location.empty())
-      file << ", in " << location;
+    if (const std::string location = board_.of(exit.rank); !location.empty()) file << ", in " << location;
     file << "\n";
-    if (const auto said = errors_.find(exit.rank.value); said != errors_.end()) file << said->second.text();
+    if (const auto said = errors_.find(exit.rank); said != errors_.end()) file << said->second.text();
     for (const std::string& line : exit.last_lines)
       if (!read_error_line(line)) file << "  | " << line << "\n";
   }
@@ -127,7 +126,7 @@ int FailureReport::finish(const comm::LaunchResult& result) {
   const bool written = write_details(result);
   ToolError error = cause_of(result);
   if (error.hint.empty()) error.hint = options_.hint;
-  if (written) error.hint += (error.hint.empty() ? "see " : "; details in ") + options_.details;
+  if (written) error.hint += (error.hint.empty() ? "see " : "; details in ") + options_.details->string();
   error.message = first_line(error.message);
   if (!error.context.empty()) error.message += " (" + std::exchange(error.context, "") + ")";
   if (error.code != 2) error.message += locations(result, error.message);

@@ -2,12 +2,14 @@
 // go to a file.
 #pragma once
 
+#include "train/progress_board.h"
 #include "train/rank_error.h"
 
 #include <penstock/comm/launcher.h>
-#include <penstock/train/progress_board.h>
 
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +20,8 @@ class FailureReport {
  public:
   struct Options {
     int ranks = 1;
-    std::string details{};  //!< file for the details of each failure; empty: none
-    std::string hint{};     //!< used if the error has no hint of its own
+    std::optional<std::filesystem::path> details{};  //!< file for the details of each failure
+    std::string hint{};                              //!< used if the error has no hint of its own
   };
   explicit FailureReport(Options options) : options_(std::move(options)), board_(options_.ranks) {}
 
@@ -37,8 +39,8 @@ class FailureReport {
   bool write_details(const comm::LaunchResult& result) const;
 
   Options options_;
-  train::ProgressBoard board_;
-  std::map<int, ToolError> errors_;  // by rank, of the current attempt
+  ProgressBoard board_;
+  std::map<Rank, ToolError> errors_;  // of the current attempt
 };
 
 }  // namespace penstock::tool

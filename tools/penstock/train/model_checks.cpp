@@ -84,6 +84,11 @@ void check_classes(const at::Tensor& target, std::int64_t classes) {
       "number the classes from 0, mark labels to ignore with -100, or export the model with more classes");
 }
 
+std::string archive_hint(const std::string& model) {
+  return quote(model, 200) +
+         " must be an archive written by torch.export.save(torch.export.export(model, args), path)";
+}
+
 }  // namespace
 
 void throw_as_usage(const std::exception& error, const std::string& hint) {
@@ -95,10 +100,13 @@ void throw_as_usage(const std::exception& error, const std::string& hint) {
 
 graph::Pt2Archive open_archive(const std::string& model) {
   check_input_file(model, ".pt2");
-  return as_usage(
-      [&] { return graph::Pt2Archive(model); },
-      quote(model, 200) +
-          " must be an archive written by torch.export.save(torch.export.export(model, args), path)");
+  return as_usage([&] { return graph::Pt2Archive(model); }, archive_hint(model));
+}
+
+train::ArchiveModel open_model(const train::ArchiveOptions& options) {
+  const std::string model = options.file.string();
+  check_input_file(model, ".pt2");
+  return as_usage([&] { return train::archive_model(options); }, archive_hint(model));
 }
 
 at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType wanted, const std::string& name) {

@@ -32,6 +32,8 @@ auto as_usage(const Checks& checks, const std::string& hint = "") {
 
 //! Opens an exported model. Throws UsageError if the file is not a valid archive.
 graph::Pt2Archive open_archive(const std::string& model);
+//! The same for an exported model to train.
+train::ArchiveModel open_model(const train::ArchiveOptions& options);
 
 //! Converts an integer tensor to the wanted integer dtype if all values fit. Any other dtype must match
 //! exactly. Throws UsageError that names both dtypes.

@@ -8,7 +8,7 @@
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>
 #include <penstock/models/gpt.h>
-#include <penstock/train/checks.h>
+#include <penstock/train/trainer.h>
 #include <penstock/value/microbatch.h>
 
 #include <algorithm>
@@ -19,22 +19,22 @@ namespace {
 
 void check_outputs(const TrainSettings& asked) {
   const std::vector<std::string> inputs{asked.model, asked.data, asked.config};
-  check_output_file("--log-json", asked.run.log_json, inputs);
-  check_output_file("--timeline", asked.run.timeline, inputs);
-  check_output_file("--trace", asked.run.trace, inputs);
-  check_output_file("--profile", asked.run.profile, inputs);
+  check_output_file("--log-json", asked.log_json, inputs);
+  check_output_file("--timeline", asked.timeline, inputs);
+  check_output_file("--trace", asked.trace, inputs);
+  check_output_file("--profile", asked.profile, inputs);
   if (asked.failure_log_given) check_output_file("--failure-log", asked.failure_log, inputs);
 }
 
 std::unique_ptr<train::DataSource> data_of(const TrainSettings& asked, const train::ArchiveModel& model,
                                            std::map<std::string, at::Tensor> tensors) {
-  const bool validates = asked.run.eval_every > 0;
+  const bool validates = asked.run.eval_every.has_value();
   return train::tensor_data(std::move(tensors),
                             {model.positional, model.keywords, validates ? asked.validation : 0.0});
 }
 
 void check_validation(const TrainSettings& asked, const train::DataSource& data) {
-  if (asked.run.eval_every > 0 && data.validation_rows() == 0)
+  if (asked.run.eval_every && data.validation_rows() == 0)
     throw UsageError("the data is too small to hold out a part for validation", {},
                      "use more data, a larger --validation, or --eval-every 0");
 }
@@ -44,7 +44,8 @@ std::vector<std::int64_t> microbatch_rows(const train::RunOptions& run) {
   return value::chunk_sizes(run.batch / run.parallel.dp / run.accumulate, run.parallel.microbatches);
 }
 
-void check_data(const TrainSettings& asked, const graph::Graph& graph, const train::ArchiveModel& archive) {
+void check_data(const TrainSettings& asked, const train::ArchiveModel& archive) {
+  const graph::Graph& graph = archive.archive->graph();
   const auto tensors = read_training_data(archive, asked.loss, asked.data);
   const auto data = data_of(asked, archive, tensors);
   check_validation(asked, *data);
@@ -68,11 +69,10 @@ void check_data(const TrainSettings& asked, const graph::Graph& graph, const tra
 
 void check_archive(TrainSettings& asked) {
   check_input_file(asked.data, ".safetensors");
-  const graph::Graph graph = open_archive(asked.model).graph();
-  const train::ArchiveModel archive = train::archive_model(asked.archive());
+  const train::ArchiveModel archive = open_model(asked.archive());
   asked.loss_output = archive.loss_output;
   train::check_before_start(*archive.model, asked.run);
-  check_data(asked, graph, archive);
+  check_data(asked, archive);
 }
 
 void check_gpt(const TrainSettings& asked) {

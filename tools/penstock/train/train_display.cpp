@@ -21,11 +21,11 @@ constexpr const char* kVariable = "PENSTOCK_TRAIN_DISPLAY";
 
 std::string clock_text(double seconds) {
   char text[40];
-  const auto whole = std::llround(seconds);
-  if (whole >= 3600) {
-    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+  const auto total = std::llround(seconds);
+  if (total >= 3600) {
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", total / 3600, total / 60 % 60, total % 60);
   } else {
-    std::snprintf(text, sizeof text, "%lld:%02lld", whole / 60, whole % 60);
+    std::snprintf(text, sizeof text, "%lld:%02lld", total / 60, total % 60);
   }
   return text;
 }
@@ -40,35 +40,36 @@ std::string numbers_of(const train::StepRecord& record) {
 
 class Display : public train::Observer {
  public:
-  explicit Display(DisplayMode form) : form_(form) {}
+  explicit Display(DisplayMode mode) : mode_(mode) {}
 
-  void began(const train::RunInfo& info) override {
+  void on_begin(const train::RunInfo& info) override {
     info_ = info;
     seconds_ = 0;
-    if (form_ == DisplayMode::Json) return;
+    if (mode_ == DisplayMode::Json) return;
     say(info.model + "; " + info.schedule + " over " + std::to_string(info.stages) +
         (info.stages == 1 ? " stage" : " stages") +
         (info.first_step > 1 ? ", from step " + std::to_string(info.first_step) : ""));
   }
 
-  void stepped(const train::StepRecord& record) override {
-    if (form_ == DisplayMode::Json) return say(record.json());
+  void on_step(const train::StepRecord& record) override {
+    if (mode_ == DisplayMode::Json) return say(to_json(record));
     // The first step is slow and not representative, so the average starts at the second.
     seconds_ = seconds_ == 0 || record.step <= info_.first_step + 1 ? record.seconds
                                                                     : 0.9 * seconds_ + 0.1 * record.seconds;
     const double left = seconds_ * static_cast<double>(info_.steps - record.step);
-    const std::string place = "step " + std::to_string(record.step) + "/" + std::to_string(info_.steps);
+    const std::string position = "step " + std::to_string(record.step) + "/" + std::to_string(info_.steps);
     const std::string tail = record.skipped ? "  not finite: skipped" : "";
-    if (form_ == DisplayMode::Plain) return say(place + "  " + numbers_of(record) + tail);
+    if (mode_ == DisplayMode::Plain) return say(position + "  " + numbers_of(record) + tail);
     constexpr std::int64_t width = 24;
     const auto full = static_cast<std::size_t>(width * record.step / std::max<std::int64_t>(info_.steps, 1));
     std::string bar = std::string(full, '=') + (full < width ? ">" : "");
     bar.resize(width, ' ');
-    say(kMark + ("[" + bar + "] " + place + "  " + clock_text(left) + " left  " + numbers_of(record) + tail));
+    say(kMark +
+        ("[" + bar + "] " + position + "  " + clock_text(left) + " left  " + numbers_of(record) + tail));
   }
 
-  void evaluated(std::int64_t step, double loss) override {
-    if (form_ == DisplayMode::Json) {
+  void on_evaluation(std::int64_t step, double loss) override {
+    if (mode_ == DisplayMode::Json) {
       JsonWriter json;
       return say(json.begin_object().field("step", step).field("validation_loss", loss).end_object().text());
     }
@@ -77,12 +78,12 @@ class Display : public train::Observer {
     say(text);
   }
 
-  void saved(std::int64_t step, const std::string& path) override {
-    if (form_ == DisplayMode::Plain) say("step " + std::to_string(step) + "  checkpoint " + path);
+  void on_checkpoint(std::int64_t step, const std::filesystem::path& path) override {
+    if (mode_ == DisplayMode::Plain) say("step " + std::to_string(step) + "  checkpoint " + path.string());
   }
 
-  void noted(const std::string& text) override {
-    if (form_ == DisplayMode::Json) {
+  void on_message(const std::string& text) override {
+    if (mode_ == DisplayMode::Json) {
       JsonWriter json;
       return say(json.begin_object().field("note", text).end_object().text());
     }
@@ -92,7 +93,7 @@ class Display : public train::Observer {
  private:
   static void say(const std::string& line) { print(line + "\n"); }
 
-  DisplayMode form_;
+  DisplayMode mode_;
   train::RunInfo info_;
   double seconds_ = 0;
 };
@@ -104,20 +105,20 @@ int columns() {
 
 }  // namespace
 
-void set_display(comm::LaunchOptions& launch, DisplayMode form) {
-  launch.environment[kVariable] = form == DisplayMode::Json       ? "json"
-                                  : form == DisplayMode::Terminal ? "terminal"
+void set_display(comm::LaunchOptions& launch, DisplayMode mode) {
+  launch.environment[kVariable] = mode == DisplayMode::Json       ? "json"
+                                  : mode == DisplayMode::Terminal ? "terminal"
                                                                   : "plain";
 }
 
-DisplayMode display_form() {
+DisplayMode display_mode() {
   const char* const text = std::getenv(kVariable);
-  const std::string form = text == nullptr ? "plain" : text;
-  return form == "json" ? DisplayMode::Json : form == "terminal" ? DisplayMode::Terminal : DisplayMode::Plain;
+  const std::string mode = text == nullptr ? "plain" : text;
+  return mode == "json" ? DisplayMode::Json : mode == "terminal" ? DisplayMode::Terminal : DisplayMode::Plain;
 }
 
-std::unique_ptr<train::Observer> make_display(DisplayMode form) {
-  return std::make_unique<Display>(form);
+std::unique_ptr<train::Observer> make_display(DisplayMode mode) {
+  return std::make_unique<Display>(mode);
 }
 
 bool on_terminal() {
@@ -129,7 +130,7 @@ void LineDrawer::draw(Rank rank, bool is_error, std::string_view line) {
   if (!line.empty() && line.front() == kMark) {
     const auto room = static_cast<std::size_t>(std::max(columns() - 1, 20));
     print("\r\x1b[K" + std::string(line.substr(1, room)));
-    bar_stands_ = true;
+    bar_shown_ = true;
     return;
   }
   finish();
@@ -141,8 +142,8 @@ void LineDrawer::draw(Rank rank, bool is_error, std::string_view line) {
 }
 
 void LineDrawer::finish() {
-  if (bar_stands_) print("\n");
-  bar_stands_ = false;
+  if (bar_shown_) print("\n");
+  bar_shown_ = false;
 }
 
 }  // namespace penstock::tool

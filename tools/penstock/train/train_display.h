@@ -14,11 +14,11 @@ namespace penstock::tool {
 enum class DisplayMode { Plain, Terminal, Json };
 
 //! Passes the display mode to rank 0 in its environment, and reads it there.
-void set_display(comm::LaunchOptions& launch, DisplayMode form);
-DisplayMode display_form();
+void set_display(comm::LaunchOptions& launch, DisplayMode mode);
+DisplayMode display_mode();
 
 //! The observer of rank 0.
-std::unique_ptr<train::Observer> make_display(DisplayMode form);
+std::unique_ptr<train::Observer> make_display(DisplayMode mode);
 
 //! Prints the lines of the ranks in the command. A line that begins with the mark replaces the previous such
 //! line.
@@ -29,7 +29,7 @@ class LineDrawer {
   void finish();
 
  private:
-  bool bar_stands_ = false;
+  bool bar_shown_ = false;
 };
 
 //! Whether standard output can show a progress bar.

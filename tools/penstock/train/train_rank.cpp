@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "train/train_checks.h"
 #include "train/train_display.h"
+#include "train/training_hook.h"
 
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
@@ -40,11 +41,11 @@ std::string summary_of(const TrainSettings& asked, const train::RunResult& resul
                   result.losses.front(), result.losses.back());
     text += line;
   }
-  if (!asked.run.timeline.empty()) text += "timeline: " + asked.run.timeline + "\n";
-  if (!asked.run.trace.empty()) text += "trace: " + asked.run.trace + "\n";
-  if (!asked.run.profile.empty()) text += "costs: " + asked.run.profile + " (penstock plan --costs)\n";
-  if (!asked.run.log_json.empty()) text += "log: " + asked.run.log_json + "\n";
-  if (!result.checkpoint.empty()) text += "checkpoint: " + result.checkpoint + "\n";
+  if (!asked.timeline.empty()) text += "timeline: " + asked.timeline + "\n";
+  if (!asked.trace.empty()) text += "trace: " + asked.trace + "\n";
+  if (!asked.profile.empty()) text += "costs: " + asked.profile + " (penstock plan --costs)\n";
+  if (!asked.log_json.empty()) text += "log: " + asked.log_json + "\n";
+  if (result.checkpoint) text += "checkpoint: " + result.checkpoint->string() + "\n";
   return text;
 }
 
@@ -54,29 +55,32 @@ std::string summary_json(const TrainSettings& asked, const train::RunResult& res
   if (!result.losses.empty())
     json.field("first_loss", result.losses.front()).field("last_loss", result.losses.back());
   if (!result.plan.empty()) json.field("plan", result.plan);
-  json.field("timeline", asked.run.timeline)
-      .field("checkpoint", result.checkpoint)
-      .field("profile", asked.run.profile);
+  json.field("timeline", asked.timeline)
+      .field("checkpoint", result.checkpoint ? result.checkpoint->string() : "")
+      .field("profile", asked.profile);
   return json.end_object().text();
 }
 
-train::RunResult train_model(const comm::World& world, const TrainSettings& asked, train::Observer& display) {
+train::RunResult train_archive(const comm::World& world, const TrainSettings& asked,
+                               const train::RunExtras& extras) {
   const train::ArchiveModel archive = train::archive_model(asked.archive());
   const auto data = archive_data(asked, archive);
-  return train::run(world, *archive.model, *data, asked.run, {.observer = &display});
+  return train::run(world, *archive.model, *data, asked.run, extras);
 }
 
 }  // namespace
 
-int be_a_training_rank(const TrainSettings& asked) {
-  train::announce_start();
+int run_training_rank(const TrainSettings& asked) {
+  report_start();
   comm::InitOptions how{.backend = comm::parse_backend(asked.backend)};
   how.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(asked.timeout * 1000));
   how.join_timeout =
       std::min(how.join_timeout, how.timeout);  // a rank that never joins counts as one without progress
   const comm::World world = init(how);
-  const DisplayMode form = display_form();
-  const auto display = make_display(form);
+  const DisplayMode mode = display_mode();
+  const auto display = make_display(mode);
+  TrainingHook hook(world.rank());
+  train::RunExtras extras{.observer = display.get(), .hook = &hook};
   const bool first = world.rank().value == 0;
   train::RunResult result;
   std::string sample;
@@ -85,19 +89,19 @@ int be_a_training_rank(const TrainSettings& asked) {
     const train::Vocabulary vocabulary(text.content);
     TrainSettings sized = asked;
     sized.gpt.vocabulary = vocabulary.size();
-    if (first && form != DisplayMode::Json) print("data: " + text.origin + "\n");
+    if (first && mode != DisplayMode::Json) print("data: " + text.origin + "\n");
     const auto data =
         train::text_data(text.content, vocabulary, {asked.gpt.context, asked.validation, asked.run.seed});
     const auto model = train::gpt_model(sized.gpt, asked.run.seed);
-    const bool samples = asked.sample > 0 && form != DisplayMode::Json;
-    result = train::run(world, *model, *data, asked.run,
-                        {.observer = display.get(), .gather_parameters = samples});
+    const bool samples = asked.sample > 0 && mode != DisplayMode::Json;
+    extras.gather_parameters = samples;
+    result = train::run(world, *model, *data, asked.run, extras);
     if (first && samples) sample = sample_of(sized, vocabulary, result);
   } else {
-    result = train_model(world, asked, *display);
+    result = train_archive(world, asked, extras);
   }
   if (!first) return 0;
-  if (form == DisplayMode::Json) {
+  if (mode == DisplayMode::Json) {
     print(summary_json(asked, result) + "\n");
     return 0;
   }

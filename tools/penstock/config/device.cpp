@@ -1,5 +1,5 @@
 // Resolves `--device`. Runs support only CPUs so far.
-#include "device.h"
+#include "config/device.h"
 
 #include <penstock/base/error.h>
 

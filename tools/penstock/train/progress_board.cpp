@@ -1,6 +1,7 @@
 // The memory is an anonymous file that ranks open through the /proc entry of its owner.
+#include "train/progress_board.h"
+
 #include <penstock/base/error.h>
-#include <penstock/train/progress_board.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,7 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace penstock::train {
+namespace penstock::tool {
 namespace {
 
 constexpr std::size_t kLine = 128;
@@ -37,9 +38,9 @@ std::map<std::string, std::string> ProgressBoard::environment() const {
   return {{kVariable, "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file_)}};
 }
 
-std::string ProgressBoard::of(int rank) const {
-  if (rank < 0 || rank >= ranks_) return {};
-  const char* const line = memory_ + kLine * static_cast<std::size_t>(rank);
+std::string ProgressBoard::of(Rank rank) const {
+  if (rank.value < 0 || rank.value >= ranks_) return {};
+  const char* const line = memory_ + kLine * static_cast<std::size_t>(rank.value);
   return {line, strnlen(line, kLine)};
 }
 
@@ -47,19 +48,20 @@ void ProgressBoard::clear() {
   std::memset(memory_, 0, kLine * static_cast<std::size_t>(ranks_));
 }
 
-RankProgress::RankProgress(int rank) {
+RankProgress::RankProgress(Rank rank) {
+  const auto index = static_cast<std::size_t>(rank.value);
   const char* const path = std::getenv(kVariable);
   if (path == nullptr) return;
   const int file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0) return;
   const off_t size = lseek(file, 0, SEEK_END);
-  if (size >= static_cast<off_t>(kLine * static_cast<std::size_t>(rank + 1))) {
+  if (size >= static_cast<off_t>(kLine * (index + 1))) {
     void* const memory =
         mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory != MAP_FAILED) {
       size_ = static_cast<std::size_t>(size);
       memory_ = static_cast<char*>(memory);
-      line_ = memory_ + kLine * static_cast<std::size_t>(rank);
+      line_ = memory_ + kLine * index;
     }
   }
   close(file);
@@ -73,18 +75,19 @@ void RankProgress::write(const char* text) {
   std::strncpy(line_, text, kLine - 1);
 }
 
-void RankProgress::at(std::int64_t step, const char* what) {
+void RankProgress::report(std::int64_t step, std::string_view phase) {
   if (line_ == nullptr) return;
   char text[kLine];
   if (step > 0) {
-    std::snprintf(text, sizeof text, "step %lld, %s", static_cast<long long>(step), what);
+    std::snprintf(text, sizeof text, "step %lld, %.*s", static_cast<long long>(step),
+                  static_cast<int>(phase.size()), phase.data());
   } else {
-    std::snprintf(text, sizeof text, "%s", what);
+    std::snprintf(text, sizeof text, "%.*s", static_cast<int>(phase.size()), phase.data());
   }
   write(text);
 }
 
-void RankProgress::at(std::int64_t step, const schedule::Action& action) {
+void RankProgress::report(std::int64_t step, const schedule::Action& action) {
   if (line_ == nullptr) return;
   char text[kLine];
   std::snprintf(text, sizeof text, "step %lld, stage %d, action %s", static_cast<long long>(step),
@@ -92,4 +95,4 @@ void RankProgress::at(std::int64_t step, const schedule::Action& action) {
   write(text);
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::tool

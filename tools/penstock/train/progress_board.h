@@ -2,13 +2,15 @@
 // so the launcher can report what the rank was doing. The memory leaves no file behind.
 #pragma once
 
+#include <penstock/base/ids.h>
 #include <penstock/schedule/action.h>
 
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 
-namespace penstock::train {
+namespace penstock::tool {
 
 //! Launcher side: owns the memory.
 class ProgressBoard {
@@ -21,7 +23,7 @@ class ProgressBoard {
   //! Returns the environment variables that the ranks need.
   std::map<std::string, std::string> environment() const;
   //! Returns the progress of a rank, such as `step 7, stage 1, action 1F2`; empty if it has reported none.
-  std::string of(int rank) const;
+  std::string of(Rank rank) const;
   int ranks() const { return ranks_; }
   void clear();
 
@@ -34,13 +36,14 @@ class ProgressBoard {
 //! Rank side: reports progress. Does nothing if the environment names no board.
 class RankProgress {
  public:
-  explicit RankProgress(int rank);
+  explicit RankProgress(Rank rank);
   ~RankProgress();
   RankProgress(const RankProgress&) = delete;
   RankProgress& operator=(const RankProgress&) = delete;
 
-  void at(std::int64_t step, const char* what);
-  void at(std::int64_t step, const schedule::Action& action);
+  //! Reports a phase of the run: `setup`, `checkpoint`, …
+  void report(std::int64_t step, std::string_view phase);
+  void report(std::int64_t step, const schedule::Action& action);
 
  private:
   void write(const char* text);
@@ -50,4 +53,4 @@ class RankProgress {
   std::size_t size_ = 0;
 };
 
-}  // namespace penstock::train
+}  // namespace penstock::tool

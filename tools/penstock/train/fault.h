@@ -7,6 +7,7 @@
 // a step, the fault occurs at the first step that reaches the point. `attempt` counts restarts (default 0).
 #pragma once
 
+#include <penstock/base/ids.h>
 #include <penstock/schedule/action.h>
 
 #include <cstdint>
@@ -15,15 +16,15 @@
 #include <string_view>
 #include <vector>
 
-namespace penstock::train {
+namespace penstock::tool {
 
-enum class FaultKind { Throw, Exit, Kill, Stop, Stall, Cut, Nan };
+enum class FaultKind { Throw, Exit, Kill, Stop, Stall, Disconnect, Nan };
 
 struct Fault {
   FaultKind kind = FaultKind::Throw;
-  int rank = 0;
+  Rank rank{0};
   std::optional<std::int64_t> step;
-  std::string place = "step";  //!< the value of `at`, or the text of an action
+  std::string point = "step";  //!< the value of `at`, or the text of an action
   int attempt = 0;
 };
 
@@ -33,19 +34,16 @@ std::vector<Fault> parse_faults(std::string_view text);
 class Faults {
  public:
   //! Reads PENSTOCK_FAULT and keeps the faults of this rank and attempt.
-  static Faults from_environment(int rank);
+  static Faults from_environment(Rank rank);
 
   bool empty() const { return faults_.empty(); }
-  //! Returns whether a fault is set for a transfer of this kind.
-  bool wait_for(schedule::ActionKind kind) const;
+  //! Returns whether a fault is set for an action of this kind.
+  bool has_action(schedule::ActionKind kind) const;
   //! Triggers the faults due at this point. Returns true if a parameter must become NaN.
-  bool at(std::int64_t step, std::string_view place);
+  bool trigger(std::int64_t step, std::string_view point);
 
  private:
   std::vector<Fault> faults_;
 };
 
-//! Returns the attempt number of the launcher, from 0.
-int attempt_number();
-
-}  // namespace penstock::train
+}  // namespace penstock::tool

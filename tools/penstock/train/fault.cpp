@@ -1,9 +1,10 @@
 // Parses and triggers injected faults.
-#include "train/diagnostics/fault.h"
+#include "train/fault.h"
 
 #include "base/text.h"
 
 #include <penstock/base/error.h>
+#include <penstock/train/trainer.h>
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,7 +16,7 @@
 #include <filesystem>
 #include <sstream>
 
-namespace penstock::train {
+namespace penstock::tool {
 namespace {
 
 FaultKind kind_of(const std::string& word) {
@@ -24,7 +25,7 @@ FaultKind kind_of(const std::string& word) {
   if (word == "kill") return FaultKind::Kill;
   if (word == "stop") return FaultKind::Stop;
   if (word == "stall") return FaultKind::Stall;
-  if (word == "cut") return FaultKind::Cut;
+  if (word == "cut") return FaultKind::Disconnect;
   if (word == "nan") return FaultKind::Nan;
   throw UsageError("PENSTOCK_FAULT: " + quote(word) + " is not a known fault", {},
                    "use throw, exit, kill, stop, stall, cut or nan");
@@ -48,13 +49,13 @@ Fault parse_fault(const std::string& text) {
     const std::string key = word.substr(0, equals),
                       value = equals == std::string::npos ? "" : word.substr(equals + 1);
     if (key == "rank") {
-      fault.rank = static_cast<int>(number_of(word, value));
+      fault.rank = Rank(number_of(word, value));
     } else if (key == "step") {
       fault.step = number_of(word, value);
     } else if (key == "attempt") {
       fault.attempt = static_cast<int>(number_of(word, value));
     } else if ((key == "at" || key == "action") && !value.empty()) {
-      fault.place = value;
+      fault.point = value;
     } else {
       throw UsageError("PENSTOCK_FAULT: unknown key " + quote(word), {},
                        "use rank=, step=, action=, at= or attempt=");
@@ -64,7 +65,7 @@ Fault parse_fault(const std::string& text) {
 }
 
 // Shuts down all connections while they are in use, like a network failure. The process keeps running.
-void cut_connections() {
+void shut_down_connections() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::atoi(entry.path().filename().c_str());
     int listens = 0;  // skip listening sockets: Gloo aborts the process if one breaks
@@ -74,10 +75,10 @@ void cut_connections() {
   }
 }
 
-void commit(const Fault& fault, std::int64_t step, std::string_view place) {
+void execute(const Fault& fault, std::int64_t step, std::string_view point) {
   switch (fault.kind) {
     case FaultKind::Throw:
-      throw Error("injected fault in step " + std::to_string(step) + " at " + std::string(place));
+      throw Error("injected fault in step " + std::to_string(step) + " at " + std::string(point));
     case FaultKind::Exit:
       _exit(3);
     case FaultKind::Kill:
@@ -88,8 +89,8 @@ void commit(const Fault& fault, std::int64_t step, std::string_view place) {
       return;
     case FaultKind::Stall:
       while (true) pause();
-    case FaultKind::Cut:
-      return cut_connections();
+    case FaultKind::Disconnect:
+      return shut_down_connections();
     case FaultKind::Nan:
       return;
   }
@@ -106,35 +107,31 @@ std::vector<Fault> parse_faults(std::string_view text) {
   return faults;
 }
 
-int attempt_number() {
-  const char* const text = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  return text == nullptr ? 0 : std::atoi(text);
-}
-
-Faults Faults::from_environment(int rank) {
+Faults Faults::from_environment(Rank rank) {
   Faults faults;
   const char* const text = std::getenv("PENSTOCK_FAULT");
   if (text == nullptr) return faults;
   for (Fault& fault : parse_faults(text))
-    if (fault.rank == rank && fault.attempt == attempt_number()) faults.faults_.push_back(std::move(fault));
+    if (fault.rank == rank && fault.attempt == train::restart_count())
+      faults.faults_.push_back(std::move(fault));
   return faults;
 }
 
-bool Faults::wait_for(schedule::ActionKind kind) const {
+bool Faults::has_action(schedule::ActionKind kind) const {
   return std::any_of(faults_.begin(), faults_.end(), [kind](const Fault& fault) {
-    return fault.place.find(to_string(kind)) != std::string::npos;
+    return fault.point.find(to_string(kind)) != std::string::npos;
   });
 }
 
-bool Faults::at(std::int64_t step, std::string_view place) {
+bool Faults::trigger(std::int64_t step, std::string_view point) {
   for (std::size_t i = 0; i < faults_.size(); ++i) {
-    if (faults_[i].place != place || (faults_[i].step && *faults_[i].step != step)) continue;
+    if (faults_[i].point != point || (faults_[i].step && *faults_[i].step != step)) continue;
     const Fault fault = faults_[i];
     faults_.erase(faults_.begin() + static_cast<std::ptrdiff_t>(i));  // each fault occurs once
-    commit(fault, step, place);
+    execute(fault, step, point);
     return fault.kind == FaultKind::Nan;
   }
   return false;
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::tool

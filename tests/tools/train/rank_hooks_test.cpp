@@ -1,0 +1,41 @@
+// The hooks that `penstock train` adds to the trainer: injected faults and the progress board.
+#include "train/fault.h"
+#include "train/progress_board.h"
+
+#include <penstock/base/error.h>
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace penstock::tool {
+namespace {
+
+TEST(ToolFaultSpec, IsParsedStrictly) {
+  const auto faults = parse_faults("kill rank=1 step=3 action=1F2; throw at=checkpoint attempt=2;");
+  ASSERT_EQ(faults.size(), 2U);
+  EXPECT_EQ(faults[0].kind, FaultKind::Kill);
+  EXPECT_EQ(faults[0].rank, Rank(1));
+  EXPECT_EQ(faults[0].step, 3);
+  EXPECT_EQ(faults[0].point, "1F2");
+  EXPECT_EQ(faults[1].point, "checkpoint");
+  EXPECT_EQ(faults[1].attempt, 2);
+  for (const char* text : {"explode rank=1", "kill rank=x", "kill where=1", "kill rank"})
+    EXPECT_THROW(parse_faults(text), UsageError);
+}
+
+TEST(ToolRankProgress, IsVisibleToCreatorOfBoard) {
+  ProgressBoard board(2);
+  for (const auto& [name, value] : board.environment()) setenv(name.c_str(), value.c_str(), 1);
+  RankProgress rank(Rank(1));
+  EXPECT_EQ(board.of(Rank(1)), "");
+  rank.report(7, schedule::Action::forward(StageId(1), MicrobatchId(2)));
+  EXPECT_EQ(board.of(Rank(1)), "step 7, stage 1, action 1F2");
+  rank.report(0, "setup");
+  EXPECT_EQ(board.of(Rank(1)), "setup");
+  EXPECT_EQ(board.of(Rank(0)), "");
+  for (const auto& [name, value] : board.environment()) unsetenv(name.c_str());
+}
+
+}  // namespace
+}  // namespace penstock::tool

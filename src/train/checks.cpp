@@ -97,7 +97,7 @@ void check_resume(const Model& model, const SplitModel& split, const RunOptions&
   add_titles(parts, "not in the model or optimizer", report.extra);
   add_titles(parts, "with a different shape", report.reshaped);
   if (!parts.empty())
-    throw UsageError("the tensors of " + newest->path + " do not match this run: " + join(parts, "; "), {},
+    throw UsageError("the tensors of " + newest->path.string() + " do not match this run: " + join(parts, "; "), {},
                      "use the model and optimizer of the run that wrote it, or resume partly");
 }
 

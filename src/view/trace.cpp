@@ -1,5 +1,6 @@
 // Chrome's trace event format. Times are in microseconds; a unit of a drawing without seconds is 1 ms.
 #include "base/json.h"
+#include "base/text.h"
 #include "view/numbers.h"
 #include "view/palette.h"
 

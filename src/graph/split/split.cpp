@@ -384,8 +384,10 @@ std::string to_string(const SplitGraph& split) {
     }
   }
   for (const SharedSlot& slot : split.shared) {
+    std::vector<int> stage_numbers;
+    for (const StageId stage : slot.stages) stage_numbers.push_back(stage.value);
     text += std::string(slot.is_parameter ? "parameter " : "tensor ") + join(slot.names, " = ") +
-            "  in stages " + join(slot.stages, ", ") + "\n";
+            "  in stages " + join(stage_numbers, ", ") + "\n";
   }
   return text;
 }

@@ -40,7 +40,7 @@ FirstInputs::Leaf FirstInputs::leaf_of(std::string path, const c10::IValue& valu
   leaf.shape = tensor.sizes().vec();
   leaf.dtype = tensor.scalar_type();
   if (tensor::is_dtensor(tensor))
-    leaf.layout = tensor::mesh_of(tensor).text() + " " + to_string(tensor::placements_of(tensor));
+    leaf.layout = to_string(tensor::mesh_of(tensor)) + " " + to_string(tensor::placements_of(tensor));
   leaf.requires_grad = tensor.requires_grad();
   leaf.text = value::dtype_name(leaf.dtype) + format_shape(leaf.shape);
   return leaf;

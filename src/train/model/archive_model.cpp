@@ -72,10 +72,10 @@ class SplitArchive : public SplitModel {
                        "split the model again to build another copy");
     if (tensor_group) {
       check_tensor_ranks(tensor_group->size());
-      shard_graph_stage(*pipe_.get_stage_module(stage.value), plan_for(tensor_group->size()), shared(),
+      shard_graph_stage(*pipe_.get_stage_module(stage), plan_for(tensor_group->size()), shared(),
                         *tensor_group);
     }
-    return pipe_.stage_module(stage.value);
+    return pipe_.stage_module(stage);
   }
 
   void check_tensor_ranks(int ranks) const override {

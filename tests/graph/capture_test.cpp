@@ -1,6 +1,7 @@
 // Captured C++ models against eager: outputs, gradients, buffers, bit for bit, whole and in stages; and what
 // is refused.
 #include "dense_model.h"
+#include "graph/run/interpreter.h"
 #include "models.h"
 #include "stage_runner.h"
 #include "tensor_file.h"

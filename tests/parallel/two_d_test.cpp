@@ -137,7 +137,7 @@ void train_and_compare(const comm::World& world, Variant variant, Data data, boo
   parallel::ShardOptions options;
   options.find_unused = true;
   options.prefetch = sequence ? 0 : 1;
-  const TwoD rank(world, variant, data, sequence, options);
+  TwoD rank(world, variant, data, sequence, options);
   torch::optim::AdamW optimizer = adamw(rank.trained());
   for (int step = 0; step < kGptSteps; ++step) {
     optimizer.zero_grad();
@@ -174,7 +174,7 @@ TEST(ParallelTwoDimensions, TrainAsOneProcessOver4x2Ranks) {
 // Gradients keep the places of their parameters, in the buckets' memory.
 TEST_P(ParallelTwoDimensions, ParametersAndGradientsKeepTheirPlaces) {
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Plain, GetParam());
+    TwoD rank(world, Variant::Plain, GetParam());
     rank.loss(tokens_of(kGptRows, 0)).backward();
     if (rank.sharded) {
       rank.sharded->unshard();
@@ -207,7 +207,7 @@ TEST_P(ParallelTwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
   }
   const double norm = std::sqrt(squares);
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Tied, GetParam());
+    TwoD rank(world, Variant::Tied, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
     if (rank.replica) {
       const auto quiet = rank.replica->no_sync();
@@ -232,7 +232,7 @@ TEST_P(ParallelTwoDimensions, AccumulatesAndClipsByTheWholeNorm) {
 
 TEST_P(ParallelTwoDimensions, CommunicatesEachBucketOrUnitOnce) {
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Plain, GetParam());
+    TwoD rank(world, Variant::Plain, GetParam());
     const Traffic all(world);
     tensor::traffic() = {};
     rank.loss(tokens_of(kGptRows, 0)).backward();
@@ -252,7 +252,7 @@ TEST_P(ParallelTwoDimensions, CommunicatesEachBucketOrUnitOnce) {
 TEST_P(ParallelTwoDimensions, ABackwardThatThrowsLeavesNoTrace) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   on_ranks(GetParam(), [&](comm::World& world) {
-    const TwoD rank(world, Variant::Plain, GetParam());
+    TwoD rank(world, Variant::Plain, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
     // The last gradient of the backward: all others are on their way.
     const auto breaks = std::make_shared<bool>(true);

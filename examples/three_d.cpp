@@ -39,7 +39,7 @@ torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets)
 }
 
 std::vector<double> train_alone() {
-  auto gpt = make_gpt(ps::models::GptPart::whole(kGpt));
+  auto gpt = make_gpt(ps::models::GptPart::full(kGpt));
   torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(3e-3));
   std::vector<double> losses;
   for (int step = 0; step < kSteps; ++step) {

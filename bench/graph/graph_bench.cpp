@@ -165,7 +165,7 @@ int main() {
     return IValue(y);
   };
   const auto captured = penstock::graph::capture(forward, penstock::pipe::model_tensors(*block), {x});
-  const penstock::graph::GraphModule module(captured.graph, captured.tensors);
+  penstock::graph::GraphModule module(captured.graph, captured.tensors);
   peak_of_step([&] { return forward({x}, {}); });
   json.field("eager_peak_bytes", peak_of_step([&] { return forward({x}, {}); }));
   json.field("replay_peak_bytes", peak_of_step([&] { return module.forward({x}); }));

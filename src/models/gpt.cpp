@@ -121,7 +121,7 @@ at::Tensor BlockImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCa
 }
 
 GptImpl::GptImpl(const GptOptions& options, std::optional<GptPart> part)
-    : options_(options), part_(part.value_or(GptPart::whole(options))) {
+    : options_(options), part_(part.value_or(GptPart::full(options))) {
   check(options_, part_);
   // A tied head is the token embedding: a part that only predicts has a copy of it under the same name.
   if (part_.embeds || (part_.predicts && options_.tied))

@@ -22,7 +22,7 @@ TEST(CommFlightRecorder, KeepsLastOperationsInOrder) {
   recorder.finish(3, true);  // already overwritten: no effect
   std::vector<std::uint64_t> kept;
   for (const FlightRecord& record : recorder.records()) {
-    kept.push_back(record.sequence);
+    kept.push_back(record.sequence.value_or(0));
     EXPECT_FALSE(record.failed);
     EXPECT_GE(record.finished, record.started);
   }

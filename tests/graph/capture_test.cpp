@@ -1,6 +1,7 @@
 // Captured C++ models compared with eager: outputs, gradients and buffers, bitwise, unsplit and in stages;
 // and forwards that must be rejected.
 #include "capture_models.h"
+#include "graph/run/interpreter.h"
 #include "stage_runner.h"
 #include "tensor_file.h"
 #include "unsplit_model.h"

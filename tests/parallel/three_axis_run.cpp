@@ -102,7 +102,7 @@ Batch batch_of(int step) {
 
 DenseTraining train_dense(Kind kind, int repeats) {
   at::set_num_threads(1);
-  models::Gpt gpt = make_part(kind, models::GptPart::whole(gpt_options(kind)));
+  models::Gpt gpt = make_part(kind, models::GptPart::full(gpt_options(kind)));
   torch::optim::AdamW optimizer = adamw(gpt->parameters());
   DenseTraining run;
   for (int step = 0; step < kTrainSteps; ++step) {
@@ -124,7 +124,7 @@ DenseTraining train_dense(Kind kind, int repeats) {
 
 Tensors microbatch_gradients(Kind kind, const Batch& rows, bool backwards) {
   at::set_num_threads(1);
-  models::Gpt gpt = make_part(kind, models::GptPart::whole(gpt_options(kind)));
+  models::Gpt gpt = make_part(kind, models::GptPart::full(gpt_options(kind)));
   const auto inputs = rows.inputs.chunk(kMicrobatches), targets = rows.targets.chunk(kMicrobatches);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::size_t m = backwards ? inputs.size() - 1 - i : i;

@@ -136,7 +136,7 @@ void train_and_compare(const comm::World& world, Variant variant, Data data, boo
   parallel::ShardOptions options;
   options.find_unused = true;
   options.prefetch = sequence ? 0 : 1;
-  const DataTensorRank rank(world, variant, data, sequence, options);
+  DataTensorRank rank(world, variant, data, sequence, options);
   torch::optim::AdamW optimizer = adamw(rank.trained());
   for (int step = 0; step < kGptSteps; ++step) {
     optimizer.zero_grad();
@@ -173,7 +173,7 @@ TEST(Parallel2D, MatchesDenseTrainingOver4x2Ranks) {
 // Gradients keep the placements of their parameters, in the memory of the buckets.
 TEST_P(Parallel2D, ParametersAndGradientsKeepPlacements) {
   on_ranks(GetParam(), [&](comm::World& world) {
-    const DataTensorRank rank(world, Variant::Plain, GetParam());
+    DataTensorRank rank(world, Variant::Plain, GetParam());
     rank.loss(tokens_of(kGptRows, 0)).backward();
     if (rank.sharded) {
       rank.sharded->unshard();
@@ -206,7 +206,7 @@ TEST_P(Parallel2D, AccumulatesAndClipsByGlobalNorm) {
   }
   const double norm = std::sqrt(squares);
   on_ranks(GetParam(), [&](comm::World& world) {
-    const DataTensorRank rank(world, Variant::Tied, GetParam());
+    DataTensorRank rank(world, Variant::Tied, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
     if (rank.replica) {
       const auto quiet = rank.replica->no_sync();
@@ -231,7 +231,7 @@ TEST_P(Parallel2D, AccumulatesAndClipsByGlobalNorm) {
 
 TEST_P(Parallel2D, CommunicatesEachBucketOrUnitOnce) {
   on_ranks(GetParam(), [&](comm::World& world) {
-    const DataTensorRank rank(world, Variant::Plain, GetParam());
+    DataTensorRank rank(world, Variant::Plain, GetParam());
     const Traffic all(world);
     tensor::traffic() = {};
     rank.loss(tokens_of(kGptRows, 0)).backward();
@@ -251,7 +251,7 @@ TEST_P(Parallel2D, CommunicatesEachBucketOrUnitOnce) {
 TEST_P(Parallel2D, FailedBackwardLeavesNoState) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
   on_ranks(GetParam(), [&](comm::World& world) {
-    const DataTensorRank rank(world, Variant::Plain, GetParam());
+    DataTensorRank rank(world, Variant::Plain, GetParam());
     const Tokens batch = tokens_of(kGptRows, 0);
     // The last gradient of the backward: all others are already in flight.
     const auto breaks = std::make_shared<bool>(true);

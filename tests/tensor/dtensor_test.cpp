@@ -4,6 +4,7 @@
 
 #include <penstock/base/error.h>
 
+#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 namespace penstock::test {

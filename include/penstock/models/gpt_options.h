@@ -33,7 +33,7 @@ struct GptPart {
   bool embeds = false;         //!< takes tokens; otherwise the output of the previous part
   bool predicts = false;       //!< returns logits
 
-  static GptPart whole(const GptOptions& options) { return {0, options.layers, true, true}; }
+  static GptPart full(const GptOptions& options) { return {0, options.layers, true, true}; }
 };
 
 }  // namespace penstock::models

@@ -61,7 +61,7 @@ class ShardedStages final : public runtime::DataParallel {
   void before_compute(StageId stage) override;
   void before_backward(StageId stage, bool last) override;
   void reduce_grad(StageId stage) override;
-  double combine_norm(double part, bool largest) override;
+  double combine_norm(double local, bool largest) override;
   std::vector<comm::Group> sharding_groups_of(const at::Tensor& parameter) const override;
 
   Sharded& sharded(StageId stage) { return stages_.at(stage); }

@@ -24,12 +24,12 @@ class DataParallel {
   virtual void before_backward(StageId stage, bool last) = 0;
   //! REDUCE_GRAD: all gradients of this step are accumulated; reduces them over the replicas.
   virtual void reduce_grad(StageId stage) = 0;
-  //! Combines this rank's share of a norm over the parameters that the stages expose: the sum (or the maximum
+  //! Combines the local share of a norm over the parameters that the stages expose: the sum (or the maximum
   //! if `largest`) over the ranks that hold other elements of the same parameters. Tensor-parallel groups are
   //! excluded; see `sharding_groups_of`.
-  virtual double combine_norm(double part, bool largest) {
+  virtual double combine_norm(double local, bool largest) {
     (void)largest;
-    return part;
+    return local;
   }
   //! The tensor-parallel groups whose ranks hold the other elements of `parameter`, if it is a plain tensor
   //! that is the local shard of a distributed one.

@@ -1,18 +1,13 @@
 // Send modes: when a send completes. Each transport states its mode, a program is proven for one mode, and
 // the validator, the simulator and lowering know them all.
 //
-//   mode      | a send completes              | transfers of a pair match | a rank waits in a send |
-//   transports
-//   ----------|-------------------------------|---------------------------|------------------------|--------------
-//   Buffered  | immediately                   | by tag, in any order      | never                  | Gloo,
-//   threads,
-//             |                               |                           |                        | MPI, UCC
-//   Ordered   | together with its receive     | in program order          | never: computations    | NCCL
-//             |                               |                           | continue               |
-//   Blocking  | when its receive is posted    | by tag, in any order      | until the peer has     | none;
-//   the
-//             |                               |                           | posted the receive     |
-//             strictest mode
+//   mode     | a send completes       | a pair's transfers match | the rank waits   | transports
+//   ---------|------------------------|--------------------------|------------------|-----------------
+//   Buffered | immediately            | by tag, in any order     | never            | gloo, threads,
+//            |                        |                          |                  | mpi, ucc
+//   Ordered  | with its receive       | in program order         | never            | nccl
+//   Blocking | when the peer has      | by tag, in any order     | until the send   | none (strictest)
+//            | posted the receive     |                          | completes        |
 //
 // In every mode a receive is posted at its position in the list, and the rank waits for it where the value is
 // used. The lists of `lower` are safe in every mode.

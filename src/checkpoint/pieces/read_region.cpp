@@ -104,10 +104,11 @@ void read_box(const StoredTensor& stored, const StoredTensor::StoredPiece& piece
   const SafetensorsEntry& entry = file.entry(piece.key);
   read_runs(file, entry, runs_of(held.box, box), held.offset, c10::elementSize(stored.dtype), bytes, report);
   if (staging.nbytes() == entry.nbytes() && crc32c({bytes, staging.nbytes()}) != piece.crc32c) {
-    throw CheckpointError(file.path() + ": " + piece.key + " is damaged: its checksum does not match", {},
-                          "use an older checkpoint; `penstock checkpoint verify` lists all damage");
+    throw CheckpointError(
+        file.path().string() + ": " + piece.key + " is damaged: its checksum does not match", {},
+        "use an older checkpoint; `penstock checkpoint verify` lists all damage");
   }
-  check_bools(stored.dtype, {bytes, staging.nbytes()}, file.path() + ": tensor " + piece.key);
+  check_bools(stored.dtype, {bytes, staging.nbytes()}, file.path().string() + ": tensor " + piece.key);
   if (!direct) region.copy_(staging);
   report.bytes_used += staging.nbytes();
 }

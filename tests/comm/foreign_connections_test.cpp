@@ -124,13 +124,13 @@ class BusyJob {
 const std::string kStoreGreeting("\0\xCE\xF7\x85\x3C", 5);
 const std::string kHalfAQuestion("\3\1\0\0\0\0\0\0\0k", 10);
 
-comm::Fd knock(std::uint16_t port, const std::string& words) {
+comm::Fd connect_and_send(std::uint16_t port, const std::string& words) {
   comm::Fd connection = comm::connect_to({"127.0.0.1", port}, std::chrono::seconds(5)).connection;
   if (connection) send(connection.get(), words.data(), words.size(), MSG_NOSIGNAL);
   return connection;
 }
 
-void leave_rudely(comm::Fd connection) {
+void close_with_reset(comm::Fd connection) {
   const linger at_once{.l_onoff = 1, .l_linger = 0};  // closes with a reset
   setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
@@ -148,15 +148,15 @@ TEST(CommForeignConnections, OnEveryPortDoNotDisturbJob) {
            {kStoreGreeting + kHalfAQuestion, kStoreGreeting + kHalfAQuestion, kStoreGreeting,
             std::string("\0", 1), std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("PSL1"),
             std::string("penstock monitor 0/0/1\n")}) {
-        leave_rudely(knock(listener.port, words));
-        idle.push_back(knock(listener.port, words));  // stays connected
+        close_with_reset(connect_and_send(listener.port, words));
+        idle.push_back(connect_and_send(listener.port, words));  // stays connected
       }
       for (int i = 0; i < 60; ++i) {
         std::string garbage(i % 2 == 0 ? kStoreGreeting : "");
         for (unsigned length = random() % 100; length > 0; --length) garbage += static_cast<char>(random());
-        knock(listener.port, garbage);
+        connect_and_send(listener.port, garbage);
       }
-      for (int i = 0; i < 250; ++i) idle.push_back(knock(listener.port, ""));
+      for (int i = 0; i < 250; ++i) idle.push_back(connect_and_send(listener.port, ""));
     }
   }
   EXPECT_EQ(ports, 5);  // the store, and per rank its monitor and Gloo

@@ -48,7 +48,7 @@ DenseGpt run_dense_gpt(Variant variant, int parts) {
     optimizer.zero_grad();
     at::Tensor sum;
     for (int part = 0; part < parts; ++part) {
-      const Tokens own = batch.part(part, parts);
+      const Tokens own = batch.shard(part, parts);
       const at::Tensor loss = loss_of(model(own.inputs), own.targets) / parts;
       loss.backward();
       sum = sum.defined() ? sum + loss.detach() : loss.detach();

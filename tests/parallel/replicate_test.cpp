@@ -49,7 +49,7 @@ void expect_dense(comm::World& world, Variant variant, const DenseGpt& dense, in
     at::Tensor sum = at::zeros({});
     const Traffic traffic(world);
     for (int part = 0; part < parts; ++part) {
-      const Tokens own = batch.part(part, parts);
+      const Tokens own = batch.shard(part, parts);
       const auto backward = [&] {
         const at::Tensor loss = loss_of(ddp(own.inputs), own.targets) / parts;
         loss.backward();

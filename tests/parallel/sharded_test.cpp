@@ -42,7 +42,7 @@ void expect_dense(comm::World& world, const comm::Group& group, const parallel::
     optimizer.zero_grad();
     at::Tensor sum = at::zeros({});
     for (int part = 0; part < parts; ++part) {
-      const Tokens own = batch.part(part, parts);
+      const Tokens own = batch.shard(part, parts);
       const auto backward = [&] {
         const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets) / parts;
         loss.backward();

@@ -80,7 +80,7 @@ struct DataTensorRank {
     }
   }
 
-  std::vector<at::Tensor> trained() const {
+  std::vector<at::Tensor> optimizer_parameters() const {
     return sharded ? sharded->parameters() : unique_parameters(*model);
   }
   at::Tensor loss(const Tokens& batch) const {
@@ -137,7 +137,7 @@ void train_and_compare(const comm::World& world, Variant variant, Data data, boo
   options.find_unused = true;
   options.prefetch = sequence ? 0 : 1;
   DataTensorRank rank(world, variant, data, sequence, options);
-  torch::optim::AdamW optimizer = adamw(rank.trained());
+  torch::optim::AdamW optimizer = adamw(rank.optimizer_parameters());
   for (int step = 0; step < kGptSteps; ++step) {
     optimizer.zero_grad();
     const at::Tensor loss = rank.loss(tokens_of(kGptRows, step));
@@ -218,7 +218,7 @@ TEST_P(Parallel2D, AccumulatesAndClipsByGlobalNorm) {
     rank.loss(batch).backward();
     const auto clip = [&](double max, double order) {
       return rank.sharded ? rank.sharded->clip_grad_norm(max, order)
-                          : tensor::clip_grad_norm(rank.trained(), max, order);
+                          : tensor::clip_grad_norm(rank.optimizer_parameters(), max, order);
     };
     const double infinity = std::numeric_limits<double>::infinity();
     CHECK_THAT(std::abs(clip(1e9, infinity) - largest) < 1e-5);
@@ -269,7 +269,7 @@ TEST_P(Parallel2D, FailedBackwardLeavesNoState) {
     CHECK_THAT(thrown);
     for (const runtime::NamedTensor& item : rank.named()) item.tensor.mutable_grad() = at::Tensor();
     if (rank.sharded) {
-      for (const at::Tensor& shard : rank.trained()) shard.mutable_grad() = at::Tensor();
+      for (const at::Tensor& shard : rank.optimizer_parameters()) shard.mutable_grad() = at::Tensor();
     }
     rank.loss(batch).backward();
     expect_near("gradient of", rank.gradients(), dense.gradients);
@@ -344,13 +344,13 @@ TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
   struct Item {
     at::Tensor grad;
-    tensor::Placements places, gradient_placements;
+    tensor::Placements placements, gradient_placements;
   };
   const tensor::Placements none{};
   std::vector<Item> items;
-  const auto add = [&](at::IntArrayRef sizes, tensor::Placements places,
+  const auto add = [&](at::IntArrayRef sizes, tensor::Placements placements,
                        tensor::Placements gradient_placements) {
-    items.push_back({at::randn(sizes, generator), std::move(places), std::move(gradient_placements)});
+    items.push_back({at::randn(sizes, generator), std::move(placements), std::move(gradient_placements)});
   };
   add({3, 2}, none, none);
   add({5, 3}, {tensor::Shard(0), value::Replicate()}, {tensor::Shard(0), value::Replicate()});
@@ -372,8 +372,8 @@ TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
       for (const Item& item : items) {
         at::Tensor value = at::zeros_like(item.grad).requires_grad_(true);
         at::Tensor grad = item.grad.clone();
-        if (!item.places.empty()) {
-          value = distribute_tensor(value, mesh, item.places);
+        if (!item.placements.empty()) {
+          value = distribute_tensor(value, mesh, item.placements);
           // A partial gradient: either the first rank has the full value, or each rank its share of an
           // average.
           tensor::Placements start(2);

@@ -21,7 +21,7 @@ struct Batch {
 };
 
 //! The results of a step.
-struct Trained {
+struct DenseStep {
   at::Tensor loss;
   std::map<std::string, at::Tensor> gradients;
 };
@@ -38,12 +38,12 @@ inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const 
 }
 
 //! The unsplit graph with its own tensors, in evaluation mode (without dropout).
-inline Trained train_dense(graph::GraphModule& unsplit_graph, const runtime::LossFunction& loss, const Batch& batch) {
+inline DenseStep train_dense(graph::GraphModule& unsplit_graph, const runtime::LossFunction& loss, const Batch& batch) {
   const value::Chunks chunks =
       value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
   double rows = 0;
   for (const auto count : chunks.rows) rows += static_cast<double>(count);
-  Trained trained{.loss = at::zeros({}), .gradients = {}};
+  DenseStep trained{.loss = at::zeros({}), .gradients = {}};
   for (std::size_t m = 0; m < chunks.args.size(); ++m) {
     const at::Tensor part = loss(unsplit_graph.forward(chunks.args[m], chunks.kwargs[m]), {}, {});
     const double share = static_cast<double>(chunks.rows[m]) / rows;
@@ -76,7 +76,7 @@ inline graph::GraphModule unsplit_module(pipe::Pipe& unsplit) {
 
 //! Runs one step on this rank; checks the gradients of its parameters, and the loss if it is known.
 inline void expect_step(pipe::Pipe& pipe, const std::string& schedule, runtime::PipelineOptions options,
-                        const Batch& batch, const Trained& expected, const comm::Group& group) {
+                        const Batch& batch, const DenseStep& expected, const comm::Group& group) {
   const int ranks = group.size();
   const schedule::ScheduleShape shape{ranks, pipe.num_stages() / ranks, batch.microbatches};
   const schedule::Schedule table = make_schedule(schedule::parse_schedule_kind(schedule), shape);

@@ -67,11 +67,11 @@ void on_threads(int ranks, const std::function<void(const comm::Group&)>& part) 
 }
 
 //! Runs every number of stages up to 8 that the ranks can share.
-void expect_trains(const std::string& name, const graph::Graph& unsplit_pipe,
+void expect_trains(const std::string& name, const graph::Graph& unsplit,
                    const std::function<Pipe(const SplitSpec&)>& make_pipe, const Batch& batch,
-                   const test::Trained& expected, const std::vector<int>& rank_counts = {2, 3, 4},
+                   const test::DenseStep& expected, const std::vector<int>& rank_counts = {2, 3, 4},
                    const OnRanks& on_ranks = on_threads) {
-  const auto most = static_cast<int>(legal_split_positions(unsplit_pipe).size()) + 1;
+  const auto most = static_cast<int>(legal_split_positions(unsplit).size()) + 1;
   for (const int ranks : rank_counts) {
     for (int stages = ranks; stages <= std::min(8, most); stages += ranks) {
       std::vector<std::string> schedules{stages == ranks ? "1F1B" : "Interleaved1F1B"};

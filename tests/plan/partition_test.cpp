@@ -117,7 +117,7 @@ TEST(PlanPartition, MatchesBruteForceForRandomChains) {
     EXPECT_EQ(found->first_layer.back(), count);
     double slowest = 0;
     for (const StageCosts& stage : found->stages) slowest = std::max(slowest, stage.total_time());
-    EXPECT_EQ(slowest, expected->slowest) << "the cut must have the time it claims; seed " << seed;
+    EXPECT_EQ(slowest, expected->slowest) << "the partition must have the reported time; seed " << seed;
   }
 }
 

@@ -42,7 +42,7 @@ class SwitchedHosts {
     return all;
   }
   //! Drops packets between the two hosts silently.
-  void part(int one, int other) const {
+  void disconnect(int one, int other) const {
     const auto lose = [this](int from, int to) {
       shell("ip -n " + space(from) + " neigh replace " + address(to) +
             " lladdr 02:00:00:00:00:99 nud permanent dev veth0");

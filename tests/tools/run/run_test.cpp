@@ -282,7 +282,7 @@ TEST(ToolRun, ReportsPairOfUnreachableHosts) {
   for (const int other : {3, 2}) {
     const SwitchedHosts hosts(4);
     if (!hosts.problem().empty()) GTEST_SKIP() << hosts.problem();
-    hosts.part(1, other);
+    hosts.disconnect(1, other);
     std::vector<std::unique_ptr<Program>> nodes;
     for (int host = 0; host < 4; ++host) {
       nodes.push_back(std::make_unique<Program>(

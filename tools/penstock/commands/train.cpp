@@ -67,7 +67,8 @@ int train_command(Arguments& arguments) {
   launch_options.max_restarts = static_cast<int>(asked.max_restarts);
   launch_options.grace = std::chrono::seconds(5);
   LineDrawer drawer;
-  FailureReport failures({.ranks = ranks, .details = asked.failure_log, .hint = hint_after_failure(asked)});
+  const std::string hint = hint_after_failure(asked);
+  FailureReport failures({.ranks = ranks, .details = asked.failure_log, .hint = hint});
   launch_options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
     if (!failures.take(rank, is_error, line)) drawer.draw(rank, is_error, line);
   };

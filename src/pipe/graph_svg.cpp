@@ -12,7 +12,7 @@
 namespace penstock::pipe {
 namespace {
 
-constexpr int box = 176, height = 104, gap = 150, margin = 20, user = 84, step = 26;
+constexpr int box = 176, height = 104, gap = 150, margin = 20, user_box = 84, step = 26;
 
 std::string shortened(const std::string& text, std::size_t limit) {
   return text.size() <= limit ? text : text.substr(0, limit - 1) + "…";
@@ -82,11 +82,11 @@ class Picture {
            "markerHeight=\"7\" "
            "orient=\"auto\"><path class=\"head\" d=\"M0 0L8 4L0 8z\"/></marker></defs>\n"
            "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n";
-    rect("user", margin, user);
-    words("h m", margin + user / 2, top_ + height / 2 - 4, "inputs");
+    rect("user", margin, user_box);
+    words("h m", margin + user_box / 2, top_ + height / 2 - 4, "inputs");
     const auto count = std::count_if(pipe_.graph().inputs.begin(), pipe_.graph().inputs.end(),
                                      [](const graph::GraphInput& input) { return !input.baked; });
-    words("m", margin + user / 2, top_ + height / 2 + 14, std::to_string(count) + " from the user");
+    words("m", margin + user_box / 2, top_ + height / 2 + 14, std::to_string(count) + " from the user");
     for (int s = 0; s < stages; ++s) draw_stage(s);
     for (const auto& [way, bundle] : bundles_) draw_bundle(way.first, way.second, bundle);
     for (const graph::SharedSlot& slot : pipe_.split().shared) {
@@ -100,8 +100,8 @@ class Picture {
 
  private:
   //! The left edge of a stage's box.
-  static int left(int stage) { return margin + user + gap + stage * (box + gap) - (stage < 0 ? 0 : 60); }
-  static int middle(int stage) { return stage < 0 ? margin + user / 2 : left(stage) + box / 2; }
+  static int left(int stage) { return margin + user_box + gap + stage * (box + gap) - (stage < 0 ? 0 : 60); }
+  static int middle(int stage) { return stage < 0 ? margin + user_box / 2 : left(stage) + box / 2; }
 
   void rect(const std::string& kind, int x, int width) {
     out_ += "<rect class=\"" + kind + "\" x=\"" + std::to_string(x) + "\" y=\"" + std::to_string(top_) +
@@ -138,7 +138,7 @@ class Picture {
       arc(from < 0 ? "w u" : "w k", from, to, from >= 0, shortened(label, 44), title);
       return;
     }
-    const int start = from < 0 ? margin + user : left(from) + box, end = left(to), y = top_ + height / 2;
+    const int start = from < 0 ? margin + user_box : left(from) + box, end = left(to), y = top_ + height / 2;
     out_ += "<g><title>" + escape_markup(title) + "</title><path class=\"w\" marker-end=\"url(#a)\" d=\"M" +
             std::to_string(start) + " " + std::to_string(y) + "H" + std::to_string(end) + "\"/></g>\n";
     // The name is above the arrow, the type below.

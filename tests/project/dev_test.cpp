@@ -132,10 +132,30 @@ TEST_F(ProjectDev, TestsWithKernelsOfOtherProcessor) {
   EXPECT_THAT(dev({"test", "--cpu", "avx2"}, settings).out, testing::StartsWith("avx2 AVX2 AVX2: "));
 }
 
+// A changed source is checked itself, a changed header through a source that includes it.
+TEST_F(ProjectDev, LintsWhatChanged) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  stand_in("cmake", "exit 0");
+  stand_in("clang-tidy", "for file in \"$@\"; do :; done; echo checked $file");
+  stand_in("git",
+           "case $1 in rev-parse) [ \"$4\" = 'base^{commit}' ];;"
+           " diff) printf 'src/a.cpp\\ninclude/penstock/m/h.h\\nsrc/notes.txt\\n';; ls-files) ;; esac");
+  std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
+  std::filesystem::create_directories(dir_ / "src/m");
+  std::filesystem::create_directories(dir_ / "tools");
+  std::ofstream(dir_ / "src/m/user.cpp") << "#include <penstock/m/h.h>\n";
+  const std::vector<std::string> settings{"PENSTOCK_TORCH=" + (dir_ / "torch"), "PENSTOCK_JOBS=1"};
+  const Outcome outcome = dev({"lint", "--changed", "base"}, settings);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "checked src/a.cpp\nchecked src/m/user.cpp\n");
+  EXPECT_EQ(dev({"lint", "--changed", "nowhere"}, settings).code, 2);
+}
+
 TEST_F(ProjectDev, BadUsageExitsWithTwo) {
   EXPECT_EQ(dev({"tset"}).code, 2);
   EXPECT_EQ(dev({"sanitize", "everything"}).code, 2);
   EXPECT_EQ(dev({"test", "--cpu", "abacus"}).code, 2);
+  EXPECT_EQ(dev({"lint", "--everything"}).code, 2);
   EXPECT_EQ(dev({"help"}).code, 0);
   EXPECT_THAT(dev({"help"}).out, HasSubstr("usage: ./dev COMMAND"));
 }

@@ -6,6 +6,7 @@
 
 #include <penstock/base/error.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -57,8 +58,9 @@ std::string read_input(const std::string& path) {
   if (!is_open) check_input_file(path);
   const File file = is_open ? open_file(path, stdin, "rb") : open_regular(path);
   std::string text;
-  char buffer[1 << 14];
-  for (std::size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, file.get())) > 0;) text.append(buffer, n);
+  std::array<char, 1 << 14> buffer{};
+  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), file.get())) > 0;)
+    text.append(buffer.data(), n);
   if (std::ferror(file.get()) != 0)
     throw UsageError("cannot read " + quote(path, 200) + ": " + std::strerror(errno));
   return text;

@@ -55,8 +55,9 @@ TorchOutput output_of_torch(const std::string& command, const std::vector<std::s
   const std::string program =
       (std::filesystem::read_symlink("/proc/self/exe").parent_path() / kTorchTool).string();
   if (access(program.c_str(), X_OK) != 0) cannot_start(command, program, errno);
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("cannot create a pipe: ") + std::strerror(errno));
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw Error(std::string("cannot create a pipe: ") + std::strerror(errno));
   const pid_t child = fork();
   if (child < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
   if (child == 0) {

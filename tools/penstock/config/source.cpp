@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
@@ -144,9 +145,9 @@ void write_picture(const view::Drawing& drawing, Picture picture, const std::str
 
 std::string show_time(double time, bool seconds) {
   if (seconds) return format_seconds(time);
-  char text[40];
-  std::snprintf(text, sizeof text, "%.6g", time);
-  return text;
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", time);
+  return text.data();
 }
 
 std::string show_memory(std::uint64_t bytes, bool seconds) {
@@ -155,9 +156,9 @@ std::string show_memory(std::uint64_t bytes, bool seconds) {
 }
 
 std::string show_share(double share) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.1f%%", 100 * share);
-  return text;
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.1f%%", 100 * share);
+  return text.data();
 }
 
 std::string show_table(const std::vector<std::vector<std::string>>& rows) {

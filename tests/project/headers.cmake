@@ -15,7 +15,7 @@ endif()
 set(failed "")
 foreach(header IN LISTS headers)
   file(WRITE ${WORK}/header.cpp "#include <${header}>\n#include <${header}>\n")
-  execute_process(COMMAND ${CXX} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -I${INCLUDE} ${flags} ${WORK}/header.cpp
+  execute_process(COMMAND ${CXX} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -I${INCLUDE} -I${GENERATED} ${flags} ${WORK}/header.cpp
                   RESULT_VARIABLE code ERROR_VARIABLE errors)
   if(NOT code EQUAL 0)
     list(APPEND failed ${header})

@@ -108,7 +108,7 @@ class Run {
     parallel::ShardOptions shard;
     if (tied && stages > 1) {
       options.shared = {{{StageId(0), "token.weight"}, {StageId(stages - 1), "token.weight"}}};
-      shard.alone = {"token.weight"};
+      shard.separate = {"token.weight"};
     }
     std::optional<comm::Group> data = across_, tensors;
     if (topology.data_mode == DataMode::Tensors) tensors = across_;

@@ -22,7 +22,7 @@ struct Described {
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> shape;
   std::vector<std::string> aliases;
-  Region part;
+  Region region;
   std::string problem;
 };
 

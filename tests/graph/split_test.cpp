@@ -36,9 +36,9 @@ TEST(GraphSplit, AnyNumberOfStagesMatchesUnsplitGraph) {
   // In the real architectures, the gradients of values that several stages read are summed in another order.
   const std::vector<std::string> exact{"mlp", "gpt", "convnet", "mixed", "lstm", "marked", "overlap"},
       close{"gpt2", "llama", "bert", "t5", "vit", "encoder", "unet", "gru"};
-  std::vector<std::string> names = exact;
-  names.insert(names.end(), close.begin(), close.end());
-  for (const std::string& name : names) {
+  std::vector<std::string> archives = exact;
+  archives.insert(archives.end(), close.begin(), close.end());
+  for (const std::string& name : archives) {
     const bool is_exact = std::find(exact.begin(), exact.end(), name) != exact.end();
     const UnsplitModel unsplit(archive(name));
     const SplitPositions legal = legal_split_positions(unsplit.file.graph());

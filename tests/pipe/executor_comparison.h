@@ -38,7 +38,8 @@ inline at::Tensor any_loss(const c10::IValue& output, const c10::IValue&, const 
 }
 
 //! The unsplit graph with its own tensors, in evaluation mode (without dropout).
-inline DenseStep train_dense(graph::GraphModule& unsplit_graph, const runtime::LossFunction& loss, const Batch& batch) {
+inline DenseStep train_dense(graph::GraphModule unsplit_graph, const runtime::LossFunction& loss,
+                             const Batch& batch) {
   const value::Chunks chunks =
       value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
   double rows = 0;
@@ -72,6 +73,9 @@ inline graph::GraphModule unsplit_module(pipe::Pipe& unsplit) {
   graph::GraphModule unsplit_graph(unsplit.graph(), std::move(copies));
   unsplit_graph.train(false);
   return unsplit_graph;
+}
+inline graph::GraphModule unsplit_module(pipe::Pipe&& unsplit) {
+  return unsplit_module(unsplit);
 }
 
 //! Runs one step on this rank; checks the gradients of its parameters, and the loss if it is known.

@@ -119,7 +119,7 @@ void section(std::string& message, const std::string& heading, const std::vector
 }
 
 //! Throws CheckpointError for differences that the options do not allow.
-LoadReport judge(const Checkpoint& checkpoint, const Findings& found, const LoadOptions& options) {
+LoadReport make_report(const Checkpoint& checkpoint, const Findings& found, const LoadOptions& options) {
   const auto list = [](const std::set<std::string>& titles) {
     return std::vector<std::string>(titles.begin(), titles.end());
   };
@@ -141,17 +141,17 @@ LoadReport judge(const Checkpoint& checkpoint, const Findings& found, const Load
                         flags.empty() ? "" : "set " + flags + " to load it anyway");
 }
 
-LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Impl& content,
+LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Impl& impl,
                        const std::vector<Piece>& pieces, const LoadOptions& options,
                        const std::function<void(Findings&)>& gather) {
   Findings found = compare_pieces(checkpoint, pieces, options);
   gather(found);
-  LoadReport report = judge(checkpoint, found, options);
+  LoadReport report = make_report(checkpoint, found, options);
   for (const Piece& piece : pieces) {
     const StoredTensor* stored = checkpoint.find(piece.name, piece.state);
     if (stored == nullptr || stored->shape != piece.shape) continue;
     const PieceFile file_of = [&](const auto& held) -> const SafetensorsFile& {
-      return content.file_of(*stored, held);
+      return impl.file_of(*stored, held);
     };
     read_part(*stored, file_of, piece.region, piece.local, report);
   }
@@ -161,7 +161,7 @@ LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Impl& con
 }  // namespace
 
 LoadReport Checkpoint::compare(const std::vector<Piece>& pieces, const LoadOptions& options) const {
-  return judge(*this, compare_pieces(*this, local_pieces(pieces), options), options);
+  return make_report(*this, compare_pieces(*this, local_pieces(pieces), options), options);
 }
 
 LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const LoadOptions& options) const {

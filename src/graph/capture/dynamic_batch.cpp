@@ -50,8 +50,9 @@ IValue with_rows(const IValue& leaf, std::int64_t from, std::int64_t to) {
   if (!leaf.isTensor() || !leaf.toTensor().defined() || leaf.toTensor().dim() == 0) return leaf;
   const at::Tensor& tensor = leaf.toTensor();
   if (tensor.size(0) != from) return leaf;
-  const at::Tensor places = at::remainder(at::arange(to, at::device(tensor.device()).dtype(at::kLong)), from);
-  return at::index_select(tensor.detach(), 0, places).set_requires_grad(tensor.requires_grad());
+  const at::Tensor indices =
+      at::remainder(at::arange(to, at::device(tensor.device()).dtype(at::kLong)), from);
+  return at::index_select(tensor.detach(), 0, indices).set_requires_grad(tensor.requires_grad());
 }
 
 bool same_constant(const IValue& a, const IValue& b) {

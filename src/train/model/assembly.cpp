@@ -153,24 +153,24 @@ Assembly assemble(const tensor::DeviceMesh& mesh, const Model& model, const Mode
 std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& mesh,
                                                     const Assembly& assembly) {
   std::map<std::string, at::Tensor> all;
-  c10::Dict<std::string, at::Tensor> mine;
+  c10::Dict<std::string, at::Tensor> local;
   for (const auto& [index, stage] : assembly.stages) {
     const auto parameters =
         assembly.sharded ? assembly.sharded->sharded(index).gather_parameters() : stage->parameters();
     for (const runtime::NamedTensor& item : parameters)
-      mine.insert_or_assign(item.name, gathered(item.tensor).detach().contiguous());
+      local.insert_or_assign(item.name, gathered(item.tensor).detach().contiguous());
   }
   if (mesh.group("dp").rank() != 0 || mesh.group("tp").rank() != 0) return all;
   constexpr int tag = 77;
   const comm::Group& pipeline = mesh.group("pp");
   if (pipeline.rank() != 0) {
-    pipeline.send_object(mine, 0, tag);
+    pipeline.send_object(local, 0, tag);
     return all;
   }
   const auto take = [&](const c10::Dict<std::string, at::Tensor>& dict) {
     for (const auto& item : dict) all[item.key()] = item.value();
   };
-  take(mine);
+  take(local);
   for (int rank = 1; rank < pipeline.size(); ++rank) {
     const auto received = pipeline.recv_object(rank, tag).toGenericDict();
     for (const auto& item : received) all[item.key().toStringRef()] = item.value().toTensor();

@@ -42,26 +42,26 @@ const Command& command_named(const std::string& name) {
                    near.empty() ? "see penstock --help" : "did you mean penstock " + near + "?");
 }
 
-int run(std::vector<std::string> words) {
-  if (words.empty()) throw UsageError("no command was given", {}, "see penstock --help");
-  const std::string first = words.front();
-  words.erase(words.begin());
+int run(std::vector<std::string> args) {
+  if (args.empty()) throw UsageError("no command was given", {}, "see penstock --help");
+  const std::string first = args.front();
+  args.erase(args.begin());
   if (first == "--version") {
     print("penstock " + version() + "\n");
     return 0;
   }
   if (first == "--help" || first == "-h" || first == "help") {
-    if (words.empty()) {
+    if (args.empty()) {
       print(overview());
       return 0;
     }
-    return run({words.front(), "--help"});
+    return run({args.front(), "--help"});
   }
   const Command& command = command_named(first);
   const Handler handler = handler_of(command.name);
-  if (handler == nullptr) start_torch(command, words);
+  if (handler == nullptr) start_torch(command, args);
   prepare();
-  Arguments arguments(command, std::move(words));
+  Arguments arguments(command, std::move(args));
   return handler(arguments);
 }
 

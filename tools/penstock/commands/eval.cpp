@@ -137,14 +137,14 @@ parallel::ParallelPlan tensor_plan(const graph::Graph& graph, int ranks) {
 using Outputs = std::map<std::string, at::Tensor>;
 
 //! Gathers the outputs of all replicas on replica 0. Returns an empty map on the other replicas.
-Outputs gather(const comm::Group& replicas, const Outputs& mine, const std::vector<std::int64_t>& rows) {
+Outputs gather(const comm::Group& replicas, const Outputs& local, const std::vector<std::int64_t>& rows) {
   if (replicas.rank() != 0) {
     c10::Dict<std::string, at::Tensor> named;
-    for (const auto& [name, tensor] : mine) named.insert(name, tensor.contiguous());
+    for (const auto& [name, tensor] : local) named.insert(name, tensor.contiguous());
     replicas.send_object(named, 0);
     return {};
   }
-  std::vector<Outputs> parts{mine};
+  std::vector<Outputs> parts{local};
   for (int other = 1; other < replicas.size(); ++other) {
     Outputs& part = parts.emplace_back();
     for (const auto& item : replicas.recv_object(other).toGenericDict())
@@ -166,17 +166,18 @@ void run_rank(const EvalJob& job, const comm::World& world) {
   const int stages = pipe.num_stages();
   const schedule::ScheduleShape shape{job.ranks.pp, stages / job.ranks.pp, microbatches};
   const schedule::Schedule schedule = make_schedule(schedule::parse_schedule_kind(job.over.schedule), shape);
-  std::vector<runtime::PipelineStage> mine;
+  std::vector<runtime::PipelineStage> local_stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     if (!plan.empty()) {
       parallelize_module(*pipe.get_stage_module(stage), mesh["tp"], plan, parallel::UnknownPath::PassOver);
     }
-    mine.push_back(pipe.build_stage(stage, at::kCPU, pipeline_group));
+    local_stages.push_back(pipe.build_stage(stage, at::kCPU, pipeline_group));
   }
-  const bool last = std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_last(); });
-  const bool first =
-      std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_first(); });
-  runtime::PipelineSchedule pipeline(mine, schedule, pipe.schedule_options());
+  const bool last = std::any_of(local_stages.begin(), local_stages.end(),
+                                [](const auto& stage) { return stage.is_last(); });
+  const bool first = std::any_of(local_stages.begin(), local_stages.end(),
+                                 [](const auto& stage) { return stage.is_first(); });
+  runtime::PipelineSchedule pipeline(local_stages, schedule, pipe.schedule_options());
   const runtime::StepResult result = pipeline.eval(first ? data.args : value::Args{}, {}, data.kwargs);
   if (!last || mesh.group("tp").rank() != 0) return;
   const Outputs outputs =
@@ -191,18 +192,18 @@ void run_rank(const EvalJob& job, const comm::World& world) {
 
 //! The command line of a rank. It includes the split positions found here, because times measured on each
 //! rank would give different splits.
-std::vector<std::string> words_of(const EvalJob& job, const graph::SplitPositions& positions) {
+std::vector<std::string> command_line_of(const EvalJob& job, const graph::SplitPositions& positions) {
   std::vector<std::string> numbers;
   for (const std::size_t position : positions) numbers.push_back(std::to_string(position));
-  std::vector<std::string> words{job.model, "--input", job.input, "--output", job.output};
-  words.insert(words.end(), {"--pp", std::to_string(job.ranks.pp), "--dp", std::to_string(job.ranks.dp)});
-  words.insert(words.end(), {"--tp", std::to_string(job.ranks.tp), "--schedule", job.over.schedule});
+  std::vector<std::string> args{job.model, "--input", job.input, "--output", job.output};
+  args.insert(args.end(), {"--pp", std::to_string(job.ranks.pp), "--dp", std::to_string(job.ranks.dp)});
+  args.insert(args.end(), {"--tp", std::to_string(job.ranks.tp), "--schedule", job.over.schedule});
   if (job.over.microbatches)
-    words.insert(words.end(), {"--microbatches", std::to_string(*job.over.microbatches)});
-  words.insert(words.end(), {"--backend", job.over.backend});
-  if (!positions.empty()) words.insert(words.end(), {"--cuts", join(numbers, ",")});
-  if (job.json) words.emplace_back("--json");
-  return words;
+    args.insert(args.end(), {"--microbatches", std::to_string(*job.over.microbatches)});
+  args.insert(args.end(), {"--backend", job.over.backend});
+  if (!positions.empty()) args.insert(args.end(), {"--cuts", join(numbers, ",")});
+  if (job.json) args.emplace_back("--json");
+  return args;
 }
 
 //! Checks files and options once, before the ranks start. Returns the split positions.
@@ -239,7 +240,7 @@ int eval_command(Arguments& arguments) {
     comm::run_thread_ranks(1, [&](comm::World& world) { run_rank(job, world); });
     return 0;
   }
-  comm::LaunchOptions options = ranks_of("eval", job.ranks.all(), words_of(job, positions));
+  comm::LaunchOptions options = ranks_of("eval", job.ranks.all(), command_line_of(job, positions));
   FailureReport failures({.ranks = job.ranks.all()});
   failures.attach(options);
   std::string warnings;  // shown only if the run succeeds; the failure report replaces them

@@ -96,15 +96,15 @@ ModelData ModelData::part(const graph::Graph& graph, int ranks, int rank) const 
                          " cannot be divided among " + std::to_string(ranks) + " data-parallel ranks",
                      {}, "use at most --dp " + std::to_string(rows / unit) + ", or pass more examples");
   }
-  std::vector<std::int64_t> shares = value::chunk_sizes(rows / unit, ranks);
-  for (std::int64_t& share : shares) share *= unit;
-  shares.back() += rows % unit;  // more than the model accepts: microbatches_for reports it
-  ModelData mine;
-  mine.rows = shares[static_cast<std::size_t>(rank)];
-  const std::int64_t begin = std::accumulate(shares.begin(), shares.begin() + rank, std::int64_t{0});
-  mine.leaves = rows_of(leaves, begin, mine.rows);
-  fill_arguments(mine, graph);
-  return mine;
+  std::vector<std::int64_t> row_counts = value::chunk_sizes(rows / unit, ranks);
+  for (std::int64_t& count : row_counts) count *= unit;
+  row_counts.back() += rows % unit;  // more than the model accepts: microbatches_for reports it
+  ModelData result;
+  result.rows = row_counts[static_cast<std::size_t>(rank)];
+  const std::int64_t begin = std::accumulate(row_counts.begin(), row_counts.begin() + rank, std::int64_t{0});
+  result.leaves = rows_of(leaves, begin, result.rows);
+  fill_arguments(result, graph);
+  return result;
 }
 
 std::vector<IValue> ModelData::example(int microbatches) const {
@@ -180,13 +180,13 @@ std::map<std::string, at::Tensor> named_outputs(const graph::Graph& graph, const
 std::map<std::string, at::Tensor> join_outputs(const std::vector<std::map<std::string, at::Tensor>>& parts,
                                                const std::vector<std::int64_t>& rows) {
   if (parts.size() == 1) return parts[0];
-  std::map<std::string, at::Tensor> whole;
+  std::map<std::string, at::Tensor> joined;
   for (const auto& [name, first] : parts[0]) {
     std::vector<at::Tensor> tensors;
     for (const auto& part : parts) tensors.push_back(part.at(name));
-    whole[name] = first.dim() == 0 ? weighted_mean(at::stack(tensors), rows) : at::cat(tensors);
+    joined[name] = first.dim() == 0 ? weighted_mean(at::stack(tensors), rows) : at::cat(tensors);
   }
-  return whole;
+  return joined;
 }
 
 }  // namespace penstock::tool

@@ -11,13 +11,13 @@
 namespace penstock::tool {
 namespace {
 
-graph::SplitPositions read_positions(const std::vector<std::string>& words) {
+graph::SplitPositions read_positions(const std::vector<std::string>& texts) {
   graph::SplitPositions positions;
-  for (const std::string& word : words) {
+  for (const std::string& text : texts) {
     std::size_t position = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), position);
-    if (error != std::errc() || end != word.data() + word.size())
-      throw UsageError("--cuts " + quote(word) + " is not a valid operator index");
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), position);
+    if (error != std::errc() || end != text.data() + text.size())
+      throw UsageError("--cuts " + quote(text) + " is not a valid operator index");
     positions.push_back(position);
   }
   return positions;
@@ -59,7 +59,7 @@ void RankOptions::declare(Arguments& arguments, const std::string& usual_schedul
   arguments.option("--stages-per-rank", stages_per_rank, "stages per rank");
   arguments.option("--microbatches", microbatches, "number of microbatches that the examples are split into");
   arguments.option("--backend", backend, "communication backend: gloo or auto");
-  arguments.choice<DeviceChoice>("--device", device, kDeviceWords,
+  arguments.choice<DeviceChoice>("--device", device, kDeviceChoices,
                                  "device of the ranks; auto currently means cpu");
 }
 

@@ -62,7 +62,7 @@ int train_command(Arguments& arguments) {
   if (mode != DisplayMode::Json) print("# settled configuration\n" + asked.run.config + "\n");
   for (const std::string& line : made)
     if (mode != DisplayMode::Json) print(line + "\n");
-  comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.words());
+  comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.command_line());
   set_display(launch_options, mode);
   launch_options.max_restarts = static_cast<int>(asked.max_restarts);
   launch_options.grace = std::chrono::seconds(5);

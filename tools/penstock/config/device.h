@@ -9,7 +9,7 @@ namespace penstock::tool {
 
 enum class DeviceChoice { Auto, Cpu, Cuda };
 
-inline const std::vector<std::pair<std::string, DeviceChoice>> kDeviceWords{
+inline const std::vector<std::pair<std::string, DeviceChoice>> kDeviceChoices{
     {"cpu", DeviceChoice::Cpu}, {"cuda", DeviceChoice::Cuda}, {"auto", DeviceChoice::Auto}};
 
 //! Resolves `asked` to a device, before ranks start. Throws UsageError if a run cannot use that device.

@@ -14,12 +14,12 @@
 namespace penstock::tool {
 namespace {
 
-// The words of an option, from the names of its values.
+// The choices of an option, from the names of its values.
 template <class E>
 std::vector<std::pair<std::string, E>> named(std::initializer_list<E> values) {
-  std::vector<std::pair<std::string, E>> words;
-  for (const E value : values) words.emplace_back(to_string(value), value);
-  return words;
+  std::vector<std::pair<std::string, E>> choices;
+  for (const E value : values) choices.emplace_back(to_string(value), value);
+  return choices;
 }
 
 // On the command line, 0 and the empty text mean that a value is not set.
@@ -56,7 +56,7 @@ void TrainSettings::declare(Settings& s) {
   s.choice<BalanceKind>("--balance", balance, named({BalanceKind::Parameters, BalanceKind::Time}),
                         "balance stages by parameter bytes or by measured time (ignored with --split)");
   s.add("--backend", backend, "communication backend: gloo, or auto for the best available");
-  s.choice<DeviceChoice>("--device", device, kDeviceWords, "device of the ranks; auto currently means cpu");
+  s.choice<DeviceChoice>("--device", device, kDeviceChoices, "device of the ranks; auto currently means cpu");
   s.add("--steps", steps,
         "total number of steps, including those before a resume [500; exported model: 100]");
   s.add("--batch", batch, "examples per step, over all replicas [16]");
@@ -280,12 +280,12 @@ void check_backend(const std::string& name) {
                      "use --backend gloo or --backend auto");
 }
 
-parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words) {
+parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& entries) {
   parallel::ParallelPlan plan;
-  for (const std::string& word : words) {
-    const auto equals = word.find('=');
-    const std::string path = word.substr(0, equals),
-                      style = equals == std::string::npos ? "" : word.substr(equals + 1);
+  for (const std::string& entry : entries) {
+    const auto equals = entry.find('=');
+    const std::string path = entry.substr(0, equals),
+                      style = equals == std::string::npos ? "" : entry.substr(equals + 1);
     if (!path.empty() && style == "colwise") {
       plan.emplace_back(path, parallel::ColwiseParallel());
     } else if (!path.empty() && style == "rowwise") {
@@ -293,7 +293,7 @@ parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words) {
     } else if (!path.empty() && style == "sequence") {
       plan.emplace_back(path, parallel::SequenceParallel());
     } else {
-      throw UsageError("--tp-plan " + quote(word) +
+      throw UsageError("--tp-plan " + quote(entry) +
                            " is not of the form MODULE=colwise, MODULE=rowwise or MODULE=sequence",
                        {}, "for example --tp-plan 'blocks.*.up=colwise,blocks.*.down=rowwise'");
     }
@@ -301,15 +301,15 @@ parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words) {
   return plan;
 }
 
-pipe::SplitPoints read_split_points(const std::vector<std::string>& words) {
+pipe::SplitPoints read_split_points(const std::vector<std::string>& entries) {
   pipe::SplitPoints points;
-  for (const std::string& word : words) {
-    const auto equals = word.find('=');
-    const std::string side = equals == std::string::npos ? "" : word.substr(equals + 1);
+  for (const std::string& entry : entries) {
+    const auto equals = entry.find('=');
+    const std::string side = equals == std::string::npos ? "" : entry.substr(equals + 1);
     if (equals == 0 || (side != "beginning" && side != "end"))
-      throw UsageError("--split " + quote(word) + " is not of the form MODULE=beginning or MODULE=end", {},
+      throw UsageError("--split " + quote(entry) + " is not of the form MODULE=beginning or MODULE=end", {},
                        "for example --split layers.2=beginning");
-    points[word.substr(0, equals)] = side == "end" ? graph::SplitPoint::End : graph::SplitPoint::Beginning;
+    points[entry.substr(0, equals)] = side == "end" ? graph::SplitPoint::End : graph::SplitPoint::Beginning;
   }
   return points;
 }

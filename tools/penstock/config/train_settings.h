@@ -1,5 +1,5 @@
 // The options of `penstock train`: declared once, read from the command line and from TOML, passed to the
-// ranks as command-line words.
+// ranks as command-line arguments.
 #pragma once
 
 #include "config/device.h"
@@ -69,9 +69,9 @@ std::string fetched_text();
 void check_backend(const std::string& name);
 
 //! Parses `layers.2=beginning,layers.4=end`.
-pipe::SplitPoints read_split_points(const std::vector<std::string>& words);
+pipe::SplitPoints read_split_points(const std::vector<std::string>& entries);
 
 //! Parses `blocks.*.up=colwise,blocks.*.down=rowwise`.
-parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words);
+parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& entries);
 
 }  // namespace penstock::tool

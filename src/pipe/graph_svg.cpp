@@ -160,8 +160,8 @@ class Picture {
             "\" marker-end=\"url(#a)\" d=\"M" + std::to_string(x1) + " " + std::to_string(y) + "C" +
             std::to_string(x1) + " " + std::to_string(peak) + " " + std::to_string(x2) + " " +
             std::to_string(peak) + " " + std::to_string(x2) + " " + std::to_string(y) + "\"/></g>\n";
-    const int crown = y + (peak - y) * 3 / 4;
-    add_text("m s", (x1 + x2) / 2, above ? crown - 4 : crown + 13, label);
+    const int label_y = y + (peak - y) * 3 / 4;
+    add_text("m s", (x1 + x2) / 2, above ? label_y - 4 : label_y + 13, label);
   }
 
   const Pipe& pipe_;

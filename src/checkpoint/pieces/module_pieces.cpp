@@ -149,18 +149,18 @@ OptimizerLoad optimizer_load(const Checkpoint& checkpoint, const std::vector<Pie
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     if (tensor.kind == PieceKind::Optimizer) stepped.insert(tensor.name);
   }
-  struct Made {
+  struct NewState {
     void* key;
     Fields fields;
     std::map<std::string, at::Tensor> numbers;
   };
-  auto made = std::make_shared<std::vector<Made>>();
+  auto new_states = std::make_shared<std::vector<NewState>>();
   OptimizerLoad load;
   for (const Piece& parameter : parameters) {
     const StoredTensor* stored = checkpoint.find(parameter.name);
     if (parameter.kind != PieceKind::Parameter || stored == nullptr || !stepped.contains(stored->name))
       continue;
-    Made state{key_of(parameter.local), kind.fields, {}};
+    NewState state{key_of(parameter.local), kind.fields, {}};
     for (auto& [name, tensor] : state.fields.tensors) {
       tensor = at::zeros_like(parameter.local.detach(), at::MemoryFormat::Preserve);
       load.pieces.push_back(state_piece(parameter, name, tensor));
@@ -169,10 +169,10 @@ OptimizerLoad optimizer_load(const Checkpoint& checkpoint, const std::vector<Pie
       const at::Tensor& target = state.numbers[name] = at::zeros({}, at::TensorOptions(at::kLong));
       load.pieces.push_back(number_piece(parameter, name, target));
     }
-    made->push_back(std::move(state));
+    new_states->push_back(std::move(state));
   }
-  load.adopt = [made, make = kind.make, &optimizer] {
-    for (Made& state : *made) {
+  load.adopt = [new_states, make = kind.make, &optimizer] {
+    for (NewState& state : *new_states) {
       for (auto& [name, number] : state.fields.numbers) number = state.numbers.at(name).item<std::int64_t>();
       optimizer.state()[state.key] = make(state.fields);
     }

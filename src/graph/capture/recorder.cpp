@@ -315,18 +315,18 @@ void Recorder::set_module(Node& node) const {
 }
 
 Result Recorder::result(const std::string& name, const IValue& value, bool filled) {
-  Result made;
+  Result recorded;
   const auto add = [&](const IValue& item) {
     const bool tensor = item.isTensor() && item.toTensor().defined();
-    made.ids.push_back(tensor ? define(name, item.toTensor(), filled) : unused_value);
+    recorded.ids.push_back(tensor ? define(name, item.toTensor(), filled) : unused_value);
   };
-  made.is_list = value.isList();
-  if (!made.is_list) {
+  recorded.is_list = value.isList();
+  if (!recorded.is_list) {
     add(value);
-    return made;
+    return recorded;
   }
   for (const IValue& item : value.toListRef()) add(item);
-  return made;
+  return recorded;
 }
 
 void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {

@@ -51,9 +51,9 @@ class Shapes {
     if (!meta) return {};
     std::vector<std::int64_t> sizes;
     for (const Dim& dim : meta->sizes) sizes.push_back(dim.size);
-    IValue made = at::empty(sizes, at::device(at::kMeta).dtype(meta->dtype));
-    note(id, made.toTensor());
-    return made;
+    IValue tensor = at::empty(sizes, at::device(at::kMeta).dtype(meta->dtype));
+    note(id, tensor.toTensor());
+    return tensor;
   }
 
   //! Stores the inferred metadata. Keeps existing size expressions.

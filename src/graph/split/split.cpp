@@ -166,10 +166,10 @@ class StageBuilder {
   }
 
   Arg define(ValueId id) {
-    Arg made{graph().add_value(unsplit_.value(id))};
-    names_[index_of(id)] = made;
+    Arg defined{graph().add_value(unsplit_.value(id))};
+    names_[index_of(id)] = defined;
     known_[index_of(id)] = true;
-    return made;
+    return defined;
   }
 
   Arg resolve(ValueId id) {
@@ -184,12 +184,12 @@ class StageBuilder {
       case Origins::Kind::Slot: {
         if (const int from = holder(origin.index); from >= 0)
           return add_input(id, FromStage{StageId(from), output_for(*peers_, from, id)});
-        Arg made = define(id);
+        Arg defined = define(id);
         Slot slot = unsplit_.slots[origin.index];
-        slot.value = *made.value();
+        slot.value = *defined.value();
         graph().slots.push_back(std::move(slot));
         here().slots.push_back(static_cast<int>(origin.index));
-        return made;
+        return defined;
       }
       case Origins::Kind::Node:
         break;
@@ -205,10 +205,10 @@ class StageBuilder {
   }
 
   Arg add_input(ValueId id, InputSource source) {
-    Arg made = define(id);
-    graph().inputs.push_back({*made.value(), std::nullopt});
+    Arg defined = define(id);
+    graph().inputs.push_back({*defined.value(), std::nullopt});
     here().sources.push_back(source);
-    return made;
+    return defined;
   }
 
   Arg recompute_scalar(ValueId id, const Node& node) {
@@ -218,12 +218,12 @@ class StageBuilder {
       return names_[index_of(id)];
     }
     const Arg tensor = resolve(size->second.first);
-    Arg made = define(id);
+    Arg defined = define(id);
     graph().nodes.push_back({.op = find_operator("aten::sym_size.int"),
                              .args = {tensor, {IValue(size->second.second)}},
-                             .results = {{.ids = {*made.value()}}},
+                             .results = {{.ids = {*defined.value()}}},
                              .module = node.module});
-    return made;
+    return defined;
   }
 
   void copy_node(const Node& node) {

@@ -46,8 +46,8 @@ class Builder {
       if (choice.kind == schedule::ActionKind::Idle) {
         free_[idx(rank)] = choice.time;  // waits for a more urgent action
       } else {
-        const int brought_to = perform(rank, when, choice);
-        if (brought_to >= 0) moment[idx(brought_to)] = next_moment(brought_to);
+        const int receiver = perform(rank, when, choice);
+        if (receiver >= 0) moment[idx(receiver)] = next_moment(receiver);
         --left;
       }
       moment[idx(rank)] = next_moment(rank);

@@ -107,22 +107,23 @@ bool has_complete(const std::filesystem::path& directory) {
 
 CheckpointManager::CheckpointManager(const comm::Group& world, const RunOptions& options)
     : world_(world), options_(options) {
-  const CheckpointOptions& asked = options.checkpoint;
-  if (!asked.directory) return;
-  const std::string directory = asked.directory->string();
+  const CheckpointOptions& checkpoint_options = options.checkpoint;
+  if (!checkpoint_options.directory) return;
+  const std::string directory = checkpoint_options.directory->string();
   const bool restarted = restart_count() > 0;
   // One rank checks, so that all ranks take the same branch.
   const bool exist = world.broadcast_object(c10::IValue(has_complete(directory)), 0).toBool();
-  if (exist && !restarted && !asked.resume)
+  if (exist && !restarted && !checkpoint_options.resume)
     throw UsageError(quote(directory, 200) + " contains checkpoints of an earlier run", {},
                      "resume from the newest of them, or use another directory");
-  if (asked.resume || (restarted && exist)) resume_.emplace(checkpoint::find_resume_point(directory, world));
+  if (checkpoint_options.resume || (restarted && exist))
+    resume_.emplace(checkpoint::find_resume_point(directory, world));
   try {
-    writer_ = std::make_unique<checkpoint::CheckpointWriter>(directory, world,
-                                                             checkpoint::WriterOptions{.keep = asked.keep});
+    writer_ = std::make_unique<checkpoint::CheckpointWriter>(
+        directory, world, checkpoint::WriterOptions{.keep = checkpoint_options.keep});
   } catch (const checkpoint::StorageError& error) {
     // A directory that another run has locked is always an error.
-    if (asked.on_error == StoragePolicy::Stop || error.code() == EBUSY) throw;
+    if (checkpoint_options.on_error == StoragePolicy::Stop || error.code() == EBUSY) throw;
     messages_.push_back("no checkpoints will be written; training continues: " + error.message());
   }
 }

@@ -137,13 +137,14 @@ class Run {
   }
 
   schedule::Schedule choose_schedule(const ModelSplit& split) {
-    const ParallelOptions& asked = options_.parallel;
-    if (const auto* kind = std::get_if<schedule::ScheduleKind>(&asked.schedule))
-      return schedule_of(asked, *kind);
+    const ParallelOptions& parallel_options = options_.parallel;
+    if (const auto* kind = std::get_if<schedule::ScheduleKind>(&parallel_options.schedule))
+      return schedule_of(parallel_options, *kind);
     if (const std::string stored = checkpoints_.decisions().plan; !stored.empty()) {
       schedule::Schedule plan = read_plan(stored);
-      if (plan.placement.ranks() == asked.pp && plan.microbatches == asked.microbatches &&
-          plan.stages() == num_stages(asked)) {
+      if (plan.placement.ranks() == parallel_options.pp &&
+          plan.microbatches == parallel_options.microbatches &&
+          plan.stages() == num_stages(parallel_options)) {
         decisions_.plan = stored;
         return plan;
       }

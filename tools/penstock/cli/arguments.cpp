@@ -149,7 +149,7 @@ void Arguments::parse() {
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     print(app.help());
-    throw Answered{};
+    throw HelpPrinted{};
   } catch (const CLI::ExtrasError&) {
     // Report the first unknown argument, with the nearest known option as a suggestion.
     std::vector<std::string> known;

@@ -15,7 +15,7 @@
 namespace penstock::tool {
 
 //! Thrown by `parse` after it has handled the command line itself (`--help`).
-struct Answered {};
+struct HelpPrinted {};
 
 class Arguments {
  public:
@@ -66,7 +66,7 @@ class Arguments {
                [&target, choices](std::size_t i) { target = choices[i].second; });
   }
 
-  //! Parses the arguments into the targets. Throws UsageError for invalid arguments and Answered after
+  //! Parses the arguments into the targets. Throws UsageError for invalid arguments and HelpPrinted after
   //! printing the help.
   void parse();
 

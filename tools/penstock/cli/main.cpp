@@ -66,8 +66,8 @@ int run(std::vector<std::string> args) {
 }
 
 //! Prints the error. A rank passes it to the command that started it, which prints one error for all ranks.
-int complain(const ToolError& error) {
-  const std::string text = errors_are_taken() ? to_line(error) + "\n" : error.text();
+int print_error(const ToolError& error) {
+  const std::string text = errors_are_collected() ? to_line(error) + "\n" : error.text();
   std::fputs(text.c_str(), stderr);
   return error.code;
 }
@@ -79,15 +79,15 @@ int main(int argc, char** argv) {
   using namespace penstock;
   try {
     return tool::run({argv + 1, argv + argc});
-  } catch (const tool::Answered&) {
+  } catch (const tool::HelpPrinted&) {
     return 0;
   } catch (const UsageError& error) {
-    return tool::complain({error.message(), to_string(error.context()), error.hint(), 2});
+    return tool::print_error({error.message(), to_string(error.context()), error.hint(), 2});
   } catch (const Error& error) {
-    return tool::complain({error.message(), to_string(error.context()), error.hint(), 1});
+    return tool::print_error({error.message(), to_string(error.context()), error.hint(), 1});
   } catch (const std::exception& error) {
     const std::string text = error.what();
     const auto stack = text.find("\nException raised from ");  // drop libtorch's stack trace
-    return tool::complain({text.substr(0, stack), "", "", 1});
+    return tool::print_error({text.substr(0, stack), "", "", 1});
   }
 }

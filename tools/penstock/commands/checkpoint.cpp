@@ -171,25 +171,25 @@ struct Conversion {
   bool everything = false, force = false;
 };
 
-std::string to_file(const Conversion& asked) {
-  if (fs::is_directory(asked.to))
-    throw UsageError(asked.to + " is a directory", {},
+std::string to_file(const Conversion& request) {
+  if (fs::is_directory(request.to))
+    throw UsageError(request.to + " is a directory", {},
                      "use convert DIR FILE.safetensors, or convert FILE.safetensors DIR");
-  check_safetensors_output(asked.to, "TARGET");
-  if (fs::exists(asked.to) && !asked.force)
-    throw UsageError(asked.to + " exists", {}, "use --force to overwrite it, or choose another name");
+  check_safetensors_output(request.to, "TARGET");
+  if (fs::exists(request.to) && !request.force)
+    throw UsageError(request.to + " exists", {}, "use --force to overwrite it, or choose another name");
   export_safetensors(
-      checkpoint::open_checkpoint(asked.from), asked.to,
-      asked.everything ? checkpoint::ExportContent::Everything : checkpoint::ExportContent::Model);
-  return asked.to;
+      checkpoint::open_checkpoint(request.from), request.to,
+      request.everything ? checkpoint::ExportContent::Everything : checkpoint::ExportContent::Model);
+  return request.to;
 }
 
-std::string to_directory(const Conversion& asked) {
-  if (fs::exists(asked.to) && !fs::is_directory(asked.to))
-    throw UsageError(asked.to + " is a file", {},
+std::string to_directory(const Conversion& request) {
+  if (fs::exists(request.to) && !fs::is_directory(request.to))
+    throw UsageError(request.to + " is a file", {},
                      "convert FILE.safetensors DIR needs a directory as its target");
   try {
-    return checkpoint::import_safetensors(asked.from, asked.to, asked.force);
+    return checkpoint::import_safetensors(request.from, request.to, request.force);
   } catch (const UsageError& error) {
     if (!error.message().ends_with(" exists")) throw;
     throw UsageError(error.message(), error.context(),
@@ -197,11 +197,11 @@ std::string to_directory(const Conversion& asked) {
   }
 }
 
-int convert(const Conversion& asked, bool as_json) {
-  const std::string made = fs::is_directory(asked.from) ? to_file(asked) : to_directory(asked);
+int convert(const Conversion& request, bool as_json) {
+  const std::string created = fs::is_directory(request.from) ? to_file(request) : to_directory(request);
   JsonWriter json;
-  json.begin_object().field("made", made).end_object();
-  print(as_json ? json.text() + "\n" : "made " + made + "\n");
+  json.begin_object().field("made", created).end_object();
+  print(as_json ? json.text() + "\n" : "made " + created + "\n");
   return 0;
 }
 

@@ -78,15 +78,15 @@ std::vector<std::pair<std::string, std::string>> outputs_of(const pipe::Pipe& pi
     const graph::Value* value = id ? &graph.value(*id) : nullptr;
     const std::string what =
         !value ? "a constant" : "%" + value->name + (value->meta ? " " + to_string(*value->meta) : "");
-    std::vector<std::string> takers;
+    std::vector<std::string> readers;
     for (int s = stage + 1; s < pipe.num_stages(); ++s) {
       for (const graph::InputSource& source : pipe.split().stage(StageId(s)).sources) {
         const auto* from = std::get_if<graph::FromStage>(&source);
         if (from && from->stage.value == stage && from->output == static_cast<int>(i))
-          takers.push_back("stage " + std::to_string(s));
+          readers.push_back("stage " + std::to_string(s));
       }
     }
-    outputs.emplace_back(what, last ? "the user, " + paths[i] : join(takers, " and "));
+    outputs.emplace_back(what, last ? "the user, " + paths[i] : join(readers, " and "));
   }
   return outputs;
 }

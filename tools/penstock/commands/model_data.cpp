@@ -60,23 +60,24 @@ std::vector<IValue> rows_of(const std::vector<IValue>& leaves, std::int64_t begi
   return rows;
 }
 
-int ModelData::microbatches_for(const graph::Graph& graph, std::optional<std::int64_t> asked,
+int ModelData::microbatches_for(const graph::Graph& graph, std::optional<std::int64_t> requested,
                                 int ranks) const {
   const std::optional<std::int64_t> batch = fixed_batch(graph);
-  if (asked) {
-    if (*asked > rows) {
-      throw UsageError(
-          std::to_string(rows) + " examples cannot be split into " + std::to_string(*asked) + " microbatches",
-          {}, "use at most " + std::to_string(rows) + " microbatches");
+  if (requested) {
+    if (*requested > rows) {
+      throw UsageError(std::to_string(rows) + " examples cannot be split into " + std::to_string(*requested) +
+                           " microbatches",
+                       {}, "use at most " + std::to_string(rows) + " microbatches");
     }
-    if (batch && *batch * *asked != rows) {
-      throw UsageError(
-          "the model was exported with a fixed batch of " + std::to_string(*batch) + ", which " +
-              std::to_string(rows) + " examples in " + std::to_string(*asked) + " microbatches do not match",
-          {},
-          "pass " + std::to_string(*batch * *asked) + " examples, or export the model with a dynamic batch");
+    if (batch && *batch * *requested != rows) {
+      throw UsageError("the model was exported with a fixed batch of " + std::to_string(*batch) + ", which " +
+                           std::to_string(rows) + " examples in " + std::to_string(*requested) +
+                           " microbatches do not match",
+                       {},
+                       "pass " + std::to_string(*batch * *requested) +
+                           " examples, or export the model with a dynamic batch");
     }
-    return static_cast<int>(*asked);
+    return static_cast<int>(*requested);
   }
   if (!batch) return static_cast<int>(std::min<std::int64_t>(rows, ranks));
   if (*batch == 0 || rows % *batch != 0) {

@@ -50,11 +50,11 @@ std::optional<pipe::SplitSpec> SplitOptions::spec() const {
 
 void RankOptions::declare(Arguments& arguments, const std::string& usual_schedule) {
   schedule = usual_schedule;
-  arguments.option("--ranks", asked.ranks,
+  arguments.option("--ranks", rank_request.ranks,
                    "number of ranks (processes); without --pp, --tp and --dp it sets --pp");
-  arguments.option("--pp", asked.pp, "pipeline-parallel ranks");
-  arguments.option("--tp", asked.tp, "tensor-parallel ranks; they shard the layers of a stage");
-  arguments.option("--dp", asked.dp, "data-parallel ranks; they divide the examples");
+  arguments.option("--pp", rank_request.pp, "pipeline-parallel ranks");
+  arguments.option("--tp", rank_request.tp, "tensor-parallel ranks; they shard the layers of a stage");
+  arguments.option("--dp", rank_request.dp, "data-parallel ranks; they divide the examples");
   arguments.option("--schedule", schedule, "schedule name; see penstock schedule --list");
   arguments.option("--stages-per-rank", stages_per_rank, "stages per rank");
   arguments.option("--microbatches", microbatches, "number of microbatches that the examples are split into");
@@ -67,8 +67,8 @@ RankCounts RankOptions::counts() const {
   if (stages_per_rank) small_count(*stages_per_rank, "--stages-per-rank");
   if (microbatches) small_count(*microbatches, "--microbatches");
   check_backend(backend);
-  settle_device(device);
-  return asked.counts();
+  resolve_device(device);
+  return rank_request.counts();
 }
 
 }  // namespace penstock::tool

@@ -138,7 +138,7 @@ bool Settings::given(const std::string& name) const {
   return arguments_.given(name) || from_file_.contains(name);
 }
 
-void Settings::leave_out(const std::vector<std::string>& names) {
+void Settings::omit(const std::vector<std::string>& names) {
   std::erase_if(entries_, [&](const Entry& entry) {
     return std::find(names.begin(), names.end(), entry.name) != names.end();
   });

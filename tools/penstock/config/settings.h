@@ -73,7 +73,7 @@ class Settings {
   //! Whether an option was given, on the command line or in the file.
   bool given(const std::string& name) const;
   //! Removes settings that do not apply to this run from `toml` and `command_line`.
-  void leave_out(const std::vector<std::string>& names);
+  void omit(const std::vector<std::string>& names);
   //! Returns all settings, one per line. Unset ones are written as "", [] or false.
   std::string toml() const;
   //! Returns the settings that have a value, as command-line arguments.

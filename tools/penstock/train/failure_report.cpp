@@ -46,7 +46,7 @@ std::vector<int> numbers_in(const std::string& text) {
 
 void FailureReport::attach(comm::LaunchOptions& launch) {
   launch.environment.merge(board_.environment());
-  launch.environment[kTakenVariable] = "1";
+  launch.environment[kErrorLinesVariable] = "1";
   launch.on_start = [this, then = std::move(launch.on_start)](const std::vector<pid_t>& pids) {
     if (then) then(pids);
     errors_.clear();

@@ -318,8 +318,8 @@ class Planner {
     std::vector<int> first_layer;
   };
 
-  std::map<std::tuple<int, int, bool>, BestPartition>
-      best_partitions_;  //!< by stages per rank, microbatches, recomputation
+  //! By stages per rank, microbatches, recomputation.
+  std::map<std::tuple<int, int, bool>, BestPartition> best_partitions_;
   std::span<const Layer> layers_;
   const Costs& costs_;
   const PlanOptions& options_;

@@ -21,7 +21,8 @@ namespace {
 constexpr const char* kTorchTool = "penstock-torch";
 
 //! Returns only if the program cannot be started.
-void execute(const std::string& program, const std::string& command, const std::vector<std::string>& args) {
+void exec_program(const std::string& program, const std::string& command,
+                  const std::vector<std::string>& args) {
   std::vector<std::string> line{program, command};
   line.insert(line.end(), args.begin(), args.end());
   std::vector<char*> argv;
@@ -47,7 +48,7 @@ void start_torch(const Command& command, const std::vector<std::string>& args) {
                 quote(self.filename().string()));
   }
   const std::string program = (self.parent_path() / kTorchTool).string();
-  execute(program, std::string(command.name), args);
+  exec_program(program, std::string(command.name), args);
   cannot_start(std::string(command.name), program, errno);
 }
 
@@ -64,7 +65,7 @@ TorchOutput output_of_torch(const std::string& command, const std::vector<std::s
     dup2(ends[1], STDOUT_FILENO);
     close(ends[0]);
     close(ends[1]);
-    execute(program, command, args);
+    exec_program(program, command, args);
     _exit(127);
   }
   close(ends[1]);

@@ -22,7 +22,7 @@ const ps::models::GptOptions kGpt{.vocabulary = kTokens, .context = kLength, .wi
 // agree.
 ps::models::Gpt make_gpt(ps::models::GptPart part) {
   ps::models::Gpt gpt(kGpt, part);
-  ps::models::initialise(*gpt, kGpt, /*seed=*/1);
+  ps::models::initialize(*gpt, kGpt, /*seed=*/1);
   return gpt;
 }
 

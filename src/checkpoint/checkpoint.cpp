@@ -24,7 +24,7 @@ const char* const damaged_hint = "use an older checkpoint; `penstock checkpoint 
 Manifest read_manifest(const std::string& path) {
   const std::string file = path + "/" + manifest_name;
   try {
-    return parse_manifest(read_whole(file, manifest_limit), file);
+    return parse_manifest(read_all(file, manifest_limit), file);
   } catch (const ParseError& error) {
     throw CheckpointError(error.message(), {}, damaged_hint);
   } catch (const StorageError& error) {

@@ -110,7 +110,7 @@ std::filesystem::path import_safetensors(const std::filesystem::path& file,
     manifest.files[0].bytes = written.bytes;
     manifest.files[0].crc32c = written.crc32c;
     for (std::size_t i = 0; i < jobs.size(); ++i)
-      manifest.tensors[jobs[i].tensor].pieces[jobs[i].place].crc32c = written.pieces[i];
+      manifest.tensors[jobs[i].tensor].pieces[jobs[i].stored_piece].crc32c = written.pieces[i];
   }
   commit(disk(), paths, manifest);
   return paths.complete;
@@ -118,11 +118,11 @@ std::filesystem::path import_safetensors(const std::filesystem::path& file,
 
 Checkpoint open_checkpoint(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / manifest_name)) return Checkpoint(path);
-  std::vector<CheckpointLocation> places = list_checkpoints(path);
-  std::erase_if(places, [](const CheckpointLocation& place) { return !place.complete; });
-  if (places.empty())
+  std::vector<CheckpointLocation> locations = list_checkpoints(path);
+  std::erase_if(locations, [](const CheckpointLocation& location) { return !location.complete; });
+  if (locations.empty())
     throw CheckpointError(path.string() + " is not a checkpoint and contains no complete checkpoint");
-  return Checkpoint(places.back().path);
+  return Checkpoint(locations.back().path);
 }
 
 }  // namespace penstock::checkpoint

@@ -23,7 +23,7 @@ namespace {
 //! request the same tensor.
 struct Findings {
   std::set<std::string> missing, reshaped, wrong;
-  std::set<std::pair<std::string, std::string>> asked;  //!< name and state, as stored
+  std::set<std::pair<std::string, std::string>> requested;  //!< name and state, as stored
   bool asks_states = false;
 
   std::string packed() const {
@@ -32,8 +32,8 @@ struct Findings {
       writer.unsigned_int(titles->size());
       for (const std::string& title : *titles) writer.text(title);
     }
-    writer.unsigned_int(asked.size());
-    for (const auto& [name, state] : asked) {
+    writer.unsigned_int(requested.size());
+    for (const auto& [name, state] : requested) {
       writer.text(name);
       writer.text(state);
     }
@@ -49,7 +49,7 @@ struct Findings {
     }
     for (std::size_t n = reader.count(2); n > 0; --n) {
       std::string name = reader.text();
-      asked.emplace(std::move(name), reader.text());
+      requested.emplace(std::move(name), reader.text());
     }
     asks_states = reader.u8() != 0 || asks_states;
   }
@@ -85,10 +85,10 @@ Findings compare_pieces(const Checkpoint& checkpoint, const std::vector<Piece>& 
       if (piece.kind != PieceKind::Extra) found.missing.insert(title);
       continue;
     }
-    found.asked.emplace(stored->name, stored->state);
+    found.requested.emplace(stored->name, stored->state);
     for (const std::string& alias : piece.aliases) {
       const StoredTensor* other = checkpoint.find(alias, piece.state);
-      if (other != nullptr) found.asked.emplace(other->name, other->state);
+      if (other != nullptr) found.requested.emplace(other->name, other->state);
     }
     if (stored->shape != piece.shape) {
       found.reshaped.insert(title + ": " + format_shape(stored->shape) + " stored, " +
@@ -106,7 +106,7 @@ std::vector<std::string> extra_of(const Checkpoint& checkpoint, const Findings& 
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     const bool counts = tensor.kind == PieceKind::Parameter || tensor.kind == PieceKind::Buffer ||
                         (tensor.kind == PieceKind::Optimizer && found.asks_states);
-    if (counts && !found.asked.contains({tensor.name, tensor.state})) {
+    if (counts && !found.requested.contains({tensor.name, tensor.state})) {
       extra.push_back(tensor_title(tensor.name, tensor.state));
     }
   }
@@ -119,7 +119,7 @@ void section(std::string& message, const std::string& heading, const std::vector
 }
 
 //! Throws CheckpointError for differences that the options do not allow.
-LoadReport judge(const Checkpoint& checkpoint, const Findings& found, const LoadOptions& options) {
+LoadReport make_report(const Checkpoint& checkpoint, const Findings& found, const LoadOptions& options) {
   const auto list = [](const std::set<std::string>& titles) {
     return std::vector<std::string>(titles.begin(), titles.end());
   };
@@ -141,17 +141,17 @@ LoadReport judge(const Checkpoint& checkpoint, const Findings& found, const Load
                         flags.empty() ? "" : "set " + flags + " to load it anyway");
 }
 
-LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Impl& content,
+LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Impl& impl,
                        const std::vector<Piece>& pieces, const LoadOptions& options,
                        const std::function<void(Findings&)>& gather) {
   Findings found = compare_pieces(checkpoint, pieces, options);
   gather(found);
-  LoadReport report = judge(checkpoint, found, options);
+  LoadReport report = make_report(checkpoint, found, options);
   for (const Piece& piece : pieces) {
     const StoredTensor* stored = checkpoint.find(piece.name, piece.state);
     if (stored == nullptr || stored->shape != piece.shape) continue;
     const PieceFile file_of = [&](const auto& held) -> const SafetensorsFile& {
-      return content.file_of(*stored, held);
+      return impl.file_of(*stored, held);
     };
     read_part(*stored, file_of, piece.region, piece.local, report);
   }
@@ -161,7 +161,7 @@ LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Impl& con
 }  // namespace
 
 LoadReport Checkpoint::compare(const std::vector<Piece>& pieces, const LoadOptions& options) const {
-  return judge(*this, compare_pieces(*this, local_pieces(pieces), options), options);
+  return make_report(*this, compare_pieces(*this, local_pieces(pieces), options), options);
 }
 
 LoadReport Checkpoint::load(const std::vector<Piece>& pieces, const LoadOptions& options) const {

@@ -60,10 +60,10 @@ std::vector<runtime::NamedTensor> each_once(const std::vector<runtime::NamedTens
 void check_agreement(const comm::Group& group, const std::vector<runtime::NamedTensor>& parameters,
                      const std::vector<runtime::NamedTensor>& buffers) {
   if (group.size() == 1) return;
-  c10::List<std::string> mine;
-  for (const runtime::NamedTensor& item : parameters) mine.push_back(describe(item, "parameter"));
-  for (const runtime::NamedTensor& item : buffers) mine.push_back(describe(item, "buffer"));
-  const std::vector<c10::IValue> all = group.all_gather_object(c10::IValue(mine));
+  c10::List<std::string> descriptions;
+  for (const runtime::NamedTensor& item : parameters) descriptions.push_back(describe(item, "parameter"));
+  for (const runtime::NamedTensor& item : buffers) descriptions.push_back(describe(item, "buffer"));
+  const std::vector<c10::IValue> all = group.all_gather_object(c10::IValue(descriptions));
   const auto lines = [&](std::size_t rank) {
     std::vector<std::string> texts;
     for (const c10::IValue& line : all[rank].toListRef()) texts.push_back(line.toStringRef());
@@ -87,8 +87,8 @@ void broadcast_values(const comm::Group& group, const std::vector<at::Tensor>& t
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> batch;
   std::size_t bytes = 0;
-  for (const at::Tensor& whole : tensors) {
-    const at::Tensor tensor = tensor::flatten_dtensor(whole).local;
+  for (const at::Tensor& value : tensors) {
+    const at::Tensor tensor = tensor::flatten_dtensor(value).local;
     const bool fits = batch.empty() || (batch.front().scalar_type() == tensor.scalar_type() &&
                                         batch.front().device() == tensor.device() && bytes < kBatchBytes);
     if (!fits) {

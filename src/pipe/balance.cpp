@@ -1,4 +1,4 @@
-// Treats the nodes between neighbouring legal split positions as layers and partitions them into stages.
+// Treats the nodes between neighboring legal split positions as layers and partitions them into stages.
 #include "pipe/balance.h"
 
 #include "graph/passes/graph_costs.h"
@@ -20,42 +20,42 @@ constexpr std::size_t most_candidates = 300;
 
 //! Returns the legal split positions; if there are too many, those where the fewest bytes cross.
 graph::SplitPositions candidates(const graph::Graph& graph, const std::vector<std::uint64_t>& crossing) {
-  graph::SplitPositions cuts = legal_split_positions(graph);
-  if (cuts.size() <= most_candidates) return cuts;
-  std::stable_sort(cuts.begin(), cuts.end(),
+  graph::SplitPositions positions = legal_split_positions(graph);
+  if (positions.size() <= most_candidates) return positions;
+  std::stable_sort(positions.begin(), positions.end(),
                    [&](std::size_t a, std::size_t b) { return crossing[a] < crossing[b]; });
-  cuts.resize(most_candidates);
-  std::sort(cuts.begin(), cuts.end());
-  return cuts;
+  positions.resize(most_candidates);
+  std::sort(positions.begin(), positions.end());
+  return positions;
 }
 
 //! Returns at most `most` - 1 legal split positions at about equal intervals of time. Picks the position with
 //! the fewest crossing bytes in each interval.
-graph::SplitPositions spread_cuts(const graph::Graph& graph, const std::vector<std::uint64_t>& crossing,
-                                  std::span<const double> seconds, std::size_t most) {
+graph::SplitPositions pick_positions(const graph::Graph& graph, const std::vector<std::uint64_t>& crossing,
+                                     std::span<const double> seconds, std::size_t most) {
   graph::SplitPositions legal = legal_split_positions(graph);
   if (legal.size() < most) return legal;
   std::vector<double> sums(seconds.size() + 1, 0);
   std::partial_sum(seconds.begin(), seconds.end(), sums.begin() + 1);
-  graph::SplitPositions cuts;
-  std::size_t stretch = most;  // the interval of the previous position
-  for (const std::size_t cut : legal) {
-    const double share = sums.back() > 0 ? sums[cut] / sums.back() : 0;
-    const auto here = static_cast<std::size_t>(share * static_cast<double>(most - 1));
-    if (here != stretch && cuts.size() + 1 < most) {
-      cuts.push_back(cut);
-    } else if (here == stretch && crossing[cut] < crossing[cuts.back()]) {
-      cuts.back() = cut;
+  graph::SplitPositions positions;
+  std::size_t interval = most;  // the interval of the previous position
+  for (const std::size_t position : legal) {
+    const double fraction = sums.back() > 0 ? sums[position] / sums.back() : 0;
+    const auto this_interval = static_cast<std::size_t>(fraction * static_cast<double>(most - 1));
+    if (this_interval != interval && positions.size() + 1 < most) {
+      positions.push_back(position);
+    } else if (this_interval == interval && crossing[position] < crossing[positions.back()]) {
+      positions.back() = position;
     }
-    stretch = here;
+    interval = this_interval;
   }
-  return cuts;
+  return positions;
 }
 
 }  // namespace
 
 std::vector<double> parameter_weights(const graph::Graph& graph) {
-  const std::vector<bool> again = recomputed_values(graph);
+  const std::vector<bool> recomputed = recomputed_values(graph);
   std::vector<double> bytes_of(graph.values.size(), 0);
   // The parameters that a value is a view of: a stage that reads the view holds the parameter.
   std::vector<std::vector<graph::ValueId>> parameters(graph.values.size());
@@ -75,7 +75,7 @@ std::vector<double> parameter_weights(const graph::Graph& graph) {
     if (read.empty()) continue;
     bool view = false;
     for_each_result(graph.nodes[i], [&](graph::ValueId id) {
-      if (!again[id.index()]) return;
+      if (!recomputed[id.index()]) return;
       view = true;
       parameters[id.index()] = read;
     });
@@ -94,7 +94,7 @@ std::vector<double> flop_weights(const graph::Graph& graph) {
 
 std::vector<std::uint64_t> crossing_bytes(const graph::Graph& graph) {
   const std::size_t count = graph.nodes.size();
-  const std::vector<bool> again = recomputed_values(graph);
+  const std::vector<bool> recomputed = recomputed_values(graph);
   constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
   std::vector<std::size_t> birth(graph.values.size(), nowhere), last(graph.values.size(), 0);
   for (std::size_t i = 0; i < count; ++i) {
@@ -103,7 +103,7 @@ std::vector<std::uint64_t> crossing_bytes(const graph::Graph& graph) {
   }
   std::vector<std::int64_t> change(count + 2, 0);
   for (std::size_t v = 0; v < graph.values.size(); ++v) {
-    if (birth[v] == nowhere || last[v] <= birth[v] || !graph.values[v].meta || again[v]) continue;
+    if (birth[v] == nowhere || last[v] <= birth[v] || !graph.values[v].meta || recomputed[v]) continue;
     const auto bytes = static_cast<std::int64_t>(graph.values[v].meta->nbytes());
     change[birth[v] + 1] += bytes;
     change[last[v] + 1] -= bytes;
@@ -122,18 +122,18 @@ graph::SplitPositions balanced_split(const graph::Graph& graph, int stages, std:
   if (weights.size() != graph.nodes.size()) throw UsageError("`weights` must have one entry per node");
   if (stages == 1) return {};
   const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
-  const graph::SplitPositions places = candidates(graph, crossing);
-  if (places.size() + 1 < static_cast<std::size_t>(stages)) {
-    throw UsageError("the model can be split at only " + std::to_string(places.size()) +
+  const graph::SplitPositions allowed = candidates(graph, crossing);
+  if (allowed.size() + 1 < static_cast<std::size_t>(stages)) {
+    throw UsageError("the model can be split at only " + std::to_string(allowed.size()) +
                          " positions, which is too few for " + std::to_string(stages) + " stages",
-                     {}, "use at most " + std::to_string(places.size() + 1) + " stages");
+                     {}, "use at most " + std::to_string(allowed.size() + 1) + " stages");
   }
   std::vector<double> sums(graph.nodes.size() + 1, 0);
   for (std::size_t i = 0; i < weights.size(); ++i) sums[i + 1] = sums[i] + weights[i];
   std::vector<plan::Layer> layers;
-  for (std::size_t i = 0; i <= places.size(); ++i) {
-    const std::size_t begin = i == 0 ? 0 : places[i - 1],
-                      end = i < places.size() ? places[i] : graph.nodes.size();
+  for (std::size_t i = 0; i <= allowed.size(); ++i) {
+    const std::size_t begin = i == 0 ? 0 : allowed[i - 1],
+                      end = i < allowed.size() ? allowed[i] : graph.nodes.size();
     layers.push_back(
         {.name = std::to_string(begin),
          .costs = {.forward = sums[end] - sums[begin], .input = 0, .weight = 0, .activation_bytes = 0}});
@@ -142,20 +142,22 @@ graph::SplitPositions balanced_split(const graph::Graph& graph, int stages, std:
   for (int s = 0; s < stages; ++s) options.rank_of_stage.emplace_back(s);
   const auto partition = partition_layers(layers, options);
   if (!partition) throw UsageError("the model cannot be split into " + std::to_string(stages) + " stages");
-  graph::SplitPositions cuts;
+  graph::SplitPositions positions;
   for (int s = 1; s < stages; ++s) {
-    cuts.push_back(places[static_cast<std::size_t>(partition->first_layer[static_cast<std::size_t>(s)]) - 1]);
+    positions.push_back(
+        allowed[static_cast<std::size_t>(partition->first_layer[static_cast<std::size_t>(s)]) - 1]);
   }
   // Move each split position to where the fewest bytes cross, without changing the weights of the stages.
-  for (std::size_t c = 0; c < cuts.size(); ++c) {
-    const std::size_t low = c == 0 ? 0 : cuts[c - 1],
-                      high = c + 1 < cuts.size() ? cuts[c + 1] : graph.nodes.size();
-    for (const std::size_t place : places) {
-      const bool between = place > low && place < high;
-      if (between && sums[place] == sums[cuts[c]] && crossing[place] < crossing[cuts[c]]) cuts[c] = place;
+  for (std::size_t c = 0; c < positions.size(); ++c) {
+    const std::size_t low = c == 0 ? 0 : positions[c - 1],
+                      high = c + 1 < positions.size() ? positions[c + 1] : graph.nodes.size();
+    for (const std::size_t candidate : allowed) {
+      const bool between = candidate > low && candidate < high;
+      if (between && sums[candidate] == sums[positions[c]] && crossing[candidate] < crossing[positions[c]])
+        positions[c] = candidate;
     }
   }
-  return cuts;
+  return positions;
 }
 
 plan::Costs stage_costs(const graph::SplitGraph& split, double flops_per_second) {
@@ -199,8 +201,8 @@ std::vector<plan::Layer> graph_layers(const graph::Graph& graph, std::span<const
   if (seconds.size() != graph.nodes.size()) throw UsageError("`seconds` must have one entry per node");
   const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
   const std::vector<double> parameters = parameter_weights(graph);
-  const std::vector<bool> again = recomputed_values(graph);
-  graph::SplitPositions bounds = spread_cuts(graph, crossing, seconds, most);
+  const std::vector<bool> recomputed = recomputed_values(graph);
+  graph::SplitPositions bounds = pick_positions(graph, crossing, seconds, most);
   bounds.insert(bounds.begin(), 0);
   bounds.push_back(graph.nodes.size());
   std::vector<plan::Layer> layers;
@@ -214,7 +216,7 @@ std::vector<plan::Layer> graph_layers(const graph::Graph& graph, std::span<const
       layer.costs.parameter_bytes += static_cast<std::uint64_t>(parameters[n]);
       bool works = false;  // the first node with a tensor result that is not recomputed names the layer
       for_each_result(node, [&](graph::ValueId id) {
-        works = works || (graph.value(id).type == graph::ValueType::Tensor && !again[id.index()]);
+        works = works || (graph.value(id).type == graph::ValueType::Tensor && !recomputed[id.index()]);
       });
       if (!layer.name.empty() || !works) continue;
       layer.name = (node.module.empty() ? "" : node.module + " ") + node.name();

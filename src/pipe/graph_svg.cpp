@@ -1,4 +1,4 @@
-// Draws the stages as SVG: boxes in a row, user inputs on the left, arrows for values between neighbours,
+// Draws the stages as SVG: boxes in a row, user inputs on the left, arrows for values between neighbors,
 // arcs above for skip values, arcs below for user inputs of later stages and for tied weights.
 #include "base/markup.h"
 #include "base/text.h"
@@ -83,10 +83,10 @@ class Picture {
            "orient=\"auto\"><path class=\"head\" d=\"M0 0L8 4L0 8z\"/></marker></defs>\n"
            "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n";
     rect("user", margin, user_box);
-    words("h m", margin + user_box / 2, top_ + height / 2 - 4, "inputs");
+    add_text("h m", margin + user_box / 2, top_ + height / 2 - 4, "inputs");
     const auto count = std::count_if(pipe_.graph().inputs.begin(), pipe_.graph().inputs.end(),
                                      [](const graph::GraphInput& input) { return !input.baked; });
-    words("m", margin + user_box / 2, top_ + height / 2 + 14, std::to_string(count) + " from the user");
+    add_text("m", margin + user_box / 2, top_ + height / 2 + 14, std::to_string(count) + " from the user");
     for (int s = 0; s < stages; ++s) draw_stage(s);
     for (const auto& [way, bundle] : bundles_) draw_bundle(way.first, way.second, bundle);
     for (const graph::SharedSlot& slot : pipe_.split().shared) {
@@ -108,7 +108,7 @@ class Picture {
             "\" width=\"" + std::to_string(width) + "\" height=\"" + std::to_string(height) +
             "\" rx=\"7\"/>\n";
   }
-  void words(const std::string& kind, int x, int y, const std::string& text) {
+  void add_text(const std::string& kind, int x, int y, const std::string& text) {
     out_ += "<text class=\"" + kind + "\" x=\"" + std::to_string(x) + "\" y=\"" + std::to_string(y) + "\">" +
             escape_markup(text) + "</text>\n";
   }
@@ -119,14 +119,14 @@ class Picture {
     const std::vector<std::string> modules = pipe_.stage_modules(StageId(stage));
     rect("box", left(stage), box);
     const int x = left(stage) + 12;
-    words("h", x, top_ + 22, "stage " + std::to_string(stage));
+    add_text("h", x, top_ + 22, "stage " + std::to_string(stage));
     std::string span = modules.empty() ? "" : modules.front();
     if (modules.size() > 1) span += " … " + modules.back();
-    words("s", x, top_ + 39, shortened(span, 30));
-    words("", x, top_ + 57, std::to_string(graph.nodes.size()) + " operators");
-    words("", x, top_ + 73, format_bytes(costs.parameter_bytes) + " of parameters");
-    words("", x, top_ + 89,
-          number_text(costs.flops) + "FLOP, " + format_bytes(costs.activation_bytes) + " kept");
+    add_text("s", x, top_ + 39, shortened(span, 30));
+    add_text("", x, top_ + 57, std::to_string(graph.nodes.size()) + " operators");
+    add_text("", x, top_ + 73, format_bytes(costs.parameter_bytes) + " of parameters");
+    add_text("", x, top_ + 89,
+             number_text(costs.flops) + "FLOP, " + format_bytes(costs.activation_bytes) + " kept");
   }
 
   void draw_bundle(int from, int to, const Bundle& bundle) {
@@ -145,9 +145,9 @@ class Picture {
     const std::size_t space = bundle.values.size() == 1 ? label.find(' ') : label.find(", ");
     const int x = (start + end) / 2;
     const auto limit = static_cast<std::size_t>((end - start) / 6);
-    words("m s", x, y - 6, shortened(label.substr(0, space), limit));
+    add_text("m s", x, y - 6, shortened(label.substr(0, space), limit));
     if (space != std::string::npos)
-      words("m s", x, y + 14, shortened(label.substr(space + (label[space] == ',' ? 2 : 1)), limit));
+      add_text("m s", x, y + 14, shortened(label.substr(space + (label[space] == ',' ? 2 : 1)), limit));
   }
 
   void arc(const std::string& kind, int from, int to, bool above, const std::string& label,
@@ -160,8 +160,8 @@ class Picture {
             "\" marker-end=\"url(#a)\" d=\"M" + std::to_string(x1) + " " + std::to_string(y) + "C" +
             std::to_string(x1) + " " + std::to_string(peak) + " " + std::to_string(x2) + " " +
             std::to_string(peak) + " " + std::to_string(x2) + " " + std::to_string(y) + "\"/></g>\n";
-    const int crown = y + (peak - y) * 3 / 4;
-    words("m s", (x1 + x2) / 2, above ? crown - 4 : crown + 13, label);
+    const int label_y = y + (peak - y) * 3 / 4;
+    add_text("m s", (x1 + x2) / 2, above ? label_y - 4 : label_y + 13, label);
   }
 
   const Pipe& pipe_;

@@ -76,10 +76,11 @@ std::vector<std::string> Pipe::stage_modules(StageId stage) const {
   const auto at = [this](std::size_t node) {
     return graph_.nodes.begin() + static_cast<std::ptrdiff_t>(node);
   };
-  graph::Graph own;
+  graph::Graph nodes_of_stage;
   const auto& starts = split_positions_;
-  own.nodes.assign(at(s == 0 ? 0 : starts[s - 1]), at(s < starts.size() ? starts[s] : graph_.nodes.size()));
-  return module_paths(own);
+  nodes_of_stage.nodes.assign(at(s == 0 ? 0 : starts[s - 1]),
+                              at(s < starts.size() ? starts[s] : graph_.nodes.size()));
+  return module_paths(nodes_of_stage);
 }
 
 std::shared_ptr<graph::GraphModule> Pipe::get_stage_module(StageId stage, std::optional<c10::Device> device) {

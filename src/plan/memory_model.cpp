@@ -29,8 +29,8 @@ class Ledger {
   }
 
   std::vector<schedule::MemorySample> samples(std::uint64_t resident) const {
-    std::vector<Change> all(compute_.size() + chores_.size());
-    std::merge(compute_.begin(), compute_.end(), chores_.begin(), chores_.end(), all.begin(),
+    std::vector<Change> all(compute_.size() + stage_actions_.size());
+    std::merge(compute_.begin(), compute_.end(), stage_actions_.begin(), stage_actions_.end(), all.begin(),
                [](const Change& a, const Change& b) { return a.time < b.time; });
     check_sum(resident, all);
     std::vector<schedule::MemorySample> result{{0, resident}};
@@ -78,7 +78,7 @@ class Ledger {
           change(compute_, time, signed_bytes(stage.activation_bytes + stage.weight_bytes));
         return;
       case schedule::ActionKind::Unshard:
-        change(chores_, time, signed_bytes(stage.unsharded_bytes));
+        change(stage_actions_, time, signed_bytes(stage.unsharded_bytes));
         return;
       case schedule::ActionKind::Idle:
       case schedule::ActionKind::BackwardWeight:
@@ -129,7 +129,7 @@ class Ledger {
 
   const Costs& costs_;
   bool has_backward_;
-  std::vector<Change> compute_, chores_;
+  std::vector<Change> compute_, stage_actions_;
 };
 
 }  // namespace

@@ -68,7 +68,7 @@ class Search {
       : chain_(chain), options_(options), ranks_(ranks), chunks_(std::move(chunks)) {}
 
   //! Minimizes the memory of the fullest rank over the partitions whose slowest stage is within the bound.
-  std::uint64_t best(double bound, std::vector<int>& cut) {
+  std::uint64_t best(double bound, std::vector<int>& first_layer) {
     bound_ = bound;
     best_memory_ = no_memory;
     exhausted_ = false;
@@ -80,7 +80,7 @@ class Search {
       guess(starts);
     }
     if (exhausted_) by_stage();
-    cut = cut_;
+    first_layer = first_layer_;
     return best_memory_;
   }
 
@@ -214,13 +214,13 @@ class Search {
   }
 
   void trace(const std::vector<Reached>& reached, std::uint64_t key) {
-    cut_.assign(static_cast<std::size_t>(stages()) + 1, chain_.size());
+    first_layer_.assign(static_cast<std::size_t>(stages()) + 1, chain_.size());
     for (int rank = ranks_ - 1; rank >= 0; --rank) {
       const std::uint64_t before = reached[static_cast<std::size_t>(rank) + 1].at(key).parent;
       for (std::size_t c = 0; c < chunks_.size(); ++c) {
         const Chunk& chunk = chunks_[c];
         const int stage = chunk.descending ? chunk.first + ranks_ - 1 - rank : chunk.first + rank;
-        cut_[static_cast<std::size_t>(stage)] = position(chunk.descending ? key : before, c);
+        first_layer_[static_cast<std::size_t>(stage)] = position(chunk.descending ? key : before, c);
       }
       key = before;
     }
@@ -249,18 +249,20 @@ class Search {
       }
     }
     if (memory[index(count, layers)] == no_memory) return;
-    std::vector<int> cut(static_cast<std::size_t>(count) + 1, layers);
+    std::vector<int> first_layer(static_cast<std::size_t>(count) + 1, layers);
     for (int s = count; s > 0; --s)
-      cut[static_cast<std::size_t>(s) - 1] = parent[index(s, cut[static_cast<std::size_t>(s)])];
+      first_layer[static_cast<std::size_t>(s) - 1] =
+          parent[index(s, first_layer[static_cast<std::size_t>(s)])];
     std::vector<std::uint64_t> ranks(static_cast<std::size_t>(ranks_), 0);
     for (int s = 0; s < count; ++s) {
       ranks[options_.rank_of_stage[static_cast<std::size_t>(s)].index()] +=
-          chain_.memory(cut[static_cast<std::size_t>(s)], cut[static_cast<std::size_t>(s) + 1], in_flight(s));
+          chain_.memory(first_layer[static_cast<std::size_t>(s)],
+                        first_layer[static_cast<std::size_t>(s) + 1], in_flight(s));
     }
     const std::uint64_t fullest = *std::max_element(ranks.begin(), ranks.end());
     if (fullest >= best_memory_) return;
     best_memory_ = fullest;
-    cut_ = cut;
+    first_layer_ = first_layer;
   }
 
   const Chain& chain_;
@@ -268,7 +270,7 @@ class Search {
   int ranks_;
   std::vector<Chunk> chunks_;
   double bound_ = 0;
-  std::vector<int> low_, high_, cut_;
+  std::vector<int> low_, high_, first_layer_;
   std::uint64_t best_memory_ = no_memory;
   std::size_t spent_ = 0;
   bool exhausted_ = false;
@@ -304,10 +306,10 @@ std::vector<double> run_times(const Chain& chain) {
 }
 
 Partition finish(std::span<const Layer> layers, const Chain& chain, const PartitionOptions& options,
-                 std::vector<int> cut, int ranks) {
+                 std::vector<int> first_layer, int ranks) {
   Partition result;
-  result.first_layer = std::move(cut);
-  result.stages = cut_stages(layers, result.first_layer);
+  result.first_layer = std::move(first_layer);
+  result.stages = make_stages(layers, result.first_layer);
   result.rank_memory.assign(static_cast<std::size_t>(ranks), 0);
   for (std::size_t s = 0; s + 1 < result.first_layer.size(); ++s) {
     const int from = result.first_layer[s], to = result.first_layer[s + 1];
@@ -321,7 +323,7 @@ Partition finish(std::span<const Layer> layers, const Chain& chain, const Partit
 
 }  // namespace
 
-std::vector<StageCosts> cut_stages(std::span<const Layer> layers, const std::vector<int>& first_layer) {
+std::vector<StageCosts> make_stages(std::span<const Layer> layers, const std::vector<int>& first_layer) {
   std::vector<StageCosts> stages;
   for (std::size_t s = 0; s + 1 < first_layer.size(); ++s) {
     const auto from = static_cast<std::size_t>(first_layer[s]),
@@ -367,12 +369,12 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   const std::vector<double> bounds = run_times(chain);
   const std::uint64_t cap = options.memory_cap.value_or(no_memory - 1);
 
-  std::vector<int> cut;
+  std::vector<int> first_layer;
   std::size_t low = 0, high = bounds.size();  // bounds[high] is feasible, bounds[low - 1] is not
   bool exact = true;
   while (low < high) {
     const std::size_t middle = low + (high - low) / 2;
-    const bool works = search.best(bounds[middle], cut) <= cap;
+    const bool works = search.best(bounds[middle], first_layer) <= cap;
     exact &= one_each || !search.exhausted();
     if (works) {
       high = middle;
@@ -381,8 +383,8 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
     }
   }
   if (high == bounds.size()) return std::nullopt;
-  search.best(bounds[high], cut);
-  Partition result = finish(layers, chain, options, std::move(cut), ranks);
+  search.best(bounds[high], first_layer);
+  Partition result = finish(layers, chain, options, std::move(first_layer), ranks);
   result.exact = exact;
   return result;
 }

@@ -12,8 +12,8 @@
 namespace penstock::plan {
 namespace {
 
-constexpr std::size_t search_budget = 4'000'000;     //!< in actions, about a tenth of a second
-constexpr std::size_t few_cuts_budget = 10'000'000;  //!< if all partitions of a small model can be tried
+constexpr std::size_t search_budget = 4'000'000;       //!< in actions, about a tenth of a second
+constexpr std::size_t exhaustive_budget = 10'000'000;  //!< if all partitions of a small model can be tried
 constexpr std::size_t slow_action = 6;  //!< cost of an action in the simulator; 1 in the quick evaluation
 constexpr double slack = 1e-12;         //!< relative tolerance for comparing times
 
@@ -45,9 +45,9 @@ bool is_plain(std::span<const Layer> layers, const schedule::Program& program) {
 }
 
 //! Computes step time and memory of a program for given costs, by the quick evaluation or the simulator.
-class Judge {
+class Evaluator {
  public:
-  Judge(const schedule::Program& program, std::optional<std::uint64_t> cap, bool quick)
+  Evaluator(const schedule::Program& program, std::optional<std::uint64_t> cap, bool quick)
       : program_(program), cap_(cap), quick_(quick) {
     for (const schedule::ActionList& list : program.draft().ranks) {
       auto& computations = order_.emplace_back();
@@ -104,33 +104,35 @@ struct Load {
 
 class Search {
  public:
-  Search(std::span<const Layer> layers, const schedule::Program& program, const Costs& links, Judge judge)
-      : layers_(layers), program_(program), costs_(links), judge_(std::move(judge)) {
+  Search(std::span<const Layer> layers, const schedule::Program& program, const Costs& links,
+         Evaluator evaluator)
+      : layers_(layers), program_(program), costs_(links), evaluator_(std::move(evaluator)) {
     forward_.push_back(0), back_.push_back(0), work_.push_back(0), to_input_.push_back(0);
     for (const auto& [name, costs] : layers) {
-      const double again = costs.recompute ? costs.forward : 0;
+      const double recompute_time = costs.recompute ? costs.forward : 0;
       const bool trains = program.has_backward();
-      const double back = trains ? again + std::min(costs.input, costs.full_backward()) : 0;
-      const double whole = trains ? again + std::min(costs.input + costs.weight, costs.full_backward()) : 0;
+      const double back = trains ? recompute_time + std::min(costs.input, costs.full_backward()) : 0;
+      const double full_back =
+          trains ? recompute_time + std::min(costs.input + costs.weight, costs.full_backward()) : 0;
       const double visible = (1 - links.overlap) * costs.forward;  // the part that an overlap cannot hide
       forward_.push_back(forward_.back() + costs.forward);
       back_.push_back(back_.back() + back);
-      work_.push_back(work_.back() + visible + whole);
+      work_.push_back(work_.back() + visible + full_back);
       to_input_.push_back(to_input_.back() + visible + back);
     }
   }
 
   //! The result is never worse than the first start.
-  CutSearch run(const std::vector<std::vector<int>>& starts) {
+  PartitionResult run(const std::vector<std::vector<int>>& starts) {
     best_ = starts.front();
     best_score_ = score(best_);
     if (program_.stages() == 1) return {best_, true};
     for (const std::vector<int>& start : starts) descend_from(start, search_budget / 4);
-    descend_from(even_cut(), search_budget / 2);
-    std::vector<int> cut(best_.size(), 0);
+    descend_from(even_partition(), search_budget / 2);
+    std::vector<int> first_layer(best_.size(), 0);
     std::vector<Load> loads(static_cast<std::size_t>(program_.ranks()));
-    enumeration_ends_ = spent_ + (few_cuts() ? few_cuts_budget : search_budget / 4);
-    const bool exact = enumerate(cut, 1, loads);
+    enumeration_ends_ = spent_ + (can_enumerate_all() ? exhaustive_budget : search_budget / 4);
+    const bool exact = enumerate(first_layer, 1, loads);
     if (!exact) restart();
     return {best_, exact};
   }
@@ -140,86 +142,89 @@ class Search {
   //! Boundary b >= 1 is the first layer of stage b.
   int boundaries() const { return program_.stages() - 1; }
 
-  Score score(const std::vector<int>& cut) {
-    costs_.stages = cut_stages(layers_, cut);
-    spent_ += judge_.price();
-    return judge_(costs_);
+  Score score(const std::vector<int>& first_layer) {
+    costs_.stages = make_stages(layers_, first_layer);
+    spent_ += evaluator_.price();
+    return evaluator_(costs_);
   }
 
   //! Returns the score if the partition is better than `rival`. The lower bound decides most cases.
-  std::optional<Score> beats(const std::vector<int>& cut, const Score& rival) {
-    costs_.stages = cut_stages(layers_, cut);
+  std::optional<Score> beats(const std::vector<int>& first_layer, const Score& rival) {
+    costs_.stages = make_stages(layers_, first_layer);
     spent_ += static_cast<std::size_t>(program_.stages());
     const double least =
         lower_bound(program_.placement(), program_.microbatches(), costs_, program_.has_backward());
     if (rival.excess == 0 && least >= rival.time * (1 - slack)) return std::nullopt;
-    spent_ += judge_.price();
-    const Score found = judge_(costs_);
+    spent_ += evaluator_.price();
+    const Score found = evaluator_(costs_);
     return found.better_than(rival) ? std::optional(found) : std::nullopt;
   }
 
   //! Whether the budget suffices to try all partitions, even if the bound excludes none.
-  bool few_cuts() const {
-    double cuts = 1;
-    for (int b = 1; b <= boundaries(); ++b) cuts *= static_cast<double>(layers() - b) / b;
-    return cuts * static_cast<double>(judge_.price()) <= static_cast<double>(few_cuts_budget);
+  bool can_enumerate_all() const {
+    double count = 1;
+    for (int b = 1; b <= boundaries(); ++b) count *= static_cast<double>(layers() - b) / b;
+    return count * static_cast<double>(evaluator_.price()) <= static_cast<double>(exhaustive_budget);
   }
 
   //! The same number of layers in each stage (up to rounding).
-  std::vector<int> even_cut() const {
-    std::vector<int> cut;
+  std::vector<int> even_partition() const {
+    std::vector<int> first_layer;
     for (int s = 0; s <= program_.stages(); ++s)
-      cut.push_back(static_cast<int>(std::int64_t{s} * layers() / program_.stages()));
-    return cut;
+      first_layer.push_back(static_cast<int>(std::int64_t{s} * layers() / program_.stages()));
+    return first_layer;
   }
 
-  void descend_from(std::vector<int> cut, std::size_t until) {
-    Score found = score(cut);
-    descend(cut, found, until);
-    if (found.better_than(best_score_)) best_ = std::move(cut), best_score_ = found;
+  void descend_from(std::vector<int> first_layer, std::size_t until) {
+    Score found = score(first_layer);
+    descend(first_layer, found, until);
+    if (found.better_than(best_score_)) best_ = std::move(first_layer), best_score_ = found;
   }
 
   //! Moves boundaries first..last by `step` layers. False if a stage would have no layer.
-  static bool shift(std::vector<int>& cut, std::size_t first, std::size_t last, int step) {
-    if (step < 0 ? cut[first] + step <= cut[first - 1] : cut[last] + step >= cut[last + 1]) return false;
-    for (std::size_t b = first; b <= last; ++b) cut[b] += step;
+  static bool shift(std::vector<int>& first_layer, std::size_t first, std::size_t last, int step) {
+    if (step < 0 ? first_layer[first] + step <= first_layer[first - 1]
+                 : first_layer[last] + step >= first_layer[last + 1])
+      return false;
+    for (std::size_t b = first; b <= last; ++b) first_layer[b] += step;
     return true;
   }
 
   //! Repeatedly takes the best move of one boundary by one layer. If none improves, takes the first
   //! improvement that moves a boundary further, or several adjacent ones together.
-  void descend(std::vector<int>& cut, Score& mine, std::size_t until) {
-    while (spent_ < until && (steepest(cut, mine) || first_far(cut, mine, until))) {
+  void descend(std::vector<int>& first_layer, Score& current, std::size_t until) {
+    while (spent_ < until &&
+           (take_steepest_move(first_layer, current) || take_far_move(first_layer, current, until))) {
     }
   }
 
-  bool steepest(std::vector<int>& cut, Score& mine) {
+  bool take_steepest_move(std::vector<int>& first_layer, Score& current) {
     std::vector<int> best;
     for (int b = 1; b <= boundaries(); ++b) {
       for (const int step : {-1, 1}) {
-        std::vector<int> trial = cut;
+        std::vector<int> trial = first_layer;
         const auto at = static_cast<std::size_t>(b);
         if (!shift(trial, at, at, step)) continue;
-        if (const auto found = beats(trial, mine)) mine = *found, best = std::move(trial);
+        if (const auto found = beats(trial, current)) current = *found, best = std::move(trial);
       }
     }
     if (best.empty()) return false;
-    cut = std::move(best);
+    first_layer = std::move(best);
     return true;
   }
 
-  bool first_far(std::vector<int>& cut, Score& mine, std::size_t until) {
+  bool take_far_move(std::vector<int>& first_layer, Score& current, std::size_t until) {
     for (int width = 1; width <= boundaries(); ++width) {
       for (int b = 1; b + width - 1 <= boundaries(); ++b) {
         for (const int step : {-1, 1, -2, 2, -4, 4}) {
           if (spent_ >= until) return false;
-          std::vector<int> trial = cut;
+          std::vector<int> trial = first_layer;
           const auto at = static_cast<std::size_t>(b);
           if (!shift(trial, at, at + static_cast<std::size_t>(width) - 1, step)) continue;
-          const auto found = beats(trial, mine);
+          const auto found = beats(trial, current);
           if (!found) continue;
-          mine = *found;
-          cut = std::move(trial);
+          current = *found;
+          first_layer = std::move(trial);
           return true;
         }
       }
@@ -228,9 +233,9 @@ class Search {
   }
 
   //! Chooses the start of stage `stage`, then of the following stages. False if the budget ran out.
-  bool enumerate(std::vector<int>& cut, int stage, std::vector<Load>& loads) {
+  bool enumerate(std::vector<int>& first_layer, int stage, std::vector<Load>& loads) {
     const auto s = static_cast<std::size_t>(stage);
-    const int from = cut[s - 1];
+    const int from = first_layer[s - 1];
     const bool last = stage == program_.stages();
     const int first = last ? layers() : from + 1,
               most = last ? layers() : layers() - (program_.stages() - stage);
@@ -243,11 +248,11 @@ class Search {
       const bool too_much = prunes && load.bound() >= best_score_.time * (1 - slack);
       bool finished = true;
       if (!too_much && !(prunes && rest_too_slow(to, stage))) {
-        cut[s] = to;
+        first_layer[s] = to;
         if (!last) {
-          finished = enumerate(cut, stage + 1, loads);
-        } else if (const auto found = beats(cut, best_score_)) {
-          best_ = cut, best_score_ = *found;
+          finished = enumerate(first_layer, stage + 1, loads);
+        } else if (const auto found = beats(first_layer, best_score_)) {
+          best_ = first_layer, best_score_ = *found;
         }
       }
       load = before;
@@ -276,21 +281,21 @@ class Search {
     std::mt19937 random(1);
     const auto pick = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
     for (int round = 0; spent_ < search_budget; ++round) {
-      std::vector<int> cut = round % 2 == 0 ? even_cut() : best_;
+      std::vector<int> first_layer = round % 2 == 0 ? even_partition() : best_;
       const int moves = round % 2 == 0 ? 2 * boundaries() : 1 + pick(3);
       for (int i = 0; i < moves; ++i) {
         const auto b = static_cast<std::size_t>(1 + pick(boundaries()));
-        const int low = cut[b - 1] + 1, high = cut[b + 1] - 1;
-        cut[b] = low + pick(high - low + 1);
+        const int low = first_layer[b - 1] + 1, high = first_layer[b + 1] - 1;
+        first_layer[b] = low + pick(high - low + 1);
       }
-      descend_from(std::move(cut), search_budget);
+      descend_from(std::move(first_layer), search_budget);
     }
   }
 
   std::span<const Layer> layers_;
   const schedule::Program& program_;
   Costs costs_;
-  Judge judge_;
+  Evaluator evaluator_;
   std::vector<double> forward_, back_, work_, to_input_;  //!< prefix sums over the layers
   std::vector<int> best_;
   Score best_score_;
@@ -299,15 +304,16 @@ class Search {
 
 }  // namespace
 
-CutSearch search_cuts(std::span<const Layer> layers, const schedule::Program& program, const Costs& links,
-                      std::optional<std::uint64_t> memory_cap, std::vector<int> start) {
+PartitionResult search_partition(std::span<const Layer> layers, const schedule::Program& program,
+                                 const Costs& links, std::optional<std::uint64_t> memory_cap,
+                                 std::vector<int> start) {
   std::vector<std::vector<int>> starts{std::move(start)};
   const bool plain = is_plain(layers, program);
   if (!plain) {  // the quick evaluation still finds a good start
-    Search rough(layers, program, links, Judge(program, memory_cap, true));
+    Search rough(layers, program, links, Evaluator(program, memory_cap, true));
     starts.push_back(rough.run(starts).first_layer);
   }
-  return Search(layers, program, links, Judge(program, memory_cap, plain)).run(starts);
+  return Search(layers, program, links, Evaluator(program, memory_cap, plain)).run(starts);
 }
 
 }  // namespace penstock::plan

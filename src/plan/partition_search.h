@@ -13,9 +13,9 @@
 namespace penstock::plan {
 
 //! The stages of a partition, given as the first layer of each stage, then the number of layers.
-std::vector<StageCosts> cut_stages(std::span<const Layer> layers, const std::vector<int>& first_layer);
+std::vector<StageCosts> make_stages(std::span<const Layer> layers, const std::vector<int>& first_layer);
 
-struct CutSearch {
+struct PartitionResult {
   std::vector<int> first_layer;  //!< per stage, then the number of layers
   bool exact = false;            //!< no partition is better: the search was exhaustive
 };
@@ -23,7 +23,8 @@ struct CutSearch {
 //! Searches from `start` for the partition with the smallest simulated step time whose peak memory is within
 //! the cap; if none is found, returns the one that exceeds the cap least. Never worse than `start`. `links`
 //! provides links, overlap and skips; its stages are ignored. Deterministic.
-CutSearch search_cuts(std::span<const Layer> layers, const schedule::Program& program, const Costs& links,
-                      std::optional<std::uint64_t> memory_cap, std::vector<int> start);
+PartitionResult search_partition(std::span<const Layer> layers, const schedule::Program& program,
+                                 const Costs& links, std::optional<std::uint64_t> memory_cap,
+                                 std::vector<int> start);
 
 }  // namespace penstock::plan

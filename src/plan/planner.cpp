@@ -142,8 +142,8 @@ class Planner {
   }
 
   //! The costs of the stages for a placement. Partitions layers to minimize the slowest stage.
-  Costs cut(const Case& one, const schedule::Placement& placement, std::vector<int> in_flight,
-            Plan& plan) const {
+  Costs partition_stages(const Case& one, const schedule::Placement& placement, std::vector<int> in_flight,
+                         Plan& plan) const {
     Costs costs = costs_;
     if (layers_.empty()) {
       for (StageCosts& stage : costs.stages) stage = prepared(stage, one);
@@ -164,8 +164,9 @@ class Planner {
   void refine(const Case& one, const schedule::Program& program, Costs& costs, Plan& plan) const {
     if (layers_.empty()) return;
     const std::vector<Layer> layers = prepared_layers(one);
-    plan.first_layer = search_cuts(layers, program, costs, options_.memory_cap, plan.first_layer).first_layer;
-    costs.stages = cut_stages(layers, plan.first_layer);
+    plan.first_layer =
+        search_partition(layers, program, costs, options_.memory_cap, plan.first_layer).first_layer;
+    costs.stages = make_stages(layers, plan.first_layer);
   }
 
   void consider(const Case& one) {
@@ -184,10 +185,10 @@ class Planner {
         std::vector<int> in_flight;
         for (int s = 0; s < shape.stages(); ++s)
           in_flight.push_back(std::max(1, program.peak_in_flight(StageId(s))));
-        Costs costs = cut(one, program.placement(), in_flight, plan);
+        Costs costs = partition_stages(one, program.placement(), in_flight, plan);
         refine(one, program, costs, plan);
-        judge(plan, program, costs);
-        auto& best = best_cut_[{one.stages_per_rank, one.microbatches, one.recompute}];
+        evaluate(plan, program, costs);
+        auto& best = best_partitions_[{one.stages_per_rank, one.microbatches, one.recompute}];
         if (plan.verdict == PlanVerdict::Slower && plan.step_time < best.step_time) {
           best = {plan.step_time, costs, plan.first_layer};
         }
@@ -208,8 +209,8 @@ class Planner {
     // Starts from the partition of the best named plan, so that Auto is never slower. Without one, partitions
     // for typical numbers of microbatches in flight.
     Costs costs;
-    if (const auto named = best_cut_.find({one.stages_per_rank, one.microbatches, one.recompute});
-        named != best_cut_.end() && !named->second.costs.stages.empty()) {
+    if (const auto named = best_partitions_.find({one.stages_per_rank, one.microbatches, one.recompute});
+        named != best_partitions_.end() && !named->second.costs.stages.empty()) {
       costs = named->second.costs;
       plan.first_layer = named->second.first_layer;
     } else {
@@ -219,7 +220,7 @@ class Planner {
       for (int s = 0; s < shape.stages(); ++s) {
         in_flight.push_back(std::min(shape.microbatches, std::max(1, shape.ranks - s / one.stages_per_rank)));
       }
-      costs = cut(one, placement, in_flight, plan);
+      costs = partition_stages(one, placement, in_flight, plan);
     }
     const auto make = [&] {
       const AutoOptions how{.memory_cap = options_.memory_cap, .mode = options_.mode};
@@ -236,10 +237,10 @@ class Planner {
         refine(one, program, costs, plan);
       }
     }
-    judge(plan, program, costs);
+    evaluate(plan, program, costs);
   }
 
-  void judge(Plan& plan, const schedule::Program& program, const Costs& costs) {
+  void evaluate(Plan& plan, const schedule::Program& program, const Costs& costs) {
     const Simulation result = simulate(program, costs, brief);
     plan.step_time = result.step_time;
     plan.bubble = result.bubble;
@@ -311,13 +312,14 @@ class Planner {
     return text.data();
   }
 
-  struct Cut {
+  struct BestPartition {
     double step_time = std::numeric_limits<double>::infinity();
     Costs costs;
     std::vector<int> first_layer;
   };
 
-  std::map<std::tuple<int, int, bool>, Cut> best_cut_;  //!< by stages per rank, microbatches, recomputation
+  //! By stages per rank, microbatches, recomputation.
+  std::map<std::tuple<int, int, bool>, BestPartition> best_partitions_;
   std::span<const Layer> layers_;
   const Costs& costs_;
   const PlanOptions& options_;

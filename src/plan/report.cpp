@@ -45,15 +45,15 @@ double lower_bound(const schedule::Placement& placement, int microbatches, const
   const auto stages = static_cast<std::size_t>(placement.stages());
   if (stages == 0) return 0;
   const auto forward = [&](std::size_t s) { return costs.stages[s].forward; };
-  const auto again = [&](std::size_t s) { return costs.stages[s].recompute ? forward(s) : 0; };
+  const auto recompute_time = [&](std::size_t s) { return costs.stages[s].recompute ? forward(s) : 0; };
   // The schedule may or may not split a backward, so the bound uses the shorter alternative.
   const auto back = [&](std::size_t s) {
     const StageCosts& stage = costs.stages[s];
-    return has_backward ? again(s) + std::min(stage.input, stage.full_backward()) : 0;
+    return has_backward ? recompute_time(s) + std::min(stage.input, stage.full_backward()) : 0;
   };
-  const auto whole_back = [&](std::size_t s) {
+  const auto full_back = [&](std::size_t s) {
     const StageCosts& stage = costs.stages[s];
-    return has_backward ? again(s) + std::min(stage.input + stage.weight, stage.full_backward()) : 0;
+    return has_backward ? recompute_time(s) + std::min(stage.input + stage.weight, stage.full_backward()) : 0;
   };
   const auto hop = [&](std::size_t a, std::size_t b) {
     const Rank from = placement.stage_to_rank()[a], to = placement.stage_to_rank()[b];
@@ -62,7 +62,7 @@ double lower_bound(const schedule::Placement& placement, int microbatches, const
     return costs.link_between(from, to).time(costs.message_bytes(source, target));
   };
   // The time before the first F of a stage, and from its last I until stage 0 finishes.
-  std::vector<double> before(stages, 0), after(stages, whole_back(0) - back(0));
+  std::vector<double> before(stages, 0), after(stages, full_back(0) - back(0));
   for (std::size_t s = 1; s < stages; ++s) {
     before[s] = before[s - 1] + forward(s - 1) + hop(s - 1, s);
     after[s] = has_backward ? after[s - 1] + back(s - 1) + hop(s, s - 1) : 0;
@@ -75,7 +75,7 @@ double lower_bound(const schedule::Placement& placement, int microbatches, const
       head = std::min(head, before[s]);
       tail = std::min(tail, after[s]);
       const double hidden = costs.overlap * forward(s);  // the most that an overlap can hide
-      busy += microbatches * (forward(s) + whole_back(s) - hidden);
+      busy += microbatches * (forward(s) + full_back(s) - hidden);
       until_last_input += microbatches * (forward(s) + back(s) - hidden);
     }
     if (busy > 0) bound = std::max({bound, head + busy, head + until_last_input + tail});

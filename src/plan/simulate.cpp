@@ -369,14 +369,14 @@ std::vector<CriticalStep> critical_path(Engine& engine) {
 
 double duration_of(const schedule::Action& action, const Costs& costs) {
   const StageCosts& stage = costs.stages[action.stage().index()];
-  const double again = stage.recompute ? stage.forward : 0;
+  const double recompute_time = stage.recompute ? stage.forward : 0;
   switch (action.kind()) {
     case schedule::ActionKind::Forward:
       return stage.forward;
     case schedule::ActionKind::Backward:
-      return again + stage.full_backward();
+      return recompute_time + stage.full_backward();
     case schedule::ActionKind::BackwardInput:
-      return again + stage.input;
+      return recompute_time + stage.input;
     case schedule::ActionKind::BackwardWeight:
       return stage.weight;
     case schedule::ActionKind::Overlap: {

@@ -24,7 +24,7 @@ namespace {
 // Runs `body`. If it throws, reports the cause to the other ranks before rethrowing, unless all ranks throw
 // the same error themselves (`common`): a slower rank would then raise PeerFailed instead of its own error.
 template <class Body>
-auto telling(const comm::Group& group, Body&& body, const bool& common = false) {
+auto run_and_report(const comm::Group& group, Body&& body, const bool& common = false) {
   try {
     return body();
   } catch (...) {
@@ -66,13 +66,13 @@ class EvalMode {
 }  // namespace
 
 struct PipelineSchedule::Impl {
-  explicit Impl(PipelineSetup&& made) : setup(own_group(std::move(made))), shared(setup) {
+  explicit Impl(PipelineSetup&& made) : setup(with_split_group(std::move(made))), shared(setup) {
     known_of_rank.resize(static_cast<std::size_t>(setup.group.size()));
     warm_up(setup);
   }
 
   // The group is split only after all ranks agree on the setup.
-  static PipelineSetup own_group(PipelineSetup&& made) {
+  static PipelineSetup with_split_group(PipelineSetup&& made) {
     compare_setups(made);
     learn_from_all_ranks(made);
     if (made.group.size() > 1) made.group = *made.group.split(0, made.group.rank());
@@ -129,7 +129,7 @@ StepShapes PipelineSchedule::Impl::shapes_of(const std::vector<StepNote>& notes,
     all.add(train ? std::uint64_t{1} : std::uint64_t{0});  // without gradients, message metadata differs
     for (const StepNote& note : notes) all.add(note.signatures[m]);
     shapes.signatures.push_back(all.value());
-    shapes.forms_travel.push_back(shapes.may_vary || !known.knows(all.value()));
+    shapes.sends_meta.push_back(shapes.may_vary || !known.knows(all.value()));
   }
   return shapes;
 }
@@ -137,29 +137,29 @@ StepShapes PipelineSchedule::Impl::shapes_of(const std::vector<StepNote>& notes,
 template <class Input>
 StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
   common_fault = false;
-  SplitBatch cut = split_batch(setup, input, train);
+  SplitBatch split = split_batch(setup, input, train);
   const std::vector<StepNote> notes =
-      exchange_notes(setup, {steps, train, cut.signatures, cut.rows, row_order_code(cut.row_order)});
+      exchange_notes(setup, {steps, train, split.signatures, split.rows, row_order_code(split.row_order)});
   common_fault = true;
   check_row_orders(setup, notes);
   common_fault = false;
-  const value::RowOrder& row_order = row_orders.find(setup, notes, cut.row_order);
-  check_static(notes, cut.batch);
-  if (setup.options.shapes == ShapeMode::Static) first_inputs.keep(cut.batch, cut.rows.size());
+  const value::RowOrder& row_order = row_orders.find(setup, notes, split.row_order);
+  check_static(notes, split.batch);
+  if (setup.options.shapes == ShapeMode::Static) first_inputs.keep(split.batch, split.rows.size());
   const StepShapes shapes = shapes_of(notes, train);
   const auto& rows = notes[static_cast<std::size_t>(setup.rank_of(StageId(0)).value)].rows;
-  std::vector<double> shares;
-  const bool own_loss =
+  std::vector<double> weights;
+  const bool local_loss =
       !setup.options.loss_needs_target && setup.options.loss && setup.local(setup.last_stage());
-  if (!cut.batch.targets.empty() || own_loss)
-    shares = setup.options.reduction.seeds(rows, cut.batch.targets, input.loss_denominator);
-  cut.batch.seeds = shares;
+  if (!split.batch.targets.empty() || local_loss)
+    weights = setup.options.reduction.seeds(rows, split.batch.targets, input.loss_denominator);
+  split.batch.seeds = weights;
   if (!setup.options.scale_grads) {
-    for (double& seed : cut.batch.seeds) seed = seed == 0 ? 0 : 1;
+    for (double& seed : split.batch.seeds) seed = seed == 0 ? 0 : 1;
   }
 
   const schedule::Program& program = program_for(train);
-  Step step(setup, program, std::move(cut.batch), shapes, known, pool, steps,
+  Step step(setup, program, std::move(split.batch), shapes, known, pool, steps,
             input.return_outputs.value_or(setup.options.return_outputs));
   if (train && program.has_backward()) {
     shared.begin_step();
@@ -174,12 +174,12 @@ StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
     const at::NoGradGuard no_grad;
     step.run();
   }
-  StepResult result = result_of(setup, program, step, shares, {row_order, rows});
+  StepResult result = result_of(setup, program, step, weights, {row_order, rows});
   if (train && program.has_backward()) {
-    if (setup.options.input_grads) return_input_grads(setup, step.own_grads, input, result);
-    add_input_grads(step.own_grads);
+    if (setup.options.input_grads) return_input_grads(setup, step.input_grads, input, result);
+    add_input_grads(step.input_grads);
   }
-  if (!shapes.may_vary) known.merge(std::move(step).learnt(), shapes.signatures);
+  if (!shapes.may_vary) known.merge(std::move(step).learned(), shapes.signatures);
   for (std::size_t rank = 0; rank < notes.size(); ++rank)
     known_of_rank[rank].insert(notes[rank].signatures.begin(), notes[rank].signatures.end());
   pool.trim();
@@ -209,7 +209,7 @@ StepResult PipelineSchedule::Impl::step(const Input& input) {
       }
       return run(input, true);
     };
-    StepResult result = telling(setup.group, run_step, common_fault);
+    StepResult result = run_and_report(setup.group, run_step, common_fault);
     ++steps;
     return result;
   } catch (...) {
@@ -226,7 +226,7 @@ StepResult PipelineSchedule::Impl::eval(const Input& input) {
     if (!input.keep_mode) mode.emplace(setup.stages);
     return run(input, false);
   };
-  return telling(setup.group, run_eval, common_fault);
+  return run_and_report(setup.group, run_eval, common_fault);
 }
 
 PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, std::string_view name, int microbatches,
@@ -238,29 +238,29 @@ namespace {
 
 // If construction fails on one rank, the error must reach the ranks that wait in compare_setups.
 template <class Make>
-auto made_together(const std::vector<PipelineStage>& stages, Make&& make) {
-  return stages.empty() ? make() : telling(stages.front().group(), make);
+auto make_and_report(const std::vector<PipelineStage>& stages, Make&& make) {
+  return stages.empty() ? make() : run_and_report(stages.front().group(), make);
 }
 
 }  // namespace
 
 PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, schedule::ScheduleKind kind,
                                    int microbatches, PipelineOptions options)
-    : impl_(made_together(stages, [&] {
+    : impl_(make_and_report(stages, [&] {
         schedule::Program program = program_of(kind, stages, microbatches, options);
         return std::make_unique<Impl>(make_setup(stages, std::move(program), std::move(options)));
       })) {}
 
 PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, const schedule::Schedule& schedule,
                                    PipelineOptions options)
-    : impl_(made_together(stages, [&] {
+    : impl_(make_and_report(stages, [&] {
         schedule::Program program = program_of(schedule, stages, options);
         return std::make_unique<Impl>(make_setup(stages, std::move(program), std::move(options)));
       })) {}
 
 PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, schedule::Program program,
                                    PipelineOptions options)
-    : impl_(made_together(stages, [&] {
+    : impl_(make_and_report(stages, [&] {
         return std::make_unique<Impl>(make_setup(stages, std::move(program), std::move(options)));
       })) {}
 
@@ -286,8 +286,8 @@ void PipelineSchedule::train(bool on) {
 }
 
 double PipelineSchedule::clip_grad_norm(double max_norm, double norm_type) {
-  return telling(impl_->setup.group,
-                 [&] { return clip_over_stages(impl_->setup, impl_->shared, max_norm, norm_type); });
+  return run_and_report(impl_->setup.group,
+                        [&] { return clip_over_stages(impl_->setup, impl_->shared, max_norm, norm_type); });
 }
 
 const schedule::Program& PipelineSchedule::program() const {

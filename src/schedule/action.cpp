@@ -22,7 +22,7 @@ bool has_microbatch(ActionKind kind) {
 }
 
 // The adjacent stage, which is the peer of a transfer whose text names no stage.
-int neighbour(ActionKind kind, int stage) {
+int neighbor(ActionKind kind, int stage) {
   const bool later = kind == ActionKind::SendForward || kind == ActionKind::RecvBackward;
   return later ? stage + 1 : stage - 1;
 }
@@ -51,7 +51,7 @@ class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
-  bool whole(Action& action) {
+  bool parse(Action& action) {
     if (text_.empty()) return fail("the text is empty");
     if (!(text_[0] == '(' ? overlap(action) : plain(action))) return false;
     return at_ == text_.size() || fail("unexpected " + quote(text_.substr(at_)) + " after the action");
@@ -65,9 +65,9 @@ class Reader {
     return false;
   }
 
-  bool take(std::string_view word) {
-    if (text_.substr(at_, word.size()) != word) return false;
-    at_ += word.size();
+  bool take(std::string_view prefix) {
+    if (text_.substr(at_, prefix.size()) != prefix) return false;
+    at_ += prefix.size();
     return true;
   }
 
@@ -139,7 +139,7 @@ class Reader {
     }
     const StageId id(stage);
     const MicrobatchId batch(microbatch);
-    int other = neighbour(what, stage);
+    int other = neighbor(what, stage);
     switch (what) {
       case ActionKind::Forward:
         action = Action::forward(id, batch);
@@ -259,7 +259,7 @@ void append_text(std::string& text, const Action& action) {
   append_number(text, action.stage().value);
   text += to_string(action.kind());
   if (has_microbatch(action.kind())) append_number(text, action.microbatch().value);
-  if (action.is_transfer() && action.peer().value != neighbour(action.kind(), action.stage().value)) {
+  if (action.is_transfer() && action.peer().value != neighbor(action.kind(), action.stage().value)) {
     text += action.is_send() ? '>' : '<';
     append_number(text, action.peer().value);
   }
@@ -273,7 +273,7 @@ std::string to_string(const Action& action) {
 
 std::optional<ActionProblem> read_action(std::string_view text, Action& action) {
   Reader reader(text);
-  if (reader.whole(action)) return std::nullopt;
+  if (reader.parse(action)) return std::nullopt;
   return std::move(reader).problem();
 }
 

@@ -132,12 +132,12 @@ class Inference {
   }
 };
 
-Placement place(const std::vector<int>& stage_to_rank, std::size_t ranks, Diagnostics& problems) {
-  std::vector<Rank> placed;
+Placement make_placement(const std::vector<int>& stage_to_rank, std::size_t ranks, Diagnostics& problems) {
+  std::vector<Rank> rank_of_stage;
   std::vector<std::string> absent;
   for (std::size_t stage = 0; stage < stage_to_rank.size(); ++stage) {
     if (stage_to_rank[stage] < 0) absent.push_back(std::to_string(stage));
-    placed.emplace_back(std::max(stage_to_rank[stage], 0));
+    rank_of_stage.emplace_back(std::max(stage_to_rank[stage], 0));
   }
   if (!absent.empty()) {
     const std::size_t count = absent.size();
@@ -147,7 +147,7 @@ Placement place(const std::vector<int>& stage_to_rank, std::size_t ranks, Diagno
                             (count > 5 ? " and " + std::to_string(count - 5) + " more" : "") +
                             ", but there is a stage " + std::to_string(stage_to_rank.size() - 1)});
   }
-  return {static_cast<int>(ranks), std::move(placed)};
+  return {static_cast<int>(ranks), std::move(rank_of_stage)};
 }
 
 void append_row(std::string& text, const ActionList& list) {
@@ -218,8 +218,8 @@ ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions&
   file.microbatches = options.microbatches.value_or(inference.microbatches);
   // An unreadable field may have been the only one of its stage, so the stage is not reported as missing.
   Diagnostics ignored;
-  file.placement =
-      place(inference.stage_to_rank, file.ranks.size(), problems.size() == before ? problems : ignored);
+  file.placement = make_placement(inference.stage_to_rank, file.ranks.size(),
+                                  problems.size() == before ? problems : ignored);
   for (const StageEdge& edge : options.skips) inference.skips.insert(edge);
   const auto beyond = [&](const StageEdge& edge) { return edge.to.value >= file.placement.stages(); };
   if (std::any_of(inference.skips.begin(), inference.skips.end(), beyond)) {

@@ -47,15 +47,15 @@ at::Tensor constructed(c10::IntArrayRef sizes, const DeviceMesh& mesh, const Pla
 
 }  // namespace
 
-at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements,
+at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Placements placements,
                              bool broadcast) {
   const MeshPtr& state = Access::impl(mesh);
-  if (impl_of(whole)) {
+  if (impl_of(full)) {
     throw UsageError("distribute_tensor got a tensor that is already distributed", {}, "call redistribute");
   }
-  const Placements to = checked(std::move(placements), whole.dim(), *state);
+  const Placements to = checked(std::move(placements), full.dim(), *state);
   const c10::AutoGradMode off(false);
-  at::Tensor source = whole.detach().resolve_conj().resolve_neg().contiguous();
+  at::Tensor source = full.detach().resolve_conj().resolve_neg().contiguous();
   if (broadcast && !source.is_meta()) {  // meta tensors have no elements to send
     source = source.clone();
     for (std::size_t axis = 0; axis < state->groups.size(); ++axis) {
@@ -63,15 +63,15 @@ at::Tensor distribute_tensor(const at::Tensor& whole, const DeviceMesh& mesh, Pl
     }
   }
   LocalShard part =
-      move(LocalShard{source, nullptr}, whole.sizes(), state, Placements(to.size(), value::Replicate()), to);
-  at::Tensor result = wrap(part.get(), state, to, whole.sizes());
-  result.set_requires_grad(whole.requires_grad());
+      move(LocalShard{source, nullptr}, full.sizes(), state, Placements(to.size(), value::Replicate()), to);
+  at::Tensor result = wrap(part.get(), state, to, full.sizes());
+  result.set_requires_grad(full.requires_grad());
   return result;
 }
 
-at::Tensor distribute_parameter(const at::Tensor& whole, const DeviceMesh& mesh, Placements placements,
+at::Tensor distribute_parameter(const at::Tensor& full, const DeviceMesh& mesh, Placements placements,
                                 bool broadcast) {
-  at::Tensor result = distribute_tensor(whole, mesh, std::move(placements), broadcast);
+  at::Tensor result = distribute_tensor(full, mesh, std::move(placements), broadcast);
   DTensorImpl* const impl = impl_of(result);
   impl->pinned = true;
   if (result.requires_grad()) {
@@ -106,15 +106,16 @@ at::Tensor to_local(const at::Tensor& tensor, std::optional<Placements> grad_pla
 
 at::Tensor full_tensor(const at::Tensor& tensor) {
   const DTensorImpl& impl = required(tensor, "full_tensor");
-  const Placements whole(impl.placements().size(), value::Replicate());
-  return distributed_to_local(redistributed(tensor, whole, false), whole);
+  const Placements replicated(impl.placements().size(), value::Replicate());
+  return distributed_to_local(redistributed(tensor, replicated, false), replicated);
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, Placements placements) {
   const DTensorImpl& impl = required(tensor, "redistribute");
   const Placements to = checked(std::move(placements), tensor.dim(), impl.mesh());
   // The forward does nothing, but the backward must reduce a partial gradient.
-  if (to == impl.placements() && needs_gradient(tensor)) return with_gradient_placed(tensor.detach(), tensor);
+  if (to == impl.placements() && needs_gradient(tensor))
+    return with_gradient_placements(tensor.detach(), tensor);
   return redistributed(tensor, to, false);
 }
 

@@ -97,22 +97,25 @@ void check_resume(const Model& model, const SplitModel& split, const RunOptions&
   add_titles(parts, "not in the model or optimizer", report.extra);
   add_titles(parts, "with a different shape", report.reshaped);
   if (!parts.empty())
-    throw UsageError("the tensors of " + newest->path.string() + " do not match this run: " + join(parts, "; "), {},
-                     "use the model and optimizer of the run that wrote it, or resume partly");
+    throw UsageError(
+        "the tensors of " + newest->path.string() + " do not match this run: " + join(parts, "; "), {},
+        "use the model and optimizer of the run that wrote it, or resume partly");
 }
 
 void check_checkpoints(const Model& model, const SplitModel& split, const RunOptions& options) {
-  const CheckpointOptions& asked = options.checkpoint;
-  if (!asked.directory) {
-    if (asked.resume) throw UsageError("resume needs a checkpoint directory");
+  const CheckpointOptions& checkpoint_options = options.checkpoint;
+  if (!checkpoint_options.directory) {
+    if (checkpoint_options.resume) throw UsageError("resume needs a checkpoint directory");
     return;
   }
-  if (asked.on_error == StoragePolicy::Stop) check_directory(*asked.directory);
-  const std::vector<checkpoint::CheckpointLocation> checkpoints = checkpoints_in(*asked.directory);
-  if (asked.resume) return check_resume(model, split, options, checkpoints);
+  if (checkpoint_options.on_error == StoragePolicy::Stop) check_directory(*checkpoint_options.directory);
+  const std::vector<checkpoint::CheckpointLocation> checkpoints =
+      checkpoints_in(*checkpoint_options.directory);
+  if (checkpoint_options.resume) return check_resume(model, split, options, checkpoints);
   if (std::any_of(checkpoints.begin(), checkpoints.end(), is_complete))
-    throw UsageError(quote(asked.directory->string(), 200) + " contains checkpoints of an earlier run", {},
-                     "resume from the newest of them, or use another directory");
+    throw UsageError(
+        quote(checkpoint_options.directory->string(), 200) + " contains checkpoints of an earlier run", {},
+        "resume from the newest of them, or use another directory");
 }
 
 }  // namespace

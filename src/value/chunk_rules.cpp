@@ -37,30 +37,30 @@ const torch::CustomClassHolder* holder_of(const IValue& value,
   return keep.get();
 }
 
-bool can_be_cut(const IValue& leaf) {
+bool can_be_split(const IValue& leaf) {
   if (leaf.isTensor()) return leaf.toTensor().defined() && leaf.toTensor().dim() > 0;
   return find_splitter(leaf) != nullptr;
 }
 
-class Layer {
+class RuleAssigner {
  public:
-  Layer(const FlatTree& tree, std::string root) : tree_(tree), root_(std::move(root)) {}
+  RuleAssigner(const FlatTree& tree, std::string root) : tree_(tree), root_(std::move(root)) {}
 
-  std::vector<LeafRule> lay(const std::optional<ChunkSpec>& spec) {
+  std::vector<LeafRule> assign(const std::optional<ChunkSpec>& spec) {
     if (spec) {
-      lay(tree_.structure, *spec);
+      assign(tree_.structure, *spec);
     } else {
-      spread(tree_.structure.num_leaves(), TensorChunkSpec{}, true);
+      assign_leaves(tree_.structure.num_leaves(), TensorChunkSpec{}, true);
     }
     return std::move(rules_);
   }
 
  private:
   // A rule for a subtree splits the leaves that can be split; a rule for one leaf must apply to it.
-  void spread(std::size_t count, const LeafRule& rule, bool lenient) {
+  void assign_leaves(std::size_t count, const LeafRule& rule, bool lenient) {
     for (std::size_t i = 0; i < count; ++i) {
       const IValue& leaf = tree_.leaves[rules_.size()];
-      if (!std::holds_alternative<TensorChunkSpec>(rule) || can_be_cut(leaf)) {
+      if (!std::holds_alternative<TensorChunkSpec>(rule) || can_be_split(leaf)) {
         rules_.push_back(rule);
       } else if (lenient) {
         rules_.emplace_back(Replicate{});
@@ -72,29 +72,30 @@ class Layer {
     }
   }
 
-  void lay(const Structure& node, const ChunkSpec& spec) {
-    if (const auto* items = std::get_if<ChunkSpec::Items>(&spec.rule)) return lay_items(node, *items, spec);
+  void assign(const Structure& node, const ChunkSpec& spec) {
+    if (const auto* items = std::get_if<ChunkSpec::Items>(&spec.rule))
+      return assign_items(node, *items, spec);
     if (const auto* entries = std::get_if<ChunkSpec::Entries>(&spec.rule))
-      return lay_entries(node, *entries, spec);
+      return assign_entries(node, *entries, spec);
     LeafRule rule = Replicate{};
-    if (const auto* cut = std::get_if<TensorChunkSpec>(&spec.rule)) rule = *cut;
+    if (const auto* chunk = std::get_if<TensorChunkSpec>(&spec.rule)) rule = *chunk;
     if (const auto* reducer = std::get_if<Reducer>(&spec.rule)) rule = *reducer;
-    spread(node.num_leaves(), rule, node.kind != Kind::Leaf);
+    assign_leaves(node.num_leaves(), rule, node.kind != Kind::Leaf);
   }
 
-  void lay_items(const Structure& node, const ChunkSpec::Items& items, const ChunkSpec& spec) {
+  void assign_items(const Structure& node, const ChunkSpec::Items& items, const ChunkSpec& spec) {
     const bool sequence = node.kind == Kind::List || node.kind == Kind::Tuple;
     if (!sequence || node.children.size() != items.size()) misfit(node, spec);
-    for (std::size_t i = 0; i < items.size(); ++i) lay(node.children[i], items[i]);
+    for (std::size_t i = 0; i < items.size(); ++i) assign(node.children[i], items[i]);
   }
 
-  void lay_entries(const Structure& node, const ChunkSpec::Entries& entries, const ChunkSpec& spec) {
+  void assign_entries(const Structure& node, const ChunkSpec::Entries& entries, const ChunkSpec& spec) {
     if (node.kind != Kind::Dict || node.keys.size() != entries.size()) misfit(node, spec);
     for (std::size_t i = 0; i < node.children.size(); ++i) {
       const auto* name = std::get_if<std::string>(&node.keys[i]);
       const auto entry = name != nullptr ? entries.find(*name) : entries.end();
       if (entry == entries.end()) misfit(node, spec);
-      lay(node.children[i], entry->second);
+      assign(node.children[i], entry->second);
     }
   }
 
@@ -146,7 +147,7 @@ std::string to_string(const ChunkSpec& spec) {
 
 std::vector<LeafRule> leaf_rules(const FlatTree& tree, const std::optional<ChunkSpec>& spec,
                                  const std::string& root) {
-  return Layer(tree, root).lay(spec);
+  return RuleAssigner(tree, root).assign(spec);
 }
 
 void register_splitter(std::type_index type, Splitter splitter) {

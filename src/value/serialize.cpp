@@ -1,4 +1,4 @@
-// Serialised value trees: version, structure, then the leaves in order, each with a tag and its content.
+// Serialized value trees: version, structure, then the leaves in order, each with a tag and its content.
 #include "value/serialize.h"
 
 #include "value/serialize_parts.h"

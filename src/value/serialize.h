@@ -1,4 +1,4 @@
-// Serialises value trees, structures and tensor metadata for messages between ranks. This is not a file
+// Serializes value trees, structures and tensor metadata for messages between ranks. This is not a file
 // format: both ends must run the same version, which the first byte encodes.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace penstock::value {
 
-//! Serialises a tree of tensors, None, bools, ints, doubles, complex numbers and strings. Tensors are sent as
+//! Serializes a tree of tensors, None, bools, ints, doubles, complex numbers and strings. Tensors are sent as
 //! contiguous elements and are created on the CPU; they keep `requires_grad`. UsageError, with the path of
 //! the leaf, for a leaf of any other type.
 std::vector<std::uint8_t> serialize(const c10::IValue& tree);

@@ -1,4 +1,4 @@
-// Serialised structures and metadata. The reader validates every count, kind and size.
+// Serialized structures and metadata. The reader validates every count, kind and size.
 #include "value/serialize.h"
 #include "value/serialize_parts.h"
 

@@ -17,19 +17,19 @@ namespace {
 using c10::IValue;
 
 // How one leaf is split.
-struct Cut {
+struct LeafSplit {
   std::optional<std::int64_t> rows;  // nullopt: replicate
   std::int64_t dim = 0;
 };
 
-std::string measure_text(const IValue& leaf, const Cut& cut) {
-  std::string text = std::to_string(*cut.rows) + (*cut.rows == 1 ? " row" : " rows");
+std::string measure_text(const IValue& leaf, const LeafSplit& split) {
+  std::string text = std::to_string(*split.rows) + (*split.rows == 1 ? " row" : " rows");
   if (!leaf.isTensor()) return text;
-  return text + " in dim " + std::to_string(cut.dim) + " (shape " + format_shape(leaf.toTensor().sizes()) +
+  return text + " in dim " + std::to_string(split.dim) + " (shape " + format_shape(leaf.toTensor().sizes()) +
          ")";
 }
 
-Cut measure(const IValue& leaf, const LeafRule& rule, const std::string& path) {
+LeafSplit measure(const IValue& leaf, const LeafRule& rule, const std::string& path) {
   ErrorContext context;
   context.tensor = path;
   if (std::holds_alternative<Replicate>(rule)) return {};
@@ -50,36 +50,36 @@ Cut measure(const IValue& leaf, const LeafRule& rule, const std::string& path) {
   return {tensor.size(dim), dim};
 }
 
-std::vector<IValue> cut_leaf(const IValue& leaf, const Cut& cut, int chunks) {
-  if (!cut.rows) return std::vector<IValue>(chunks, leaf);
+std::vector<IValue> split_leaf(const IValue& leaf, const LeafSplit& split, int chunks) {
+  if (!split.rows) return std::vector<IValue>(chunks, leaf);
   if (!leaf.isTensor()) {
-    auto parts = find_splitter(leaf)->split(leaf, chunk_sizes(*cut.rows, chunks));
+    auto parts = find_splitter(leaf)->split(leaf, chunk_sizes(*split.rows, chunks));
     if (parts.size() == static_cast<std::size_t>(chunks)) return parts;
     throw UsageError("a registered splitter returned " + std::to_string(parts.size()) + " parts instead of " +
                      std::to_string(chunks));
   }
   std::vector<IValue> parts;
   const DistributedValues* const distributed = distributed_values(leaf.toTensor());
-  for (at::Tensor& part : distributed ? distributed->split(leaf.toTensor(), chunks, cut.dim)
-                                      : at::tensor_split(leaf.toTensor(), chunks, cut.dim))
+  for (at::Tensor& part : distributed ? distributed->split(leaf.toTensor(), chunks, split.dim)
+                                      : at::tensor_split(leaf.toTensor(), chunks, split.dim))
     parts.emplace_back(std::move(part));
   return parts;
 }
 
 //! The number of rows of a leaf in each chunk. Each shard of a distributed tensor is split separately.
-std::vector<std::int64_t> rows_of_chunks(const IValue& leaf, const Cut& cut, int chunks,
+std::vector<std::int64_t> rows_of_chunks(const IValue& leaf, const LeafSplit& split, int chunks,
                                          const std::string& path) {
   const DistributedValues* const distributed =
       leaf.isTensor() ? distributed_values(leaf.toTensor()) : nullptr;
-  if (!distributed) return chunk_sizes(*cut.rows, chunks);
-  return distributed->chunk_rows(leaf.toTensor(), chunks, cut.dim, {.tensor = path});
+  if (!distributed) return chunk_sizes(*split.rows, chunks);
+  return distributed->chunk_rows(leaf.toTensor(), chunks, split.dim, {.tensor = path});
 }
 
-RowOrder order_of(const IValue& leaf, const Cut& cut, int chunks) {
+RowOrder order_of(const IValue& leaf, const LeafSplit& split, int chunks) {
   const DistributedValues* const distributed =
       leaf.isTensor() ? distributed_values(leaf.toTensor()) : nullptr;
   if (!distributed || chunks == 1) return {1};
-  RowOrder shards = distributed->shards(leaf.toTensor(), cut.dim);
+  RowOrder shards = distributed->shards(leaf.toTensor(), split.dim);
   std::erase(shards, 0);
   std::int64_t divisor = 0;
   for (const std::int64_t shard : shards) divisor = std::gcd(divisor, shard);
@@ -99,12 +99,12 @@ class Splitting {
     FlatTree flat = flatten(tree);
     const std::vector<LeafRule> rules = leaf_rules(flat, spec, root);
     const std::vector<std::string> paths = flat.structure.paths(root);
-    std::vector<Cut> cuts;
+    std::vector<LeafSplit> splits;
     for (std::size_t i = 0; i < rules.size(); ++i) {
-      cuts.push_back(measure(flat.leaves[i], rules[i], paths[i]));
-      if (cuts.back().rows) judge(flat.leaves[i], cuts.back(), paths[i], spec.has_value());
+      splits.push_back(measure(flat.leaves[i], rules[i], paths[i]));
+      if (splits.back().rows) check_leaf(flat.leaves[i], splits.back(), paths[i], spec.has_value());
     }
-    trees_.push_back({std::move(flat), std::move(cuts)});
+    trees_.push_back({std::move(flat), std::move(splits)});
   }
 
   void check() const {
@@ -119,11 +119,11 @@ class Splitting {
             : "use fewer microbatches, another dim, or Replicate for values without rows");
   }
 
-  std::vector<IValue> cut(std::size_t which) const {
-    const auto& [flat, cuts] = trees_[which];
+  std::vector<IValue> chunk_tree(std::size_t which) const {
+    const auto& [flat, splits] = trees_[which];
     std::vector<std::vector<IValue>> leaves(chunks_);
-    for (std::size_t i = 0; i < cuts.size(); ++i) {
-      std::vector<IValue> parts = cut_leaf(flat.leaves[i], cuts[i], chunks_);
+    for (std::size_t i = 0; i < splits.size(); ++i) {
+      std::vector<IValue> parts = split_leaf(flat.leaves[i], splits[i], chunks_);
       for (int chunk = 0; chunk < chunks_; ++chunk) leaves[chunk].push_back(std::move(parts[chunk]));
     }
     std::vector<IValue> trees;
@@ -138,15 +138,15 @@ class Splitting {
  private:
   struct Tree {
     FlatTree flat;
-    std::vector<Cut> cuts;
+    std::vector<LeafSplit> splits;
   };
 
-  void judge(const IValue& leaf, const Cut& cut, const std::string& path, bool has_spec) {
-    if (*cut.rows < chunks_)
-      faults_.push_back(path + " has only " + measure_text(leaf, cut));
+  void check_leaf(const IValue& leaf, const LeafSplit& split, const std::string& path, bool has_spec) {
+    if (*split.rows < chunks_)
+      faults_.push_back(path + " has only " + measure_text(leaf, split));
     else if (chunk_rows_.empty())
-      chunk_rows_ = rows_of_chunks(leaf, cut, chunks_, path);
-    const RowOrder order = order_of(leaf, cut, chunks_);
+      chunk_rows_ = rows_of_chunks(leaf, split, chunks_, path);
+    const RowOrder order = order_of(leaf, split, chunks_);
     if (order_.empty()) {
       order_ = order;
       ordered_ = path;
@@ -157,10 +157,10 @@ class Splitting {
     }
     if (has_spec) return;
     if (!common_rows_) {
-      common_rows_ = cut.rows;
-      first_ = path + " with " + measure_text(leaf, cut);
-    } else if (*cut.rows >= chunks_ && *cut.rows != *common_rows_) {
-      faults_.push_back(path + " has " + measure_text(leaf, cut) + ", which disagrees with " + first_);
+      common_rows_ = split.rows;
+      first_ = path + " with " + measure_text(leaf, split);
+    } else if (*split.rows >= chunks_ && *split.rows != *common_rows_) {
+      faults_.push_back(path + " has " + measure_text(leaf, split) + ", which disagrees with " + first_);
       rows_differ_ = true;
     }
   }
@@ -195,7 +195,7 @@ std::vector<IValue> split_tree(const IValue& tree, int chunks, const std::string
   Splitting splitting(chunks);
   splitting.add(tree, root, spec);
   splitting.check();
-  return splitting.cut(0);
+  return splitting.chunk_tree(0);
 }
 
 RowOrder row_order(const IValue& tree, int chunks, const std::string& root,
@@ -247,8 +247,9 @@ Chunks split_args_kwargs_into_chunks(const Args& args, const Kwargs& kwargs, int
 
   Chunks result;
   result.rows = splitting.rows();
-  for (const IValue& part : splitting.cut(0)) result.args.push_back(part.toTupleRef().elements().vec());
-  for (const IValue& part : splitting.cut(1)) {
+  for (const IValue& part : splitting.chunk_tree(0))
+    result.args.push_back(part.toTupleRef().elements().vec());
+  for (const IValue& part : splitting.chunk_tree(1)) {
     Kwargs named;
     for (const auto& entry : part.toGenericDict()) named.emplace(entry.key().toStringRef(), entry.value());
     result.kwargs.push_back(std::move(named));

@@ -141,10 +141,11 @@ std::vector<std::string> differences(const TensorMeta& expected, const TensorMet
                                ? same_layout(expected.shape, expected.stride, actual.stride)
                                : actual.stride == expected.stride;
   if (comparable && !same_stride) add("stride", format_shape(actual.stride), format_shape(expected.stride));
-  const auto placed = [](const TensorMeta& meta) {
+  const auto placements_text = [](const TensorMeta& meta) {
     return meta.distributed ? to_string(*meta.distributed) : std::string("none (a plain tensor)");
   };
-  if (placed(actual) != placed(expected)) add("placements", placed(actual), placed(expected));
+  if (placements_text(actual) != placements_text(expected))
+    add("placements", placements_text(actual), placements_text(expected));
   return found;
 }
 

@@ -92,16 +92,16 @@ Panel panel_of(const schedule::Timeline& timeline, bool seconds) {
   panel.memory = timeline.memory;
 
   const std::vector<plan::RankReport> ranks = plan::report_ranks(timeline);
-  double bubble = 0, own = 0;
+  double bubble = 0, own_bubble = 0;
   std::uint64_t peak = 0;
   for (const plan::RankReport& rank : ranks) {
     bubble += rank.bubble / static_cast<double>(ranks.size());
-    own += rank.own_bubble / static_cast<double>(ranks.size());
+    own_bubble += rank.own_bubble / static_cast<double>(ranks.size());
     peak = std::max(peak, rank.peak_memory);
   }
   panel.summary = {{"step", time_text(panel.end, seconds)},
                    {"idle in the step", percent(bubble)},
-                   {"idle inside the ranks' own spans", percent(own)}};
+                   {"idle inside the ranks' own spans", percent(own_bubble)}};
   if (!timeline.memory.empty()) panel.summary.emplace_back("peak memory", memory_text(peak, seconds));
   return panel;
 }

@@ -46,7 +46,7 @@ class Grid {
           schedule::ActionKind::BackwardWeight}) {
       if (!uses(kind)) continue;
       const std::string name(to_string(kind));
-      result += options_.colour ? paint(kind, 0) + " " + name + " \x1b[0m" : name;
+      result += options_.color ? paint(kind, 0) + " " + name + " \x1b[0m" : name;
       result += " " + std::string(look_of(kind).meaning) + "   ";
     }
     while (!result.empty() && result.back() == ' ') result.pop_back();
@@ -65,7 +65,7 @@ class Grid {
 
   std::string label_of(const ActionBox& box) const {
     std::string microbatch = std::to_string(box.action.microbatch().value);
-    if (options_.colour) return microbatch;
+    if (options_.color) return microbatch;
     const std::string stage = several_chunks_ ? std::to_string(box.action.stage().value) : "";
     return stage + std::string(to_string(box.action.kind())) + microbatch;
   }
@@ -96,10 +96,10 @@ class Grid {
       const bool fits = label.size() <= last - first;
       for (std::size_t c = first; c < last && c < cells.size(); ++c) {
         const std::size_t at = c - first;
-        char character = options_.colour ? ' ' : '-';
+        char character = options_.color ? ' ' : '-';
         if (fits && at < label.size()) character = label[at];
-        if (!fits && !options_.colour) character = to_string(box.action.kind()).front();
-        if (!options_.colour && fits && c + 1 == last && at >= label.size()) character = ' ';
+        if (!fits && !options_.color) character = to_string(box.action.kind()).front();
+        if (!options_.color && fits && c + 1 == last && at >= label.size()) character = ' ';
         cells[c] = {&box, character};
       }
     }
@@ -107,12 +107,12 @@ class Grid {
     const ActionBox* before = nullptr;
     for (std::size_t c = 0; c < cells.size(); ++c) {
       const Cell& cell = cells[c];
-      if (options_.colour && (cell.box != before || c == 0)) {
+      if (options_.color && (cell.box != before || c == 0)) {
         if (before != nullptr) text += "\x1b[0m";
         if (cell.box != nullptr) text += paint(cell.box->action.kind(), chunk(cell.box->action.stage()));
         before = cell.box;
       }
-      text += cell.box == nullptr && !options_.colour ? '.' : cell.character;
+      text += cell.box == nullptr && !options_.color ? '.' : cell.character;
     }
     if (before != nullptr) text += "\x1b[0m";
     while (text.back() == ' ') text.pop_back();
@@ -120,13 +120,13 @@ class Grid {
 
   int chunk(StageId stage) const { return drawing_.chunk_of_stage[stage.index()]; }
 
-  //! Dark text on the colour of the kind; later stages of a rank are lighter.
+  //! Dark text on the color of the kind; later stages of a rank are lighter.
   static std::string paint(schedule::ActionKind kind, int chunk) {
-    const int colour = look_of(kind).ansi;
+    const int color = look_of(kind).ansi;
     return "\x1b[38;5;16;48;5;" +
-           std::to_string(chunk == 0           ? colour
-                          : colour + 42 <= 231 ? colour + 42
-                                               : colour + 36) +
+           std::to_string(chunk == 0          ? color
+                          : color + 42 <= 231 ? color + 42
+                                              : color + 36) +
            "m";
   }
 

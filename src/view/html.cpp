@@ -1,6 +1,6 @@
 // The HTML page: layout, style and script come from page/; the data is embedded as compact JSON.
-#include "base/markup.h"
 #include "base/json.h"
+#include "base/markup.h"
 #include "view/numbers.h"
 #include "view/page_parts.h"
 #include "view/palette.h"
@@ -74,7 +74,7 @@ std::string data_of(const Drawing& drawing) {
   json.key("kinds").begin_array();
   for (const schedule::ActionKind kind : all_kinds) {
     const KindLook& look = look_of(kind);
-    json.begin_object().field("name", to_string(kind)).field("colour", look.colour);
+    json.begin_object().field("name", to_string(kind)).field("colour", look.color);
     json.field("meaning", look.meaning).end_object();
   }
   json.end_array().key("chunks").begin_array();

@@ -1,4 +1,4 @@
-// The colour and the label of each kind of action, for all renderers.
+// The color and the label of each kind of action, for all renderers.
 #pragma once
 
 #include <penstock/schedule/action.h>
@@ -8,12 +8,12 @@
 
 namespace penstock::view {
 
-//! `colour` is the name of a CSS variable and class; `ansi` is one of the 256 terminal colours.
+//! `color` is the name of a CSS variable and class; `ansi` is one of the 256 terminal colors.
 struct KindLook {
-  std::string_view colour;
+  std::string_view color;
   std::string_view meaning;
-  std::string_view light;  //!< colour in the light theme
-  std::string_view dark;   //!< colour in the dark theme
+  std::string_view light;  //!< color in the light theme
+  std::string_view dark;   //!< color in the dark theme
   int ansi;
 };
 

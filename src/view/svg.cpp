@@ -30,8 +30,8 @@ std::string style() {
   std::set<std::string_view> seen;
   for (const schedule::ActionKind kind : all_kinds) {
     const KindLook& look = look_of(kind);
-    if (!seen.insert(look.colour).second) continue;
-    const std::string name(look.colour);
+    if (!seen.insert(look.color).second) continue;
+    const std::string name(look.color);
     text += "." + name + "{fill:" + std::string(look.light) + "}";
     dark += "." + name + "{fill:" + std::string(look.dark) + "}";
   }
@@ -121,7 +121,7 @@ class Figure {
       for (const ActionBox& box : panel.compute[r]) draw_box(out, box, y);
       if (r >= panel.communication.size()) continue;
       for (const ActionBox& box : panel.communication[r]) {
-        rect(out, std::string(look_of(box.action.kind()).colour), x(box.start),
+        rect(out, std::string(look_of(box.action.kind()).color), x(box.start),
              y + row_height + 1 + box.lane * lane_height, (box.end - box.start) * scale_, lane_height - 1,
              to_string(box.action));
       }
@@ -160,7 +160,7 @@ class Figure {
     const double height = box.part == BoxPart::Full ? row_height : row_height / 2 - 0.5;
     const double top = box.part == BoxPart::BottomHalf ? row_top + row_height / 2 + 0.5 : row_top;
     const double width = (box.end - box.start) * scale_;
-    std::string classes(look_of(box.action.kind()).colour);
+    std::string classes(look_of(box.action.kind()).color);
     if (chunk > 0) classes += " c" + std::to_string(chunk);
     rect(out, classes, x(box.start), top, width > 4 ? width - 1 : width, height, to_string(box.action));
     const std::string number = std::to_string(box.action.microbatch().value);
@@ -175,7 +175,7 @@ class Figure {
     for (const schedule::ActionKind kind : all_kinds) {
       const KindLook& look = look_of(kind);
       if (!uses(kind) || !seen.insert(look.meaning).second) continue;
-      rect(out, std::string(look.colour), at, y_ - 10, 14, 11);
+      rect(out, std::string(look.color), at, y_ - 10, 14, 11);
       out += label("l", at + 20, y_, std::string(look.meaning));
       at += 38 + 6.6 * static_cast<double>(look.meaning.size());
     }

@@ -126,7 +126,7 @@ class Run {
       const std::int64_t end = first + topology.blocks[static_cast<std::size_t>(s)];
       if (placement.rank_of(StageId(s)).value == group_.rank()) {
         models::Gpt part(gpt, models::GptPart{first, end, s == 0, s == stages - 1});
-        models::initialise(*part, gpt, 3);
+        models::initialize(*part, gpt, 3);
         if (tensors)
           parallel::parallelize_module(*part, tensor::DeviceMesh(*tensors, {tensors->size()}),
                                        plan_for(*part));

@@ -44,9 +44,9 @@ class DroppingTransport : public comm::Transport {
  public:
   explicit DroppingTransport(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
 
-  c10::intrusive_ptr<c10d::Backend> connect(comm::WorldGeneration& domain, const std::string& name,
+  c10::intrusive_ptr<c10d::Backend> connect(comm::WorldGeneration& generation, const std::string& name,
                                             const std::vector<int>& members, int me) override {
-    const int mine = domain.rank.value;
+    const int mine = generation.rank.value;
     const int lost = mine == hub_->one ? hub_->other : mine == hub_->other ? hub_->one : -1;
     int unreachable = -1;
     for (std::size_t i = 0; i < members.size(); ++i)
@@ -70,7 +70,7 @@ DisconnectedPair::~DisconnectedPair() = default;
 comm::Group DisconnectedPair::group(const comm::Group& group) const {
   const comm::Group::Impl& state = *comm::Access::impl(group);
   return comm::Access::group(make_group("deaf/" + state.name, state.members, state.rank,
-                                        std::make_shared<DroppingTransport<Hub>>(hub_), state.domain));
+                                        std::make_shared<DroppingTransport<Hub>>(hub_), state.generation));
 }
 
 }  // namespace penstock::test

@@ -27,7 +27,7 @@ class CommMonitor : public testing::Test {
 
   //! The monitor of rank 0; the test acts as rank 1.
   void start_monitor(std::chrono::milliseconds heartbeat_limit) {
-    Monitor::Setup setup{.domain = domain_, .store = store_};
+    Monitor::Setup setup{.generation = generation_, .store = store_};
     setup.size = 2;
     setup.address = "127.0.0.1";
     setup.heartbeat_limit = heartbeat_limit;
@@ -58,11 +58,11 @@ class CommMonitor : public testing::Test {
     return text + secret.sign(text) + "\n";
   }
   std::string cause(seconds within = kSoon) const {
-    const auto failure = domain_->failure.wait_for_report(within);
+    const auto failure = generation_->failure.wait_for_report(within);
     return failure ? "rank " + std::to_string(failure->rank->value) + " " + failure->cause : "none";
   }
 
-  std::shared_ptr<WorldGeneration> domain_ = std::make_shared<WorldGeneration>(Rank(0), seconds(60));
+  std::shared_ptr<WorldGeneration> generation_ = std::make_shared<WorldGeneration>(Rank(0), seconds(60));
   c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
   Fd listener_, filler_;
   Endpoint endpoint_;

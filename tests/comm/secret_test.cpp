@@ -108,7 +108,7 @@ TEST(CommStoreClient, AffectsOnlyItsOwnSockets) {
   int watched = 0;
   for (const int fd : connections_to({"127.0.0.1", port})) {
     Fd socket(fd);
-    watched += user_timeout(socket) == kCutLimit.count() ? 1 : 0;
+    watched += user_timeout(socket) == kAckTimeout.count() ? 1 : 0;
     socket.release();
   }
   EXPECT_EQ(watched, 2);  // the client of the host, and this one

@@ -8,9 +8,9 @@
 namespace penstock::comm {
 namespace {
 
-std::shared_ptr<Work::Impl> pending(const std::shared_ptr<WorldGeneration>& domain) {
+std::shared_ptr<Work::Impl> pending(const std::shared_ptr<WorldGeneration>& generation) {
   auto state = std::make_shared<Work::Impl>();
-  state->domain = domain;
+  state->generation = generation;
   state->record.op = "recv";
   state->peer_text = "rank 1";
   state->peer = Rank(1);
@@ -20,17 +20,17 @@ std::shared_ptr<Work::Impl> pending(const std::shared_ptr<WorldGeneration>& doma
 
 // This was once taken for success: the caller would have read a buffer before anything arrived.
 TEST(CommSecondWaiter, TimesOutIfOperationDoesNotEnd) {
-  const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::milliseconds(10));
-  EXPECT_THROW(pending(domain)->wait(), TimeoutError);
+  const auto generation = std::make_shared<WorldGeneration>(Rank(0), std::chrono::milliseconds(10));
+  EXPECT_THROW(pending(generation)->wait(), TimeoutError);
 }
 
 TEST(CommSecondWaiter, LearnsOfFailureAndCompletion) {
-  const auto domain = std::make_shared<WorldGeneration>(Rank(0), std::chrono::seconds(60));
-  const auto ended = pending(domain);
+  const auto generation = std::make_shared<WorldGeneration>(Rank(0), std::chrono::seconds(60));
+  const auto ended = pending(generation);
   ended->status = Work::Impl::Status::Done;
   EXPECT_NO_THROW(ended->wait());
-  const auto state = pending(domain);
-  domain->failure.report({Rank(1), "was killed"});
+  const auto state = pending(generation);
+  generation->failure.report({Rank(1), "was killed"});
   EXPECT_THROW(state->wait(), PeerFailed);
 }
 

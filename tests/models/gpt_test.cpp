@@ -73,7 +73,7 @@ TEST(ModelsGpt, MatchesPythonModel) {
 
 TEST(ModelsGpt, IsCausal) {
   Gpt model(small(3));
-  initialise(*model, model->options(), 1);
+  initialize(*model, model->options(), 1);
   auto tokens = pattern(7);
   const auto before = model->forward(tokens);
   tokens.index_put_({torch::indexing::Slice(), 4}, 0);
@@ -104,7 +104,7 @@ TEST(ModelsGpt, StagesComposeToFullModel) {
     const GptOptions options = small(variant);
     Gpt full_model(options), first(options, GptPart{0, 1, true, false}),
         last(options, GptPart{1, 2, false, true});
-    for (auto* module : {&full_model, &first, &last}) initialise(**module, options, 5);
+    for (auto* module : {&full_model, &first, &last}) initialize(**module, options, 5);
     EXPECT_TRUE(torch::equal(last->forward(first->forward(pattern(7))), full_model->forward(pattern(7))));
     std::map<std::string, torch::Tensor> all;
     for (auto* module : {&first, &last})
@@ -120,8 +120,8 @@ TEST(ModelsGpt, TiedHeadGradientIsSumOfBothUses) {
   Gpt tied(options);
   options.tied = false;
   Gpt apart(options);
-  initialise(*tied, options, 3);
-  initialise(*apart, options, 3);
+  initialize(*tied, options, 3);
+  initialize(*apart, options, 3);
   {
     const torch::NoGradGuard no_grad;
     apart->head->weight.copy_(apart->token->weight);
@@ -135,9 +135,9 @@ TEST(ModelsGpt, TiedHeadGradientIsSumOfBothUses) {
 TEST(ModelsGpt, InitialValuesDependOnSeedAndName) {
   const GptOptions options{.layers = 2, .width = 64};
   Gpt a(options), b(options), c(options);
-  initialise(*a, options, 1);
-  initialise(*b, options, 1);
-  initialise(*c, options, 2);
+  initialize(*a, options, 1);
+  initialize(*b, options, 1);
+  initialize(*c, options, 2);
   const auto other = c->named_parameters();
   for (const auto& item : a->named_parameters()) {
     EXPECT_TRUE(torch::equal(item.value(), b->named_parameters()[item.key()]));
@@ -153,7 +153,7 @@ TEST(ModelsGpt, IsCapturedAndSplitByGraphFrontEnd) {
   const torch::NoGradGuard no_grad;
   for (const int variant : {3, 4}) {
     Gpt model(small(variant));
-    initialise(*model, model->options(), 2);
+    initialize(*model, model->options(), 2);
     for (const pipe::SplitSpec& spec :
          {pipe::SplitSpec(pipe::Balanced{3}),
           pipe::SplitSpec(pipe::SplitPoints{{"blocks.1", graph::SplitPoint::Beginning}})}) {
@@ -167,7 +167,7 @@ TEST(ModelsGpt, IsCapturedAndSplitByGraphFrontEnd) {
 
 TEST(ModelsGpt, SamplingIsReproducibleAndSlidesPastContext) {
   Gpt model(small(3));
-  initialise(*model, model->options(), 2);
+  initialize(*model, model->options(), 2);
   const auto first = sample(*model, {1, 2}, {.tokens = 20, .temperature = 1, .seed = 4});
   EXPECT_EQ(first, sample(*model, {1, 2}, {.tokens = 20, .temperature = 1, .seed = 4}));
   EXPECT_NE(first, sample(*model, {1, 2}, {.tokens = 20, .temperature = 1, .seed = 5}));

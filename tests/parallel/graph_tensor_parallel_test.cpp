@@ -37,7 +37,7 @@ models::GptOptions gpt_options(bool modern) {
 
 graph::GraphModule captured_gpt(const models::GptOptions& options) {
   models::Gpt gpt(options);
-  models::initialise(*gpt, options, 3);
+  models::initialize(*gpt, options, 3);
   const graph::ForwardFunction forward = [gpt](const value::Args& args, const value::Kwargs&) mutable {
     return c10::IValue(gpt->forward(args[0].toTensor()));
   };
@@ -208,7 +208,7 @@ TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
     const int per_rank = name == "1F1B" ? 1 : 2, count = 2 * per_rank;
     on_mesh({2, 2}, [&](const tensor::DeviceMesh& mesh) {  // x: pipeline, y: tensor parallel
       models::Gpt gpt(options);
-      models::initialise(*gpt, options, 3);
+      models::initialize(*gpt, options, 3);
       const graph::ForwardFunction forward = [gpt](const value::Args& args, const value::Kwargs&) mutable {
         return c10::IValue(gpt->forward(args[0].toTensor()));
       };

@@ -31,7 +31,7 @@ models::GptOptions gpt_options(Kind kind) {
 
 models::Gpt make_part(Kind kind, const models::GptPart& part) {
   models::Gpt gpt(gpt_options(kind), part);
-  models::initialise(*gpt, gpt_options(kind), 5);
+  models::initialize(*gpt, gpt_options(kind), 5);
   if (kind != Kind::Frozen) return gpt;
   for (const auto& item : gpt->named_parameters()) {
     const std::string& name = item.key();

@@ -99,7 +99,7 @@ TEST(PlanPartitionSearch, EvaluatesEveryPartitionOfSmallModel) {
   Boundaries boundaries{0};
   for_each_partition(30, 4, boundaries,
                      [&](const Boundaries& one) { least = std::min(least, fullest(one)); });
-  const CutSearch found = search_cuts(layers, program, {}, 10, {0, 1, 2, 3, 30});
+  const PartitionResult found = search_partition(layers, program, {}, 10, {0, 1, 2, 3, 30});
   EXPECT_TRUE(found.exact);
   EXPECT_EQ(fullest(found.first_layer), least);
 }
@@ -112,7 +112,7 @@ TEST(PlanPartitionSearch, LargeModelGetsGoodInexactPartition) {
   const schedule::Program program = problem.program();
   Boundaries even;
   for (int s = 0; s <= 8; ++s) even.push_back(6 * s);
-  const CutSearch found = search_cuts(problem.layers, program, {}, std::nullopt, even);
+  const PartitionResult found = search_partition(problem.layers, program, {}, std::nullopt, even);
   EXPECT_FALSE(found.exact);
   ASSERT_EQ(found.first_layer.size(), 9u);
   EXPECT_EQ(found.first_layer.front(), 0);
@@ -121,7 +121,8 @@ TEST(PlanPartitionSearch, LargeModelGetsGoodInexactPartition) {
   const double time = score(problem, program, found.first_layer).second;
   EXPECT_LE(time, local_search(problem, program, even).second);
   // A second search starts from the result of the first one and is never worse.
-  const CutSearch again = search_cuts(problem.layers, program, {}, std::nullopt, found.first_layer);
+  const PartitionResult again =
+      search_partition(problem.layers, program, {}, std::nullopt, found.first_layer);
   EXPECT_LE(score(problem, program, again.first_layer).second, time);
 }
 

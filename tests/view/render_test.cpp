@@ -40,7 +40,7 @@ TEST(ViewGrid, Shows1F1BAsInPapers) {
 
 TEST(ViewGrid, ColorsShowKindAndNarrowGridFitsTerminal) {
   const Drawing drawing = draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, 16}), false);
-  const std::string text = to_grid(drawing, {.colour = true, .width = 80});
+  const std::string text = to_grid(drawing, {.color = true, .width = 80});
   EXPECT_THAT(text, HasSubstr("\x1b[38;5;16;48;5;68m"));
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -80,7 +80,7 @@ TEST(ViewGrid, ColorsReplaceLetters) {
                      schedule::Action::backward(StageId(0), MicrobatchId(0))}};
   // Two columns per slot; idle slots are blank, and each box ends with a reset.
   const std::string f = "\x1b[38;5;16;48;5;68m", b = "\x1b[38;5;16;48;5;72m", end = "\x1b[0m";
-  EXPECT_EQ(to_grid(draw(schedule), {.colour = true}),
+  EXPECT_EQ(to_grid(draw(schedule), {.color = true}),
             "mine: 1 rank, 1 stage, 1 microbatch\n"
             "rank 0   " +
                 f + "0 " + end + "    " + b + "0 " + end + "\n       " + f + " F " + end + " forward   " + b +

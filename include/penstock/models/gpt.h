@@ -103,9 +103,9 @@ class GptImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-//! Initialises the parameters. The values depend only on the seed and the parameter name, so every split of
+//! Initializes the parameters. The values depend only on the seed and the parameter name, so every split of
 //! the model starts from the same values.
-void initialise(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed);
+void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed);
 
 struct SampleOptions {
   std::int64_t tokens = 100;

@@ -19,7 +19,7 @@ struct StageOptions {
   //! Expected metadata of the input and output of every microbatch. If set, a mismatch is a ShapeError.
   std::optional<value::TreeMeta> input;
   std::optional<value::TreeMeta> output;
-  //! Initialises parameters and buffers that were on the meta device, after memory on the stage's device was
+  //! Initializes parameters and buffers that were on the meta device, after memory on the stage's device was
   //! allocated for them. Without it, a module with meta tensors is a UsageError.
   std::function<void()> initialise;
   //! For modules that compute their weight gradients themselves (the reference's `dw_builder`): called after

@@ -42,7 +42,7 @@ struct ChunkSpec {
 
   std::variant<TensorChunkSpec, Replicate, Reducer, Items, Entries> rule;
 
-  ChunkSpec(TensorChunkSpec spec) : rule(spec) {}           // NOLINT: implicit, for brace initialisation
+  ChunkSpec(TensorChunkSpec spec) : rule(spec) {}           // NOLINT: implicit, for brace initialization
   ChunkSpec(Replicate spec) : rule(spec) {}                 // NOLINT
   ChunkSpec(Reducer spec) : rule(std::move(spec)) {}        // NOLINT
   ChunkSpec(Items items) : rule(std::move(items)) {}        // NOLINT

@@ -38,7 +38,7 @@ struct TensorMeta {
   //! The metadata of a defined, strided tensor. UsageError for other tensors.
   static TensorMeta of(const at::Tensor& tensor);
 
-  //! Returns an uninitialised tensor with exactly this metadata, including strides, on `on` (by default, on
+  //! Returns an uninitialized tensor with exactly this metadata, including strides, on `on` (by default, on
   //! `device`). UsageError for a distributed tensor, which needs its mesh.
   at::Tensor empty(std::optional<at::Device> on = std::nullopt) const;
 

@@ -9,7 +9,7 @@
 namespace penstock::view {
 
 struct GridOptions {
-  bool colour = false;       //!< ANSI colours; without them each cell shows its letter
+  bool color = false;        //!< ANSI colors; without them each cell shows its letter
   std::optional<int> width;  //!< terminal columns; longer steps are scaled down; default: no limit
 };
 

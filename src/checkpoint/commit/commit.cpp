@@ -76,20 +76,20 @@ WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& 
                          const std::function<at::Tensor(std::size_t job)>& local_of) {
   WrittenShard written;
   written.pieces.resize(jobs.size());
-  std::map<std::string, std::size_t> places;
+  std::map<std::string, std::size_t> indices;
   std::vector<SafetensorsEntry> entries;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const StoredTensor& tensor = plan.tensors[jobs[i].tensor];
-    const StoredTensor::StoredPiece& piece = tensor.pieces[jobs[i].place];
-    places.emplace(piece.key, i);
+    const StoredTensor::StoredPiece& piece = tensor.pieces[jobs[i].stored_piece];
+    indices.emplace(piece.key, i);
     entries.push_back(
         {.name = piece.key, .dtype = tensor.dtype, .shape = stored_shape(piece.region, tensor.shape)});
   }
   SummedFile file(files.create(path));
   write_safetensors(
-      file, std::move(entries), [&](const std::string& key) { return local_of(places.at(key)); }, {},
+      file, std::move(entries), [&](const std::string& key) { return local_of(indices.at(key)); }, {},
       [&](const SafetensorsEntry& entry, std::span<const std::uint8_t> bytes) {
-        written.pieces[places.at(entry.name)] = crc32c(bytes);
+        written.pieces[indices.at(entry.name)] = crc32c(bytes);
       });
   file.finish();
   written.bytes = file.size();
@@ -121,8 +121,8 @@ void prune(Files& files, const std::string& directory, std::int64_t step, std::o
   }
   if (!keep) return;
   std::vector<CheckpointLocation> older;
-  for (CheckpointLocation& place : list_checkpoints(directory)) {
-    if (place.complete && place.step < step) older.push_back(std::move(place));
+  for (CheckpointLocation& location : list_checkpoints(directory)) {
+    if (location.complete && location.step < step) older.push_back(std::move(location));
   }
   const auto kept = static_cast<std::size_t>(*keep - 1);
   for (std::size_t i = 0; i + kept < older.size(); ++i) {

@@ -165,7 +165,7 @@ void InputFile::read(std::uint64_t offset, std::span<std::uint8_t> target) const
   }
 }
 
-std::string read_whole(const std::string& path, std::uint64_t limit) {
+std::string read_all(const std::string& path, std::uint64_t limit) {
   const InputFile file(path);
   if (file.size() > limit) throw StorageError("cannot read " + path + ": it is too large", EFBIG);
   std::string text(file.size(), '\0');

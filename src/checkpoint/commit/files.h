@@ -70,6 +70,6 @@ class InputFile {
 };
 
 //! Reads a complete file. Throws StorageError if it has more than `limit` bytes.
-std::string read_whole(const std::string& path, std::uint64_t limit);
+std::string read_all(const std::string& path, std::uint64_t limit);
 
 }  // namespace penstock::checkpoint

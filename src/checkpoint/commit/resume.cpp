@@ -18,25 +18,25 @@ namespace {
 constexpr std::string_view step_prefix = "step-";
 
 //! Parses the name of a checkpoint directory; nullopt if it is not one.
-std::optional<CheckpointLocation> place_of(const std::string& directory, const std::string& name) {
+std::optional<CheckpointLocation> parse_location(const std::string& directory, const std::string& name) {
   if (!name.starts_with(step_prefix)) return std::nullopt;
-  CheckpointLocation place{.path = directory + "/" + name};
+  CheckpointLocation location{.path = directory + "/" + name};
   const char* const end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + step_prefix.size(), end, place.step);
-  if (error != std::errc{} || place.step < 0) return std::nullopt;
-  place.complete = rest == end;
+  const auto [rest, error] = std::from_chars(name.data() + step_prefix.size(), end, location.step);
+  if (error != std::errc{} || location.step < 0) return std::nullopt;
+  location.complete = rest == end;
   const std::string_view tail(rest, static_cast<std::size_t>(end - rest));
-  if (!place.complete && tail != ".incomplete") return std::nullopt;
-  return place;
+  if (!location.complete && tail != ".incomplete") return std::nullopt;
+  return location;
 }
 
-//! Returns why a checkpoint is unusable; empty if it is intact. Verifies share `share` of `shares` of its
+//! Returns why a checkpoint is unusable; empty if it is intact. Verifies part `part` of `parts` of its
 //! files.
-std::string fault_of(const CheckpointLocation& place, std::size_t share, std::size_t shares) {
-  if (!place.complete) return "its write did not complete";
+std::string fault_of(const CheckpointLocation& location, std::size_t part, std::size_t parts) {
+  if (!location.complete) return "its write did not complete";
   try {
-    const Checkpoint checkpoint(place.path);
-    for (std::size_t i = share; i < checkpoint.files().size(); i += shares) {
+    const Checkpoint checkpoint(location.path);
+    for (std::size_t i = part; i < checkpoint.files().size(); i += parts) {
       const Diagnostics found = checkpoint.verify_file(i);
       if (!found.empty()) return found[0].where + " " + found[0].message;
     }
@@ -47,14 +47,14 @@ std::string fault_of(const CheckpointLocation& place, std::size_t share, std::si
 }
 
 //! `agree` returns, on every rank, the first problem that any rank has found.
-ResumePoint find_with(const std::string& directory, std::size_t share, std::size_t shares,
+ResumePoint find_with(const std::string& directory, std::size_t part, std::size_t parts,
                       const std::function<std::string(std::string)>& agree,
                       const std::function<std::string(std::string)>& first) {
   // All ranks use the list of the first rank, because the directory may be changing.
   std::string names, error;
   try {
-    for (const CheckpointLocation& place : list_checkpoints(directory))
-      names = place.path.string() + "\n" + names;
+    for (const CheckpointLocation& location : list_checkpoints(directory))
+      names = location.path.string() + "\n" + names;
   } catch (const StorageError& failure) {
     if (failure.code() != ENOENT) error = failure.message();
   }
@@ -65,7 +65,7 @@ ResumePoint find_with(const std::string& directory, std::size_t share, std::size
        begin = end + 1) {
     const std::string path = names.substr(begin, end - begin);
     const std::string name = path.substr(path.rfind('/') + 1);
-    const std::string fault = agree(fault_of(place_of(directory, name).value(), share, shares));
+    const std::string fault = agree(fault_of(parse_location(directory, name).value(), part, parts));
     if (fault.empty()) return {Checkpoint(path), passed};
     passed.push_back(name + ": " + fault);
   }
@@ -78,15 +78,15 @@ ResumePoint find_with(const std::string& directory, std::size_t share, std::size
 }  // namespace
 
 std::vector<CheckpointLocation> list_checkpoints(const std::filesystem::path& directory) {
-  std::vector<CheckpointLocation> places;
+  std::vector<CheckpointLocation> locations;
   for (const std::string& name : list_directory(directory)) {
-    if (auto place = place_of(directory, name)) places.push_back(std::move(*place));
+    if (auto location = parse_location(directory, name)) locations.push_back(std::move(*location));
   }
-  std::sort(places.begin(), places.end(), [](const CheckpointLocation& a, const CheckpointLocation& b) {
+  std::sort(locations.begin(), locations.end(), [](const CheckpointLocation& a, const CheckpointLocation& b) {
     // If a step has a complete and an incomplete checkpoint, the incomplete one is newer.
     return std::tuple(a.step, !a.complete) < std::tuple(b.step, !b.complete);
   });
-  return places;
+  return locations;
 }
 
 ResumePoint find_resume_point(const std::filesystem::path& directory) {

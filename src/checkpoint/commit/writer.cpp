@@ -104,27 +104,28 @@ struct CheckpointWriter::Impl {
   bool is_first() const { return group.rank() == 0; }
 
   void update_plan(const std::vector<Piece>& pieces) {
-    const std::string mine = describe_pieces(pieces);
+    const std::string description = describe_pieces(pieces);
     const auto rank = static_cast<std::size_t>(group.rank());
-    const bool same = !descriptions.empty() && descriptions[rank] == mine;
+    const bool same = !descriptions.empty() && descriptions[rank] == description;
     // Usually nothing has changed since the last save; an all-reduce of one flag shows this.
     const auto all_same = [&] {
       if (group.size() == 1) return same;
-      const at::Tensor word = at::full({1}, same ? 1 : 0, at::kLong);
-      group.all_reduce(word, comm::ReduceOp::Min);
-      return word.item<std::int64_t>() == 1;
+      const at::Tensor flag = at::full({1}, same ? 1 : 0, at::kLong);
+      group.all_reduce(flag, comm::ReduceOp::Min);
+      return flag.item<std::int64_t>() == 1;
     };
     if (all_same()) return;
     descriptions.clear();
-    std::vector<std::string> everyones = gather(group, mine);
-    plan = std::make_shared<const SavePlan>(plan_save(everyones));
-    descriptions = std::move(everyones);
+    std::vector<std::string> gathered = gather(group, description);
+    plan = std::make_shared<const SavePlan>(plan_save(gathered));
+    descriptions = std::move(gathered);
   }
 
   //! Throws the first failure of any rank on every rank.
-  std::vector<Outcome> agree(const Outcome& mine, const CommitPaths& paths) {
+  std::vector<Outcome> agree(const Outcome& outcome, const CommitPaths& paths) {
     std::vector<Outcome> all;
-    for (const std::string& text : gather(background, mine.packed())) all.push_back(Outcome::unpacked(text));
+    for (const std::string& text : gather(background, outcome.packed()))
+      all.push_back(Outcome::unpacked(text));
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank].error.empty()) continue;
       if (is_first()) outcome_of([&](Outcome&) { files.remove(paths.incomplete); });
@@ -151,10 +152,10 @@ struct CheckpointWriter::Impl {
   //! Fails before training starts if nothing can be saved. An error on the first rank is thrown on every
   //! rank.
   void try_directory() {
-    const Outcome mine = outcome_of([&](Outcome&) {
+    const Outcome outcome = outcome_of([&](Outcome&) {
       if (is_first()) lock_directory();
     });
-    const Outcome first = Outcome::unpacked(gather(group, mine.packed()).front());
+    const Outcome first = Outcome::unpacked(gather(group, outcome.packed()).front());
     if (!first.error.empty()) throw StorageError(first.error, first.code);
   }
 
@@ -173,8 +174,8 @@ struct CheckpointWriter::Impl {
         agree(outcome_of([&](Outcome& outcome) {
                 if (jobs.empty()) return;
                 const auto& writers = save.plan->writers;
-                const auto place = std::find(writers.begin(), writers.end(), group.rank());
-                const auto& file = save.plan->files[static_cast<std::size_t>(place - writers.begin())];
+                const auto position = std::find(writers.begin(), writers.end(), group.rank());
+                const auto& file = save.plan->files[static_cast<std::size_t>(position - writers.begin())];
                 outcome.shard = write_shard(files, paths.incomplete + "/" + file.name, *save.plan, jobs,
                                             [&](std::size_t job) { return save.locals[job]; });
               }),
@@ -199,7 +200,8 @@ struct CheckpointWriter::Impl {
     for (std::size_t rank = 0; rank < written.size(); ++rank) {
       const auto& jobs = save.plan->jobs[rank];
       for (std::size_t i = 0; i < jobs.size(); ++i) {
-        manifest.tensors[jobs[i].tensor].pieces[jobs[i].place].crc32c = written[rank].shard.pieces.at(i);
+        manifest.tensors[jobs[i].tensor].pieces[jobs[i].stored_piece].crc32c =
+            written[rank].shard.pieces.at(i);
       }
     }
     return manifest;
@@ -251,7 +253,7 @@ void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, 
     const Piece& piece = pieces[job.piece];
     at::Tensor local = piece.local.detach();
     // A stored piece has the shape of its region; a range that is not a box is stored as 1-D.
-    const Region& part = impl.plan->tensors[job.tensor].pieces[job.place].region;
+    const Region& part = impl.plan->tensors[job.tensor].pieces[job.stored_piece].region;
     const auto* box = std::get_if<Box>(&part);
     save->locals.push_back(box != nullptr ? local.reshape(box->lengths) : local.reshape({-1}));
     bytes += save->locals.back().nbytes();

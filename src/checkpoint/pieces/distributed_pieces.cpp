@@ -12,20 +12,20 @@ Region local_region(const std::vector<std::int64_t>& shape, const tensor::Device
                     tensor::Placements placements) {
   placements =
       checked(std::move(placements), static_cast<std::int64_t>(shape.size()), *tensor::Access::impl(mesh));
-  bool cut = false;
+  bool sharded = false;
   for (const tensor::AxisPlacement& placement : placements) {
     if (placement.is_partial())
       throw UsageError("a tensor with unreduced values, " + to_string(placements) + ", cannot be stored", {},
                        "redistribute it to Replicate or Shard first");
-    cut = cut || placement.is_shard();
+    sharded = sharded || placement.is_shard();
   }
-  if (!cut) return FullTensor{};
+  if (!sharded) return FullTensor{};
   Box box;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-    const tensor::Interval mine =
+    const tensor::Interval interval =
         interval_of(shape[dim], static_cast<std::int64_t>(dim), placements, *tensor::Access::impl(mesh));
-    box.offsets.push_back(mine.start);
-    box.lengths.push_back(mine.size);
+    box.offsets.push_back(interval.start);
+    box.lengths.push_back(interval.size);
   }
   return box;
 }

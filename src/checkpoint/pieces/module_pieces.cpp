@@ -24,11 +24,11 @@ void* key_of(const at::Tensor& tensor) {
 
 //! A tensor object with several names becomes one piece.
 void add_named(const torch::OrderedDict<std::string, at::Tensor>& named, const std::string& prefix,
-               PieceKind kind, std::map<void*, std::size_t>& places, std::vector<Piece>& pieces) {
+               PieceKind kind, std::map<void*, std::size_t>& indices, std::vector<Piece>& pieces) {
   for (const auto& item : named) {
     if (!item.value().defined()) continue;
     const std::string name = prefix + item.key();
-    const auto [it, fresh] = places.emplace(key_of(item.value()), pieces.size());
+    const auto [it, fresh] = indices.emplace(key_of(item.value()), pieces.size());
     if (fresh) {
       pieces.push_back(tensor_piece(name, item.value(), kind));
     } else {
@@ -121,9 +121,9 @@ Piece number_piece(const Piece& parameter, const std::string& state, const at::T
 
 std::vector<Piece> module_pieces(const torch::nn::Module& module, const std::string& prefix) {
   std::vector<Piece> pieces;
-  std::map<void*, std::size_t> places;
-  add_named(module.named_parameters(), prefix, PieceKind::Parameter, places, pieces);
-  add_named(module.named_buffers(), prefix, PieceKind::Buffer, places, pieces);
+  std::map<void*, std::size_t> indices;
+  add_named(module.named_parameters(), prefix, PieceKind::Parameter, indices, pieces);
+  add_named(module.named_buffers(), prefix, PieceKind::Buffer, indices, pieces);
   return pieces;
 }
 
@@ -149,30 +149,30 @@ OptimizerLoad optimizer_load(const Checkpoint& checkpoint, const std::vector<Pie
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     if (tensor.kind == PieceKind::Optimizer) stepped.insert(tensor.name);
   }
-  struct Made {
+  struct NewState {
     void* key;
     Fields fields;
     std::map<std::string, at::Tensor> numbers;
   };
-  auto made = std::make_shared<std::vector<Made>>();
+  auto new_states = std::make_shared<std::vector<NewState>>();
   OptimizerLoad load;
   for (const Piece& parameter : parameters) {
     const StoredTensor* stored = checkpoint.find(parameter.name);
     if (parameter.kind != PieceKind::Parameter || stored == nullptr || !stepped.contains(stored->name))
       continue;
-    Made state{key_of(parameter.local), kind.fields, {}};
+    NewState state{key_of(parameter.local), kind.fields, {}};
     for (auto& [name, tensor] : state.fields.tensors) {
       tensor = at::zeros_like(parameter.local.detach(), at::MemoryFormat::Preserve);
       load.pieces.push_back(state_piece(parameter, name, tensor));
     }
     for (const auto& [name, number] : state.fields.numbers) {
-      const at::Tensor& place = state.numbers[name] = at::zeros({}, at::TensorOptions(at::kLong));
-      load.pieces.push_back(number_piece(parameter, name, place));
+      const at::Tensor& target = state.numbers[name] = at::zeros({}, at::TensorOptions(at::kLong));
+      load.pieces.push_back(number_piece(parameter, name, target));
     }
-    made->push_back(std::move(state));
+    new_states->push_back(std::move(state));
   }
-  load.adopt = [made, make = kind.make, &optimizer] {
-    for (Made& state : *made) {
+  load.adopt = [new_states, make = kind.make, &optimizer] {
+    for (NewState& state : *new_states) {
       for (auto& [name, number] : state.fields.numbers) number = state.numbers.at(name).item<std::int64_t>();
       optimizer.state()[state.key] = make(state.fields);
     }

@@ -56,24 +56,24 @@ Runs runs_of(const Box& box, const Box& part) {
 void read_runs(const SafetensorsFile& file, const SafetensorsEntry& entry, const Runs& runs,
                std::int64_t offset, std::uint64_t element, std::uint8_t* target, LoadReport& report) {
   const std::uint64_t length = static_cast<std::uint64_t>(runs.length) * element;
-  const auto place = [&](std::size_t i) {
+  const auto offset_of = [&](std::size_t i) {
     return static_cast<std::uint64_t>(runs.begins[i] + offset) * element;
   };
   std::vector<std::uint8_t> span;
   for (std::size_t i = 0; i < runs.begins.size();) {
     std::size_t next = i + 1;
-    while (next < runs.begins.size() && place(next) - place(next - 1) - length <= gap_limit &&
-           place(next) + length - place(i) <= span_limit) {
+    while (next < runs.begins.size() && offset_of(next) - offset_of(next - 1) - length <= gap_limit &&
+           offset_of(next) + length - offset_of(i) <= span_limit) {
       ++next;
     }
-    const std::uint64_t bytes = place(next - 1) + length - place(i);
+    const std::uint64_t bytes = offset_of(next - 1) + length - offset_of(i);
     if (next == i + 1) {
-      file.read(entry, place(i), {target, length});
+      file.read(entry, offset_of(i), {target, length});
     } else {
       span.resize(bytes);
-      file.read(entry, place(i), span);
+      file.read(entry, offset_of(i), span);
       for (std::size_t j = i; j < next; ++j) {
-        std::memcpy(target + (j - i) * length, span.data() + (place(j) - place(i)), length);
+        std::memcpy(target + (j - i) * length, span.data() + (offset_of(j) - offset_of(i)), length);
       }
     }
     report.bytes_read += bytes;

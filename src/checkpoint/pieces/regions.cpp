@@ -6,14 +6,14 @@
 namespace penstock::checkpoint {
 namespace {
 
-Box whole_box(std::span<const std::int64_t> shape) {
+Box full_box(std::span<const std::int64_t> shape) {
   return {std::vector<std::int64_t>(shape.size(), 0), {shape.begin(), shape.end()}};
 }
 
 //! Splits elements `begin` to `end` of the box into boxes: a partial row, full rows, a partial row. A row is
 //! the slice at one index of dim `dim`. The dims before it have length 1.
-void cut_range(const Box& box, std::size_t dim, std::int64_t begin, std::int64_t end,
-               std::vector<Chunk>& chunks) {
+void split_range(const Box& box, std::size_t dim, std::int64_t begin, std::int64_t end,
+                 std::vector<Chunk>& chunks) {
   if (begin >= end) return;
   const std::int64_t row = numel_of(std::span(box.lengths).subspan(dim + 1));
   const std::int64_t first = begin / row, last = end / row;
@@ -28,11 +28,11 @@ void cut_range(const Box& box, std::size_t dim, std::int64_t begin, std::int64_t
         chunks.empty() ? 0 : chunks.back().offset + numel_of(chunks.back().box.lengths);
     chunks.push_back({std::move(part), offset});
   };
-  if (first == last) return cut_range(rows(first, 1), dim + 1, begin % row, end % row, chunks);
-  const std::int64_t whole = begin % row == 0 ? first : first + 1;
-  if (whole > first) cut_range(rows(first, 1), dim + 1, begin % row, row, chunks);
-  if (last > whole) add(rows(whole, last - whole));
-  if (end % row != 0) cut_range(rows(last, 1), dim + 1, 0, end % row, chunks);
+  if (first == last) return split_range(rows(first, 1), dim + 1, begin % row, end % row, chunks);
+  const std::int64_t first_full = begin % row == 0 ? first : first + 1;
+  if (first_full > first) split_range(rows(first, 1), dim + 1, begin % row, row, chunks);
+  if (last > first_full) add(rows(first_full, last - first_full));
+  if (end % row != 0) split_range(rows(last, 1), dim + 1, 0, end % row, chunks);
 }
 
 }  // namespace
@@ -55,13 +55,13 @@ std::optional<Box> intersection(const Box& a, const Box& b) {
   return both;
 }
 
-void subtract(Box left, const Box& cut, std::vector<Box>& rest) {
-  const std::optional<Box> both = intersection(left, cut);
+void subtract(Box left, const Box& removed, std::vector<Box>& rest) {
+  const std::optional<Box> both = intersection(left, removed);
   if (!both) {
     rest.push_back(std::move(left));
     return;
   }
-  // Along each dim, the slices before and after `cut` remain; continue with the slice between them.
+  // Along each dim, the slices before and after `removed` remain; continue with the slice between them.
   for (std::size_t d = 0; d < left.offsets.size(); ++d) {
     const std::int64_t before = both->offsets[d] - left.offsets[d];
     const std::int64_t after = left.offsets[d] + left.lengths[d] - both->offsets[d] - both->lengths[d];
@@ -83,15 +83,15 @@ std::vector<Chunk> chunks_of(const Region& part, std::span<const std::int64_t> s
   if (numel_of(part, shape) == 0) return {};
   if (const auto* box = std::get_if<Box>(&part)) return {{*box, 0}};
   std::vector<Chunk> chunks;
-  if (const auto* cut = std::get_if<BoxRange>(&part)) {
-    if (cut->box.lengths.empty()) return {{cut->box, 0}};
-    cut_range(cut->box, 0, cut->begin, cut->end, chunks);
+  if (const auto* box_range = std::get_if<BoxRange>(&part)) {
+    if (box_range->box.lengths.empty()) return {{box_range->box, 0}};
+    split_range(box_range->box, 0, box_range->begin, box_range->end, chunks);
     return chunks;
   }
-  const Box whole = whole_box(shape);
+  const Box full = full_box(shape);
   const auto* range = std::get_if<FlatRange>(&part);
-  if (range == nullptr || shape.empty()) return {{whole, 0}};
-  cut_range(whole, 0, range->begin, range->end, chunks);
+  if (range == nullptr || shape.empty()) return {{full, 0}};
+  split_range(full, 0, range->begin, range->end, chunks);
   return chunks;
 }
 
@@ -114,10 +114,11 @@ std::string region_problem(const Region& part, std::span<const std::int64_t> sha
       }
     }
   }
-  if (const auto* cut = std::get_if<BoxRange>(&part)) {
-    std::string problem = region_problem(cut->box, shape);
+  if (const auto* box_range = std::get_if<BoxRange>(&part)) {
+    std::string problem = region_problem(box_range->box, shape);
     if (!problem.empty()) return problem;
-    if (cut->begin < 0 || cut->end < cut->begin || cut->end > numel_of(cut->box.lengths))
+    if (box_range->begin < 0 || box_range->end < box_range->begin ||
+        box_range->end > numel_of(box_range->box.lengths))
       return "the region " + to_string(part) + " is outside the tensor";
   }
   if (const auto* range = std::get_if<FlatRange>(&part)) {
@@ -131,7 +132,7 @@ std::string region_problem(const Region& part, std::span<const std::int64_t> sha
 std::int64_t numel_of(const Region& part, std::span<const std::int64_t> shape) {
   if (const auto* box = std::get_if<Box>(&part)) return numel_of(box->lengths);
   if (const auto* range = std::get_if<FlatRange>(&part)) return range->end - range->begin;
-  if (const auto* cut = std::get_if<BoxRange>(&part)) return cut->end - cut->begin;
+  if (const auto* box_range = std::get_if<BoxRange>(&part)) return box_range->end - box_range->begin;
   return numel_of(shape);
 }
 
@@ -139,8 +140,8 @@ std::string to_string(const Region& part) {
   if (const auto* range = std::get_if<FlatRange>(&part)) {
     return "[flat " + std::to_string(range->begin) + ":" + std::to_string(range->end) + "]";
   }
-  if (const auto* cut = std::get_if<BoxRange>(&part))
-    return to_string(cut->box) + to_string(FlatRange{cut->begin, cut->end});
+  if (const auto* box_range = std::get_if<BoxRange>(&part))
+    return to_string(box_range->box) + to_string(FlatRange{box_range->begin, box_range->end});
   const auto* box = std::get_if<Box>(&part);
   if (box == nullptr) return "[:]";
   std::string text = "[";
@@ -166,7 +167,7 @@ std::optional<std::int64_t> uncovered(std::span<const std::int64_t> shape, const
   constexpr std::size_t work_limit = 4'000'000;  // about 1 s; thousands of ranks need 1% of it
   std::size_t work = 0;
   std::vector<Box> missing;
-  if (numel_of(shape) > 0) missing.push_back(whole_box(shape));
+  if (numel_of(shape) > 0) missing.push_back(full_box(shape));
   for (const RegionChunk& part : sorted_chunks(parts, shape)) {
     work += missing.size();
     if (work > work_limit) return std::nullopt;

@@ -14,8 +14,8 @@ std::int64_t numel_of(std::span<const std::int64_t> lengths);
 //! Returns the intersection of two boxes; nullopt if it is empty.
 std::optional<Box> intersection(const Box& a, const Box& b);
 
-//! Appends the elements of `from` that are not in `cut`, as disjoint boxes.
-void subtract(Box from, const Box& cut, std::vector<Box>& rest);
+//! Appends the elements of `from` that are not in `removed`, as disjoint boxes.
+void subtract(Box from, const Box& removed, std::vector<Box>& rest);
 
 //! A box whose elements are stored in row-major order, starting at element `offset` of the memory of a
 //! region.

@@ -123,8 +123,8 @@ void gather(const std::string& description, int rank, Tensors& tensors, std::vec
 std::string key_of(const Described& tensor, const Region& part) {
   const std::string key =
       tensor.state.empty() ? tensor.name : "optimizer/" + tensor.state + "/" + tensor.name;
-  const bool whole = numel_of(part, tensor.shape) == numel_of(tensor.shape);
-  return whole ? key : key + to_string(part);
+  const bool full = numel_of(part, tensor.shape) == numel_of(tensor.shape);
+  return full ? key : key + to_string(part);
 }
 
 }  // namespace

@@ -22,9 +22,9 @@ struct SavePlan {
 
   //! A piece that a rank writes.
   struct Job {
-    std::size_t piece = 0;   //!< index in the pieces that the rank passed
-    std::size_t tensor = 0;  //!< index in `tensors`
-    std::size_t place = 0;   //!< index in the pieces of that tensor
+    std::size_t piece = 0;         //!< index in the pieces that the rank passed
+    std::size_t tensor = 0;        //!< index in `tensors`
+    std::size_t stored_piece = 0;  //!< index in the pieces of that tensor
   };
   std::vector<std::vector<Job>> jobs;  //!< by rank
 };

@@ -48,10 +48,10 @@ std::optional<at::ScalarType> safetensors_dtype(std::string_view name) {
   return std::nullopt;
 }
 
-std::size_t safetensors_dtype_place(at::ScalarType dtype) {
-  std::size_t place = 0;
-  while (place < names.size() && names[place].second != dtype) ++place;
-  return place;
+std::size_t safetensors_dtype_order(at::ScalarType dtype) {
+  std::size_t index = 0;
+  while (index < names.size() && names[index].second != dtype) ++index;
+  return index;
 }
 
 }  // namespace penstock::checkpoint

@@ -27,12 +27,12 @@ class HeaderReader final : public JsonHandler {
   SafetensorsHeader take() { return std::move(header_); }
 
   void begin_object() override {
-    switch (place_) {
-      case Place::Start:
-        place_ = Place::Names;
+    switch (state_) {
+      case State::Start:
+        state_ = State::Names;
         return;
-      case Place::AfterName:
-        place_ = in_metadata_ ? Place::Metadata : Place::Fields;
+      case State::AfterName:
+        state_ = in_metadata_ ? State::Metadata : State::Fields;
         fields_ = {};
         return;
       default:
@@ -41,20 +41,20 @@ class HeaderReader final : public JsonHandler {
   }
 
   void key(std::string& name) override {
-    switch (place_) {
-      case Place::Names:
+    switch (state_) {
+      case State::Names:
         if (!names_.insert(name).second) fail(where_, "duplicate tensor " + quote(name, 200));
         in_metadata_ = name == "__metadata__";
         if (!in_metadata_) header_.entries.push_back({.name = name});
-        place_ = Place::AfterName;
+        state_ = State::AfterName;
         return;
-      case Place::Metadata:
+      case State::Metadata:
         if (header_.metadata.contains(name)) fail(where_, "duplicate __metadata__ key " + quote(name));
         key_ = name;
-        place_ = Place::MetadataValue;
+        state_ = State::MetadataValue;
         return;
-      case Place::Fields:
-        place_ = field_of(name);
+      case State::Fields:
+        state_ = field_of(name);
         return;
       default:
         wrong("a name");
@@ -62,36 +62,36 @@ class HeaderReader final : public JsonHandler {
   }
 
   void string(std::string& text) override {
-    if (place_ == Place::MetadataValue) {
+    if (state_ == State::MetadataValue) {
       header_.metadata.emplace(key_, text);
-      place_ = Place::Metadata;
+      state_ = State::Metadata;
       return;
     }
-    if (place_ != Place::Dtype) wrong("a string");
+    if (state_ != State::Dtype) wrong("a string");
     const auto dtype = safetensors_dtype(text);
     if (!dtype) fail(where_, tensor() + " has the dtype " + quote(text) + ", which is not supported");
     entry().dtype = *dtype;
-    place_ = Place::Fields;
+    state_ = State::Fields;
   }
 
   void begin_array() override {
-    if (place_ == Place::Shape) {
-      place_ = Place::Sizes;
-    } else if (place_ == Place::Offsets) {
-      place_ = Place::Ends;
+    if (state_ == State::Shape) {
+      state_ = State::Sizes;
+    } else if (state_ == State::Offsets) {
+      state_ = State::Ends;
     } else {
       wrong("a list");
     }
   }
 
   void unsigned_integer(std::uint64_t number) override {
-    if (place_ == Place::Sizes) {
+    if (state_ == State::Sizes) {
       if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
         fail(where_, tensor() + " has a size of " + std::to_string(number));
       }
       if (entry().shape.size() == max_dims) fail(where_, tensor() + " has too many dims");
       entry().shape.push_back(static_cast<std::int64_t>(number));
-    } else if (place_ == Place::Ends) {
+    } else if (state_ == State::Ends) {
       if (ends_ == 2) fail(where_, tensor() + " has more than two data_offsets");
       (ends_++ == 0 ? entry().begin : entry().end) = number;
     } else {
@@ -100,15 +100,15 @@ class HeaderReader final : public JsonHandler {
   }
 
   void end_array() override {
-    if (place_ == Place::Ends && ends_ != 2) fail(where_, tensor() + " has fewer than two data_offsets");
-    place_ = Place::Fields;  // only lists that are fields get here
+    if (state_ == State::Ends && ends_ != 2) fail(where_, tensor() + " has fewer than two data_offsets");
+    state_ = State::Fields;  // only lists that are fields get here
   }
 
   void end_object() override {
-    if (place_ == Place::Fields && fields_.size() != 3) {
+    if (state_ == State::Fields && fields_.size() != 3) {
       fail(where_, tensor() + " lacks one of dtype, shape and data_offsets");
     }
-    place_ = place_ == Place::Names ? Place::Start : Place::Names;
+    state_ = state_ == State::Names ? State::Start : State::Names;
   }
 
   void negative_integer(std::int64_t /*number*/) override { wrong("a negative number"); }
@@ -121,7 +121,7 @@ class HeaderReader final : public JsonHandler {
 
  private:
   //! The parser state: what was read last, which determines what may follow.
-  enum class Place {
+  enum class State {
     Start,
     Names,
     AfterName,
@@ -139,18 +139,18 @@ class HeaderReader final : public JsonHandler {
   SafetensorsEntry& entry() { return header_.entries.back(); }
   std::string tensor() const { return "tensor " + quote(header_.entries.back().name, 200); }
 
-  Place field_of(const std::string& name) {
+  State field_of(const std::string& name) {
     if (!fields_.insert(name).second) fail(where_, tensor() + " has two fields " + quote(name));
     ends_ = 0;
-    if (name == "dtype") return Place::Dtype;
-    if (name == "shape") return Place::Shape;
-    if (name == "data_offsets") return Place::Offsets;
+    if (name == "dtype") return State::Dtype;
+    if (name == "shape") return State::Shape;
+    if (name == "data_offsets") return State::Offsets;
     fail(where_, tensor() + " has a field " + quote(name) + ", which the format does not define");
   }
 
   [[noreturn]] void wrong(const std::string& what) const {
-    const std::string place = header_.entries.empty() ? "" : " at or after " + tensor();
-    fail(where_, "the header contains " + what + " where the format does not allow it" + place);
+    const std::string location = header_.entries.empty() ? "" : " at or after " + tensor();
+    fail(where_, "the header contains " + what + " where the format does not allow it" + location);
   }
 
   const std::string& where_;
@@ -158,27 +158,28 @@ class HeaderReader final : public JsonHandler {
   std::set<std::string> names_;
   std::set<std::string> fields_;
   std::string key_;
-  Place place_ = Place::Start;
+  State state_ = State::Start;
   bool in_metadata_ = false;
   int ends_ = 0;
 };
 
-void check_places(const SafetensorsHeader& header, std::uint64_t data_size, const std::string& where) {
+void check_offsets(const SafetensorsHeader& header, std::uint64_t data_size, const std::string& where) {
   std::uint64_t next = 0;
   for (const SafetensorsEntry& entry : header.entries) {
     const std::string tensor = "tensor " + quote(entry.name, 200);
-    const std::string place =
+    const std::string location =
         " lies at bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end);
     if (entry.end < entry.begin || entry.end > data_size) {
-      fail(where, tensor + place + ", but there are only " + std::to_string(data_size));
+      fail(where, tensor + location + ", but there are only " + std::to_string(data_size));
     }
     if (entry.begin < next)
-      fail(where, tensor + place + " and overlaps the previous one, which ends at " + std::to_string(next));
+      fail(where,
+           tensor + location + " and overlaps the previous one, which ends at " + std::to_string(next));
     if (entry.begin > next)
-      fail(where, tensor + place + " and leaves a gap: the previous one ends at " + std::to_string(next));
+      fail(where, tensor + location + " and leaves a gap: the previous one ends at " + std::to_string(next));
     const auto wanted = checked_nbytes(entry.shape, entry.dtype);
     if (!wanted || *wanted != entry.nbytes()) {
-      fail(where, tensor + place + ", which does not match its dtype and shape");
+      fail(where, tensor + location + ", which does not match its dtype and shape");
     }
     next = entry.end;
   }
@@ -233,7 +234,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
   std::sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
-  check_places(header, data_size, where);
+  check_offsets(header, data_size, where);
   return header;
 }
 

@@ -32,10 +32,10 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
 std::string layout_safetensors(std::vector<SafetensorsEntry>& entries, const SafetensorsMetadata& metadata);
 
 //! Returns the sort key of a dtype: tensors with a smaller key come first in a file.
-std::size_t safetensors_dtype_place(at::ScalarType dtype);
+std::size_t safetensors_dtype_order(at::ScalarType dtype);
 
 //! Throws ParseError if an element of a bool tensor is neither 0 nor 1: kernels that read such a bool have
-//! undefined behaviour.
+//! undefined behavior.
 void check_bools(at::ScalarType dtype, std::span<const std::uint8_t> bytes, const std::string& where);
 
 //! Returns the size in bytes of a tensor; nullopt if it does not fit in 63 bits.

@@ -27,8 +27,8 @@ void check_text(const std::string& text) {
 
 std::string layout_safetensors(std::vector<SafetensorsEntry>& entries, const SafetensorsMetadata& metadata) {
   std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-    const std::size_t place_a = safetensors_dtype_place(a.dtype), place_b = safetensors_dtype_place(b.dtype);
-    return std::tie(place_a, a.name) < std::tie(place_b, b.name);
+    const std::size_t order_a = safetensors_dtype_order(a.dtype), order_b = safetensors_dtype_order(b.dtype);
+    return std::tie(order_a, a.name) < std::tie(order_b, b.name);
   });
   JsonWriter json;
   json.begin_object();

@@ -18,7 +18,7 @@ struct SafetensorsFile::Impl {
   InputFile file;
   std::uint64_t data = 0;  //!< file offset of the elements
   SafetensorsHeader header;
-  std::map<std::string, std::size_t> places;  //!< index in `header.entries`, by name
+  std::map<std::string, std::size_t> indices;  //!< index in `header.entries`, by name
 };
 
 namespace {
@@ -46,7 +46,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : impl_(std:
   impl.data = safetensors_prefix + text.size();
   impl.header = parse_safetensors_header(text, impl.file.size() - impl.data, path);
   for (std::size_t i = 0; i < impl.header.entries.size(); ++i) {
-    impl.places.emplace(impl.header.entries[i].name, i);
+    impl.indices.emplace(impl.header.entries[i].name, i);
   }
 }
 
@@ -64,14 +64,14 @@ const SafetensorsMetadata& SafetensorsFile::metadata() const {
   return impl_->header.metadata;
 }
 bool SafetensorsFile::has(const std::string& name) const {
-  return impl_->places.contains(name);
+  return impl_->indices.contains(name);
 }
 
 const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
-  const auto it = impl_->places.find(name);
-  if (it != impl_->places.end()) return impl_->header.entries[it->second];
+  const auto it = impl_->indices.find(name);
+  if (it != impl_->indices.end()) return impl_->header.entries[it->second];
   std::vector<std::string> names;
-  for (const auto& [known, place] : impl_->places) names.push_back(known);
+  for (const auto& [known, index] : impl_->indices) names.push_back(known);
   throw UsageError(path().string() + " has no tensor " + quote(name, 200), {}, did_you_mean(name, names));
 }
 

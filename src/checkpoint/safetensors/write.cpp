@@ -32,15 +32,15 @@ void write_safetensors(OutputFile& file, std::vector<SafetensorsEntry> entries,
 void replace_safetensors(const std::string& path, std::vector<SafetensorsEntry> entries,
                          const std::function<at::Tensor(const std::string& name)>& tensor_of,
                          const SafetensorsMetadata& metadata) {
-  const std::string aside = path + ".writing-" + std::to_string(::getpid());
+  const std::string temporary = path + ".writing-" + std::to_string(::getpid());
   try {
-    const auto file = disk().create(aside);
+    const auto file = disk().create(temporary);
     write_safetensors(*file, std::move(entries), tensor_of, metadata);
     file->finish();
-    disk().rename(aside, path);
+    disk().rename(temporary, path);
     disk().sync_directory(parent_directory(path));
   } catch (...) {
-    ::unlink(aside.c_str());
+    ::unlink(temporary.c_str());
     throw;
   }
 }

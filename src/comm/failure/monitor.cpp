@@ -30,8 +30,8 @@ constexpr char kAlive = '.';
 constexpr char kGoodbye = 'B';
 
 // Unauthenticated connections: how many the monitor keeps, and for how long. It drops the oldest first.
-constexpr std::size_t kMostStrangers = 256;
-constexpr std::chrono::milliseconds kStrangerLimit{2000};
+constexpr std::size_t kMaxPending = 256;
+constexpr std::chrono::milliseconds kPendingLimit{2000};
 // Pause after accept() failed for lack of descriptors, because the listener stays readable.
 constexpr std::chrono::milliseconds kAcceptPause{1000};
 
@@ -67,7 +67,8 @@ std::string live_key(const std::string& prefix, Rank rank) {
 
 std::string Monitor::live_key(Rank rank) const {
   return penstock::comm::live_key(
-      "penstock/" + std::to_string(setup_.attempt) + "/" + std::to_string(setup_.generation) + "/", rank);
+      "penstock/" + std::to_string(setup_.attempt) + "/" + std::to_string(setup_.generation_number) + "/",
+      rank);
 }
 
 Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
@@ -76,13 +77,13 @@ Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
     throw CommError("cannot create a pipe: " + std::string(std::strerror(errno)));
   wake_read_ = Fd(ends[0]);
   wake_write_ = Fd(ends[1]);
-  const Rank rank = setup_.domain->rank;
+  const Rank rank = setup_.generation->rank;
   next_.rank = Rank((rank.value + 1) % setup_.size);
   previous_.rank = Rank((rank.value + setup_.size - 1) % setup_.size);
   auto [listener, endpoint] = listen_on(setup_.address);
   listener_ = std::move(listener);
   setup_.store->set(live_key(rank), endpoint.text());
-  setup_.store->set(generation_key(setup_.attempt), std::to_string(setup_.generation));
+  setup_.store->set(generation_key(setup_.attempt), std::to_string(setup_.generation_number));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -93,46 +94,47 @@ Monitor::~Monitor() {
 }
 
 void Monitor::publish(const Failure& failure) {
-  if (failure.rank == setup_.domain->rank) confessed_ = true;
-  setup_.store->compareSet(failed_key(setup_.attempt, setup_.generation), std::string(), failure.serialize());
+  if (failure.rank == setup_.generation->rank) reported_own_failure_ = true;
+  setup_.store->compareSet(failed_key(setup_.attempt, setup_.generation_number), std::string(),
+                           failure.serialize());
 }
 
 void Monitor::run() {
-  set_log_rank(setup_.domain->rank);
+  set_log_rank(setup_.generation->rank);
   Clock::time_point last_beat = Clock::now();
   while (!stop_) {
-    const int listener = Clock::now() < accept_again_ ? -1 : listener_.get();
+    const int listener = Clock::now() < accept_after_ ? -1 : listener_.get();
     std::array<pollfd, 4> waiting{pollfd{wake_read_.get(), POLLIN, 0}, pollfd{listener, POLLIN, 0},
                                   pollfd{next_.connection.get(), POLLIN, 0},
                                   pollfd{previous_.connection.get(), POLLIN, 0}};
     poll(waiting.data(), waiting.size(), static_cast<int>(kTick.count()));
-    if (stop_ || setup_.domain->failure.failed()) break;
+    if (stop_ || setup_.generation->failure.failed()) break;
     try {
       if (!next_.connection && !next_.lost && !next_.said_goodbye) connect_next();
-      accept_strangers();
-      hear_strangers();
-      listen_to(next_);
-      listen_to(previous_);
+      accept_connections();
+      read_greetings();
+      read_heartbeats(next_);
+      read_heartbeats(previous_);
       if (Clock::now() - last_beat >= kBeat) {
         beat(next_, kAlive);
         beat(previous_, kAlive);
         last_beat = Clock::now();
       }
-      judge(next_);
-      judge(previous_);
+      check_heartbeat(next_);
+      check_heartbeat(previous_);
       read_store();
     } catch (const std::exception& e) {
       Log(LogLevel::Info) << "monitor: " << e.what();
-      // Only the store throws: an unreachable neighbour fails by its missing heartbeats.
+      // Only the store throws: an unreachable neighbor fails by its missing heartbeats.
       const std::string host =
           setup_.store_host ? "rank " + std::to_string(setup_.store_host->value) : "the launcher";
-      setup_.domain->failure.report(
+      setup_.generation->failure.report(
           {setup_.store_host, host + ", which hosts the store, exited or cannot be reached"});
     }
   }
-  if (setup_.domain->failure.failed()) {
+  if (setup_.generation->failure.failed()) {
     // Also dumps the record of a rank that computes and never reaches the operation in which the others wait.
-    setup_.domain->recorder.dump("failure");
+    setup_.generation->recorder.dump("failure");
     return;
   }
   beat(next_, kGoodbye);
@@ -142,50 +144,50 @@ void Monitor::run() {
 // The first message of a connection: proves that the sender is a monitor of this job, and names its rank.
 std::string Monitor::greeting_of(Rank rank) const {
   std::string text = "penstock monitor " + std::to_string(setup_.attempt) + "/" +
-                     std::to_string(setup_.generation) + "/" + std::to_string(rank.value) + "\n";
+                     std::to_string(setup_.generation_number) + "/" + std::to_string(rank.value) + "\n";
   return text + setup_.secret.sign(text) + "\n";
 }
 
 // Accepts every connection, even if none is expected: a connection left in the queue would wake this thread
 // again and again.
-void Monitor::accept_strangers() {
-  if (Clock::now() < accept_again_) return;
-  for (std::size_t i = 0; i < kMostStrangers; ++i) {
+void Monitor::accept_connections() {
+  if (Clock::now() < accept_after_) return;
+  for (std::size_t i = 0; i < kMaxPending; ++i) {
     Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!connection) {
       const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED;
-      if (!later) accept_again_ = Clock::now() + kAcceptPause;
+      if (!later) accept_after_ = Clock::now() + kAcceptPause;
       return;
     }
-    if (strangers_.size() == kMostStrangers) strangers_.erase(strangers_.begin());
-    strangers_.push_back({.connection = std::move(connection), .said = {}});
+    if (pending_.size() == kMaxPending) pending_.erase(pending_.begin());
+    pending_.push_back({.connection = std::move(connection), .received = {}});
   }
 }
 
 // Never blocks: a connection that sends nothing or half a greeting must not delay the heartbeats.
-void Monitor::hear_strangers() {
+void Monitor::read_greetings() {
   const std::string expected = greeting_of(previous_.rank);
-  const auto is_done = [&](Stranger& stranger) {
+  const auto is_done = [&](PendingConnection& pending) {
     std::array<char, 128> bytes{};
-    const std::size_t missing = std::min(expected.size() - stranger.said.size(), bytes.size());
-    const auto count = recv(stranger.connection.get(), bytes.data(), missing, MSG_DONTWAIT);
+    const std::size_t missing = std::min(expected.size() - pending.received.size(), bytes.size());
+    const auto count = recv(pending.connection.get(), bytes.data(), missing, MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-      return Clock::now() - stranger.since > kStrangerLimit;
+      return Clock::now() - pending.since > kPendingLimit;
     if (count <= 0) return true;
-    stranger.said.append(bytes.data(), static_cast<std::size_t>(count));
+    pending.received.append(bytes.data(), static_cast<std::size_t>(count));
     // Drops a wrong first line immediately. Compares the signature only when it is complete: an answer per
     // byte would help to guess it.
-    const std::size_t open_part = std::min(stranger.said.size(), expected.find('\n'));
-    if (!expected.starts_with(stranger.said.substr(0, open_part))) return true;
-    if (stranger.said.size() < expected.size()) return false;
-    if (same_secret(stranger.said, expected) && !previous_.connection && !previous_.lost) {
-      previous_.connection = std::move(stranger.connection);
-      beat(previous_, kAlive);  // tells the neighbour that it was accepted
-      heard_of(previous_);
+    const std::size_t open_part = std::min(pending.received.size(), expected.find('\n'));
+    if (!expected.starts_with(pending.received.substr(0, open_part))) return true;
+    if (pending.received.size() < expected.size()) return false;
+    if (same_secret(pending.received, expected) && !previous_.connection && !previous_.lost) {
+      previous_.connection = std::move(pending.connection);
+      beat(previous_, kAlive);  // tells the neighbor that it was accepted
+      record_heartbeat(previous_);
     }
     return true;
   };
-  std::erase_if(strangers_, is_done);
+  std::erase_if(pending_, is_done);
 }
 
 void Monitor::connect_next() {
@@ -194,79 +196,79 @@ void Monitor::connect_next() {
   if (!next_.last_sign) next_.last_sign = Clock::now();
   Connecting tried = connect_to(endpoint, kConnectLimit);
   if (!tried.connection) {
-    next_.trouble = "cannot be reached by rank " + std::to_string(setup_.domain->rank.value) + " at " +
+    next_.trouble = "cannot be reached by rank " + std::to_string(setup_.generation->rank.value) + " at " +
                     endpoint.host + " port " + std::to_string(endpoint.port) + ": " +
                     std::strerror(tried.error);
     // Nothing listens on that port any more. Other errors may be temporary: retry until the heartbeat limit.
-    if (tried.error == ECONNREFUSED) lose(next_, next_.trouble);
+    if (tried.error == ECONNREFUSED) mark_lost(next_, next_.trouble);
     return;
   }
   next_.connection = std::move(tried.connection);
   next_.trouble.clear();
-  const std::string greeting = greeting_of(setup_.domain->rank);
+  const std::string greeting = greeting_of(setup_.generation->rank);
   send(next_.connection.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
 }
 
-void Monitor::beat(Neighbour& neighbour, char sign) {
-  if (neighbour.connection) send(neighbour.connection.get(), &sign, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+void Monitor::beat(Neighbor& neighbor, char sign) {
+  if (neighbor.connection) send(neighbor.connection.get(), &sign, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void Monitor::listen_to(Neighbour& neighbour) {
-  if (!neighbour.connection) return;
+void Monitor::read_heartbeats(Neighbor& neighbor) {
+  if (!neighbor.connection) return;
   std::array<char, 64> signs{};
   for (;;) {
-    const auto count = recv(neighbour.connection.get(), signs.data(), signs.size(), MSG_DONTWAIT);
+    const auto count = recv(neighbor.connection.get(), signs.data(), signs.size(), MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (count <= 0) {
-      neighbour.connection.reset();
+      neighbor.connection.reset();
       // Closed before it was accepted, for instance because of too many foreign connections: try again.
-      if (!neighbour.spoke && &neighbour == &next_) return;
-      if (!neighbour.said_goodbye)
-        lose(neighbour,
-             "its process ended without leaving the world (killed, crashed, or its machine is down)");
+      if (!neighbor.spoke && &neighbor == &next_) return;
+      if (!neighbor.said_goodbye)
+        mark_lost(neighbor,
+                  "its process ended without leaving the world (killed, crashed, or its machine is down)");
       return;
     }
-    neighbour.spoke = true;
-    heard_of(neighbour);
+    neighbor.spoke = true;
+    record_heartbeat(neighbor);
     if (std::memchr(signs.data(), kGoodbye, static_cast<std::size_t>(count)) != nullptr)
-      neighbour.said_goodbye = true;
+      neighbor.said_goodbye = true;
   }
 }
 
-void Monitor::heard_of(Neighbour& neighbour) {
-  neighbour.last_sign = Clock::now();
+void Monitor::record_heartbeat(Neighbor& neighbor) {
+  neighbor.last_sign = Clock::now();
   // If both ranks were blocked (by a slow store or a suspended machine), this one may have checked before the
   // other could send again.
-  if (suspicion_ && suspicion_->of_silence && suspicion_->failure.rank == neighbour.rank) suspicion_.reset();
+  if (suspicion_ && suspicion_->of_silence && suspicion_->failure.rank == neighbor.rank) suspicion_.reset();
 }
 
-void Monitor::lose(Neighbour& neighbour, const std::string& how) {
-  neighbour.lost = true;
-  if (!suspicion_) suspicion_ = Suspicion{{neighbour.rank, how}, Clock::now()};
+void Monitor::mark_lost(Neighbor& neighbor, const std::string& how) {
+  neighbor.lost = true;
+  if (!suspicion_) suspicion_ = Suspicion{{neighbor.rank, how}, Clock::now()};
 }
 
-void Monitor::judge(const Neighbour& neighbour) {
-  if (neighbour.last_sign && !neighbour.said_goodbye && !neighbour.lost && !suspicion_ &&
-      Clock::now() - *neighbour.last_sign > setup_.heartbeat_limit) {
+void Monitor::check_heartbeat(const Neighbor& neighbor) {
+  if (neighbor.last_sign && !neighbor.said_goodbye && !neighbor.lost && !suspicion_ &&
+      Clock::now() - *neighbor.last_sign > setup_.heartbeat_limit) {
     const double limit = std::chrono::duration<double>(setup_.heartbeat_limit).count();
-    suspicion_ =
-        Suspicion{{neighbour.rank,
-                   "sent no heartbeat for " + format_seconds(limit) + " (" +
-                       (neighbour.trouble.empty() ? "stopped, or disconnected" : neighbour.trouble) + ")"},
-                  Clock::now(),
-                  true};
+    suspicion_ = Suspicion{
+        {neighbor.rank, "sent no heartbeat for " + format_seconds(limit) + " (" +
+                            (neighbor.trouble.empty() ? "stopped, or disconnected" : neighbor.trouble) + ")"},
+        Clock::now(),
+        true};
   }
   if (suspicion_ && Clock::now() - suspicion_->since > kPatience) publish(suspicion_->failure);
 }
 
 void Monitor::read_store() {
-  for (const std::string& key : {failed_key(setup_.attempt, setup_.generation), died_key(setup_.attempt)}) {
+  for (const std::string& key :
+       {failed_key(setup_.attempt, setup_.generation_number), died_key(setup_.attempt)}) {
     if (!setup_.store->check({key})) continue;
     const Failure failure = Failure::parse(setup_.store->get_to_str(key));
-    if (failure.rank != setup_.domain->rank) {
-      setup_.domain->failure.report(failure);
-    } else if (!confessed_) {
-      setup_.domain->failure.report(
+    if (failure.rank != setup_.generation->rank) {
+      setup_.generation->failure.report(failure);
+    } else if (!reported_own_failure_) {
+      setup_.generation->failure.report(
           {std::nullopt, "the other ranks reported this rank as failed: " + failure.cause});
     }
     return;

@@ -2,8 +2,8 @@
 // call stalls all other calls of a client). It learns of failures in three ways:
 //   - The failing rank, or the launcher that saw it exit, writes the failure into the store.
 //   - The ranks form a ring of connections. A connection that closes without a goodbye shows that the process
-//     of the neighbour ended.
-//   - Neighbours exchange a heartbeat every second. A neighbour that is silent for the heartbeat limit (15 s)
+//     of the neighbor ended.
+//   - Neighbors exchange a heartbeat every second. A neighbor that is silent for the heartbeat limit (15 s)
 //     failed, whether or not it ever answered.
 // docs/adr/0003 gives the reasons.
 #pragma once
@@ -37,10 +37,10 @@ std::chrono::milliseconds heartbeat_limit();
 class Monitor {
  public:
   struct Setup {
-    std::shared_ptr<WorldGeneration> domain;
+    std::shared_ptr<WorldGeneration> generation;
     c10::intrusive_ptr<c10d::Store> store;  //!< a client used only by the monitor
     int attempt = 0;
-    int generation = 0;
+    int generation_number = 0;
     int size = 1;
     std::string address;             //!< address of this machine, as the other ranks reach it
     JobSecret secret;                //!< signs the greetings
@@ -49,14 +49,14 @@ class Monitor {
   };
 
   explicit Monitor(Setup setup);
-  ~Monitor();  //!< says goodbye to its neighbours
+  ~Monitor();  //!< says goodbye to its neighbors
 
   //! Writes a failure into the store, unless it already holds one.
   void publish(const Failure& failure);
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Neighbour {
+  struct Neighbor {
     Rank rank;
     Fd connection;
     bool spoke = false;                          // it has sent a heartbeat
@@ -67,31 +67,31 @@ class Monitor {
   };
 
   //! A connection that is not authenticated yet.
-  struct Stranger {
+  struct PendingConnection {
     Fd connection;
-    std::string said;
+    std::string received;
     Clock::time_point since = Clock::now();
   };
 
   void run();
-  void accept_strangers();
-  void hear_strangers();
+  void accept_connections();
+  void read_greetings();
   std::string greeting_of(Rank rank) const;
   void connect_next();
-  void listen_to(Neighbour& neighbour);
-  void heard_of(Neighbour& neighbour);
-  void beat(Neighbour& neighbour, char sign);
-  void lose(Neighbour& neighbour, const std::string& how);
-  void judge(const Neighbour& neighbour);
+  void read_heartbeats(Neighbor& neighbor);
+  void record_heartbeat(Neighbor& neighbor);
+  void beat(Neighbor& neighbor, char sign);
+  void mark_lost(Neighbor& neighbor, const std::string& how);
+  void check_heartbeat(const Neighbor& neighbor);
   void read_store();
   std::string live_key(Rank rank) const;
 
   Setup setup_;
   Fd listener_;
   Fd wake_read_, wake_write_;
-  Clock::time_point accept_again_ = Clock::now();
-  std::vector<Stranger> strangers_;
-  Neighbour next_, previous_;
+  Clock::time_point accept_after_ = Clock::now();
+  std::vector<PendingConnection> pending_;
+  Neighbor next_, previous_;
   struct Suspicion {
     Failure failure;
     Clock::time_point since;
@@ -99,7 +99,7 @@ class Monitor {
   };
   std::optional<Suspicion> suspicion_;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> confessed_{false};  // this rank itself reported its failure
+  std::atomic<bool> reported_own_failure_{false};  // this rank itself reported its failure
   std::thread thread_;
 };
 

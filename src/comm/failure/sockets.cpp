@@ -86,7 +86,7 @@ Endpoint Endpoint::parse(const std::string& text) {
   return endpoint;
 }
 
-std::string address_towards(const std::string& host) {
+std::string address_toward(const std::string& host) {
   const AddressList addresses = resolve(host, 9, SOCK_DGRAM);
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     const Fd fd(socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -146,7 +146,7 @@ std::set<int> connections_to(const Endpoint& endpoint) {
   return found;
 }
 
-void break_when_cut(const std::set<int>& sockets, std::chrono::milliseconds limit) {
+void set_ack_timeout(const std::set<int>& sockets, std::chrono::milliseconds limit) {
   const auto set = [](int fd, int level, int option, int value) {
     setsockopt(fd, level, option, &value, sizeof value);
   };

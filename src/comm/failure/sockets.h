@@ -1,4 +1,4 @@
-// TCP functions of the monitor: listen, connect with a timeout, find the local address towards another host,
+// TCP functions of the monitor: listen, connect with a timeout, find the local address toward another host,
 // and break connections to hosts that cannot be reached any more.
 #pragma once
 
@@ -45,7 +45,7 @@ struct Endpoint {
 
 //! Returns the local address from which packets to `host` are sent. Throws CommError if the name does not
 //! resolve.
-std::string address_towards(const std::string& host);
+std::string address_toward(const std::string& host);
 
 //! Listens on `address` and `port`, 0 for any free port. The returned endpoint has the actual port.
 std::pair<Fd, Endpoint> listen_on(const std::string& address, std::uint16_t port = 0);
@@ -59,13 +59,13 @@ Connecting connect_to(const Endpoint& endpoint, std::chrono::milliseconds limit)
 
 //! How long data sent to a store may stay unacknowledged. Shorter than the heartbeat limit, so that both
 //! sides of a network failure detect it at about the same time.
-constexpr std::chrono::milliseconds kCutLimit{12000};
+constexpr std::chrono::milliseconds kAckTimeout{12000};
 
 //! Returns the sockets of this process that are connected to one of the addresses of the endpoint.
 std::set<int> connections_to(const Endpoint& endpoint);
 
 //! Makes the connections break when sent data stays unacknowledged for `limit`. By default, a wait for an
 //! answer over a broken network takes 15 minutes to fail.
-void break_when_cut(const std::set<int>& sockets, std::chrono::milliseconds limit);
+void set_ack_timeout(const std::set<int>& sockets, std::chrono::milliseconds limit);
 
 }  // namespace penstock::comm

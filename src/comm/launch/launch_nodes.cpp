@@ -24,7 +24,8 @@ std::chrono::milliseconds silence_limit() {
 constexpr const char* kSecretKey = "penstock/secret";
 constexpr std::size_t kSecretDigits = 32;
 
-constexpr const char* kCutOff = "node 0 cannot be reached: its launcher exited, or the connection was lost";
+constexpr const char* kNode0Unreachable =
+    "node 0 cannot be reached: its launcher exited, or the connection was lost";
 
 constexpr std::chrono::milliseconds kSoon{2000};  // then a message says what the launcher waits for
 
@@ -52,19 +53,20 @@ void notify(const LaunchOptions& options, const std::string& notice) {
 
 LaunchNodes::LaunchNodes(const LaunchOptions& options)
     : nodes_(options.nodes), node_(options.node_rank), host_(options.host) {
-  const std::string place = host_ + ":" + std::to_string(options.port);
+  const std::string endpoint = host_ + ":" + std::to_string(options.port);
   StoreOptions store_options{.host = host_, .port = options.port, .hosts = node_ == 0};
   store_options.only_here = nodes_ == 1 || is_loopback(host_);
   store_options.timeout = options.join_timeout;
   c10::intrusive_ptr<c10d::TCPStore> store;
   try {
     if (node_ != 0 && !connect_to({host_, options.port}, kSoon).connection)
-      notify(options, waiting_for("node 0 at " + place, options.join_timeout));
+      notify(options, waiting_for("node 0 at " + endpoint, options.join_timeout));
     store = open_store(store_options);
     port_ = store->getPort();
   } catch (const std::exception& e) {
     const auto* ours = dynamic_cast<const Error*>(&e);
-    throw CommError("the store at " + place + (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") +
+    throw CommError("the store at " + endpoint +
+                        (node_ == 0 ? " cannot be hosted: " : " cannot be reached: ") +
                         (ours != nullptr ? ours->message() : exception_text(e)),
                     {},
                     ours != nullptr && !ours->hint().empty()
@@ -78,7 +80,7 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
     store_->set(node_key("ranks", node_), std::to_string(options.ranks));
     await_all(options);
   } catch (const c10::Error& e) {
-    throw CommError(kCutOff + std::string(": ") + exception_text(e));
+    throw CommError(kNode0Unreachable + std::string(": ") + exception_text(e));
   }
 }
 
@@ -141,7 +143,7 @@ auto LaunchNodes::ask(const Question& question) -> decltype(question()) {
       return question();
     } catch (const std::exception& e) {
       Log(LogLevel::Info) << "launcher: " << e.what();
-      gone_ = kCutOff;
+      gone_ = kNode0Unreachable;
     }
   }
   return decltype(question())();
@@ -160,7 +162,7 @@ std::optional<Failure> LaunchNodes::published_death(int attempt) {
   return ask([&] { return failure_at(died_key(attempt)); });
 }
 
-std::optional<Failure> LaunchNodes::told_failure(int attempt) {
+std::optional<Failure> LaunchNodes::reported_failure(int attempt) {
   return ask([&]() -> std::optional<Failure> {
     if (!store_->check({generation_key(attempt)})) return std::nullopt;
     return failure_at(failed_key(attempt, std::stoi(store_->get_to_str(generation_key(attempt)))));

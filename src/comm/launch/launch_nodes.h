@@ -35,7 +35,7 @@ class LaunchNodes {
   //! Returns the failure that any node published, if any.
   std::optional<Failure> published_death(int attempt);
   //! Returns the failure that the ranks themselves reported, if any.
-  std::optional<Failure> told_failure(int attempt);
+  std::optional<Failure> reported_failure(int attempt);
 
   //! Waits until all nodes have ended this attempt; returns whether it succeeded on all of them. A launcher
   //! without heartbeats counts as failed.

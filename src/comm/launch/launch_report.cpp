@@ -27,11 +27,12 @@ std::string to_string(const LaunchResult& result) {
   if (result.timed_out) text += "the job exceeded its time limit\n";
   if (result.signal) text += "stopped by signal " + std::to_string(*result.signal) + "\n";
   if (found != result.ranks.end()) {
-    // The other ranks detect a rank that hangs, and the launcher kills it: its exit status tells nothing.
-    const bool told = !result.cause.empty() && (found->ok() || found->ended_by_launcher);
-    text += "rank " + std::to_string(found->rank.value) + " failed first: " +
-            (told ? result.cause : "it " + to_string(*found) + " after " + format_seconds(found->seconds)) +
-            "\n";
+    // The other ranks detect a rank that hangs, and the launcher kills it: its exit status is meaningless.
+    const bool reported = !result.cause.empty() && (found->ok() || found->ended_by_launcher);
+    text +=
+        "rank " + std::to_string(found->rank.value) + " failed first: " +
+        (reported ? result.cause : "it " + to_string(*found) + " after " + format_seconds(found->seconds)) +
+        "\n";
     for (const std::string& line : found->last_lines) text += "  | " + line + "\n";
   } else if (result.first_failure) {
     text += "rank " + std::to_string(result.first_failure->value) + " failed first, on another node" +

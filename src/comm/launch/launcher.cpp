@@ -254,15 +254,15 @@ class Attempt {
     child.exit.ended_by_launcher = ended_by_us_;
     if (child.exit.ok() || failed_) return;
     Failure failure{child.exit.rank, "its process " + to_string(child.exit)};
-    if (!child.exit.signal) failure = told_or(std::move(failure));
+    if (!child.exit.signal) failure = find_root_cause(std::move(failure));
     nodes_.publish_death(number_, failure);
     fail(failure.rank);
   }
 
   // Returns the root cause: a rank that failed because of another rank must not be named.
-  Failure told_or(Failure failure) {
+  Failure find_root_cause(Failure failure) {
     // Reported by a rank, or by the launcher of another node.
-    for (const auto& known : {nodes_.told_failure(number_), nodes_.published_death(number_)}) {
+    for (const auto& known : {nodes_.reported_failure(number_), nodes_.published_death(number_)}) {
       if (!known || known->rank == failure.rank) continue;
       cause_ = known->cause;
       return *known;

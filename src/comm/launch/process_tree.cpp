@@ -78,7 +78,7 @@ void JobMark::end_processes() const {
 namespace {
 
 // The messages from the launcher.
-struct Told {
+struct Messages {
   std::vector<pid_t> groups;
   std::vector<std::string> directories;
   bool in_order = false;
@@ -93,21 +93,21 @@ struct Told {
   }
 };
 
-Told listen_until_end(int pipe) {
-  Told told;
+Messages listen_until_end(int pipe) {
+  Messages messages;
   std::string line;
   std::array<char, 512> buffer{};
   for (;;) {
     const ssize_t got = ::read(pipe, buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return told;
+    if (got <= 0) return messages;
     for (const char c : std::string_view(buffer.data(), static_cast<std::size_t>(got))) {
       if (c != '\n') {
         line += c;
         continue;
       }
-      told.take(line);
-      if (told.in_order) return told;  // another child of the launcher may keep the pipe open
+      messages.take(line);
+      if (messages.in_order) return messages;  // another child of the launcher may keep the pipe open
       line.clear();
     }
   }
@@ -138,12 +138,12 @@ void close_all_but(int kept) {
   close_all_but(pipe);
   // An exception must not unwind into the launcher's code, of which this process is a copy.
   try {
-    const Told told = listen_until_end(pipe);
-    if (!told.in_order) {
-      for (const pid_t group : told.groups) kill(-group, SIGKILL);
+    const Messages messages = listen_until_end(pipe);
+    if (!messages.in_order) {
+      for (const pid_t group : messages.groups) kill(-group, SIGKILL);
       mark.end_processes();
       std::error_code ignored;
-      for (const std::string& directory : told.directories) fs::remove_all(directory, ignored);
+      for (const std::string& directory : messages.directories) fs::remove_all(directory, ignored);
     }
   } catch (...) {
     _exit(1);
@@ -157,24 +157,24 @@ Guardian::Guardian(const JobMark& mark) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
     throw CommError(std::string("cannot create a pipe: ") + std::strerror(errno));
-  Fd theirs(ends[0]), ours(ends[1]);
+  Fd read_end(ends[0]), write_end(ends[1]);
   pid_ = fork();
   if (pid_ < 0) throw CommError(std::string("cannot start a process: ") + std::strerror(errno));
   if (pid_ == 0) {
-    ours.reset();
-    guard(theirs.get(), mark);
+    write_end.reset();
+    guard(read_end.get(), mark);
   }
-  pipe_ = ours.release();
+  pipe_ = write_end.release();
 }
 
 Guardian::~Guardian() {
-  tell('q', {});
+  send_message('q', {});
   close(pipe_);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-void Guardian::tell(char what, const std::string& text) {
+void Guardian::send_message(char what, const std::string& text) {
   const std::string line = what + text + "\n";
   [[maybe_unused]] const auto written = ::write(pipe_, line.data(), line.size());
 }

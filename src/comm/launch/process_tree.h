@@ -38,13 +38,13 @@ class Guardian {
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
 
-  void add_group(pid_t group) { tell('g', std::to_string(group)); }
-  void add_directory(const std::filesystem::path& directory) { tell('d', directory.string()); }
+  void add_group(pid_t group) { send_message('g', std::to_string(group)); }
+  void add_directory(const std::filesystem::path& directory) { send_message('d', directory.string()); }
   //! The processes of these groups have ended, and their ids may be reused.
-  void forget_groups() { tell('f', {}); }
+  void forget_groups() { send_message('f', {}); }
 
  private:
-  void tell(char what, const std::string& text);
+  void send_message(char what, const std::string& text);
 
   int pipe_ = -1;
   pid_t pid_ = -1;

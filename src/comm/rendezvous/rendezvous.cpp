@@ -10,47 +10,47 @@
 
 namespace penstock::comm {
 
-void await_members(c10d::Store& store, WorldGeneration& domain, const std::string& key,
+void await_members(c10d::Store& store, WorldGeneration& generation, const std::string& key,
                    const std::vector<int>& members, std::chrono::milliseconds limit) {
   const auto key_of = [&key](int member) { return key + "/here/" + std::to_string(member); };
-  store.set(key_of(domain.rank.value), std::vector<std::uint8_t>{1});
+  store.set(key_of(generation.rank.value), std::vector<std::uint8_t>{1});
   const auto deadline = std::chrono::steady_clock::now() + limit;
   auto pause = std::chrono::milliseconds(1);
   std::vector<int> missing = members;
   while (true) {
     std::erase_if(missing, [&](int member) { return store.check({key_of(member)}); });
     if (missing.empty()) return;
-    domain.failure.throw_if_failed({.rank = domain.rank, .op = "join " + key});
+    generation.failure.throw_if_failed({.rank = generation.rank, .op = "join " + key});
     if (std::chrono::steady_clock::now() > deadline) break;
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(50));
   }
   throw TimeoutError("after " + format_seconds(limit) + " these ranks had not joined: " + join(missing, ", "),
-                     {.rank = domain.rank, .op = "join"}, "check the output of those ranks");
+                     {.rank = generation.rank, .op = "join"}, "check the output of those ranks");
 }
 
-void check_members_answer(c10d::Store& store, WorldGeneration& domain, const std::string& prefix,
+void check_members_answer(c10d::Store& store, WorldGeneration& generation, const std::string& prefix,
                           const std::vector<int>& members) {
   constexpr std::chrono::milliseconds limit{2000};
   constexpr std::size_t enough = 4;  // each takes up to `limit`
   std::vector<std::string> pairs;
   for (const int member : members) {
-    if (member == domain.rank.value || pairs.size() == enough) continue;
-    domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect"});
+    if (member == generation.rank.value || pairs.size() == enough) continue;
+    generation.failure.throw_if_failed({.rank = generation.rank, .op = "connect"});
     const std::string key = live_key(prefix, Rank(member));
     if (!store.check({key})) continue;
     const Endpoint endpoint = Endpoint::parse(store.get_to_str(key));
     if (connect_to(endpoint, limit).connection) continue;
-    const auto [low, high] = std::minmax({member, domain.rank.value});
+    const auto [low, high] = std::minmax({member, generation.rank.value});
     pairs.push_back("ranks " + std::to_string(low) + " and " + std::to_string(high) +
                     " cannot talk to each other: rank " + std::to_string(member) + " does not answer at " +
                     endpoint.host + " port " + std::to_string(endpoint.port));
   }
   if (pairs.empty()) return;
   const CommError error(
-      join(pairs, "; "), {.rank = domain.rank, .op = "connect"},
+      join(pairs, "; "), {.rank = generation.rank, .op = "connect"},
       "check routes and firewalls between the machines; GLOO_SOCKET_IFNAME selects the interface");
-  if (domain.publish) domain.publish({domain.rank, error.message()});
+  if (generation.publish) generation.publish({generation.rank, error.message()});
   throw error;
 }
 

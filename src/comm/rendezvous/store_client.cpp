@@ -36,9 +36,9 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const StoreOptions& options) {
   const auto before = options.port == 0 ? std::set<int>{} : connections_to({options.host, options.port});
   auto store = c10::make_intrusive<c10d::TCPStore>(options.host, tcp);
   // The store does not expose its socket: it is the new connection to that address.
-  std::set<int> mine = connections_to({options.host, store->getPort()});
-  std::erase_if(mine, [&](int fd) { return before.contains(fd); });
-  break_when_cut(mine, kCutLimit);
+  std::set<int> opened = connections_to({options.host, store->getPort()});
+  std::erase_if(opened, [&](int fd) { return before.contains(fd); });
+  set_ack_timeout(opened, kAckTimeout);
   return store;
 }
 

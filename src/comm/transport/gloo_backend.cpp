@@ -65,20 +65,20 @@ class GlooTransport : public Transport {
   bool collectives_have_futures() const override { return true; }
   bool has_a_thread() const override { return true; }
 
-  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& domain, const std::string& name,
+  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& generation, const std::string& name,
                                             const std::vector<int>& members, int me) override {
     const std::string key = prefix_ + "group/" + name;
     // Two connections per member, one to the store, and what the device and libtorch open temporarily. Gloo
     // does not report a lack of descriptors, and the other ranks would wait.
     require_descriptors(10 + 2 * static_cast<int>(members.size()), "group " + name);
-    await_members(*store_, domain, key, members, join_timeout_);
+    await_members(*store_, generation, key, members, join_timeout_);
 
     // Connecting blocks until every member has joined and cannot be interrupted, so it runs on a thread that
     // can be abandoned.
     auto result = std::make_shared<std::promise<c10::intrusive_ptr<c10d::Backend>>>();
     auto future = result->get_future();
     const auto store = c10::make_intrusive<c10d::PrefixStore>(key, store_->clone());
-    std::thread([result, store, me, size = static_cast<int>(members.size()), timeout = domain.timeout,
+    std::thread([result, store, me, size = static_cast<int>(members.size()), timeout = generation.timeout,
                  device = device_] {
       try {
         let_others_finish_first();
@@ -96,26 +96,26 @@ class GlooTransport : public Transport {
     const auto limit = start + join_timeout_;
     bool looked = false;
     while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
-      domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect " + name});
+      generation.failure.throw_if_failed({.rank = generation.rank, .op = "connect " + name});
       const auto now = std::chrono::steady_clock::now();
       if (!looked && (now > limit || now - start > kSlow)) {
-        check_members_answer(*store_, domain, prefix_, members);
+        check_members_answer(*store_, generation, prefix_, members);
         looked = true;
       }
       if (now > limit) {
         throw TimeoutError(
             "the ranks of group " + name + " could not connect to each other",
-            {.rank = domain.rank, .op = "connect"},
+            {.rank = generation.rank, .op = "connect"},
             "check the network between the machines; GLOO_SOCKET_IFNAME selects the interface");
       }
     }
     try {
       return future.get();
     } catch (const std::exception& e) {
-      domain.failure.wait_for_report(std::chrono::milliseconds(2000));
-      domain.failure.throw_if_failed({.rank = domain.rank, .op = "connect " + name});
-      check_members_answer(*store_, domain, prefix_, members);
-      throw CommError("cannot connect group " + name + ": " + exception_text(e), {.rank = domain.rank});
+      generation.failure.wait_for_report(std::chrono::milliseconds(2000));
+      generation.failure.throw_if_failed({.rank = generation.rank, .op = "connect " + name});
+      check_members_answer(*store_, generation, prefix_, members);
+      throw CommError("cannot connect group " + name + ": " + exception_text(e), {.rank = generation.rank});
     }
   }
 

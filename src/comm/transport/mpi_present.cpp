@@ -13,7 +13,7 @@ class MpiTransport : public Transport {
   //! MPI_Isend does not block, and messages are matched by tag.
   schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return false; }
-  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*domain*/, const std::string& /*name*/,
+  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*generation*/, const std::string& /*name*/,
                                             const std::vector<int>& members, int /*me*/) override {
     return c10d::ProcessGroupMPI::createProcessGroupMPI(members);
   }

@@ -27,10 +27,10 @@ class StoreTransport : public Transport {
 
   bool collectives_have_futures() const override { return false; }
 
-  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& domain, const std::string& name,
+  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& generation, const std::string& name,
                                             const std::vector<int>& members, int me) override {
     const std::string key = prefix_ + "group/" + name;
-    await_members(*store_, domain, key, members, join_timeout_);
+    await_members(*store_, generation, key, members, join_timeout_);
     const auto store = c10::make_intrusive<c10d::PrefixStore>(key, store_->clone());
     return c10::make_intrusive<ProcessGroup>(store, me, static_cast<int>(members.size()));
   }

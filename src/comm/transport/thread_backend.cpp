@@ -220,9 +220,9 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::_allgather_base(at::Tensor& output
 c10::intrusive_ptr<c10d::Work> ThreadBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   return meet({input}, [output, op = options.reduceOp, rank = getRank(), n = getSize()](const Given& given) {
-    Given mine;
-    for (const auto& inputs : given) mine.push_back({inputs[0].view({n, -1})[rank]});
-    output.detach().view({-1}).copy_(reduced(mine, 0, op));
+    Given slices;
+    for (const auto& inputs : given) slices.push_back({inputs[0].view({n, -1})[rank]});
+    output.detach().view({-1}).copy_(reduced(slices, 0, op));
   });
 }
 
@@ -235,8 +235,8 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::alltoall_base(at::Tensor& output, 
   if (output_rows.empty()) output_rows.assign(static_cast<std::size_t>(n), output.size(0) / n);
   const std::vector<at::Tensor> parts = input.detach().split_with_sizes(input_rows);
   return meet(parts, [output, output_rows, rank = static_cast<std::size_t>(getRank())](const Given& given) {
-    const std::vector<at::Tensor> places = output.detach().split_with_sizes(output_rows);
-    for (std::size_t from = 0; from < given.size(); ++from) places[from].copy_(given[from][rank]);
+    const std::vector<at::Tensor> outputs = output.detach().split_with_sizes(output_rows);
+    for (std::size_t from = 0; from < given.size(); ++from) outputs[from].copy_(given[from][rank]);
   });
 }
 

@@ -37,7 +37,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
   //! Connects the world ranks `members` as group `name`; this rank is members[me]. All members must call it.
-  virtual c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& domain, const std::string& name,
+  virtual c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& generation, const std::string& name,
                                                     const std::vector<int>& members, int me) = 0;
   //! When a send completes (the table of modes is in penstock/schedule/send_mode.h).
   virtual schedule::SendMode send_mode() const = 0;

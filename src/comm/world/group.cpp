@@ -36,13 +36,13 @@ void check_member(const Group::Impl& group, int member, const char* op) {
   if (member >= 0 && member < size) return;
   throw UsageError(std::string(op) + ": rank " + std::to_string(member) + " is not in group " + group.name +
                        ", which has " + std::to_string(size) + " ranks",
-                   {.rank = group.domain->rank, .op = op});
+                   {.rank = group.generation->rank, .op = op});
 }
 
 void check_contiguous(const Group::Impl& group, const at::Tensor& tensor, const char* op) {
   if (tensor.defined() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return;
   throw UsageError(std::string(op) + " requires a contiguous tensor that is not a lazy conjugate or negative",
-                   {.rank = group.domain->rank, .op = op},
+                   {.rank = group.generation->rank, .op = op},
                    "call .resolve_conj().resolve_neg().contiguous() first, or pass a new buffer");
 }
 
@@ -55,7 +55,8 @@ at::Tensor as_reals(const at::Tensor& tensor) {
 void check_reduction(const Group::Impl& group, const at::Tensor& tensor, ReduceOp op, const char* name) {
   if (!tensor.is_complex() || op == ReduceOp::Sum || op == ReduceOp::Avg) return;
   throw UsageError(std::string(name) + " of a complex tensor supports only Sum and Avg",
-                   {.rank = group.domain->rank, .op = name}, "gather the tensors and reduce them locally");
+                   {.rank = group.generation->rank, .op = name},
+                   "gather the tensors and reduce them locally");
 }
 
 void check_elements(const Group::Impl& group, const char* op, const at::Tensor& large,
@@ -66,7 +67,7 @@ void check_elements(const Group::Impl& group, const char* op, const at::Tensor& 
                        " elements of type " + c10::toString(large.scalar_type()) + ", expected " +
                        std::to_string(size) + " x " + std::to_string(small.numel()) + " elements of type " +
                        c10::toString(small.scalar_type()),
-                   {.rank = group.domain->rank, .op = op});
+                   {.rank = group.generation->rank, .op = op});
 }
 
 //! Issues one operation. `call` receives the backend and returns its work. A collective without
@@ -76,7 +77,7 @@ Work issue(const std::shared_ptr<Group::Impl>& group, const char* op, const at::
            std::optional<int> peer, int tag, bool collective, const Call& call, ArrivalMark arrival = {}) {
   const auto state = std::make_shared<Work::Impl>();
   state->arrival = arrival;
-  state->domain = group->domain;
+  state->generation = group->generation;
   state->group = group;
   state->record.op = op;
   state->record.group = group->name;
@@ -90,22 +91,23 @@ Work issue(const std::shared_ptr<Group::Impl>& group, const char* op, const at::
   } else {
     state->peer_text = "the other ranks of the group";
   }
-  const ErrorContext context{.rank = group->domain->rank, .op = op};
-  group->domain->failure.throw_if_failed(context);
-  state->record.number = group->domain->recorder.start(state->record);
+  const ErrorContext context{.rank = group->generation->rank, .op = op};
+  group->generation->failure.throw_if_failed(context);
+  state->record.number = group->generation->recorder.start(state->record);
   try {
     state->work = call(*group->backend);
   } catch (const c10::Error& e) {
-    group->domain->recorder.finish(state->record.number, true);
-    group->domain->failure.throw_if_failed(context);
+    group->generation->recorder.finish(state->record.number, true);
+    group->generation->failure.throw_if_failed(context);
     throw CommError(e.what_without_backtrace(), context);
   } catch (const std::exception& e) {
     // Gloo rejects work on a connection that is already broken; the monitor reports which rank failed.
-    group->domain->recorder.finish(state->record.number, true);
-    group->domain->failure.wait_for_report(kVerdictTime);
-    group->domain->recorder.dump("failure");
-    if (!group->domain->failure.failed() && state->peer) throw PeerFailed(*state->peer, e.what(), context);
-    group->domain->failure.throw_if_failed(context);
+    group->generation->recorder.finish(state->record.number, true);
+    group->generation->failure.wait_for_report(kVerdictTime);
+    group->generation->recorder.dump("failure");
+    if (!group->generation->failure.failed() && state->peer)
+      throw PeerFailed(*state->peer, e.what(), context);
+    group->generation->failure.throw_if_failed(context);
     throw CommError(e.what(), context);
   }
   if (collective && group->transport->collectives_have_futures()) state->future = state->work->getFuture();
@@ -157,25 +159,25 @@ Work reduce_scatter_by_exchange(const std::shared_ptr<Group::Impl>& group, const
 }  // namespace
 
 Group::Impl::~Impl() {
-  if (!backend || !domain->failure.failed() || transport->closes_after_a_failure()) return;
+  if (!backend || !generation->failure.failed() || transport->closes_after_a_failure()) return;
   // A failed Gloo group cannot be aborted, and its destructor waits for its threads: leak it.
   [[maybe_unused]] auto* abandoned = backend.release();
 }
 
 std::shared_ptr<Group::Impl> make_group(std::string name, std::vector<int> members, int rank,
                                         std::shared_ptr<Transport> transport,
-                                        std::shared_ptr<WorldGeneration> domain) {
+                                        std::shared_ptr<WorldGeneration> generation) {
   auto state = std::make_shared<Group::Impl>();
   try {
-    state->backend = transport->connect(*domain, name, members, rank);
+    state->backend = transport->connect(*generation, name, members, rank);
   } catch (const c10::Error& e) {
-    domain->failure.raise_for(e, {.rank = domain->rank, .op = "connect " + name});
+    generation->failure.raise_for(e, {.rank = generation->rank, .op = "connect " + name});
   }
   state->name = std::move(name);
   state->rank = rank;
   state->members = std::move(members);
   state->transport = std::move(transport);
-  state->domain = std::move(domain);
+  state->generation = std::move(generation);
   return state;
 }
 
@@ -195,16 +197,16 @@ std::string Group::backend() const {
   return impl_->backend->getBackendName();
 }
 void Group::check() const {
-  impl_->domain->failure.throw_if_failed({.rank = impl_->domain->rank});
+  impl_->generation->failure.throw_if_failed({.rank = impl_->generation->rank});
 }
 
 void Group::fail(const std::string& cause) const {
-  WorldGeneration& domain = *impl_->domain;
-  if (domain.failure.failed()) return;  // the other ranks already know of an earlier failure
-  domain.recorder.dump("failure");
-  const Failure failure{domain.rank, cause};
-  if (domain.publish) domain.publish(failure);
-  domain.failure.report(failure);
+  WorldGeneration& generation = *impl_->generation;
+  if (generation.failure.failed()) return;  // the other ranks already know of an earlier failure
+  generation.recorder.dump("failure");
+  const Failure failure{generation.rank, cause};
+  if (generation.publish) generation.publish(failure);
+  generation.failure.report(failure);
 }
 
 Rank Group::global_rank(int member) const {
@@ -213,8 +215,8 @@ Rank Group::global_rank(int member) const {
 }
 
 std::optional<Group> Group::split(int color, int key) const {
-  const at::Tensor mine = at::tensor({color, key}, at::kLong);
-  const std::vector<at::Tensor> all = all_gather(mine);
+  const at::Tensor local = at::tensor({color, key}, at::kLong);
+  const std::vector<at::Tensor> all = all_gather(local);
   std::vector<std::pair<std::int64_t, int>> chosen;  // (key, rank in this group)
   for (int member = 0; member < size(); ++member) {
     const auto* row = all[static_cast<std::size_t>(member)].const_data_ptr<std::int64_t>();
@@ -230,23 +232,23 @@ std::optional<Group> Group::split(int color, int key) const {
     members.push_back(impl_->members[static_cast<std::size_t>(member)]);
   }
   const std::string child = name() + "/" + std::to_string(number) + "." + std::to_string(color);
-  return Access::group(make_group(child, std::move(members), me, impl_->transport, impl_->domain));
+  return Access::group(make_group(child, std::move(members), me, impl_->transport, impl_->generation));
 }
 
 std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
   for (const int member : members) check_member(*impl_, member, "subgroup");
-  const auto mine = std::find(members.begin(), members.end(), rank());
-  return split(mine == members.end() ? -1 : 0, static_cast<int>(mine - members.begin()));
+  const auto found = std::find(members.begin(), members.end(), rank());
+  return split(found == members.end() ? -1 : 0, static_cast<int>(found - members.begin()));
 }
 
 Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
   check_member(*impl_, to, "send");
-  const at::Tensor whole = tensor.resolve_conj().resolve_neg().contiguous();  // sent as raw memory
-  Work work = issue(impl_, "send", whole, to, tag, false, [&](c10d::Backend& backend) {
-    std::vector<at::Tensor> tensors{whole};
+  const at::Tensor contiguous = tensor.resolve_conj().resolve_neg().contiguous();  // sent as raw memory
+  Work work = issue(impl_, "send", contiguous, to, tag, false, [&](c10d::Backend& backend) {
+    std::vector<at::Tensor> tensors{contiguous};
     return backend.send(tensors, to, tag);
   });
-  if (impl_->transport->has_a_thread() && whole.nbytes() <= kSmall) yield_to_receiver();
+  if (impl_->transport->has_a_thread() && contiguous.nbytes() <= kSmall) yield_to_receiver();
   return work;
 }
 
@@ -338,7 +340,7 @@ Work Group::iall_to_all(const at::Tensor& output, const at::Tensor& input,
     if (fits) return;
     throw ShapeError(std::string("all_to_all: the ") + which + " has " + std::to_string(have) +
                          " rows, which does not match its split over " + std::to_string(size()) + " ranks",
-                     {.rank = impl_->domain->rank, .op = "all_to_all"});
+                     {.rank = impl_->generation->rank, .op = "all_to_all"});
   };
   check_rows(output, output_rows, "output");
   check_rows(input, input_rows, "input");

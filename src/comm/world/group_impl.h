@@ -20,7 +20,7 @@ struct Group::Impl {
   std::vector<int> members;  //!< world ranks
   c10::intrusive_ptr<c10d::Backend> backend;
   std::shared_ptr<Transport> transport;
-  std::shared_ptr<WorldGeneration> domain;
+  std::shared_ptr<WorldGeneration> generation;
   std::atomic<std::uint64_t> collectives{0};
   std::atomic<int> splits{0};
 };
@@ -28,6 +28,6 @@ struct Group::Impl {
 //! Connects a group. Every member must call it.
 std::shared_ptr<Group::Impl> make_group(std::string name, std::vector<int> members, int rank,
                                         std::shared_ptr<Transport> transport,
-                                        std::shared_ptr<WorldGeneration> domain);
+                                        std::shared_ptr<WorldGeneration> generation);
 
 }  // namespace penstock::comm

@@ -58,12 +58,12 @@ c10::IValue Group::broadcast_object(const c10::IValue& object, int root) const {
 }
 
 std::vector<c10::IValue> Group::all_gather_object(const c10::IValue& object) const {
-  const at::Tensor mine = bytes_tensor(value::serialize(object));
-  const std::vector<at::Tensor> sizes = all_gather(size_tensor(mine.numel()));
+  const at::Tensor local = bytes_tensor(value::serialize(object));
+  const std::vector<at::Tensor> sizes = all_gather(size_tensor(local.numel()));
   std::int64_t most = 0;
   for (const at::Tensor& size : sizes) most = std::max(most, size.item<std::int64_t>());
   const at::Tensor padded = at::zeros({most}, at::kByte);
-  padded.narrow(0, 0, mine.numel()).copy_(mine);
+  padded.narrow(0, 0, local.numel()).copy_(local);
   const std::vector<at::Tensor> all = all_gather(padded);
   std::vector<c10::IValue> objects;
   for (std::size_t i = 0; i < all.size(); ++i)

@@ -50,7 +50,7 @@ void on_terminate();
 // The transport of a world of one rank.
 class SelfTransport : public Transport {
  public:
-  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*domain*/, const std::string& /*name*/,
+  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*generation*/, const std::string& /*name*/,
                                             const std::vector<int>& members, int me) override {
     return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()),
                                               std::make_shared<ThreadExchange>());
@@ -77,28 +77,29 @@ struct ProcessWorld : World::Impl {
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& e) {
-      const std::string place = environment.master_address + ":" + std::to_string(environment.master_port);
-      throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") + place +
-                          ": " + exception_text(e),
+      const std::string endpoint = environment.master_address + ":" + std::to_string(environment.master_port);
+      throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") +
+                          endpoint + ": " + exception_text(e),
                       {.rank = rank},
                       "check MASTER_ADDR and MASTER_PORT, and that rank 0 or the launcher is running");
     }
   }
 
   std::string prefix() const {
-    return "penstock/" + std::to_string(environment.attempt) + "/" + std::to_string(generation) + "/";
+    return "penstock/" + std::to_string(environment.attempt) + "/" + std::to_string(generation_number) + "/";
   }
 
   void join() override {
     monitor.reset();
-    domain = std::make_shared<WorldGeneration>(rank, options.timeout);
+    generation = std::make_shared<WorldGeneration>(rank, options.timeout);
     if (size > 1) {
       if (!store) {
-        address = address_towards(environment.master_address);
+        address = address_toward(environment.master_address);
         store = open_store(rank.value == 0 && !environment.launcher_hosts_store);
       }
-      Monitor::Setup setup{.domain = domain, .store = open_store(false), .attempt = environment.attempt};
-      setup.generation = generation;
+      Monitor::Setup setup{
+          .generation = generation, .store = open_store(false), .attempt = environment.attempt};
+      setup.generation_number = generation_number;
       setup.size = size;
       setup.address = address;
       setup.secret = environment.secret;
@@ -107,9 +108,9 @@ struct ProcessWorld : World::Impl {
       for (int member = 0; member < size; ++member) everyone.push_back(member);
       try {
         monitor = std::make_unique<Monitor>(std::move(setup));
-        await_members(*store, *domain, prefix() + "join", everyone, options.join_timeout);
+        await_members(*store, *generation, prefix() + "join", everyone, options.join_timeout);
       } catch (const c10::Error& e) {
-        domain->failure.raise_for(e, {.rank = rank, .op = "join"});
+        generation->failure.raise_for(e, {.rank = rank, .op = "join"});
       }
     }
     transport = make_transport();
@@ -142,7 +143,7 @@ struct ProcessWorld : World::Impl {
       const std::lock_guard lock(registry().mutex);
       std::erase(registry().worlds, this);
     }
-    const bool failed = domain->failure.failed();
+    const bool failed = generation->failure.failed();
     group.reset();
     monitor.reset();
     if (!store || failed) return;
@@ -161,20 +162,20 @@ struct ProcessWorld : World::Impl {
 
 // Reports why this process terminates. The terminating thread may already hold the locks that this takes, so
 // another thread takes them, and the wait for it is bounded.
-void tell_other_ranks(const std::string& cause) noexcept {
+void report_to_other_ranks(const std::string& cause) noexcept {
   try {
-    auto told = std::make_shared<std::promise<void>>();
-    const std::future<void> done = told->get_future();
-    std::thread([cause, told] {
+    auto reported = std::make_shared<std::promise<void>>();
+    const std::future<void> done = reported->get_future();
+    std::thread([cause, reported] {
       const std::lock_guard lock(registry().mutex);
       for (ProcessWorld* world : registry().worlds) {
         try {
-          world->domain->recorder.dump("failure");
+          world->generation->recorder.dump("failure");
           world->publish({world->rank, cause});
         } catch (...) {  // the store may be down; nothing more can be done
         }
       }
-      told->set_value();
+      reported->set_value();
     }).detach();
     done.wait_for(kVerdictTime);
   } catch (...) {  // no thread available: the ring of monitors still detects the end of this process
@@ -194,7 +195,7 @@ void on_terminate() {
       cause = "uncaught exception of unknown type";
     }
   }
-  if (!cause.empty()) tell_other_ranks(cause);
+  if (!cause.empty()) report_to_other_ranks(cause);
   if (registry().before != nullptr) registry().before();
   std::abort();
 }

@@ -32,11 +32,11 @@ class ThreadHub {
   }
 
   // Waits until all ranks have joined this generation.
-  void join(int generation, Rank rank, const std::shared_ptr<WorldGeneration>& domain,
+  void join(int generation_number, Rank rank, const std::shared_ptr<WorldGeneration>& generation,
             std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
-    auto& present = generations_[generation];
-    present[rank.value] = domain;
+    auto& present = generations_[generation_number];
+    present[rank.value] = generation;
     changed_.notify_all();
     const auto all = [&] { return static_cast<int>(present.size()) == size_; };
     if (changed_.wait_for(lock, limit, all)) return;
@@ -47,15 +47,15 @@ class ThreadHub {
     throw TimeoutError("these ranks did not join the world: " + join_names(missing), {.rank = rank});
   }
 
-  void publish(int generation, const Failure& failure) {
+  void publish(int generation_number, const Failure& failure) {
     std::vector<std::shared_ptr<WorldGeneration>> others;
     {
       const std::lock_guard lock(mutex_);
-      for (const auto& [rank, domain] : generations_[generation]) {
-        if (!failure.rank || rank != failure.rank->value) others.push_back(domain);
+      for (const auto& [rank, generation] : generations_[generation_number]) {
+        if (!failure.rank || rank != failure.rank->value) others.push_back(generation);
       }
     }
-    for (const auto& domain : others) domain->failure.report(failure);
+    for (const auto& generation : others) generation->failure.report(failure);
   }
 
  private:
@@ -70,12 +70,12 @@ class ThreadHub {
 
 class ThreadTransport : public Transport {
  public:
-  ThreadTransport(std::shared_ptr<ThreadHub> hub, int generation)
-      : hub_(std::move(hub)), generation_(generation) {}
+  ThreadTransport(std::shared_ptr<ThreadHub> hub, int generation_number)
+      : hub_(std::move(hub)), generation_number_(generation_number) {}
 
-  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*domain*/, const std::string& name,
+  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*generation*/, const std::string& name,
                                             const std::vector<int>& members, int me) override {
-    auto exchange = hub_->exchange(std::to_string(generation_) + ":" + name);
+    auto exchange = hub_->exchange(std::to_string(generation_number_) + ":" + name);
     return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()), std::move(exchange));
   }
   //! A send copies its tensor.
@@ -85,19 +85,19 @@ class ThreadTransport : public Transport {
 
  private:
   std::shared_ptr<ThreadHub> hub_;
-  int generation_;
+  int generation_number_;
 };
 
 struct ThreadWorld : World::Impl {
   std::shared_ptr<ThreadHub> hub;
 
   void join() override {
-    domain = std::make_shared<WorldGeneration>(rank, options.timeout);
-    hub->join(generation, rank, domain, options.join_timeout);
-    transport = std::make_shared<ThreadTransport>(hub, generation);
+    generation = std::make_shared<WorldGeneration>(rank, options.timeout);
+    hub->join(generation_number, rank, generation, options.join_timeout);
+    transport = std::make_shared<ThreadTransport>(hub, generation_number);
     make_world_group();
   }
-  void publish(const Failure& failure) override { hub->publish(generation, failure); }
+  void publish(const Failure& failure) override { hub->publish(generation_number, failure); }
   void leave() override {}
 };
 

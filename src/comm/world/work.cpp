@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kOthersWords{1000};
+constexpr std::chrono::milliseconds kReportWait{1000};
 
 // Returns the UTC time at `ago` before now, to compare with the logs of the ranks.
 std::string time_text(Clock::duration ago) {
@@ -31,7 +31,7 @@ std::string time_text(Clock::duration ago) {
 }  // namespace
 
 ErrorContext Work::Impl::context() const {
-  return {.rank = domain->rank, .op = record.op};
+  return {.rank = generation->rank, .op = record.op};
 }
 
 void Work::Impl::wait() {
@@ -39,10 +39,10 @@ void Work::Impl::wait() {
     run_to_end();
   } else if (!ended()) {
     // The thread that claimed the work ends soon after a failure, by abort or timeout; its result is final.
-    const auto limit = Clock::now() + domain->timeout + kVerdictTime * 2;
+    const auto limit = Clock::now() + generation->timeout + kVerdictTime * 2;
     while (!ended() && Clock::now() < limit) {
-      if (domain->failure.wait_until(limit, [this] { return ended(); })) break;
-      domain->failure.throw_if_failed(context());
+      if (generation->failure.wait_until(limit, [this] { return ended(); })) break;
+      generation->failure.throw_if_failed(context());
     }
   }
   const Status end = status.load(std::memory_order_acquire);
@@ -59,13 +59,13 @@ void Work::Impl::run_to_end() noexcept {
     error = std::current_exception();
     end = Status::Failed;
   }
-  domain->recorder.finish(record.number, end == Status::Failed);
+  generation->recorder.finish(record.number, end == Status::Failed);
   work.reset();
   future.reset();
   after = nullptr;
   group.reset();
   status.store(end, std::memory_order_release);
-  domain->failure.notify();
+  generation->failure.notify();
 }
 
 void Work::Impl::wait_for_transport() {
@@ -73,9 +73,9 @@ void Work::Impl::wait_for_transport() {
   try {
     if (future) {
       if (!future->completed()) {
-        const std::shared_ptr<WorldGeneration> keep = domain;
+        const std::shared_ptr<WorldGeneration> keep = generation;
         future->addCallback([keep](c10::ivalue::Future&) { keep->failure.notify(); });
-        domain->failure.wait_until(started + domain->timeout, [this] { return future->completed(); });
+        generation->failure.wait_until(started + generation->timeout, [this] { return future->completed(); });
       }
       if (future->completed()) {
         if (!future->hasError()) return;
@@ -83,8 +83,8 @@ void Work::Impl::wait_for_transport() {
       }
     } else {
       arrival.look();
-      const FailureState::AbortOnFailure guard(domain->failure, *work);
-      if (work->wait(domain->timeout)) return;
+      const FailureState::AbortOnFailure guard(generation->failure, *work);
+      if (work->wait(generation->timeout)) return;
     }
   } catch (const ShapeError&) {
     throw;  // from the thread transport: the sizes do not match
@@ -96,24 +96,24 @@ void Work::Impl::wait_for_transport() {
 
 void Work::Impl::raise(const std::string& transport_message) {
   const auto waited = Clock::now() - started;
-  const bool late = !domain->failure.failed() && waited >= domain->timeout;
+  const bool late = !generation->failure.failed() && waited >= generation->timeout;
   // A rank in a collective cannot tell which rank is late; another rank that times out now may know.
-  if (late && !peer) domain->failure.wait_for_report(kOthersWords);
-  if (late && !domain->failure.failed()) {
+  if (late && !peer) generation->failure.wait_for_report(kReportWait);
+  if (late && !generation->failure.failed()) {
     const double seconds = std::chrono::duration<double>(waited).count();
     const std::string what = std::string(record.op) + " of " + format_bytes(record.bytes) + " with tag " +
                              std::to_string(record.tag) + " on group " + record.group;
-    domain->recorder.dump("time-out");
-    throw TimeoutError("rank " + std::to_string(domain->rank.value) + " waited " + format_seconds(seconds) +
-                           ", since " + time_text(waited) + ", for " + peer_text + ": " + what,
-                       context(),
-                       "raise the timeout (PENSTOCK_TIMEOUT, in seconds), or find out why that rank is late");
+    generation->recorder.dump("time-out");
+    throw TimeoutError(
+        "rank " + std::to_string(generation->rank.value) + " waited " + format_seconds(seconds) + ", since " +
+            time_text(waited) + ", for " + peer_text + ": " + what,
+        context(), "raise the timeout (PENSTOCK_TIMEOUT, in seconds), or find out why that rank is late");
   }
-  if (!domain->failure.failed()) domain->failure.wait_for_report(kVerdictTime);
-  if (!domain->failure.failed() && peer)
-    domain->failure.report({*peer, "its connection broke: " + transport_message});
-  domain->recorder.dump("failure");
-  domain->failure.throw_if_failed(context());
+  if (!generation->failure.failed()) generation->failure.wait_for_report(kVerdictTime);
+  if (!generation->failure.failed() && peer)
+    generation->failure.report({*peer, "its connection broke: " + transport_message});
+  generation->recorder.dump("failure");
+  generation->failure.throw_if_failed(context());
   throw CommError("the transport failed: " + transport_message, context());
 }
 
@@ -141,7 +141,7 @@ bool Work::done() const {
   if (!impl_->claim()) return false;  // the reaper has it
   const bool finished = impl_->future ? impl_->future->completed() : impl_->work->isCompleted();
   if (!finished) {
-    impl_->domain->reaper.adopt({impl_});
+    impl_->generation->reaper.adopt({impl_});
     return false;
   }
   impl_->run_to_end();
@@ -149,7 +149,7 @@ bool Work::done() const {
 }
 
 void Work::detach() noexcept {
-  if (const auto state = let_go()) state->domain->reaper.adopt({state});
+  if (const auto state = let_go()) state->generation->reaper.adopt({state});
 }
 
 void Work::detach_all(std::vector<Work> works) noexcept {
@@ -158,10 +158,10 @@ void Work::detach_all(std::vector<Work> works) noexcept {
     if (auto state = work.let_go()) pending.push_back(std::move(state));
   }
   while (!pending.empty()) {  // usually all belong to one world
-    const std::shared_ptr<WorldGeneration> domain = pending.front()->domain;
-    const auto others = std::stable_partition(pending.begin(), pending.end(),
-                                              [&](const auto& state) { return state->domain == domain; });
-    domain->reaper.adopt({pending.begin(), others});
+    const std::shared_ptr<WorldGeneration> generation = pending.front()->generation;
+    const auto others = std::stable_partition(
+        pending.begin(), pending.end(), [&](const auto& state) { return state->generation == generation; });
+    generation->reaper.adopt({pending.begin(), others});
     pending.erase(pending.begin(), others);
   }
 }

@@ -21,7 +21,7 @@ namespace penstock::comm {
 struct Work::Impl {
   c10::intrusive_ptr<c10d::Work> work;
   c10::intrusive_ptr<c10::ivalue::Future> future;  //!< set if the transport completes it
-  std::shared_ptr<WorldGeneration> domain;
+  std::shared_ptr<WorldGeneration> generation;
   std::shared_ptr<const void> group;  //!< keeps the backend alive while the operation runs
   ArrivalMark arrival;                //!< for receives whose arrival is visible in memory
   std::function<void()> after;        //!< computes the final result from that of the transport (averages)

@@ -25,9 +25,9 @@ World::~World() {
     if (std::uncaught_exceptions() > impl_->exceptions_at_start) {
       fail("left its world while an exception was being thrown");
     } else {
-      impl_->domain->reaper.drain();
+      impl_->generation->reaper.drain();
     }
-    impl_->domain->publish = nullptr;  // groups may outlive the world
+    impl_->generation->publish = nullptr;  // groups may outlive the world
     impl_->leave();
   } catch (const std::exception& e) {
     Log(LogLevel::Warn) << "leaving the world: " << e.what();
@@ -47,10 +47,10 @@ const Group& World::group() const {
   return *impl_->group;
 }
 FlightRecorder& World::flight_recorder() const {
-  return impl_->domain->recorder;
+  return impl_->generation->recorder;
 }
 void World::check() const {
-  impl_->domain->failure.throw_if_failed({.rank = impl_->rank});
+  impl_->generation->failure.throw_if_failed({.rank = impl_->rank});
 }
 
 void World::fail(const std::string& cause) {
@@ -59,7 +59,7 @@ void World::fail(const std::string& cause) {
 
 void World::rebuild() {
   impl_->group.reset();
-  ++impl_->generation;
+  ++impl_->generation_number;
   impl_->join();
 }
 

@@ -16,7 +16,7 @@ namespace penstock::comm {
 struct World::Impl {
   virtual ~Impl() = default;
 
-  //! Joins the other ranks in the current generation: sets `domain`, `transport` and `group`.
+  //! Joins the other ranks in the current generation: sets `generation`, `transport` and `group`.
   virtual void join() = 0;
   //! Reports a failure to the other ranks.
   virtual void publish(const Failure& failure) = 0;
@@ -27,9 +27,9 @@ struct World::Impl {
   Rank rank;
   int size = 1;
   int local_rank = 0;
-  int generation = 0;
+  int generation_number = 0;
   int exceptions_at_start = 0;
-  std::shared_ptr<WorldGeneration> domain;
+  std::shared_ptr<WorldGeneration> generation;
   std::shared_ptr<Transport> transport;
   std::optional<Group> group;
 
@@ -37,8 +37,8 @@ struct World::Impl {
   void make_world_group() {
     std::vector<int> members;
     for (int member = 0; member < size; ++member) members.push_back(member);
-    domain->publish = [this](const Failure& failure) { publish(failure); };
-    group = Access::group(make_group("world", std::move(members), rank.value, transport, domain));
+    generation->publish = [this](const Failure& failure) { publish(failure); };
+    group = Access::group(make_group("world", std::move(members), rank.value, transport, generation));
   }
 };
 

@@ -50,8 +50,9 @@ IValue with_rows(const IValue& leaf, std::int64_t from, std::int64_t to) {
   if (!leaf.isTensor() || !leaf.toTensor().defined() || leaf.toTensor().dim() == 0) return leaf;
   const at::Tensor& tensor = leaf.toTensor();
   if (tensor.size(0) != from) return leaf;
-  const at::Tensor places = at::remainder(at::arange(to, at::device(tensor.device()).dtype(at::kLong)), from);
-  return at::index_select(tensor.detach(), 0, places).set_requires_grad(tensor.requires_grad());
+  const at::Tensor indices =
+      at::remainder(at::arange(to, at::device(tensor.device()).dtype(at::kLong)), from);
+  return at::index_select(tensor.detach(), 0, indices).set_requires_grad(tensor.requires_grad());
 }
 
 bool same_constant(const IValue& a, const IValue& b) {
@@ -75,7 +76,7 @@ class Solver {
       graph().outputs[i] =
           solve_arg({&a.graph.outputs[i], &b.graph.outputs[i], &c.graph.outputs[i]}, nullptr);
     }
-    graph().nodes.insert(graph().nodes.begin(), made_.begin(), made_.end());
+    graph().nodes.insert(graph().nodes.begin(), new_nodes_.begin(), new_nodes_.end());
     graph().symbols.push_back({batch_symbol, 1, std::nullopt});
     check_graph(graph());
     return std::move(result_);
@@ -200,12 +201,12 @@ class Solver {
     const auto known = numbers_.find(line);
     if (known != numbers_.end()) return known->second;
     const auto add = [&](Node node, const Line& is) {
-      const ValueId id = graph().add_value({.name = "batch_" + std::to_string(made_.size()),
+      const ValueId id = graph().add_value({.name = "batch_" + std::to_string(new_nodes_.size()),
                                             .type = ValueType::Int,
                                             .meta = std::nullopt,
                                             .expression = is.text()});
       node.results = {{.ids = {id}}};
-      made_.push_back(std::move(node));
+      new_nodes_.push_back(std::move(node));
       return id;
     };
     if (line == Line{1, 0}) {
@@ -234,7 +235,7 @@ class Solver {
   Numbers batches_;
   Captured result_;
   std::map<Line, ValueId> numbers_;
-  std::vector<Node> made_;
+  std::vector<Node> new_nodes_;
   std::deque<IValue> ints_;
 };
 

@@ -64,7 +64,7 @@ std::string common_module(const std::string& a, const std::string& b) {
   return a.substr(0, same);
 }
 
-//! Assigns operators that read no parameter to the common parent module of their neighbours.
+//! Assigns operators that read no parameter to the common parent module of their neighbors.
 void fill_modules(std::vector<Node>& nodes, const std::vector<bool>& scoped) {
   std::size_t before = nodes.size();
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -113,16 +113,16 @@ Recorder::Recorder(const ModelTensors& model)
 }
 
 void Recorder::refuse(const std::string& what, const std::string& hint) const {
-  std::string place = current_;
+  std::string location = current_;
   const auto& nodes = captured_.graph.nodes;
   const auto last =
       std::find_if(nodes.rbegin(), nodes.rend(), [](const Node& node) { return !node.module.empty(); });
   if (!scopes_.empty()) {
-    place += " of module " + scope();
+    location += " of module " + scope();
   } else if (last != nodes.rend()) {  // without a ModuleScope, name the last known module
-    place += " after module " + last->module;
+    location += " after module " + last->module;
   }
-  throw UsageError(what, {.op = place}, hint);
+  throw UsageError(what, {.op = location}, hint);
 }
 
 std::string Recorder::fresh_name(const std::string& base) {
@@ -140,9 +140,9 @@ ValueId Recorder::define(const std::string& name, const at::Tensor& tensor, bool
                               KnownStorage{storage.getWeakStorageImpl(), next_storage_, filled, {}});
     if (fresh) ++next_storage_;
     value.storage = it->second.number;
-    it->second.places.push_back({ValueId(static_cast<std::int64_t>(captured_.graph.values.size())),
-                                 tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
-                                 tensor.requires_grad()});
+    it->second.positions.push_back({ValueId(static_cast<std::int64_t>(captured_.graph.values.size())),
+                                    tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
+                                    tensor.requires_grad()});
   } else {
     value.storage = next_storage_++;
   }
@@ -193,7 +193,7 @@ ValueId Recorder::lift(const at::Tensor& tensor) {
 ValueId Recorder::copy_constant(const at::Tensor& tensor, ValueId constant) {
   // A constant must not change between runs, so the operator writes to a copy.
   const KnownStorage* storage = storage_of(tensor);
-  if (storage && storage->places.size() > 1) {
+  if (storage && storage->positions.size() > 1) {
     refuse("an operator writes to a constant tensor that has views", "write to a clone() of it");
   }
   Node node{.op = find_operator("aten::clone"), .args = {{constant}, {IValue()}}};
@@ -212,13 +212,13 @@ Recorder::KnownStorage* Recorder::storage_of(const at::Tensor& tensor) {
 
 //! Handles a new tensor with the memory of a known one, such as torch::tensor creates. This is safe as long
 //! as neither requires gradients.
-ValueId Recorder::same_place(const at::Tensor& tensor, const KnownStorage& storage) {
-  for (auto place = storage.places.rbegin(); place != storage.places.rend(); ++place) {
-    if (tensor.sizes() != place->sizes || tensor.strides() != place->strides ||
-        tensor.storage_offset() != place->offset || place->requires_grad || tensor.requires_grad()) {
+ValueId Recorder::alias_same_position(const at::Tensor& tensor, const KnownStorage& storage) {
+  for (auto position = storage.positions.rbegin(); position != storage.positions.rend(); ++position) {
+    if (tensor.sizes() != position->sizes || tensor.strides() != position->strides ||
+        tensor.storage_offset() != position->offset || position->requires_grad || tensor.requires_grad()) {
       continue;
     }
-    Node node{.op = find_operator("aten::detach"), .args = {{place->value}}};
+    Node node{.op = find_operator("aten::detach"), .args = {{position->value}}};
     node.results.push_back({.ids = {define("detach", tensor)}});
     captured_.graph.nodes.push_back(node);
     return node.results[0].ids[0];
@@ -238,7 +238,7 @@ ValueId Recorder::read(const at::Tensor& tensor, bool written) {
     const Slot* slot = written ? captured_.graph.find_slot(id) : nullptr;
     return slot && slot->kind == Slot::Kind::Constant ? copy_constant(tensor, id) : id;
   }
-  if (storage && filled) return same_place(tensor, *storage);
+  if (storage && filled) return alias_same_position(tensor, *storage);
   if (tensor.requires_grad()) {
     refuse("an operator reads a tensor that requires gradients but is not a parameter of the module",
            "register it with register_parameter");
@@ -315,18 +315,18 @@ void Recorder::set_module(Node& node) const {
 }
 
 Result Recorder::result(const std::string& name, const IValue& value, bool filled) {
-  Result made;
+  Result recorded;
   const auto add = [&](const IValue& item) {
     const bool tensor = item.isTensor() && item.toTensor().defined();
-    made.ids.push_back(tensor ? define(name, item.toTensor(), filled) : unused_value);
+    recorded.ids.push_back(tensor ? define(name, item.toTensor(), filled) : unused_value);
   };
-  made.is_list = value.isList();
-  if (!made.is_list) {
+  recorded.is_list = value.isList();
+  if (!recorded.is_list) {
     add(value);
-    return made;
+    return recorded;
   }
   for (const IValue& item : value.toListRef()) add(item);
-  return made;
+  return recorded;
 }
 
 void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {

@@ -40,7 +40,7 @@ class Recorder {
     bool requires_grad = false;
   };
   //! The position of a value within its storage.
-  struct Place {
+  struct Position {
     ValueId value;
     std::vector<std::int64_t> sizes, strides;
     std::int64_t offset = 0;
@@ -50,7 +50,7 @@ class Recorder {
     c10::weak_intrusive_ptr<c10::StorageImpl> alive;
     std::int32_t number;
     bool filled = true;  //!< false: allocated, but not written yet
-    std::vector<Place> places;
+    std::vector<Position> positions;
   };
 
   ValueId define(const std::string& name, const at::Tensor& tensor, bool filled = true);
@@ -58,7 +58,7 @@ class Recorder {
   ValueId lift(const at::Tensor& tensor);
   ValueId copy_constant(const at::Tensor& tensor, ValueId constant);
   KnownStorage* storage_of(const at::Tensor& tensor);
-  ValueId same_place(const at::Tensor& tensor, const KnownStorage& storage);
+  ValueId alias_same_position(const at::Tensor& tensor, const KnownStorage& storage);
   Arg argument(const c10::IValue& value, bool written);
   Result result(const std::string& name, const c10::IValue& value, bool filled);
   void check_autograd(const Known& known, const at::Tensor& tensor) const;

@@ -73,12 +73,12 @@ IValue zeros_of(const IValue& value) {
 //! Fallback: runs the operator on expanded zeros, so that only the results allocate memory.
 void call_on_zeros(const c10::OperatorHandle& op, const Stack& arguments, Stack& stack) {
   const c10::AutoGradMode no_grad(false);
-  Stack own;
+  Stack cpu_stack;
   for (const IValue& argument : arguments) {
-    own.push_back(argument.isDevice() ? IValue(c10::Device(c10::kCPU)) : zeros_of(argument));
+    cpu_stack.push_back(argument.isDevice() ? IValue(c10::Device(c10::kCPU)) : zeros_of(argument));
   }
-  op.callBoxed(own);
-  for (const IValue& result : own) stack.push_back(twin(result));
+  op.callBoxed(cpu_stack);
+  for (const IValue& result : cpu_stack) stack.push_back(twin(result));
 }
 
 }  // namespace

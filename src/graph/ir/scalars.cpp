@@ -14,19 +14,19 @@ using c10::IValue;
   throw UsageError("scalar::" + std::string(to_string(op)) + " " + why);
 }
 
-bool is_whole(const IValue& value) {
+bool is_integer(const IValue& value) {
   return value.isInt() || value.isBool();
 }
 
-std::int64_t whole(ScalarOp op, const IValue& value) {
+std::int64_t to_integer(ScalarOp op, const IValue& value) {
   if (value.isInt()) return value.toInt();
   if (value.isBool()) return value.toBool() ? 1 : 0;
   refuse(op, "needs integers");
 }
 
-double real(ScalarOp op, const IValue& value) {
+double to_real(ScalarOp op, const IValue& value) {
   if (value.isDouble()) return value.toDouble();
-  return static_cast<double>(whole(op, value));
+  return static_cast<double>(to_integer(op, value));
 }
 
 std::int64_t power(ScalarOp op, std::int64_t base, std::int64_t exponent) {
@@ -55,36 +55,42 @@ std::int64_t floor_div(ScalarOp op, std::int64_t a, std::int64_t b) {
 }
 
 IValue arithmetic(ScalarOp op, const IValue& a, const IValue& b) {
-  const bool both = is_whole(a) && is_whole(b);
+  const bool both = is_integer(a) && is_integer(b);
   switch (op) {
     case ScalarOp::Add:
-      return both ? IValue(checked(op, whole(op, a), whole(op, b))) : IValue(real(op, a) + real(op, b));
+      return both ? IValue(checked(op, to_integer(op, a), to_integer(op, b)))
+                  : IValue(to_real(op, a) + to_real(op, b));
     case ScalarOp::Sub:
-      return both ? IValue(checked(op, whole(op, a), whole(op, b))) : IValue(real(op, a) - real(op, b));
+      return both ? IValue(checked(op, to_integer(op, a), to_integer(op, b)))
+                  : IValue(to_real(op, a) - to_real(op, b));
     case ScalarOp::Mul:
-      return both ? IValue(checked(op, whole(op, a), whole(op, b))) : IValue(real(op, a) * real(op, b));
+      return both ? IValue(checked(op, to_integer(op, a), to_integer(op, b)))
+                  : IValue(to_real(op, a) * to_real(op, b));
     case ScalarOp::FloorDiv:
-      if (both) return floor_div(op, whole(op, a), whole(op, b));
-      return std::floor(real(op, a) / real(op, b));
+      if (both) return floor_div(op, to_integer(op, a), to_integer(op, b));
+      return std::floor(to_real(op, a) / to_real(op, b));
     case ScalarOp::Mod:
       if (both)
-        return checked(ScalarOp::Sub, whole(op, a),
-                       checked(ScalarOp::Mul, floor_div(op, whole(op, a), whole(op, b)), whole(op, b)));
-      return real(op, a) - std::floor(real(op, a) / real(op, b)) * real(op, b);
+        return checked(
+            ScalarOp::Sub, to_integer(op, a),
+            checked(ScalarOp::Mul, floor_div(op, to_integer(op, a), to_integer(op, b)), to_integer(op, b)));
+      return to_real(op, a) - std::floor(to_real(op, a) / to_real(op, b)) * to_real(op, b);
     case ScalarOp::Pow:
-      if (both && whole(op, b) >= 0) return power(op, whole(op, a), whole(op, b));
-      return std::pow(real(op, a), real(op, b));
+      if (both && to_integer(op, b) >= 0) return power(op, to_integer(op, a), to_integer(op, b));
+      return std::pow(to_real(op, a), to_real(op, b));
     case ScalarOp::Max:
-      return both ? IValue(std::max(whole(op, a), whole(op, b))) : IValue(std::max(real(op, a), real(op, b)));
+      return both ? IValue(std::max(to_integer(op, a), to_integer(op, b)))
+                  : IValue(std::max(to_real(op, a), to_real(op, b)));
     case ScalarOp::Min:
-      return both ? IValue(std::min(whole(op, a), whole(op, b))) : IValue(std::min(real(op, a), real(op, b)));
+      return both ? IValue(std::min(to_integer(op, a), to_integer(op, b)))
+                  : IValue(std::min(to_real(op, a), to_real(op, b)));
     default:
       refuse(op, "is not an arithmetic operator");
   }
 }
 
 IValue to_int(ScalarOp op, const IValue& value) {
-  if (is_whole(value)) return whole(op, value);
+  if (is_integer(value)) return to_integer(op, value);
   const double number = std::trunc(value.toDouble());
   if (!(std::abs(number) < 9.2e18)) refuse(op, "overflows");
   return static_cast<std::int64_t>(number);
@@ -93,7 +99,7 @@ IValue to_int(ScalarOp op, const IValue& value) {
 IValue bits(ScalarOp op, const IValue& a, const IValue& b) {
   if (a.isBool() && b.isBool())
     return op == ScalarOp::And ? a.toBool() && b.toBool() : a.toBool() || b.toBool();
-  return op == ScalarOp::And ? whole(op, a) & whole(op, b) : whole(op, a) | whole(op, b);
+  return op == ScalarOp::And ? to_integer(op, a) & to_integer(op, b) : to_integer(op, a) | to_integer(op, b);
 }
 
 IValue shift(ScalarOp op, std::int64_t a, std::int64_t by) {
@@ -125,7 +131,7 @@ IValue evaluate(ScalarOp op, std::span<const IValue> operands) {
   if (operands.size() != scalar_arity(op))
     refuse(op, "takes " + std::to_string(scalar_arity(op)) + " operands");
   for (const IValue& operand : operands) {
-    if (!is_whole(operand) && !operand.isDouble()) refuse(op, "needs numbers");
+    if (!is_integer(operand) && !operand.isDouble()) refuse(op, "needs numbers");
   }
   const IValue& a = operands[0];
   const auto b = [&]() -> const IValue& { return operands[1]; };
@@ -140,41 +146,41 @@ IValue evaluate(ScalarOp op, std::span<const IValue> operands) {
     case ScalarOp::Min:
       return arithmetic(op, a, b());
     case ScalarOp::TrueDiv:
-      if (real(op, b()) == 0) refuse(op, "divides by zero");
-      return real(op, a) / real(op, b());
+      if (to_real(op, b()) == 0) refuse(op, "divides by zero");
+      return to_real(op, a) / to_real(op, b());
     case ScalarOp::Neg:
-      return is_whole(a) ? IValue(checked(ScalarOp::Sub, 0, whole(op, a))) : IValue(-real(op, a));
+      return is_integer(a) ? IValue(checked(ScalarOp::Sub, 0, to_integer(op, a))) : IValue(-to_real(op, a));
     case ScalarOp::Pos:
       return a;
     case ScalarOp::Eq:
-      return real(op, a) == real(op, b());
+      return to_real(op, a) == to_real(op, b());
     case ScalarOp::Ne:
-      return real(op, a) != real(op, b());
+      return to_real(op, a) != to_real(op, b());
     case ScalarOp::Lt:
-      return real(op, a) < real(op, b());
+      return to_real(op, a) < to_real(op, b());
     case ScalarOp::Le:
-      return real(op, a) <= real(op, b());
+      return to_real(op, a) <= to_real(op, b());
     case ScalarOp::Gt:
-      return real(op, a) > real(op, b());
+      return to_real(op, a) > to_real(op, b());
     case ScalarOp::Ge:
-      return real(op, a) >= real(op, b());
+      return to_real(op, a) >= to_real(op, b());
     case ScalarOp::And:
     case ScalarOp::Or:
       return bits(op, a, b());
     case ScalarOp::Not:
-      return real(op, a) == 0;
+      return to_real(op, a) == 0;
     case ScalarOp::Int:
     case ScalarOp::Trunc:
       return to_int(op, a);
     case ScalarOp::Float:
-      return real(op, a);
+      return to_real(op, a);
     case ScalarOp::Sqrt:
-      return std::sqrt(real(op, a));
+      return std::sqrt(to_real(op, a));
     case ScalarOp::Ite:
-      return real(op, a) != 0 ? operands[1] : operands[2];
+      return to_real(op, a) != 0 ? operands[1] : operands[2];
     case ScalarOp::LeftShift:
     case ScalarOp::RightShift:
-      return shift(op, whole(op, a), whole(op, b()));
+      return shift(op, to_integer(op, a), to_integer(op, b()));
   }
   refuse(op, "is unknown");
 }

@@ -131,7 +131,7 @@ Graph eval_graph(const Graph& graph) {
 }
 
 void check_graph(const Graph& graph) {
-  std::vector<bool> made(graph.values.size(), false);
+  std::vector<bool> defined(graph.values.size(), false);
   const auto check_id = [&](ValueId id, const std::string& where) {
     if (id.value < 0 || id.index() >= graph.values.size()) {
       throw UsageError("the graph refers to value " + std::to_string(id.value) + ", which does not exist (" +
@@ -140,14 +140,14 @@ void check_graph(const Graph& graph) {
   };
   const auto make = [&](ValueId id, const std::string& where) {
     check_id(id, where);
-    if (made[id.index()]) {
+    if (defined[id.index()]) {
       throw UsageError("%" + graph.value(id).name + " is defined twice (" + where + ")");
     }
-    made[id.index()] = true;
+    defined[id.index()] = true;
   };
   const auto need = [&](ValueId id, const std::string& where) {
     check_id(id, where);
-    if (!made[id.index()]) {
+    if (!defined[id.index()]) {
       throw UsageError("%" + graph.value(id).name + " is read before it is defined (" + where + ")");
     }
   };

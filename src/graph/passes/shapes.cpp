@@ -43,7 +43,7 @@ class Shapes {
  private:
   IValue& at(ValueId id) { return values_[id.index()]; }
 
-  static std::string place(const Node& node) {
+  static std::string location(const Node& node) {
     return node.name() + (node.module.empty() ? "" : " of module " + node.module);
   }
 
@@ -51,9 +51,9 @@ class Shapes {
     if (!meta) return {};
     std::vector<std::int64_t> sizes;
     for (const Dim& dim : meta->sizes) sizes.push_back(dim.size);
-    IValue made = at::empty(sizes, at::device(at::kMeta).dtype(meta->dtype));
-    note(id, made.toTensor());
-    return made;
+    IValue tensor = at::empty(sizes, at::device(at::kMeta).dtype(meta->dtype));
+    note(id, tensor.toTensor());
+    return tensor;
   }
 
   //! Stores the inferred metadata. Keeps existing size expressions.
@@ -72,7 +72,7 @@ class Shapes {
     if (const ValueId* id = arg.value()) {
       const IValue& value = at(*id);
       if (value.isNone()) {
-        throw UsageError("the sizes of %" + graph_.value(*id).name + " are unknown", {.op = place(node)});
+        throw UsageError("the sizes of %" + graph_.value(*id).name + " are unknown", {.op = location(node)});
       }
       return type && is_tensor_type(*type) && !value.isTensor() ? wrapped_number(value) : value;
     }
@@ -97,9 +97,9 @@ class Shapes {
     try {
       call_without_memory(*node.op, stack);
     } catch (const c10::Error& error) {
-      throw ShapeError(error.what_without_backtrace(), {.op = place(node)});
+      throw ShapeError(error.what_without_backtrace(), {.op = location(node)});
     } catch (const UsageError& error) {
-      throw UsageError("sizes depend on tensor elements: " + error.message(), {.op = place(node)},
+      throw UsageError("sizes depend on tensor elements: " + error.message(), {.op = location(node)},
                        error.hint());
     }
     for (std::size_t r = 0; r < node.results.size(); ++r) {

@@ -27,11 +27,11 @@ auto guarded(const std::string& what, const Read& read) {
   }
 }
 
-void read_index(const ZipFile& zip, WeightLocations& places) {
+void read_index(const ZipFile& zip, WeightLocations& locations) {
   for (const std::string folder : {"data/weights/", "data/constants/"}) {
     const std::string index =
         folder + (folder == "data/weights/" ? "model_weights_config.json" : "model_constants_config.json");
-    if (zip.has(index)) read_weight_locations(parse_json(zip.read(index), index), folder, index, places);
+    if (zip.has(index)) read_weight_locations(parse_json(zip.read(index), index), folder, index, locations);
   }
 }
 
@@ -41,7 +41,7 @@ struct Pt2Archive::Impl {
   explicit Impl(const std::string& file) : zip(file) {}
 
   ZipFile zip;
-  WeightLocations places;
+  WeightLocations locations;
   Graph graph;
 };
 
@@ -60,9 +60,9 @@ Pt2Archive::Pt2Archive(const std::filesystem::path& path) : impl_(std::make_uniq
                      "write it with torch.export.save from torch 2.13");
   }
   guarded(file, [&] {
-    read_index(zip, impl_->places);
+    read_index(zip, impl_->locations);
     impl_->graph =
-        import_program(parse_json(zip.read("models/model.json"), "models/model.json"), impl_->places);
+        import_program(parse_json(zip.read("models/model.json"), "models/model.json"), impl_->locations);
   });
 }
 
@@ -75,47 +75,47 @@ const Graph& Pt2Archive::graph() const {
 }
 
 at::Tensor Pt2Archive::load(const std::string& name) const {
-  const auto it = impl_->places.find(name);
-  if (it == impl_->places.end()) {
+  const auto it = impl_->locations.find(name);
+  if (it == impl_->locations.end()) {
     std::vector<std::string> known;
-    for (const auto& [other, place] : impl_->places) known.push_back(other);
+    for (const auto& [other, location] : impl_->locations) known.push_back(other);
     throw UsageError("the archive does not contain the tensor " + quote(name, 200), {},
                      did_you_mean(name, known));
   }
-  const WeightLocation& place = it->second;
-  if (place.pickled)
+  const WeightLocation& location = it->second;
+  if (location.pickled)
     throw UsageError("the tensor " + quote(name, 200) + " is pickled, which only Python can read");
   const auto damaged = [&](const std::string& what) {
-    return ParseError("the tensor " + quote(name, 200) + " in record " + place.record + " " + what);
+    return ParseError("the tensor " + quote(name, 200) + " in record " + location.record + " " + what);
   };
   std::vector<std::int64_t> sizes;
-  for (const Dim& dim : place.meta.sizes) {
+  for (const Dim& dim : location.meta.sizes) {
     if (!dim.expression.empty() || dim.size < 0) throw damaged("has a size that is not a number");
     sizes.push_back(dim.size);
   }
-  if (place.strides.size() != sizes.size() || place.offset < 0)
+  if (location.strides.size() != sizes.size() || location.offset < 0)
     throw damaged("has strides that do not match its sizes");
-  const std::int64_t span = place.span();
+  const std::int64_t span = location.span();
   if (span < 0) throw damaged("has strides that do not match its sizes");
-  const auto element = static_cast<std::int64_t>(c10::elementSize(place.meta.dtype));
-  const std::uint64_t record_size = impl_->zip.size(place.record);
+  const auto element = static_cast<std::int64_t>(c10::elementSize(location.meta.dtype));
+  const std::uint64_t record_size = impl_->zip.size(location.record);
   const auto held = static_cast<std::int64_t>(record_size) / element;
-  if (place.offset > held || span > held - place.offset) {
-    throw damaged("needs " + std::to_string(span) + " elements at offset " + std::to_string(place.offset) +
+  if (location.offset > held || span > held - location.offset) {
+    throw damaged("needs " + std::to_string(span) + " elements at offset " + std::to_string(location.offset) +
                   ", but the record has " + std::to_string(held));
   }
   at::Tensor tensor = guarded("the tensor " + quote(name, 200), [&] {
-    return at::empty_strided(sizes, place.strides, at::TensorOptions().dtype(place.meta.dtype));
+    return at::empty_strided(sizes, location.strides, at::TensorOptions().dtype(location.meta.dtype));
   });
   const std::span<std::uint8_t> target(static_cast<std::uint8_t*>(tensor.data_ptr()),
                                        static_cast<std::size_t>(span * element));
   if (target.size() == record_size) {  // usually a record is one tensor, so it needs no copy
-    impl_->zip.read(place.record, target);
+    impl_->zip.read(location.record, target);
   } else {
-    const std::vector<std::uint8_t> bytes = impl_->zip.read(place.record);
-    std::copy_n(bytes.begin() + place.offset * element, target.size(), target.begin());
+    const std::vector<std::uint8_t> bytes = impl_->zip.read(location.record);
+    std::copy_n(bytes.begin() + location.offset * element, target.size(), target.begin());
   }
-  if (place.meta.dtype == at::kBool &&
+  if (location.meta.dtype == at::kBool &&
       std::any_of(target.begin(), target.end(), [](auto b) { return b > 1; }))
     throw damaged("contains bools that are neither 0 nor 1");
   return tensor;
@@ -127,25 +127,25 @@ std::vector<at::Tensor> Pt2Archive::load(const std::vector<Slot>& slots) const {
   std::map<std::string, std::vector<std::size_t>> by_record;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     tensors.push_back(load(slots[i].names[0]));
-    by_record[impl_->places.at(slots[i].names[0]).record].push_back(i);
+    by_record[impl_->locations.at(slots[i].names[0]).record].push_back(i);
   }
   // Overlapping tensors share memory, as in Python.
   for (const auto& [record, indices] : by_record) {
-    at::Tensor whole;
+    at::Tensor record_tensor;
     for (const std::size_t i : indices) {
-      const WeightLocation& place = impl_->places.at(slots[i].names[0]);
+      const WeightLocation& location = impl_->locations.at(slots[i].names[0]);
       const bool overlaps = std::any_of(indices.begin(), indices.end(), [&](std::size_t j) {
-        return i != j && place.overlaps(impl_->places.at(slots[j].names[0]));
+        return i != j && location.overlaps(impl_->locations.at(slots[j].names[0]));
       });
       if (!overlaps) continue;
-      if (!whole.defined()) {
+      if (!record_tensor.defined()) {
         const std::vector<std::uint8_t> bytes = impl_->zip.read(record);
-        const auto count = static_cast<std::int64_t>(bytes.size() / c10::elementSize(place.meta.dtype));
-        whole = at::empty({count}, at::TensorOptions().dtype(place.meta.dtype));
-        if (count > 0) std::memcpy(whole.data_ptr(), bytes.data(), whole.nbytes());
+        const auto count = static_cast<std::int64_t>(bytes.size() / c10::elementSize(location.meta.dtype));
+        record_tensor = at::empty({count}, at::TensorOptions().dtype(location.meta.dtype));
+        if (count > 0) std::memcpy(record_tensor.data_ptr(), bytes.data(), record_tensor.nbytes());
       }
-      if (whole.scalar_type() == place.meta.dtype)
-        tensors[i] = whole.as_strided(tensors[i].sizes(), tensors[i].strides(), place.offset);
+      if (record_tensor.scalar_type() == location.meta.dtype)
+        tensors[i] = record_tensor.as_strided(tensors[i].sizes(), tensors[i].strides(), location.offset);
     }
   }
   for (std::size_t i = 0; i < slots.size(); ++i) tensors[i].set_requires_grad(slots[i].requires_grad);

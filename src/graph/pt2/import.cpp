@@ -29,8 +29,8 @@ void check_version(const JsonValue& program) {
 
 class ProgramReader {
  public:
-  ProgramReader(const JsonValue& program, const WeightLocations& places)
-      : program_(program), places_(places), nodes_(graph_) {}
+  ProgramReader(const JsonValue& program, const WeightLocations& locations)
+      : program_(program), locations_(locations), nodes_(graph_) {}
 
   Graph read() {
     check_version(program_);
@@ -80,26 +80,26 @@ class ProgramReader {
   void add_slot(Slot::Kind kind, const JsonValue& spec, const char* name_field, bool persistent) {
     const std::string value = string_at(field(field(spec, "arg", kRecord), "name", kRecord), kRecord);
     const std::string name = string_at(field(spec, name_field, kRecord), kRecord);
-    const auto place = places_.find(name);
-    if (place == places_.end())
+    const auto location = locations_.find(name);
+    if (location == locations_.end())
       fail_at(kRecord, "the archive does not contain the tensor " + quote(name, 200));
-    if (place->second.pickled) {
+    if (location->second.pickled) {
       throw UsageError("the tensor " + quote(name, 200) + " is pickled, which only Python can read", {},
                        "export plain strided tensors on the CPU");
     }
     for (Slot& slot : graph_.slots) {
       // A tied weight is one slot with several names.
-      if (slot.kind != kind || !places_.at(slot.names[0]).same_tensor(place->second)) continue;
+      if (slot.kind != kind || !locations_.at(slot.names[0]).same_tensor(location->second)) continue;
       slot.names.push_back(name);
       nodes_.bind(scope_, value, {slot.value}, kRecord);
       return;
     }
     const ValueId id = nodes_.define(scope_, value, ValueType::Tensor, kRecord);
-    graph_.value(id).meta = place->second.meta;
+    graph_.value(id).meta = location->second.meta;
     graph_.slots.push_back({.kind = kind,
                             .value = id,
                             .names = {name},
-                            .requires_grad = kind == Slot::Kind::Parameter && place->second.requires_grad,
+                            .requires_grad = kind == Slot::Kind::Parameter && location->second.requires_grad,
                             .persistent = persistent});
   }
 
@@ -111,8 +111,8 @@ class ProgramReader {
       return;
     }
     if (kind == "as_sym_int") {
-      const auto [form, name] = choice_at(*value, kRecord);
-      if (form == "as_name") {
+      const auto [variant, name] = choice_at(*value, kRecord);
+      if (variant == "as_name") {
         graph_.inputs.push_back(
             {nodes_.define(scope_, string_at(*name, kRecord), ValueType::Int, kRecord), std::nullopt});
         return;
@@ -162,10 +162,10 @@ class ProgramReader {
   void join_overlapping() {
     std::map<std::string, std::vector<const Slot*>> by_record;
     for (const Slot& slot : graph_.slots) {
-      const WeightLocation& place = places_.at(slot.names[0]);
-      auto& others = by_record[place.record];
+      const WeightLocation& location = locations_.at(slot.names[0]);
+      auto& others = by_record[location.record];
       for (const Slot* other : others) {
-        if (!place.overlaps(places_.at(other->names[0]))) continue;
+        if (!location.overlaps(locations_.at(other->names[0]))) continue;
         const std::int32_t from = graph_.value(slot.value).storage, to = graph_.value(other->value).storage;
         for (Value& value : graph_.values) {
           if (value.storage == from) value.storage = to;
@@ -222,7 +222,7 @@ class ProgramReader {
   }
 
   const JsonValue& program_;
-  const WeightLocations& places_;
+  const WeightLocations& locations_;
   Graph graph_;
   Pt2Nodes nodes_;
   Pt2Nodes::Scope scope_;
@@ -248,36 +248,36 @@ std::int64_t WeightLocation::span() const {
 }
 
 bool WeightLocation::overlaps(const WeightLocation& other) const {
-  const auto end = [](const WeightLocation& place) {
+  const auto end = [](const WeightLocation& location) {
     std::int64_t sum = 0;
-    return __builtin_add_overflow(place.offset, place.span(), &sum) ? place.offset : sum;
+    return __builtin_add_overflow(location.offset, location.span(), &sum) ? location.offset : sum;
   };
   return record == other.record && meta.dtype == other.meta.dtype && offset < end(other) &&
          other.offset < end(*this);
 }
 
 void read_weight_locations(const JsonValue& config, const std::string& folder, const std::string& file,
-                           WeightLocations& places) {
+                           WeightLocations& locations) {
   for (const auto& [name, entry] : object_at(field(config, "config", file), file)) {
     const std::string here = file + ", " + name;
-    WeightLocation place{.record = folder + string_at(field(entry, "path_name", here), here)};
-    place.pickled = bool_at(field(entry, "use_pickle", here), here);
+    WeightLocation location{.record = folder + string_at(field(entry, "path_name", here), here)};
+    location.pickled = bool_at(field(entry, "use_pickle", here), here);
     const JsonValue* meta = optional_field(entry, "tensor_meta", here);
-    if (!meta) place.pickled = true;
+    if (!meta) location.pickled = true;
     if (meta) {
-      place.meta = pt2_meta(*meta, here);
-      place.requires_grad = bool_at(field(*meta, "requires_grad", here), here);
-      place.offset = pt2_dim(field(*meta, "storage_offset", here), here).size;
+      location.meta = pt2_meta(*meta, here);
+      location.requires_grad = bool_at(field(*meta, "requires_grad", here), here);
+      location.offset = pt2_dim(field(*meta, "storage_offset", here), here).size;
       for (const JsonValue& stride : array_at(field(*meta, "strides", here), here)) {
-        place.strides.push_back(pt2_dim(stride, here).size);
+        location.strides.push_back(pt2_dim(stride, here).size);
       }
     }
-    if (!places.emplace(name, std::move(place)).second) fail_at(here, "the tensor is listed twice");
+    if (!locations.emplace(name, std::move(location)).second) fail_at(here, "the tensor is listed twice");
   }
 }
 
-Graph import_program(const JsonValue& program, const WeightLocations& places) {
-  return ProgramReader(program, places).read();
+Graph import_program(const JsonValue& program, const WeightLocations& locations) {
+  return ProgramReader(program, locations).read();
 }
 
 }  // namespace penstock::graph

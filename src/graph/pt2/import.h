@@ -33,9 +33,9 @@ using WeightLocations = std::map<std::string, WeightLocation>;
 
 //! Reads an index of weights or constants whose records are in `folder`.
 void read_weight_locations(const JsonValue& config, const std::string& folder, const std::string& where,
-                           WeightLocations& places);
+                           WeightLocations& locations);
 
 //! Reads `models/model.json`.
-Graph import_program(const JsonValue& program, const WeightLocations& places);
+Graph import_program(const JsonValue& program, const WeightLocations& locations);
 
 }  // namespace penstock::graph

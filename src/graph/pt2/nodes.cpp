@@ -335,8 +335,8 @@ void Pt2Nodes::read_region(Scope& scope, const JsonValue& json, const std::strin
     const auto [which, value] = choice_at(arg, where);
     if (which == "as_tensor") return string_at(field(*value, "name", where), where);
     if (which == "as_sym_int" || which == "as_sym_float" || which == "as_sym_bool") {
-      const auto [form, name] = choice_at(*value, where);
-      return form == "as_name" ? string_at(*name, where) : "";
+      const auto [variant, name] = choice_at(*value, where);
+      return variant == "as_name" ? string_at(*name, where) : "";
     }
     return "";
   };
@@ -359,8 +359,8 @@ void Pt2Nodes::read_region(Scope& scope, const JsonValue& json, const std::strin
   if (outputs.size() > results.size()) fail_at(where, "the outputs of the region do not match");
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const JsonObject* const output = outputs[i]->object();
-    const JsonValue* const own_name = output != nullptr ? output->find("name") : nullptr;
-    const std::string name = own_name != nullptr ? string_at(*own_name, where) : name_of(*outputs[i]);
+    const JsonValue* const output_name = output != nullptr ? output->find("name") : nullptr;
+    const std::string name = output_name != nullptr ? string_at(*output_name, where) : name_of(*outputs[i]);
     if (!name.empty()) bind(scope, name, read_arg(inner, results[i], where), where);
   }
 }

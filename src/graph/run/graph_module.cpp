@@ -195,21 +195,21 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const s
     for (std::size_t d = 0; d < value.meta->sizes.size(); ++d) {
       const Dim& dim = value.meta->sizes[d];
       const std::int64_t size = tensor.size(static_cast<std::int64_t>(d));
-      const std::string place = "dim " + std::to_string(d) + " of " + here + " is " + std::to_string(size);
+      const std::string location = "dim " + std::to_string(d) + " of " + here + " is " + std::to_string(size);
       if (dim.expression.empty()) {
         if (size == dim.size) continue;
-        faults.push_back(place + ", expected " + std::to_string(dim.size));
+        faults.push_back(location + ", expected " + std::to_string(dim.size));
         sizes_differ = true;
         continue;
       }
       const auto [it, fresh] = symbols.try_emplace(dim.expression, size, here);
       if (!fresh && it->second.first != size) {
-        faults.push_back(place + ", but " + dim.expression + " is " + std::to_string(it->second.first) +
+        faults.push_back(location + ", but " + dim.expression + " is " + std::to_string(it->second.first) +
                          " in " + it->second.second);
       }
       const SymbolRange* range = range_of(graph, dim.expression);
       if (range && ((range->min && size < *range->min) || (range->max && size > *range->max))) {
-        faults.push_back(place + ", but the model was exported for " +
+        faults.push_back(location + ", but the model was exported for " +
                          (range->min ? std::to_string(*range->min) : "0") +
                          (range->max ? " to " + std::to_string(*range->max) : " or more"));
         out_of_range = true;

@@ -36,12 +36,12 @@ struct ListRecipe {
   std::vector<Operand> items;
 };
 
-constexpr std::uint32_t kNowhere = 0xffffffff;
+constexpr std::uint32_t kNoIndex = 0xffffffff;
 
 //! The destination of a return: one index of the frame, or one per list item.
 struct Destination {
   bool is_list = false;
-  std::uint32_t place = kNowhere;  //!< frame index; for lists, first index in `list_places`
+  std::uint32_t index = kNoIndex;  //!< frame index; for lists, first index in `list_indices`
   std::uint32_t count = 0;
 };
 
@@ -70,7 +70,7 @@ struct Interpreter::Program {
   std::vector<Step> steps;
   std::vector<Operand> operands;
   std::vector<Destination> destinations;
-  std::vector<std::uint32_t> list_places;
+  std::vector<std::uint32_t> list_indices;
   std::vector<ListRecipe> lists;
   std::vector<IValue> constants;
   std::vector<NodeMode> modes{NodeMode{}};
@@ -102,13 +102,13 @@ namespace {
 class Compiler {
  public:
   Compiler(const Graph& graph, std::optional<c10::Device> device)
-      : graph_(graph), device_(device), places_(graph.values.size()) {}
+      : graph_(graph), device_(device), operands_(graph.values.size()) {}
 
   template <class Program>
   void compile(Program& program) {
-    for (const GraphInput& input : graph_.inputs) place(input.value) = {From::Copy, frame_size_++};
+    for (const GraphInput& input : graph_.inputs) operand_of(input.value) = {From::Copy, frame_size_++};
     for (std::size_t i = 0; i < graph_.slots.size(); ++i) {
-      place(graph_.slots[i].value) = {From::Slot, static_cast<std::uint32_t>(i)};
+      operand_of(graph_.slots[i].value) = {From::Slot, static_cast<std::uint32_t>(i)};
     }
     program.num_inputs = graph_.inputs.size();
     program.num_slots = graph_.slots.size();
@@ -117,14 +117,14 @@ class Compiler {
       if (graph_.nodes[i].kind != Node::Kind::Split) add_node(program, i, last[i]);
     }
     for (const Mutation& mutation : graph_.mutations) {
-      program.mutations.emplace_back(place(mutation.target), place(mutation.from));
+      program.mutations.emplace_back(operand_of(mutation.target), operand_of(mutation.from));
     }
     for (const Arg& output : graph_.outputs) program.outputs.push_back(operand(program, output, nullptr));
     program.frame_size = frame_size_;
   }
 
  private:
-  Operand& place(ValueId id) { return places_[id.index()]; }
+  Operand& operand_of(ValueId id) { return operands_[id.index()]; }
 
   template <class Program>
   void add_node(Program& program, std::size_t index, const std::vector<ValueId>& last) {
@@ -140,8 +140,8 @@ class Compiler {
       operands.push_back(operand(program, moved ? Arg{IValue(*device_)} : node.args[i], type));
     }
     for (const ValueId id : last) {
-      make_last(program, operands, place(id).index);
-      if (place(id).from == From::Copy) free_.push_back(place(id).index);
+      make_last(program, operands, operand_of(id).index);
+      if (operand_of(id).from == From::Copy) free_.push_back(operand_of(id).index);
     }
     program.operands.insert(program.operands.end(), operands.begin(), operands.end());
     step.end_operand = static_cast<std::uint32_t>(program.operands.size());
@@ -150,11 +150,11 @@ class Compiler {
     for (const Result& result : node.results) {
       Destination to{.is_list = result.is_list};
       if (result.is_list) {
-        to.place = static_cast<std::uint32_t>(program.list_places.size());
+        to.index = static_cast<std::uint32_t>(program.list_indices.size());
         to.count = static_cast<std::uint32_t>(result.ids.size());
-        for (const ValueId id : result.ids) program.list_places.push_back(new_place(id));
+        for (const ValueId id : result.ids) program.list_indices.push_back(new_index(id));
       } else {
-        to.place = new_place(result.ids[0]);
+        to.index = new_index(result.ids[0]);
       }
       program.destinations.push_back(to);
     }
@@ -211,8 +211,8 @@ class Compiler {
 
   static bool is_tensor(const c10::Type& type) { return type.kind() == c10::TypeKind::TensorType; }
 
-  std::uint32_t new_place(ValueId id) {
-    if (id == unused_value) return kNowhere;
+  std::uint32_t new_index(ValueId id) {
+    if (id == unused_value) return kNoIndex;
     // Reuse the indices of freed values: a small frame stays in the cache.
     std::uint32_t index = frame_size_;
     if (free_.empty()) {
@@ -221,7 +221,7 @@ class Compiler {
       index = free_.back();
       free_.pop_back();
     }
-    place(id) = {From::Copy, index};
+    operand_of(id) = {From::Copy, index};
     return index;
   }
 
@@ -238,7 +238,7 @@ class Compiler {
   Operand operand(Program& program, const Arg& arg, const c10::Type* type) {
     if (const ValueId* id = arg.value()) {
       const bool wrap = type && is_tensor_type(*type) && graph_.value(*id).type != ValueType::Tensor;
-      return wrap ? Operand{From::Wrap, place(*id).index} : place(*id);
+      return wrap ? Operand{From::Wrap, operand_of(*id).index} : operand_of(*id);
     }
     if (const IValue* constant = arg.constant()) {
       program.constants.push_back(device_ && constant->isDevice() ? IValue(*device_) : *constant);
@@ -266,7 +266,7 @@ class Compiler {
 
   const Graph& graph_;
   std::optional<c10::Device> device_;
-  std::vector<Operand> places_;
+  std::vector<Operand> operands_;
   std::uint32_t frame_size_ = 0;
   std::vector<std::uint32_t> free_;
 };
@@ -313,7 +313,7 @@ inline void Interpreter::Program::store(Stack& stack, const Step& step, std::vec
     const Destination& to = destinations[i];
     IValue& value = stack[i - step.first_result];
     if (!to.is_list) {
-      if (to.place != kNowhere) frame[to.place] = std::move(value);
+      if (to.index != kNoIndex) frame[to.index] = std::move(value);
       continue;
     }
     const c10::ArrayRef<IValue> items = value.toListRef();
@@ -322,8 +322,8 @@ inline void Interpreter::Program::store(Stack& stack, const Step& step, std::vec
                        std::to_string(to.count) + " when the graph was created");
     }
     for (std::uint32_t k = 0; k < to.count; ++k) {
-      const std::uint32_t place = list_places[to.place + k];
-      if (place != kNowhere) frame[place] = items[k];
+      const std::uint32_t index = list_indices[to.index + k];
+      if (index != kNoIndex) frame[index] = items[k];
     }
   }
   stack.clear();
@@ -373,8 +373,8 @@ inline void Interpreter::Program::call_typed(const Step& step, std::vector<IValu
   for (std::uint32_t i = step.first_operand; i < step.end_operand; ++i) {
     if (operands[i].from == From::Move) frame[operands[i].index] = IValue();
   }
-  const std::uint32_t place = destinations[step.first_result].place;
-  if (place != kNowhere) frame[place] = std::move(result);
+  const std::uint32_t index = destinations[step.first_result].index;
+  if (index != kNoIndex) frame[index] = std::move(result);
 }
 
 template <class After>

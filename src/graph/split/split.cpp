@@ -30,9 +30,9 @@ struct Origins {
   };
 
   std::vector<Origin> of;
-  std::vector<bool> again;  //!< see `recomputed_values`
+  std::vector<bool> recomputed;  //!< see `recomputed_values`
 
-  explicit Origins(const Graph& graph) : of(graph.values.size()), again(recomputed_values(graph)) {
+  explicit Origins(const Graph& graph) : of(graph.values.size()), recomputed(recomputed_values(graph)) {
     for (std::size_t i = 0; i < graph.inputs.size(); ++i)
       of[index_of(graph.inputs[i].value)] = {Kind::Input, i};
     for (std::size_t i = 0; i < graph.slots.size(); ++i) of[index_of(graph.slots[i].value)] = {Kind::Slot, i};
@@ -43,37 +43,37 @@ struct Origins {
 
 class StageBuilder {
  public:
-  StageBuilder(const Graph& whole, const Origins& origins, const std::vector<bool>& transmitted,
+  StageBuilder(const Graph& unsplit, const Origins& origins, const std::vector<bool>& transmitted,
                std::vector<StageGraph>& stages, const std::vector<int>& stage_of_node, int stage)
-      : whole_(whole),
+      : unsplit_(unsplit),
         origins_(origins),
         transmitted_(transmitted),
         stages_(stages),
         stage_of_node_(stage_of_node),
         stage_(stage),
-        names_(whole.values.size(), Arg{IValue()}),
-        known_(whole.values.size(), false) {}
+        names_(unsplit.values.size(), Arg{IValue()}),
+        known_(unsplit.values.size(), false) {}
 
   void build(std::size_t begin, std::size_t end, bool last) {
     const std::vector<bool> kept = nodes_to_keep(begin, end, last);
     for (std::size_t i = begin; i < end; ++i) {
-      if (kept[i - begin]) for_each_read(whole_.nodes[i], [&](ValueId id) { note_sizes(id); });
+      if (kept[i - begin]) for_each_read(unsplit_.nodes[i], [&](ValueId id) { note_sizes(id); });
     }
     for (std::size_t i = begin; i < end; ++i) {
-      if (kept[i - begin] && !known_node(whole_.nodes[i])) copy_node(whole_.nodes[i]);
+      if (kept[i - begin] && !known_node(unsplit_.nodes[i])) copy_node(unsplit_.nodes[i]);
     }
-    for (const Mutation& mutation : whole_.mutations) {
+    for (const Mutation& mutation : unsplit_.mutations) {
       if (owner(mutation.from) == stage_) {
         graph().mutations.push_back({*resolve(mutation.target).value(), *resolve(mutation.from).value()});
       }
     }
     if (last) {
-      for (const Arg& output : whole_.outputs) {
+      for (const Arg& output : unsplit_.outputs) {
         graph().outputs.push_back(output.value() ? resolve(*output.value()) : output);
       }
-      graph().output_structure = whole_.output_structure;
+      graph().output_structure = unsplit_.output_structure;
     }
-    graph().symbols = whole_.symbols;
+    graph().symbols = unsplit_.symbols;
   }
 
   //! Returns the index of the output of `stage` that carries a value of the unsplit graph.
@@ -90,16 +90,16 @@ class StageBuilder {
   //! Selects the nodes of the range that the stage runs. Drops marks, and recomputed nodes that only other
   //! stages read.
   std::vector<bool> nodes_to_keep(std::size_t begin, std::size_t end, bool last) const {
-    std::vector<bool> read(whole_.values.size(), false), kept(end - begin, false);
+    std::vector<bool> read(unsplit_.values.size(), false), kept(end - begin, false);
     const auto mark = [&](ValueId id) { read[index_of(id)] = true; };
-    for (const Mutation& mutation : whole_.mutations) mark(mutation.from);
+    for (const Mutation& mutation : unsplit_.mutations) mark(mutation.from);
     if (last) {
-      for (const Arg& output : whole_.outputs) for_each_value(output, mark);
+      for (const Arg& output : unsplit_.outputs) for_each_value(output, mark);
     }
     for (std::size_t i = end; i-- > begin;) {
-      const Node& node = whole_.nodes[i];
+      const Node& node = unsplit_.nodes[i];
       if (node.kind == Node::Kind::Split) continue;
-      bool wanted = !is_recomputed(node, origins_.again);
+      bool wanted = !is_recomputed(node, origins_.recomputed);
       for_each_result(node, [&](ValueId id) { wanted = wanted || read[index_of(id)]; });
       if (!wanted) continue;
       kept[i - begin] = true;
@@ -132,7 +132,7 @@ class StageBuilder {
   //! Sends a parameter through an alias operator, so that its gradient returns through the stage's backward,
   //! full or split, like any other output gradient.
   Arg alias_of(ValueId id) {
-    Value value = whole_.value(id);
+    Value value = unsplit_.value(id);
     value.name += "_sent";
     const ValueId sent = graph().add_value(std::move(value));
     graph().nodes.push_back({.op = find_operator("aten::alias"),
@@ -154,9 +154,9 @@ class StageBuilder {
 
   //! Notes the sizes of tensors that the stage receives anyway, so that they need not be recomputed.
   void note_sizes(ValueId id) {
-    const Value& value = whole_.value(id);
+    const Value& value = unsplit_.value(id);
     const int from = owner(id);
-    if (value.type != ValueType::Tensor || !value.meta || from == stage_ || origins_.again[index_of(id)])
+    if (value.type != ValueType::Tensor || !value.meta || from == stage_ || origins_.recomputed[index_of(id)])
       return;
     if (origins_.of[index_of(id)].kind == Origins::Kind::Slot) return;
     for (std::size_t d = 0; d < value.meta->sizes.size(); ++d) {
@@ -166,10 +166,10 @@ class StageBuilder {
   }
 
   Arg define(ValueId id) {
-    Arg made{graph().add_value(whole_.value(id))};
-    names_[index_of(id)] = made;
+    Arg defined{graph().add_value(unsplit_.value(id))};
+    names_[index_of(id)] = defined;
     known_[index_of(id)] = true;
-    return made;
+    return defined;
   }
 
   Arg resolve(ValueId id) {
@@ -177,27 +177,27 @@ class StageBuilder {
     const auto& origin = origins_.of[index_of(id)];
     switch (origin.kind) {
       case Origins::Kind::Input: {
-        const GraphInput& input = whole_.inputs[origin.index];
+        const GraphInput& input = unsplit_.inputs[origin.index];
         if (input.baked) return {*input.baked};
         return add_input(id, FromUser{static_cast<int>(origin.index)});
       }
       case Origins::Kind::Slot: {
         if (const int from = holder(origin.index); from >= 0)
           return add_input(id, FromStage{StageId(from), output_for(*peers_, from, id)});
-        Arg made = define(id);
-        Slot slot = whole_.slots[origin.index];
-        slot.value = *made.value();
+        Arg defined = define(id);
+        Slot slot = unsplit_.slots[origin.index];
+        slot.value = *defined.value();
         graph().slots.push_back(std::move(slot));
         here().slots.push_back(static_cast<int>(origin.index));
-        return made;
+        return defined;
       }
       case Origins::Kind::Node:
         break;
     }
     const int from = owner(id);
-    const Node& node = whole_.nodes[origin.index];
-    if (whole_.value(id).type != ValueType::Tensor) return recompute_scalar(id, node);
-    if (origins_.again[index_of(id)]) {
+    const Node& node = unsplit_.nodes[origin.index];
+    if (unsplit_.value(id).type != ValueType::Tensor) return recompute_scalar(id, node);
+    if (origins_.recomputed[index_of(id)]) {
       copy_node(node);
       return names_[index_of(id)];
     }
@@ -205,25 +205,25 @@ class StageBuilder {
   }
 
   Arg add_input(ValueId id, InputSource source) {
-    Arg made = define(id);
-    graph().inputs.push_back({*made.value(), std::nullopt});
+    Arg defined = define(id);
+    graph().inputs.push_back({*defined.value(), std::nullopt});
     here().sources.push_back(source);
-    return made;
+    return defined;
   }
 
   Arg recompute_scalar(ValueId id, const Node& node) {
-    const auto size = sizes_.find(whole_.value(id).expression);
-    if (size == sizes_.end() || whole_.value(id).type != ValueType::Int) {
+    const auto size = sizes_.find(unsplit_.value(id).expression);
+    if (size == sizes_.end() || unsplit_.value(id).type != ValueType::Int) {
       copy_node(node);
       return names_[index_of(id)];
     }
     const Arg tensor = resolve(size->second.first);
-    Arg made = define(id);
+    Arg defined = define(id);
     graph().nodes.push_back({.op = find_operator("aten::sym_size.int"),
                              .args = {tensor, {IValue(size->second.second)}},
-                             .results = {{.ids = {*made.value()}}},
+                             .results = {{.ids = {*defined.value()}}},
                              .module = node.module});
-    return made;
+    return defined;
   }
 
   void copy_node(const Node& node) {
@@ -246,7 +246,7 @@ class StageBuilder {
     return {std::move(list)};
   }
 
-  const Graph& whole_;
+  const Graph& unsplit_;
   const Origins& origins_;
   const std::vector<bool>& transmitted_;  //!< by slot of the unsplit graph
   std::vector<StageGraph>& stages_;
@@ -263,16 +263,17 @@ value::Structure flat_tuple(std::size_t leaves) {
   return {.kind = value::Structure::Kind::Tuple, .children = std::vector<value::Structure>(leaves)};
 }
 
-std::vector<int> stages_of_nodes(const Graph& graph, const SplitPositions& cuts) {
+std::vector<int> stages_of_nodes(const Graph& graph, const SplitPositions& positions) {
   std::vector<int> stage(graph.nodes.size(), 0);
   std::size_t before = 0;
-  for (const std::size_t cut : cuts) {
-    if (cut <= before || cut >= graph.nodes.size()) {
+  for (const std::size_t position : positions) {
+    if (position <= before || position >= graph.nodes.size()) {
       throw UsageError("split positions must be ascending and within the graph's " +
-                       std::to_string(graph.nodes.size()) + " nodes; " + std::to_string(cut) + " is not");
+                       std::to_string(graph.nodes.size()) + " nodes; " + std::to_string(position) +
+                       " is not");
     }
-    before = cut;
-    for (std::size_t i = cut; i < graph.nodes.size(); ++i) ++stage[i];
+    before = position;
+    for (std::size_t i = position; i < graph.nodes.size(); ++i) ++stage[i];
   }
   return stage;
 }
@@ -285,9 +286,9 @@ std::vector<bool> transmitted_slots(const Graph& graph, const MultiUseParamSpec&
   for (const Slot& slot : graph.slots) {
     MultiUseParameterConfig config = multi_use.usual;
     for (const std::string& name : slot.names) {
-      const auto own = multi_use.by_name.find(name);
-      if (own == multi_use.by_name.end() || slot.kind != Slot::Kind::Parameter) continue;
-      config = own->second;
+      const auto found = multi_use.by_name.find(name);
+      if (found == multi_use.by_name.end() || slot.kind != Slot::Kind::Parameter) continue;
+      config = found->second;
       unknown.erase(name);
     }
     if (slot.kind == Slot::Kind::Parameter) names.insert(names.end(), slot.names.begin(), slot.names.end());
@@ -318,7 +319,7 @@ std::vector<SharedSlot> shared_slots(const Graph& graph, const std::vector<Stage
 
 SplitGraph split_graph(const Graph& graph, const SplitPositions& positions,
                        const MultiUseParamSpec& multi_use) {
-  const std::vector<std::string> obstacles = cut_obstacles(graph);
+  const std::vector<std::string> obstacles = split_obstacles(graph);
   const std::vector<int> stage_of_node = stages_of_nodes(graph, positions);
   for (const std::size_t position : positions) {
     if (obstacles[position].empty()) continue;

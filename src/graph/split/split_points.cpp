@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kNoStage = static_cast<std::size_t>(-1);
 
-std::string place_of(const Node& node) {
+std::string location_of(const Node& node) {
   return node.name() + (node.module.empty() ? "" : " of module " + node.module);
 }
 
@@ -77,12 +77,12 @@ std::vector<Bond> memory_bonds(const Graph& graph) {
     }
     const Node& writer = graph.nodes[use.last_write];
     if (use.outside) {
-      bonds.push_back(
-          {use.birth, use.last, place_of(writer) + " writes a tensor that stages on both sides would use"});
+      bonds.push_back({use.birth, use.last,
+                       location_of(writer) + " writes a tensor that stages on both sides would use"});
     } else {
       bonds.push_back({use.birth, use.last_write,
-                       place_of(writer) + " writes in place to a tensor that " +
-                           place_of(graph.nodes[use.birth]) + " created in an earlier stage"});
+                       location_of(writer) + " writes in place to a tensor that " +
+                           location_of(graph.nodes[use.birth]) + " created in an earlier stage"});
     }
   }
   return bonds;
@@ -103,7 +103,8 @@ std::vector<Bond> scalar_bonds(const Graph& graph) {
       if (graph.value(id).type == ValueType::Tensor) return;
       bond_of[id.index()] = bonds.size();
       bonds.push_back(
-          {i, i, "a number that " + place_of(node) + " reads from a tensor would cross the stage boundary"});
+          {i, i,
+           "a number that " + location_of(node) + " reads from a tensor would cross the stage boundary"});
     });
   }
   return bonds;
@@ -127,7 +128,7 @@ std::vector<Bond> mutation_bonds(const Graph& graph) {
   return bonds;
 }
 
-std::size_t place_in(ValueId id) {
+std::size_t value_index(ValueId id) {
   return id.index();
 }
 
@@ -148,12 +149,12 @@ bool is_size_query(const Node& node) {
 
 std::vector<bool> recomputed_values(const Graph& graph) {
   const std::set<std::int32_t> written = written_storages(graph);
-  std::vector<bool> weight(graph.values.size(), false), again(graph.values.size(), false);
+  std::vector<bool> weight(graph.values.size(), false), recomputed(graph.values.size(), false);
   std::set<std::int32_t> weights;
   for (const Slot& slot : graph.slots) {
     const std::int32_t storage = graph.value(slot.value).storage;
     if (written.contains(storage)) continue;
-    weight[place_in(slot.value)] = true;
+    weight[value_index(slot.value)] = true;
     weights.insert(storage);
   }
   for (const Node& node : graph.nodes) {
@@ -161,35 +162,35 @@ std::vector<bool> recomputed_values(const Graph& graph) {
     bool constant = true, of_weights = true;
     for_each_read(node, [&](ValueId id) {
       if (graph.value(id).type != ValueType::Tensor) return;
-      constant = constant && again[place_in(id)] && !weight[place_in(id)];
-      of_weights = of_weights && (again[place_in(id)] || weight[place_in(id)]);
+      constant = constant && recomputed[value_index(id)] && !weight[value_index(id)];
+      of_weights = of_weights && (recomputed[value_index(id)] || weight[value_index(id)]);
     });
     for_each_result(node, [&](ValueId id) {
       const Value& value = graph.value(id);
       const bool view = of_weights && weights.contains(value.storage);
       if (value.type != ValueType::Tensor || written.contains(value.storage) || !(constant || view)) return;
-      again[place_in(id)] = true;
-      weight[place_in(id)] = view;
+      recomputed[value_index(id)] = true;
+      weight[value_index(id)] = view;
     });
   }
-  return again;
+  return recomputed;
 }
 
-bool is_recomputed(const Node& node, const std::vector<bool>& again) {
+bool is_recomputed(const Node& node, const std::vector<bool>& recomputed) {
   bool all = node.kind == Node::Kind::Op, any = false;
   for_each_result(node, [&](ValueId id) {
     any = true;
-    all = all && again[place_in(id)];
+    all = all && recomputed[value_index(id)];
   });
   return all && any;
 }
 
-std::vector<std::string> cut_obstacles(const Graph& graph) {
+std::vector<std::string> split_obstacles(const Graph& graph) {
   std::vector<std::string> why(graph.nodes.size() + 1);
   for (const auto& bonds : {memory_bonds(graph), scalar_bonds(graph), mutation_bonds(graph)}) {
     for (const Bond& bond : bonds) {
-      for (std::size_t cut = bond.first + 1; cut <= bond.last; ++cut) {
-        if (why[cut].empty()) why[cut] = bond.why;
+      for (std::size_t position = bond.first + 1; position <= bond.last; ++position) {
+        if (why[position].empty()) why[position] = bond.why;
       }
     }
   }
@@ -197,38 +198,38 @@ std::vector<std::string> cut_obstacles(const Graph& graph) {
 }
 
 std::string why_not_splittable(const Graph& graph, std::size_t node) {
-  return node <= graph.nodes.size() ? cut_obstacles(graph)[node] : "there is no such node";
+  return node <= graph.nodes.size() ? split_obstacles(graph)[node] : "there is no such node";
 }
 
 SplitPositions legal_split_positions(const Graph& graph) {
-  const std::vector<std::string> why = cut_obstacles(graph);
-  const std::vector<bool> again = recomputed_values(graph);
+  const std::vector<std::string> why = split_obstacles(graph);
+  const std::vector<bool> recomputed = recomputed_values(graph);
   const auto works = [&](const Node& node) {
-    return node.kind == Node::Kind::Op && !is_size_query(node) && !is_recomputed(node, again);
+    return node.kind == Node::Kind::Op && !is_size_query(node) && !is_recomputed(node, recomputed);
   };
   std::size_t first = 0, last = graph.nodes.size();
   while (first < last && !works(graph.nodes[first])) ++first;
   while (last > first && !works(graph.nodes[last - 1])) --last;
-  SplitPositions cuts;
-  for (std::size_t cut = first + 1; cut < last; ++cut) {
-    if (why[cut].empty() && works(graph.nodes[cut])) cuts.push_back(cut);
+  SplitPositions positions;
+  for (std::size_t position = first + 1; position < last; ++position) {
+    if (why[position].empty() && works(graph.nodes[position])) positions.push_back(position);
   }
-  return cuts;
+  return positions;
 }
 
 SplitPositions split_at_marks(const Graph& graph) {
-  SplitPositions cuts;
+  SplitPositions positions;
   bool work = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     if (graph.nodes[i].kind != Node::Kind::Split) {
       work = work || graph.nodes[i].kind == Node::Kind::Op;
       continue;
     }
-    if (work) cuts.push_back(i + 1);
+    if (work) positions.push_back(i + 1);
     work = false;
   }
-  if (!cuts.empty() && !work) cuts.pop_back();
-  return cuts;
+  if (!positions.empty() && !work) positions.pop_back();
+  return positions;
 }
 
 std::vector<std::string> module_paths(const Graph& graph) {
@@ -245,19 +246,19 @@ std::vector<std::string> module_paths(const Graph& graph) {
 }
 
 Graph annotate_split_points(const Graph& graph, const std::map<std::string, SplitPoint>& points) {
-  const SplitPositions cuts = split_at_modules(graph, points);
+  const SplitPositions positions = split_at_modules(graph, points);
   Graph marked = graph;
-  for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
-    const bool before = graph.nodes[*cut - 1].kind == Node::Kind::Split;
-    if (before || graph.nodes[*cut].kind == Node::Kind::Split) continue;
-    marked.nodes.insert(marked.nodes.begin() + static_cast<std::ptrdiff_t>(*cut),
+  for (auto position = positions.rbegin(); position != positions.rend(); ++position) {
+    const bool before = graph.nodes[*position - 1].kind == Node::Kind::Split;
+    if (before || graph.nodes[*position].kind == Node::Kind::Split) continue;
+    marked.nodes.insert(marked.nodes.begin() + static_cast<std::ptrdiff_t>(*position),
                         Node{.kind = Node::Kind::Split, .module = {}});
   }
   return marked;
 }
 
 SplitPositions split_at_modules(const Graph& graph, const std::map<std::string, SplitPoint>& points) {
-  std::set<std::size_t> cuts;
+  std::set<std::size_t> positions;
   for (const auto& [name, point] : points) {
     const auto [module, wanted] = parse_module_call(name);
     struct Extent {
@@ -282,15 +283,15 @@ SplitPositions split_at_modules(const Graph& graph, const std::map<std::string, 
                        near.empty() ? "the modules are " + join(paths, ", ") : "did you mean " + near + "?");
     }
     for (const auto& [call, extent] : calls)
-      cuts.insert(point == SplitPoint::Beginning ? extent.first : extent.last + 1);
+      positions.insert(point == SplitPoint::Beginning ? extent.first : extent.last + 1);
   }
   // A split position needs at least one node other than a mark before and after it.
   const auto is_work = [](const Node& node) { return node.kind != Node::Kind::Split; };
-  std::erase_if(cuts, [&](std::size_t cut) {
-    const auto here = graph.nodes.begin() + static_cast<std::ptrdiff_t>(cut);
+  std::erase_if(positions, [&](std::size_t position) {
+    const auto here = graph.nodes.begin() + static_cast<std::ptrdiff_t>(position);
     return std::none_of(graph.nodes.begin(), here, is_work) || std::none_of(here, graph.nodes.end(), is_work);
   });
-  return {cuts.begin(), cuts.end()};
+  return {positions.begin(), positions.end()};
 }
 
 }  // namespace penstock::graph

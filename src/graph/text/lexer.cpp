@@ -1,4 +1,4 @@
-// Splits text into words: strings, punctuation, and runs of other characters.
+// Splits text into tokens: strings, punctuation, and runs of other characters.
 #include "graph/text/lexer.h"
 
 #include "base/text.h"
@@ -20,9 +20,9 @@ bool is_mark(char c) {
 }
 
 template <class Number>
-bool parse_all(std::string_view word, Number& number) {
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  return error == std::errc() && end == word.data() + word.size();
+bool parse_all(std::string_view token, Number& number) {
+  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), number);
+  return error == std::errc() && end == token.data() + token.size();
 }
 
 }  // namespace
@@ -49,33 +49,33 @@ void Lexer::advance() {
       }
     }
   }
-  word_ = text_.substr(begin, at_ - begin);
+  token_ = text_.substr(begin, at_ - begin);
 }
 
 std::string_view Lexer::take() {
-  if (word_.empty()) fail("unexpected end of text");
-  const std::string_view word = word_;
+  if (token_.empty()) fail("unexpected end of text");
+  const std::string_view token = token_;
   advance();
-  return word;
+  return token;
 }
 
-bool Lexer::accept(std::string_view word) {
-  if (word_ != word) return false;
+bool Lexer::accept(std::string_view token) {
+  if (token_ != token) return false;
   advance();
   return true;
 }
 
-void Lexer::expect(std::string_view word) {
-  if (!accept(word)) fail("expected " + quote(word) + ", not " + quote(word_));
+void Lexer::expect(std::string_view token) {
+  if (!accept(token)) fail("expected " + quote(token) + ", not " + quote(token_));
 }
 
 void Lexer::expect_end() {
-  if (!word_.empty()) fail("unexpected text after the end of the graph");
+  if (!token_.empty()) fail("unexpected text after the end of the graph");
 }
 
 std::string Lexer::string() {
-  if (word_.size() < 2 || word_.front() != '"' || word_.back() != '"') fail("expected a quoted string");
-  const std::string_view inside = word_.substr(1, word_.size() - 2);
+  if (token_.size() < 2 || token_.front() != '"' || token_.back() != '"') fail("expected a quoted string");
+  const std::string_view inside = token_.substr(1, token_.size() - 2);
   std::string result;
   for (std::size_t i = 0; i < inside.size(); ++i) {
     if (inside[i] != '\\') {
@@ -112,35 +112,35 @@ std::string Lexer::string() {
 }
 
 std::string Lexer::value_name() {
-  if (word_.size() < 2 || word_.front() != '%') fail("expected a value like %x, not " + quote(word_));
+  if (token_.size() < 2 || token_.front() != '%') fail("expected a value like %x, not " + quote(token_));
   return std::string(take().substr(1));
 }
 
 std::int64_t Lexer::integer() {
   std::int64_t number = 0;
-  if (!parse_all(word_, number)) fail("expected an integer, not " + quote(word_));
+  if (!parse_all(token_, number)) fail("expected an integer, not " + quote(token_));
   advance();
   return number;
 }
 
 double Lexer::real() {
   double number = 0;
-  if (!parse_all(word_, number)) fail("expected a number, not " + quote(word_));
+  if (!parse_all(token_, number)) fail("expected a number, not " + quote(token_));
   advance();
   return number;
 }
 
 c10::IValue Lexer::number() {
-  std::int64_t whole = 0;
-  if (parse_all(word_, whole)) {
+  std::int64_t int_number = 0;
+  if (parse_all(token_, int_number)) {
     advance();
-    return whole;
+    return int_number;
   }
   return real();
 }
 
 void Lexer::fail(const std::string& message) const {
-  const std::size_t begin = at_ - word_.size();
+  const std::size_t begin = at_ - token_.size();
   const std::string_view before = text_.substr(0, begin);
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const std::size_t start = before.rfind('\n');

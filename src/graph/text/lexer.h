@@ -1,4 +1,4 @@
-// Splits graph text into words and tracks their positions for errors.
+// Splits graph text into tokens and tracks their positions for errors.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -13,11 +13,11 @@ class Lexer {
  public:
   explicit Lexer(std::string_view text) : text_(text) { advance(); }
 
-  //! The next word; empty at the end.
-  std::string_view peek() const { return word_; }
+  //! The next token; empty at the end.
+  std::string_view peek() const { return token_; }
   std::string_view take();
-  bool accept(std::string_view word);
-  void expect(std::string_view word);
+  bool accept(std::string_view token);
+  void expect(std::string_view token);
   void expect_end();
 
   std::string string();      //!< the content of a quoted string
@@ -26,15 +26,15 @@ class Lexer {
   double real();
   c10::IValue number();  //!< a double if it has a point or exponent or is not finite, else an integer
 
-  //! Throws ParseError with the position of the next word.
+  //! Throws ParseError with the position of the next token.
   [[noreturn]] void fail(const std::string& message) const;
 
  private:
   void advance();
 
   std::string_view text_;
-  std::string_view word_;
-  std::size_t at_ = 0;  //!< end of `word_`
+  std::string_view token_;
+  std::size_t at_ = 0;  //!< end of `token_`
 };
 
 }  // namespace penstock::graph

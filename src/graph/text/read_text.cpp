@@ -201,10 +201,10 @@ class GraphReader {
   }
 
   ValueId read_value() {
-    const std::string_view word = in_.peek();
-    const auto it = ids_.find(std::string(word.substr(word.starts_with("%") ? 1 : 0)));
-    if (word.starts_with("%") && it == ids_.end())
-      in_.fail(std::string(word) + " is read before it is defined");
+    const std::string_view token = in_.peek();
+    const auto it = ids_.find(std::string(token.substr(token.starts_with("%") ? 1 : 0)));
+    if (token.starts_with("%") && it == ids_.end())
+      in_.fail(std::string(token) + " is read before it is defined");
     in_.value_name();
     return it->second;
   }

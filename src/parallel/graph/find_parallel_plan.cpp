@@ -154,8 +154,8 @@ std::string path_of(const graph::Graph& graph, const WeightUse& use) {
 }
 
 //! Why a layer cannot be sharded, independent of the layers that follow.
-std::string own_obstacle(const graph::Graph& graph, const std::vector<WeightUse>& uses,
-                         const WeightUse& layer) {
+std::string layer_obstacle(const graph::Graph& graph, const std::vector<WeightUse>& uses,
+                           const WeightUse& layer) {
   for (const WeightUse& other : uses) {
     if (other.node == layer.node) continue;
     if (other.slot == layer.slot) return "its weight is used more than once";
@@ -176,7 +176,8 @@ FoundPlan find_parallel_plan(const graph::Graph& graph, std::int64_t ranks) {
     if (use.kind != WeightUse::Kind::Linear) continue;
     layers[use.node] = &use;
     Reach reach = search.from(use);
-    if (const std::string own = own_obstacle(graph, uses, use); !own.empty()) reach.obstacle = own;
+    if (const std::string obstacle = layer_obstacle(graph, uses, use); !obstacle.empty())
+      reach.obstacle = obstacle;
     if (reach.obstacle.empty() && reach.layers.size() != 1)
       reach.obstacle = "its output reaches " + std::to_string(reach.layers.size()) + " layers";
     for (const std::size_t to : reach.layers) sources[to].push_back(use.node);
@@ -189,7 +190,7 @@ FoundPlan find_parallel_plan(const graph::Graph& graph, std::int64_t ranks) {
       return taken.contains(node) || !reaches.at(node).obstacle.empty();
     };
     if (std::any_of(from.begin(), from.end(), stays)) continue;
-    if (!own_obstacle(graph, uses, *layers.at(to)).empty()) continue;
+    if (!layer_obstacle(graph, uses, *layers.at(to)).empty()) continue;
     std::vector<std::string> names;
     for (const std::size_t node : from) {
       names.push_back(path_of(graph, *layers.at(node)));

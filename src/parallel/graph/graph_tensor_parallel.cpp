@@ -47,18 +47,18 @@ class GraphPlan {
   }
 
  private:
-  void on(const ColwiseParallel&) { cut_layer("ColwiseParallel", true); }
-  void on(const RowwiseParallel&) { cut_layer("RowwiseParallel", false); }
+  void on(const ColwiseParallel&) { shard_layer("ColwiseParallel", true); }
+  void on(const RowwiseParallel&) { shard_layer("RowwiseParallel", false); }
 
   void on(const SequenceParallel& style) {
-    const auto wish =
+    const auto request =
         std::make_shared<tensor::InputRequest>(tensor::InputRequest{{tensor::Shard(style.dim)}});
-    const std::vector<std::size_t> mine = parameters();
-    for (const std::size_t slot : mine) {
-      cut(slot, value::Replicate());
-      tensor::impl_of(tensors_[slot])->wish = wish;
+    const std::vector<std::size_t> slots = parameters();
+    for (const std::size_t slot : slots) {
+      shard(slot, value::Replicate());
+      tensor::impl_of(tensors_[slot])->input_request = request;
     }
-    if (mine.empty()) enter({{tensor::Shard(style.dim)}}, false);
+    if (slots.empty()) enter({{tensor::Shard(style.dim)}}, false);
   }
 
   void on(const DistributeParameters& style) {
@@ -71,7 +71,7 @@ class GraphPlan {
       const auto it = std::find_if(graph_.slots.begin(), graph_.slots.end(), has);
       if (it == graph_.slots.end())
         throw UsageError("module " + quote(path_) + " has no parameter " + quote(name));
-      cut(static_cast<std::size_t>(it - graph_.slots.begin()), placement);
+      shard(static_cast<std::size_t>(it - graph_.slots.begin()), placement);
     }
   }
 
@@ -104,15 +104,15 @@ class GraphPlan {
 
   //! The module's own parameters, without those of submodules.
   std::vector<std::size_t> parameters() const {
-    std::vector<std::size_t> mine;
+    std::vector<std::size_t> slots;
     for (std::size_t i = 0; i < graph_.slots.size(); ++i) {
       const graph::Slot& slot = graph_.slots[i];
       if (slot.kind != graph::Slot::Kind::Parameter) continue;
       if (std::any_of(slot.names.begin(), slot.names.end(),
                       [&](const std::string& name) { return parent_path(name) == path_; }))
-        mine.push_back(i);
+        slots.push_back(i);
     }
-    return mine;
+    return slots;
   }
 
   //! How a weight is used: by the module's own operators if possible, else by any operator.
@@ -126,10 +126,10 @@ class GraphPlan {
     return other;
   }
 
-  void cut_layer(const char* style, bool by_outputs) {
+  void shard_layer(const char* style, bool by_outputs) {
     const WeightUse* weight = nullptr;
-    const std::vector<std::size_t> mine = parameters();
-    for (const std::size_t slot : mine) {
+    const std::vector<std::size_t> slots = parameters();
+    for (const std::size_t slot : slots) {
       const WeightUse* use = use_of(slot);
       if (use && weight) {
         throw UsageError("module " + quote(path_) + " has several weights, but " + style + " shards one", {},
@@ -143,16 +143,16 @@ class GraphPlan {
                        "it applies to linear layers and embeddings; list other parameters with "
                        "DistributeParameters");
     }
-    cut(weight->slot, tensor::Shard(by_outputs ? weight->out_dim : weight->in_dim));
+    shard(weight->slot, tensor::Shard(by_outputs ? weight->out_dim : weight->in_dim));
     if (weight->kind == WeightUse::Kind::Table) return;
-    for (const std::size_t slot : mine) {
+    for (const std::size_t slot : slots) {
       if (slot == weight->slot || tensors_[slot].dim() != 1) continue;
-      cut(slot,
-          by_outputs ? tensor::AxisPlacement(tensor::Shard(0)) : tensor::AxisPlacement(value::Replicate()));
+      shard(slot,
+            by_outputs ? tensor::AxisPlacement(tensor::Shard(0)) : tensor::AxisPlacement(value::Replicate()));
     }
   }
 
-  void cut(std::size_t slot, const tensor::AxisPlacement& placement) {
+  void shard(std::size_t slot, const tensor::AxisPlacement& placement) {
     at::Tensor& tensor = tensors_[slot];
     if (!tensor::is_dtensor(tensor)) {
       tensor = distribute_parameter(tensor, mesh_, {placement});

@@ -40,18 +40,18 @@ std::optional<bool> turns(const graph::Node& node, const std::string& name) {
   return std::nullopt;
 }
 
-struct Place {
+struct WeightArgs {
   std::size_t weight, input;
   bool rows_are_outputs;  //!< of the weight as the operator receives it
   WeightUse::Kind kind;
 };
 
-std::optional<Place> place_of(const std::string& name) {
+std::optional<WeightArgs> weight_args_of(const std::string& name) {
   using Kind = WeightUse::Kind;
-  if (name == "aten::linear") return Place{1, 0, true, Kind::Linear};
-  if (name == "aten::matmul" || name == "aten::mm") return Place{1, 0, false, Kind::Linear};
-  if (name == "aten::addmm") return Place{2, 1, false, Kind::Linear};
-  if (name == "aten::embedding") return Place{0, 1, false, Kind::Table};
+  if (name == "aten::linear") return WeightArgs{1, 0, true, Kind::Linear};
+  if (name == "aten::matmul" || name == "aten::mm") return WeightArgs{1, 0, false, Kind::Linear};
+  if (name == "aten::addmm") return WeightArgs{2, 1, false, Kind::Linear};
+  if (name == "aten::embedding") return WeightArgs{0, 1, false, Kind::Table};
   return std::nullopt;
 }
 
@@ -82,12 +82,12 @@ std::vector<WeightUse> weight_uses(const graph::Graph& graph) {
         continue;
       }
     }
-    const std::optional<Place> place = place_of(name);
-    const Matrix* weight = place ? read(place->weight) : nullptr;
-    const graph::ValueId* input = weight ? node.args[place->input].value() : nullptr;
+    const std::optional<WeightArgs> args = weight_args_of(name);
+    const Matrix* weight = args ? read(args->weight) : nullptr;
+    const graph::ValueId* input = weight ? node.args[args->input].value() : nullptr;
     if (!input) continue;
-    const std::int64_t out = place->rows_are_outputs == weight->transposed ? 1 : 0;
-    uses.push_back({weight->slot, i, node.module, place->kind, out, 1 - out, *input, node.results[0].ids[0]});
+    const std::int64_t out = args->rows_are_outputs == weight->transposed ? 1 : 0;
+    uses.push_back({weight->slot, i, node.module, args->kind, out, 1 - out, *input, node.results[0].ids[0]});
   }
   return uses;
 }

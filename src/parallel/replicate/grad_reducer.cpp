@@ -33,7 +33,7 @@ GradReducer::GradReducer(std::vector<runtime::NamedTensor> parameters, comm::Gro
     : parameters_(std::move(parameters)),
       group_(std::move(group)),
       options_(options),
-      places_(parameters_.size()) {
+      locations_(parameters_.size()) {
   std::vector<at::Tensor> tensors;
   for (const runtime::NamedTensor& item : parameters_) {
     if (!item.tensor.is_leaf() || !item.tensor.is_floating_point())
@@ -46,7 +46,7 @@ GradReducer::GradReducer(std::vector<runtime::NamedTensor> parameters, comm::Gro
   for (const BucketPlan& plan : plan_buckets(tensors, options.first_bucket_bytes, options.bucket_bytes)) {
     Bucket bucket;
     for (const std::size_t parameter : plan.members) {
-      places_[parameter] = {buckets_.size(), bucket.members.size()};
+      locations_[parameter] = {buckets_.size(), bucket.members.size()};
       bucket.members.push_back({parameter, {}});
       bucket.elements += tensors[parameter].numel();
     }
@@ -123,9 +123,9 @@ void GradReducer::added(std::size_t parameter) {
 }
 
 void GradReducer::mark_ready(std::size_t parameter) {
-  const Place place = places_[parameter];
-  Bucket& bucket = buckets_[place.bucket];
-  Member& member = bucket.members[place.member];
+  const Location location = locations_[parameter];
+  Bucket& bucket = buckets_[location.bucket];
+  Member& member = bucket.members[location.member];
   if (bucket.launched) {
     throw UsageError(
         "parameter " + quote(parameters_[parameter].name) +
@@ -133,7 +133,7 @@ void GradReducer::mark_ready(std::size_t parameter) {
         {.tensor = parameters_[parameter].name},
         "several recomputed modules use it: run the backward under no_sync(), then call reduce()");
   }
-  collect(bucket, place.member);
+  collect(bucket, location.member);
   if (std::exchange(member.ready, true)) return;
   if (--bucket.waiting == 0) launch_full();
 }
@@ -178,8 +178,8 @@ void GradReducer::launch(Bucket& bucket) {
 void GradReducer::finish() {
   try {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const Place place = places_[i];
-      if (!buckets_[place.bucket].members[place.member].ready) mark_ready(i);
+      const Location location = locations_[i];
+      if (!buckets_[location.bucket].members[location.member].ready) mark_ready(i);
     }
     for (Bucket& bucket : buckets_) {
       bucket.work.wait();
@@ -199,9 +199,9 @@ void GradReducer::install(Bucket& bucket) {
   bucket.sent = at::Tensor();
   const auto count = static_cast<std::int64_t>(bucket.members.size());
   const at::Tensor used = bucket.flat.narrow(0, bucket.elements, count).to(at::kCPU, at::kFloat).contiguous();
-  const float* const share = used.const_data_ptr<float>();
+  const float* const fractions = used.const_data_ptr<float>();
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
-    if (share[i] == 0) continue;  // no rank has a gradient
+    if (fractions[i] == 0) continue;  // no rank has a gradient
     const std::size_t number = bucket.members[i].parameter;
     at::Tensor parameter = parameters_[number].tensor;
     if (!parameter.grad().defined())

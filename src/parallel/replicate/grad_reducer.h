@@ -50,7 +50,7 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
     std::size_t waiting = 0;
     bool launched = false;
   };
-  struct Place {
+  struct Location {
     std::size_t bucket, member;
   };
 
@@ -71,7 +71,7 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
   ReplicateOptions options_;
   LeafHooks hooks_;
   std::vector<Bucket> buckets_;
-  std::vector<Place> places_;           //!< by parameter
+  std::vector<Location> locations_;     //!< by parameter
   std::vector<std::size_t> unreached_;  //!< parameters that the next backward is known not to reach
   std::size_t next_ = 0;                //!< next bucket to launch
   bool sync_ = true;

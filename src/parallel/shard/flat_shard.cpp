@@ -44,16 +44,17 @@ FlatShard::FlatShard(const std::vector<runtime::NamedTensor>& parameters, const 
   }
   part_ = (elements + ranks - 1) / ranks;
   const std::int64_t from = part_ * gather.rank(), to = from + part_;
-  at::TensorOptions own =
+  at::TensorOptions shard_options =
       tensor::flatten_dtensor(parameters.front().tensor).local.options().requires_grad(false);
-  if (own.device().is_meta()) own = own.device(options.device);
-  shard_ = at::zeros({part_}, own);
-  full_ = at::empty({part_ * ranks}, own.dtype(options.compute_as.value_or(own.dtype().toScalarType())));
+  if (shard_options.device().is_meta()) shard_options = shard_options.device(options.device);
+  shard_ = at::zeros({part_}, shard_options);
+  full_ = at::empty({part_ * ranks},
+                    shard_options.dtype(options.compute_as.value_or(shard_options.dtype().toScalarType())));
   for (Entry& entry : entries_) {
     entry.begin = std::clamp(from - entry.offset, std::int64_t{0}, entry.elements);
     entry.end = std::clamp(to - entry.offset, entry.begin, entry.elements);
-    const std::int64_t place = std::max(entry.offset + entry.begin - from, std::int64_t{0});
-    entry.shard = over(shard_, entry.begin == entry.end ? 0 : place, {entry.end - entry.begin});
+    const std::int64_t position = std::max(entry.offset + entry.begin - from, std::int64_t{0});
+    entry.shard = over(shard_, entry.begin == entry.end ? 0 : position, {entry.end - entry.begin});
     if (entry.parameter.is_meta()) {
       if (entry.spec) {
         entry.parameter.set_data(empty_of(full_.options(), entry.spec));
@@ -146,11 +147,11 @@ void FlatShard::collect(std::size_t index) {
     const std::int64_t used = entries_.back().offset + entries_.back().elements;
     grads_.slice(0, used).zero_();
   }
-  const at::Tensor place = over(grads_, entry.offset, entry.shape);
+  const at::Tensor target = over(grads_, entry.offset, entry.shape);
   if (std::exchange(entry.present, true)) {
-    place.add_(grad);
+    target.add_(grad);
   } else {
-    place.copy_(grad);
+    target.copy_(grad);
   }
   entry.parameter.mutable_grad() = at::Tensor();
 }
@@ -231,26 +232,26 @@ void FlatShard::set_groups(const comm::Group& gather, const comm::Group& reduce,
   options_.replicas = replicas;
 }
 
-at::Tensor FlatShard::whole(bool gradients) const {
+at::Tensor FlatShard::gather_full(bool gradients) const {
   const at::NoGradGuard no_grad;
-  at::Tensor mine = shard_;
+  at::Tensor local_shard = shard_;
   if (gradients) {
-    mine = at::zeros_like(shard_);
+    local_shard = at::zeros_like(shard_);
     for (const Entry& entry : entries_) {
       const at::Tensor& grad = entry.shard.grad();
       if (grad.defined() && grad.numel() > 0)
-        mine.narrow(0, entry.shard.storage_offset(), grad.numel()).copy_(grad);
+        local_shard.narrow(0, entry.shard.storage_offset(), grad.numel()).copy_(grad);
     }
   }
-  at::Tensor all = at::empty({part_ * gather_.size()}, mine.options());
-  if (gather_.size() == 1) return all.copy_(mine);
-  gather_.all_gather_into(all, mine);
+  at::Tensor all = at::empty({part_ * gather_.size()}, local_shard.options());
+  if (gather_.size() == 1) return all.copy_(local_shard);
+  gather_.all_gather_into(all, local_shard);
   return all;
 }
 
-at::Tensor FlatShard::part_of_whole(const at::Tensor& whole, std::size_t index) const {
+at::Tensor FlatShard::extract_entry(const at::Tensor& full, std::size_t index) const {
   const Entry& entry = entries_[index];
-  const at::Tensor part = whole.narrow(0, entry.offset, entry.elements).view(entry.shape).clone();
+  const at::Tensor part = full.narrow(0, entry.offset, entry.elements).view(entry.shape).clone();
   return entry.spec ? tensor::full_tensor(with_spec(part, entry.spec)) : part;
 }
 

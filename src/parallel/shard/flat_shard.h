@@ -49,8 +49,8 @@ class FlatShard {
                   const std::optional<comm::Group>& replicas);
 
   //! Gathers the full buffer of parameters or gradients (0 if there is none), with padding.
-  at::Tensor whole(bool gradients) const;
-  at::Tensor part_of_whole(const at::Tensor& whole, std::size_t entry) const;
+  at::Tensor gather_full(bool gradients) const;
+  at::Tensor extract_entry(const at::Tensor& full, std::size_t entry) const;
   bool has_gradient(std::size_t entry) const { return entries_[entry].installed; }
 
  private:

@@ -20,13 +20,13 @@ std::map<const void*, std::size_t> owners(const torch::nn::Module& module,
   std::map<const void*, std::size_t> owner;
   std::map<const void*, std::size_t> depth;  // number of parameters of the owner: fewer means further inside
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const std::vector<at::Tensor> own = units[u]->parameters();
-    for (const at::Tensor& parameter : own) {
+    const std::vector<at::Tensor> parameters = units[u]->parameters();
+    for (const at::Tensor& parameter : parameters) {
       const void* const key = parameter.unsafeGetTensorImpl();
       const auto found = owner.find(key);
-      if (found != owner.end() && depth[key] <= own.size()) continue;
+      if (found != owner.end() && depth[key] <= parameters.size()) continue;
       owner[key] = u;
-      depth[key] = own.size();
+      depth[key] = parameters.size();
     }
   }
   // A name outside of the owner means that another module uses the parameter too.

@@ -89,10 +89,11 @@ void Sharded::Impl::attach(const std::vector<UnitSpec>& units) {
       hooked_.emplace_back(units[u].module, std::make_shared<Hooks>(weak_from_this(), u));
   }
   for (std::size_t leaf = 0; leaf < leaves_.size(); ++leaf) {
-    const Leaf& place = leaves_[leaf];
-    hooks_.add(units_[place.unit].flats[place.flat].parameter(place.entry), [weak = weak_from_this(), leaf] {
-      if (const auto self = weak.lock()) self->added(leaf);
-    });
+    const Leaf& location = leaves_[leaf];
+    hooks_.add(units_[location.unit].flats[location.flat].parameter(location.entry),
+               [weak = weak_from_this(), leaf] {
+                 if (const auto self = weak.lock()) self->added(leaf);
+               });
   }
   reshard();
 }
@@ -169,18 +170,18 @@ void Sharded::Impl::watch_end() {
 }
 
 void Sharded::Impl::added(std::size_t leaf) {
-  const Leaf& place = leaves_[leaf];
-  if (by_hand_ && !active_) return units_[place.unit].flats[place.flat].collect(place.entry);
+  const Leaf& location = leaves_[leaf];
+  if (by_hand_ && !active_) return units_[location.unit].flats[location.flat].collect(location.entry);
   watch_end();
-  Turn& turn = turns_[turn_of_[place.unit][place.flat]];
-  check_open(turn, place);
-  units_[place.unit].flats[place.flat].collect(place.entry);
-  mark_ready(turn, place.entry);
+  Turn& turn = turns_[turn_of_[location.unit][location.flat]];
+  check_open(turn, location);
+  units_[location.unit].flats[location.flat].collect(location.entry);
+  mark_ready(turn, location.entry);
 }
 
-void Sharded::Impl::check_open(const Turn& turn, const Leaf& place) const {
+void Sharded::Impl::check_open(const Turn& turn, const Leaf& location) const {
   if (!turn.launched) return;
-  const std::string name = units_[place.unit].flats[place.flat].shard(place.entry).name;
+  const std::string name = units_[location.unit].flats[location.flat].shard(location.entry).name;
   throw UsageError("parameter " + quote(name) + " received another gradient after its unit was reduced",
                    {.tensor = name}, "several recomputed modules use it: run the backward under no_sync()");
 }
@@ -216,8 +217,8 @@ std::vector<bool> Sharded::Impl::used_anywhere() {
   if (!options_.find_unused) return used;
   const at::Tensor flags = at::zeros({static_cast<std::int64_t>(leaves_.size())}, at::kInt);
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
-    const Leaf& place = leaves_[i];
-    if (units_[place.unit].flats[place.flat].present(place.entry)) flags.data_ptr<int>()[i] = 1;
+    const Leaf& location = leaves_[i];
+    if (units_[location.unit].flats[location.flat].present(location.entry)) flags.data_ptr<int>()[i] = 1;
   }
   reduce_.all_reduce(flags, comm::ReduceOp::Max);
   if (options_.replicas) options_.replicas->all_reduce(flags, comm::ReduceOp::Max);
@@ -258,11 +259,11 @@ void Sharded::Impl::begin_last() {
 void Sharded::Impl::reduce() {
   if (!active_) begin();
   // Includes gradients from modules that accumulate without the autograd engine.
-  for (const Leaf& place : leaves_) {
-    FlatShard& flat = units_[place.unit].flats[place.flat];
-    if (flat.parameter(place.entry).grad().defined())
-      check_open(turns_[turn_of_[place.unit][place.flat]], place);
-    flat.collect(place.entry);
+  for (const Leaf& location : leaves_) {
+    FlatShard& flat = units_[location.unit].flats[location.flat];
+    if (flat.parameter(location.entry).grad().defined())
+      check_open(turns_[turn_of_[location.unit][location.flat]], location);
+    flat.collect(location.entry);
   }
   finish_reductions();
   active_ = false;
@@ -308,10 +309,10 @@ std::vector<runtime::NamedTensor> Sharded::Impl::gather(bool gradients) const {
   std::map<std::string, at::Tensor> by_name;
   for (const Unit& unit : units_) {
     for (const FlatShard& flat : unit.flats) {
-      const at::Tensor whole = flat.whole(gradients);
+      const at::Tensor full = flat.gather_full(gradients);
       for (std::size_t entry = 0; entry < flat.count(); ++entry) {
         const bool there = !gradients || flat.has_gradient(entry);
-        by_name[flat.shard(entry).name] = there ? flat.part_of_whole(whole, entry) : at::Tensor();
+        by_name[flat.shard(entry).name] = there ? flat.extract_entry(full, entry) : at::Tensor();
       }
     }
   }

@@ -86,7 +86,7 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
   void begin();
   void watch_end();
   void added(std::size_t leaf);
-  void check_open(const Turn& turn, const Leaf& place) const;
+  void check_open(const Turn& turn, const Leaf& location) const;
   void mark_ready(Turn& turn, std::size_t entry);
   void wait_last_reduction();
   void launch_full();

@@ -37,19 +37,19 @@ class Resharding : public torch::autograd::SavedVariableHooks {
                       !(tensor.is_leaf() && tensor.requires_grad());
     if (!fits) return;
     kept_ = tensor::redistributed(kept_, {tensor::Shard(dim_)}, false);
-    cut_ = true;
+    sharded_ = true;
   }
 
   at::Tensor call_unpack_hook() override {
     const c10::AutoGradMode off(false);
-    return cut_ ? tensor::redistributed(kept_, {value::Replicate()}, false) : kept_;
+    return sharded_ ? tensor::redistributed(kept_, {value::Replicate()}, false) : kept_;
   }
 
  private:
   tensor::DeviceMesh mesh_;
   std::int64_t dim_;
   at::Tensor kept_;
-  bool cut_ = false;
+  bool sharded_ = false;
 };
 
 class HookingEngine : public torch::autograd::Engine {

@@ -11,10 +11,10 @@ at::Tensor local_gradient(const at::Tensor& parameter, const std::optional<tenso
   if (!grad.defined() || !spec) return grad;
   const at::NoGradGuard no_grad;
   // A plain gradient is equal on every rank.
-  const at::Tensor whole = tensor::is_dtensor(grad)
-                               ? grad
-                               : from_local(grad, spec->mesh, tensor::Placements(spec->placements.size()));
-  return tensor::local_of(redistribute(whole, spec->placements));
+  const at::Tensor dtensor = tensor::is_dtensor(grad)
+                                 ? grad
+                                 : from_local(grad, spec->mesh, tensor::Placements(spec->placements.size()));
+  return tensor::local_of(redistribute(dtensor, spec->placements));
 }
 
 at::Tensor with_spec(const at::Tensor& part, const std::optional<tensor::DTensorSpec>& spec) {

@@ -5,11 +5,11 @@
 
 namespace penstock::parallel {
 
-LossParallel::LossParallel() : outer_(tensor::loss_stays_cut()) {
-  tensor::loss_stays_cut() = true;
+LossParallel::LossParallel() : outer_(tensor::loss_stays_sharded()) {
+  tensor::loss_stays_sharded() = true;
 }
 LossParallel::~LossParallel() {
-  tensor::loss_stays_cut() = outer_;
+  tensor::loss_stays_sharded() = outer_;
 }
 
 }  // namespace penstock::parallel

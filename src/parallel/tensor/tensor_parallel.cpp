@@ -53,9 +53,9 @@ bool set_member(Module& module, const std::string& name, const at::Tensor* tenso
       set(dynamic_cast<torch::nn::LayerNormImpl*>(&module))) {
     return true;
   }
-  auto* own = dynamic_cast<ExchangeableParameters*>(&module);
-  if (own && tensor) own->exchange_parameter(name, *tensor);
-  return own != nullptr;
+  auto* exchangeable = dynamic_cast<ExchangeableParameters*>(&module);
+  if (exchangeable && tensor) exchangeable->exchange_parameter(name, *tensor);
+  return exchangeable != nullptr;
 }
 
 struct Exchange {
@@ -145,23 +145,23 @@ class Applying {
       : mesh_(mesh), changes_(changes), path_(path), module_(module) {}
 
   void operator()(const ColwiseParallel&) const {
-    if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module_)) return cut("weight", tensor::Shard(1));
+    if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module_)) return shard("weight", tensor::Shard(1));
     if (!dynamic_cast<torch::nn::LinearImpl*>(&module_))
       misfit(path_, module_, "ColwiseParallel", stock_hint());
-    cut("weight", tensor::Shard(0));
-    cut("bias", tensor::Shard(0));
+    shard("weight", tensor::Shard(0));
+    shard("bias", tensor::Shard(0));
   }
 
   void operator()(const RowwiseParallel&) const {
-    if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module_)) return cut("weight", tensor::Shard(0));
+    if (dynamic_cast<torch::nn::EmbeddingImpl*>(&module_)) return shard("weight", tensor::Shard(0));
     if (!dynamic_cast<torch::nn::LinearImpl*>(&module_))
       misfit(path_, module_, "RowwiseParallel", stock_hint());
-    cut("weight", tensor::Shard(1));
-    cut("bias", value::Replicate());
+    shard("weight", tensor::Shard(1));
+    shard("bias", value::Replicate());
   }
 
   void operator()(const SequenceParallel& style) const {
-    const auto wish =
+    const auto request =
         std::make_shared<tensor::InputRequest>(tensor::InputRequest{{tensor::Shard(style.dim)}});
     std::vector<std::string> names;
     for (const auto& item : Table::of(module_)) {
@@ -172,8 +172,8 @@ class Applying {
              "it has no parameters; its input stays sharded if the output of the previous module is");
     }
     for (const std::string& name : names) {
-      cut(name, value::Replicate());
-      tensor::impl_of(changes_.find(module_, name)->distributed)->wish = wish;
+      shard(name, value::Replicate());
+      tensor::impl_of(changes_.find(module_, name)->distributed)->input_request = request;
     }
   }
 
@@ -182,7 +182,7 @@ class Applying {
       if (!Table::of(module_).contains(name)) {
         throw UsageError("module " + quote(path_) + " has no parameter " + quote(name), {}, "");
       }
-      cut(name, placement);
+      shard(name, placement);
     }
   }
 
@@ -207,7 +207,7 @@ class Applying {
         {std::move(owner), std::make_shared<Preparing>(mesh_, path_, std::move(input), std::move(output))});
   }
 
-  void cut(const std::string& name, const tensor::AxisPlacement& placement) const {
+  void shard(const std::string& name, const tensor::AxisPlacement& placement) const {
     auto& table = Table::of(module_);
     if (!table.contains(name) || !table[name].defined()) return;
     const at::Tensor plain = table[name];
@@ -220,15 +220,15 @@ class Applying {
                            ") holds handles to its parameters that cannot be replaced",
                        {}, "derive it from ps::ExchangeableParameters");
     }
-    at::Tensor& cut = changes_.distributed[plain.unsafeGetTensorImpl()];
-    if (!cut.defined()) {
-      cut = distribute_parameter(plain, mesh_, {placement});
-    } else if (!(tensor::placements_of(cut)[0] == placement)) {
+    at::Tensor& sharded = changes_.distributed[plain.unsafeGetTensorImpl()];
+    if (!sharded.defined()) {
+      sharded = distribute_parameter(plain, mesh_, {placement});
+    } else if (!(tensor::placements_of(sharded)[0] == placement)) {
       throw UsageError("parameter " + quote(path_ + "." + name) +
                        " is tied to one that is sharded differently: " + to_string(placement) + " and " +
-                       to_string(tensor::placements_of(cut)));
+                       to_string(tensor::placements_of(sharded)));
     }
-    changes_.exchanges.push_back({&module_, name, plain, cut});
+    changes_.exchanges.push_back({&module_, name, plain, sharded});
   }
 
   const tensor::DeviceMesh& mesh_;

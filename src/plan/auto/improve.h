@@ -5,7 +5,7 @@
 
 namespace penstock::plan::auto_search {
 
-//! Tries at most `budget` neighbours. Stores the best order in `order` and returns its makespan.
+//! Tries at most `budget` neighbors. Stores the best order in `order` and returns its makespan.
 double improve(const Problem& problem, Order& order, int budget);
 
 }  // namespace penstock::plan::auto_search

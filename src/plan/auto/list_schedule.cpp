@@ -46,8 +46,8 @@ class Builder {
       if (choice.kind == schedule::ActionKind::Idle) {
         free_[idx(rank)] = choice.time;  // waits for a more urgent action
       } else {
-        const int brought_to = perform(rank, when, choice);
-        if (brought_to >= 0) moment[idx(brought_to)] = next_moment(brought_to);
+        const int receiver = perform(rank, when, choice);
+        if (receiver >= 0) moment[idx(receiver)] = next_moment(receiver);
         --left;
       }
       moment[idx(rank)] = next_moment(rank);
@@ -100,10 +100,10 @@ class Builder {
     std::int64_t promised = 0, peak = 0;
     for (const int s : stages) {
       const StageCosts& costs = p_.costs.stages[idx(s)];
-      const auto whole = static_cast<std::int64_t>(costs.activation_bytes + costs.weight_bytes);
+      const auto full_bytes = static_cast<std::int64_t>(costs.activation_bytes + costs.weight_bytes);
       const bool to_come = batch_f(s) <= oldest && !(s == stage && m == oldest);
-      if (to_come) promised += costs.recompute ? static_cast<std::int64_t>(costs.input_bytes) : whole;
-      if (costs.recompute) peak = std::max(peak, whole);
+      if (to_come) promised += costs.recompute ? static_cast<std::int64_t>(costs.input_bytes) : full_bytes;
+      if (costs.recompute) peak = std::max(peak, full_bytes);
     }
     const schedule::Action forward = schedule::Action::forward(StageId(stage), MicrobatchId(m));
     const std::int64_t now = p_.takes(forward), after = now - p_.gives(forward);
@@ -137,15 +137,15 @@ class Builder {
     double urgent = never;  // the earliest time at which an F or I is ready
     const auto& stages = p_.stages_of[idx(rank)];
     for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
-      const int s = stages[chunk], place = static_cast<int>(chunk);
+      const int s = stages[chunk], position = static_cast<int>(chunk);
       const double f = ready_f(rank, s), i = ready_i(s);
       if (f <= now) {
-        const std::tuple key{batch_f(s) / rule_.group, place, batch_f(s)};
+        const std::tuple key{batch_f(s) / rule_.group, position, batch_f(s)};
         if (forward.kind == schedule::ActionKind::Idle || key < best_f)
           forward = {schedule::ActionKind::Forward, s, 0}, best_f = key;
       }
       if (i <= now) {
-        const std::tuple key{batch_i(s) / rule_.group, -place, batch_i(s)};
+        const std::tuple key{batch_i(s) / rule_.group, -position, batch_i(s)};
         if (backward.kind == schedule::ActionKind::Idle || key < best_i)
           backward = {back_kind(), s, 0}, best_i = key;
       }

@@ -8,24 +8,28 @@
 
 namespace penstock::plan::auto_search {
 
-Problem::Problem(const schedule::Placement& placed, int batches, const Costs& all,
+Problem::Problem(const schedule::Placement& stage_placement, int batches, const Costs& all,
                  std::optional<std::uint64_t> cap)
-    : placement(placed), ranks(placed.ranks()), stages(placed.stages()), microbatches(batches), costs(all) {
+    : placement(stage_placement),
+      ranks(stage_placement.ranks()),
+      stages(stage_placement.stages()),
+      microbatches(batches),
+      costs(all) {
   stages_of.resize(static_cast<std::size_t>(ranks));
   room.assign(static_cast<std::size_t>(ranks), std::numeric_limits<std::int64_t>::max() / 4);
   if (cap) std::fill(room.begin(), room.end(), static_cast<std::int64_t>(*cap));
   for (int s = 0; s < stages; ++s) {
     const auto index = static_cast<std::size_t>(s);
     const StageCosts& stage = costs.stages[index];
-    const double again = stage.recompute ? stage.forward : 0;
+    const double recompute_time = stage.recompute ? stage.forward : 0;
     rank_of.push_back(placement.rank_of(StageId(s)).value);
     stages_of[static_cast<std::size_t>(rank_of.back())].push_back(s);
     if (cap)
       room[static_cast<std::size_t>(rank_of.back())] -= static_cast<std::int64_t>(stage.resident_bytes());
     forward.push_back(stage.forward);
-    input.push_back(again + stage.input);
+    input.push_back(recompute_time + stage.input);
     weight.push_back(stage.weight);
-    backward.push_back(again + stage.full_backward());
+    backward.push_back(recompute_time + stage.full_backward());
   }
   std::map<std::pair<int, int>, int> numbers;
   const auto hop = [&](int from, int to) -> Hop {
@@ -63,22 +67,22 @@ double Problem::duration(const schedule::Action& action) const {
 
 std::int64_t Problem::takes(const schedule::Action& action) const {
   const StageCosts& stage = costs.stages[action.stage().index()];
-  const auto whole = static_cast<std::int64_t>(stage.activation_bytes + stage.weight_bytes);
-  if (action.kind() == schedule::ActionKind::Forward) return whole;
+  const auto full_bytes = static_cast<std::int64_t>(stage.activation_bytes + stage.weight_bytes);
+  if (action.kind() == schedule::ActionKind::Forward) return full_bytes;
   const bool back =
       action.kind() == schedule::ActionKind::Backward || action.kind() == schedule::ActionKind::BackwardInput;
-  return back && stage.recompute ? whole : 0;
+  return back && stage.recompute ? full_bytes : 0;
 }
 
 std::int64_t Problem::gives(const schedule::Action& action) const {
   const StageCosts& stage = costs.stages[action.stage().index()];
   const auto kept = static_cast<std::int64_t>(stage.recompute ? stage.input_bytes : 0);
-  const auto whole = static_cast<std::int64_t>(stage.activation_bytes + stage.weight_bytes);
+  const auto full_bytes = static_cast<std::int64_t>(stage.activation_bytes + stage.weight_bytes);
   switch (action.kind()) {
     case schedule::ActionKind::Forward:
-      return stage.recompute ? whole - kept : 0;
+      return stage.recompute ? full_bytes - kept : 0;
     case schedule::ActionKind::Backward:
-      return whole + kept;
+      return full_bytes + kept;
     case schedule::ActionKind::BackwardInput:
       return static_cast<std::int64_t>(stage.activation_bytes) + kept;
     case schedule::ActionKind::BackwardWeight:

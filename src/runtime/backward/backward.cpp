@@ -68,7 +68,7 @@ Roots roots_of(const edge_list& outputs, const variable_list& grads) {
 
 // The inputs that need gradients, without duplicates.
 struct Wanted {
-  std::vector<std::size_t> places;
+  std::vector<std::size_t> indices;
   edge_list edges;
   std::vector<Node*> nodes;
 };
@@ -86,7 +86,7 @@ Wanted wanted_of(const std::vector<Tensor>& inputs) {
     Edge edge = gradient_edge(inputs[i]);
     if (std::find(wanted.nodes.begin(), wanted.nodes.end(), edge.function.get()) != wanted.nodes.end())
       continue;
-    wanted.places.push_back(i);
+    wanted.indices.push_back(i);
     wanted.nodes.push_back(edge.function.get());
     wanted.edges.push_back(std::move(edge));
   }
@@ -95,7 +95,7 @@ Wanted wanted_of(const std::vector<Tensor>& inputs) {
 
 // Lays out the gradient as the accumulator of the leaf would: like the leaf. The receiver can then predict
 // the layout.
-Tensor laid_out_like(Tensor grad, const Tensor& input) {
+Tensor match_layout(Tensor grad, const Tensor& input) {
   if (!grad.defined() || tensor::is_dtensor(grad)) return grad;
   if (!input.is_non_overlapping_and_dense()) return grad.contiguous();
   if (grad.strides() == input.strides()) return grad;
@@ -137,7 +137,7 @@ void drop_hooks(Node& node) {
 // Runs the input half on a split graph.
 class InputHalf {
  public:
-  InputHalf(GraphSplit cut, const Wanted& wanted) : cut_(std::move(cut)), wanted_(wanted) {}
+  InputHalf(GraphSplit split, const Wanted& wanted) : split_(std::move(split)), wanted_(wanted) {}
 
   //! Returns the requested gradients and fills `work`.
   variable_list run(WeightWork::Impl& work) {
@@ -154,10 +154,10 @@ class InputHalf {
   // Those of other nodes are captured by the engine at no cost.
   void choose_captures() {
     captures_ = wanted_.edges;
-    for (Node* node : cut_.inner) node->add_post_hook(std::make_unique<ReleaseWhenRun>(*node));
-    recorded_.resize(cut_.deferred.size());
-    for (std::size_t i = 0; i < cut_.deferred.size(); ++i) {
-      Node& node = *cut_.deferred[i];
+    for (Node* node : split_.inner) node->add_post_hook(std::make_unique<ReleaseWhenRun>(*node));
+    recorded_.resize(split_.deferred.size());
+    for (std::size_t i = 0; i < split_.deferred.size(); ++i) {
+      Node& node = *split_.deferred[i];
       if (has_hooks(node)) {
         recorded_[i] = std::make_shared<variable_list>();
         node.add_pre_hook(std::make_unique<Recorder>(recorded_[i]));
@@ -165,7 +165,7 @@ class InputHalf {
         for (std::uint32_t nr = 0; nr < node.num_inputs(); ++nr) captures_.emplace_back(node.getptr(), nr);
       }
     }
-    captures_.insert(captures_.end(), cut_.early.begin(), cut_.early.end());
+    captures_.insert(captures_.end(), split_.early.begin(), split_.early.end());
   }
 
   variable_list execute(WeightWork::Impl& work) {
@@ -174,9 +174,10 @@ class InputHalf {
       ~Listening() {
         for (SplitNode* node : nodes) node->queue = nullptr;
       }
-    } listening{cut_.own_split};
-    for (SplitNode* node : cut_.own_split) node->queue = &work;
-    return Engine::get_default_engine().execute(cut_.input_roots, cut_.input_root_grads, /*keep_graph=*/true,
+    } listening{split_.split_nodes};
+    for (SplitNode* node : split_.split_nodes) node->queue = &work;
+    return Engine::get_default_engine().execute(split_.input_roots, split_.input_root_grads,
+                                                /*keep_graph=*/true,
                                                 /*create_graph=*/false, /*accumulate_grad=*/false, captures_);
   }
 
@@ -187,8 +188,8 @@ class InputHalf {
       work.roots.push_back(std::move(edge));
       work.grads.push_back(grad);
     };
-    for (std::size_t i = 0; i < cut_.deferred.size(); ++i) {
-      Node& node = *cut_.deferred[i];
+    for (std::size_t i = 0; i < split_.deferred.size(); ++i) {
+      Node& node = *split_.deferred[i];
       for (std::uint32_t nr = 0; nr < node.num_inputs(); ++nr) {
         if (!recorded_[i]) {
           add({node.getptr(), nr}, results[next++]);
@@ -198,53 +199,54 @@ class InputHalf {
       }
       if (recorded_[i]) drop_hooks(node);
     }
-    for (const Edge& edge : cut_.early) add(edge, results[next++]);
-    for (std::size_t i = 0; i < cut_.weight_roots.size(); ++i)
-      add(cut_.weight_roots[i], cut_.weight_root_grads[i]);
+    for (const Edge& edge : split_.early) add(edge, results[next++]);
+    for (std::size_t i = 0; i < split_.weight_roots.size(); ++i)
+      add(split_.weight_roots[i], split_.weight_root_grads[i]);
   }
 
   // Removes the edges into R, so that the weight half does not compute the input gradients again.
   void sever() {
     edge_list severed;  // keeps every node alive until all edges are removed
-    for (Edge* edge : cut_.inward) severed.push_back(std::exchange(*edge, {}));
+    for (Edge* edge : split_.inward) severed.push_back(std::exchange(*edge, {}));
   }
 
-  GraphSplit cut_;
+  GraphSplit split_;
   const Wanted& wanted_;
   edge_list captures_;
   std::vector<std::shared_ptr<variable_list>>
       recorded_;  // per deferred node; null if the engine captures its gradients
 };
 
-std::vector<Tensor> spread(variable_list grads, const Wanted& wanted, const std::vector<Tensor>& inputs) {
+std::vector<Tensor> scatter_grads(variable_list grads, const Wanted& wanted,
+                                  const std::vector<Tensor>& inputs) {
   std::vector<Tensor> result(inputs.size());
   for (std::size_t i = 0; i < grads.size(); ++i) {
-    const std::size_t place = wanted.places[i];
-    result[place] = laid_out_like(std::move(grads[i]), inputs[place]);
+    const std::size_t index = wanted.indices[i];
+    result[index] = match_layout(std::move(grads[i]), inputs[index]);
   }
   return result;
 }
 
 // Removes the `.grad` of the inputs temporarily and restores it.
-class GradsAside {
+class SavedGrads {
  public:
-  GradsAside(const std::vector<Tensor>& inputs, const Wanted& wanted) : inputs_(inputs), wanted_(wanted) {
-    for (const std::size_t place : wanted_.places) before_.push_back(std::exchange(grad(place), Tensor()));
+  SavedGrads(const std::vector<Tensor>& inputs, const Wanted& wanted) : inputs_(inputs), wanted_(wanted) {
+    for (const std::size_t index : wanted_.indices) before_.push_back(std::exchange(grad(index), Tensor()));
   }
-  ~GradsAside() {
-    for (std::size_t i = 0; i < before_.size(); ++i) grad(wanted_.places[i]) = std::move(before_[i]);
+  ~SavedGrads() {
+    for (std::size_t i = 0; i < before_.size(); ++i) grad(wanted_.indices[i]) = std::move(before_[i]);
   }
-  GradsAside(const GradsAside&) = delete;
-  GradsAside& operator=(const GradsAside&) = delete;
+  SavedGrads(const SavedGrads&) = delete;
+  SavedGrads& operator=(const SavedGrads&) = delete;
 
   variable_list take() {
     variable_list grads;
-    for (const std::size_t place : wanted_.places) grads.push_back(std::move(grad(place)));
+    for (const std::size_t index : wanted_.indices) grads.push_back(std::move(grad(index)));
     return grads;
   }
 
  private:
-  Tensor& grad(std::size_t place) const { return inputs_[place].mutable_grad(); }
+  Tensor& grad(std::size_t index) const { return inputs_[index].mutable_grad(); }
 
   const std::vector<Tensor>& inputs_;
   const Wanted& wanted_;
@@ -254,23 +256,23 @@ class GradsAside {
 std::vector<Tensor> run_full(const Roots& roots, const std::vector<Tensor>& inputs) {
   const Wanted wanted = wanted_of(inputs);
   if (roots.edges.empty()) return std::vector<Tensor>(inputs.size());
-  GradsAside aside(inputs, wanted);
+  SavedGrads saved(inputs, wanted);
   Engine::get_default_engine().execute(roots.edges, roots.grads, /*keep_graph=*/false, /*create_graph=*/false,
                                        /*accumulate_grad=*/true);
-  return spread(aside.take(), wanted, inputs);
+  return scatter_grads(saved.take(), wanted, inputs);
 }
 
 InputBackward run_input(const Roots& roots, const std::vector<Tensor>& inputs) {
   const Wanted wanted = wanted_of(inputs);
   auto work = std::make_unique<WeightWork::Impl>();
-  GraphSplit cut = find_cut(roots.edges, roots.grads, wanted.nodes);
+  GraphSplit split = find_cut(roots.edges, roots.grads, wanted.nodes);
   InputBackward result;
-  if (cut.input_roots.empty()) {
-    work->roots = std::move(cut.weight_roots);
-    work->grads = std::move(cut.weight_root_grads);
+  if (split.input_roots.empty()) {
+    work->roots = std::move(split.weight_roots);
+    work->grads = std::move(split.weight_root_grads);
     result.input_grads.resize(inputs.size());
   } else {
-    result.input_grads = spread(InputHalf(std::move(cut), wanted).run(*work), wanted, inputs);
+    result.input_grads = scatter_grads(InputHalf(std::move(split), wanted).run(*work), wanted, inputs);
   }
   if (!work->empty()) result.weights = WeightWork(std::move(work));
   return result;

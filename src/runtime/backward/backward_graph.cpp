@@ -97,18 +97,19 @@ class Walk {
   }
   bool reaches(std::uint32_t node) const { return nodes_[node].reaches; }
 
-  void cut(GraphSplit& cut) {
+  void fill(GraphSplit& split) {
     find_crossings();
-    spread_deferral();
+    propagate_deferral();
     for (Visited& visited : nodes_) {
       if (!visited.reaches || visited.is_input) continue;
-      (visited.deferred ? cut.deferred : cut.inner).push_back(visited.node);
-      if (visited.deferred) add_inward(cut.inward, visited.node->next_edges());
-      if (visited.kind == NodeKind::Split) add_split(cut.own_split, static_cast<SplitNode*>(visited.node));
+      (visited.deferred ? split.deferred : split.inner).push_back(visited.node);
+      if (visited.deferred) add_inward(split.inward, visited.node->next_edges());
+      if (visited.kind == NodeKind::Split)
+        add_split(split.split_nodes, static_cast<SplitNode*>(visited.node));
     }
     for (const Crossing& crossing : crossings_) {
       if (!nodes_[crossing.from].deferred)
-        add_early(cut.early, nodes_[crossing.from].node->next_edge(crossing.edge));
+        add_early(split.early, nodes_[crossing.from].node->next_edge(crossing.edge));
     }
   }
 
@@ -165,7 +166,7 @@ class Walk {
     }
   }
 
-  void spread_deferral() {
+  void propagate_deferral() {
     for (bool changed = true; changed;) {
       changed = false;
       for (const Crossing& crossing : crossings_) {
@@ -177,14 +178,14 @@ class Walk {
     }
   }
 
-  void add_split(std::vector<SplitNode*>& own_split, SplitNode* node) const {
+  void add_split(std::vector<SplitNode*>& split_nodes, SplitNode* node) const {
     const edge_list& edges = node->next_edges();
     node->alone = std::all_of(edges.begin(), edges.end(), [this](const Edge& edge) {
       if (!edge.is_valid()) return true;
       const Visited& target = nodes_[index_.find(edge.function.get())->second];
       return target.reaches || target.feeders == 1;
     });
-    own_split.push_back(node);
+    split_nodes.push_back(node);
   }
 
   void add_inward(std::vector<Edge*>& inward, edge_list& edges) const {
@@ -213,17 +214,17 @@ bool has_hooks(Node& node) {
 
 GraphSplit find_cut(const edge_list& roots, const variable_list& root_grads,
                     const std::vector<Node*>& input_nodes) {
-  GraphSplit cut;
+  GraphSplit split;
   Walk walk(input_nodes);
   for (std::size_t i = 0; i < roots.size(); ++i) {
     const std::uint32_t node = walk.visit(roots[i].function.get());
     const bool reaches = walk.reaches(node);
     if (!reaches) walk.fed_from_outside(node);
-    (reaches ? cut.input_roots : cut.weight_roots).push_back(roots[i]);
-    (reaches ? cut.input_root_grads : cut.weight_root_grads).push_back(root_grads[i]);
+    (reaches ? split.input_roots : split.weight_roots).push_back(roots[i]);
+    (reaches ? split.input_root_grads : split.weight_root_grads).push_back(root_grads[i]);
   }
-  if (!cut.input_roots.empty()) walk.cut(cut);
-  return cut;
+  if (!split.input_roots.empty()) walk.fill(split);
+  return split;
 }
 
 }  // namespace penstock::runtime

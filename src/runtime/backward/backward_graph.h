@@ -25,12 +25,12 @@ using torch::autograd::variable_list;
 class SplitNode;
 
 struct GraphSplit {
-  std::vector<Node*> inner;           //!< nodes of R that run only in the input half
-  std::vector<Node*> deferred;        //!< boundary nodes that run in both halves
-  std::vector<Edge*> inward;          //!< edges of deferred nodes that stay in R
-  edge_list early;                    //!< targets outside R whose gradient is complete after the input half
-  std::vector<SplitNode*> own_split;  //!< nodes of R that queue their weight work themselves
-  edge_list input_roots;              //!< roots in R, with their gradients
+  std::vector<Node*> inner;             //!< nodes of R that run only in the input half
+  std::vector<Node*> deferred;          //!< boundary nodes that run in both halves
+  std::vector<Edge*> inward;            //!< edges of deferred nodes that stay in R
+  edge_list early;                      //!< targets outside R whose gradient is complete after the input half
+  std::vector<SplitNode*> split_nodes;  //!< nodes of R that queue their weight work themselves
+  edge_list input_roots;                //!< roots in R, with their gradients
   variable_list input_root_grads;
   edge_list weight_roots;  //!< roots outside R, with their gradients
   variable_list weight_root_grads;

@@ -33,12 +33,12 @@ double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shar
   DataParallel* const data_parallel = setup.options.data_parallel.get();
   tensor::GradNorm norm(norm_type);
   for (const at::Tensor& parameter : parameters_of(setup, &shared)) {
-    const std::vector<comm::Group> spread =
+    const std::vector<comm::Group> groups =
         data_parallel != nullptr ? data_parallel->sharding_groups_of(parameter) : std::vector<comm::Group>();
-    if (spread.empty()) {
+    if (groups.empty()) {
       norm.add(parameter);
     } else {
-      norm.add(parameter.grad(), spread);
+      norm.add(parameter.grad(), groups);
     }
   }
   double part = norm.reduce();

@@ -12,11 +12,11 @@
 namespace penstock::runtime {
 namespace {
 
-void check_places(const PipelineSetup& setup, const SharedParameter& shared) {
+void check_locations(const PipelineSetup& setup, const SharedParameter& shared) {
   if (shared.size() < 2) throw UsageError("a shared parameter needs at least two locations");
-  for (const ParameterLocation& place : shared) {
-    if (place.stage.value >= 0 && place.stage.value < setup.program.stages()) continue;
-    throw UsageError("a shared parameter is declared for stage " + std::to_string(place.stage.value) +
+  for (const ParameterLocation& location : shared) {
+    if (location.stage.value >= 0 && location.stage.value < setup.program.stages()) continue;
+    throw UsageError("a shared parameter is declared for stage " + std::to_string(location.stage.value) +
                      ", which the pipeline does not have");
   }
 }
@@ -26,14 +26,14 @@ void check_places(const PipelineSetup& setup, const SharedParameter& shared) {
 SharedParameters::SharedParameters(const PipelineSetup& setup) {
   const at::NoGradGuard no_grad;
   for (const SharedParameter& shared : setup.options.shared) {
-    check_places(setup, shared);
+    check_locations(setup, shared);
     Tie tie;
     std::vector<int> ranks;
-    for (const ParameterLocation& place : shared) {
-      const Rank holder = setup.rank_of(place.stage);
+    for (const ParameterLocation& location : shared) {
+      const Rank holder = setup.rank_of(location.stage);
       if (std::find(ranks.begin(), ranks.end(), holder.value) == ranks.end()) ranks.push_back(holder.value);
       if (holder != setup.rank) continue;
-      const at::Tensor copy = setup.stage(place.stage)->parameter(place.name);
+      const at::Tensor copy = setup.stage(location.stage)->parameter(location.name);
       const auto same = [&](const at::Tensor& other) { return other.is_same(copy); };
       if (std::none_of(tie.copies.begin(), tie.copies.end(), same)) tie.copies.push_back(copy);
     }

@@ -46,8 +46,8 @@ std::string declared(const PipelineOptions& options) {
   }
   for (const SharedParameter& shared : options.shared) {
     text += "shared";
-    for (const ParameterLocation& place : shared)
-      text += " " + std::to_string(place.stage.value) + "." + place.name;
+    for (const ParameterLocation& location : shared)
+      text += " " + std::to_string(location.stage.value) + "." + location.name;
     text += "; ";
   }
   return text;
@@ -73,18 +73,18 @@ SetupFields fields_of(const PipelineSetup& setup) {
           {"seed", std::to_string(options.seed)}};
 }
 
-void compare_fields(const comm::Group& group, const SetupFields& mine) {
+void compare_fields(const comm::Group& group, const SetupFields& local) {
   c10::impl::GenericList values(c10::AnyType::get());
-  for (const auto& [name, value] : mine) values.push_back(c10::IValue(value));
+  for (const auto& [name, value] : local) values.push_back(c10::IValue(value));
   const std::vector<c10::IValue> all = group.all_gather_object(c10::IValue(values));
-  for (std::size_t field = 0; field < mine.size(); ++field) {
+  for (std::size_t field = 0; field < local.size(); ++field) {
     const auto firsts = all[0].toListRef();
     const std::string first = field < firsts.size() ? firsts[field].toStringRef() : "none";
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
-      const auto theirs = all[rank].toListRef();  // another version may have fewer fields
-      const std::string other = field < theirs.size() ? theirs[field].toStringRef() : "none";
+      const auto received = all[rank].toListRef();  // another version may have fewer fields
+      const std::string other = field < received.size() ? received[field].toStringRef() : "none";
       if (other == first) continue;
-      throw UsageError("the ranks' pipelines differ in the " + mine[field].first + ": " + first +
+      throw UsageError("the ranks' pipelines differ in the " + local[field].first + ": " + first +
                            " on rank " + std::to_string(group.global_rank(0).value) + ", " + other +
                            " on rank " + std::to_string(group.global_rank(static_cast<int>(rank)).value),
                        {},
@@ -99,19 +99,19 @@ void compare_setups(const PipelineSetup& setup) {
 
 void learn_from_all_ranks(PipelineSetup& setup) {
   bool any = false;
-  c10::impl::GenericList mine(c10::AnyType::get());
+  c10::impl::GenericList names(c10::AnyType::get());
   for (const PipelineStage& stage : setup.stages) {
     const auto keywords = stage.module().keywords();
     any = any || !keywords;
     if (keywords)
-      for (const std::string& name : *keywords) mine.push_back(c10::IValue(name));
+      for (const std::string& name : *keywords) names.push_back(c10::IValue(name));
   }
   const bool loss = setup.local(setup.last_stage()) && setup.options.loss;
-  const c10::IValue told = c10::ivalue::Tuple::create({any ? c10::IValue() : c10::IValue(mine), loss});
+  const c10::IValue report = c10::ivalue::Tuple::create({any ? c10::IValue() : c10::IValue(names), loss});
   std::set<std::string> all;
   setup.has_loss = false;
-  for (const c10::IValue& theirs : setup.group.all_gather_object(told)) {
-    const auto& facts = theirs.toTupleRef().elements();
+  for (const c10::IValue& gathered : setup.group.all_gather_object(report)) {
+    const auto& facts = gathered.toTupleRef().elements();
     setup.has_loss = setup.has_loss || facts[1].toBool();
     any = any || facts[0].isNone();
     if (facts[0].isNone()) continue;
@@ -153,26 +153,26 @@ void warm_up(const PipelineSetup& setup) {
   if (setup.group.size() > 1) setup.group.barrier();
 }
 
-std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& mine) {
-  if (setup.group.size() == 1) return {mine};
-  const std::size_t microbatches = mine.signatures.size();
+std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& local) {
+  if (setup.group.size() == 1) return {local};
+  const std::size_t microbatches = local.signatures.size();
   const at::Tensor note = at::empty({static_cast<std::int64_t>(3 + 2 * microbatches)}, at::kLong);
-  auto* words = note.mutable_data_ptr<std::int64_t>();
-  words[0] = static_cast<std::int64_t>(mine.step);
-  words[1] = mine.train ? 1 : 0;
-  words[2 + 2 * microbatches] = mine.row_order;
+  auto* sent = note.mutable_data_ptr<std::int64_t>();
+  sent[0] = static_cast<std::int64_t>(local.step);
+  sent[1] = local.train ? 1 : 0;
+  sent[2 + 2 * microbatches] = local.row_order;
   for (std::size_t m = 0; m < microbatches; ++m) {
-    words[2 + m] = static_cast<std::int64_t>(mine.signatures[m]);
-    words[2 + microbatches + m] = mine.rows[m];
+    sent[2 + m] = static_cast<std::int64_t>(local.signatures[m]);
+    sent[2 + microbatches + m] = local.rows[m];
   }
   std::vector<StepNote> all;
   for (const at::Tensor& row : setup.group.all_gather(note)) {
-    const auto* theirs = row.const_data_ptr<std::int64_t>();
+    const auto* received = row.const_data_ptr<std::int64_t>();
     StepNote other{
-        static_cast<std::uint64_t>(theirs[0]), theirs[1] != 0, {}, {}, theirs[2 + 2 * microbatches]};
+        static_cast<std::uint64_t>(received[0]), received[1] != 0, {}, {}, received[2 + 2 * microbatches]};
     for (std::size_t m = 0; m < microbatches; ++m) {
-      other.signatures.push_back(static_cast<std::uint64_t>(theirs[2 + m]));
-      other.rows.push_back(theirs[2 + microbatches + m]);
+      other.signatures.push_back(static_cast<std::uint64_t>(received[2 + m]));
+      other.rows.push_back(received[2 + microbatches + m]);
     }
     all.push_back(std::move(other));
     if (all.back().train != all.front().train || all.back().step != all.front().step) {
@@ -215,7 +215,7 @@ void check_row_orders(const PipelineSetup& setup, const std::vector<StepNote>& n
 }
 
 const value::RowOrder& BatchRowOrder::find(const PipelineSetup& setup, const std::vector<StepNote>& notes,
-                                           const value::RowOrder& mine) {
+                                           const value::RowOrder& local) {
   const auto holder =
       std::find_if(notes.begin(), notes.end(), [](const StepNote& note) { return note.row_order != 0; });
   // Microbatches with only replicated values, and those that the caller split, follow each other.
@@ -223,7 +223,7 @@ const value::RowOrder& BatchRowOrder::find(const PipelineSetup& setup, const std
   const auto known = known_.find(holder->row_order);
   if (known != known_.end()) return known->second;
   const auto root = static_cast<int>(holder - notes.begin());
-  const c10::IValue order = setup.group.broadcast_object(c10::IValue(mine), root);
+  const c10::IValue order = setup.group.broadcast_object(c10::IValue(local), root);
   return known_[holder->row_order] = order.toIntVector();
 }
 

@@ -19,7 +19,7 @@ SetupFields fields_of(const PipelineSetup& setup);
 
 //! UsageError on every rank of the group if the values differ; it names the first differing field and a rank.
 //! All ranks must pass the same fields.
-void compare_fields(const comm::Group& group, const SetupFields& mine);
+void compare_fields(const comm::Group& group, const SetupFields& local);
 void compare_setups(const PipelineSetup& setup);
 
 //! Fills in `keywords` and `has_loss`, which depend on the stages and options of all ranks.
@@ -40,7 +40,7 @@ struct StepNote {
 };
 
 //! Gathers the notes of all ranks. UsageError if ranks run different steps, or mix training and evaluation.
-std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& mine);
+std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& local);
 //! A row order as a number: 0 if nothing is split, 1 if the rows are not sharded, otherwise a hash.
 std::int64_t row_order_code(const value::RowOrder& order);
 //! ShapeError on every rank if microbatches would pair different rows.
@@ -51,7 +51,7 @@ class BatchRowOrder {
  public:
   //! Collective, after `check_row_orders`. Communicates if the order is sharded and new.
   const value::RowOrder& find(const PipelineSetup& setup, const std::vector<StepNote>& notes,
-                              const value::RowOrder& mine);
+                              const value::RowOrder& local);
 
  private:
   std::map<std::int64_t, value::RowOrder> known_{{1, {1}}};  // by code

@@ -130,13 +130,13 @@ FirstInputs::Changes FirstInputs::changes(const StepBatch& batch) const {
 
 ShapeError FirstInputs::error(const PipelineSetup& setup, const StepBatch& batch,
                               MicrobatchId microbatch) const {
-  const Changes mine = changes(batch);
-  const auto told = setup.group.all_gather_object(
-      c10::ivalue::Tuple::create({c10::IValue(mine.text), mine.dtype, mine.layout, mine.requires_grad}));
+  const Changes local = changes(batch);
+  const auto reports = setup.group.all_gather_object(
+      c10::ivalue::Tuple::create({c10::IValue(local.text), local.dtype, local.layout, local.requires_grad}));
   std::vector<std::string> texts;
   bool dtype = false, layout = false, requires_grad = false;
-  for (std::size_t rank = 0; rank < told.size(); ++rank) {
-    const auto& facts = told[rank].toTupleRef().elements();
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    const auto& facts = reports[rank].toTupleRef().elements();
     if (facts[0].toStringRef().empty()) continue;
     texts.push_back("inputs of rank " +
                     std::to_string(setup.group.global_rank(static_cast<int>(rank)).value) + ": " +

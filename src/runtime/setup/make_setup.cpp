@@ -72,7 +72,7 @@ schedule::LowerOptions lowering(const PipelineOptions& options, int stages) {
   return lower;
 }
 
-void place_stages(PipelineSetup& setup) {
+void index_stages(PipelineSetup& setup) {
   const schedule::Program& program = setup.program;
   const int ranks = setup.group.size();
   if (program.ranks() != ranks) {
@@ -92,9 +92,9 @@ void place_stages(PipelineSetup& setup) {
           "this schedule places the stage on rank " + std::to_string(setup.rank_of(stage.index()).value),
           context, "see Placement for which rank holds which stage");
     }
-    const PipelineStage*& place = setup.by_index[stage.index().index()];
-    if (place != nullptr) throw UsageError("the stage is given twice", context);
-    place = &stage;
+    const PipelineStage*& slot = setup.by_index[stage.index().index()];
+    if (slot != nullptr) throw UsageError("the stage is given twice", context);
+    slot = &stage;
   }
   for (const StageId index : program.placement().stages_of(setup.rank)) {
     if (setup.stage(index) == nullptr) {
@@ -169,7 +169,7 @@ PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program pr
             [](const PipelineStage& a, const PipelineStage& b) { return a.index() < b.index(); });
   const comm::Group given = stages.front().group();
   PipelineSetup setup{std::move(stages), std::move(program), std::move(options), given, Rank(given.rank())};
-  place_stages(setup);
+  index_stages(setup);
   name_skips(setup);
   return setup;
 }

@@ -50,12 +50,12 @@ class RandomState {
 };
 
 // Restores the state of the generators on destruction.
-class RandomAside {
+class RandomStateGuard {
  public:
-  explicit RandomAside(const std::vector<Tensor>& inputs) : found_(RandomState::save(inputs)) {}
-  ~RandomAside() { found_.restore(); }
-  RandomAside(const RandomAside&) = delete;
-  RandomAside& operator=(const RandomAside&) = delete;
+  explicit RandomStateGuard(const std::vector<Tensor>& inputs) : found_(RandomState::save(inputs)) {}
+  ~RandomStateGuard() { found_.restore(); }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
 
  private:
   RandomState found_;
@@ -105,7 +105,7 @@ class RecomputeNode final : public SplitNode {
       const Tensor input = saved.unpack();
       inputs.push_back(input.defined() ? input.detach().set_requires_grad(input.requires_grad()) : input);
     }
-    const std::vector<Tensor> outputs = run_again(inputs);
+    const std::vector<Tensor> outputs = rerun_forward(inputs);
     std::vector<Tensor> output_grads(outputs.size());
     for (std::size_t i = 0; i < differentiable_.size(); ++i)
       output_grads[differentiable_[i]] = std::move(grads[i]);
@@ -116,8 +116,8 @@ class RecomputeNode final : public SplitNode {
   }
 
  private:
-  std::vector<Tensor> run_again(const std::vector<Tensor>& inputs) const {
-    const RandomAside aside(inputs);
+  std::vector<Tensor> rerun_forward(const std::vector<Tensor>& inputs) const {
+    const RandomStateGuard guard(inputs);
     if (options_.seed) {
       options_.seed();
     } else if (random_) {

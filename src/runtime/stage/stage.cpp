@@ -19,8 +19,8 @@ bool on_meta(const StageModule& module) {
   return false;
 }
 
-// Meta tensors cannot be moved, only allocated. The initialiser fills in their values.
-void materialise(const StageModule& module, at::Device device) {
+// Meta tensors cannot be moved, only allocated. The initializer fills in their values.
+void materialize(const StageModule& module, at::Device device) {
   for (const auto& list : {module.parameters(), module.buffers()}) {
     for (const NamedTensor& item : list) {
       if (!item.tensor.is_meta() || device.is_meta()) continue;
@@ -47,7 +47,7 @@ PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, int stage_inde
       throw UsageError("the module has tensors on the meta device, which hold no values", context,
                        "set StageOptions::initialise, which fills them after they are allocated");
     }
-    materialise(*module, device);
+    materialize(*module, device);
     options.initialise();
   }
   module->to(device);

@@ -14,12 +14,12 @@ namespace {
 constexpr std::size_t kAround = 4;  // actions shown on each side
 
 std::string hint_of(const Error& error, const std::string& around) {
-  const std::string place = "the schedule there: " + around;
-  return error.hint().empty() ? place : error.hint() + "; " + place;
+  const std::string location = "the schedule there: " + around;
+  return error.hint().empty() ? location : error.hint() + "; " + location;
 }
 
 template <class Kind>
-[[noreturn]] void again(const Kind& error, const ErrorContext& context, const std::string& around) {
+[[noreturn]] void rethrow_as(const Kind& error, const ErrorContext& context, const std::string& around) {
   throw Kind(error.message(), error.context().within(context), hint_of(error, around));
 }
 
@@ -52,19 +52,19 @@ void rethrow_in(const ErrorContext& context, const std::string& around) {
   } catch (const PeerFailed& e) {
     throw PeerFailed(e.peer(), e.cause(), e.context().within(context));
   } catch (const TimeoutError& e) {
-    again(e, context, around);
+    rethrow_as(e, context, around);
   } catch (const CommError& e) {
-    again(e, context, around);
+    rethrow_as(e, context, around);
   } catch (const ShapeError& e) {
-    again(e, context, around);
+    rethrow_as(e, context, around);
   } catch (const ScheduleError& e) {
-    again(e, context, around);
+    rethrow_as(e, context, around);
   } catch (const UsageError& e) {
-    again(e, context, around);
+    rethrow_as(e, context, around);
   } catch (const ParseError& e) {
-    again(e, context, around);
+    rethrow_as(e, context, around);
   } catch (const StageError& e) {
-    again(e, context, around);
+    rethrow_as(e, context, around);
   } catch (const c10::Error& e) {
     std::throw_with_nested(StageError(e.what_without_backtrace(), context, "the schedule there: " + around));
   } catch (const std::exception& e) {

@@ -13,11 +13,11 @@ struct Parts {
   variable_list inputs, grads;
 
   // Sorted by stage and microbatch, so that sums do not depend on the schedule.
-  explicit Parts(std::vector<OwnGrad> own) {
-    std::stable_sort(own.begin(), own.end(), [](const OwnGrad& a, const OwnGrad& b) {
+  explicit Parts(std::vector<InputGrad> items) {
+    std::stable_sort(items.begin(), items.end(), [](const InputGrad& a, const InputGrad& b) {
       return std::pair(a.stage, a.microbatch) < std::pair(b.stage, b.microbatch);
     });
-    for (const OwnGrad& item : own) {
+    for (const InputGrad& item : items) {
       inputs.push_back(item.input);
       grads.push_back(item.grad);
     }
@@ -27,7 +27,7 @@ struct Parts {
 // Computes the gradients of all tensors of several trees in one pass.
 class TreeGrads {
  public:
-  TreeGrads(const std::vector<OwnGrad>& own, const std::vector<c10::IValue>& trees) {
+  TreeGrads(const std::vector<InputGrad>& items, const std::vector<c10::IValue>& trees) {
     variable_list wanted;
     for (const c10::IValue& tree : trees) {
       for (const at::Tensor& tensor : value::tensors_of(tree)) {
@@ -35,8 +35,8 @@ class TreeGrads {
           wanted.push_back(tensor);
       }
     }
-    if (wanted.empty() || own.empty()) return;
-    const Parts parts(own);
+    if (wanted.empty() || items.empty()) return;
+    const Parts parts(items);
     const variable_list found = torch::autograd::grad(parts.inputs, wanted, parts.grads,
                                                       /*retain_graph=*/true, /*create_graph=*/false,
                                                       /*allow_unused=*/true);
@@ -93,8 +93,8 @@ value::Kwargs over_microbatches(const std::vector<value::Kwargs>& microbatches) 
 
 }  // namespace
 
-void return_input_grads(const PipelineSetup& setup, const std::vector<OwnGrad>& grads, const StepInput& input,
-                        StepResult& result) {
+void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>& grads,
+                        const StepInput& input, StepResult& result) {
   const value::Args args = setup.local(StageId(0)) ? input.args : value::Args();
   std::vector<c10::IValue> trees = args;
   for (const auto& [name, value] : input.kwargs) trees.push_back(value);
@@ -105,22 +105,23 @@ void return_input_grads(const PipelineSetup& setup, const std::vector<OwnGrad>& 
   for (const c10::IValue& arg : args) result.input_grads.push_back(found.of(arg));
   result.kwarg_grads = found.of(input.kwargs);
   for (const PipelineStage& stage : setup.stages) {
-    const auto own = input.stage_kwargs.find(stage.index());
-    if (own != input.stage_kwargs.end()) result.stage_kwarg_grads[stage.index()] = found.of(own->second);
+    const auto kwargs = input.stage_kwargs.find(stage.index());
+    if (kwargs != input.stage_kwargs.end())
+      result.stage_kwarg_grads[stage.index()] = found.of(kwargs->second);
   }
 }
 
-void return_input_grads(const PipelineSetup& setup, const std::vector<OwnGrad>& grads,
+void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>& grads,
                         const Microbatches& input, StepResult& result) {
-  StepInput whole;
-  whole.args = over_microbatches(input.args);
-  whole.kwargs = over_microbatches(input.kwargs);
+  StepInput merged;
+  merged.args = over_microbatches(input.args);
+  merged.kwargs = over_microbatches(input.kwargs);
   for (const auto& [stage, kwargs] : input.stage_kwargs)
-    whole.stage_kwargs[stage] = over_microbatches(kwargs);
-  return_input_grads(setup, grads, whole, result);
+    merged.stage_kwargs[stage] = over_microbatches(kwargs);
+  return_input_grads(setup, grads, merged, result);
 }
 
-void add_input_grads(const std::vector<OwnGrad>& grads) {
+void add_input_grads(const std::vector<InputGrad>& grads) {
   if (grads.empty()) return;
   const Parts parts(grads);
   torch::autograd::backward(parts.inputs, parts.grads);

@@ -11,12 +11,12 @@ namespace penstock::runtime {
 
 //! Stores in `result` the gradient that the step adds to each tensor that requires one: arguments if this
 //! rank has the first stage, keyword arguments on every rank.
-void return_input_grads(const PipelineSetup& setup, const std::vector<OwnGrad>& grads, const StepInput& input,
-                        StepResult& result);
-void return_input_grads(const PipelineSetup& setup, const std::vector<OwnGrad>& grads,
+void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>& grads,
+                        const StepInput& input, StepResult& result);
+void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>& grads,
                         const Microbatches& input, StepResult& result);
 
 //! Adds the gradients to the `.grad` of leaves, and runs the backward of non-leaf tensors.
-void add_input_grads(const std::vector<OwnGrad>& grads);
+void add_input_grads(const std::vector<InputGrad>& grads);
 
 }  // namespace penstock::runtime

@@ -20,7 +20,7 @@ void check_weight(double weight, std::size_t microbatch) {
                    "weights must be finite and not negative");
 }
 
-std::vector<double> shares(std::vector<double> weights, std::optional<double> denominator) {
+std::vector<double> normalize_weights(std::vector<double> weights, std::optional<double> denominator) {
   for (std::size_t i = 0; i < weights.size(); ++i) check_weight(weights[i], i);
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   const double total = denominator.value_or(sum);
@@ -57,7 +57,7 @@ std::vector<double> LossReduction::seeds(const std::vector<std::int64_t>& rows,
     return std::vector<double>(std::max(rows.size(), targets.size()), 1.0);
   if (std::holds_alternative<Mean>(rule_)) {
     if (rows.empty()) throw UsageError("a mean of losses needs the number of rows of each microbatch");
-    return shares({rows.begin(), rows.end()}, denominator);
+    return normalize_weights({rows.begin(), rows.end()}, denominator);
   }
   if (targets.empty() || (!rows.empty() && rows.size() != targets.size())) {
     throw UsageError("weighted losses need a target for each microbatch: " + std::to_string(targets.size()) +
@@ -66,7 +66,7 @@ std::vector<double> LossReduction::seeds(const std::vector<std::int64_t>& rows,
   std::vector<double> weights;
   weights.reserve(targets.size());
   for (const c10::IValue& target : targets) weights.push_back(std::get<Weighted>(rule_).weight(target));
-  return shares(std::move(weights), denominator);
+  return normalize_weights(std::move(weights), denominator);
 }
 
 at::Tensor LossReduction::reduce(const std::vector<at::Tensor>& losses, const std::vector<double>& seeds) {

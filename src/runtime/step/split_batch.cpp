@@ -41,15 +41,15 @@ void add_kwargs(const Keywords& taken, const std::vector<value::Kwargs>& chunks,
 }
 
 // Gives every stage of this rank the common keyword arguments that it takes, and its own, by microbatch.
-void deal_kwargs(const PipelineSetup& setup, const std::vector<value::Kwargs>& shared,
-                 const std::map<StageId, std::vector<value::Kwargs>>& own, StepBatch& batch) {
+void assign_kwargs(const PipelineSetup& setup, const std::vector<value::Kwargs>& shared,
+                   const std::map<StageId, std::vector<value::Kwargs>>& stage_kwargs, StepBatch& batch) {
   batch.kwargs.resize(static_cast<std::size_t>(setup.program.stages()));
   for (const PipelineStage& stage : setup.stages) {
     const Keywords taken = stage.module().keywords();
     std::vector<value::Kwargs>& to = batch.kwargs[stage.index().index()];
     if (!shared.empty()) add_kwargs(taken, shared, to);
-    const auto found = own.find(stage.index());
-    if (found == own.end()) continue;
+    const auto found = stage_kwargs.find(stage.index());
+    if (found == stage_kwargs.end()) continue;
     for (const value::Kwargs& kwargs : found->second) {
       for (const auto& [name, value] : kwargs) {
         if (!takes(taken, name))
@@ -88,8 +88,9 @@ std::uint64_t signature_of(const StepBatch& batch, std::size_t microbatch) {
   return signature.value();
 }
 
-void add_signatures(SplitBatch& cut) {
-  for (std::size_t m = 0; m < cut.rows.size(); ++m) cut.signatures.push_back(signature_of(cut.batch, m));
+void add_signatures(SplitBatch& split) {
+  for (std::size_t m = 0; m < split.rows.size(); ++m)
+    split.signatures.push_back(signature_of(split.batch, m));
 }
 
 // The row order of all values that this rank splits. ShapeError if microbatches would pair different rows.
@@ -149,7 +150,7 @@ const std::vector<Item>& checked(const PipelineSetup& setup, const std::vector<I
 SplitBatch split_batch(const PipelineSetup& setup, const StepInput& input, bool train) {
   const int microbatches = setup.program.microbatches();
   const bool first = setup.local(StageId(0));
-  SplitBatch cut;
+  SplitBatch split;
   check_takers(setup, input.kwargs);
   check_given(setup, !input.args.empty() || !input.kwargs.empty() || input.stage_kwargs.contains(StageId(0)));
   value::Chunks chunks;
@@ -158,55 +159,57 @@ SplitBatch split_batch(const PipelineSetup& setup, const StepInput& input, bool 
                                            first ? setup.options.args_spec : std::nullopt,
                                            setup.options.kwargs_spec);
   }
-  if (first) cut.batch.args = std::move(chunks.args);
-  cut.rows.assign(static_cast<std::size_t>(microbatches), 0);
+  if (first) split.batch.args = std::move(chunks.args);
+  split.rows.assign(static_cast<std::size_t>(microbatches), 0);
   // In a batch with only replicated values, every microbatch counts as one row.
-  if (first) cut.rows = chunks.rows.empty() ? std::vector<std::int64_t>(cut.rows.size(), 1) : chunks.rows;
+  if (first) split.rows = chunks.rows.empty() ? std::vector<std::int64_t>(split.rows.size(), 1) : chunks.rows;
   if (input.kwargs.empty()) chunks.kwargs.clear();
-  std::map<StageId, std::vector<value::Kwargs>> own;
+  std::map<StageId, std::vector<value::Kwargs>> stage_kwargs;
   for (const PipelineStage& stage : setup.stages) {
     const auto found = input.stage_kwargs.find(stage.index());
     if (found != input.stage_kwargs.end())
-      own[stage.index()] = value::split_args_kwargs_into_chunks({}, found->second, microbatches).kwargs;
+      stage_kwargs[stage.index()] =
+          value::split_args_kwargs_into_chunks({}, found->second, microbatches).kwargs;
   }
-  deal_kwargs(setup, chunks.kwargs, own, cut.batch);
+  assign_kwargs(setup, chunks.kwargs, stage_kwargs, split.batch);
   const bool target = wants_target(setup, !input.target.isNone(), train);
-  cut.row_order = order_of(setup, input, target);
+  split.row_order = order_of(setup, input, target);
   if (target) {
-    cut.batch.targets = split_tree(input.target, microbatches, "target", setup.options.target_spec);
+    split.batch.targets = split_tree(input.target, microbatches, "target", setup.options.target_spec);
     if (!input.loss_kwargs.empty())
-      cut.batch.loss_kwargs =
+      split.batch.loss_kwargs =
           value::split_args_kwargs_into_chunks({}, input.loss_kwargs, microbatches).kwargs;
   }
-  add_signatures(cut);
-  return cut;
+  add_signatures(split);
+  return split;
 }
 
 SplitBatch split_batch(const PipelineSetup& setup, const Microbatches& input, bool train) {
   const auto microbatches = static_cast<std::size_t>(setup.program.microbatches());
   const bool first = setup.local(StageId(0));
-  SplitBatch cut;
+  SplitBatch split;
   checked(setup, input.kwargs, "keyword arguments");
   for (const value::Kwargs& kwargs : input.kwargs) check_takers(setup, kwargs);
   check_given(setup, !input.args.empty() || !input.kwargs.empty() || input.stage_kwargs.contains(StageId(0)));
-  cut.rows.assign(microbatches, 0);
+  split.rows.assign(microbatches, 0);
   if (first) {
-    cut.batch.args = checked(setup, input.args, "arguments");
-    cut.batch.args.resize(microbatches);
+    split.batch.args = checked(setup, input.args, "arguments");
+    split.batch.args.resize(microbatches);
     for (std::size_t m = 0; m < microbatches; ++m) {
-      cut.rows[m] = count_rows(cut.batch.args[m], input.kwargs.empty() ? value::Kwargs() : input.kwargs[m],
-                               setup.options.args_spec, setup.options.kwargs_spec)
-                        .value_or(1);
+      split.rows[m] =
+          count_rows(split.batch.args[m], input.kwargs.empty() ? value::Kwargs() : input.kwargs[m],
+                     setup.options.args_spec, setup.options.kwargs_spec)
+              .value_or(1);
     }
   }
   for (const auto& [stage, kwargs] : input.stage_kwargs) checked(setup, kwargs, "keyword arguments");
-  deal_kwargs(setup, input.kwargs, input.stage_kwargs, cut.batch);
+  assign_kwargs(setup, input.kwargs, input.stage_kwargs, split.batch);
   if (wants_target(setup, !input.targets.empty(), train)) {
-    cut.batch.targets = checked(setup, input.targets, "targets");
-    cut.batch.loss_kwargs = checked(setup, input.loss_kwargs, "loss arguments");
+    split.batch.targets = checked(setup, input.targets, "targets");
+    split.batch.loss_kwargs = checked(setup, input.loss_kwargs, "loss arguments");
   }
-  add_signatures(cut);
-  return cut;
+  add_signatures(split);
+  return split;
 }
 
 }  // namespace penstock::runtime

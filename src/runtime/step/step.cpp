@@ -30,7 +30,7 @@ Step::Step(const PipelineSetup& setup, const schedule::Program& program, StepBat
       facts_(program),
       number_(number),
       return_outputs_(return_outputs),
-      passages_(static_cast<std::size_t>(program.stages())),
+      records_(static_cast<std::size_t>(program.stages())),
       weight_backwards_(static_cast<std::size_t>(program.stages()), 0) {
   const auto& custom = setup.options.custom;
   ahead_.allowed = program.mode() == schedule::SendMode::Buffered &&
@@ -38,7 +38,7 @@ Step::Step(const PipelineSetup& setup, const schedule::Program& program, StepBat
                    !custom.contains(schedule::ActionKind::RecvBackward);
   const auto microbatches = static_cast<std::size_t>(program.microbatches());
   for (const PipelineStage& stage : setup.stages) {
-    passages_[stage.index().index()].resize(microbatches);
+    records_[stage.index().index()].resize(microbatches);
     if (stage.is_last()) {
       if (return_outputs_) outputs.resize(microbatches);
       losses.resize(microbatches);
@@ -46,8 +46,8 @@ Step::Step(const PipelineSetup& setup, const schedule::Program& program, StepBat
   }
 }
 
-ActivationRecord& Step::passage(StageId stage, MicrobatchId microbatch) {
-  return passages_[stage.index()].at(microbatch.index());
+ActivationRecord& Step::record_of(StageId stage, MicrobatchId microbatch) {
+  return records_[stage.index()].at(microbatch.index());
 }
 
 void Step::run() {

@@ -12,7 +12,7 @@
 
 namespace penstock::runtime {
 
-void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& passage,
+void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& record,
                                edge_list& roots, variable_list& grads) {
   const auto add = [&](const Edge& root, const at::Tensor& grad) {
     if (!grad.defined()) return;
@@ -28,7 +28,7 @@ void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Act
   const std::span<const int> edges = program_.wiring().out_of(stage);
   for (std::size_t e = edges.size(); e-- > 0;) {
     const Message message = mailbox_.take(edges[e], Direction::Backward, microbatch);
-    const std::vector<OutputRoot>& outputs_of_edge = passage.outputs[e];
+    const std::vector<OutputRoot>& outputs_of_edge = record.outputs[e];
     if (message.leaves.size() != outputs_of_edge.size()) {
       throw ShapeError("received " + std::to_string(message.leaves.size()) + " gradients for " +
                        std::to_string(outputs_of_edge.size()) + " outputs");
@@ -39,21 +39,21 @@ void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Act
       add(output.edge, assemble_gradient(message.leaves[i].toTensor(), output.distributed.get()));
     }
   }
-  if (passage.loss.defined() && passage.loss.requires_grad()) {
+  if (record.loss.defined() && record.loss.requires_grad()) {
     const double seed = batch_.seeds[microbatch.index()];
-    add(torch::autograd::impl::gradient_edge(passage.loss), at::full_like(passage.loss, seed).detach());
+    add(torch::autograd::impl::gradient_edge(record.loss), at::full_like(record.loss, seed).detach());
   }
 }
 
-void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& passage,
+void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& record,
                                std::vector<at::Tensor> grads) {
-  const std::size_t own = passage.own_inputs.size();
-  for (std::size_t i = 0; i < own; ++i) {
-    if (grads[i].defined()) own_grads.push_back({stage, microbatch, passage.own_inputs[i], grads[i]});
+  const std::size_t caller_count = record.caller_inputs.size();
+  for (std::size_t i = 0; i < caller_count; ++i) {
+    if (grads[i].defined()) input_grads.push_back({stage, microbatch, record.caller_inputs[i], grads[i]});
   }
-  auto next = grads.begin() + static_cast<std::ptrdiff_t>(own);
-  auto input = passage.inputs.begin() + static_cast<std::ptrdiff_t>(own);
-  for (const ActivationRecord::Source& source : passage.sources) {
+  auto next = grads.begin() + static_cast<std::ptrdiff_t>(caller_count);
+  auto input = record.inputs.begin() + static_cast<std::ptrdiff_t>(caller_count);
+  for (const ActivationRecord::Source& source : record.sources) {
     Message message;
     for (std::size_t i = 0; i < source.count; ++i, ++next, ++input) {
       const at::Tensor grad = local_gradient(*next, *input);
@@ -71,36 +71,36 @@ void Step::before_weight_gradients(StageId stage) {
 
 Step::BackwardPart Step::begin_backward(const schedule::Action& action) {
   BackwardPart part{action.stage(), action.microbatch(), action.kind() == schedule::ActionKind::Backward};
-  gather_output_grads(part.stage, part.microbatch, passage(part.stage, part.microbatch), part.roots,
+  gather_output_grads(part.stage, part.microbatch, record_of(part.stage, part.microbatch), part.roots,
                       part.grads);
-  if (part.whole) before_weight_gradients(part.stage);
+  if (part.full) before_weight_gradients(part.stage);
   return part;
 }
 
 void Step::run(BackwardPart& part) {
-  const ActivationRecord& passage = this->passage(part.stage, part.microbatch);
+  const ActivationRecord& record = record_of(part.stage, part.microbatch);
   if (const auto& builder = setup_.stage(part.stage)->options().weight_work) {
-    part.result = penstock::runtime::backward_input_with(builder, part.roots, part.grads, passage.inputs);
-    if (part.whole) part.result.weights.run();
-  } else if (part.whole) {
-    part.result.input_grads = backward_full(part.roots, part.grads, passage.inputs);
+    part.result = penstock::runtime::backward_input_with(builder, part.roots, part.grads, record.inputs);
+    if (part.full) part.result.weights.run();
+  } else if (part.full) {
+    part.result.input_grads = backward_full(part.roots, part.grads, record.inputs);
   } else {
-    part.result = penstock::runtime::backward_input(part.roots, part.grads, passage.inputs);
+    part.result = penstock::runtime::backward_input(part.roots, part.grads, record.inputs);
   }
 }
 
 void Step::end(BackwardPart& part) {
-  ActivationRecord& passage = this->passage(part.stage, part.microbatch);
-  deliver_input_grads(part.stage, part.microbatch, passage, std::move(part.result.input_grads));
-  passage = {};
-  if (!part.whole) passage.weights = std::move(part.result.weights);
+  ActivationRecord& record = record_of(part.stage, part.microbatch);
+  deliver_input_grads(part.stage, part.microbatch, record, std::move(part.result.input_grads));
+  record = {};
+  if (!part.full) record.weights = std::move(part.result.weights);
 }
 
 void Step::backward_weight(StageId stage, MicrobatchId microbatch) {
-  ActivationRecord& passage = this->passage(stage, microbatch);
+  ActivationRecord& record = record_of(stage, microbatch);
   before_weight_gradients(stage);
-  if (passage.weights.pending()) passage.weights.run();
-  passage = {};
+  if (record.weights.pending()) record.weights.run();
+  record = {};
 }
 
 }  // namespace penstock::runtime

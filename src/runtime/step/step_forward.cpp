@@ -33,7 +33,7 @@ bool requires_grad(const c10::IValue& value) {
 }
 
 // Detaches a tensor from the autograd graph and from its mesh.
-at::Tensor cut_off(const at::Tensor& tensor) {
+at::Tensor detach_from_graph(const at::Tensor& tensor) {
   if (tensor::is_dtensor(tensor)) return tensor::flatten_dtensor(tensor).local;
   at::Tensor detached = tensor.detach();
   if (tensor.requires_grad()) detached.requires_grad_(true);
@@ -64,7 +64,7 @@ at::Tensor without_weight(const at::Tensor& loss, const c10::IValue& output) {
 Step::ForwardPart Step::begin_forward(StageId stage_index, MicrobatchId microbatch) {
   const PipelineStage& stage = *setup_.stage(stage_index);
   ForwardPart part{stage_index, microbatch};
-  gather_inputs(stage, microbatch, passage(stage_index, microbatch), part.args, part.kwargs);
+  gather_inputs(stage, microbatch, record_of(stage_index, microbatch), part.args, part.kwargs);
   if (stage.options().input) validate_tree_metadata(*stage.options().input, as_tree(part.args), "input");
   return part;
 }
@@ -77,26 +77,26 @@ void Step::run(ForwardPart& part) const {
 
 void Step::end(const ForwardPart& part) {
   const PipelineStage& stage = *setup_.stage(part.stage);
-  ActivationRecord& passage = this->passage(part.stage, part.microbatch);
+  ActivationRecord& record = record_of(part.stage, part.microbatch);
   if (stage.options().output) validate_tree_metadata(*stage.options().output, part.result.output, "output");
-  deliver_outputs(stage, part.microbatch, passage, part.result);
-  if (stage.is_last()) finish_last(part.microbatch, passage, part.result.output);
-  if (!program_.has_backward()) passage = {};
+  deliver_outputs(stage, part.microbatch, record, part.result);
+  if (stage.is_last()) finish_last(part.microbatch, record, part.result.output);
+  if (!program_.has_backward()) record = {};
 }
 
 // Takes the values that the caller gave. Tensors that require a gradient are detached: the backward of the
 // stage ends there, and the gradients are added to the caller's tensors at the end of the step.
-void Step::gather_own_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
-                             value::Args& args, value::Kwargs& kwargs) {
+void Step::gather_caller_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& record,
+                                value::Args& args, value::Kwargs& kwargs) {
   const auto m = microbatch.index();
   const auto s = stage.index().index();
   const auto detached = [&](const at::Tensor& tensor) {
-    at::Tensor own = tensor.detach();
-    if (!tensor.requires_grad() || !program_.has_backward()) return own;
-    own.requires_grad_(true);
-    passage.inputs.push_back(own);
-    passage.own_inputs.push_back(tensor);
-    return own;
+    at::Tensor leaf = tensor.detach();
+    if (!tensor.requires_grad() || !program_.has_backward()) return leaf;
+    leaf.requires_grad_(true);
+    record.inputs.push_back(leaf);
+    record.caller_inputs.push_back(tensor);
+    return leaf;
   };
   if (stage.is_first()) {
     args = batch_.args[m];
@@ -109,21 +109,21 @@ void Step::gather_own_inputs(const PipelineStage& stage, MicrobatchId microbatch
   }
 }
 
-void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
+void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& record,
                          value::Args& args, value::Kwargs& kwargs) {
-  gather_own_inputs(stage, microbatch, passage, args, kwargs);
+  gather_caller_inputs(stage, microbatch, record, args, kwargs);
   for (const int edge : program_.wiring().into(stage.index())) {
     Message message = mailbox_.take(edge, Direction::Forward, microbatch);
-    for (std::size_t i = 0; i < message.spread.size(); ++i) {
-      if (message.spread[i])
-        message.leaves[i] = assemble_dtensor(message.leaves[i].toTensor(), *message.spread[i], stage);
+    for (std::size_t i = 0; i < message.dtensors.size(); ++i) {
+      if (message.dtensors[i])
+        message.leaves[i] = assemble_dtensor(message.leaves[i].toTensor(), *message.dtensors[i], stage);
     }
-    const std::size_t before = passage.inputs.size();
+    const std::size_t before = record.inputs.size();
     for (const c10::IValue& leaf : message.leaves) {
       if (leaf.isTensor() && leaf.toTensor().defined() && leaf.toTensor().requires_grad())
-        passage.inputs.push_back(leaf.toTensor());
+        record.inputs.push_back(leaf.toTensor());
     }
-    passage.sources.push_back({edge, passage.inputs.size() - before});
+    record.sources.push_back({edge, record.inputs.size() - before});
     const c10::IValue tree = unflatten(message.leaves, *message.structure);
     const auto& parts = tree.toTupleRef().elements();
     if (program_.wiring().edge(edge).from.value + 1 == stage.index().value) args = as_args(parts[0]);
@@ -132,7 +132,7 @@ void Step::gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, Ac
   }
 }
 
-void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
+void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& record,
                            const StageResult& result) {
   for (const int edge : program_.wiring().out_of(stage.index())) {
     const bool next = program_.wiring().edge(edge).to.value == stage.index().value + 1;
@@ -146,8 +146,8 @@ void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, 
       parts.push_back(found->second);
     }
     value::FlatTree flat = value::flatten(c10::ivalue::Tuple::create(std::move(parts)));
-    std::vector<OutputRoot>& outputs_of_edge = passage.outputs.emplace_back();
-    std::vector<std::optional<DTensorMeta>> spread;
+    std::vector<OutputRoot>& outputs_of_edge = record.outputs.emplace_back();
+    std::vector<std::optional<DTensorMeta>> dtensors;
     for (std::size_t i = 0; i < flat.leaves.size(); ++i) {
       c10::IValue& leaf = flat.leaves[i];
       if (!leaf.isTensor() || !leaf.toTensor().defined()) continue;
@@ -156,31 +156,31 @@ void Step::deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, 
             {torch::autograd::impl::gradient_edge(leaf.toTensor()), SentDTensor::of(leaf.toTensor())});
       }
       if (tensor::is_dtensor(leaf.toTensor())) {
-        spread.resize(flat.leaves.size());
-        spread[i] = DTensorMeta::of(leaf.toTensor());
+        dtensors.resize(flat.leaves.size());
+        dtensors[i] = DTensorMeta::of(leaf.toTensor());
       }
-      leaf = cut_off(leaf.toTensor());
+      leaf = detach_from_graph(leaf.toTensor());
     }
     mailbox_.put(edge, Direction::Forward, microbatch,
                  {std::move(flat.leaves), std::make_shared<const value::Structure>(std::move(flat.structure)),
-                  std::move(spread)});
+                  std::move(dtensors)});
   }
 }
 
-void Step::finish_last(MicrobatchId microbatch, ActivationRecord& passage, const c10::IValue& output) {
+void Step::finish_last(MicrobatchId microbatch, ActivationRecord& record, const c10::IValue& output) {
   const auto m = microbatch.index();
   if (setup_.options.loss && (!batch_.targets.empty() || !setup_.options.loss_needs_target)) {
     static const value::Kwargs none;
     const value::Kwargs& more = batch_.loss_kwargs.empty() ? none : batch_.loss_kwargs[m];
-    passage.loss =
+    record.loss =
         setup_.options.loss(output, batch_.targets.empty() ? c10::IValue() : batch_.targets[m], more);
-    if (tensor::is_dtensor(passage.loss)) passage.loss = tensor::full_tensor(passage.loss);
-    if (!passage.loss.defined() || passage.loss.numel() != 1) {
+    if (tensor::is_dtensor(record.loss)) record.loss = tensor::full_tensor(record.loss);
+    if (!record.loss.defined() || record.loss.numel() != 1) {
       throw ShapeError("the loss of a microbatch must be a single number", {},
                        "reduce it over the rows, and set PipelineOptions::reduction accordingly");
     }
-    losses[m] = passage.loss.detach();
-    if (batch_.seeds[m] == 0) passage.loss = without_weight(passage.loss, output);
+    losses[m] = record.loss.detach();
+    if (batch_.seeds[m] == 0) record.loss = without_weight(record.loss, output);
   }
   if (return_outputs_)
     outputs[m] = value::map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); });

@@ -8,7 +8,7 @@
 namespace penstock::runtime {
 namespace {
 
-void share_losses(const PipelineSetup& setup, StepResult& result) {
+void broadcast_losses(const PipelineSetup& setup, StepResult& result) {
   const int root = setup.rank_of(setup.last_stage()).value;
   c10::List<at::Tensor> list;
   for (const at::Tensor& loss : result.losses) list.push_back(loss);
@@ -25,16 +25,16 @@ void share_losses(const PipelineSetup& setup, StepResult& result) {
 }  // namespace
 
 StepResult result_of(const PipelineSetup& setup, const schedule::Program& program, Step& step,
-                     const std::vector<double>& shares, const value::BatchRows& rows) {
+                     const std::vector<double>& weights, const value::BatchRows& rows) {
   StepResult result;
   if (setup.local(setup.last_stage())) {
-    if (!shares.empty()) {
+    if (!weights.empty()) {
       result.losses = std::move(step.losses);
-      result.loss = LossReduction::reduce(result.losses, shares);
+      result.loss = LossReduction::reduce(result.losses, weights);
     }
     if (!step.outputs.empty()) result.outputs = merge_chunks(step.outputs, setup.options.output_spec, rows);
   }
-  if (setup.options.loss_on_all_ranks && setup.group.size() > 1) share_losses(setup, result);
+  if (setup.options.loss_on_all_ranks && setup.group.size() > 1) broadcast_losses(setup, result);
   result.timeline.name = program.name();
   result.timeline.source = schedule::TimelineSource::Measured;
   result.timeline.placement = program.placement();

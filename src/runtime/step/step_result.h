@@ -9,10 +9,10 @@
 
 namespace penstock::runtime {
 
-//! Collects losses, outputs and times. `shares` are the weights of the microbatches in the batch loss; `rows`
-//! are those of the batch.
+//! Collects losses, outputs and times. `weights` are the weights of the microbatches in the batch loss;
+//! `rows` are those of the batch.
 StepResult result_of(const PipelineSetup& setup, const schedule::Program& program, Step& step,
-                     const std::vector<double>& shares, const value::BatchRows& rows);
+                     const std::vector<double>& weights, const value::BatchRows& rows);
 
 double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shared, double max_norm,
                         double norm_type);

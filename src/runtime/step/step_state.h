@@ -30,7 +30,7 @@ struct OutputRoot {
 };
 
 //! The gradient of one of the caller's tensors, or of one microbatch of it.
-struct OwnGrad {
+struct InputGrad {
   StageId stage;
   MicrobatchId microbatch;
   at::Tensor input, grad;
@@ -44,8 +44,8 @@ struct ActivationRecord {
     std::size_t count;
   };
 
-  std::vector<at::Tensor> inputs;      //!< leaves that need a gradient: the caller's, then by edge
-  std::vector<at::Tensor> own_inputs;  //!< the caller's tensors that the first `inputs` were detached from
+  std::vector<at::Tensor> inputs;         //!< leaves that need a gradient: the caller's, then by edge
+  std::vector<at::Tensor> caller_inputs;  //!< the caller's tensors that the first `inputs` were detached from
   std::vector<Source> sources;
   std::vector<std::vector<OutputRoot>> outputs;  //!< those that need a gradient, per outgoing edge
   at::Tensor loss;
@@ -62,11 +62,11 @@ class Step {
   //! Runs the actions of this rank.
   void run();
 
-  std::vector<at::Tensor> losses;    //!< of the last stage, by microbatch
-  std::vector<c10::IValue> outputs;  //!< of the last stage, by microbatch; empty unless returned
-  std::vector<OwnGrad> own_grads;    //!< in order of computation
+  std::vector<at::Tensor> losses;      //!< of the last stage, by microbatch
+  std::vector<c10::IValue> outputs;    //!< of the last stage, by microbatch; empty unless returned
+  std::vector<InputGrad> input_grads;  //!< in order of computation
   std::vector<schedule::TimedAction> times;
-  MessageMetaCache learnt() && { return std::move(mailbox_).learnt(); }
+  MessageMetaCache learned() && { return std::move(mailbox_).learned(); }
 
  private:
   void run_action(const schedule::Action& action);
@@ -87,18 +87,18 @@ class Step {
   ForwardPart begin_forward(StageId stage, MicrobatchId microbatch);
   void run(ForwardPart& part) const;
   void end(const ForwardPart& part);
-  void gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
+  void gather_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& record,
                      value::Args& args, value::Kwargs& kwargs);
-  void gather_own_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
-                         value::Args& args, value::Kwargs& kwargs);
-  void deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& passage,
+  void gather_caller_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& record,
+                            value::Args& args, value::Kwargs& kwargs);
+  void deliver_outputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& record,
                        const StageResult& result);
-  void finish_last(MicrobatchId microbatch, ActivationRecord& passage, const c10::IValue& output);
+  void finish_last(MicrobatchId microbatch, ActivationRecord& record, const c10::IValue& output);
 
   struct BackwardPart {
     StageId stage;
     MicrobatchId microbatch;
-    bool whole;  // true for B, false for I
+    bool full;  // true for B, false for I
     edge_list roots{};
     variable_list grads{};
     InputBackward result{};
@@ -107,9 +107,9 @@ class Step {
   void run(BackwardPart& part);
   void end(BackwardPart& part);
   void backward_weight(StageId stage, MicrobatchId microbatch);
-  void gather_output_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& passage,
+  void gather_output_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& record,
                            edge_list& roots, variable_list& grads);
-  void deliver_input_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& passage,
+  void deliver_input_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& record,
                            std::vector<at::Tensor> grads);
   void before_weight_gradients(StageId stage);
 
@@ -124,7 +124,7 @@ class Step {
   void post(const schedule::Action& action);
   void post_ahead(const schedule::ActionList& actions, std::size_t at);
 
-  ActivationRecord& passage(StageId stage, MicrobatchId microbatch);
+  ActivationRecord& record_of(StageId stage, MicrobatchId microbatch);
 
   const PipelineSetup& setup_;
   const schedule::Program& program_;
@@ -134,8 +134,8 @@ class Step {
   StepFacts facts_;
   std::uint64_t number_;
   bool return_outputs_;
-  std::vector<std::vector<ActivationRecord>> passages_;  // by stage index; empty for stages of other ranks
-  std::vector<int> weight_backwards_;                    // number of completed ones, by stage index
+  std::vector<std::vector<ActivationRecord>> records_;  // by stage index; empty for stages of other ranks
+  std::vector<int> weight_backwards_;                   // number of completed ones, by stage index
   std::chrono::steady_clock::time_point started_;
 
   //! Receives that were posted before their action.

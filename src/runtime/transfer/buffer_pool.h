@@ -13,7 +13,7 @@ namespace penstock::runtime {
 
 class BufferPool {
  public:
-  //! Returns a tensor with this metadata (except `requires_grad`) and uninitialised elements.
+  //! Returns a tensor with this metadata (except `requires_grad`) and uninitialized elements.
   at::Tensor take(const value::TensorMeta& meta, at::Device device);
   //! Frees the buffers of sizes that were not requested since the last call.
   void trim();

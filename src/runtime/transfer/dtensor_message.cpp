@@ -41,31 +41,31 @@ tensor::AxisPlacement read_placement(ByteReader& in) {
   in.fail("not a placement");
 }
 
-std::string mesh_text(const DTensorMeta& form) {
+std::string mesh_text(const DTensorMeta& meta) {
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < form.axes.size(); ++i)
-    parts.push_back(form.axes[i] + "=" + std::to_string(form.shape[i]));
+  for (std::size_t i = 0; i < meta.axes.size(); ++i)
+    parts.push_back(meta.axes[i] + "=" + std::to_string(meta.shape[i]));
   return "DeviceMesh(" + join(parts, ", ") + ")";
 }
 
-tensor::DeviceMesh mesh_for(const DTensorMeta& form, const PipelineStage& stage) {
+tensor::DeviceMesh mesh_for(const DTensorMeta& meta, const PipelineStage& stage) {
   bool elsewhere = false;
   for (const tensor::DeviceMesh& mesh : stage.meshes()) {
-    if (mesh.names() != form.axes || mesh.shape() != form.shape) continue;
+    if (mesh.names() != meta.axes || mesh.shape() != meta.shape) continue;
     bool same = true;
     for (int axis = 0; axis < mesh.ndim(); ++axis)
-      same = same && mesh.coordinate(axis) == form.coordinate[static_cast<std::size_t>(axis)];
+      same = same && mesh.coordinate(axis) == meta.coordinate[static_cast<std::size_t>(axis)];
     if (same) return mesh;
     elsewhere = true;
   }
   if (elsewhere) {
-    throw UsageError("a distributed value was sent by a rank with other coordinates in " + mesh_text(form) +
-                         " than this rank: " + form.text(),
+    throw UsageError("a distributed value was sent by a rank with other coordinates in " + mesh_text(meta) +
+                         " than this rank: " + meta.text(),
                      {.stage = stage.index()},
                      "make the pipeline's group from the ranks with the same coordinates on all other axes");
   }
   throw UsageError(
-      "the stage received a distributed value but has no mesh with these axes: " + form.text(),
+      "the stage received a distributed value but has no mesh with these axes: " + meta.text(),
       {.stage = stage.index()},
       "set StageOptions::mesh, or return full_tensor or to_local of the result from the previous stage");
 }
@@ -75,9 +75,9 @@ tensor::DeviceMesh mesh_for(const DTensorMeta& form, const PipelineStage& stage)
 std::optional<DTensorMeta> DTensorMeta::of(const at::Tensor& tensor) {
   if (!tensor::is_dtensor(tensor)) return std::nullopt;
   const tensor::DeviceMesh mesh = tensor::mesh_of(tensor);
-  DTensorMeta form{mesh.names(), mesh.shape(), {}, tensor::placements_of(tensor), tensor.sizes().vec()};
-  for (int axis = 0; axis < mesh.ndim(); ++axis) form.coordinate.push_back(mesh.coordinate(axis));
-  return form;
+  DTensorMeta meta{mesh.names(), mesh.shape(), {}, tensor::placements_of(tensor), tensor.sizes().vec()};
+  for (int axis = 0; axis < mesh.ndim(); ++axis) meta.coordinate.push_back(mesh.coordinate(axis));
+  return meta;
 }
 
 std::string DTensorMeta::text() const {
@@ -87,47 +87,47 @@ std::string DTensorMeta::text() const {
   return out.str();
 }
 
-void write(ByteWriter& out, const DTensorMeta& form) {
+void write(ByteWriter& out, const DTensorMeta& meta) {
   const auto numbers = [&](const std::vector<std::int64_t>& list) {
     write_list(out, list.size(), [&](std::size_t i) { out.signed_int(list[i]); });
   };
-  write_list(out, form.axes.size(), [&](std::size_t i) { out.text(form.axes[i]); });
-  numbers(form.shape);
-  numbers(form.coordinate);
-  write_list(out, form.placements.size(), [&](std::size_t i) {
-    const tensor::AxisPlacement& placement = form.placements[i];
+  write_list(out, meta.axes.size(), [&](std::size_t i) { out.text(meta.axes[i]); });
+  numbers(meta.shape);
+  numbers(meta.coordinate);
+  write_list(out, meta.placements.size(), [&](std::size_t i) {
+    const tensor::AxisPlacement& placement = meta.placements[i];
     out.u8(static_cast<std::uint8_t>(placement.kind()));
     out.signed_int(placement.is_partial() ? static_cast<std::int64_t>(placement.reduce()) : placement.dim());
   });
-  numbers(form.sizes);
+  numbers(meta.sizes);
 }
 
 DTensorMeta read_dtensor_meta(ByteReader& in) {
-  DTensorMeta form;
-  form.axes.resize(in.count());
-  for (std::string& axis : form.axes) axis = in.text();
-  form.shape = read_numbers(in);
-  form.coordinate = read_numbers(in);
-  for (std::size_t i = in.count(2); i > 0; --i) form.placements.push_back(read_placement(in));
-  form.sizes = read_numbers(in);
-  return form;
+  DTensorMeta meta;
+  meta.axes.resize(in.count());
+  for (std::string& axis : meta.axes) axis = in.text();
+  meta.shape = read_numbers(in);
+  meta.coordinate = read_numbers(in);
+  for (std::size_t i = in.count(2); i > 0; --i) meta.placements.push_back(read_placement(in));
+  meta.sizes = read_numbers(in);
+  return meta;
 }
 
-at::Tensor assemble_dtensor(const at::Tensor& part, const DTensorMeta& form, const PipelineStage& stage) {
-  const tensor::DeviceMesh mesh = mesh_for(form, stage);
-  at::Tensor whole;
+at::Tensor assemble_dtensor(const at::Tensor& part, const DTensorMeta& meta, const PipelineStage& stage) {
+  const tensor::DeviceMesh mesh = mesh_for(meta, stage);
+  at::Tensor dtensor;
   {
     const at::NoGradGuard no_grad;
-    whole = from_local(part.detach(), mesh, form.placements, form.sizes);
+    dtensor = from_local(part.detach(), mesh, meta.placements, meta.sizes);
   }
-  return whole.set_requires_grad(part.requires_grad());
+  return dtensor.set_requires_grad(part.requires_grad());
 }
 
 at::Tensor local_gradient(const at::Tensor& grad, const at::Tensor& value) {
   if (!grad.defined() || !tensor::is_dtensor(value)) return grad;
   const at::NoGradGuard no_grad;
-  const at::Tensor whole = gradient_on(grad, tensor::Access::impl(tensor::mesh_of(value)));
-  return tensor::local_of(redistribute(whole, gradient_placements(tensor::placements_of(value))));
+  const at::Tensor dtensor = gradient_on(grad, tensor::Access::impl(tensor::mesh_of(value)));
+  return tensor::local_of(redistribute(dtensor, gradient_placements(tensor::placements_of(value))));
 }
 
 std::unique_ptr<const SentDTensor> SentDTensor::of(const at::Tensor& value) {

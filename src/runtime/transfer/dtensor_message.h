@@ -35,13 +35,13 @@ struct DTensorMeta {
   friend bool operator==(const DTensorMeta&, const DTensorMeta&) = default;
 };
 
-void write(ByteWriter& out, const DTensorMeta& form);
+void write(ByteWriter& out, const DTensorMeta& meta);
 DTensorMeta read_dtensor_meta(ByteReader& in);
 
 //! Rebuilds the distributed tensor on the stage's mesh, as a leaf that requires a gradient if `part` does.
 //! UsageError if the stage has no mesh with these axes, or if this rank and the sender have different
 //! coordinates in it.
-at::Tensor assemble_dtensor(const at::Tensor& part, const DTensorMeta& form, const PipelineStage& stage);
+at::Tensor assemble_dtensor(const at::Tensor& part, const DTensorMeta& meta, const PipelineStage& stage);
 
 //! Returns the gradient to send back for a value: the local shard in the placements of the value (replicated
 //! where the value is partial). The gradient of a plain value is returned unchanged.

@@ -18,7 +18,7 @@ at::Tensor flat(const at::Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : tensor.as_strided({tensor.numel()}, {1});
 }
 
-at::Tensor laid_out_as(const value::TensorMeta& meta, const at::Tensor& tensor) {
+at::Tensor flatten_as(const value::TensorMeta& meta, const at::Tensor& tensor) {
   if (tensor.strides() == at::IntArrayRef(meta.stride)) return flat(tensor);
   const at::Tensor copy = meta.empty(tensor.device());
   copy.detach().copy_(tensor);
@@ -49,8 +49,8 @@ std::size_t Mailbox::number(int edge, Direction way, MicrobatchId microbatch) co
 }
 
 int Mailbox::tag(int edge, Direction way, MicrobatchId microbatch) const {
-  const auto place = static_cast<std::size_t>(edge) * shapes_.signatures.size() + microbatch.index();
-  return static_cast<int>(place * 2 + static_cast<std::size_t>(way));
+  const auto index = static_cast<std::size_t>(edge) * shapes_.signatures.size() + microbatch.index();
+  return static_cast<int>(index * 2 + static_cast<std::size_t>(way));
 }
 
 Mailbox::Slot& Mailbox::open(int edge, Direction way, MicrobatchId microbatch) {
@@ -66,32 +66,32 @@ void Mailbox::put(int edge, Direction way, MicrobatchId microbatch, Message mess
   slot.full = true;
 }
 
-std::shared_ptr<const MessageMeta> Mailbox::form_for(int edge, Direction way, MicrobatchId microbatch,
+std::shared_ptr<const MessageMeta> Mailbox::meta_for(int edge, Direction way, MicrobatchId microbatch,
                                                      const Message& message) {
   const std::uint64_t signature = shapes_.signatures[microbatch.index()];
   if (shapes_.may_vary) return std::make_shared<const MessageMeta>(MessageMeta::of(message));
-  std::shared_ptr<const MessageMeta> form = known_.find(edge, way, signature);
-  if (!form) form = learnt_.find(edge, way, signature);
-  if (!form) {
-    form = std::make_shared<const MessageMeta>(MessageMeta::of(message));
-    learnt_.add(edge, way, signature, form);
-    return form;
+  std::shared_ptr<const MessageMeta> meta = known_.find(edge, way, signature);
+  if (!meta) meta = learned_.find(edge, way, signature);
+  if (!meta) {
+    meta = std::make_shared<const MessageMeta>(MessageMeta::of(message));
+    learned_.add(edge, way, signature, meta);
+    return meta;
   }
-  if (form->fits(message)) return form;
+  if (meta->fits(message)) return meta;
   throw ShapeError(
       std::string("a ") + way_text(way) +
-          " between stages changed its metadata for the same batch shapes: " + form->difference(message),
+          " between stages changed its metadata for the same batch shapes: " + meta->difference(message),
       {}, "use ShapeMode::Dynamic, which sends the shapes with every message");
 }
 
 void Mailbox::send(int edge, Direction way, MicrobatchId microbatch, int to) {
   const Message message = take(edge, way, microbatch);
   const int tag = this->tag(edge, way, microbatch);
-  const auto form = form_for(edge, way, microbatch, message);
-  if (shapes_.forms_travel[microbatch.index()]) send_form(*form, to, tag);
-  for (std::size_t i = 0; i < form->tensors.size(); ++i) {
-    if (!form->tensors[i] || form->tensors[i]->numel() == 0) continue;
-    const at::Tensor tensor = laid_out_as(*form->tensors[i], message.leaves[i].toTensor().detach());
+  const auto meta = meta_for(edge, way, microbatch, message);
+  if (shapes_.sends_meta[microbatch.index()]) send_meta(*meta, to, tag);
+  for (std::size_t i = 0; i < meta->tensors.size(); ++i) {
+    if (!meta->tensors[i] || meta->tensors[i]->numel() == 0) continue;
+    const at::Tensor tensor = flatten_as(*meta->tensors[i], message.leaves[i].toTensor().detach());
     let_go(group_.isend(tensor, to, tag), tensor.nbytes());
   }
 }
@@ -105,8 +105,8 @@ void Mailbox::let_go(comm::Work work, std::size_t bytes) {
   if (small_sends_.size() == many) comm::Work::detach_all(std::exchange(small_sends_, {}));
 }
 
-void Mailbox::send_form(const MessageMeta& form, int to, int tag) {
-  const std::vector<std::uint8_t> bytes = form.serialize();
+void Mailbox::send_meta(const MessageMeta& meta, int to, int tag) {
+  const std::vector<std::uint8_t> bytes = meta.serialize();
   const auto size = static_cast<std::int64_t>(bytes.size());
   const at::Tensor length = at::empty({1}, at::kLong);
   *length.mutable_data_ptr<std::int64_t>() = size;
@@ -118,9 +118,9 @@ void Mailbox::send_form(const MessageMeta& form, int to, int tag) {
 
 std::size_t Mailbox::bytes_of(int edge, Direction way, MicrobatchId microbatch) const {
   const auto m = microbatch.index();
-  if (shapes_.forms_travel[m]) return sizeof(std::int64_t);
-  const auto form = known_.find(edge, way, shapes_.signatures[m]);
-  return form ? form->nbytes() : 0;
+  if (shapes_.sends_meta[m]) return sizeof(std::int64_t);
+  const auto meta = known_.find(edge, way, shapes_.signatures[m]);
+  return meta ? meta->nbytes() : 0;
 }
 
 void Mailbox::post(int edge, Direction way, MicrobatchId microbatch, int from, at::Device device) {
@@ -129,60 +129,60 @@ void Mailbox::post(int edge, Direction way, MicrobatchId microbatch, int from, a
   slot.device = device;
   const auto m = microbatch.index();
   const int tag = this->tag(edge, way, microbatch);
-  if (shapes_.forms_travel[m]) {
-    slot.form_size = at::empty({1}, at::kLong);
-    slot.works.push_back(group_.irecv(slot.form_size, from, tag));
+  if (shapes_.sends_meta[m]) {
+    slot.meta_size = at::empty({1}, at::kLong);
+    slot.works.push_back(group_.irecv(slot.meta_size, from, tag));
     return;
   }
-  slot.form = known_.find(edge, way, shapes_.signatures[m]);
-  if (!slot.form) throw ScheduleError(std::string("the metadata of a ") + way_text(way) + " is not known");
+  slot.meta = known_.find(edge, way, shapes_.signatures[m]);
+  if (!slot.meta) throw ScheduleError(std::string("the metadata of a ") + way_text(way) + " is not known");
   post_tensors(slot, tag);
 }
 
-void Mailbox::receive_form(Slot& slot, int tag) {
+void Mailbox::receive_meta(Slot& slot, int tag) {
   slot.works.front().wait();
   slot.works.clear();
-  const at::Tensor content = at::empty({*slot.form_size.const_data_ptr<std::int64_t>()}, at::kByte);
+  const at::Tensor content = at::empty({*slot.meta_size.const_data_ptr<std::int64_t>()}, at::kByte);
   group_.irecv(content, slot.from, tag).wait();
-  slot.form = std::make_shared<const MessageMeta>(MessageMeta::deserialize(
+  slot.meta = std::make_shared<const MessageMeta>(MessageMeta::deserialize(
       {content.const_data_ptr<std::uint8_t>(), static_cast<std::size_t>(content.numel())}));
 }
 
 void Mailbox::post_tensors(Slot& slot, int tag) {
-  const MessageMeta& form = *slot.form;
-  slot.message.structure = form.structure;
-  slot.message.leaves = form.others;
-  slot.message.spread = form.spread;
-  for (std::size_t i = 0; i < form.tensors.size(); ++i) {
-    if (!form.tensors[i]) continue;
-    at::Tensor buffer = pool_.take(*form.tensors[i], slot.device);
+  const MessageMeta& meta = *slot.meta;
+  slot.message.structure = meta.structure;
+  slot.message.leaves = meta.others;
+  slot.message.dtensors = meta.dtensors;
+  for (std::size_t i = 0; i < meta.tensors.size(); ++i) {
+    if (!meta.tensors[i]) continue;
+    at::Tensor buffer = pool_.take(*meta.tensors[i], slot.device);
     if (buffer.numel() > 0) slot.works.push_back(group_.irecv(flat(buffer), slot.from, tag));
     slot.message.leaves[i] = std::move(buffer);
   }
 }
 
 Message Mailbox::take(int edge, Direction way, MicrobatchId microbatch) {
-  std::unique_ptr<Slot>& place = slots_[number(edge, way, microbatch)];
-  if (!place)
+  std::unique_ptr<Slot>& entry = slots_[number(edge, way, microbatch)];
+  if (!entry)
     throw ScheduleError(std::string("a ") + way_text(way) + " is used but was neither produced nor received");
-  Slot& slot = *place;
+  Slot& slot = *entry;
   if (!slot.full) wait_for(slot, edge, way, microbatch);
   Message message = std::move(slot.message);
-  place.reset();
+  entry.reset();
   return message;
 }
 
 void Mailbox::wait_for(Slot& slot, int edge, Direction way, MicrobatchId microbatch) {
   const auto start = std::chrono::steady_clock::now();
   const int tag = this->tag(edge, way, microbatch);
-  if (slot.form_size.defined()) {
-    receive_form(slot, tag);
+  if (slot.meta_size.defined()) {
+    receive_meta(slot, tag);
     post_tensors(slot, tag);
-    if (!shapes_.may_vary) learnt_.add(edge, way, shapes_.signatures[microbatch.index()], slot.form);
+    if (!shapes_.may_vary) learned_.add(edge, way, shapes_.signatures[microbatch.index()], slot.meta);
   }
   for (comm::Work& work : slot.works) work.wait();
-  for (std::size_t i = 0; i < slot.form->tensors.size(); ++i) {
-    const auto& meta = slot.form->tensors[i];
+  for (std::size_t i = 0; i < slot.meta->tensors.size(); ++i) {
+    const auto& meta = slot.meta->tensors[i];
     if (meta && meta->requires_grad) slot.message.leaves[i].toTensor().requires_grad_(true);
   }
   waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

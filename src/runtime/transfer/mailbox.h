@@ -19,7 +19,7 @@ namespace penstock::runtime {
 //! What a step knows about the shapes of its microbatches.
 struct StepShapes {
   std::vector<std::uint64_t> signatures;  //!< per microbatch; equal on all ranks
-  std::vector<bool> forms_travel;         //!< per microbatch: whether metadata is sent ahead of messages
+  std::vector<bool> sends_meta;           //!< per microbatch: whether metadata is sent ahead of messages
   bool may_vary = false;                  //!< dynamic shapes: equal signatures do not imply equal metadata
 };
 
@@ -46,8 +46,8 @@ class Mailbox {
   //! Seconds spent waiting for receives since the last call.
   double take_waited() { return std::exchange(waited_, 0.0); }
 
-  //! The metadata that this step has learnt.
-  MessageMetaCache&& learnt() && { return std::move(learnt_); }
+  //! The metadata that this step has learned.
+  MessageMetaCache&& learned() && { return std::move(learned_); }
 
  private:
   struct Slot {
@@ -55,8 +55,8 @@ class Mailbox {
     bool full = false;
     int from = -1;  // peer of a posted receive
     at::Device device = at::kCPU;
-    at::Tensor form_size;  // if metadata is sent: its size, received first
-    std::shared_ptr<const MessageMeta> form;
+    at::Tensor meta_size;  // if metadata is sent: its size, received first
+    std::shared_ptr<const MessageMeta> meta;
     std::vector<comm::Work> works;
   };
 
@@ -64,10 +64,10 @@ class Mailbox {
   //! Forward and backward tags have different parity: Gloo sends them over different connections.
   int tag(int edge, Direction way, MicrobatchId microbatch) const;
   Slot& open(int edge, Direction way, MicrobatchId microbatch);
-  std::shared_ptr<const MessageMeta> form_for(int edge, Direction way, MicrobatchId microbatch,
+  std::shared_ptr<const MessageMeta> meta_for(int edge, Direction way, MicrobatchId microbatch,
                                               const Message& message);
-  void send_form(const MessageMeta& form, int to, int tag);
-  void receive_form(Slot& slot, int tag);
+  void send_meta(const MessageMeta& meta, int to, int tag);
+  void receive_meta(Slot& slot, int tag);
   void post_tensors(Slot& slot, int tag);
   void wait_for(Slot& slot, int edge, Direction way, MicrobatchId microbatch);
   void let_go(comm::Work work, std::size_t bytes);
@@ -76,7 +76,7 @@ class Mailbox {
   const StepShapes& shapes_;
   const MessageMetaCache& known_;
   BufferPool& pool_;
-  MessageMetaCache learnt_;
+  MessageMetaCache learned_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<comm::Work> small_sends_;  // running, or complete and not yet detached
   double waited_ = 0;

@@ -1,4 +1,4 @@
-// Message metadata: construction, comparison and serialisation.
+// Message metadata: construction, comparison and serialization.
 #include "runtime/transfer/message.h"
 
 #include "base/text.h"
@@ -9,15 +9,15 @@
 namespace penstock::runtime {
 
 MessageMeta MessageMeta::of(const Message& message) {
-  MessageMeta form{message.structure, {}, {}, message.spread};
-  form.tensors.reserve(message.leaves.size());
+  MessageMeta meta{message.structure, {}, {}, message.dtensors};
+  meta.tensors.reserve(message.leaves.size());
   for (const c10::IValue& leaf : message.leaves) {
     const bool tensor = leaf.isTensor() && leaf.toTensor().defined();
-    form.tensors.push_back(tensor ? std::optional(value::TensorMeta::of(leaf.toTensor()).dense())
+    meta.tensors.push_back(tensor ? std::optional(value::TensorMeta::of(leaf.toTensor()).dense())
                                   : std::nullopt);
-    form.others.push_back(tensor ? c10::IValue() : leaf);
+    meta.others.push_back(tensor ? c10::IValue() : leaf);
   }
-  return form;
+  return meta;
 }
 
 std::vector<std::uint8_t> MessageMeta::serialize() const {
@@ -35,33 +35,33 @@ std::vector<std::uint8_t> MessageMeta::serialize() const {
     out.unsigned_int(other.size());
     out.raw(other.data(), other.size());
   }
-  out.unsigned_int(spread.size());
-  for (const auto& form : spread) {
-    out.u8(form ? 1 : 0);
-    if (form) write(out, *form);
+  out.unsigned_int(dtensors.size());
+  for (const auto& dtensor : dtensors) {
+    out.u8(dtensor ? 1 : 0);
+    if (dtensor) write(out, *dtensor);
   }
   return out.take();
 }
 
 MessageMeta MessageMeta::deserialize(std::span<const std::uint8_t> bytes) {
   ByteReader in(bytes);
-  MessageMeta form;
-  if (in.u8() != 0) form.structure = std::make_shared<const value::Structure>(value::read_structure(in));
+  MessageMeta meta;
+  if (in.u8() != 0) meta.structure = std::make_shared<const value::Structure>(value::read_structure(in));
   const std::uint64_t leaves = in.unsigned_int();
   for (std::uint64_t i = 0; i < leaves; ++i) {
     if (in.u8() != 0) {
-      form.tensors.emplace_back(value::read_tensor_meta(in));
-      form.others.emplace_back();
+      meta.tensors.emplace_back(value::read_tensor_meta(in));
+      meta.others.emplace_back();
       continue;
     }
-    form.tensors.emplace_back(std::nullopt);
-    form.others.push_back(penstock::value::deserialize(in.raw(in.unsigned_int())));
+    meta.tensors.emplace_back(std::nullopt);
+    meta.others.push_back(penstock::value::deserialize(in.raw(in.unsigned_int())));
   }
-  form.spread.resize(in.count());
-  for (auto& spread : form.spread) {
-    if (in.u8() != 0) spread = read_dtensor_meta(in);
+  meta.dtensors.resize(in.count());
+  for (auto& dtensor : meta.dtensors) {
+    if (in.u8() != 0) dtensor = read_dtensor_meta(in);
   }
-  return form;
+  return meta;
 }
 
 std::size_t MessageMeta::nbytes() const {
@@ -71,7 +71,7 @@ std::size_t MessageMeta::nbytes() const {
 }
 
 bool MessageMeta::fits(const Message& message) const {
-  if (message.leaves.size() != tensors.size() || message.spread != spread) return false;
+  if (message.leaves.size() != tensors.size() || message.dtensors != dtensors) return false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const c10::IValue& leaf = message.leaves[i];
     const bool tensor = leaf.isTensor() && leaf.toTensor().defined();
@@ -91,13 +91,13 @@ bool MessageMeta::fits(const Message& message) const {
 }
 
 std::string MessageMeta::difference(const Message& message) const {
-  const auto text = [](const MessageMeta& form) {
+  const auto text = [](const MessageMeta& metas) {
     std::vector<std::string> parts;
-    for (std::size_t i = 0; i < form.tensors.size(); ++i) {
-      const auto& meta = form.tensors[i];
+    for (std::size_t i = 0; i < metas.tensors.size(); ++i) {
+      const auto& meta = metas.tensors[i];
       parts.push_back(meta ? to_string(*meta) + (meta->requires_grad ? " with gradient" : "")
-                           : value::kind_name(form.others[i]));
-      if (i < form.spread.size() && form.spread[i]) parts.back() += " of " + form.spread[i]->text();
+                           : value::kind_name(metas.others[i]));
+      if (i < metas.dtensors.size() && metas.dtensors[i]) parts.back() += " of " + metas.dtensors[i]->text();
     }
     return "(" + join(parts, ", ") + ")";
   };
@@ -107,17 +107,17 @@ std::string MessageMeta::difference(const Message& message) const {
 
 std::shared_ptr<const MessageMeta> MessageMetaCache::find(int edge, Direction way,
                                                           std::uint64_t signature) const {
-  const auto found = forms_.find({signature, edge, way});
-  return found == forms_.end() ? nullptr : found->second;
+  const auto found = metas_.find({signature, edge, way});
+  return found == metas_.end() ? nullptr : found->second;
 }
 
 bool MessageMetaCache::add(int edge, Direction way, std::uint64_t signature,
-                           std::shared_ptr<const MessageMeta> form) {
-  return forms_.try_emplace({signature, edge, way}, std::move(form)).second;
+                           std::shared_ptr<const MessageMeta> meta) {
+  return metas_.try_emplace({signature, edge, way}, std::move(meta)).second;
 }
 
 void MessageMetaCache::merge(MessageMetaCache&& other, const std::vector<std::uint64_t>& signatures) {
-  forms_.merge(other.forms_);
+  metas_.merge(other.metas_);
   for (const std::uint64_t signature : signatures) signatures_[signature] = true;
 }
 

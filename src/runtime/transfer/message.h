@@ -23,7 +23,7 @@ struct Message {
   std::vector<c10::IValue> leaves;
   std::shared_ptr<const value::Structure> structure;  //!< forward only
   std::vector<std::optional<DTensorMeta>>
-      spread{};  //!< forward only, by leaf; empty if all tensors are plain
+      dtensors{};  //!< forward only, by leaf; empty if all tensors are plain
 };
 
 enum class Direction : std::uint8_t { Forward, Backward };
@@ -32,8 +32,8 @@ enum class Direction : std::uint8_t { Forward, Backward };
 struct MessageMeta {
   std::shared_ptr<const value::Structure> structure;
   std::vector<std::optional<value::TensorMeta>> tensors;
-  std::vector<c10::IValue> others;                   //!< one per leaf; None for tensors
-  std::vector<std::optional<DTensorMeta>> spread{};  //!< as in the message
+  std::vector<c10::IValue> others;                     //!< one per leaf; None for tensors
+  std::vector<std::optional<DTensorMeta>> dtensors{};  //!< as in the message
 
   static MessageMeta of(const Message& message);
   std::vector<std::uint8_t> serialize() const;
@@ -52,7 +52,7 @@ class MessageMetaCache {
  public:
   std::shared_ptr<const MessageMeta> find(int edge, Direction way, std::uint64_t signature) const;
   //! Adds metadata unless the key already has some; returns whether it was added.
-  bool add(int edge, Direction way, std::uint64_t signature, std::shared_ptr<const MessageMeta> form);
+  bool add(int edge, Direction way, std::uint64_t signature, std::shared_ptr<const MessageMeta> meta);
   bool knows(std::uint64_t signature) const { return signatures_.contains(signature); }
   void merge(MessageMetaCache&& other, const std::vector<std::uint64_t>& signatures);
   bool empty() const { return signatures_.empty(); }
@@ -64,7 +64,7 @@ class MessageMetaCache {
     Direction way;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
-  std::map<Key, std::shared_ptr<const MessageMeta>> forms_;
+  std::map<Key, std::shared_ptr<const MessageMeta>> metas_;
   std::map<std::uint64_t, bool> signatures_;
 };
 

@@ -24,7 +24,7 @@ Offsets offsets_of(int rank, int ranks, const Block& block) {
           first_i0 + block.input0 * up};
 }
 
-ActionList lay_out(const ScheduleShape& shape, int rank, const Offsets& offsets) {
+ActionList unroll(const ScheduleShape& shape, int rank, const Offsets& offsets) {
   const int m = shape.microbatches;
   Table table(v_stages(shape, rank), static_cast<std::size_t>(6 * m));
   std::vector<int> pending;  // local stages with a pending W, oldest first
@@ -59,7 +59,7 @@ std::vector<ActionList> repeat_block(const ScheduleShape& shape, const Block& bl
   std::vector<ActionList> orders;
   orders.reserve(static_cast<std::size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) {
-    orders.push_back(lay_out(shape, rank, offsets_of(rank, shape.ranks, block)));
+    orders.push_back(unroll(shape, rank, offsets_of(rank, shape.ranks, block)));
   }
   return align(orders, Wiring(shape.stages()), {shape.microbatches, AlignBy::Everything});
 }

@@ -13,11 +13,11 @@ namespace {
 // each action moves its stages to the front.
 class NextStages {
  public:
-  void use(int stage, std::size_t place) {
+  void use(int stage, std::size_t position) {
     auto found =
         std::find_if(order_.begin(), order_.end(), [&](const Use& use) { return use.stage == stage; });
-    if (found == order_.end()) found = order_.insert(found, {stage, place});
-    found->place = place;
+    if (found == order_.end()) found = order_.insert(found, {stage, position});
+    found->position = position;
     std::rotate(order_.begin(), found, found + 1);
   }
 
@@ -25,7 +25,7 @@ class NextStages {
   void first(std::size_t count, std::vector<int>& stages) const {
     stages.clear();
     for (std::size_t i = 0; i < order_.size(); ++i) {
-      if (i > count || (i == count && order_[i].place != order_[i - 1].place)) break;
+      if (i > count || (i == count && order_[i].position != order_[i - 1].position)) break;
       stages.push_back(order_[i].stage);
     }
   }
@@ -33,7 +33,7 @@ class NextStages {
  private:
   struct Use {
     int stage;
-    std::size_t place;
+    std::size_t position;
   };
   std::vector<Use> order_;
 };
@@ -81,10 +81,10 @@ Draft add_unshard(Draft draft, const LowerOptions& options) {
     ActionList result;
     result.reserve(list.size() + 16);
     std::set<int> active;
-    std::size_t place = 0;
+    std::size_t position = 0;
     for (const Wanted& wanted : wanted_stages(list, count)) {
       change(active, wanted.stages, result);
-      for (; place <= wanted.until; ++place) result.push_back(list[place]);
+      for (; position <= wanted.until; ++position) result.push_back(list[position]);
     }
     change(active, {}, result);
     list = std::move(result);

@@ -43,16 +43,16 @@ class Completeness {
   }
 
  private:
-  std::vector<int> missing(FactKind kind, int place) const {
+  std::vector<int> missing(FactKind kind, int stage_or_edge) const {
     std::vector<int> batches;
     for (int m = 0; m < subject_.topology.microbatches; ++m) {
-      if (yielded_[index_(Fact{kind, place, MicrobatchId(m)})] == 0) batches.push_back(m);
+      if (yielded_[index_(Fact{kind, stage_or_edge, MicrobatchId(m)})] == 0) batches.push_back(m);
     }
     return batches;
   }
 
   void report(std::size_t rank, const std::string& what, const std::vector<int>& batches) {
-    if (!batches.empty()) findings_.error(findings_.place(rank), what + batches_text(batches));
+    if (!batches.empty()) findings_.error(findings_.location(rank), what + batches_text(batches));
   }
 
   void pair(int edge, StageId sender, StageId receiver, const std::string& direction, FactKind sent,

@@ -140,7 +140,7 @@ class Run {
 
 void Run::report(Findings& findings) const {
   const auto name = [&](std::size_t rank, std::size_t step) {
-    return findings.place(rank, step) + ", " + to_string(subject_.ranks[rank][step]);
+    return findings.location(rank, step) + ", " + to_string(subject_.ranks[rank][step]);
   };
   // Each waiting rank waits for exactly one other, so the chain from any of them leads into a cycle.
   std::size_t rank = 0;
@@ -159,7 +159,7 @@ void Run::report(Findings& findings) const {
   const auto start = static_cast<std::size_t>(std::find(seen.begin(), seen.end(), rank) - seen.begin());
   std::string cycle;
   for (std::size_t i = start; i < texts.size(); ++i) cycle += texts[i] + " -> ";
-  findings.error(findings.place(rank, next_[rank]), "deadlock: " + cycle + name(rank, next_[rank]));
+  findings.error(findings.location(rank, next_[rank]), "deadlock: " + cycle + name(rank, next_[rank]));
 }
 
 }  // namespace

@@ -12,18 +12,18 @@ namespace penstock::schedule {
 
 class Findings {
  public:
-  Findings(Diagnostics& list, LocationStyle places) : list_(list), places_(places) {}
+  Findings(Diagnostics& list, LocationStyle style) : list_(list), style_(style) {}
 
   //! `rank 1, step 4` or `row 2, column 5`.
-  std::string place(std::size_t rank, std::size_t step) const {
-    if (places_ == LocationStyle::RowAndColumn) {
+  std::string location(std::size_t rank, std::size_t step) const {
+    if (style_ == LocationStyle::RowAndColumn) {
       return "row " + std::to_string(rank + 1) + ", column " + std::to_string(step + 1);
     }
     return "rank " + std::to_string(rank) + ", step " + std::to_string(step);
   }
-  std::string place(std::size_t rank) const {
-    return (places_ == LocationStyle::RowAndColumn ? "row " + std::to_string(rank + 1)
-                                                   : "rank " + std::to_string(rank));
+  std::string location(std::size_t rank) const {
+    return (style_ == LocationStyle::RowAndColumn ? "row " + std::to_string(rank + 1)
+                                                  : "rank " + std::to_string(rank));
   }
 
   void error(std::string where, std::string message) {
@@ -42,7 +42,7 @@ class Findings {
  private:
   static constexpr std::size_t most = 1000;  // more are not useful, and a malicious file could exhaust memory
   Diagnostics& list_;
-  LocationStyle places_;
+  LocationStyle style_;
   std::size_t count_ = 0;
 };
 

@@ -78,7 +78,7 @@ class ListChecker {
   bool in_range(StageId stage) const { return stage.value < subject_.topology.placement.stages(); }
   bool compute_level() const { return subject_.topology.level == ProgramLevel::Compute; }
 
-  void error(std::string message) { findings_.error(findings_.place(rank_, step_), std::move(message)); }
+  void error(std::string message) { findings_.error(findings_.location(rank_, step_), std::move(message)); }
 
   // Whether everything that the action names exists and belongs to this rank.
   bool readable(const Action& action) {
@@ -92,21 +92,21 @@ class ListChecker {
     return ok;
   }
 
-  bool part_readable(const Action& whole, const Action& part) {
+  bool part_readable(const Action& outer, const Action& part) {
     const Topology& topology = subject_.topology;
     if (!in_range(part.stage())) {
-      error(to_string(whole) + " names stage " + number(part.stage().value) + ", but there are only " +
+      error(to_string(outer) + " names stage " + number(part.stage().value) + ", but there are only " +
             number(topology.placement.stages()));
       return false;
     }
     if (part.microbatch().value >= topology.microbatches) {
-      error(to_string(whole) + " names microbatch " + number(part.microbatch().value) +
+      error(to_string(outer) + " names microbatch " + number(part.microbatch().value) +
             ", but there are only " + number(topology.microbatches));
       return false;
     }
     const Rank owner = topology.placement.rank_of(part.stage());
     if (owner.index() == rank_) return true;
-    error(to_string(whole) + " belongs to stage " + number(part.stage().value) + ", which is on rank " +
+    error(to_string(outer) + " belongs to stage " + number(part.stage().value) + ", which is on rank " +
           number(owner.value));
     return false;
   }
@@ -148,16 +148,16 @@ class ListChecker {
 
   // Checks what the rank itself must have done before. check_deadlock covers the other ranks.
   void check_needs(const Action& action) {
-    bool told = false;
+    bool reported = false;
     for_each_need(action, subject_.topology, [&](const Fact& fact) {
-      if (told || fact.kind == FactKind::ForwardSent || fact.kind == FactKind::BackwardSent) return;
+      if (reported || fact.kind == FactKind::ForwardSent || fact.kind == FactKind::BackwardSent) return;
       if (yielded_[index_(fact)] != 0) return;
       const bool of_stage = fact.kind == FactKind::Output || fact.kind == FactKind::InputGradient ||
                             fact.kind == FactKind::WeightGradient;
       if (of_stage && subject_.rank_of(StageId(fact.index)) != rank_) return;
       error(to_string(action) + " needs " + fact_text(fact, subject_.topology.wiring) +
             ", which no earlier action of the rank produces");
-      told = true;  // the other needs of a REDUCE_GRAD would repeat the message
+      reported = true;  // the other needs of a REDUCE_GRAD would repeat the message
     });
   }
 
@@ -209,7 +209,7 @@ class ListChecker {
     for (std::size_t stage = 0; stage < reduced_.size(); ++stage) {
       if (reduced_[stage] > 0) continue;
       const StageId id(static_cast<std::int64_t>(stage));
-      findings_.error(findings_.place(subject_.rank_of(id)),
+      findings_.error(findings_.location(subject_.rank_of(id)),
                       "stage " + std::to_string(stage) + " has no REDUCE_GRAD, but other stages do");
     }
   }

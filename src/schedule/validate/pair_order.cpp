@@ -51,21 +51,21 @@ void check_pair_order(const Subject& subject, Findings& findings) {
   std::vector<std::vector<End>> ends;
   for (std::size_t rank = 0; rank < subject.ranks.size(); ++rank) ends.push_back(ends_of(subject, rank));
   const auto name = [&](std::size_t rank, const End& end) {
-    return findings.place(rank, end.step) + ", " + to_string(subject.ranks[rank][end.step]);
+    return findings.location(rank, end.step) + ", " + to_string(subject.ranks[rank][end.step]);
   };
   for (std::size_t low = 0; low < ends.size(); ++low) {
     for (std::size_t i = 0; i < ends[low].size();) {
       const std::size_t high = ends[low][i].peer;
-      const auto [mine, mine_end] = with(ends[low], high);
-      i = mine_end;
+      const auto [low_begin, low_end] = with(ends[low], high);
+      i = low_end;
       if (high <= low) continue;
-      const auto [theirs, theirs_end] = with(ends[high], low);
-      const std::size_t shared = std::min(mine_end - mine, theirs_end - theirs);
+      const auto [high_begin, high_end] = with(ends[high], low);
+      const std::size_t shared = std::min(low_end - low_begin, high_end - high_begin);
       for (std::size_t k = 0; k < shared; ++k) {
-        const End& a = ends[low][mine + k];
-        const End& b = ends[high][theirs + k];
+        const End& a = ends[low][low_begin + k];
+        const End& b = ends[high][high_begin + k];
         if (send_of(subject.ranks[low][a.step]) == send_of(subject.ranks[high][b.step])) continue;
-        findings.error(findings.place(low, a.step),
+        findings.error(findings.location(low, a.step),
                        "the pair's transfers run in order, but the ranks disagree on transfer " +
                            std::to_string(k) + " of ranks " + std::to_string(low) + " and " +
                            std::to_string(high) + ": " + name(low, a) + " -> " + name(high, b) + " -> " +

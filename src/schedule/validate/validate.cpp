@@ -41,9 +41,9 @@ void check_in_flight(const Verdict& verdict, const ValidateOptions& options, Fin
   for (std::size_t rank = 0; rank < verdict.peak_in_flight_of_rank.size(); ++rank) {
     const int peak = verdict.peak_in_flight_of_rank[rank];
     if (peak <= *options.max_in_flight) continue;
-    findings.error(findings.place(rank), std::to_string(peak) +
-                                             " microbatches are in flight at once, more than the " +
-                                             std::to_string(*options.max_in_flight) + " allowed");
+    findings.error(findings.location(rank), std::to_string(peak) +
+                                                " microbatches are in flight at once, more than the " +
+                                                std::to_string(*options.max_in_flight) + " allowed");
   }
 }
 

@@ -30,15 +30,15 @@ struct RedistributeBackward : Node {
 
 struct FromLocalBackward : Node {
   Placements placements;
-  double share = 1;  //!< for an average, the contribution of a rank counts 1 / ranks
+  double scale = 1;  //!< for an average, the contribution of a rank counts 1 / ranks
 
   std::string name() const override { return "FromLocalBackward"; }
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return {at::Tensor()};
-    if (!impl_of(grads[0])) return {share == 1 ? grads[0] : grads[0] * share};
+    if (!impl_of(grads[0])) return {scale == 1 ? grads[0] : grads[0] * scale};
     const Placements to = gradient_placements(placements);
     const at::Tensor local = distributed_to_local(redistributed(grads[0], to, false), to);
-    return {share == 1 ? local : local * share};
+    return {scale == 1 ? local : local * scale};
   }
 };
 
@@ -79,7 +79,7 @@ Placements gradient_placements(const Placements& placements) {
   return result;
 }
 
-at::Tensor with_gradient_placed(const at::Tensor& result, const at::Tensor& source) {
+at::Tensor with_gradient_placements(const at::Tensor& result, const at::Tensor& source) {
   const DTensorImpl* const impl = impl_of(source);
   auto node = c10::make_intrusive<RedistributeBackward>();
   node->to = gradient_placements(impl->placements());
@@ -106,7 +106,7 @@ at::Tensor redistributed(const at::Tensor& tensor, const Placements& to, bool re
     result = wrap(std::move(part), impl->mesh_ptr(), to, tensor.scalar_type(), tensor.device(),
                   tensor.sizes(), tensor.strides());
   }
-  if (grad) result = with_gradient_placed(result, tensor);
+  if (grad) result = with_gradient_placements(result, tensor);
   if (remember) {
     impl->memo = std::make_unique<DTensorImpl::Memo>(
         DTensorImpl::Memo{to, result, static_cast<std::uint32_t>(tensor._version())});
@@ -122,7 +122,7 @@ at::Tensor local_to_distributed(const at::Tensor& local, const MeshPtr& mesh, co
   node->placements = placements;
   for (std::size_t i = 0; i < placements.size(); ++i) {
     if (placements[i].is_partial() && placements[i].reduce() == comm::ReduceOp::Avg) {
-      node->share /= static_cast<double>(mesh->shape[i]);
+      node->scale /= static_cast<double>(mesh->shape[i]);
     }
   }
   return with_history(result, local, node);

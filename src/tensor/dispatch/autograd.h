@@ -31,7 +31,7 @@ at::Tensor with_history(at::Tensor result, const at::Tensor& source,
 
 //! Attaches a node to `result` (the values of `source`) that returns the gradient in the placements of
 //! `source`.
-at::Tensor with_gradient_placed(const at::Tensor& result, const at::Tensor& source);
+at::Tensor with_gradient_placements(const at::Tensor& result, const at::Tensor& source);
 
 //! The placements of the gradient of a tensor: partial becomes replicated.
 Placements gradient_placements(const Placements& placements);

@@ -72,7 +72,7 @@ c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c
   if (!copy->is_inference()) copy->set_version_counter(version);
   copy->set_allow_tensor_metadata_change(allow_change);
   copy->pinned = pinned;
-  copy->wish = wish;
+  copy->input_request = input_request;
   copy->moved_from = moved_from;
   return copy;
 }

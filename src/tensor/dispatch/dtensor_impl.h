@@ -81,7 +81,7 @@ class DTensorImpl final : public c10::TensorImpl {
 
   //! Set on parameters and their views: operators redistribute the other tensors instead.
   bool pinned = false;
-  std::shared_ptr<const InputRequest> wish;
+  std::shared_ptr<const InputRequest> input_request;
 
   //! Set on views of a redistributed copy: the storage of the original tensor. While that is still
   //! referenced, a write to the view would not reach it.

@@ -37,7 +37,7 @@ void put(const OpCall& call, const TensorArg& where, const at::Tensor& tensor) {
 }
 
 //! Copies list arguments before their items are replaced, because they are shared with the caller.
-void own_lists(const OpCall& call) {
+void copy_lists(const OpCall& call) {
   for (std::size_t i = 0; i < call.count(); ++i) {
     c10::IValue& value = call.arg(i);
     if (call.tensor_at(i) < 0 || value.isTensor()) continue;
@@ -57,10 +57,10 @@ bool align(OpCall& call, const OpPlan& plan) {
     const Placements& want = plan.in[i];
     if (arg.impl && arg.impl->placements() == want) continue;
     if (!arg.impl) {
-      const Placements whole(want.size());
-      if (want == whole && arg.tensor.dim() == 0 && !arg.tensor.requires_grad()) continue;
+      const Placements replicated(want.size());
+      if (want == replicated && arg.tensor.dim() == 0 && !arg.tensor.requires_grad()) continue;
       if (call.rule.loads) check_loaded(call, arg.tensor);
-      arg.tensor = local_to_distributed(arg.tensor, call.mesh, whole, arg.tensor.sizes());
+      arg.tensor = local_to_distributed(arg.tensor, call.mesh, replicated, arg.tensor.sizes());
     }
     arg.tensor = redistributed(arg.tensor, want, true);
     arg.impl = impl_of(arg.tensor);
@@ -85,8 +85,8 @@ bool writes_plain(const OpCall& call) {
     return false;
   for (const TensorArg& arg : call.tensors) {
     if (!arg.impl) continue;
-    const Placements whole(arg.impl->placements().size());
-    put(call, arg, distributed_to_local(redistributed(arg.tensor, whole, true), whole));
+    const Placements replicated(arg.impl->placements().size());
+    put(call, arg, distributed_to_local(redistributed(arg.tensor, replicated, true), replicated));
   }
   call.op.callBoxed(call.stack);
   return true;
@@ -218,10 +218,10 @@ void compute(OpCall& call, const OpPlan& plan) {
       value = std::move(list);
     }
   }
-  if (source && (source->pinned || source->wish) && stack[base].isTensor()) {
+  if (source && (source->pinned || source->input_request) && stack[base].isTensor()) {
     DTensorImpl* const view = impl_of(stack[base].toTensor());
     view->pinned = source->pinned;
-    view->wish = source->wish;
+    view->input_request = source->input_request;
   }
 }
 
@@ -308,9 +308,9 @@ bool any_requires_grad(const c10::IValue* args, std::size_t count) {
 }
 
 //! Redistributes an input as the style of the parameter requests.
-void grant_wish(OpCall& call) {
+void apply_input_request(OpCall& call) {
   for (const TensorArg& arg : call.tensors) {
-    if (!arg.impl || !arg.impl->wish) continue;
+    if (!arg.impl || !arg.impl->input_request) continue;
     for (TensorArg& other : call.tensors) {
       if (&other == &arg || (other.impl && other.impl->pinned) || other.tensor.dim() < 2) continue;
       if (!other.impl) {
@@ -319,10 +319,11 @@ void grant_wish(OpCall& call) {
         other.impl = impl_of(other.tensor);
       }
       Placements want = other.impl->placements();
-      const Placements& wish = arg.impl->wish->input;
-      for (std::size_t axis = 0; axis < want.size() && axis < wish.size(); ++axis) {
-        const bool fits = !wish[axis].is_shard() || wish[axis].dim() < other.tensor.dim() - 1;
-        if (fits) want[axis] = wish[axis];
+      const Placements& input_request = arg.impl->input_request->input;
+      for (std::size_t axis = 0; axis < want.size() && axis < input_request.size(); ++axis) {
+        const bool fits =
+            !input_request[axis].is_shard() || input_request[axis].dim() < other.tensor.dim() - 1;
+        if (fits) want[axis] = input_request[axis];
       }
       other.tensor = redistributed(other.tensor, want, true);
       other.impl = impl_of(other.tensor);
@@ -346,7 +347,7 @@ struct BeforeAutograd : c10::OperatorKernel {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforeKey);
     // Autocast runs below this kernel and calls the operator again. The replacement must see converted
     // arguments.
-    if (rule.whole && rule.autocasts && keys.has(c10::DispatchKey::AutocastCPU))
+    if (rule.replace && rule.autocasts && keys.has(c10::DispatchKey::AutocastCPU))
       return op.redispatchBoxed(below, stack);
     if (rule.kind == OpRule::Kind::Pointwise) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
@@ -357,14 +358,14 @@ struct BeforeAutograd : c10::OperatorKernel {
     if (rule.kind == OpRule::Kind::Identity && recorded) return op.redispatchBoxed(below, stack);
     OpCall call(op, rule, stack);
     if (!call.mesh) return op.redispatchBoxed(below, stack);
-    own_lists(call);
+    copy_lists(call);
     if (writes_plain(call)) return;
-    if (rule.grants_wish) grant_wish(call);
+    if (rule.applies_input_request) apply_input_request(call);
     const OpPlan plan = make_plan(call);
     const at::Tensor asked = rule.is_view && !call.tensors.empty() ? call.tensors[0].tensor : at::Tensor();
     const bool moved = align(call, plan);
     if (moved && asked.defined()) note_moved(call, asked);
-    if (rule.whole && rule.whole(call)) return;
+    if (rule.replace && rule.replace(call)) return;
     // Tensors that were redistributed in inference mode are inference tensors, whatever their source.
     if (moved && c10::InferenceMode::is_enabled())
       below = below - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
@@ -446,7 +447,7 @@ class Registration {
 }  // namespace
 
 void run_on_shards(OpCall& call) {
-  own_lists(call);
+  copy_lists(call);
   if (writes_plain(call)) return;
   const OpPlan plan = make_plan(call);
   align(call, plan);

@@ -20,8 +20,8 @@ std::int64_t checksum(const at::Tensor& tensor) {
 //! Whether checksums differ between ranks along the axes in `replicated`. The result is the same on every
 //! rank.
 bool differ(const at::Tensor& local, const DeviceMesh::Impl& mesh, const std::vector<bool>& replicated) {
-  const std::int64_t mine = checksum(local);
-  const at::Tensor range = at::tensor({mine, -mine}, at::kLong);
+  const std::int64_t sum = checksum(local);
+  const at::Tensor range = at::tensor({sum, -sum}, at::kLong);
   for (std::size_t axis = 0; axis < replicated.size(); ++axis) {
     if (replicated[axis] && mesh.shape[axis] > 1) mesh.groups[axis].all_reduce(range, comm::ReduceOp::Max);
   }

@@ -46,14 +46,14 @@ at::Tensor as_type(const at::Tensor& t, at::ScalarType type) {
 
 LocalShard gather(const at::Tensor& local, const Axis& axis, std::int64_t dim, std::int64_t size) {
   const std::int64_t each = (size + axis.n - 1) / axis.n;
-  const at::Tensor mine = as_bytes(padded(local, dim, each));
+  const at::Tensor sent = as_bytes(padded(local, dim, each));
   Sizes sizes{axis.n};
-  sizes.append(mine.sizes().begin(), mine.sizes().end());
-  const at::Tensor all = at::empty(sizes, mine.options());
+  sizes.append(sent.sizes().begin(), sent.sizes().end());
+  const at::Tensor all = at::empty(sizes, sent.options());
   ++traffic().all_gathers;
-  traffic().bytes += (axis.n - 1) * bytes_of(mine);
-  auto work = axis.group.iall_gather_into(all, mine);
-  const auto finish = [all, mine, dim, size, n = axis.n, type = local.scalar_type()] {
+  traffic().bytes += (axis.n - 1) * bytes_of(sent);
+  auto work = axis.group.iall_gather_into(all, sent);
+  const auto finish = [all, sent, dim, size, n = axis.n, type = local.scalar_type()] {
     if (dim == 0 && size % n == 0) return as_type(all.flatten(0, 1), type);
     std::vector<at::Tensor> parts = all.unbind(0);
     for (std::int64_t r = 0; r < n; ++r) {
@@ -93,9 +93,9 @@ LocalShard reduce_scatter(const at::Tensor& local, const Axis& axis, std::int64_
   ++traffic().reduce_scatters;
   traffic().bytes += (axis.n - 1) * bytes_of(output);
   auto work = axis.group.ireduce_scatter_into(output, input, op);
-  const std::int64_t mine = chunk(size, axis.n, axis.me).size;
-  const auto finish = [output, input, dim, mine, each] {
-    return mine == each ? output : output.narrow(dim, 0, mine).contiguous();
+  const std::int64_t local_size = chunk(size, axis.n, axis.me).size;
+  const auto finish = [output, input, dim, local_size, each] {
+    return local_size == each ? output : output.narrow(dim, 0, local_size).contiguous();
   };
   return {{}, std::make_shared<PendingLocal>(std::move(work), finish)};
 }
@@ -184,10 +184,10 @@ bool may_step(const Placements& at, std::size_t index, const AxisPlacement& to) 
 
 double step_cost(c10::IntArrayRef sizes, const DeviceMesh::Impl& mesh, const Placements& at,
                  std::size_t index, const AxisPlacement& to) {
-  Placements whole = at;
-  whole[index] = value::Replicate();
+  Placements gathered = at;
+  gathered[index] = value::Replicate();
   double elements = 1;
-  for (const std::int64_t size : local_sizes(sizes, whole, mesh)) elements *= static_cast<double>(size);
+  for (const std::int64_t size : local_sizes(sizes, gathered, mesh)) elements *= static_cast<double>(size);
   const double bytes = move_bytes(at[index], to, elements, mesh.shape[index]);
   return bytes < 0 ? -1 : bytes + (bytes > 0 ? 1 : 1e-3);  // prefer fewer steps at equal cost
 }

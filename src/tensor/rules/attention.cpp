@@ -14,11 +14,11 @@ void by_batch_or_heads(const OpCall& call, int axis, Options& options) {
     for (std::size_t i = 0; i < call.tensors.size(); ++i) {
       if (arguments[call.tensors[i].arg].name() == "attn_mask") continue;
       used = used || call.at(i, axis).is_shard(d);
-      const std::int64_t own = call.sizes(i)[static_cast<std::size_t>(d)];
+      const std::int64_t count = call.sizes(i)[static_cast<std::size_t>(d)];
       // Grouped-query attention: each shard needs complete groups.
-      if (size >= 0 && own != size)
-        legal = legal && own % call.ranks(axis) == 0 && size % call.ranks(axis) == 0;
-      size = own;
+      if (size >= 0 && count != size)
+        legal = legal && count % call.ranks(axis) == 0 && size % call.ranks(axis) == 0;
+      size = count;
     }
     // libtorch's kernel divides by the number of batches and heads, so shards must not be empty.
     const std::int64_t parts = call.parts_with(0, d, axis);
@@ -27,8 +27,8 @@ void by_batch_or_heads(const OpCall& call, int axis, Options& options) {
     Option option = call.option();
     for (std::size_t i = 0; i < call.tensors.size(); ++i) {
       const bool mask = arguments[call.tensors[i].arg].name() == "attn_mask";
-      const bool whole = mask && (call.dims(i) < 4 || call.sizes(i)[static_cast<std::size_t>(d)] == 1);
-      if (!whole) option.in[i] = Shard(d);
+      const bool replicated = mask && (call.dims(i) < 4 || call.sizes(i)[static_cast<std::size_t>(d)] == 1);
+      if (!replicated) option.in[i] = Shard(d);
     }
     for (AxisPlacement& placement : option.out) placement = Shard(d);
     options.push_back(option);

@@ -33,23 +33,23 @@ struct Lookup {
 };
 using LookupPtr = std::shared_ptr<const Lookup>;
 
-at::Tensor within(const at::Tensor& indices, const Interval& mine) {
-  return indices.ge(mine.start) & indices.lt(mine.start + mine.size);
+at::Tensor within(const at::Tensor& indices, const Interval& range) {
+  return indices.ge(range.start) & indices.lt(range.start + range.size);
 }
 
 at::Tensor look_up_rows(const at::Tensor& weight, const LookupPtr& lookup);
 
 //! The gradient of this rank's rows: sums the incoming gradients of each index.
 at::Tensor add_up_rows(const at::Tensor& grad, const Lookup& lookup) {
-  const Interval mine = lookup.rows();
-  if (mine.size == 0) return grad.new_zeros({0, grad.size(-1)});
-  const at::Tensor words = lookup.local_indices().reshape({-1});
-  const at::Tensor places = within(words, mine).nonzero().squeeze(1);
-  const std::int64_t padding = lookup.padding - mine.start;
-  const bool pads = lookup.padding >= 0 && padding >= 0 && padding < mine.size;
-  return at::embedding_dense_backward(grad.reshape({words.numel(), grad.size(-1)}).index_select(0, places),
-                                      words.index_select(0, places) - mine.start, mine.size,
-                                      pads ? padding : -1, lookup.by_frequency);
+  const Interval range = lookup.rows();
+  if (range.size == 0) return grad.new_zeros({0, grad.size(-1)});
+  const at::Tensor indices = lookup.local_indices().reshape({-1});
+  const at::Tensor positions = within(indices, range).nonzero().squeeze(1);
+  const std::int64_t padding = lookup.padding - range.start;
+  const bool pads = lookup.padding >= 0 && padding >= 0 && padding < range.size;
+  return at::embedding_dense_backward(
+      grad.reshape({indices.numel(), grad.size(-1)}).index_select(0, positions),
+      indices.index_select(0, positions) - range.start, range.size, pads ? padding : -1, lookup.by_frequency);
 }
 
 struct AddUpBackward : Node {
@@ -62,9 +62,9 @@ struct AddUpBackward : Node {
       throw UsageError("an embedding with scale_grad_by_freq has no second derivative",
                        {.op = "aten::embedding"});
     }
-    const at::Tensor words = look_up_rows(redistributed(grads[0], lookup->weight, false), lookup);
-    if (lookup->padding < 0) return {words};
-    return {words * lookup->indices.ne(lookup->padding).unsqueeze(-1)};
+    const at::Tensor result = look_up_rows(redistributed(grads[0], lookup->weight, false), lookup);
+    if (lookup->padding < 0) return {result};
+    return {result * lookup->indices.ne(lookup->padding).unsqueeze(-1)};
   }
 };
 
@@ -109,14 +109,14 @@ at::Tensor look_up_rows(const at::Tensor& weight, const LookupPtr& lookup) {
 
 }  // namespace
 
-at::Tensor embed_rows(const at::Tensor& rows, const at::Tensor& indices, const Interval& mine) {
-  if (mine.size == 0) {
+at::Tensor embed_rows(const at::Tensor& rows, const at::Tensor& indices, const Interval& range) {
+  if (range.size == 0) {
     std::vector<std::int64_t> sizes = indices.sizes().vec();
     sizes.push_back(rows.size(1));
     return rows.new_zeros(sizes);
   }
-  const at::Tensor inside = within(indices, mine);
-  const at::Tensor local = at::where(inside, indices - mine.start, at::zeros_like(indices));
+  const at::Tensor inside = within(indices, range);
+  const at::Tensor local = at::where(inside, indices - range.start, at::zeros_like(indices));
   return at::embedding(rows, local) * inside.unsqueeze(-1).to(rows.scalar_type());
 }
 

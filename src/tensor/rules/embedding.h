@@ -6,8 +6,8 @@
 
 namespace penstock::tensor {
 
-//! Looks up indices in the rows `mine` of a table; other indices give zeros. Plain tensors.
-at::Tensor embed_rows(const at::Tensor& rows, const at::Tensor& indices, const Interval& mine);
+//! Looks up indices in the rows `range` of a table; other indices give zeros. Plain tensors.
+at::Tensor embed_rows(const at::Tensor& rows, const at::Tensor& indices, const Interval& range);
 
 //! embedding(weight, indices) of distributed tensors. On each axis the weight is sharded by rows or features,
 //! or the indices are sharded, or everything is replicated.

@@ -23,25 +23,25 @@ void embedding_options(const OpCall& call, int axis, Options& options) {
   }
 }
 
-bool cuts_rows(const Placements& placements) {
+bool shards_rows(const Placements& placements) {
   return std::any_of(placements.begin(), placements.end(), [](const auto& p) { return p.is_shard(0); });
 }
 
 void embed_parts(const OpCall& call, const OpPlan& plan) {
-  if (!cuts_rows(plan.in[0])) return call.op.callBoxed(call.stack);
+  if (!shards_rows(plan.in[0])) return call.op.callBoxed(call.stack);
   const at::Tensor rows = call.arg(0).toTensor(), indices = call.arg(1).toTensor();
   finish(call, embed_rows(rows, indices, interval_of(call.sizes(0)[0], 0, plan.in[0], *call.mesh)));
 }
 
 //! Handles tables sharded by rows, whose lookup has its own derivative.
-bool whole_embedding(const OpCall& call) {
+bool replace_embedding(const OpCall& call) {
   const DTensorImpl *weight = call.tensors[0].impl, *indices = call.tensors[1].impl;
-  if (!weight || !indices || !cuts_rows(weight->placements())) return false;
+  if (!weight || !indices || !shards_rows(weight->placements())) return false;
   const bool sparse = call.arg(4).toBool(), by_frequency = call.arg(3).toBool();
-  const auto is_cut = [](const auto& p) { return p.is_shard(); };
+  const auto is_sharded = [](const auto& p) { return p.is_shard(); };
   const Placements& at = indices->placements();
   // Frequencies must be counted over all indices.
-  if (sparse || (by_frequency && std::any_of(at.begin(), at.end(), is_cut))) return false;
+  if (sparse || (by_frequency && std::any_of(at.begin(), at.end(), is_sharded))) return false;
   finish(call, look_up(call.tensors[0].tensor, call.tensors[1].tensor, call.arg(2).toInt(), by_frequency));
   return true;
 }
@@ -66,7 +66,7 @@ void embedding_backward_options(const OpCall& call, int axis, Options& options) 
 
 //! All tensors have the same number of dims and are sharded along the same dim of equal size other than
 //! `dim`.
-void cut_beside(const OpCall& call, int axis, Options& options, std::int64_t dim) {
+void shard_other_dims(const OpCall& call, int axis, Options& options, std::int64_t dim) {
   for (std::int64_t d = 0; d < call.dims(0); ++d) {
     bool used = false, equal = d != dim;
     for (std::size_t i = 0; i < call.tensors.size(); ++i) {
@@ -85,7 +85,7 @@ void cut_beside(const OpCall& call, int axis, Options& options, std::int64_t dim
 
 void gather_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(1, call.dims(0));
-  cut_beside(call, axis, options, dim);
+  shard_other_dims(call, axis, options, dim);
   if (call.at(1, axis).is_shard(dim)) {
     Option option = call.option();
     option.in[1] = option.out[0] = Shard(dim);
@@ -94,7 +94,7 @@ void gather_options(const OpCall& call, int axis, Options& options) {
 }
 
 void scatter_options(const OpCall& call, int axis, Options& options) {
-  cut_beside(call, axis, options, call.dim_arg(1, call.dims(0)));
+  shard_other_dims(call, axis, options, call.dim_arg(1, call.dims(0)));
 }
 
 //! The first tensor is sharded along another dim and the index replicated; or the index is sharded.
@@ -136,12 +136,12 @@ void index_add_options(const OpCall& call, int axis, Options& options) {
   }
 }
 
-void whole_only(const OpCall& /*call*/, int /*axis*/, Options& /*options*/) {}
+void replicated_options(const OpCall& /*call*/, int /*axis*/, Options& /*options*/) {}
 
 }  // namespace
 
 void add_index_rules(RuleTable& table) {
-  table["embedding"] = {.options = embedding_options, .execute = embed_parts, .whole = whole_embedding};
+  table["embedding"] = {.options = embedding_options, .execute = embed_parts, .replace = replace_embedding};
   table["embedding_dense_backward"] = {.options = embedding_backward_options};
   table["gather"] = {.options = gather_options};
   for (const char* name :
@@ -153,7 +153,7 @@ void add_index_rules(RuleTable& table) {
   table["index_add"] = table["index_add_"] = {.options = index_add_options};
   for (const char* name :
        {"index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_", "bincount"}) {
-    table[name] = {.options = whole_only};
+    table[name] = {.options = replicated_options};
   }
 }
 

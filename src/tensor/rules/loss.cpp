@@ -20,7 +20,7 @@
 
 namespace penstock::tensor {
 
-bool& loss_stays_cut() {
+bool& loss_stays_sharded() {
   thread_local bool stays = false;
   return stays;
 }
@@ -28,8 +28,8 @@ bool& loss_stays_cut() {
 namespace {
 
 //! Keeps only the options with sharded classes.
-void keep_cut(const OpCall& call, Options& options, std::size_t tensor, std::int64_t classes) {
-  if (!loss_stays_cut()) return;
+void keep_sharded(const OpCall& call, Options& options, std::size_t tensor, std::int64_t classes) {
+  if (!loss_stays_sharded()) return;
   Options kept;
   for (const Option& option : options) {
     if (option.in[tensor].is_shard(classes)) kept.push_back(option);
@@ -52,7 +52,7 @@ double row_bytes(const OpCall& call, std::int64_t dim) {
 }
 
 //! Adds the option in which all tensors with the input's dims are sharded along dim d.
-void add_cut(const OpCall& call, Options& options, std::int64_t d, double bytes = 0) {
+void add_shard_option(const OpCall& call, Options& options, std::int64_t d, double bytes = 0) {
   Option option = call.option();
   for (std::size_t i = 0; i < option.in.size(); ++i) {
     if (call.dims(i) == call.dims(0)) option.in[i] = Shard(d);
@@ -68,9 +68,9 @@ void log_softmax_options(const OpCall& call, int axis, Options& options) {
   for (std::int64_t d = 0; d < call.dims(0); ++d) {
     bool used = false;
     for (std::size_t i = 0; i < call.tensors.size(); ++i) used = used || call.at(i, axis).is_shard(d);
-    if (used) add_cut(call, options, d, d == dim ? (backward ? 2 : 4) * row_bytes(call, dim) : 0);
+    if (used) add_shard_option(call, options, d, d == dim ? (backward ? 2 : 4) * row_bytes(call, dim) : 0);
   }
-  if (!backward && dim + 1 == call.dims(0)) keep_cut(call, options, 0, dim);
+  if (!backward && dim + 1 == call.dims(0)) keep_sharded(call, options, 0, dim);
 }
 
 c10::SmallVector<int, 2> axes_cutting(const Placements& placements, std::int64_t dim) {
@@ -138,13 +138,13 @@ Targets localize_targets(const OpCall& call, const at::Tensor& x, const at::Tens
                          const c10::IValue& weight, std::int64_t ignore, const Placements& placements) {
   const std::int64_t classes = call.dims(0) - 1;
   const int self = call.tensor_at(call.op.schema().name() == "aten::nll_loss_backward" ? 1 : 0);
-  const Interval mine =
+  const Interval range =
       interval_of(call.sizes(static_cast<std::size_t>(self))[static_cast<std::size_t>(classes)], classes,
                   placements, *call.mesh);
   const at::Tensor kept = target.ne(ignore);
   Targets result;
-  result.inside = kept & target.ge(mine.start) & target.lt(mine.start + mine.size);
-  result.local = at::where(result.inside, target - mine.start, at::zeros_like(target));
+  result.inside = kept & target.ge(range.start) & target.lt(range.start + range.size);
+  result.local = at::where(result.inside, target - range.start, at::zeros_like(target));
   const at::Tensor safe = at::where(kept, target, at::zeros_like(target));
   result.weight = kept.to(x.scalar_type());
   if (!weight.isNone() && weight.toTensor().defined())
@@ -198,11 +198,11 @@ void nll_backward_of_parts(const OpCall& call, const OpPlan& plan) {
   const std::int64_t reduction = call.arg(4).toInt(), ignore = call.arg(5).toInt();
   const at::Tensor grad = call.arg(0).toTensor(), x = call.arg(1).toTensor(), target = call.arg(2).toTensor();
   const std::int64_t here = x.dim() - 1;
-  const Interval mine =
+  const Interval range =
       interval_of(call.sizes(1)[static_cast<std::size_t>(classes)], classes, plan.in[1], *call.mesh);
   const at::Tensor kept = target.ne(ignore);
-  const at::Tensor inside = kept & target.ge(mine.start) & target.lt(mine.start + mine.size);
-  const at::Tensor local = at::where(inside, target - mine.start, at::zeros_like(target));
+  const at::Tensor inside = kept & target.ge(range.start) & target.lt(range.start + range.size);
+  const at::Tensor local = at::where(inside, target - range.start, at::zeros_like(target));
   at::Tensor each = -grad * inside.to(x.scalar_type());
   if (!call.arg(3).isNone() && call.arg(3).toTensor().defined()) {
     const at::Tensor safe = at::where(kept, target, at::zeros_like(target));

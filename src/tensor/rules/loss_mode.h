@@ -3,6 +3,6 @@
 
 namespace penstock::tensor {
 
-bool& loss_stays_cut();
+bool& loss_stays_sharded();
 
 }  // namespace penstock::tensor

@@ -225,14 +225,14 @@ void check_factors(const OpCall& call, const at::Tensor& a, const at::Tensor& b)
   }
 }
 
-bool whole_matmul(const OpCall& call) {
+bool replace_matmul(const OpCall& call) {
   const at::Tensor a = call.arg(0).toTensor(), b = call.arg(1).toTensor();
   check_factors(call, a, b);
   finish(call, dist_matmul(a, b));
   return true;
 }
 
-bool whole_linear(const OpCall& call) {
+bool replace_linear(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor(), w = call.arg(1).toTensor();
   if (x.dim() == 0 || w.dim() == 0 || w.dim() > 2 || x.size(-1) != w.size(-1)) refuse_sizes(call);
   at::Tensor y = dist_matmul(x, w.t());
@@ -255,8 +255,8 @@ void add_matmul_rules(RuleTable& table) {
   table["mm"] = table["bmm"] = {.options = product};
   table["addmm"] = table["baddbmm"] = {.options = product_and_sum};
   table["matmul"] = table["dot"] =
-      table["mv"] = {.options = as_they_are, .whole = whole_matmul, .composite = true};
-  table["linear"] = {.options = as_they_are, .whole = whole_linear, .composite = true};
+      table["mv"] = {.options = as_they_are, .replace = replace_matmul, .composite = true};
+  table["linear"] = {.options = as_they_are, .replace = replace_linear, .composite = true};
 }
 
 }  // namespace penstock::tensor

@@ -11,8 +11,8 @@ namespace {
 
 //! Tensors with the input's leading dims are sharded, parameters are replicated.
 void leading(const OpCall& call, int axis, Options& options, std::size_t shape_arg, bool backward) {
-  const auto normalised = static_cast<std::int64_t>(call.arg(shape_arg).toIntVector().size());
-  const std::int64_t free = call.dims(0) - normalised;
+  const auto normalized = static_cast<std::int64_t>(call.arg(shape_arg).toIntVector().size());
+  const std::int64_t free = call.dims(0) - normalized;
   for (std::int64_t d = 0; d < free; ++d) {
     bool used = false;
     for (std::size_t i = 0; i < call.tensors.size(); ++i) used = used || call.at(i, axis).is_shard(d);
@@ -41,11 +41,11 @@ void backward_options(const OpCall& call, int axis, Options& options) {
 }
 
 //! rms_norm(input, normalized_shape, weight?, eps?): libtorch's fused kernel has no backward on CPU.
-bool whole_rms_norm(const OpCall& call) {
+bool replace_rms_norm(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   std::vector<std::int64_t> dims;
-  const auto normalised = static_cast<std::int64_t>(call.arg(1).toIntVector().size());
-  for (std::int64_t d = x.dim() - normalised; d < x.dim(); ++d) dims.push_back(d);
+  const auto normalized = static_cast<std::int64_t>(call.arg(1).toIntVector().size());
+  for (std::int64_t d = x.dim() - normalized; d < x.dim(); ++d) dims.push_back(d);
   const double eps = !call.arg(3).isNone()            ? call.arg(3).toDouble()
                      : x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
                                                       : std::numeric_limits<float>::epsilon();
@@ -57,17 +57,17 @@ bool whole_rms_norm(const OpCall& call) {
 
 //! The input may be sharded along dims that are not normalized. A partial input must be reduced.
 void rms_options(const OpCall& call, int axis, Options& options) {
-  const auto normalised = static_cast<std::int64_t>(call.arg(1).toIntVector().size());
+  const auto normalized = static_cast<std::int64_t>(call.arg(1).toIntVector().size());
   map_dims(call, axis, options, false,
-           [&](std::int64_t d) { return d < call.dims(0) - normalised ? d : -1; });
+           [&](std::int64_t d) { return d < call.dims(0) - normalized ? d : -1; });
 }
 
 }  // namespace
 
 void add_norm_rules(RuleTable& table) {
   table["rms_norm"] = {
-      .options = rms_options, .whole = whole_rms_norm, .composite = true, .grants_wish = true};
-  table["native_layer_norm"] = {.options = forward_options, .grants_wish = true};
+      .options = rms_options, .replace = replace_rms_norm, .composite = true, .applies_input_request = true};
+  table["native_layer_norm"] = {.options = forward_options, .applies_input_request = true};
   table["native_layer_norm_backward"] = {.options = backward_options};
 }
 

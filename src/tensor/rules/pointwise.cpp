@@ -16,12 +16,12 @@ Sizes broadcast_sizes(const OpCall& call) {
   for (std::size_t i = 0; i < call.tensors.size(); ++i) dims = std::max(dims, call.sizes(i).size());
   Sizes sizes(dims, 1);
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
-    const auto own = call.sizes(i);
-    for (std::size_t d = 0; d < own.size(); ++d) {
-      std::int64_t& size = sizes[dims - own.size() + d];
-      if (size != own[d] && size != 1 && own[d] != 1)
+    const auto arg_sizes = call.sizes(i);
+    for (std::size_t d = 0; d < arg_sizes.size(); ++d) {
+      std::int64_t& size = sizes[dims - arg_sizes.size() + d];
+      if (size != arg_sizes[d] && size != 1 && arg_sizes[d] != 1)
         throw ShapeError("the sizes do not broadcast: " + call.text(), {.op = call.op.schema().name()});
-      if (size == 1) size = own[d];
+      if (size == 1) size = arg_sizes[d];
     }
   }
   if (call.rule.writes_first && c10::IntArrayRef(sizes) != call.sizes(0)) {

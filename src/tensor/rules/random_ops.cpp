@@ -11,7 +11,7 @@
 namespace penstock::tensor {
 namespace {
 
-void cut_only(const OpCall& call, int axis, Options& options) {
+void shard_only_options(const OpCall& call, int axis, Options& options) {
   const AxisPlacement here = call.at(0, axis);
   if (!here.is_shard()) return;
   Option option = call.option();
@@ -62,11 +62,11 @@ void integers(const OpCall& call, const OpPlan& plan) {
 }  // namespace
 
 void add_random_rules(RuleTable& table) {
-  table["bernoulli_.float"] = {.options = cut_only, .execute = bernoulli};
-  table["uniform_"] = {.options = cut_only, .execute = uniform};
-  table["normal_"] = {.options = cut_only, .execute = normal};
-  table["random_.to"] = {.options = cut_only, .execute = integers_to};
-  table["random_.from"] = {.options = cut_only, .execute = integers};
+  table["bernoulli_.float"] = {.options = shard_only_options, .execute = bernoulli};
+  table["uniform_"] = {.options = shard_only_options, .execute = uniform};
+  table["normal_"] = {.options = shard_only_options, .execute = normal};
+  table["random_.to"] = {.options = shard_only_options, .execute = integers_to};
+  table["random_.from"] = {.options = shard_only_options, .execute = integers};
 }
 
 }  // namespace penstock::tensor

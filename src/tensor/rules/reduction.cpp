@@ -132,7 +132,7 @@ void mean_of_parts(const OpCall& call, const OpPlan& /*plan*/) {
 }
 
 //! Keeps all dims, but `dim` (found by name) must not be sharded: softmax, cumsum, sort, …
-void dim_whole(const OpCall& call, int axis, Options& options) {
+void unsharded_dim_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(static_cast<std::size_t>(dims_argument(call)), call.dims(0));
   const AxisPlacement here = call.at(0, axis);
   const auto all = [&](std::int64_t d) {
@@ -173,7 +173,7 @@ bool selected_backward(const OpCall& call) {
 }
 
 // norm(self, p?, dim[], keepdim)
-bool whole_norm(const OpCall& call) {
+bool replace_norm(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   const at::Scalar p = call.arg(1).isNone() ? at::Scalar(2) : call.arg(1).toScalar();
   const bool dims = call.count() > 2;
@@ -191,7 +191,7 @@ void stay(const OpCall& call, int axis, Options& options) {
   options.push_back(option);
 }
 
-void last_two_whole(const OpCall& call, int axis, Options& options) {
+void unsharded_matrix_options(const OpCall& call, int axis, Options& options) {
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d + 2 < call.dims(0) ? d : -1; });
 }
 
@@ -243,14 +243,14 @@ void add_reduction_rules(RuleTable& table) {
   }
   for (const char* name : {"_softmax", "_safe_softmax", "_softmax_backward_data", "cumsum", "cumprod", "sort",
                            "sort.stable", "topk", "_log_softmax_backward_data"}) {
-    table[name] = {.options = dim_whole};
+    table[name] = {.options = unsharded_dim_options};
   }
   table["flip"] = {.options = flipped};
   table["value_selecting_reduction_backward"] = {
-      .options = stay, .whole = selected_backward, .composite = true};
+      .options = stay, .replace = selected_backward, .composite = true};
   table["norm.Scalar"] =
-      table["norm.ScalarOpt_dim"] = {.options = stay, .whole = whole_norm, .composite = true};
-  table["tril"] = table["triu"] = {.options = last_two_whole};
+      table["norm.ScalarOpt_dim"] = {.options = stay, .replace = replace_norm, .composite = true};
+  table["tril"] = table["triu"] = {.options = unsharded_matrix_options};
   table["linalg_vector_norm"] = {.options = norm_options, .execute = norm_of_parts};
   // These need all elements.
   for (const char* name : {"_local_scalar_dense", "equal", "nonzero", "masked_select"}) {

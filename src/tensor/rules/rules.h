@@ -92,18 +92,18 @@ struct OpRule {
   void (*execute)(const OpCall& call, const OpPlan& plan) = nullptr;
   //! Replaces the operator above autograd, after redistribution. Returns false if it does not handle this
   //! call.
-  bool (*whole)(const OpCall& call) = nullptr;
+  bool (*replace)(const OpCall& call) = nullptr;
   enum class Kind { Other, Pointwise, Identity } kind = Kind::Other;
   //! For pointwise operators: how partial sums propagate.
   enum class Linear { No, All, First, Product } linear = Linear::No;
   bool writes_first = false;  //!< an in-place operator
   bool is_view = false;
-  bool composite = false;    //!< has no kernel below autograd
-  bool grants_wish = false;  //!< its input is redistributed as the style of its parameter requests
-  bool autocasts = false;    //!< autocast converts its arguments
-  bool copies = false;       //!< its last argument is a memory format
-  bool joins = false;        //!< cat and stack: the strides of the result differ from those of its shards
-  bool loads = false;        //!< a plain tensor that it copies from must be equal on every rank
+  bool composite = false;              //!< has no kernel below autograd
+  bool applies_input_request = false;  //!< its input is redistributed as the style of its parameter requests
+  bool autocasts = false;              //!< autocast converts its arguments
+  bool copies = false;                 //!< its last argument is a memory format
+  bool joins = false;  //!< cat and stack: the strides of the result differ from those of its shards
+  bool loads = false;  //!< a plain tensor that it copies from must be equal on every rank
 };
 
 using RuleTable = std::unordered_map<std::string, OpRule>;

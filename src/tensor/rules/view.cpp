@@ -110,7 +110,7 @@ void keeping_dim(const OpCall& call, int axis, Options& options) {
 }
 
 //! chunk(self, chunks, dim): libtorch's view kernel would not notice that the tensor was redistributed.
-bool whole_chunk(const OpCall& call) {
+bool replace_chunk(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   const std::int64_t chunks = call.arg(1).toInt(), dim = call.dim_arg(2, x.dim());
   const std::int64_t each = std::max<std::int64_t>((x.size(dim) + chunks - 1) / chunks, 1);
@@ -242,9 +242,9 @@ void expanded(const OpCall& call, int axis, Options& options) {
   const std::int64_t more = static_cast<std::int64_t>(sizes.size()) - call.dims(0);
   if (more < 0) return;  // libtorch reports the error
   map_dims(call, axis, options, true, [&](std::int64_t d) {
-    const std::int64_t own = call.sizes(0)[static_cast<std::size_t>(d)],
+    const std::int64_t size = call.sizes(0)[static_cast<std::size_t>(d)],
                        wide = sizes[static_cast<std::size_t>(d + more)];
-    return wide == -1 || wide == own ? d + more : -1;
+    return wide == -1 || wide == size ? d + more : -1;
   });
 }
 
@@ -333,7 +333,7 @@ void add_view_rules(RuleTable& table) {
   table["slice.Tensor"] = {.options = sliced};
   table["select.int"] = table["unbind.int"] = {.options = dropping_dim};
   table["split.Tensor"] = table["split_with_sizes"] = {.options = keeping_dim};
-  table["chunk"] = {.options = keeping_dim, .whole = whole_chunk, .composite = true};
+  table["chunk"] = {.options = keeping_dim, .replace = replace_chunk, .composite = true};
   table["slice_backward"] = {.options = slice_backward_options, .localize = local_input_sizes};
   table["diagonal"] = {.options = diagonal_options};
   table["diagonal_backward"] = {.options = diagonal_backward_options, .localize = local_input_sizes};

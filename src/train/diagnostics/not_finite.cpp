@@ -127,9 +127,9 @@ Error find_not_finite(const tensor::DeviceMesh& mesh, const Assembly& assembly, 
     found->replica = replica;
     if (!first || found->position() < first->position()) first = found;
   }
-  const c10::IValue mine = first ? to_value(*first) : c10::IValue();
+  const c10::IValue local = first ? to_value(*first) : c10::IValue();
   const std::vector<c10::IValue> all =
-      world.size() > 1 ? world.all_gather_object(mine) : std::vector<c10::IValue>{mine};
+      world.size() > 1 ? world.all_gather_object(local) : std::vector<c10::IValue>{local};
   first.reset();
   for (const c10::IValue& value : all) {
     if (value.isNone()) continue;

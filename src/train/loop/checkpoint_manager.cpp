@@ -19,45 +19,45 @@ namespace {
 constexpr const char* kSplitNote = "cuts";  // a name of the file format
 
 // The full shape and the region of a sharded parameter of this rank.
-struct Share {
+struct ShardRegion {
   std::vector<std::int64_t> shape;
-  checkpoint::Region part;
+  checkpoint::Region region;
 };
 
-std::map<std::string, Share> shares_of(const Assembly& assembly) {
-  std::map<std::string, Share> shares;
+std::map<std::string, ShardRegion> shard_regions(const Assembly& assembly) {
+  std::map<std::string, ShardRegion> regions;
   if (!assembly.sharded) {
     for (const auto& [index, stage] : assembly.stages)
       for (const runtime::NamedTensor& item : stage->parameters())
         if (const checkpoint::Piece piece = checkpoint::tensor_piece(item.name, item.tensor);
             !std::holds_alternative<checkpoint::FullTensor>(piece.region))
-          shares[item.name] = {piece.shape, piece.region};
-    return shares;
+          regions[item.name] = {piece.shape, piece.region};
+    return regions;
   }
   for (const auto& [index, stage] : assembly.stages)
     for (const parallel::ShardedParameter& item : assembly.sharded->sharded(index).shards())
-      shares[item.name] =
-          item.spec ? Share{item.spec->sizes, checkpoint::local_region(*item.spec, item.begin, item.end)}
-                    : Share{item.shape, checkpoint::FlatRange{item.begin, item.end}};
-  return shares;
+      regions[item.name] = item.spec ? ShardRegion{item.spec->sizes,
+                                                   checkpoint::local_region(*item.spec, item.begin, item.end)}
+                                     : ShardRegion{item.shape, checkpoint::FlatRange{item.begin, item.end}};
+  return regions;
 }
 
 // Several copies of a tied parameter on one rank give one piece.
 std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
   std::vector<checkpoint::Piece> pieces;
   std::set<std::pair<std::string, std::string>> known;
-  const std::map<std::string, Share> shares = shares_of(assembly);
+  const std::map<std::string, ShardRegion> regions = shard_regions(assembly);
   const auto add = [&](const runtime::NamedTensor& item, checkpoint::PieceKind kind,
                        const std::string& state) {
     if (kind == checkpoint::PieceKind::Buffer && assembly.state.transient.contains(item.name)) return;
     if (!known.emplace(item.name, state).second) return;
     checkpoint::Piece piece = full_piece(item.name, local_shard(item.tensor).detach(), kind);
     piece.state = state;
-    const auto share = shares.find(item.name);
-    if (share != shares.end() && kind != checkpoint::PieceKind::Buffer &&
+    const auto found = regions.find(item.name);
+    if (found != regions.end() && kind != checkpoint::PieceKind::Buffer &&
         (state.empty() || item.tensor.dim() > 0)) {
-      piece.shape = share->second.shape;
-      piece.region = share->second.part;
+      piece.shape = found->second.shape;
+      piece.region = found->second.region;
     }
     const auto tied = assembly.state.aliases.find(item.name);
     if (state.empty() && tied != assembly.state.aliases.end()) piece.aliases = tied->second;
@@ -107,22 +107,23 @@ bool has_complete(const std::filesystem::path& directory) {
 
 CheckpointManager::CheckpointManager(const comm::Group& world, const RunOptions& options)
     : world_(world), options_(options) {
-  const CheckpointOptions& asked = options.checkpoint;
-  if (!asked.directory) return;
-  const std::string directory = asked.directory->string();
+  const CheckpointOptions& checkpoint_options = options.checkpoint;
+  if (!checkpoint_options.directory) return;
+  const std::string directory = checkpoint_options.directory->string();
   const bool restarted = restart_count() > 0;
   // One rank checks, so that all ranks take the same branch.
   const bool exist = world.broadcast_object(c10::IValue(has_complete(directory)), 0).toBool();
-  if (exist && !restarted && !asked.resume)
+  if (exist && !restarted && !checkpoint_options.resume)
     throw UsageError(quote(directory, 200) + " contains checkpoints of an earlier run", {},
                      "resume from the newest of them, or use another directory");
-  if (asked.resume || (restarted && exist)) resume_.emplace(checkpoint::find_resume_point(directory, world));
+  if (checkpoint_options.resume || (restarted && exist))
+    resume_.emplace(checkpoint::find_resume_point(directory, world));
   try {
-    writer_ = std::make_unique<checkpoint::CheckpointWriter>(directory, world,
-                                                             checkpoint::WriterOptions{.keep = asked.keep});
+    writer_ = std::make_unique<checkpoint::CheckpointWriter>(
+        directory, world, checkpoint::WriterOptions{.keep = checkpoint_options.keep});
   } catch (const checkpoint::StorageError& error) {
     // A directory that another run has locked is always an error.
-    if (asked.on_error == StoragePolicy::Stop || error.code() == EBUSY) throw;
+    if (checkpoint_options.on_error == StoragePolicy::Stop || error.code() == EBUSY) throw;
     messages_.push_back("no checkpoints will be written; training continues: " + error.message());
   }
 }

@@ -31,13 +31,13 @@ Busy busy_of(const schedule::Timeline& timeline) {
   return result;
 }
 
-schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::Timeline& mine) {
+schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::Timeline& local) {
   std::ostringstream text;
   text.precision(17);
-  for (const auto& rank : mine.ranks)
+  for (const auto& rank : local.ranks)
     for (const schedule::TimedAction& timed : rank)
       text << to_string(timed.action) << ' ' << timed.start << ' ' << timed.end << '\n';
-  schedule::Timeline all = mine;
+  schedule::Timeline all = local;
   all.name = "measured";
   all.ranks.assign(static_cast<std::size_t>(pipeline.size()), {});
   const std::vector<c10::IValue> texts = pipeline.all_gather_object(c10::IValue(text.str()));
@@ -53,9 +53,9 @@ schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::
 }
 
 std::vector<StageBytes> gather_bytes(const comm::Group& pipeline, int stages,
-                                     const std::map<StageId, StageBytes>& mine) {
+                                     const std::map<StageId, StageBytes>& local) {
   std::ostringstream text;
-  for (const auto& [stage, bytes] : mine)
+  for (const auto& [stage, bytes] : local)
     text << stage << ' ' << bytes.output << ' ' << bytes.kept << ' ' << bytes.parameters << ' '
          << bytes.optimizer << '\n';
   std::vector<StageBytes> all(static_cast<std::size_t>(stages));

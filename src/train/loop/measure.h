@@ -22,7 +22,7 @@ struct Busy {
 Busy busy_of(const schedule::Timeline& timeline);
 
 //! Merges the timelines of all ranks of a pipeline. Collective.
-schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::Timeline& mine);
+schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::Timeline& local);
 
 //! Sizes of a stage in bytes.
 struct StageBytes {
@@ -30,7 +30,7 @@ struct StageBytes {
 };
 //! Gathers the sizes of all stages on every rank. Collective.
 std::vector<StageBytes> gather_bytes(const comm::Group& pipeline, int stages,
-                                     const std::map<StageId, StageBytes>& mine);
+                                     const std::map<StageId, StageBytes>& local);
 
 //! Returns the mean times of each stage over the timelines. If only full backwards were measured, each half
 //! counts as half of one; if only halves were measured, a full backward counts as their sum.

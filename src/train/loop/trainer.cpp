@@ -31,9 +31,9 @@ struct Report {
 };
 constexpr std::int64_t kReportSize = 5;
 
-std::vector<Report> exchange(const comm::Group& world, const Report& mine) {
+std::vector<Report> exchange(const comm::Group& world, const Report& local) {
   const at::Tensor tensor =
-      at::tensor({mine.loss, mine.grad_norm, mine.busy, mine.end, mine.peak}, at::kDouble);
+      at::tensor({local.loss, local.grad_norm, local.busy, local.end, local.peak}, at::kDouble);
   const std::vector<at::Tensor> all =
       world.size() > 1 ? world.all_gather(tensor) : std::vector<at::Tensor>{tensor};
   std::vector<Report> reports;
@@ -102,8 +102,8 @@ class Run {
   }
 
   void set_up() {
-    const Rows mine = rows_of(options_, 0, 0);
-    model_.check_rows(value::chunk_sizes(mine.end - mine.begin, options_.parallel.microbatches));
+    const Rows rows = rows_of(options_, 0, 0);
+    model_.check_rows(value::chunk_sizes(rows.end - rows.begin, options_.parallel.microbatches));
     const ModelSplit split = choose_split(num_stages(options_.parallel));
     const schedule::Schedule schedule = choose_schedule(split);
     assembly_ = assemble(mesh_, model_, split, schedule, options_, progress_);
@@ -137,13 +137,14 @@ class Run {
   }
 
   schedule::Schedule choose_schedule(const ModelSplit& split) {
-    const ParallelOptions& asked = options_.parallel;
-    if (const auto* kind = std::get_if<schedule::ScheduleKind>(&asked.schedule))
-      return schedule_of(asked, *kind);
+    const ParallelOptions& parallel_options = options_.parallel;
+    if (const auto* kind = std::get_if<schedule::ScheduleKind>(&parallel_options.schedule))
+      return schedule_of(parallel_options, *kind);
     if (const std::string stored = checkpoints_.decisions().plan; !stored.empty()) {
       schedule::Schedule plan = read_plan(stored);
-      if (plan.placement.ranks() == asked.pp && plan.microbatches == asked.microbatches &&
-          plan.stages() == num_stages(asked)) {
+      if (plan.placement.ranks() == parallel_options.pp &&
+          plan.microbatches == parallel_options.microbatches &&
+          plan.stages() == num_stages(parallel_options)) {
         decisions_.plan = stored;
         return plan;
       }
@@ -200,7 +201,7 @@ class Run {
     StepRecord record{.step = progress_.step};
     const int replica = mesh_.group("dp").rank();
     std::optional<std::int64_t> tokens;
-    Report mine;
+    Report local;
     std::optional<double> denominator;
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
       const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, replica, part));
@@ -208,20 +209,20 @@ class Run {
       runtime::StepInput input{batch.args, batch.kwargs, batch.target};
       input.loss_denominator = denominator;
       const runtime::StepResult result = assembly_.pipeline->step(input);
-      mine.loss += result.loss.item<double>() / static_cast<double>(options_.accumulate);
+      local.loss += result.loss.item<double>() / static_cast<double>(options_.accumulate);
       if (batch.tokens) tokens = tokens.value_or(0) + *batch.tokens;
       const Busy busy = busy_of(result.timeline);
-      mine.busy += busy.busy;
-      mine.end += busy.end;
+      local.busy += busy.busy;
+      local.end += busy.end;
       if (part + 1 == options_.accumulate) keep_timeline(result.timeline);
     }
     progress_.enter(RunPhase::Update);
     if (options_.accumulate > 1)
       assembly_.optimizer->scale_gradients(1.0 / static_cast<double>(options_.accumulate));
-    mine.grad_norm = assembly_.pipeline->clip_grad_norm(
+    local.grad_norm = assembly_.pipeline->clip_grad_norm(
         options_.grad_clip.value_or(std::numeric_limits<double>::infinity()));
-    mine.peak = static_cast<double>(peak_resident_bytes());
-    fill(record, exchange(mesh_.all(), mine));
+    local.peak = static_cast<double>(peak_resident_bytes());
+    fill(record, exchange(mesh_.all(), local));
     record.rate = rate_at(options_.rate, progress_.step, options_.steps);
     if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
     if (!record.skipped) assembly_.optimizer->step(record.rate);

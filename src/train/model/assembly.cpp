@@ -119,58 +119,58 @@ runtime::PipelineOptions pipeline_options(const Model& model, const SplitModel& 
 
 Assembly assemble(const tensor::DeviceMesh& mesh, const Model& model, const ModelSplit& split,
                   const schedule::Schedule& schedule, const RunOptions& options, Progress& progress) {
-  Assembly made;
-  made.observer->precision = options.precision;
+  Assembly assembly;
+  assembly.observer->precision = options.precision;
   const comm::Group &pipeline_group = mesh.group("pp"), &replicas = mesh.group("dp");
   const int tensor_ranks = mesh.group("tp").size();
   const auto tensor_group = tensor_ranks > 1 ? std::optional(mesh.group("tp")) : std::nullopt;
   const std::unique_ptr<SplitModel> parts = model.split_at(split);
-  made.messages = parts->sharding_messages(tensor_ranks);
-  made.state = parts->state();
-  if (options.parallel.sharding == Sharding::Full) made.sharded = make_sharded(replicas, *parts);
+  assembly.messages = parts->sharding_messages(tensor_ranks);
+  assembly.state = parts->state();
+  if (options.parallel.sharding == Sharding::Full) assembly.sharded = make_sharded(replicas, *parts);
   std::vector<runtime::PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     std::shared_ptr<runtime::StageModule> module = parts->stage(stage, tensor_group);
-    if (made.sharded) module = made.sharded->add(stage.value, module);
-    const auto instrumented = std::make_shared<InstrumentedStage>(module, made.observer);
-    made.stages[stage] = instrumented;
+    if (assembly.sharded) module = assembly.sharded->add(stage.value, module);
+    const auto instrumented = std::make_shared<InstrumentedStage>(module, assembly.observer);
+    assembly.stages[stage] = instrumented;
     progress.stages[stage] = instrumented;
     stages.emplace_back(instrumented, stage.value, schedule.stages(), at::kCPU, pipeline_group,
                         runtime::StageOptions{.recompute = options.parallel.recompute});
   }
-  runtime::PipelineOptions pipeline = pipeline_options(model, *parts, options, progress, made.observer);
+  runtime::PipelineOptions pipeline = pipeline_options(model, *parts, options, progress, assembly.observer);
   pipeline.replica = static_cast<std::uint32_t>(replicas.rank());
-  if (made.sharded) {
-    pipeline.data_parallel = made.sharded;
+  if (assembly.sharded) {
+    pipeline.data_parallel = assembly.sharded;
   } else if (replicas.size() > 1) {
     pipeline.data_parallel = std::make_shared<parallel::ReplicatedStages>(stages, replicas);
   }
-  made.pipeline = std::make_unique<runtime::PipelineSchedule>(stages, schedule, std::move(pipeline));
-  made.optimizer = std::make_unique<Optimizer>(distinct_parameters(made.stages), options.optimizer);
-  return made;
+  assembly.pipeline = std::make_unique<runtime::PipelineSchedule>(stages, schedule, std::move(pipeline));
+  assembly.optimizer = std::make_unique<Optimizer>(distinct_parameters(assembly.stages), options.optimizer);
+  return assembly;
 }
 
 std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& mesh,
                                                     const Assembly& assembly) {
   std::map<std::string, at::Tensor> all;
-  c10::Dict<std::string, at::Tensor> mine;
+  c10::Dict<std::string, at::Tensor> local;
   for (const auto& [index, stage] : assembly.stages) {
     const auto parameters =
         assembly.sharded ? assembly.sharded->sharded(index).gather_parameters() : stage->parameters();
     for (const runtime::NamedTensor& item : parameters)
-      mine.insert_or_assign(item.name, gathered(item.tensor).detach().contiguous());
+      local.insert_or_assign(item.name, gathered(item.tensor).detach().contiguous());
   }
   if (mesh.group("dp").rank() != 0 || mesh.group("tp").rank() != 0) return all;
   constexpr int tag = 77;
   const comm::Group& pipeline = mesh.group("pp");
   if (pipeline.rank() != 0) {
-    pipeline.send_object(mine, 0, tag);
+    pipeline.send_object(local, 0, tag);
     return all;
   }
   const auto take = [&](const c10::Dict<std::string, at::Tensor>& dict) {
     for (const auto& item : dict) all[item.key()] = item.value();
   };
-  take(mine);
+  take(local);
   for (int rank = 1; rank < pipeline.size(); ++rank) {
     const auto received = pipeline.recv_object(rank, tag).toGenericDict();
     for (const auto& item : received) all[item.key().toStringRef()] = item.value().toTensor();

@@ -71,7 +71,7 @@ class SplitGpt : public SplitModel {
     const GptPart& part = parts_.at(static_cast<std::size_t>(stage.value));
     if (tensor_group) check_tensor_ranks(tensor_group->size());
     Gpt module(options_, part);
-    models::initialise(*module, options_, seed_);
+    models::initialize(*module, options_, seed_);
     if (!tensor_group) return runtime::make_stage_module(module);
     const runtime::StageFunction forward = [model = module.ptr()](const value::Args& args,
                                                                   const value::Kwargs&) {

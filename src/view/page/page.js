@@ -21,21 +21,21 @@
   let showComm = messages > 0 && messages < 50000;
 
   const style = {};
-  function readColours() {
+  function readColors() {
     const css = getComputedStyle(document.documentElement);
     for (const name of ["paper", "ink", "soft", "line", "lane", "f", "b", "i", "w", "s", "c", "critical", "memory"]) {
       style[name] = css.getPropertyValue("--" + name).trim();
     }
     style.light = css.colorScheme !== "dark";
   }
-  function mix(colour, towards, share) {
+  function mix(color, towards, fraction) {
     const parse = (c) => [1, 3, 5].map((i) => parseInt(c.slice(i, i + 2), 16));
-    const a = parse(colour), b = parse(towards);
-    return "rgb(" + a.map((x, i) => Math.round(x + (b[i] - x) * share)).join(",") + ")";
+    const a = parse(color), b = parse(towards);
+    return "rgb(" + a.map((x, i) => Math.round(x + (b[i] - x) * fraction)).join(",") + ")";
   }
   // Later stages of a rank are lighter, as in diagrams of virtual stages in papers.
   const shades = new Map();
-  function colourOf(kind, stage) {
+  function colorOf(kind, stage) {
     const chunk = data.chunks[stage] || 0;
     const key = kind * 64 + chunk;
     if (!shades.has(key)) {
@@ -177,9 +177,9 @@
       }
     }
 
-    drawRow(row, top, height, labelled) {
+    drawRow(row, top, height, labeled) {
       const ctx = this.ctx;
-      const withText = labelled && height >= 9;
+      const withText = labeled && height >= 9;
       if (withText) ctx.font = "600 " + Math.min(12, height - 3) + "px system-ui, Arial, sans-serif";
       ctx.textAlign = "center";
       ctx.textBaseline = "middle";
@@ -199,7 +199,7 @@
         const y = half === BOTTOM_HALF ? top + height / 2 : top, h = half ? height / 2 - (half === TOP_HALF ? 0.5 : 0) : height;
         const dim = (follow !== null && row[i + MICROBATCH] !== follow) || (showCritical && !(flags & CRITICAL));
         ctx.globalAlpha = dim ? 0.22 : 1;
-        ctx.fillStyle = colourOf(row[i + KIND], row[i + STAGE]);
+        ctx.fillStyle = colorOf(row[i + KIND], row[i + STAGE]);
         ctx.fillRect(left, y, width > 3 ? width - 0.8 : width, h);
         if (withText && width > 13 && row[i + MICROBATCH] >= 0 && h >= 9) this.drawText(row, i, left, width, y + h / 2);
       }
@@ -347,8 +347,8 @@
   }
   function zoom(factor, around = (view.from + view.to) / 2) {
     const span = Math.max((view.to - view.from) * factor, end * 1e-6);
-    const share = (around - view.from) / (view.to - view.from);
-    move(around - span * share, around + span * (1 - share));
+    const fraction = (around - view.from) / (view.to - view.from);
+    move(around - span * fraction, around + span * (1 - fraction));
   }
 
   const panels = data.panels.map((content) => new Panel(content));
@@ -367,7 +367,7 @@
     state.dataset.follow = follow === null ? "" : follow;
     state.dataset.drawMilliseconds = (performance.now() - began).toFixed(1);
   }
-  function restyle() { shades.clear(); readColours(); drawLegend(); drawNow(); }
+  function restyle() { shades.clear(); readColors(); drawLegend(); drawNow(); }
 
   function drawLegend() {
     const used = new Set();

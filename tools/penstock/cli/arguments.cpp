@@ -46,8 +46,9 @@ struct Arguments::Parser {
       for (const std::string& value : option->results()) {
         double number = 0;
         const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-        const bool whole = error == std::errc() && number == std::floor(number) && std::abs(number) < 9e18;
-        if (error == std::errc() && end == value.data() + value.size() && (real || whole)) continue;
+        const bool is_integer =
+            error == std::errc() && number == std::floor(number) && std::abs(number) < 9e18;
+        if (error == std::errc() && end == value.data() + value.size() && (real || is_integer)) continue;
         throw UsageError(
             option->get_name() + " must be a " + (real ? "" : "whole ") + "number, not " + quote(value), {},
             "for example " + option->get_name() + (real ? " 0.001" : " 4"));
@@ -58,8 +59,8 @@ struct Arguments::Parser {
   std::vector<std::pair<const CLI::Option*, bool>> numbers;  // the flag: fractions are allowed
 };
 
-Arguments::Arguments(const Command& command, std::vector<std::string> words)
-    : command_(command), words_(std::move(words)), parser_(std::make_unique<Parser>()) {
+Arguments::Arguments(const Command& command, std::vector<std::string> args)
+    : command_(command), args_(std::move(args)), parser_(std::make_unique<Parser>()) {
   CLI::App& app = parser_->app;
   app.description(std::string(command.help));
   app.name("penstock " + std::string(command.name));
@@ -126,40 +127,40 @@ void Arguments::flag(const std::string& names, bool& target, const std::string& 
   parser_->app.add_flag(names, target, help);
 }
 
-void Arguments::choice_of_words(const std::string& names, const std::vector<std::string>& words,
-                                const std::string& chosen, const std::string& help,
-                                std::function<void(std::size_t)> take) {
-  const auto read = [words, names, take = std::move(take)](const std::string& word) {
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      if (words[i] == word) return take(i);
+void Arguments::add_choice(const std::string& names, const std::vector<std::string>& choices,
+                           const std::string& chosen, const std::string& help,
+                           std::function<void(std::size_t)> take) {
+  const auto read = [choices, names, take = std::move(take)](const std::string& text) {
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      if (choices[i] == text) return take(i);
     }
-    throw UsageError(names + " cannot be " + quote(word), {},
-                     did_you_mean(word, words, "use one of " + join(words, ", ")));
+    throw UsageError(names + " cannot be " + quote(text), {},
+                     did_you_mean(text, choices, "use one of " + join(choices, ", ")));
   };
   CLI::Option* option = parser_->app.add_option_function<std::string>(names, read, help);
-  option->type_name(join(words, "|"));
+  option->type_name(join(choices, "|"));
   if (!chosen.empty()) option->default_str(chosen);
 }
 
 void Arguments::parse() {
   CLI::App& app = parser_->app;
-  std::vector<std::string> words(words_.rbegin(), words_.rend());  // CLI11 expects them in reverse order
+  std::vector<std::string> reversed(args_.rbegin(), args_.rend());  // CLI11 expects them in reverse order
   try {
-    app.parse(words);
+    app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     print(app.help());
-    throw Answered{};
+    throw HelpPrinted{};
   } catch (const CLI::ExtrasError&) {
-    // Report the first unknown word, with the nearest known option as a suggestion.
+    // Report the first unknown argument, with the nearest known option as a suggestion.
     std::vector<std::string> known;
     for (const CLI::Option* option : app.get_options()) {
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     }
     const std::vector<std::string> left = app.remaining();
-    const std::string word = left.empty() ? "" : left.front().substr(0, left.front().find('='));
+    const std::string unknown = left.empty() ? "" : left.front().substr(0, left.front().find('='));
     const std::string help = "see penstock " + std::string(command_.name) + " --help";
-    throw UsageError(std::string(command_.name) + " does not take " + quote(word), {},
-                     word.starts_with("--") ? did_you_mean(word, known, help) : help);
+    throw UsageError(std::string(command_.name) + " does not take " + quote(unknown), {},
+                     unknown.starts_with("--") ? did_you_mean(unknown, known, help) : help);
   } catch (const CLI::ParseError& error) {
     parser_->refuse_values();
     throw UsageError(std::string(command_.name) + ": " + error.what(), {},

@@ -15,12 +15,12 @@
 namespace penstock::tool {
 
 //! Thrown by `parse` after it has handled the command line itself (`--help`).
-struct Answered {};
+struct HelpPrinted {};
 
 class Arguments {
  public:
-  //! `words` are the arguments after the command name.
-  Arguments(const Command& command, std::vector<std::string> words);
+  //! `args` are the arguments after the command name.
+  Arguments(const Command& command, std::vector<std::string> args);
   ~Arguments();
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
@@ -30,11 +30,11 @@ class Arguments {
   //! A positional argument: `NAME`, `FILE.csv`.
   void positional(const std::string& name, std::string& target, const std::string& help,
                   Need need = Need::Required);
-  //! A positional argument that takes any number of words.
+  //! A positional argument that takes any number of values.
   void positional(const std::string& name, std::vector<std::string>& target, const std::string& help,
                   Need need = Need::Required);
-  //! Takes the first word that is not an option and everything after it, options included. `--` may precede
-  //! it.
+  //! Takes the first argument that is not an option and everything after it, options included. `--` may
+  //! precede it.
   void rest(const std::string& name, std::vector<std::string>& target, const std::string& help);
 
   //! `--name VALUE`. `names` may list several spellings: `-o,--output`. The help shows the target's value as
@@ -52,22 +52,22 @@ class Arguments {
 
   void flag(const std::string& names, bool& target, const std::string& help);
 
-  //! An option with a fixed set of words: `choice("--as", form, {{"csv", Form::Csv}, …}, "…")`.
+  //! An option with a fixed set of values: `choice("--as", format, {{"csv", Format::Csv}, …}, "…")`.
   template <class E>
-  void choice(const std::string& names, E& target, const std::vector<std::pair<std::string, E>>& words,
+  void choice(const std::string& names, E& target, const std::vector<std::pair<std::string, E>>& choices,
               const std::string& help) {
     std::vector<std::string> spelled;
     std::string chosen;
-    for (const auto& [word, value] : words) {
-      spelled.push_back(word);
-      if (value == target) chosen = word;
+    for (const auto& [text, value] : choices) {
+      spelled.push_back(text);
+      if (value == target) chosen = text;
     }
-    choice_of_words(names, spelled, chosen, help,
-                    [&target, words](std::size_t i) { target = words[i].second; });
+    add_choice(names, spelled, chosen, help,
+               [&target, choices](std::size_t i) { target = choices[i].second; });
   }
 
-  //! Parses the words into the targets. Throws UsageError for invalid arguments and Answered after printing
-  //! the help.
+  //! Parses the arguments into the targets. Throws UsageError for invalid arguments and HelpPrinted after
+  //! printing the help.
   void parse();
 
   //! Whether `--json` was given. Every command has this flag.
@@ -79,12 +79,11 @@ class Arguments {
  private:
   struct Parser;
 
-  void choice_of_words(const std::string& names, const std::vector<std::string>& words,
-                       const std::string& chosen, const std::string& help,
-                       std::function<void(std::size_t)> take);
+  void add_choice(const std::string& names, const std::vector<std::string>& choices,
+                  const std::string& chosen, const std::string& help, std::function<void(std::size_t)> take);
 
   const Command& command_;
-  std::vector<std::string> words_;
+  std::vector<std::string> args_;
   std::unique_ptr<Parser> parser_;
   bool json_ = false;
 };

@@ -40,8 +40,8 @@ File open_regular(const std::string& path) {
 
 void write_output(const std::string& path, const std::string& text) {
   const File file = open_file(path, stdout, "wb");
-  const bool whole = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
-  if (!whole || std::fflush(file.get()) != 0) {
+  const bool complete = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
+  if (!complete || std::fflush(file.get()) != 0) {
     throw Error("cannot write to " + (path.empty() ? "standard output" : quote(path, 200)) + ": " +
                 std::strerror(errno));
   }

@@ -42,32 +42,32 @@ const Command& command_named(const std::string& name) {
                    near.empty() ? "see penstock --help" : "did you mean penstock " + near + "?");
 }
 
-int run(std::vector<std::string> words) {
-  if (words.empty()) throw UsageError("no command was given", {}, "see penstock --help");
-  const std::string first = words.front();
-  words.erase(words.begin());
+int run(std::vector<std::string> args) {
+  if (args.empty()) throw UsageError("no command was given", {}, "see penstock --help");
+  const std::string first = args.front();
+  args.erase(args.begin());
   if (first == "--version") {
     print("penstock " + version() + "\n");
     return 0;
   }
   if (first == "--help" || first == "-h" || first == "help") {
-    if (words.empty()) {
+    if (args.empty()) {
       print(overview());
       return 0;
     }
-    return run({words.front(), "--help"});
+    return run({args.front(), "--help"});
   }
   const Command& command = command_named(first);
   const Handler handler = handler_of(command.name);
-  if (handler == nullptr) start_torch(command, words);
+  if (handler == nullptr) start_torch(command, args);
   prepare();
-  Arguments arguments(command, std::move(words));
+  Arguments arguments(command, std::move(args));
   return handler(arguments);
 }
 
 //! Prints the error. A rank passes it to the command that started it, which prints one error for all ranks.
-int complain(const ToolError& error) {
-  const std::string text = errors_are_taken() ? to_line(error) + "\n" : error.text();
+int print_error(const ToolError& error) {
+  const std::string text = errors_are_collected() ? to_line(error) + "\n" : error.text();
   std::fputs(text.c_str(), stderr);
   return error.code;
 }
@@ -79,15 +79,15 @@ int main(int argc, char** argv) {
   using namespace penstock;
   try {
     return tool::run({argv + 1, argv + argc});
-  } catch (const tool::Answered&) {
+  } catch (const tool::HelpPrinted&) {
     return 0;
   } catch (const UsageError& error) {
-    return tool::complain({error.message(), to_string(error.context()), error.hint(), 2});
+    return tool::print_error({error.message(), to_string(error.context()), error.hint(), 2});
   } catch (const Error& error) {
-    return tool::complain({error.message(), to_string(error.context()), error.hint(), 1});
+    return tool::print_error({error.message(), to_string(error.context()), error.hint(), 1});
   } catch (const std::exception& error) {
     const std::string text = error.what();
     const auto stack = text.find("\nException raised from ");  // drop libtorch's stack trace
-    return tool::complain({text.substr(0, stack), "", "", 1});
+    return tool::print_error({text.substr(0, stack), "", "", 1});
   }
 }

@@ -21,12 +21,13 @@ namespace {
 constexpr const char* kTorchTool = "penstock-torch";
 
 //! Returns only if the program cannot be started.
-void become(const std::string& program, const std::string& command, const std::vector<std::string>& words) {
+void exec_program(const std::string& program, const std::string& command,
+                  const std::vector<std::string>& args) {
   std::vector<std::string> line{program, command};
-  line.insert(line.end(), words.begin(), words.end());
+  line.insert(line.end(), args.begin(), args.end());
   std::vector<char*> argv;
   argv.reserve(line.size() + 1);
-  for (std::string& word : line) argv.push_back(word.data());
+  for (std::string& arg : line) argv.push_back(arg.data());
   argv.push_back(nullptr);
   execv(program.c_str(), argv.data());
 }
@@ -39,7 +40,7 @@ void become(const std::string& program, const std::string& command, const std::v
 
 }  // namespace
 
-void start_torch(const Command& command, const std::vector<std::string>& words) {
+void start_torch(const Command& command, const std::vector<std::string>& args) {
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
   // In penstock-torch itself, a missing handler is a bug. Executing it again would loop forever.
   if (command.home != Home::Torch || self.filename() == kTorchTool) {
@@ -47,11 +48,11 @@ void start_torch(const Command& command, const std::vector<std::string>& words) 
                 quote(self.filename().string()));
   }
   const std::string program = (self.parent_path() / kTorchTool).string();
-  become(program, std::string(command.name), words);
+  exec_program(program, std::string(command.name), args);
   cannot_start(std::string(command.name), program, errno);
 }
 
-TorchOutput output_of_torch(const std::string& command, const std::vector<std::string>& words) {
+TorchOutput output_of_torch(const std::string& command, const std::vector<std::string>& args) {
   const std::string program =
       (std::filesystem::read_symlink("/proc/self/exe").parent_path() / kTorchTool).string();
   if (access(program.c_str(), X_OK) != 0) cannot_start(command, program, errno);
@@ -64,7 +65,7 @@ TorchOutput output_of_torch(const std::string& command, const std::vector<std::s
     dup2(ends[1], STDOUT_FILENO);
     close(ends[0]);
     close(ends[1]);
-    become(program, command, words);
+    exec_program(program, command, args);
     _exit(127);
   }
   close(ends[1]);

@@ -13,7 +13,7 @@ bool is_bare(char c) {
 }
 
 //! Rejects input that toml++ cannot handle: keys with many parts, and non-ASCII characters where TOML does
-//! not allow them (undefined behaviour in toml++). Multi-line strings are scanned as well, so they must be
+//! not allow them (undefined behavior in toml++). Multi-line strings are scanned as well, so they must be
 //! ASCII.
 class Scanner {
  public:
@@ -85,7 +85,7 @@ toml::table parse_toml(const std::string& text) {
   return toml::parse(text);
 }
 
-std::string place_text(const toml::source_position& at) {
+std::string position_text(const toml::source_position& at) {
   return "line " + std::to_string(at.line) + ", column " + std::to_string(at.column);
 }
 

@@ -22,6 +22,6 @@ inline constexpr int most_key_parts = 16;
 toml::table parse_toml(const std::string& text);
 
 //! `line 3, column 1`
-std::string place_text(const toml::source_position& at);
+std::string position_text(const toml::source_position& at);
 
 }  // namespace penstock::tool

@@ -101,22 +101,22 @@ std::string json_of(const checkpoint::Checkpoint& checkpoint) {
 
 //! The result of verifying one checkpoint.
 struct Verdict {
-  checkpoint::CheckpointLocation place;
+  checkpoint::CheckpointLocation location;
   Diagnostics found;
 
   bool good() const { return !has_errors(found); }
 };
 
-Verdict verdict_on(const checkpoint::CheckpointLocation& place) {
-  Verdict verdict{place, {}};
-  if (!place.complete) {
+Verdict verify_location(const checkpoint::CheckpointLocation& location) {
+  Verdict verdict{location, {}};
+  if (!location.complete) {
     verdict.found.push_back(
-        {Severity::Warning, place.path.filename().string(), "its write did not complete"});
+        {Severity::Warning, location.path.filename().string(), "its write did not complete"});
     return verdict;
   }
   try {
-    const checkpoint::Checkpoint checkpoint(place.path);
-    verdict.place.step = checkpoint.step();
+    const checkpoint::Checkpoint checkpoint(location.path);
+    verdict.location.step = checkpoint.step();
     verdict.found = checkpoint.verify();
   } catch (const Error& error) {
     verdict.found.push_back({Severity::Error, "manifest.json", error.message()});
@@ -133,24 +133,24 @@ int inspect(const std::string& path, bool as_json) {
 int verify(const std::string& path, bool as_json) {
   // `path` is one checkpoint or a directory of checkpoints. A step directory without a manifest counts as a
   // damaged checkpoint.
-  std::vector<checkpoint::CheckpointLocation> places;
-  if (!fs::exists(path + "/manifest.json")) places = checkpoint::list_checkpoints(path);
-  if (places.empty()) places.push_back({0, path, true});
+  std::vector<checkpoint::CheckpointLocation> locations;
+  if (!fs::exists(path + "/manifest.json")) locations = checkpoint::list_checkpoints(path);
+  if (locations.empty()) locations.push_back({0, path, true});
   bool good = true;
   std::string text;
   JsonWriter json;
   json.begin_object().key("checkpoints").begin_array();
-  for (const checkpoint::CheckpointLocation& place : places) {
-    const Verdict verdict = verdict_on(place);
+  for (const checkpoint::CheckpointLocation& location : locations) {
+    const Verdict verdict = verify_location(location);
     good = good && verdict.good();
-    text += place.path.string() + ": " +
-            (!place.complete  ? "incomplete"
-             : verdict.good() ? "intact"
-                              : "DAMAGED") +
+    text += location.path.string() + ": " +
+            (!location.complete ? "incomplete"
+             : verdict.good()   ? "intact"
+                                : "DAMAGED") +
             "\n";
     json.begin_object()
-        .field("path", place.path.string())
-        .field("complete", place.complete)
+        .field("path", location.path.string())
+        .field("complete", location.complete)
         .field("ok", verdict.good());
     json.key("findings").begin_array();
     for (const Diagnostic& finding : verdict.found) {
@@ -171,25 +171,25 @@ struct Conversion {
   bool everything = false, force = false;
 };
 
-std::string to_file(const Conversion& asked) {
-  if (fs::is_directory(asked.to))
-    throw UsageError(asked.to + " is a directory", {},
+std::string to_file(const Conversion& request) {
+  if (fs::is_directory(request.to))
+    throw UsageError(request.to + " is a directory", {},
                      "use convert DIR FILE.safetensors, or convert FILE.safetensors DIR");
-  check_safetensors_output(asked.to, "TARGET");
-  if (fs::exists(asked.to) && !asked.force)
-    throw UsageError(asked.to + " exists", {}, "use --force to overwrite it, or choose another name");
+  check_safetensors_output(request.to, "TARGET");
+  if (fs::exists(request.to) && !request.force)
+    throw UsageError(request.to + " exists", {}, "use --force to overwrite it, or choose another name");
   export_safetensors(
-      checkpoint::open_checkpoint(asked.from), asked.to,
-      asked.everything ? checkpoint::ExportContent::Everything : checkpoint::ExportContent::Model);
-  return asked.to;
+      checkpoint::open_checkpoint(request.from), request.to,
+      request.everything ? checkpoint::ExportContent::Everything : checkpoint::ExportContent::Model);
+  return request.to;
 }
 
-std::string to_directory(const Conversion& asked) {
-  if (fs::exists(asked.to) && !fs::is_directory(asked.to))
-    throw UsageError(asked.to + " is a file", {},
+std::string to_directory(const Conversion& request) {
+  if (fs::exists(request.to) && !fs::is_directory(request.to))
+    throw UsageError(request.to + " is a file", {},
                      "convert FILE.safetensors DIR needs a directory as its target");
   try {
-    return checkpoint::import_safetensors(asked.from, asked.to, asked.force);
+    return checkpoint::import_safetensors(request.from, request.to, request.force);
   } catch (const UsageError& error) {
     if (!error.message().ends_with(" exists")) throw;
     throw UsageError(error.message(), error.context(),
@@ -197,11 +197,11 @@ std::string to_directory(const Conversion& asked) {
   }
 }
 
-int convert(const Conversion& asked, bool as_json) {
-  const std::string made = fs::is_directory(asked.from) ? to_file(asked) : to_directory(asked);
+int convert(const Conversion& request, bool as_json) {
+  const std::string created = fs::is_directory(request.from) ? to_file(request) : to_directory(request);
   JsonWriter json;
-  json.begin_object().field("made", made).end_object();
-  print(as_json ? json.text() + "\n" : "made " + made + "\n");
+  json.begin_object().field("made", created).end_object();
+  print(as_json ? json.text() + "\n" : "made " + created + "\n");
   return 0;
 }
 

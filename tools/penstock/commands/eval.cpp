@@ -37,7 +37,7 @@ namespace {
 struct EvalJob {
   std::string model, input, output;
   SplitOptions split;
-  RankOptions over;
+  RankOptions rank_options;
   RankCounts ranks;
   bool json = false;
 };
@@ -46,8 +46,8 @@ struct EvalJob {
 //! needs.
 pipe::SplitSpec spec_of(const EvalJob& job) {
   if (const auto spec = job.split.spec()) return *spec;
-  const int usual = info_of(schedule::parse_schedule_kind(job.over.schedule)).default_stages_per_rank;
-  const auto each = static_cast<int>(job.over.stages_per_rank.value_or(usual));
+  const int usual = info_of(schedule::parse_schedule_kind(job.rank_options.schedule)).default_stages_per_rank;
+  const auto each = static_cast<int>(job.rank_options.stages_per_rank.value_or(usual));
   return pipe::Balanced{job.ranks.pp * each, job.split.by};
 }
 
@@ -102,7 +102,7 @@ Loaded load(const EvalJob& job, int replica) {
   std::vector<std::int64_t> rows;
   for (int other = 0; other < job.ranks.dp; ++other) {
     ModelData part = all.part(graph, job.ranks.dp, other);
-    const int needed = part.microbatches_for(graph, job.over.microbatches, job.ranks.pp);
+    const int needed = part.microbatches_for(graph, job.rank_options.microbatches, job.ranks.pp);
     rows.push_back(part.rows);
     if (other != replica) continue;
     data = std::move(part);
@@ -121,7 +121,7 @@ Loaded load(const EvalJob& job, int replica) {
                          std::to_string(job.ranks.pp) + " ranks",
                      {}, "make the number of stages a multiple of the number of pipeline ranks");
   }
-  check_shape(schedule::parse_schedule_kind(job.over.schedule),
+  check_shape(schedule::parse_schedule_kind(job.rank_options.schedule),
               {job.ranks.pp, stages / job.ranks.pp, microbatches});
   return {std::move(data), microbatches, std::move(rows), std::move(pipe)};
 }
@@ -137,14 +137,14 @@ parallel::ParallelPlan tensor_plan(const graph::Graph& graph, int ranks) {
 using Outputs = std::map<std::string, at::Tensor>;
 
 //! Gathers the outputs of all replicas on replica 0. Returns an empty map on the other replicas.
-Outputs gather(const comm::Group& replicas, const Outputs& mine, const std::vector<std::int64_t>& rows) {
+Outputs gather(const comm::Group& replicas, const Outputs& local, const std::vector<std::int64_t>& rows) {
   if (replicas.rank() != 0) {
     c10::Dict<std::string, at::Tensor> named;
-    for (const auto& [name, tensor] : mine) named.insert(name, tensor.contiguous());
+    for (const auto& [name, tensor] : local) named.insert(name, tensor.contiguous());
     replicas.send_object(named, 0);
     return {};
   }
-  std::vector<Outputs> parts{mine};
+  std::vector<Outputs> parts{local};
   for (int other = 1; other < replicas.size(); ++other) {
     Outputs& part = parts.emplace_back();
     for (const auto& item : replicas.recv_object(other).toGenericDict())
@@ -165,18 +165,20 @@ void run_rank(const EvalJob& job, const comm::World& world) {
       job.ranks.tp > 1 ? tensor_plan(pipe.graph(), job.ranks.tp) : parallel::ParallelPlan{};
   const int stages = pipe.num_stages();
   const schedule::ScheduleShape shape{job.ranks.pp, stages / job.ranks.pp, microbatches};
-  const schedule::Schedule schedule = make_schedule(schedule::parse_schedule_kind(job.over.schedule), shape);
-  std::vector<runtime::PipelineStage> mine;
+  const schedule::Schedule schedule =
+      make_schedule(schedule::parse_schedule_kind(job.rank_options.schedule), shape);
+  std::vector<runtime::PipelineStage> local_stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     if (!plan.empty()) {
       parallelize_module(*pipe.get_stage_module(stage), mesh["tp"], plan, parallel::UnknownPath::PassOver);
     }
-    mine.push_back(pipe.build_stage(stage, at::kCPU, pipeline_group));
+    local_stages.push_back(pipe.build_stage(stage, at::kCPU, pipeline_group));
   }
-  const bool last = std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_last(); });
-  const bool first =
-      std::any_of(mine.begin(), mine.end(), [](const auto& stage) { return stage.is_first(); });
-  runtime::PipelineSchedule pipeline(mine, schedule, pipe.schedule_options());
+  const bool last = std::any_of(local_stages.begin(), local_stages.end(),
+                                [](const auto& stage) { return stage.is_last(); });
+  const bool first = std::any_of(local_stages.begin(), local_stages.end(),
+                                 [](const auto& stage) { return stage.is_first(); });
+  runtime::PipelineSchedule pipeline(local_stages, schedule, pipe.schedule_options());
   const runtime::StepResult result = pipeline.eval(first ? data.args : value::Args{}, {}, data.kwargs);
   if (!last || mesh.group("tp").rank() != 0) return;
   const Outputs outputs =
@@ -191,18 +193,18 @@ void run_rank(const EvalJob& job, const comm::World& world) {
 
 //! The command line of a rank. It includes the split positions found here, because times measured on each
 //! rank would give different splits.
-std::vector<std::string> words_of(const EvalJob& job, const graph::SplitPositions& positions) {
+std::vector<std::string> command_line_of(const EvalJob& job, const graph::SplitPositions& positions) {
   std::vector<std::string> numbers;
   for (const std::size_t position : positions) numbers.push_back(std::to_string(position));
-  std::vector<std::string> words{job.model, "--input", job.input, "--output", job.output};
-  words.insert(words.end(), {"--pp", std::to_string(job.ranks.pp), "--dp", std::to_string(job.ranks.dp)});
-  words.insert(words.end(), {"--tp", std::to_string(job.ranks.tp), "--schedule", job.over.schedule});
-  if (job.over.microbatches)
-    words.insert(words.end(), {"--microbatches", std::to_string(*job.over.microbatches)});
-  words.insert(words.end(), {"--backend", job.over.backend});
-  if (!positions.empty()) words.insert(words.end(), {"--cuts", join(numbers, ",")});
-  if (job.json) words.emplace_back("--json");
-  return words;
+  std::vector<std::string> args{job.model, "--input", job.input, "--output", job.output};
+  args.insert(args.end(), {"--pp", std::to_string(job.ranks.pp), "--dp", std::to_string(job.ranks.dp)});
+  args.insert(args.end(), {"--tp", std::to_string(job.ranks.tp), "--schedule", job.rank_options.schedule});
+  if (job.rank_options.microbatches)
+    args.insert(args.end(), {"--microbatches", std::to_string(*job.rank_options.microbatches)});
+  args.insert(args.end(), {"--backend", job.rank_options.backend});
+  if (!positions.empty()) args.insert(args.end(), {"--cuts", join(numbers, ",")});
+  if (job.json) args.emplace_back("--json");
+  return args;
 }
 
 //! Checks files and options once, before the ranks start. Returns the split positions.
@@ -224,14 +226,14 @@ int eval_command(Arguments& arguments) {
                    Arguments::Need::Required);
   arguments.option("--output", job.output, "the safetensors file for the outputs", Arguments::Need::Required);
   job.split.declare(arguments);
-  job.over.declare(arguments, "GPipe");
+  job.rank_options.declare(arguments, "GPipe");
   arguments.parse();
   job.json = arguments.json();
-  job.ranks = job.over.counts();
-  schedule::parse_schedule_kind(job.over.schedule);
+  job.ranks = job.rank_options.counts();
+  schedule::parse_schedule_kind(job.rank_options.schedule);
   if (is_rank_of("eval")) {
     at::set_num_threads(1);
-    run_rank(job, comm::init({.backend = comm::parse_backend(job.over.backend)}));
+    run_rank(job, comm::init({.backend = comm::parse_backend(job.rank_options.backend)}));
     return 0;
   }
   const graph::SplitPositions positions = as_usage([&] { return check(job); });
@@ -239,7 +241,7 @@ int eval_command(Arguments& arguments) {
     comm::run_thread_ranks(1, [&](comm::World& world) { run_rank(job, world); });
     return 0;
   }
-  comm::LaunchOptions options = ranks_of("eval", job.ranks.all(), words_of(job, positions));
+  comm::LaunchOptions options = ranks_of("eval", job.ranks.all(), command_line_of(job, positions));
   FailureReport failures({.ranks = job.ranks.all()});
   failures.attach(options);
   std::string warnings;  // shown only if the run succeeds; the failure report replaces them

@@ -22,7 +22,7 @@
 namespace penstock::tool {
 namespace {
 
-enum class Form { Summary, Graph, Graphviz, Svg, Profile };
+enum class Format { Summary, Graph, Graphviz, Svg, Profile };
 
 std::size_t count_of(const graph::Graph& graph, graph::Slot::Kind kind) {
   std::size_t elements = 0;
@@ -43,10 +43,10 @@ std::string operators_of(const graph::Graph& graph) {
   std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
-  std::vector<std::string> words;
+  std::vector<std::string> texts;
   for (const auto& [name, count] : sorted)
-    words.push_back(name + (count > 1 ? " x" + std::to_string(count) : ""));
-  return join(words, ", ");
+    texts.push_back(name + (count > 1 ? " x" + std::to_string(count) : ""));
+  return join(texts, ", ");
 }
 
 //! The modules of a stage. Submodules of a module that lies entirely in this stage are omitted.
@@ -78,15 +78,15 @@ std::vector<std::pair<std::string, std::string>> outputs_of(const pipe::Pipe& pi
     const graph::Value* value = id ? &graph.value(*id) : nullptr;
     const std::string what =
         !value ? "a constant" : "%" + value->name + (value->meta ? " " + to_string(*value->meta) : "");
-    std::vector<std::string> takers;
+    std::vector<std::string> readers;
     for (int s = stage + 1; s < pipe.num_stages(); ++s) {
       for (const graph::InputSource& source : pipe.split().stage(StageId(s)).sources) {
         const auto* from = std::get_if<graph::FromStage>(&source);
         if (from && from->stage.value == stage && from->output == static_cast<int>(i))
-          takers.push_back("stage " + std::to_string(s));
+          readers.push_back("stage " + std::to_string(s));
       }
     }
-    outputs.emplace_back(what, last ? "the user, " + paths[i] : join(takers, " and "));
+    outputs.emplace_back(what, last ? "the user, " + paths[i] : join(readers, " and "));
   }
   return outputs;
 }
@@ -175,28 +175,28 @@ std::string profile_of(const graph::Pt2Archive& archive, const std::string& inpu
 int inspect_command(Arguments& arguments) {
   std::string file;
   SplitOptions split;
-  Form form = Form::Summary;
+  Format format = Format::Summary;
   std::string input, output;
   arguments.positional("MODEL.pt2", file, "an archive written by torch.export.save");
   split.declare(arguments);
-  arguments.choice<Form>("--as", form,
-                         {{"summary", Form::Summary},
-                          {"graph", Form::Graph},
-                          {"dot", Form::Graphviz},
-                          {"graphviz", Form::Graphviz},
-                          {"svg", Form::Svg},
-                          {"profile", Form::Profile}},
-                         "output format");
+  arguments.choice<Format>("--as", format,
+                           {{"summary", Format::Summary},
+                            {"graph", Format::Graph},
+                            {"dot", Format::Graphviz},
+                            {"graphviz", Format::Graphviz},
+                            {"svg", Format::Svg},
+                            {"profile", Format::Profile}},
+                           "output format");
   arguments.option("--input", input,
                    "a safetensors file of examples; required by --balance time and --as profile");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
-  const bool measures = split.by == pipe::BalanceBy::MeasuredTime || form == Form::Profile;
+  const bool measures = split.by == pipe::BalanceBy::MeasuredTime || format == Format::Profile;
   if (measures && input.empty())
     throw UsageError("--balance time and --as profile need examples to measure", {},
                      "pass a safetensors file with --input");
   const graph::Pt2Archive archive = open_archive(file);
-  if (form == Form::Profile) {
+  if (format == Format::Profile) {
     write_output(output, profile_of(archive, input));
     return 0;
   }
@@ -207,20 +207,20 @@ int inspect_command(Arguments& arguments) {
     write_output(output, json_of(pipe));
     return 0;
   }
-  switch (form) {
-    case Form::Summary:
+  switch (format) {
+    case Format::Summary:
       write_output(output, summary_of(pipe));
       break;
-    case Form::Graph:
+    case Format::Graph:
       write_output(output, to_string(pipe));
       break;
-    case Form::Graphviz:
+    case Format::Graphviz:
       write_output(output, pipe.graphviz());
       break;
-    case Form::Svg:
+    case Format::Svg:
       write_output(output, pipe.svg());
       break;
-    case Form::Profile:
+    case Format::Profile:
       break;
   }
   return 0;

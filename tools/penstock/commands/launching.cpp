@@ -20,10 +20,10 @@ bool is_rank_of(const std::string& command) {
   return role != nullptr && role == command;
 }
 
-comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& words) {
+comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& args) {
   comm::LaunchOptions options;
   options.command = {std::filesystem::read_symlink("/proc/self/exe").string(), command};
-  options.command.insert(options.command.end(), words.begin(), words.end());
+  options.command.insert(options.command.end(), args.begin(), args.end());
   options.ranks = ranks;
   options.environment[kRole] = command;
   print_notices(options);

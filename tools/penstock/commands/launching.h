@@ -14,8 +14,8 @@ namespace penstock::tool {
 //! Whether this process is a rank that was started with the options of `ranks_of(command, …)`.
 bool is_rank_of(const std::string& command);
 
-//! Launch options that start this executable with `command words…` on each rank.
-comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& words);
+//! Launch options that start this executable with `command args…` on each rank.
+comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& args);
 
 //! Prints the notices of the launcher (waiting for a node, restarting) on standard error.
 void print_notices(comm::LaunchOptions& options);

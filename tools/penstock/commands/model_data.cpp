@@ -60,23 +60,24 @@ std::vector<IValue> rows_of(const std::vector<IValue>& leaves, std::int64_t begi
   return rows;
 }
 
-int ModelData::microbatches_for(const graph::Graph& graph, std::optional<std::int64_t> asked,
+int ModelData::microbatches_for(const graph::Graph& graph, std::optional<std::int64_t> requested,
                                 int ranks) const {
   const std::optional<std::int64_t> batch = fixed_batch(graph);
-  if (asked) {
-    if (*asked > rows) {
-      throw UsageError(
-          std::to_string(rows) + " examples cannot be split into " + std::to_string(*asked) + " microbatches",
-          {}, "use at most " + std::to_string(rows) + " microbatches");
+  if (requested) {
+    if (*requested > rows) {
+      throw UsageError(std::to_string(rows) + " examples cannot be split into " + std::to_string(*requested) +
+                           " microbatches",
+                       {}, "use at most " + std::to_string(rows) + " microbatches");
     }
-    if (batch && *batch * *asked != rows) {
-      throw UsageError(
-          "the model was exported with a fixed batch of " + std::to_string(*batch) + ", which " +
-              std::to_string(rows) + " examples in " + std::to_string(*asked) + " microbatches do not match",
-          {},
-          "pass " + std::to_string(*batch * *asked) + " examples, or export the model with a dynamic batch");
+    if (batch && *batch * *requested != rows) {
+      throw UsageError("the model was exported with a fixed batch of " + std::to_string(*batch) + ", which " +
+                           std::to_string(rows) + " examples in " + std::to_string(*requested) +
+                           " microbatches do not match",
+                       {},
+                       "pass " + std::to_string(*batch * *requested) +
+                           " examples, or export the model with a dynamic batch");
     }
-    return static_cast<int>(*asked);
+    return static_cast<int>(*requested);
   }
   if (!batch) return static_cast<int>(std::min<std::int64_t>(rows, ranks));
   if (*batch == 0 || rows % *batch != 0) {
@@ -96,15 +97,15 @@ ModelData ModelData::part(const graph::Graph& graph, int ranks, int rank) const 
                          " cannot be divided among " + std::to_string(ranks) + " data-parallel ranks",
                      {}, "use at most --dp " + std::to_string(rows / unit) + ", or pass more examples");
   }
-  std::vector<std::int64_t> shares = value::chunk_sizes(rows / unit, ranks);
-  for (std::int64_t& share : shares) share *= unit;
-  shares.back() += rows % unit;  // more than the model accepts: microbatches_for reports it
-  ModelData mine;
-  mine.rows = shares[static_cast<std::size_t>(rank)];
-  const std::int64_t begin = std::accumulate(shares.begin(), shares.begin() + rank, std::int64_t{0});
-  mine.leaves = rows_of(leaves, begin, mine.rows);
-  fill_arguments(mine, graph);
-  return mine;
+  std::vector<std::int64_t> row_counts = value::chunk_sizes(rows / unit, ranks);
+  for (std::int64_t& count : row_counts) count *= unit;
+  row_counts.back() += rows % unit;  // more than the model accepts: microbatches_for reports it
+  ModelData result;
+  result.rows = row_counts[static_cast<std::size_t>(rank)];
+  const std::int64_t begin = std::accumulate(row_counts.begin(), row_counts.begin() + rank, std::int64_t{0});
+  result.leaves = rows_of(leaves, begin, result.rows);
+  fill_arguments(result, graph);
+  return result;
 }
 
 std::vector<IValue> ModelData::example(int microbatches) const {
@@ -180,13 +181,13 @@ std::map<std::string, at::Tensor> named_outputs(const graph::Graph& graph, const
 std::map<std::string, at::Tensor> join_outputs(const std::vector<std::map<std::string, at::Tensor>>& parts,
                                                const std::vector<std::int64_t>& rows) {
   if (parts.size() == 1) return parts[0];
-  std::map<std::string, at::Tensor> whole;
+  std::map<std::string, at::Tensor> joined;
   for (const auto& [name, first] : parts[0]) {
     std::vector<at::Tensor> tensors;
     for (const auto& part : parts) tensors.push_back(part.at(name));
-    whole[name] = first.dim() == 0 ? weighted_mean(at::stack(tensors), rows) : at::cat(tensors);
+    joined[name] = first.dim() == 0 ? weighted_mean(at::stack(tensors), rows) : at::cat(tensors);
   }
-  return whole;
+  return joined;
 }
 
 }  // namespace penstock::tool

@@ -20,9 +20,9 @@ struct ModelData {
   std::vector<c10::IValue> leaves;  //!< the flattened (args, kwargs)
   std::int64_t rows = 0;
 
-  //! Returns `asked` if set; else the count that the model's fixed batch needs, or one per rank. Throws
+  //! Returns `requested` if set; else the count that the model's fixed batch needs, or one per rank. Throws
   //! UsageError if the rows cannot be split that way.
-  int microbatches_for(const graph::Graph& graph, std::optional<std::int64_t> asked, int ranks) const;
+  int microbatches_for(const graph::Graph& graph, std::optional<std::int64_t> requested, int ranks) const;
   //! Returns the rows of a data-parallel rank, in multiples of the fixed batch if the model has one. Throws
   //! UsageError if there are fewer batches than ranks.
   ModelData part(const graph::Graph& graph, int ranks, int rank) const;

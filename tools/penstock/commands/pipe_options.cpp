@@ -11,13 +11,13 @@
 namespace penstock::tool {
 namespace {
 
-graph::SplitPositions read_positions(const std::vector<std::string>& words) {
+graph::SplitPositions read_positions(const std::vector<std::string>& texts) {
   graph::SplitPositions positions;
-  for (const std::string& word : words) {
+  for (const std::string& text : texts) {
     std::size_t position = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), position);
-    if (error != std::errc() || end != word.data() + word.size())
-      throw UsageError("--cuts " + quote(word) + " is not a valid operator index");
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), position);
+    if (error != std::errc() || end != text.data() + text.size())
+      throw UsageError("--cuts " + quote(text) + " is not a valid operator index");
     positions.push_back(position);
   }
   return positions;
@@ -50,16 +50,16 @@ std::optional<pipe::SplitSpec> SplitOptions::spec() const {
 
 void RankOptions::declare(Arguments& arguments, const std::string& usual_schedule) {
   schedule = usual_schedule;
-  arguments.option("--ranks", asked.ranks,
+  arguments.option("--ranks", rank_request.ranks,
                    "number of ranks (processes); without --pp, --tp and --dp it sets --pp");
-  arguments.option("--pp", asked.pp, "pipeline-parallel ranks");
-  arguments.option("--tp", asked.tp, "tensor-parallel ranks; they shard the layers of a stage");
-  arguments.option("--dp", asked.dp, "data-parallel ranks; they divide the examples");
+  arguments.option("--pp", rank_request.pp, "pipeline-parallel ranks");
+  arguments.option("--tp", rank_request.tp, "tensor-parallel ranks; they shard the layers of a stage");
+  arguments.option("--dp", rank_request.dp, "data-parallel ranks; they divide the examples");
   arguments.option("--schedule", schedule, "schedule name; see penstock schedule --list");
   arguments.option("--stages-per-rank", stages_per_rank, "stages per rank");
   arguments.option("--microbatches", microbatches, "number of microbatches that the examples are split into");
   arguments.option("--backend", backend, "communication backend: gloo or auto");
-  arguments.choice<DeviceChoice>("--device", device, kDeviceWords,
+  arguments.choice<DeviceChoice>("--device", device, kDeviceChoices,
                                  "device of the ranks; auto currently means cpu");
 }
 
@@ -67,8 +67,8 @@ RankCounts RankOptions::counts() const {
   if (stages_per_rank) small_count(*stages_per_rank, "--stages-per-rank");
   if (microbatches) small_count(*microbatches, "--microbatches");
   check_backend(backend);
-  settle_device(device);
-  return asked.counts();
+  resolve_device(device);
+  return rank_request.counts();
 }
 
 }  // namespace penstock::tool

@@ -28,7 +28,7 @@ struct SplitOptions {
 
 //! The ranks, schedule, backend and device of a run.
 struct RankOptions {
-  RankRequest asked;
+  RankRequest rank_request;
   std::optional<std::int64_t> stages_per_rank, microbatches;
   std::string schedule;
   std::string backend = "auto";

@@ -34,18 +34,18 @@ std::string verdict_name(plan::PlanVerdict verdict) {
   return "";
 }
 
-int whole_number(const std::string& word, const char* option) {
+int positive_integer(const std::string& text, const char* option) {
   int value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < 1) {
-    throw UsageError(std::string(option) + " " + quote(word) + " is not a positive integer");
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1) {
+    throw UsageError(std::string(option) + " " + quote(text) + " is not a positive integer");
   }
   return value;
 }
 
-std::vector<int> whole_numbers(const std::vector<std::string>& words, const char* option) {
+std::vector<int> positive_integers(const std::vector<std::string>& texts, const char* option) {
   std::vector<int> result;
-  for (const std::string& word : words) result.push_back(whole_number(word, option));
+  for (const std::string& text : texts) result.push_back(positive_integer(text, option));
   return result;
 }
 
@@ -166,8 +166,9 @@ int plan_command(Arguments& arguments) {
   if (microbatches.empty())
     throw UsageError("plan needs --microbatches", {}, "give one or more counts: --microbatches 8,16");
   options.ranks = static_cast<int>(ranks);
-  options.microbatches = whole_numbers(microbatches, "--microbatches");
-  if (!stages_per_rank.empty()) options.stages_per_rank = whole_numbers(stages_per_rank, "--stages-per-rank");
+  options.microbatches = positive_integers(microbatches, "--microbatches");
+  if (!stages_per_rank.empty())
+    options.stages_per_rank = positive_integers(stages_per_rank, "--stages-per-rank");
   options.recomputation = !no_recomputation;
   if (!cap.empty()) options.memory_cap = static_cast<std::uint64_t>(std::llround(parse_bytes(cap)));
 
@@ -177,10 +178,10 @@ int plan_command(Arguments& arguments) {
   if (!model.empty()) {
     // A few layers per possible stage. The search for Auto grows quickly with their number.
     const std::int64_t layers = std::clamp<std::int64_t>(8 * ranks, 16, 64);
-    std::vector<std::string> words{model, "--layers", std::to_string(layers)};
-    if (flops) words.insert(words.end(), {"--flops", std::to_string(*flops)});
-    if (input) words.insert(words.end(), {"--input", *input});
-    const TorchOutput found = output_of_torch("costs", words);
+    std::vector<std::string> args{model, "--layers", std::to_string(layers)};
+    if (flops) args.insert(args.end(), {"--flops", std::to_string(*flops)});
+    if (input) args.insert(args.end(), {"--input", *input});
+    const TorchOutput found = output_of_torch("costs", args);
     if (found.code != 0) return found.code;
     file = read_cost_text(found.text, model);
   } else if (!costs.empty()) {

@@ -72,8 +72,8 @@ int run_command(Arguments& arguments) {
   if (rendezvous) set_rendezvous(options, *rendezvous);
   if (log_dir) {
     options.log_dir = *log_dir;
-    const std::string made = make_output_directory(*log_dir, "--log-dir");
-    if (!made.empty() && !arguments.json()) print(made + "\n");
+    const std::string created = make_output_directory(*log_dir, "--log-dir");
+    if (!created.empty() && !arguments.json()) print(created + "\n");
   }
   if (token_file) options.token_file = *token_file;
   print_notices(options);

@@ -14,7 +14,7 @@
 namespace penstock::tool {
 namespace {
 
-enum class Form { Csv, Grid, Svg, Html, Trace };
+enum class Format { Csv, Grid, Svg, Html, Trace };
 
 constexpr std::int64_t most_microbatches = 50'000'000;  //!< in the row of one rank
 
@@ -102,19 +102,19 @@ int schedule_command(Arguments& arguments) {
   ShapeOptions shape;
   bool listing = false, lowered = false;
   std::optional<std::int64_t> rank;
-  Form form = Form::Csv;
+  Format format = Format::Csv;
   arguments.positional("NAME", name, "schedule name (case-insensitive) or Auto; see --list",
                        Arguments::Need::Optional);
   shape.declare(arguments);
   arguments.flag("--list", listing, "list the schedules");
   arguments.flag("--lowered", lowered, "include sends, receives, unshard, reshard and gradient reduction");
   arguments.option("--rank", rank, "print only the row of this rank, as csv");
-  arguments.choice("--as", form,
-                   {{"csv", Form::Csv},
-                    {"grid", Form::Grid},
-                    {"svg", Form::Svg},
-                    {"html", Form::Html},
-                    {"trace", Form::Trace}},
+  arguments.choice("--as", format,
+                   {{"csv", Format::Csv},
+                    {"grid", Format::Grid},
+                    {"svg", Format::Svg},
+                    {"html", Format::Html},
+                    {"trace", Format::Trace}},
                    "output format");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
@@ -136,7 +136,7 @@ int schedule_command(Arguments& arguments) {
                  table_json(schedule.name, schedule.placement, schedule.microbatches, lowered, ranks));
     return 0;
   }
-  if (form == Form::Csv) {
+  if (format == Format::Csv) {
     write_output(output, lowered ? to_csv(lower(schedule, lowering)) : to_csv(schedule));
     return 0;
   }
@@ -145,7 +145,8 @@ int schedule_command(Arguments& arguments) {
   const plan::Costs costs = costs_for(file, schedule.placement.stage_to_rank());
   const view::Drawing drawing =
       lowered && units ? view::draw(program) : view::draw(simulate(program, costs), file.seconds);
-  write_picture(drawing, static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid)), output);
+  write_picture(drawing, static_cast<Picture>(static_cast<int>(format) - static_cast<int>(Format::Grid)),
+                output);
   return 0;
 }
 

@@ -12,7 +12,7 @@
 namespace penstock::tool {
 namespace {
 
-enum class Form { Text, Csv, Grid, Svg, Html, Trace };
+enum class Format { Text, Csv, Grid, Svg, Html, Trace };
 
 struct Outcome {
   schedule::Program program;
@@ -23,15 +23,15 @@ struct Outcome {
 constexpr std::size_t shown_path = 12;  //!< maximum number of actions printed of a critical path
 
 std::string path_text(const std::vector<plan::CriticalStep>& path) {
-  std::vector<std::string> words;
+  std::vector<std::string> texts;
   for (std::size_t i = 0; i < path.size(); ++i) {
     if (path.size() > shown_path && i == shown_path / 2) {
-      words.push_back("… (" + std::to_string(path.size() - shown_path) + " more)");
+      texts.push_back("… (" + std::to_string(path.size() - shown_path) + " more)");
       i = path.size() - shown_path / 2;
     }
-    words.push_back(to_string(path[i].timed.action));
+    texts.push_back(to_string(path[i].timed.action));
   }
-  return join(words, " ");
+  return join(texts, " ");
 }
 
 std::string report(const Outcome& outcome, bool seconds) {
@@ -65,12 +65,12 @@ double per_rank(const Outcome& outcome) {
 
 //! Without real costs, scales the stage times so that all compared schedules run the same model: more stages
 //! per rank means shorter stages.
-void share_out(plan::Costs& costs, int ranks) {
-  const double share = static_cast<double>(ranks) / static_cast<double>(costs.stages.size());
+void scale_costs(plan::Costs& costs, int ranks) {
+  const double scale = static_cast<double>(ranks) / static_cast<double>(costs.stages.size());
   for (plan::StageCosts& stage : costs.stages) {
-    stage.forward *= share;
-    stage.input *= share;
-    stage.weight *= share;
+    stage.forward *= scale;
+    stage.input *= scale;
+    stage.weight *= scale;
   }
 }
 
@@ -130,38 +130,38 @@ void write_json(JsonWriter& out, const Outcome& outcome) {
 }  // namespace
 
 int simulate_command(Arguments& arguments) {
-  std::vector<std::string> words;
+  std::vector<std::string> names;
   std::string output;
   ShapeOptions shape;
   schedule::SendMode mode = schedule::SendMode::Buffered;
-  Form form = Form::Text;
-  arguments.positional("NAME|FILE.csv", words, "schedule names or schedule files (compute-only or lowered)");
+  Format format = Format::Text;
+  arguments.positional("NAME|FILE.csv", names, "schedule names or schedule files (compute-only or lowered)");
   shape.declare(arguments);
   arguments.choice("--send-mode", mode,
                    {{"buffered", schedule::SendMode::Buffered},
                     {"ordered", schedule::SendMode::Ordered},
                     {"blocking", schedule::SendMode::Blocking}},
                    "how the transport treats a send");
-  arguments.choice("--as", form,
-                   {{"text", Form::Text},
-                    {"csv", Form::Csv},
-                    {"grid", Form::Grid},
-                    {"svg", Form::Svg},
-                    {"html", Form::Html},
-                    {"trace", Form::Trace}},
+  arguments.choice("--as", format,
+                   {{"text", Format::Text},
+                    {"csv", Format::Csv},
+                    {"grid", Format::Grid},
+                    {"svg", Format::Svg},
+                    {"html", Format::Html},
+                    {"trace", Format::Trace}},
                    "output format");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   const CostFile file = shape.costs();
-  if (form != Form::Text && words.size() > 1)
+  if (format != Format::Text && names.size() > 1)
     throw UsageError("--as takes only one schedule", {},
                      "give one schedule, or omit --as to compare several");
 
   std::vector<Outcome> outcomes;
-  for (const std::string& word : words) {
-    schedule::Program program = program_of(word, shape, file, mode);
+  for (const std::string& name : names) {
+    schedule::Program program = program_of(name, shape, file, mode);
     plan::Costs costs = costs_for(file, program.placement().stage_to_rank());
-    if (shape.costs_path.empty() && words.size() > 1) share_out(costs, program.ranks());
+    if (shape.costs_path.empty() && names.size() > 1) scale_costs(costs, program.ranks());
     const double bound =
         lower_bound(program.placement(), program.microbatches(), costs, program.has_backward());
     plan::Simulation simulation = simulate(program, costs);
@@ -175,16 +175,16 @@ int simulate_command(Arguments& arguments) {
     write_output(output, out.text() + "\n");
     return 0;
   }
-  if (form == Form::Text) {
+  if (format == Format::Text) {
     write_output(output, outcomes.size() == 1 ? report(outcomes.front(), file.seconds)
                                               : comparison(outcomes, file.seconds));
     return 0;
   }
-  if (form == Form::Csv) {
+  if (format == Format::Csv) {
     write_output(output, timeline_csv(outcomes.front().simulation.timeline));
     return 0;
   }
-  const auto picture = static_cast<Picture>(static_cast<int>(form) - static_cast<int>(Form::Grid));
+  const auto picture = static_cast<Picture>(static_cast<int>(format) - static_cast<int>(Format::Grid));
   write_picture(view::draw(outcomes.front().simulation, file.seconds), picture, output);
   return 0;
 }

@@ -25,50 +25,50 @@ bool started_by_another_launcher() {
   return std::getenv("RANK") != nullptr && std::getenv("MASTER_ADDR") != nullptr;
 }
 
-std::string hint_after_failure(const TrainSettings& asked) {
-  if (!asked.run.checkpoint.directory)
+std::string hint_after_failure(const TrainSettings& request) {
+  if (!request.run.checkpoint.directory)
     return "use --checkpoint DIR and --max-restarts N to continue from the last checkpoint after a failure";
-  return asked.max_restarts == 0 ? "use --resume to continue from the last checkpoint, or --max-restarts N "
-                                   "to restart automatically"
-                                 : "use --resume to continue from the last checkpoint";
+  return request.max_restarts == 0 ? "use --resume to continue from the last checkpoint, or --max-restarts N "
+                                     "to restart automatically"
+                                   : "use --resume to continue from the last checkpoint";
 }
 
 }  // namespace
 
 int train_command(Arguments& arguments) {
-  TrainSettings asked;
+  TrainSettings request;
   Settings settings(arguments);
-  asked.declare(settings);
-  arguments.option("--config", asked.config,
+  request.declare(settings);
+  arguments.option("--config", request.config,
                    "a TOML file with these options; the command line takes precedence");
   arguments.parse();
-  if (!asked.config.empty()) settings.read(asked.config);
-  asked.refuse_idle(settings);
-  asked.settle();
-  settings.leave_out(asked.idle());
-  const bool own_rank = is_rank_of("train");
-  const bool others_rank = !own_rank && started_by_another_launcher();
-  if (!own_rank && !others_rank) check_training(asked);
-  asked.run.config = settings.toml();
-  if (others_rank && std::string(std::getenv("RANK")) == "0")
-    for (const std::string& line : asked.prepare_outputs()) print(line + "\n");
-  if (own_rank || others_rank) return run_training_rank(asked);
+  if (!request.config.empty()) settings.read(request.config);
+  request.refuse_idle(settings);
+  request.resolve();
+  settings.omit(request.idle());
+  const bool is_launched_rank = is_rank_of("train");
+  const bool is_external_rank = !is_launched_rank && started_by_another_launcher();
+  if (!is_launched_rank && !is_external_rank) check_training(request);
+  request.run.config = settings.toml();
+  if (is_external_rank && std::string(std::getenv("RANK")) == "0")
+    for (const std::string& line : request.prepare_outputs()) print(line + "\n");
+  if (is_launched_rank || is_external_rank) return run_training_rank(request);
 
-  const int ranks = asked.run.parallel.ranks();
+  const int ranks = request.run.parallel.ranks();
   const DisplayMode mode = arguments.json() ? DisplayMode::Json
                            : on_terminal()  ? DisplayMode::Terminal
                                             : DisplayMode::Plain;
-  const std::vector<std::string> made = asked.prepare_outputs();
-  if (mode != DisplayMode::Json) print("# settled configuration\n" + asked.run.config + "\n");
-  for (const std::string& line : made)
+  const std::vector<std::string> created = request.prepare_outputs();
+  if (mode != DisplayMode::Json) print("# settled configuration\n" + request.run.config + "\n");
+  for (const std::string& line : created)
     if (mode != DisplayMode::Json) print(line + "\n");
-  comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.words());
+  comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.command_line());
   set_display(launch_options, mode);
-  launch_options.max_restarts = static_cast<int>(asked.max_restarts);
+  launch_options.max_restarts = static_cast<int>(request.max_restarts);
   launch_options.grace = std::chrono::seconds(5);
   LineDrawer drawer;
-  FailureReport::Options report{.ranks = ranks, .hint = hint_after_failure(asked)};
-  if (!asked.failure_log.empty()) report.details = asked.failure_log;
+  FailureReport::Options report{.ranks = ranks, .hint = hint_after_failure(request)};
+  if (!request.failure_log.empty()) report.details = request.failure_log;
   FailureReport failures(std::move(report));
   launch_options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
     if (!failures.take(rank, is_error, line)) drawer.draw(rank, is_error, line);

@@ -17,12 +17,12 @@ SettingValue value_of(const toml::node& node) {
     std::vector<std::string> texts;
     for (const toml::node& item : *items) {
       const auto text = item.value_exact<std::string>();
-      if (!text) throw ParseError(place_text(item.source().begin) + ": a list must contain only strings");
+      if (!text) throw ParseError(position_text(item.source().begin) + ": a list must contain only strings");
       texts.push_back(*text);
     }
     return texts;
   }
-  throw ParseError(place_text(node.source().begin) +
+  throw ParseError(position_text(node.source().begin) +
                    ": a setting must be a string, a number, a boolean or a list of strings");
 }
 
@@ -31,7 +31,7 @@ void add_all(const toml::table& table, std::vector<ConfigValue>& values) {
     if (const toml::table* inner = node.as_table()) {
       add_all(*inner, values);
     } else {
-      values.push_back({std::string(key.str()), value_of(node), place_text(node.source().begin)});
+      values.push_back({std::string(key.str()), value_of(node), position_text(node.source().begin)});
     }
   }
 }
@@ -47,9 +47,9 @@ std::vector<ConfigValue> read_config_text(const std::string& text, const std::st
   try {
     add_all(parse_toml(text), values);
   } catch (const toml::parse_error& error) {
-    throw UsageError(
-        quote(path, 200) + ", " + place_text(error.source().begin) + ": " + std::string(error.description()),
-        {}, "write KEY = VALUE on each line, with strings in quotes");
+    throw UsageError(quote(path, 200) + ", " + position_text(error.source().begin) + ": " +
+                         std::string(error.description()),
+                     {}, "write KEY = VALUE on each line, with strings in quotes");
   } catch (const ParseError& error) {
     throw UsageError(quote(path, 200) + ", " + error.message(), {},
                      "write KEY = VALUE on each line, with strings in quotes");

@@ -17,7 +17,7 @@ namespace penstock::tool {
 namespace {
 
 [[noreturn]] void refuse(const toml::node& node, const std::string& what, const std::string& hint = {}) {
-  throw ParseError(place_text(node.source().begin) + ": " + what, {}, hint);
+  throw ParseError(position_text(node.source().begin) + ": " + what, {}, hint);
 }
 
 // Limits far above any real machine. Sums of costs within them do not overflow.
@@ -210,7 +210,7 @@ CostFile read_cost_text(const std::string& text, const std::string& path) {
   try {
     return read_root(parse_toml(text));
   } catch (const toml::parse_error& error) {
-    throw UsageError(quote(path, 200) + ", " + place_text(error.source().begin) + ": " +
+    throw UsageError(quote(path, 200) + ", " + position_text(error.source().begin) + ": " +
                      std::string(error.description()));
   } catch (const ParseError& error) {
     throw UsageError(quote(path, 200) + ", " + error.message(), {}, error.hint());

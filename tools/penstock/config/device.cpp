@@ -7,8 +7,8 @@
 
 namespace penstock::tool {
 
-DeviceChoice settle_device(DeviceChoice asked) {
-  if (asked != DeviceChoice::Cuda) return DeviceChoice::Cpu;
+DeviceChoice resolve_device(DeviceChoice requested) {
+  if (requested != DeviceChoice::Cuda) return DeviceChoice::Cpu;
   const bool present = at::detail::getCUDAHooks().hasCUDA();
   throw UsageError(present ? "--device cuda: this command supports only CPUs so far"
                            : "--device cuda: this libtorch has no CUDA support, or there is no CUDA device",

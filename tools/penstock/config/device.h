@@ -9,10 +9,10 @@ namespace penstock::tool {
 
 enum class DeviceChoice { Auto, Cpu, Cuda };
 
-inline const std::vector<std::pair<std::string, DeviceChoice>> kDeviceWords{
+inline const std::vector<std::pair<std::string, DeviceChoice>> kDeviceChoices{
     {"cpu", DeviceChoice::Cpu}, {"cuda", DeviceChoice::Cuda}, {"auto", DeviceChoice::Auto}};
 
-//! Resolves `asked` to a device, before ranks start. Throws UsageError if a run cannot use that device.
-DeviceChoice settle_device(DeviceChoice asked);
+//! Resolves `requested` to a device, before ranks start. Throws UsageError if a run cannot use that device.
+DeviceChoice resolve_device(DeviceChoice requested);
 
 }  // namespace penstock::tool

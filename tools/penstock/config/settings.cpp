@@ -50,7 +50,7 @@ std::string toml_text(const SettingValue& value) {
   return "[" + join(items, ", ") + "]";
 }
 
-std::string word_of(const SettingValue& value) {
+std::string argument_text(const SettingValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
   if (const auto* list = std::get_if<std::vector<std::string>>(&value)) return join(*list, ",");
   if (const auto* number = std::get_if<double>(&value)) return number_text(*number);
@@ -98,14 +98,14 @@ void Settings::take(const std::string& name, std::vector<std::string>& target, c
   }
 }
 
-std::size_t Settings::index_of(const std::string& name, const std::vector<std::string>& words,
+std::size_t Settings::index_of(const std::string& name, const std::vector<std::string>& choices,
                                const SettingValue& value) {
-  const auto* word = std::get_if<std::string>(&value);
-  const auto found = word == nullptr ? words.end() : std::find(words.begin(), words.end(), *word);
-  if (found == words.end())
-    throw UsageError(key_of(name) + " must be one of " + join(words, ", "), {},
-                     did_you_mean(word == nullptr ? "" : *word, words, "use one of these words"));
-  return static_cast<std::size_t>(found - words.begin());
+  const auto* chosen = std::get_if<std::string>(&value);
+  const auto found = chosen == nullptr ? choices.end() : std::find(choices.begin(), choices.end(), *chosen);
+  if (found == choices.end())
+    throw UsageError(key_of(name) + " must be one of " + join(choices, ", "), {},
+                     did_you_mean(chosen == nullptr ? "" : *chosen, choices, "use one of these words"));
+  return static_cast<std::size_t>(found - choices.begin());
 }
 
 void Settings::read(const std::string& path) {
@@ -138,7 +138,7 @@ bool Settings::given(const std::string& name) const {
   return arguments_.given(name) || from_file_.contains(name);
 }
 
-void Settings::leave_out(const std::vector<std::string>& names) {
+void Settings::omit(const std::vector<std::string>& names) {
   std::erase_if(entries_, [&](const Entry& entry) {
     return std::find(names.begin(), names.end(), entry.name) != names.end();
   });
@@ -151,20 +151,20 @@ std::string Settings::toml() const {
   return text;
 }
 
-std::vector<std::string> Settings::words() const {
-  std::vector<std::string> words;
+std::vector<std::string> Settings::command_line() const {
+  std::vector<std::string> args;
   for (const Entry& entry : entries_) {
     const auto value = entry.get();
     if (!value || is_empty(*value)) continue;
     if (positional_ != nullptr && entry.name == "--model") {
-      words.insert(words.begin(), *positional_);
+      args.insert(args.begin(), *positional_);
     } else if (std::holds_alternative<bool>(*value)) {
-      words.push_back(entry.name);
+      args.push_back(entry.name);
     } else {
-      words.push_back(entry.name + "=" + word_of(*value));
+      args.push_back(entry.name + "=" + argument_text(*value));
     }
   }
-  return words;
+  return args;
 }
 
 }  // namespace penstock::tool

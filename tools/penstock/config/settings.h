@@ -51,19 +51,19 @@ class Settings {
     remember("--" + key, target);
   }
   template <class E>
-  void choice(const std::string& name, E& target, const std::vector<std::pair<std::string, E>>& words,
+  void choice(const std::string& name, E& target, const std::vector<std::pair<std::string, E>>& choices,
               const std::string& help) {
-    arguments_.choice<E>(name, target, words, help);
+    arguments_.choice<E>(name, target, choices, help);
     std::vector<std::string> spelled;
-    for (const auto& word : words) spelled.push_back(word.first);
+    for (const auto& text : choices) spelled.push_back(text.first);
     entries_.push_back({name,
-                        [&target, words]() -> std::optional<SettingValue> {
-                          for (const auto& [word, value] : words)
-                            if (value == target) return word;
+                        [&target, choices]() -> std::optional<SettingValue> {
+                          for (const auto& [text, value] : choices)
+                            if (value == target) return text;
                           return std::nullopt;
                         },
-                        [&target, words, spelled, name](const SettingValue& value) {
-                          target = words[index_of(name, spelled, value)].second;
+                        [&target, choices, spelled, name](const SettingValue& value) {
+                          target = choices[index_of(name, spelled, value)].second;
                         }});
   }
 
@@ -72,12 +72,12 @@ class Settings {
   void read(const std::string& path);
   //! Whether an option was given, on the command line or in the file.
   bool given(const std::string& name) const;
-  //! Removes settings that do not apply to this run from `toml` and `words`.
-  void leave_out(const std::vector<std::string>& names);
+  //! Removes settings that do not apply to this run from `toml` and `command_line`.
+  void omit(const std::vector<std::string>& names);
   //! Returns all settings, one per line. Unset ones are written as "", [] or false.
   std::string toml() const;
-  //! Returns the settings that have a value, as command-line words.
-  std::vector<std::string> words() const;
+  //! Returns the settings that have a value, as command-line arguments.
+  std::vector<std::string> command_line() const;
 
  private:
   struct Entry {
@@ -113,7 +113,7 @@ class Settings {
     take(name, taken, value);
     target = std::move(taken);
   }
-  static std::size_t index_of(const std::string& name, const std::vector<std::string>& words,
+  static std::size_t index_of(const std::string& name, const std::vector<std::string>& choices,
                               const SettingValue& value);
 
   Arguments& arguments_;

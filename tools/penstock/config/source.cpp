@@ -69,8 +69,8 @@ std::optional<std::uint64_t> ShapeOptions::cap() const {
   return static_cast<std::uint64_t>(std::llround(parse_bytes(memory_cap)));
 }
 
-bool is_file(const std::string& word) {
-  return word == "-" || to_lower(word).ends_with(".csv");
+bool is_file(const std::string& name_or_file) {
+  return name_or_file == "-" || to_lower(name_or_file).ends_with(".csv");
 }
 
 schedule::Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file,
@@ -102,12 +102,13 @@ std::vector<schedule::StageEdge> skips_of(const CostFile& file) {
   return skips;
 }
 
-schedule::Program program_of(const std::string& word, const ShapeOptions& options, const CostFile& file,
-                             schedule::SendMode mode) {
+schedule::Program program_of(const std::string& name_or_file, const ShapeOptions& options,
+                             const CostFile& file, schedule::SendMode mode) {
   schedule::LowerOptions lowering;
   lowering.skips = skips_of(file);
-  if (!is_file(word)) return make_program(named_schedule(word, options, file, mode), mode, lowering);
-  std::istringstream text(read_input(word));
+  if (!is_file(name_or_file))
+    return make_program(named_schedule(name_or_file, options, file, mode), mode, lowering);
+  std::istringstream text(read_input(name_or_file));
   schedule::CsvOptions reading;
   reading.skips = lowering.skips;
   if (options.microbatches)
@@ -115,11 +116,11 @@ schedule::Program program_of(const std::string& word, const ShapeOptions& option
   const schedule::ScheduleFile table = read_csv(text, reading);
   if (table.level == schedule::ProgramLevel::Lowered) {
     schedule::Draft draft = table.draft();
-    draft.name = word;
+    draft.name = name_or_file;
     return schedule::Program::prove(std::move(draft), mode);
   }
   schedule::Schedule schedule = table.schedule();
-  schedule.name = word;
+  schedule.name = name_or_file;
   return make_program(schedule, mode, lowering);
 }
 
@@ -127,7 +128,7 @@ void write_picture(const view::Drawing& drawing, Picture picture, const std::str
   switch (picture) {
     case Picture::Grid: {
       const bool on_terminal = (path.empty() || path == "-") && is_terminal();
-      write_output(path, to_grid(drawing, {.colour = on_terminal,
+      write_output(path, to_grid(drawing, {.color = on_terminal,
                                            .width = on_terminal ? terminal_width() : std::nullopt}));
       return;
     }

@@ -31,8 +31,8 @@ struct ShapeOptions {
   std::optional<std::uint64_t> cap() const;
 };
 
-//! Whether the word is a file name: `-`, or anything that ends in `.csv`.
-bool is_file(const std::string& word);
+//! Whether the text is a file name: `-`, or anything that ends in `.csv`.
+bool is_file(const std::string& name_or_file);
 
 //! Generates a named schedule, or `Auto` for the costs and the memory cap.
 schedule::Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file,
@@ -40,15 +40,15 @@ schedule::Schedule named_schedule(const std::string& name, const ShapeOptions& o
 
 //! Returns the program of a schedule name or file, validated for the send mode. Includes transfers along the
 //! skip edges of the costs.
-schedule::Program program_of(const std::string& word, const ShapeOptions& options, const CostFile& file,
-                             schedule::SendMode mode);
+schedule::Program program_of(const std::string& name_or_file, const ShapeOptions& options,
+                             const CostFile& file, schedule::SendMode mode);
 
 //! The skip edges listed in a cost file.
 std::vector<schedule::StageEdge> skips_of(const CostFile& file);
 
 enum class Picture { Grid, Svg, Html, Trace };
 
-//! Writes a picture to a file or to standard output. The grid is coloured on a terminal.
+//! Writes a picture to a file or to standard output. The grid is colored on a terminal.
 void write_picture(const view::Drawing& drawing, Picture picture, const std::string& path);
 
 //! `12.5 ms` if times are in seconds, else a plain number.

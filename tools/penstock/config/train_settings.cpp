@@ -14,12 +14,12 @@
 namespace penstock::tool {
 namespace {
 
-// The words of an option, from the names of its values.
+// The choices of an option, from the names of its values.
 template <class E>
 std::vector<std::pair<std::string, E>> named(std::initializer_list<E> values) {
-  std::vector<std::pair<std::string, E>> words;
-  for (const E value : values) words.emplace_back(to_string(value), value);
-  return words;
+  std::vector<std::pair<std::string, E>> choices;
+  for (const E value : values) choices.emplace_back(to_string(value), value);
+  return choices;
 }
 
 // On the command line, 0 and the empty text mean that a value is not set.
@@ -38,13 +38,14 @@ void TrainSettings::declare(Settings& s) {
   s.positional("MODEL.pt2", "model", model, "an archive written by torch.export.save [the built-in GPT]");
   s.add("--data", data,
         "a .safetensors file with one tensor per model input, and target; for the GPT, a text file");
-  s.add("--ranks", asked.ranks, "number of ranks (processes); without --pp, --tp and --dp it sets --pp [2]");
-  s.add("--pp", asked.pp, "pipeline-parallel ranks");
-  s.add("--tp", asked.tp, "tensor-parallel ranks [1]");
+  s.add("--ranks", rank_request.ranks,
+        "number of ranks (processes); without --pp, --tp and --dp it sets --pp [2]");
+  s.add("--pp", rank_request.pp, "pipeline-parallel ranks");
+  s.add("--tp", rank_request.tp, "tensor-parallel ranks [1]");
   s.add("--tp-plan", tensor_plan,
         "tensor-parallel style per module: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) [derived "
         "from the graph]");
-  s.add("--dp", asked.dp, "data-parallel ranks: replicas that divide the batch [1]");
+  s.add("--dp", rank_request.dp, "data-parallel ranks: replicas that divide the batch [1]");
   s.choice<Sharding>("--sharding", run.parallel.sharding, named({Sharding::None, Sharding::Full}),
                      "full: shard parameters, gradients and optimizer state over the replicas");
   s.add("--schedule", schedule,
@@ -56,7 +57,7 @@ void TrainSettings::declare(Settings& s) {
   s.choice<BalanceKind>("--balance", balance, named({BalanceKind::Parameters, BalanceKind::Time}),
                         "balance stages by parameter bytes or by measured time (ignored with --split)");
   s.add("--backend", backend, "communication backend: gloo, or auto for the best available");
-  s.choice<DeviceChoice>("--device", device, kDeviceWords, "device of the ranks; auto currently means cpu");
+  s.choice<DeviceChoice>("--device", device, kDeviceChoices, "device of the ranks; auto currently means cpu");
   s.add("--steps", steps,
         "total number of steps, including those before a resume [500; exported model: 100]");
   s.add("--batch", batch, "examples per step, over all replicas [16]");
@@ -121,13 +122,13 @@ void TrainSettings::declare(Settings& s) {
   s.add("--prompt", prompt, "prompt of the generated text");
 }
 
-void TrainSettings::settle() {
+void TrainSettings::resolve() {
   train::ParallelOptions& parallel = run.parallel;
-  const RankCounts counts = asked.counts(2);
+  const RankCounts counts = rank_request.counts(2);
   parallel.pp = counts.pp, parallel.tp = counts.tp, parallel.dp = counts.dp;
-  asked.ranks = counts.all();
-  asked.pp = counts.pp, asked.tp = counts.tp, asked.dp = counts.dp;
-  settle_stages();
+  rank_request.ranks = counts.all();
+  rank_request.pp = counts.pp, rank_request.tp = counts.tp, rank_request.dp = counts.dp;
+  resolve_stages();
   parallel.microbatches = small_count(microbatches.value_or(4), "--microbatches");
   microbatches = parallel.microbatches;
   if (!built_in() && data.empty())
@@ -146,7 +147,7 @@ void TrainSettings::settle() {
   run.seed = static_cast<std::uint64_t>(seed_);
   run.checkpoint.keep = small_count(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
-  settle_outputs();
+  resolve_outputs();
   if (max_restarts < 0) throw UsageError("--max-restarts must not be negative", {}, "use 0 for no restarts");
   if (!(timeout > 0))
     throw UsageError("--timeout must be greater than 0", {}, "give a number of seconds, such as 300");
@@ -161,7 +162,7 @@ void TrainSettings::settle() {
                      "give --tp 2 or more");
   read_tensor_plan(tensor_plan);
   read_split_points(split);
-  device = settle_device(device);
+  device = resolve_device(device);
   check_backend(backend);
   if (to_lower(backend) == "auto") {
     const char* const from_environment = std::getenv("PENSTOCK_BACKEND");
@@ -171,7 +172,7 @@ void TrainSettings::settle() {
   train::check(run);
 }
 
-void TrainSettings::settle_stages() {
+void TrainSettings::resolve_stages() {
   train::ParallelOptions& parallel = run.parallel;
   parallel.schedule = train::parse_schedule_choice(schedule);
   schedule = to_string(parallel.schedule);
@@ -191,7 +192,7 @@ void TrainSettings::settle_stages() {
   stages = *stages_per_rank * parallel.pp;
 }
 
-void TrainSettings::settle_outputs() {
+void TrainSettings::resolve_outputs() {
   if (!output.empty()) {
     if (checkpoint.empty()) checkpoint = output + "/checkpoint";
     if (timeline.empty()) timeline = output + "/timeline.html";
@@ -216,10 +217,10 @@ void TrainSettings::settle_outputs() {
 }
 
 std::vector<std::string> TrainSettings::prepare_outputs() const {
-  std::vector<std::string> made;
+  std::vector<std::string> created;
   const auto make = [&](const std::string& path, const char* option) {
     const std::string text = path.empty() ? "" : make_output_directory(path, option);
-    if (!text.empty()) made.push_back(text);
+    if (!text.empty()) created.push_back(text);
   };
   make(output, "--output");
   // With --resume the directory must already exist. If it does not, the ranks report it.
@@ -238,7 +239,7 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
   require_output_directory(timeline, "--timeline");
   require_output_directory(trace, "--trace");
   require_output_directory(profile, "--profile");
-  return made;
+  return created;
 }
 
 std::vector<std::string> TrainSettings::idle() const {
@@ -280,12 +281,12 @@ void check_backend(const std::string& name) {
                      "use --backend gloo or --backend auto");
 }
 
-parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words) {
+parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& entries) {
   parallel::ParallelPlan plan;
-  for (const std::string& word : words) {
-    const auto equals = word.find('=');
-    const std::string path = word.substr(0, equals),
-                      style = equals == std::string::npos ? "" : word.substr(equals + 1);
+  for (const std::string& entry : entries) {
+    const auto equals = entry.find('=');
+    const std::string path = entry.substr(0, equals),
+                      style = equals == std::string::npos ? "" : entry.substr(equals + 1);
     if (!path.empty() && style == "colwise") {
       plan.emplace_back(path, parallel::ColwiseParallel());
     } else if (!path.empty() && style == "rowwise") {
@@ -293,7 +294,7 @@ parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words) {
     } else if (!path.empty() && style == "sequence") {
       plan.emplace_back(path, parallel::SequenceParallel());
     } else {
-      throw UsageError("--tp-plan " + quote(word) +
+      throw UsageError("--tp-plan " + quote(entry) +
                            " is not of the form MODULE=colwise, MODULE=rowwise or MODULE=sequence",
                        {}, "for example --tp-plan 'blocks.*.up=colwise,blocks.*.down=rowwise'");
     }
@@ -301,15 +302,15 @@ parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words) {
   return plan;
 }
 
-pipe::SplitPoints read_split_points(const std::vector<std::string>& words) {
+pipe::SplitPoints read_split_points(const std::vector<std::string>& entries) {
   pipe::SplitPoints points;
-  for (const std::string& word : words) {
-    const auto equals = word.find('=');
-    const std::string side = equals == std::string::npos ? "" : word.substr(equals + 1);
+  for (const std::string& entry : entries) {
+    const auto equals = entry.find('=');
+    const std::string side = equals == std::string::npos ? "" : entry.substr(equals + 1);
     if (equals == 0 || (side != "beginning" && side != "end"))
-      throw UsageError("--split " + quote(word) + " is not of the form MODULE=beginning or MODULE=end", {},
+      throw UsageError("--split " + quote(entry) + " is not of the form MODULE=beginning or MODULE=end", {},
                        "for example --split layers.2=beginning");
-    points[word.substr(0, equals)] = side == "end" ? graph::SplitPoint::End : graph::SplitPoint::Beginning;
+    points[entry.substr(0, equals)] = side == "end" ? graph::SplitPoint::End : graph::SplitPoint::Beginning;
   }
   return points;
 }

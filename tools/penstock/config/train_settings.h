@@ -1,5 +1,5 @@
 // The options of `penstock train`: declared once, read from the command line and from TOML, passed to the
-// ranks as command-line words.
+// ranks as command-line arguments.
 #pragma once
 
 #include "config/device.h"
@@ -18,7 +18,7 @@ namespace penstock::tool {
 
 struct TrainSettings {
   std::string model, data;
-  RankRequest asked;
+  RankRequest rank_request;
   std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, warmup,
       eval_batches;
   std::optional<double> rate;
@@ -33,11 +33,11 @@ struct TrainSettings {
   train::BalanceKind balance = train::BalanceKind::Parameters;
   train::LossKind loss = train::LossKind::CrossEntropy;
   models::GptOptions gpt;
-  train::RunOptions run;  // complete after `settle`
+  train::RunOptions run;  // complete after `resolve`
 
   void declare(Settings& settings);
   //! Resolves defaults and derived values. Throws UsageError for invalid combinations.
-  void settle();
+  void resolve();
   //! Creates the output directories and checks that they are writable. Called once, before ranks start.
   //! Returns one line per created directory. Throws UsageError if a path cannot be written or another run
   //! uses the checkpoint directory.
@@ -54,8 +54,8 @@ struct TrainSettings {
   train::ArchiveOptions archive() const;
 
  private:
-  void settle_stages();
-  void settle_outputs();
+  void resolve_stages();
+  void resolve_outputs();
 
   // Option values whose type differs from that of the field they set, or which are inverted.
   std::int64_t checkpoint_keep_ = 3, seed_ = 1;
@@ -69,9 +69,9 @@ std::string fetched_text();
 void check_backend(const std::string& name);
 
 //! Parses `layers.2=beginning,layers.4=end`.
-pipe::SplitPoints read_split_points(const std::vector<std::string>& words);
+pipe::SplitPoints read_split_points(const std::vector<std::string>& entries);
 
 //! Parses `blocks.*.up=colwise,blocks.*.down=rowwise`.
-parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& words);
+parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& entries);
 
 }  // namespace penstock::tool

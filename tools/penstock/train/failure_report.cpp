@@ -46,7 +46,7 @@ std::vector<int> numbers_in(const std::string& text) {
 
 void FailureReport::attach(comm::LaunchOptions& launch) {
   launch.environment.merge(board_.environment());
-  launch.environment[kTakenVariable] = "1";
+  launch.environment[kErrorLinesVariable] = "1";
   launch.on_start = [this, then = std::move(launch.on_start)](const std::vector<pid_t>& pids) {
     if (then) then(pids);
     errors_.clear();
@@ -76,13 +76,13 @@ ToolError FailureReport::cause_of(const comm::LaunchResult& result) const {
   const comm::RankExit* exit = exit_of(result, rank);
   // A rank that hangs is detected by the others and killed by the launcher, so its exit status says nothing
   // about the cause.
-  const bool told = exit == nullptr || exit->ok() || exit->ended_by_launcher;
-  if (told && !result.cause.empty()) return {failed + result.cause, "", "", 1};
-  const auto said = errors_.find(rank);
-  if (said == errors_.end())
+  const bool exit_is_uninformative = exit == nullptr || exit->ok() || exit->ended_by_launcher;
+  if (exit_is_uninformative && !result.cause.empty()) return {failed + result.cause, "", "", 1};
+  const auto reported = errors_.find(rank);
+  if (reported == errors_.end())
     return {failed + "it " + (exit ? to_string(*exit) + " after " + format_seconds(exit->seconds) : "failed"),
             "", "", 1};
-  ToolError error = said->second;
+  ToolError error = reported->second;
   error.hint = without_schedule(error.hint);
   if (error.code != 2) error.message = failed + error.message;
   return error;
@@ -112,7 +112,8 @@ bool FailureReport::write_details(const comm::LaunchResult& result) const {
          << (exit.ended_by_launcher ? ", ended by the launcher" : "");
     if (const std::string location = board_.of(exit.rank); !location.empty()) file << ", in " << location;
     file << "\n";
-    if (const auto said = errors_.find(exit.rank); said != errors_.end()) file << said->second.text();
+    if (const auto reported = errors_.find(exit.rank); reported != errors_.end())
+      file << reported->second.text();
     for (const std::string& line : exit.last_lines)
       if (!read_error_line(line)) file << "  | " << line << "\n";
   }

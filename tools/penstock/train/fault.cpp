@@ -19,45 +19,45 @@
 namespace penstock::tool {
 namespace {
 
-FaultKind kind_of(const std::string& word) {
-  if (word == "throw") return FaultKind::Throw;
-  if (word == "exit") return FaultKind::Exit;
-  if (word == "kill") return FaultKind::Kill;
-  if (word == "stop") return FaultKind::Stop;
-  if (word == "stall") return FaultKind::Stall;
-  if (word == "cut") return FaultKind::Disconnect;
-  if (word == "nan") return FaultKind::Nan;
-  throw UsageError("PENSTOCK_FAULT: " + quote(word) + " is not a known fault", {},
+FaultKind kind_of(const std::string& token) {
+  if (token == "throw") return FaultKind::Throw;
+  if (token == "exit") return FaultKind::Exit;
+  if (token == "kill") return FaultKind::Kill;
+  if (token == "stop") return FaultKind::Stop;
+  if (token == "stall") return FaultKind::Stall;
+  if (token == "cut") return FaultKind::Disconnect;
+  if (token == "nan") return FaultKind::Nan;
+  throw UsageError("PENSTOCK_FAULT: " + quote(token) + " is not a known fault", {},
                    "use throw, exit, kill, stop, stall, cut or nan");
 }
 
-std::int64_t number_of(const std::string& word, const std::string& text) {
+std::int64_t number_of(const std::string& token, const std::string& text) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number < 0)
-    throw UsageError("PENSTOCK_FAULT: " + quote(word) + " does not contain a number");
+    throw UsageError("PENSTOCK_FAULT: " + quote(token) + " does not contain a number");
   return number;
 }
 
 Fault parse_fault(const std::string& text) {
-  std::istringstream words(text);
-  std::string word;
-  words >> word;
-  Fault fault{.kind = kind_of(word)};
-  while (words >> word) {
-    const auto equals = word.find('=');
-    const std::string key = word.substr(0, equals),
-                      value = equals == std::string::npos ? "" : word.substr(equals + 1);
+  std::istringstream tokens(text);
+  std::string token;
+  tokens >> token;
+  Fault fault{.kind = kind_of(token)};
+  while (tokens >> token) {
+    const auto equals = token.find('=');
+    const std::string key = token.substr(0, equals),
+                      value = equals == std::string::npos ? "" : token.substr(equals + 1);
     if (key == "rank") {
-      fault.rank = Rank(number_of(word, value));
+      fault.rank = Rank(number_of(token, value));
     } else if (key == "step") {
-      fault.step = number_of(word, value);
+      fault.step = number_of(token, value);
     } else if (key == "attempt") {
-      fault.attempt = static_cast<int>(number_of(word, value));
+      fault.attempt = static_cast<int>(number_of(token, value));
     } else if ((key == "at" || key == "action") && !value.empty()) {
       fault.point = value;
     } else {
-      throw UsageError("PENSTOCK_FAULT: unknown key " + quote(word), {},
+      throw UsageError("PENSTOCK_FAULT: unknown key " + quote(token), {},
                        "use rank=, step=, action=, at= or attempt=");
     }
   }

@@ -92,8 +92,8 @@ std::string archive_hint(const std::string& model) {
 }  // namespace
 
 void throw_as_usage(const std::exception& error, const std::string& hint) {
-  if (const auto* ours = dynamic_cast<const Error*>(&error))
-    throw UsageError(on_one_line(ours->message()), ours->context(), hint.empty() ? ours->hint() : hint);
+  if (const auto* known = dynamic_cast<const Error*>(&error))
+    throw UsageError(on_one_line(known->message()), known->context(), hint.empty() ? known->hint() : hint);
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   throw UsageError(on_one_line(torch ? torch->what_without_backtrace() : error.what()), {}, hint);
 }

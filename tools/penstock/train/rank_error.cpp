@@ -17,8 +17,8 @@ std::string ToolError::text() const {
          (hint.empty() ? "" : "hint: " + hint + "\n");
 }
 
-bool errors_are_taken() {
-  return std::getenv(kTakenVariable) != nullptr;
+bool errors_are_collected() {
+  return std::getenv(kErrorLinesVariable) != nullptr;
 }
 
 std::string to_line(const ToolError& error) {

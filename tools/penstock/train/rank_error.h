@@ -16,8 +16,8 @@ struct ToolError {
 };
 
 //! Environment variable of ranks whose command reads their error lines.
-inline constexpr const char* kTakenVariable = "PENSTOCK_ERROR_LINES";
-bool errors_are_taken();
+inline constexpr const char* kErrorLinesVariable = "PENSTOCK_ERROR_LINES";
+bool errors_are_collected();
 
 std::string to_line(const ToolError& error);
 //! Parses a line written by `to_line`. Returns nullopt for any other line.

@@ -11,7 +11,7 @@
 namespace penstock::tool {
 
 //! Throws UsageError for every error that files and options reveal. Sets `loss_output` from the model.
-void check_training(TrainSettings& asked);
+void check_training(TrainSettings& request);
 
 struct TrainingText {
   std::string content, origin;
@@ -20,6 +20,7 @@ struct TrainingText {
 TrainingText training_text(const std::string& path);
 
 //! Reads the examples for an exported model.
-std::unique_ptr<train::DataSource> archive_data(const TrainSettings& asked, const train::ArchiveModel& model);
+std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
+                                                const train::ArchiveModel& model);
 
 }  // namespace penstock::tool

@@ -20,20 +20,20 @@ namespace penstock::tool {
 namespace {
 
 // Generates text with the full model, built from the gathered parameters.
-std::string sample_of(const TrainSettings& asked, const train::Vocabulary& vocabulary,
+std::string sample_of(const TrainSettings& request, const train::Vocabulary& vocabulary,
                       const train::RunResult& result) {
-  models::Gpt model(asked.gpt);
+  models::Gpt model(request.gpt);
   {
     const at::NoGradGuard no_grad;
     for (auto& item : model->named_parameters()) item.value().copy_(result.parameters.at(item.key()));
   }
-  std::vector<std::int64_t> prompt = vocabulary.encode(asked.prompt);
+  std::vector<std::int64_t> prompt = vocabulary.encode(request.prompt);
   if (prompt.empty()) prompt = {0};
-  const models::SampleOptions options{.tokens = asked.sample, .seed = asked.run.seed};
+  const models::SampleOptions options{.tokens = request.sample, .seed = request.run.seed};
   return vocabulary.decode(models::sample(*model, prompt, options));
 }
 
-std::string summary_of(const TrainSettings& asked, const train::RunResult& result) {
+std::string summary_of(const TrainSettings& request, const train::RunResult& result) {
   std::string text;
   if (!result.losses.empty()) {
     char line[120];
@@ -41,39 +41,39 @@ std::string summary_of(const TrainSettings& asked, const train::RunResult& resul
                   result.losses.front(), result.losses.back());
     text += line;
   }
-  if (!asked.timeline.empty()) text += "timeline: " + asked.timeline + "\n";
-  if (!asked.trace.empty()) text += "trace: " + asked.trace + "\n";
-  if (!asked.profile.empty()) text += "costs: " + asked.profile + " (penstock plan --costs)\n";
-  if (!asked.log_json.empty()) text += "log: " + asked.log_json + "\n";
+  if (!request.timeline.empty()) text += "timeline: " + request.timeline + "\n";
+  if (!request.trace.empty()) text += "trace: " + request.trace + "\n";
+  if (!request.profile.empty()) text += "costs: " + request.profile + " (penstock plan --costs)\n";
+  if (!request.log_json.empty()) text += "log: " + request.log_json + "\n";
   if (result.checkpoint) text += "checkpoint: " + result.checkpoint->string() + "\n";
   return text;
 }
 
-std::string summary_json(const TrainSettings& asked, const train::RunResult& result) {
+std::string summary_json(const TrainSettings& request, const train::RunResult& result) {
   JsonWriter json;
-  json.begin_object().field("steps", asked.run.steps);
+  json.begin_object().field("steps", request.run.steps);
   if (!result.losses.empty())
     json.field("first_loss", result.losses.front()).field("last_loss", result.losses.back());
   if (!result.plan.empty()) json.field("plan", result.plan);
-  json.field("timeline", asked.timeline)
+  json.field("timeline", request.timeline)
       .field("checkpoint", result.checkpoint ? result.checkpoint->string() : "")
-      .field("profile", asked.profile);
+      .field("profile", request.profile);
   return json.end_object().text();
 }
 
-train::RunResult train_archive(const comm::World& world, const TrainSettings& asked,
+train::RunResult train_archive(const comm::World& world, const TrainSettings& request,
                                const train::RunExtras& extras) {
-  const train::ArchiveModel archive = train::archive_model(asked.archive());
-  const auto data = archive_data(asked, archive);
-  return train::run(world, *archive.model, *data, asked.run, extras);
+  const train::ArchiveModel archive = train::archive_model(request.archive());
+  const auto data = archive_data(request, archive);
+  return train::run(world, *archive.model, *data, request.run, extras);
 }
 
 }  // namespace
 
-int run_training_rank(const TrainSettings& asked) {
+int run_training_rank(const TrainSettings& request) {
   report_start();
-  comm::InitOptions how{.backend = comm::parse_backend(asked.backend)};
-  how.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(asked.timeout * 1000));
+  comm::InitOptions how{.backend = comm::parse_backend(request.backend)};
+  how.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request.timeout * 1000));
   how.join_timeout =
       std::min(how.join_timeout, how.timeout);  // a rank that never joins counts as one without progress
   const comm::World world = init(how);
@@ -84,29 +84,29 @@ int run_training_rank(const TrainSettings& asked) {
   const bool first = world.rank().value == 0;
   train::RunResult result;
   std::string sample;
-  if (asked.built_in()) {
-    const TrainingText text = training_text(asked.data);
+  if (request.built_in()) {
+    const TrainingText text = training_text(request.data);
     const train::Vocabulary vocabulary(text.content);
-    TrainSettings sized = asked;
+    TrainSettings sized = request;
     sized.gpt.vocabulary = vocabulary.size();
     if (first && mode != DisplayMode::Json) print("data: " + text.origin + "\n");
-    const auto data =
-        train::text_data(text.content, vocabulary, {asked.gpt.context, asked.validation, asked.run.seed});
-    const auto model = train::gpt_model(sized.gpt, asked.run.seed);
-    const bool samples = asked.sample > 0 && mode != DisplayMode::Json;
+    const auto data = train::text_data(text.content, vocabulary,
+                                       {request.gpt.context, request.validation, request.run.seed});
+    const auto model = train::gpt_model(sized.gpt, request.run.seed);
+    const bool samples = request.sample > 0 && mode != DisplayMode::Json;
     extras.gather_parameters = samples;
-    result = train::run(world, *model, *data, asked.run, extras);
+    result = train::run(world, *model, *data, request.run, extras);
     if (first && samples) sample = sample_of(sized, vocabulary, result);
   } else {
-    result = train_archive(world, asked, extras);
+    result = train_archive(world, request, extras);
   }
   if (!first) return 0;
   if (mode == DisplayMode::Json) {
-    print(summary_json(asked, result) + "\n");
+    print(summary_json(request, result) + "\n");
     return 0;
   }
   if (!sample.empty()) print("\nsample of generated text:\n" + sample + "\n\n");
-  print(summary_of(asked, result));
+  print(summary_of(request, result));
   return 0;
 }
 

@@ -6,6 +6,6 @@
 namespace penstock::tool {
 
 //! Joins the world, trains, and reports progress on rank 0. Returns the exit code.
-int run_training_rank(const TrainSettings& asked);
+int run_training_rank(const TrainSettings& request);
 
 }  // namespace penstock::tool

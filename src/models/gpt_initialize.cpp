@@ -1,4 +1,4 @@
-// Initialises the parameters of the GPT. The values depend on seed and name, never on order or stage.
+// Initializes the parameters of the GPT. The values depend on seed and name, never on order or stage.
 #include <penstock/models/gpt.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -23,7 +23,7 @@ std::uint64_t key_of(std::uint64_t seed, std::string_view name) {
 
 }  // namespace
 
-void initialise(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed) {
+void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed) {
   const torch::NoGradGuard no_grad;
   constexpr double usual = 0.02;
   // Scale down the layers that add to the residual stream, so that its variance does not grow with depth.

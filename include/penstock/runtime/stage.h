@@ -21,7 +21,7 @@ struct StageOptions {
   std::optional<value::TreeMeta> output;
   //! Initializes parameters and buffers that were on the meta device, after memory on the stage's device was
   //! allocated for them. Without it, a module with meta tensors is a UsageError.
-  std::function<void()> initialise;
+  std::function<void()> initialize;
   //! For modules that compute their weight gradients themselves (the reference's `dw_builder`): called after
   //! each I, returns the function that the W of the same microbatch runs.
   std::function<std::function<void()>()> weight_work;

@@ -265,7 +265,7 @@ std::vector<Tensor> run_full(const Roots& roots, const std::vector<Tensor>& inpu
 InputBackward run_input(const Roots& roots, const std::vector<Tensor>& inputs) {
   const Wanted wanted = wanted_of(inputs);
   auto work = std::make_unique<WeightWork::Impl>();
-  GraphSplit split = find_cut(roots.edges, roots.grads, wanted.nodes);
+  GraphSplit split = find_split(roots.edges, roots.grads, wanted.nodes);
   InputBackward result;
   if (split.input_roots.empty()) {
     work->roots = std::move(split.weight_roots);

@@ -212,7 +212,7 @@ bool has_hooks(Node& node) {
          !node.retains_grad_hooks().empty();
 }
 
-GraphSplit find_cut(const edge_list& roots, const variable_list& root_grads,
+GraphSplit find_split(const edge_list& roots, const variable_list& root_grads,
                     const std::vector<Node*>& input_nodes) {
   GraphSplit split;
   Walk walk(input_nodes);

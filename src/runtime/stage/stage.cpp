@@ -43,12 +43,12 @@ PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, int stage_inde
                      {}, "stages are counted from 0");
   }
   if (on_meta(*module)) {
-    if (!options.initialise) {
+    if (!options.initialize) {
       throw UsageError("the module has tensors on the meta device, which hold no values", context,
-                       "set StageOptions::initialise, which fills them after they are allocated");
+                       "set StageOptions::initialize, which fills them after they are allocated");
     }
     materialize(*module, device);
-    options.initialise();
+    options.initialize();
   }
   module->to(device);
   std::vector<tensor::DeviceMesh> meshes = module->meshes();

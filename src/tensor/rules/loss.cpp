@@ -73,7 +73,7 @@ void log_softmax_options(const OpCall& call, int axis, Options& options) {
   if (!backward && dim + 1 == call.dims(0)) keep_sharded(call, options, 0, dim);
 }
 
-c10::SmallVector<int, 2> axes_cutting(const Placements& placements, std::int64_t dim) {
+c10::SmallVector<int, 2> axes_sharding(const Placements& placements, std::int64_t dim) {
   c10::SmallVector<int, 2> axes;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
     if (placements[axis].is_shard(dim)) axes.push_back(static_cast<int>(axis));
@@ -83,7 +83,7 @@ c10::SmallVector<int, 2> axes_cutting(const Placements& placements, std::int64_t
 
 void log_softmax_of_parts(const OpCall& call, const OpPlan& plan) {
   const std::int64_t dim = call.dim_arg(1, call.dims(0));
-  const auto axes = axes_cutting(plan.in[0], dim);
+  const auto axes = axes_sharding(plan.in[0], dim);
   if (axes.empty()) return call.op.callBoxed(call.stack);
   const at::Tensor x = call.arg(0).toTensor();
   Sizes rows(x.sizes().begin(), x.sizes().end());
@@ -101,7 +101,7 @@ void log_softmax_of_parts(const OpCall& call, const OpPlan& plan) {
 
 void log_softmax_backward_of_parts(const OpCall& call, const OpPlan& plan) {
   const std::int64_t dim = call.dim_arg(2, call.dims(0));
-  const auto axes = axes_cutting(plan.in[0], dim);
+  const auto axes = axes_sharding(plan.in[0], dim);
   if (axes.empty()) return call.op.callBoxed(call.stack);
   const at::Tensor grad = call.arg(0).toTensor(), output = call.arg(1).toTensor();
   const at::Tensor sum = grad.sum({dim}, true).contiguous();
@@ -156,8 +156,8 @@ Targets localize_targets(const OpCall& call, const at::Tensor& x, const at::Tens
 void nll_of_parts(const OpCall& call, const OpPlan& plan) {
   const std::int64_t reduction = call.arg(3).toInt(), ignore = call.arg(4).toInt();
   const std::int64_t classes = call.dims(0) - 1;
-  const auto class_axes = axes_cutting(plan.in[0], classes);
-  const auto row_axes = call.dims(0) == 2 ? axes_cutting(plan.in[0], 0) : c10::SmallVector<int, 2>();
+  const auto class_axes = axes_sharding(plan.in[0], classes);
+  const auto row_axes = call.dims(0) == 2 ? axes_sharding(plan.in[0], 0) : c10::SmallVector<int, 2>();
   if (class_axes.empty() && (row_axes.empty() || reduction == kNone)) return call.op.callBoxed(call.stack);
   const at::Tensor x = call.arg(0).toTensor(), target = call.arg(1).toTensor();
   const Targets at = localize_targets(call, x, target, call.arg(2), ignore, plan.in[0]);
@@ -194,7 +194,7 @@ void nll_backward_options(const OpCall& call, int axis, Options& options) {
 
 void nll_backward_of_parts(const OpCall& call, const OpPlan& plan) {
   const std::int64_t classes = call.dims(1) - 1;
-  if (axes_cutting(plan.in[1], classes).empty()) return call.op.callBoxed(call.stack);
+  if (axes_sharding(plan.in[1], classes).empty()) return call.op.callBoxed(call.stack);
   const std::int64_t reduction = call.arg(4).toInt(), ignore = call.arg(5).toInt();
   const at::Tensor grad = call.arg(0).toTensor(), x = call.arg(1).toTensor(), target = call.arg(2).toTensor();
   const std::int64_t here = x.dim() - 1;

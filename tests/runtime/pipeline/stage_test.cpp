@@ -58,7 +58,7 @@ TEST(RuntimeMetaModules, AreMaterializedOnStageDeviceByInitializer) {
     const at::Tensor held = late->weight;  // a handle of the caller
     runtime::StageOptions stage_options;
     int calls = 0;
-    stage_options.initialise = [&] {
+    stage_options.initialize = [&] {
       for (const at::Tensor& tensor : late->parameters()) {
         CHECK_THAT(tensor.is_cpu());  // memory first, then values
         CHECK_THAT(tensor.is_leaf());
@@ -110,14 +110,14 @@ TEST(RuntimeMetaModules, RequireInitializer) {
       runtime::PipelineStage(std::make_shared<Affine>(at::kMeta), 0, 1, at::kCPU, world.group());
       throw std::logic_error("not refused");
     } catch (const UsageError& e) {
-      CHECK_THAT(std::string(e.what()).find("initialise") != std::string::npos);
+      CHECK_THAT(std::string(e.what()).find("initialize") != std::string::npos);
     }
   });
 }
 
 runtime::PipelineStage stage_on(at::Device device, int index, comm::World& world) {
   runtime::StageOptions options;
-  options.initialise = [] {};
+  options.initialize = [] {};
   return runtime::PipelineStage(std::make_shared<Affine>(device), index, 2, device, world.group(), options);
 }
 

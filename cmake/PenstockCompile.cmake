@@ -87,7 +87,7 @@ endfunction()
 # are compiled as one (adr/0010).
 function(penstock_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${PENSTOCK_UNITY} UNITY_BUILD_BATCH_SIZE 4)
-  # Classes of a source file may have members whose types are in an unnamed namespace. In a unity build GCC takes the file for a header
+  # Classes of a source file may have members whose types are in an unnamed namespace. In a unity build, GCC treats the file as a header
   # and warns.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endfunction()

@@ -54,8 +54,7 @@ torch::Tensor make_batch(int step) {
 }
 
 // The rows of this rank. All ranks generate the same batch. To read rows from a dataset, use libtorch's
-// `torch::data::samplers::DistributedRandomSampler(rows, world.size(), world.rank().value)`, which gives each
-// rank its own rows.
+// `torch::data::samplers::DistributedRandomSampler(rows, world.size(), world.rank().value)`.
 torch::Tensor share_of(const torch::Tensor& batch, const ps::World& world) {
   return batch.tensor_split(world.size())[static_cast<std::size_t>(world.rank().value)];
 }

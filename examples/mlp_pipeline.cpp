@@ -1,4 +1,4 @@
-// Trains a small MLP as a pipeline with the manual front end: one module per stage, one stage per rank. Ranks
+// Trains a small MLP as a pipeline of hand-written stages: one module per stage, one stage per rank. Ranks
 // are threads, so it runs anywhere. With processes, call `ps::init()` to get the world.
 #include <penstock/penstock.h>
 

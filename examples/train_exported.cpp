@@ -51,7 +51,7 @@ void train(const ps::World& world, const std::string& folder) {
   }
   if (step == 1) throw std::runtime_error("no losses.txt in " + folder);
   if (!stage.is_last()) return;
-  // The losses of Python have 6 digits and come from another machine.
+  // Python's losses have 6 digits and were computed on another machine.
   if (difference > 1e-5)
     throw std::runtime_error("the losses differ from Python's by " + std::to_string(difference));
   std::printf("%d losses equal Python's\n", step - 1);

@@ -12,7 +12,7 @@ cd "$dir/penstock"
 # The commands are in the first shell block of the README.
 mapfile -t commands < <(sed -n '/^```sh$/,/^```$/p;' README.md | sed -n '2,/^```$/p' | sed '/^```$/d; s/ *#.*//')
 printf 'command: %s\n' "${commands[@]}"
-[ "${commands[*]}" = "./dev train ./dev test" ] || { echo "the README's first block is not the two commands"; exit 1; }
+[ "${commands[*]}" = "./dev train ./dev test" ] || { echo "the first block of the README is not the two commands"; exit 1; }
 
 fresh() { env -u CCACHE_DIR -u PENSTOCK_TORCH -u PENSTOCK_PYTHON HOME="$dir/home" "$@"; }
 for command in "${commands[@]}"; do
@@ -21,10 +21,10 @@ for command in "${commands[@]}"; do
   echo "'$command' took $SECONDS s"
 done
 
-# It wrote only to ignored folders of the checkout.
-[ -z "$(ls -A "$dir/home")" ] || { echo "HOME holds $(ls -A "$dir/home")"; exit 1; }
+# The commands may write only to ignored folders of the checkout.
+[ -z "$(ls -A "$dir/home")" ] || { echo "HOME contains $(ls -A "$dir/home")"; exit 1; }
 [ -z "$(git status --porcelain)" ] || { git status --short; echo "files were left in the checkout"; exit 1; }
 
-# The second build has nothing to do.
+# A second build must have nothing to do.
 fresh ./dev build 2>&1 | tee "$dir/second"
 grep -q 'no work to do' "$dir/second"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Penstock with PyPI's CUDA build of torch and without a CUDA toolkit: configures, compiles the smallest target that uses
+# Tests Penstock with PyPI's CUDA build of torch and without a CUDA toolkit: configures, compiles the smallest target that uses
 # libtorch's headers, and links and runs a program with the library of this build, which may be a CPU build (the ABI is equal).
 # usage: cuda_wheel.sh CHECKOUT BUILD. PENSTOCK_CUDA_TORCH=DIR uses an existing CUDA build. Exits with 77 if none is available.
 set -euo pipefail
@@ -9,16 +9,16 @@ trap 'rm -rf "$dir"' EXIT
 torch=${PENSTOCK_CUDA_TORCH:-}
 SECONDS=0
 if [ -z "$torch" ]; then
-  # Another Python version than the current one, so that a local CPU wheel is not used.
+  # Request a Python version other than the current one, so that pip does not choose a local CPU wheel.
   other=$(python3 -c 'import sys; print("3.12" if sys.version_info[1] != 12 else "3.13")')
   TMPDIR=$dir PIP_FIND_LINKS='' python3 -m pip install --quiet --no-cache-dir --disable-pip-version-check --target "$dir/site" \
-    --python-version "$other" --only-binary=:all: torch==2.13.0 || { echo "torch could not be fetched"; exit 77; }
+    --python-version "$other" --only-binary=:all: torch==2.13.0 || { echo "torch could not be downloaded"; exit 77; }
   torch=$dir/site/torch
   echo "fetched in $SECONDS s: $(du -sh "$dir/site" | cut -f1) on disk"
 fi
-grep -q "^cuda.* = '" "$torch/version.py" || { echo "$torch is no CUDA build"; exit 77; }
+grep -q "^cuda.* = '" "$torch/version.py" || { echo "$torch is not a CUDA build"; exit 77; }
 
-# Neither nvcc nor a toolkit: an empty environment, and CMake ignores the usual folders of toolkits.
+# Hides nvcc and CUDA toolkits: the environment is empty, and CMake ignores the usual toolkit directories.
 bare() { env -i PATH=/usr/bin:/bin HOME="$dir" "$@"; }
 hidden=$(printf '%s;' /usr/local/cuda*)
 ! bare sh -c 'command -v nvcc' || { echo "a CUDA toolkit is in /usr/bin"; exit 77; }

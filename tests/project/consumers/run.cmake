@@ -1,8 +1,8 @@
 # Builds and runs a consumer as a user would. Called as
 #   cmake -DWHAT=install|plan|torch|other_torch|no_torch|pkg_config|shared_plan|shared_torch|subdirectory|subdirectory_torch
 #         -DSOURCE=… -DBUILD=… -DWORK=… -DTORCH=… -DCXX=… -P run.cmake
-# `install` comes first for the others that need one: it installs, then moves the tree, so that a remembered path would break them. The
-# only path that is remembered is that of libtorch.
+# `install` must run before the consumers of an installed tree. It installs Penstock and moves the tree, so that an absolute path in it
+# would break the consumers. The only absolute path allowed is that of libtorch.
 cmake_minimum_required(VERSION 3.25)
 set(prefix ${WORK}/moved)
 unset(ENV{PENSTOCK_TORCH})
@@ -24,11 +24,11 @@ function(consume directory expected)
   run(${CMAKE_COMMAND} --build ${build} -j2 --target consumer)
   run(${build}/consumer)
   if(NOT output MATCHES "${expected}")
-    message(FATAL_ERROR "the consumer said: ${output}")
+    message(FATAL_ERROR "unexpected output of the consumer: ${output}")
   endif()
 endfunction()
 
-# A consumer that cannot be configured must be told `expected`.
+# Configuring a consumer must fail with a message that matches `expected`.
 function(refuse expected)
   file(REMOVE_RECURSE ${WORK}/${WHAT}.build)
   execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE}/tests/project/consumers/find_package_torch -B ${WORK}/${WHAT}.build -G Ninja
@@ -36,7 +36,7 @@ function(refuse expected)
                   RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
   string(REGEX REPLACE "[ \n]+" " " out "${out}")
   if(code EQUAL 0 OR NOT out MATCHES "${expected}")
-    message(FATAL_ERROR "ended with ${code}, not with '${expected}': ${out}")
+    message(FATAL_ERROR "exit code ${code}, and no message that matches '${expected}': ${out}")
   endif()
 endfunction()
 
@@ -91,7 +91,7 @@ if(WHAT STREQUAL "install")
     foreach(path ${WORK}/first ${SOURCE} ${BUILD} ${TORCH})
       string(FIND "${content}" "${path}" at)
       if(NOT at EQUAL -1)
-        message(FATAL_ERROR "${text} holds ${path}")
+        message(FATAL_ERROR "${text} contains ${path}")
       endif()
     endforeach()
   endforeach()
@@ -116,7 +116,7 @@ elseif(WHAT STREQUAL "other_torch")
   consume(find_package_torch "${torch_says}" -DCMAKE_PREFIX_PATH=${prefix} -DTORCH_PACKAGE=${package})
   file(STRINGS ${WORK}/${WHAT}/build.ninja line REGEX "LINK_LIBRARIES.*unpacked libtorch")
   if(NOT line)
-    message(FATAL_ERROR "another libtorch than the one in CMAKE_PREFIX_PATH was linked")
+    message(FATAL_ERROR "a libtorch other than the one in CMAKE_PREFIX_PATH was linked")
   endif()
 elseif(WHAT STREQUAL "no_torch")
   refuse("PENSTOCK_TORCH=${SOURCE} is not the directory of a libtorch 2.13. Set PENSTOCK_TORCH to" -DPENSTOCK_TORCH=${SOURCE})
@@ -125,7 +125,7 @@ elseif(WHAT STREQUAL "no_torch")
   file(WRITE ${old}/lib/libtorch_cpu.so "")
   file(WRITE ${old}/include/ATen/ATen.h "")
   refuse("${old} is version 2.12.1. Set PENSTOCK_TORCH to" -DPENSTOCK_TORCH=${old})
-  # The libtorch of the build is gone.
+  # The libtorch of the build no longer exists.
   file(COPY ${prefix}/ DESTINATION ${WORK}/forgetful)
   file(GLOB config ${WORK}/forgetful/lib*/cmake/penstock/penstockConfig.cmake)
   file(READ ${config} text)

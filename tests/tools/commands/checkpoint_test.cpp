@@ -193,7 +193,7 @@ TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
   const auto made = run_program(
       {interpreter, script + "state_dict.py", "make", original, dir / "model.pt2", dir / "data.safetensors"});
   if (made.code == 77)
-    GTEST_SKIP() << "this Python lacks torch, numpy or safetensors; ./dev test gives it all";
+    GTEST_SKIP() << "this Python lacks torch, numpy or safetensors; ./dev test installs them";
   ASSERT_EQ(made.code, 0) << made.err;
   // The tied weight is one tensor with two names in the checkpoint, and two tensors in the file.
   auto tensors = load_safetensors(original);

@@ -5,7 +5,7 @@
 set -euo pipefail
 readme=$1/README.md build=$2
 python=${PENSTOCK_PYTHON:-python3}
-"$python" -c 'import torch, numpy, safetensors' 2>/dev/null || { echo "this Python lacks torch, numpy or safetensors; ./dev test gives it all"; exit 77; }
+"$python" -c 'import torch, numpy, safetensors' 2>/dev/null || { echo "this Python lacks torch, numpy or safetensors; ./dev test installs them"; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"
@@ -16,13 +16,13 @@ ln -s "$build" build/release
 blocks() { sed -n '/^## Train your own model$/,/^## /p' "$readme" | sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/p" | sed '/^```/d'; }
 blocks python > export.py
 blocks sh > commands.sh
-[ "$(sed -n '/^import torch, safetensors/,$p' export.py | wc -l)" = 6 ] || { echo "the export is not six lines"; exit 1; }
+[ "$(sed -n '/^import torch, safetensors/,$p' export.py | wc -l)" = 6 ] || { echo "the export is not six lines long"; exit 1; }
 echo 'safetensors.torch.save_file(model.state_dict(), "first.safetensors")' >> export.py
 "$python" export.py
 bash -euo pipefail commands.sh > said || { tail -n 20 said; exit 1; }
 
 fail() { echo "$1"; tail -n 20 said; exit 1; }
-grep -q '^step 200/200 ' said || fail "it did not train"
+grep -q '^step 200/200 ' said || fail "the model was not trained for 200 steps"
 grep -q '^step 201/300 ' said || fail "it did not go on from its checkpoint"
 grep -q ' from step 201$' said || fail "it does not say where it goes on"
 grep -q measured runs/mine.html || fail "there is no timeline"
@@ -42,4 +42,4 @@ first, trained = load_file("first.safetensors"), load_file("trained.safetensors"
 assert {n: (t.shape, t.dtype) for n, t in first.items()} == {n: (t.shape, t.dtype) for n, t in trained.items()}
 assert all((first[n] != trained[n]).any() for n in first)
 TEXT
-echo "the story holds: loss $(loss 1/200), $(loss 200/200), and $(loss 300/300) on other ranks"
+echo "the README's example works: loss $(loss 1/200), $(loss 200/200), and $(loss 300/300) on other ranks"

@@ -65,9 +65,9 @@ Arguments::Arguments(const Command& command, std::vector<std::string> args)
   app.description(std::string(command.help));
   app.name("penstock " + std::string(command.name));
   app.footer("Example:\n  " + std::string(command.example));
-  app.set_help_flag("-h,--help", "Print this help");
+  app.set_help_flag("-h,--help", "print this help");
   app.get_formatter()->column_width(34);
-  app.add_flag("--json", json_, "Print JSON");
+  app.add_flag("--json", json_, "print JSON");
 }
 
 Arguments::~Arguments() = default;

@@ -133,7 +133,7 @@ void TrainSettings::resolve() {
   microbatches = parallel.microbatches;
   if (!built_in() && data.empty())
     throw UsageError("a model needs data", {},
-                     "pass --data FILE.safetensors with tensors named like the model's inputs, and target");
+                     "pass --data FILE.safetensors with tensors named after the model's inputs, and target");
   if (built_in() && data.empty()) data = fetched_text();
   steps = run.steps = steps.value_or(built_in() ? 500 : 100);
   batch = run.batch = batch.value_or(16);

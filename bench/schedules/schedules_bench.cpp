@@ -91,7 +91,7 @@ void huge(JsonWriter& json) {
 void one_rank(JsonWriter& json) {
   json.begin_array();
   for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
-    if (!info.local) continue;
+    if (!generates_single_rank(info.kind)) continue;
     const schedule::ScheduleShape shape{4096, info.default_stages_per_rank, 8192};
     schedule::ActionList list;
     const double time = seconds([&] { list = make_rank_schedule(info.kind, shape, Rank(1234)); });

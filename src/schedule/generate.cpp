@@ -60,6 +60,10 @@ const ScheduleInfo& info_of(ScheduleKind kind) {
   return entry_of(kind).info;
 }
 
+bool generates_single_rank(ScheduleKind kind) {
+  return std::holds_alternative<PerRank*>(entry_of(kind).generator);
+}
+
 std::string_view to_string(ScheduleKind kind) {
   return info_of(kind).name;
 }

@@ -41,6 +41,9 @@ struct ScheduleInfo {
 //! All kinds, in the order of the enum.
 std::vector<ScheduleInfo> schedule_infos();
 const ScheduleInfo& info_of(ScheduleKind kind);
+//! Whether the list of one rank is generated without those of the other ranks, so that its cost does not grow
+//! with the number of ranks.
+bool generates_single_rank(ScheduleKind kind);
 std::string_view to_string(ScheduleKind kind);
 std::vector<std::string> schedule_names();
 

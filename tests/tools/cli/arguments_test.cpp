@@ -93,7 +93,7 @@ TEST(ToolArguments, RejectsInvalidValues) {
 
 TEST(ToolArguments, HelpShowsChoicesDefaultsAndExample) {
   testing::internal::CaptureStdout();
-  EXPECT_THROW(parse({"--help"}), Answered);
+  EXPECT_THROW(parse({"--help"}), HelpPrinted);
   const std::string help = testing::internal::GetCapturedStdout();
   EXPECT_THAT(help, HasSubstr("csv|grid"));
   EXPECT_THAT(help, HasSubstr("=4"));

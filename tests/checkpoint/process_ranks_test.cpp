@@ -1,10 +1,11 @@
 // Checkpoints written by processes over Gloo: the writer communicates in the background while the ranks
 // train, and a rank killed during a write loses only that checkpoint.
-#include "counted_tensors.h"
+#include "support/process_ranks.h"
+
 #include "checkpoint/commit/writer_access.h"
+#include "counted_tensors.h"
 #include "faulty_files.h"
 #include "support/check.h"
-#include "support/process_ranks.h"
 #include "support/program.h"
 
 #include <penstock/checkpoint/checkpoint.h>

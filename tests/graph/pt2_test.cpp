@@ -1,6 +1,6 @@
 // Imported models compared with Python's results on this machine: outputs, gradients and buffers, bitwise.
-#include "python_reference.h"
 #include "graph/passes/passes.h"
+#include "python_reference.h"
 #include "tensor_file.h"
 
 #include <penstock/base/error.h>

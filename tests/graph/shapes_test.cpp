@@ -1,7 +1,7 @@
 // Shape inference compared with Python's records and with actual runs; profiles.
-#include "python_reference.h"
 #include "graph/passes/passes.h"
 #include "graph/run/node_profile.h"
+#include "python_reference.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>

@@ -325,7 +325,8 @@ TEST(ParallelShardedModel, UnusedParametersHaveNoGradientOnRequest) {
       Two model;
       parallel::ShardOptions options;
       options.find_unused = find;
-      parallel::Sharded sharded = fully_shard(model, world.group(), options);  // units must be used by every rank
+      parallel::Sharded sharded =
+          fully_shard(model, world.group(), options);  // units must be used by every rank
       // `b` is used by the loss of rank 1 only, `c` nowhere.
       const at::Tensor x = runtime::call(model, torch::ones({1, 3}), true);
       const at::Tensor own = runtime::call(model, torch::ones({1, 3}), false);

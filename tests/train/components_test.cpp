@@ -1,5 +1,5 @@
-// Components of the trainer: optimizers compared with libtorch, learning rates compared with formulas, data, splits,
-// invalid options.
+// Components of the trainer: optimizers compared with libtorch, learning rates compared with formulas, data,
+// splits, invalid options.
 #include "train/loop/optimizer.h"
 
 #include <penstock/base/error.h>

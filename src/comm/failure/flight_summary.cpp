@@ -54,7 +54,8 @@ class DumpedFields {
   std::uint64_t count(const char* name) const {
     const JsonValue* const value = optional_field(object_, name, where_);
     if (value == nullptr) return 0;
-    if (!value->unsigned_integer()) fail_at(where_, "the field " + quote(name) + " is not a non-negative integer");
+    if (!value->unsigned_integer())
+      fail_at(where_, "the field " + quote(name) + " is not a non-negative integer");
     return *value->unsigned_integer();
   }
   bool open() const {

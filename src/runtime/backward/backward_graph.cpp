@@ -213,7 +213,7 @@ bool has_hooks(Node& node) {
 }
 
 GraphSplit find_split(const edge_list& roots, const variable_list& root_grads,
-                    const std::vector<Node*>& input_nodes) {
+                      const std::vector<Node*>& input_nodes) {
   GraphSplit split;
   Walk walk(input_nodes);
   for (std::size_t i = 0; i < roots.size(); ++i) {

@@ -38,7 +38,7 @@ struct GraphSplit {
 
 //! Traverses the graph from the roots. `input_nodes` are the gradient accumulators of the stage inputs.
 GraphSplit find_split(const edge_list& roots, const variable_list& root_grads,
-                    const std::vector<Node*>& input_nodes);
+                      const std::vector<Node*>& input_nodes);
 
 //! Whether the node has hooks, from the user or from libtorch, that run before or after it.
 bool has_hooks(Node& node);

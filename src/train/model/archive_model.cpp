@@ -89,7 +89,8 @@ class SplitArchive : public SplitModel {
     const parallel::FoundPlan found = find_plan(ranks);
     for (const std::string& pair : found.pairs)
       messages.push_back("sharded over tensor-parallel ranks: " + pair);
-    for (const std::string& layer : found.not_sharded) messages.push_back("replicated on every rank: " + layer);
+    for (const std::string& layer : found.not_sharded)
+      messages.push_back("replicated on every rank: " + layer);
     return messages;
   }
 
@@ -161,7 +162,8 @@ class ArchivedModel : public Model {
   std::optional<ModelSplit> measured_split(int stages, const Batch& microbatch) const override {
     if (options().balance != BalanceKind::Time) return std::nullopt;
     const std::vector<c10::IValue> example = flatten_inputs(graph(), microbatch.args, microbatch.kwargs);
-    return ModelSplit{archive_->pipe(pipe::Balanced{stages, pipe::BalanceBy::MeasuredTime}, example).split_positions()};
+    return ModelSplit{
+        archive_->pipe(pipe::Balanced{stages, pipe::BalanceBy::MeasuredTime}, example).split_positions()};
   }
 
   std::unique_ptr<SplitModel> split_at(const ModelSplit& split) const override {
@@ -217,7 +219,7 @@ class ArchivedModel : public Model {
       const bool parameter = slot.kind == graph::Slot::Kind::Parameter;
       const at::Tensor tensor = at::empty(sizes, at::TensorOptions(meta->dtype).device(at::kMeta));
       pieces.push_back(full_piece(slot.names[0], tensor.set_requires_grad(parameter && slot.requires_grad),
-                                   piece_kind(slot)));
+                                  piece_kind(slot)));
       pieces.back().aliases = {slot.names.begin() + 1, slot.names.end()};
     }
     return pieces;

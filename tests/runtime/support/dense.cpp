@@ -35,8 +35,7 @@ c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& mo
 void share_gradients(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
                      const std::vector<runtime::SharedParameter>& shared) {
   const auto find = [&](const runtime::ParameterLocation& location) {
-    for (const runtime::NamedTensor& item :
-         modules[location.stage.index()]->parameters()) {
+    for (const runtime::NamedTensor& item : modules[location.stage.index()]->parameters()) {
       if (item.name == location.name) return item.tensor;
     }
     throw std::logic_error("no such parameter");

@@ -44,20 +44,20 @@ std::string text(const schedule::Fact& fact, const schedule::Wiring& wiring) {
 }  // namespace
 
 void StepFacts::check(const schedule::Action& action) const {
-  for_each_need(action, topology_, [&](const schedule::Fact& fact) {
+  for_each_need(action, context_, [&](const schedule::Fact& fact) {
     if (elsewhere(fact.kind) || known_[index_(fact)]) return;
-    throw ScheduleError("the action ran before " + text(fact, topology_.wiring) + ", which it depends on", {},
-                        "a function that replaces an action must call `usual` or do its work");
+    throw ScheduleError("the action ran before " + text(fact, context_.wiring) + ", which it depends on", {},
+                        "a function that replaces an action must call `usual` or do the same work itself");
   });
-  for_each_yield(action, topology_, [&](const schedule::Fact& fact) {
+  for_each_yield(action, context_, [&](const schedule::Fact& fact) {
     if (!known_[index_(fact)]) return;
-    throw ScheduleError("the action ran a second time: " + text(fact, topology_.wiring) + " has already run",
+    throw ScheduleError("the action ran a second time: " + text(fact, context_.wiring) + " has already run",
                         {}, "a function that replaces an action may call `usual` only once");
   });
 }
 
 void StepFacts::add(const schedule::Action& action) {
-  for_each_yield(action, topology_, [&](const schedule::Fact& fact) { known_[index_(fact)] = true; });
+  for_each_yield(action, context_, [&](const schedule::Fact& fact) { known_[index_(fact)] = true; });
 }
 
 }  // namespace penstock::runtime

@@ -1,4 +1,4 @@
-// Two threads wait for the same operation.
+// Operations without a transport: two threads wait for the same one, or it is already done.
 #include "comm/world/work_impl.h"
 
 #include <penstock/base/error.h>
@@ -32,6 +32,16 @@ TEST(CommSecondWaiter, LearnsOfFailureAndCompletion) {
   const auto state = pending(generation);
   generation->failure.report({Rank(1), "was killed"});
   EXPECT_THROW(state->wait(), PeerFailed);
+}
+
+TEST(CommWork, DefaultIsAlreadyDone) {
+  Work work;
+  EXPECT_TRUE(work.done());
+  int calls = 0;
+  work.then([&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+  work.wait();
+  EXPECT_EQ(calls, 1);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ class World {
   //! same ranks. Every rank must call it; after `join_timeout`, throws TimeoutError naming the missing ranks.
   void rebuild();
 
-  FlightRecorder& flight_recorder() const;
+  const FlightRecorder& flight_recorder() const;
 
  private:
   friend struct Access;

@@ -134,6 +134,7 @@ void Work::wait() {
 
 void Work::then(std::function<void()> after) {
   impl_->after = std::move(after);
+  if (!impl_) return after();
 }
 
 bool Work::done() const {

@@ -33,7 +33,7 @@ void train(ps::World& world) {
   }
   torch::optim::Adam optimizer(module->parameters(), 0.01);
 
-  const ps::PipelineStage stage(module, rank, kRanks, torch::kCPU, world.group());
+  const ps::PipelineStage stage(module, ps::StageId(rank), kRanks, torch::kCPU, world.group());
   ps::PipelineOptions options;
   options.loss = torch::mse_loss;
   ps::runtime::Schedule1F1B schedule(stage, kMicrobatches, options);

@@ -33,8 +33,8 @@ std::string_view to_string(LossKind kind) {
   return kind == LossKind::Mse ? "mse" : "cross_entropy";
 }
 
-std::string_view to_string(RateKind kind) {
-  return kind == RateKind::Cosine ? "cosine" : "constant";
+std::string_view to_string(LearningRateKind kind) {
+  return kind == LearningRateKind::Cosine ? "cosine" : "constant";
 }
 
 std::string_view to_string(Sharding sharding) {
@@ -43,10 +43,6 @@ std::string_view to_string(Sharding sharding) {
 
 std::string_view to_string(Precision precision) {
   return precision == Precision::Bfloat16 ? "bf16" : "float32";
-}
-
-std::string_view to_string(BalanceKind kind) {
-  return kind == BalanceKind::Time ? "time" : "params";
 }
 
 std::string_view to_string(NanPolicy policy) {

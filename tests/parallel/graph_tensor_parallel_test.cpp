@@ -224,7 +224,7 @@ TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
       std::vector<runtime::PipelineStage> stages;
       for (const int stage : mine) {
         parallelize_module(*pipe.get_stage_module(StageId(stage)), mesh["y"], plan,
-                           parallel::UnknownPath::PassOver);
+                           parallel::UnknownPath::Ignore);
         stages.push_back(pipe.build_stage(StageId(stage), at::kCPU, mesh.group("x")));
       }
       runtime::PipelineOptions more;
@@ -263,7 +263,7 @@ TEST(ParallelGraphTensorParallel, ReportsInvalidPlans) {
                 }),
                 HasSubstr("token.weight"));
     EXPECT_NO_THROW(parallelize_module(module, mesh, {{"elsewhere", parallel::ColwiseParallel()}},
-                                       parallel::UnknownPath::PassOver));
+                                       parallel::UnknownPath::Ignore));
 
     // An operator without a rule: the error has its name, its module and the placements.
     struct Inverting : torch::nn::Module {

@@ -266,8 +266,8 @@ TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
         const RunResult result = run_archive(model, data, options, nullptr, (kept + 0.5) / 20);
         const double expected =
             Dense(model == "fixed" ? "language" : model).loss(data, at::arange(20 - kept, 20)).item<double>();
-        ASSERT_TRUE(result.validation);
-        EXPECT_NEAR(*result.validation, expected, 1e-5);
+        ASSERT_TRUE(result.validation_loss);
+        EXPECT_NEAR(*result.validation_loss, expected, 1e-5);
       }
     }
   }
@@ -282,11 +282,11 @@ TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   options.rate.rate = 0;
   options.eval_batches = 2;
   const RunResult limited = run_archive("language", data, options, nullptr, 0.5);
-  EXPECT_NEAR(limited.validation.value(), Dense("language").loss(data, at::arange(10, 18)).item<double>(),
-              1e-5);
+  EXPECT_NEAR(limited.validation_loss.value(),
+              Dense("language").loss(data, at::arange(10, 18)).item<double>(), 1e-5);
   data.at("target").narrow(0, 10, 10).fill_(kIgnored);
   RecordingObserver recorder;
-  EXPECT_FALSE(run_archive("language", data, options, &recorder, 0.5).validation);
+  EXPECT_FALSE(run_archive("language", data, options, &recorder, 0.5).validation_loss);
   EXPECT_THAT(recorder.notes, testing::Contains(HasSubstr("there is no validation loss")));
 }
 
@@ -294,7 +294,7 @@ TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
 TEST(TrainValidation, CoversHeldOutTextOnce) {
   const std::string text = generated_text(3000);
   const Vocabulary vocabulary(text);
-  const auto data = text_data(text, vocabulary, {.length = 7, .validation = 0.25, .seed = 3});
+  const auto data = text_data(text, vocabulary, {.length = 7, .validation_fraction = 0.25, .seed = 3});
   const std::size_t kept = text.size() / 4, begin = text.size() - kept;
   const auto rows = static_cast<std::int64_t>((kept - 1) / 7);
   ASSERT_EQ(data->validation_rows(), rows);

@@ -98,7 +98,7 @@ Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm
   return make(parameters, specs, group, options);
 }
 
-Sharded shard_by_hand(const runtime::StageModule& module, const comm::Group& group, ShardOptions options) {
+Sharded shard_manually(const runtime::StageModule& module, const comm::Group& group, ShardOptions options) {
   const std::vector<runtime::NamedTensor> parameters = each_once(module.parameters());
   Sharded sharded = make(parameters, by_bytes(parameters, options.unit_bytes), group, options);
   Access::impl(sharded)->set_by_hand();

@@ -275,10 +275,10 @@ class Run {
 
   void evaluate() {
     if (data_.validation_rows() == 0) return;
-    result_.validation = validation_loss(mesh_, assembly_, model_, data_, options_);
-    if (!result_.validation)
+    result_.validation_loss = validation_loss(mesh_, assembly_, model_, data_, options_);
+    if (!result_.validation_loss)
       return report_in_step("every label of the validation rows is ignored; there is no validation loss");
-    if (observer()) observer()->on_evaluation(progress_.step, *result_.validation);
+    if (observer()) observer()->on_evaluation(progress_.step, *result_.validation_loss);
   }
 
   // Keeps the last steps, for drawings and costs. The first step includes allocations and connection set-up.

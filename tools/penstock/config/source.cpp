@@ -117,7 +117,7 @@ schedule::Program program_of(const std::string& name_or_file, const ShapeOptions
   if (table.level == schedule::ProgramLevel::Lowered) {
     schedule::Draft draft = table.draft();
     draft.name = name_or_file;
-    return schedule::Program::prove(std::move(draft), mode);
+    return schedule::Program::validated(std::move(draft), mode);
   }
   schedule::Schedule schedule = table.schedule();
   schedule.name = name_or_file;

@@ -54,9 +54,10 @@ void TrainSettings::declare(Settings& s) {
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");
   s.add("--split", split, "split points: layers.2=beginning,layers.4=end [balanced]");
-  s.choice<BalanceKind>("--balance", balance, named({BalanceKind::Parameters, BalanceKind::Time}),
-                        "balance stages by parameter bytes or by measured time (ignored with --split)");
-  s.add("--backend", backend, "communication backend: gloo, or auto for the best available");
+  s.choice<pipe::BalanceBy>("--balance", balance,
+                            named({pipe::BalanceBy::Parameters, pipe::BalanceBy::MeasuredTime}),
+                            "balance stages by parameter bytes or by measured time (ignored with --split)");
+  s.add("--backend", backend, "communication backend: gloo, or auto (PENSTOCK_BACKEND if set, else gloo)");
   s.choice<DeviceChoice>("--device", device, kDeviceChoices, "device of the ranks; auto currently means cpu");
   s.add("--steps", steps,
         "total number of steps, including those before a resume [500; exported model: 100]");
@@ -66,8 +67,9 @@ void TrainSettings::declare(Settings& s) {
   s.choice<OptimizerKind>("--optimizer", run.optimizer.kind,
                           named({OptimizerKind::AdamW, OptimizerKind::Sgd}), "the optimizer");
   s.add("--lr", rate, "learning rate [0.003; exported model: 0.001]");
-  s.choice<RateKind>("--lr-schedule", run.rate.kind, named({RateKind::Constant, RateKind::Cosine}),
-                     "learning rate after the warmup");
+  s.choice<LearningRateKind>("--lr-schedule", run.rate.kind,
+                             named({LearningRateKind::Constant, LearningRateKind::Cosine}),
+                             "learning rate after the warmup");
   s.add("--warmup", warmup, "steps over which the learning rate rises from 0 [20; exported model: 0]");
   s.add("--weight-decay", run.optimizer.weight_decay, "weight decay of all parameters");
   s.add("--momentum", run.optimizer.momentum, "momentum of sgd");
@@ -228,7 +230,7 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
   const bool stops = run.checkpoint.on_error == train::StoragePolicy::Stop;
   try {
     if (writes) make(checkpoint, "--checkpoint");
-    if (writes) checkpoint::try_checkpoint_directory(checkpoint);
+    if (writes) checkpoint::check_checkpoint_directory(checkpoint);
   } catch (const UsageError&) {
     // With --on-storage-error warn, the ranks report the error and continue without checkpoints.
     if (stops) throw;

@@ -1,4 +1,4 @@
-// The list of passes, and the order in which lowering runs them.
+// The list of passes, and lowering, which runs those that the options enable.
 #include "base/text.h"
 
 #include <penstock/base/error.h>

@@ -1,6 +1,7 @@
-// The cost model: bytes sent to redistribute the arguments for an option, axis by axis. Moving a parameter
-// costs a thousand times as much, because its placements were chosen on purpose. An option that makes a
-// replicated value partial pays for the reduction that it only defers.
+// Chooses, per mesh axis, the cheapest option of an operator's rule. The cost of an option is the number of
+// bytes sent to redistribute the arguments for it. Moving a parameter costs a thousand times as much, because
+// its placements were chosen on purpose. An option that makes a replicated value partial pays for the
+// reduction that it only defers.
 #include "base/text.h"
 #include "tensor/rules/rules.h"
 

@@ -68,6 +68,13 @@ bool is_empty(const SettingValue& value) {
 }  // namespace
 
 void Settings::take(const std::string& name, bool& target, const SettingValue& value) {
+int count_option(std::int64_t value, const char* option) {
+  if (value < 1 || value > 65'535)
+    throw UsageError(std::string(option) + " must be between 1 and 65535, not " + std::to_string(value), {},
+                     value < 1 ? "use at least 1" : "use at most 65535");
+  return static_cast<int>(value);
+}
+
   if (!std::holds_alternative<bool>(value)) refuse(name, "true or false");
   target = std::get<bool>(value);
 }

@@ -69,6 +69,12 @@ std::optional<std::uint64_t> ShapeOptions::cap() const {
   return static_cast<std::uint64_t>(std::llround(parse_bytes(memory_cap)));
 }
 
+std::vector<std::pair<std::string, schedule::SendMode>> send_mode_choices() {
+  std::vector<std::pair<std::string, schedule::SendMode>> choices;
+  for (const schedule::SendMode mode : schedule::send_modes) choices.emplace_back(to_string(mode), mode);
+  return choices;
+}
+
 bool is_file(const std::string& name_or_file) {
   return name_or_file == "-" || to_lower(name_or_file).ends_with(".csv");
 }

@@ -131,7 +131,7 @@ void TrainSettings::resolve() {
   rank_request.ranks = counts.all();
   rank_request.pp = counts.pp, rank_request.tp = counts.tp, rank_request.dp = counts.dp;
   resolve_stages();
-  parallel.microbatches = small_count(microbatches.value_or(4), "--microbatches");
+  parallel.microbatches = count_option(microbatches.value_or(4), "--microbatches");
   microbatches = parallel.microbatches;
   if (!built_in() && data.empty())
     throw UsageError("a model needs data", {},
@@ -147,7 +147,7 @@ void TrainSettings::resolve() {
   warmup = run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
   sequence = gpt.context = sequence.value_or(64);
   run.seed = static_cast<std::uint64_t>(seed_);
-  run.checkpoint.keep = small_count(checkpoint_keep_, "--checkpoint-keep");
+  run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
   resolve_outputs();
   if (max_restarts < 0) throw UsageError("--max-restarts must not be negative", {}, "use 0 for no restarts");
@@ -190,7 +190,7 @@ void TrainSettings::resolve_stages() {
                      {}, "give only one of the two");
   if (stages) stages_per_rank = *stages / parallel.pp;
   if (!stages_per_rank) stages_per_rank = kind ? info_of(*kind).default_stages_per_rank : 1;
-  parallel.stages_per_rank = small_count(*stages_per_rank, "--stages-per-rank");
+  parallel.stages_per_rank = count_option(*stages_per_rank, "--stages-per-rank");
   stages = *stages_per_rank * parallel.pp;
 }
 

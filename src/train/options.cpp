@@ -19,8 +19,7 @@ void at_least(std::int64_t value, std::int64_t least, const char* option) {
 
 void not_negative(double value, const char* option) {
   if (!(value >= 0) || std::isinf(value))
-    throw UsageError(std::string(option) + " must be a number of 0 or more", {},
-                     "give a number that is not negative");
+    throw UsageError(std::string(option) + " must be a number of 0 or more", {}, "for example 0.001");
 }
 
 }  // namespace

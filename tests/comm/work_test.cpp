@@ -18,7 +18,7 @@ std::shared_ptr<Work::Impl> pending(const std::shared_ptr<WorldGeneration>& gene
   return state;
 }
 
-// This was once taken for success: the caller would have read a buffer before anything arrived.
+// A timeout must not count as success: the caller would read a buffer before anything has arrived.
 TEST(CommSecondWaiter, TimesOutIfOperationDoesNotEnd) {
   const auto generation = std::make_shared<WorldGeneration>(Rank(0), std::chrono::milliseconds(10));
   EXPECT_THROW(pending(generation)->wait(), TimeoutError);

@@ -216,7 +216,8 @@ TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
       if (count == 4) split["blocks.1"] = split["blocks.3"] = graph::SplitPoint::Beginning;
       pipe::Pipe pipe = pipe::pipeline_of(forward, pipe::model_tensors(*gpt), {tokens_of(0)}, {}, split);
       parallel::ParallelPlan plan = gpt_plan(false, true);
-      std::erase_if(plan, [](const auto& entry) { return entry.first == "token"; });  // in two stages
+      // Two stages hold the token embedding, so it cannot be sharded.
+      std::erase_if(plan, [](const auto& entry) { return entry.first == "token"; });
       plan.push_back({"", parallel::PrepareModuleOutput{value::Replicate(), true}});
       const int rank = static_cast<int>(mesh.coordinate(0));
       std::vector<int> mine{rank};

@@ -251,7 +251,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
   }
 }
 
-// Dropout is off in `eval`, also inside the wrapper of a sharded stage.
+// `eval` turns dropout off, even inside the wrapper of a sharded stage.
 TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
   at::set_num_threads(1);
   const PipelineModel model = mlp();

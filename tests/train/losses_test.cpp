@@ -130,7 +130,7 @@ std::string text_of(const Topology& t) {
          std::to_string(p.microbatches) + " A " + std::to_string(t.accumulate);
 }
 
-// A batch of 20 rows: down to 5 rows in 2 microbatches for each accumulated backward of each replica.
+// For a batch of 20 rows. Replicas and accumulation divide it further, so that some passes have few rows.
 const std::vector<Topology>& topologies() {
   static const std::vector<Topology> all = {
       {{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
@@ -217,7 +217,7 @@ TEST(TrainIgnoredLabels, WorkWithBuiltInModel) {
 TEST(TrainIgnoredLabels, BatchWithoutValidLabelsChangesNothingAndIsReported) {
   at::set_num_threads(1);
   Tensors data = with_ignored(2, 0.5);
-  data.at("target").narrow(0, 4, 4).fill_(kIgnored);  // step 2 of batches of 4
+  data.at("target").narrow(0, 4, 4).fill_(kIgnored);  // the rows of step 2: each batch has 4
   const auto expected = Dense("language").train(data, 20, 4, 3, 0.5);
   EXPECT_EQ(expected.norms[1], 0);
   for (const Topology& topology :
@@ -290,7 +290,7 @@ TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   EXPECT_THAT(recorder.notes, testing::Contains(HasSubstr("there is no validation loss")));
 }
 
-// Rows of a text have fixed numbers, and each sequence of the held-out share is one.
+// Each sequence in the held-out text is one validation row, and its row number is fixed.
 TEST(TrainValidation, CoversHeldOutTextOnce) {
   const std::string text = generated_text(3000);
   const Vocabulary vocabulary(text);

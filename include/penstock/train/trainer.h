@@ -69,7 +69,7 @@ using StageModules = std::map<StageId, std::shared_ptr<runtime::StageModule>>;
 
 //! The state of a rank when its hook is called. Valid during the call.
 struct RankState {
-  std::int64_t step;           //!< from 1; 0 during set-up
+  std::int64_t step;           //!< from 1; 0 during setup
   const StageModules& stages;  //!< of this rank; empty before they are built
 };
 

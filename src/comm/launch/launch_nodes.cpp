@@ -15,7 +15,7 @@
 namespace penstock::comm {
 namespace {
 
-// Longer than the limit of the ranks, whose reports are more precise.
+// Longer than the ranks' own limit, so that their more precise reports arrive first.
 std::chrono::milliseconds silence_limit() {
   return heartbeat_limit() + std::chrono::seconds(2);
 }

@@ -53,7 +53,7 @@ class Deferrer {
     while (!queue.empty()) post(queue);
   }
 
-  // Posts the receive that yields the fact, and before it all earlier receives of the pair.
+  // Posts the receive that yields the fact, after all earlier receives of the same pair of ranks.
   void post_until(const Fact& fact) {
     if (fact.kind != FactKind::ForwardReceived && fact.kind != FactKind::BackwardReceived) return;
     const StageEdge& edge = draft_.wiring.edge(fact.index);

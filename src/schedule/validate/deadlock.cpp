@@ -74,7 +74,7 @@ class Run {
     return found;
   }
 
-  // Maps sent to received and vice versa.
+  // Maps the fact that a message was sent to the fact that it was received, and vice versa.
   static Fact other_end(Fact fact) {
     switch (fact.kind) {
       case FactKind::ForwardSent:

@@ -281,7 +281,7 @@ class Run {
     if (observer()) observer()->on_evaluation(progress_.step, *result_.validation_loss);
   }
 
-  // Keeps the last steps, for drawings and costs. The first step includes allocations and connection set-up.
+  // Keeps the last steps, for drawings and costs. The first step includes allocations and connection setup.
   void keep_timeline(const schedule::Timeline& timeline) {
     constexpr std::size_t most = 8;
     if (progress_.step == first_step_ && options_.steps > first_step_) return;

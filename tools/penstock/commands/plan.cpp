@@ -158,7 +158,8 @@ int plan_command(Arguments& arguments) {
   arguments.option("--top", top, "number of rows to show; 0: all");
   arguments.option("--save", save, "write the best schedule to this CSV file");
   arguments.parse();
-  if (ranks < 1 || ranks > schedule::max_stages) throw UsageError("--ranks must be 1 or more");
+  if (ranks < 1 || ranks > schedule::max_stages)
+    throw UsageError("--ranks must be between 1 and " + std::to_string(schedule::max_stages));
   if (microbatches.empty())
     throw UsageError("plan needs --microbatches", {}, "give one or more counts: --microbatches 8,16");
   options.ranks = static_cast<int>(ranks);

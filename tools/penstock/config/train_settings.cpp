@@ -24,7 +24,9 @@ std::vector<std::pair<std::string, E>> named(std::initializer_list<E> values) {
 
 // On the command line, 0 and the empty text mean that a value is not set.
 template <class T>
-std::optional<T> unless_zero(T value) {
+std::optional<T> unless_zero(T value, const char* option, const char* zero) {
+  if (!(value >= T{}))  // rejects NaN too
+    throw UsageError(std::string(option) + " must be at least 0", {}, std::string("use 0 for ") + zero);
   return value == T{} ? std::nullopt : std::optional<T>(value);
 }
 std::optional<std::filesystem::path> unless_empty(const std::string& path) {
@@ -134,15 +136,15 @@ void TrainSettings::resolve() {
   parallel.microbatches = count_option(microbatches.value_or(4), "--microbatches");
   microbatches = parallel.microbatches;
   if (!built_in() && data.empty())
-    throw UsageError("a model needs data", {},
-                     "pass --data FILE.safetensors with tensors named after the model's inputs, and target");
+    throw UsageError("an exported model needs --data", {},
+                     "pass --data FILE.safetensors, with tensors named after the model's inputs, and target");
   if (built_in() && data.empty()) data = fetched_text();
   steps = run.steps = steps.value_or(built_in() ? 500 : 100);
   batch = run.batch = batch.value_or(16);
   eval_batches = eval_batches.value_or(built_in() ? 4 : 0);
-  run.eval_batches = unless_zero(*eval_batches);
-  run.eval_every = unless_zero(eval_every);
-  run.grad_clip = unless_zero(grad_clip);
+  run.eval_batches = unless_zero(*eval_batches, "--eval-batches", "all rows");
+  run.eval_every = unless_zero(eval_every, "--eval-every", "no validation");
+  run.grad_clip = unless_zero(grad_clip, "--grad-clip", "no clipping");
   rate = run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
   warmup = run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
   sequence = gpt.context = sequence.value_or(64);
@@ -150,7 +152,7 @@ void TrainSettings::resolve() {
   run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
   resolve_outputs();
-  if (max_restarts < 0) throw UsageError("--max-restarts must not be negative", {}, "use 0 for no restarts");
+  if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
   if (!(timeout > 0))
     throw UsageError("--timeout must be greater than 0", {}, "give a number of seconds, such as 300");
   if (!(validation >= 0 && validation < 1))
@@ -201,7 +203,7 @@ void TrainSettings::resolve_outputs() {
     if (log_json.empty()) log_json = output + "/log.jsonl";
   }
   run.checkpoint.directory = unless_empty(checkpoint);
-  run.checkpoint.every = unless_zero(checkpoint_every);
+  run.checkpoint.every = unless_zero(checkpoint_every, "--checkpoint-every", "a checkpoint only at the end");
   run.log_json = unless_empty(log_json);
   run.timeline = unless_empty(timeline);
   run.trace = unless_empty(trace);

@@ -134,8 +134,8 @@ void Work::wait() {
 }
 
 void Work::then(std::function<void()> after) {
-  impl_->after = std::move(after);
   if (!impl_) return after();
+  impl_->after = std::move(after);
 }
 
 bool Work::done() const {

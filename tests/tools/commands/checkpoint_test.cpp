@@ -20,7 +20,8 @@ using namespace test;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string script = PENSTOCK_SOURCE_DIR "/tests/tools/commands/";
+const std::string state_dict_script = PENSTOCK_SOURCE_DIR "/tests/tools/commands/state_dict.py";
+const std::string checkpoint_tests = PENSTOCK_SOURCE_DIR "/tests/checkpoint/";
 
 //! Saves tensors as a checkpoint of three ranks in a random partition, with AdamW states and a note.
 void save_partitioned(const std::map<std::string, at::Tensor>& tensors, const std::string& directory,
@@ -181,7 +182,7 @@ TEST(ToolCheckpoint, ReportsErrors) {
   expect({"verify", dir.path()}, 1, "DAMAGED");
   expect({"convert", dir.path()}, 2, "needs a target");
   expect({"convert", dir / "missing", dir / "b"}, 1, "cannot open");
-  expect({"convert", script + "make_files.py", dir / "b"}, 1, "safetensors file");
+  expect({"convert", checkpoint_tests + "make_files.py", dir / "b"}, 1, "safetensors file");
   expect({"inspect", dir.path(), "more"}, 2, "takes one path");
 }
 
@@ -191,7 +192,7 @@ TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
   const TempDir dir;
   const std::string original = dir / "original.safetensors", converted = dir / "converted.safetensors";
   const auto made = run_program(
-      {interpreter, script + "state_dict.py", "make", original, dir / "model.pt2", dir / "data.safetensors"});
+      {interpreter, state_dict_script, "make", original, dir / "model.pt2", dir / "data.safetensors"});
   if (made.code == 77)
     GTEST_SKIP() << "this Python lacks torch, numpy or safetensors; ./dev test installs them";
   ASSERT_EQ(made.code, 0) << made.err;
@@ -209,21 +210,21 @@ TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
       penstock::test::penstock({"checkpoint", "convert", dir / "trained", dir / "trained.safetensors"}).code,
       0);
   const auto checked =
-      run_program({interpreter, script + "state_dict.py", "check", converted, dir / "trained.safetensors"});
+      run_program({interpreter, state_dict_script, "check", converted, dir / "trained.safetensors"});
   EXPECT_EQ(checked.out, "agrees\n") << checked.err;
 
   // With the installed Python: it reads every dtype and shape that we write, and its files equal the
   // committed ones.
-  EXPECT_EQ(run_program({interpreter, script + "make_files.py", dir / "files"}).code, 0);
+  EXPECT_EQ(run_program({interpreter, checkpoint_tests + "make_files.py", dir / "files"}).code, 0);
   std::vector<std::string> theirs, ours;
   for (const std::string name : {"all_dtypes", "shapes", "none"}) {
     theirs.push_back(dir / ("files/" + name + ".safetensors"));
     ours.push_back(dir / name);
-    EXPECT_EQ(slurp(theirs.back()), slurp(script + "files/" + name + ".safetensors")) << name;
+    EXPECT_EQ(slurp(theirs.back()), slurp(checkpoint_tests + "files/" + name + ".safetensors")) << name;
     save_safetensors(ours.back(), load_safetensors(theirs.back()), SafetensorsFile(theirs.back()).metadata());
   }
   const auto read = [&](std::vector<std::string> files) {
-    files.insert(files.begin(), {interpreter, script + "make_files.py", "--check"});
+    files.insert(files.begin(), {interpreter, checkpoint_tests + "make_files.py", "--check"});
     return run_program(files);
   };
   const auto expected = read(theirs);

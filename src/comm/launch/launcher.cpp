@@ -197,7 +197,7 @@ class Attempt {
       if (waiting[i * 3 + 3].revents != 0) carry(child, child.process.err, child.process.err_lines, true);
       if (!child.ended) look_whether_ended(child);  // does not rely on the pidfd, which may be missing
     }
-    if (signal_ == 0 && options_.pass_signals && output_is_gone()) {
+    if (!signal_ && options_.pass_signals && output_is_gone()) {
       signal_ = SIGPIPE;
       kill_groups(SIGTERM);
       stop(options_.grace);

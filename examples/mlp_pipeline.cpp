@@ -33,10 +33,10 @@ void train(ps::World& world) {
   }
   torch::optim::Adam optimizer(module->parameters(), 0.01);
 
-  const ps::PipelineStage stage(module, rank, kRanks, torch::kCPU, world.group());
+  const ps::PipelineStage stage(module, ps::StageId(rank), kRanks, torch::kCPU, world.group());
   ps::PipelineOptions options;
   options.loss = torch::mse_loss;
-  ps::runtime::Schedule1F1B schedule(stage, kMicrobatches, options);
+  ps::Schedule1F1B schedule(stage, kMicrobatches, options);
 
   auto data = at::make_generator<at::CPUGeneratorImpl>(1);
   const at::Tensor x = torch::rand({kRows, 2}, data) * 2 - 1;

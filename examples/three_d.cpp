@@ -56,7 +56,7 @@ std::vector<double> train_alone() {
 void train_in_3d(ps::World& world, const std::vector<double>& alone) {
   const ps::DeviceMesh mesh(world.group(), {2, 2, 2}, {"pp", "dp", "tp"});
   const int stage = mesh.group("pp").rank(), replica = mesh.group("dp").rank();
-  auto gpt = make_gpt({2 * stage, 2 * stage + 2, /*embeds=*/stage == 0, /*predicts=*/stage == 1});
+  auto gpt = make_gpt({2 * stage, 2 * stage + 2, /*has_embedding=*/stage == 0, /*has_head=*/stage == 1});
   // Apply tensor parallelism first, then build the stage, then replicate it.
   ps::parallelize_module(*gpt, mesh["tp"],
                          {{"blocks.*.attention.query", ps::ColwiseParallel()},
@@ -70,7 +70,7 @@ void train_in_3d(ps::World& world, const std::vector<double>& alone) {
         gpt->forward(args[0].toTensor()));  // a distributed tensor; it is sent to the next stage as such
   };
   const std::vector<ps::PipelineStage> stages{
-      {ps::make_stage_module(gpt.ptr(), forward), stage, 2, at::kCPU, mesh.group("pp")}};
+      {ps::make_stage_module(gpt.ptr(), forward), ps::StageId(stage), 2, at::kCPU, mesh.group("pp")}};
   ps::PipelineOptions options;
   options.loss = loss_of;
   options.loss_on_all_ranks = true;

@@ -29,7 +29,7 @@ void train(const ps::World& world, const std::string& folder) {
   ps::Pipe pipe = ps::load_pt2(folder + "/gpt.pt2", ps::AtMarks{}, {.loss_output = "output.loss"});
   const ps::PipelineStage stage =
       pipe.build_stage(ps::StageId(world.rank().value), torch::kCPU, world.group());
-  ps::runtime::Schedule1F1B schedule(stage, kMicrobatches, pipe.schedule_options());
+  ps::Schedule1F1B schedule(stage, kMicrobatches, pipe.schedule_options());
 
   std::vector<torch::Tensor> parameters;
   for (const ps::NamedTensor& parameter : stage.module().parameters()) parameters.push_back(parameter.tensor);

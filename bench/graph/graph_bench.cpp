@@ -141,7 +141,7 @@ int main() {
   // once.
   const Gpt real;
   const Gpt sketch = [] {
-    const penstock::graph::NoMemory no_memory;
+    const penstock::graph::MetaDeviceScope meta_scope;
     return Gpt();
   }();
   const auto tokens = torch::randint(0, 50257, {1, 8});

@@ -30,8 +30,8 @@ inline double bound(const schedule::Program& program, const comm::Group& group,
   for (const c10::IValue& list : group.all_gather_object(c10::IValue(own)))
     times.push_back(list.toDoubleVector());
 
-  const schedule::Topology topology{program.wiring(), program.placement(), program.microbatches(),
-                                    schedule::ProgramLevel::Lowered};
+  const schedule::ActionContext context{program.wiring(), program.placement(), program.microbatches(),
+                                        schedule::ProgramLevel::Lowered};
   const schedule::FactIndex index(program.wiring(), program.microbatches());
   std::vector<double> known(index.size(), -1);
   std::vector<std::size_t> next(times.size(), 0), timed(times.size(), 0);
@@ -45,7 +45,7 @@ inline double bound(const schedule::Program& program, const comm::Group& group,
         if (action.is_idle()) continue;
         double ready = clock[rank];
         bool can = true;
-        for_each_need(action, topology, [&](const schedule::Fact& fact) {
+        for_each_need(action, context, [&](const schedule::Fact& fact) {
           if (action.is_recv())
             return;  // a receive is only posted; the action that uses the value waits for the send
           const double when = known[index(sent_for(fact))];
@@ -54,7 +54,7 @@ inline double bound(const schedule::Program& program, const comm::Group& group,
         });
         if (!can) break;
         clock[rank] = ready + times[rank][timed[rank]++];
-        for_each_yield(action, topology,
+        for_each_yield(action, context,
                        [&](const schedule::Fact& fact) { known[index(fact)] = clock[rank]; });
         moved = true;
       }

@@ -83,7 +83,7 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   ps::comm::World world = ps::comm::init();
   ps::bench::Work work =
       model == "gpt" ? ps::bench::gpt(world.rank().value) : ps::bench::linear(world.rank().value);
-  const ps::runtime::PipelineStage stage(work.module, world.rank().value, world.size(), at::kCPU,
+  const ps::runtime::PipelineStage stage(work.module, ps::StageId(world.rank().value), world.size(), at::kCPU,
                                          world.group());
   ps::runtime::PipelineOptions options;
   options.loss = work.loss;

@@ -58,7 +58,7 @@ void side_by_side(JsonWriter& json) {
       if (!verdict.safe(schedule::SendMode::Blocking)) std::fprintf(stderr, "not valid\n");
       actions = action_count(draft.ranks);
       const schedule::Program program =
-          schedule::Program::prove(std::move(draft), schedule::SendMode::Buffered);
+          schedule::Program::validated(std::move(draft), schedule::SendMode::Buffered);
       const plan::Costs costs = plan::Costs::uniform(shape.stages());
       play.push_back(seconds([&] { static_cast<void>(simulate(program, costs)); }));
     }

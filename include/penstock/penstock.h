@@ -5,6 +5,7 @@
 #include <penstock/base/ids.h>
 #include <penstock/checkpoint/module_pieces.h>
 #include <penstock/checkpoint/writer.h>
+#include <penstock/comm/flight_recorder.h>
 #include <penstock/comm/group.h>
 #include <penstock/comm/launcher.h>
 #include <penstock/comm/thread_ranks.h>
@@ -83,8 +84,8 @@ using checkpoint::PieceKind;
 using checkpoint::WriterOptions;
 
 using graph::capture;
+using graph::MetaDeviceScope;
 using graph::ModuleScope;
-using graph::NoMemory;
 using graph::pipe_split;
 
 using runtime::call;

@@ -1,4 +1,4 @@
-// The version of libtorch, which ranks compare at set-up.
+// The version of libtorch, which ranks compare at setup.
 #pragma once
 
 #include <string>

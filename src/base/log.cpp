@@ -38,6 +38,10 @@ std::optional<LogLevel> parse_log_level(std::string_view name) {
   return std::nullopt;
 }
 
+std::string_view to_string(LogLevel value) {
+  return kNames[static_cast<std::size_t>(value)];
+}
+
 LogLevel log_level() {
   return level().load(std::memory_order_relaxed);
 }
@@ -56,7 +60,7 @@ void log_line(LogLevel line_level, const std::string& text) {
   if (line_level == LogLevel::Off || line_level > log_level()) return;
   std::string line = "penstock";
   if (this_rank) line += "[" + std::to_string(this_rank->value) + "]";
-  line += " " + std::string(kNames[static_cast<std::size_t>(line_level)]) + ": " + text + "\n";
+  line += " " + std::string(to_string(line_level)) + ": " + text + "\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
 }
 

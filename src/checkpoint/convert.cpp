@@ -100,7 +100,7 @@ std::filesystem::path import_safetensors(const std::filesystem::path& file,
   DirectoryLock lock(directory);
   lock.hold();
   if (!overwrite && std::filesystem::exists(paths.complete))
-    throw UsageError(paths.complete + " exists", {}, "set overwrite, or use another directory");
+    throw UsageError(paths.complete + " already exists", {}, "set overwrite, or use another directory");
   prepare(disk(), paths);
   Manifest manifest{step, notes, plan.files, plan.tensors};
   if (!jobs.empty()) {

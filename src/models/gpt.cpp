@@ -123,16 +123,16 @@ at::Tensor BlockImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCa
 GptImpl::GptImpl(const GptOptions& options, std::optional<GptPart> part)
     : options_(options), part_(part.value_or(GptPart::full(options))) {
   check(options_, part_);
-  // A tied head is the token embedding: a part that only predicts has a copy of it under the same name.
-  if (part_.embeds || (part_.predicts && options_.tied))
+  // A tied head is the token embedding: a part that has only the head has a copy of it under the same name.
+  if (part_.has_embedding || (part_.has_head && options_.tied))
     token = register_module("token", nn::Embedding(options_.vocabulary, options_.width));
-  if (part_.embeds && options_.positions == PositionKind::Learned)
+  if (part_.has_embedding && options_.positions == PositionKind::Learned)
     position = register_module("position", nn::Embedding(options_.context, options_.width));
   dropout = register_module("dropout", nn::Dropout(options_.dropout));
   const auto list = register_module("blocks", std::make_shared<nn::Module>());
   for (std::int64_t i = part_.first_block; i < part_.end_block; ++i)
     blocks.push_back(list->register_module(std::to_string(i), Block(options_)));
-  if (!part_.predicts) return;
+  if (!part_.has_head) return;
   norm = register_module("norm", layer_norm(options_));
   if (!options_.tied)
     head = register_module("head",
@@ -153,7 +153,7 @@ at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache) {
     throw ShapeError("a sequence of " + std::to_string(past + time) +
                      " tokens is longer than the context of " + std::to_string(options_.context));
   if (cache != nullptr) cache->layers.resize(blocks.size());
-  if (part_.embeds) {
+  if (part_.has_embedding) {
     x = token(x);
     if (!position.is_empty()) x = x + position(torch::arange(past, past + time, torch::kLong));
     x = dropout(x);
@@ -161,7 +161,7 @@ at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache) {
   for (std::size_t i = 0; i < blocks.size(); ++i)
     x = runtime::call(blocks[i], x, past, cache == nullptr ? nullptr : &cache->layers[i]);
   if (cache != nullptr) cache->length += time;
-  if (!part_.predicts) return x;
+  if (!part_.has_head) return x;
   x = norm(x);
   return head.is_empty() ? torch::linear(x, token->weight) : head(x);
 }

@@ -26,7 +26,8 @@ std::string describe(const runtime::NamedTensor& item, const char* kind) {
   return text.str();
 }
 
-// Bytes per broadcast of tensors of one type: large enough for throughput, small enough to bound memory.
+// Bytes per broadcast, which packs tensors of one dtype: large enough for throughput, small enough to bound
+// memory.
 constexpr std::size_t kBatchBytes = std::size_t{32} << 20;
 
 void broadcast_batch(const comm::Group& group, const std::vector<at::Tensor>& batch) {

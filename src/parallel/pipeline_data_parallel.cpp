@@ -62,7 +62,7 @@ ReplicatedStages::ReplicatedStages(const std::vector<runtime::PipelineStage>& st
                                    const comm::Group& group, const ReplicateOptions& options) {
   for (const runtime::PipelineStage& stage : stages)
     replicas_.emplace(stage.index(), replicate(stage.module(), group, options));
-  for (auto& [index, replica] : replicas_) replica.set_sync(false);  // reductions start by hand
+  for (auto& [index, replica] : replicas_) replica.set_sync(false);  // reductions are started manually
 }
 
 void ReplicatedStages::before_backward(StageId stage, bool last) {
@@ -77,18 +77,18 @@ void ReplicatedStages::recover(const comm::Group& group) {
   for (auto& [index, replica] : replicas_) replica.recover(group);
 }
 
-std::shared_ptr<runtime::StageModule> ShardedStages::add(int stage_index,
+std::shared_ptr<runtime::StageModule> ShardedStages::add(StageId stage,
                                                          std::shared_ptr<runtime::StageModule> module) {
   const std::vector<runtime::NamedTensor> parameters = module->parameters();
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().tensor.device();
-  Sharded sharded = shard_by_hand(*module, group_, options_);
+  Sharded sharded = shard_manually(*module, group_, options_);
   for (const ShardedParameter& item : sharded.shards()) {
     std::vector<comm::Group> groups = penstock::parallel::sharding_groups_of(item);
     if (!groups.empty()) sharding_groups_[item.shard.unsafeGetTensorImpl()] = std::move(groups);
   }
   auto shown = std::make_shared<ShardedStageModule>(std::move(module), Access::impl(sharded), device);
-  if (!stages_.emplace(StageId(stage_index), std::move(sharded)).second)
-    throw UsageError("stage " + std::to_string(stage_index) + " is already sharded");
+  if (!stages_.emplace(stage, std::move(sharded)).second)
+    throw UsageError("stage " + std::to_string(stage.value) + " is already sharded");
   return shown;
 }
 

@@ -286,7 +286,7 @@ std::shared_ptr<runtime::StageModule> Pipe::stage_module(StageId stage) {
 
 runtime::PipelineStage Pipe::build_stage(StageId stage, at::Device device, const comm::Group& group,
                                          runtime::StageOptions options) {
-  return {stage_module(stage), stage.value, num_stages(), device, group, std::move(options)};
+  return {stage_module(stage), stage, num_stages(), device, group, std::move(options)};
 }
 
 std::vector<runtime::SkipValue> Pipe::skips() const {

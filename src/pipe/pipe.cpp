@@ -47,6 +47,18 @@ IValue detached(const IValue& value) {
 
 }  // namespace
 
+std::string_view to_string(BalanceBy by) {
+  switch (by) {
+    case BalanceBy::Parameters:
+      return "params";
+    case BalanceBy::Flops:
+      return "flops";
+    case BalanceBy::MeasuredTime:
+      return "time";
+  }
+  return "";
+}
+
 Pipe::Pipe(graph::Graph graph, TensorSource source, const SplitSpec& spec, PipeOptions options,
            const std::vector<IValue>& example)
     : graph_(std::move(graph)),
@@ -83,7 +95,7 @@ std::vector<std::string> Pipe::stage_modules(StageId stage) const {
   return module_paths(nodes_of_stage);
 }
 
-std::shared_ptr<graph::GraphModule> Pipe::get_stage_module(StageId stage, std::optional<c10::Device> device) {
+std::shared_ptr<graph::GraphModule> Pipe::get_stage_module(StageId stage, std::optional<at::Device> device) {
   const graph::Graph& graph = stage_graph(stage);
   auto& module = modules_[stage.index()];
   if (!module) {

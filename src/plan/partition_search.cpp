@@ -13,7 +13,7 @@ namespace penstock::plan {
 namespace {
 
 constexpr std::size_t search_budget = 4'000'000;       //!< in actions, about a tenth of a second
-constexpr std::size_t exhaustive_budget = 10'000'000;  //!< if all partitions of a small model can be tried
+constexpr std::size_t exhaustive_budget = 10'000'000;  //!< the same, if it is enough to try every partition
 constexpr std::size_t slow_action = 6;  //!< cost of an action in the simulator; 1 in the quick evaluation
 constexpr double slack = 1e-12;         //!< relative tolerance for comparing times
 

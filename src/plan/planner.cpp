@@ -204,7 +204,7 @@ class Planner {
   void consider_auto(const Case& one, const schedule::ScheduleShape& shape, Plan& plan) {
     if (3 * static_cast<std::size_t>(shape.stages()) * static_cast<std::size_t>(shape.microbatches) >
         most_auto_actions) {
-      throw UsageError("too many actions for the search of Auto");
+      throw UsageError("the schedule has too many actions for the search of Auto");
     }
     // Starts from the partition of the best named plan, so that Auto is never slower. Without one, partitions
     // for typical numbers of microbatches in flight.

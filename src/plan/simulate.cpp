@@ -36,10 +36,7 @@ struct Post {
 
 struct Engine {
   Engine(const schedule::Program& p, const Costs& c)
-      : program(p),
-        costs(c),
-        topology(schedule::topology_of(p.draft())),
-        facts(p.wiring(), p.microbatches()) {
+      : program(p), costs(c), context(schedule::context_of(p.draft())), facts(p.wiring(), p.microbatches()) {
     const auto ranks = static_cast<std::size_t>(p.ranks());
     offset.resize(ranks + 1, 0);
     for (std::size_t r = 0; r < ranks; ++r) offset[r + 1] = offset[r] + p.draft().ranks[r].size();
@@ -156,7 +153,7 @@ struct Engine {
     double start = clock[rank];
     std::int32_t reason = clock_entry[rank];
     std::size_t missing = facts.size();
-    for_each_need(action, topology, [&](const schedule::Fact& fact) {
+    for_each_need(action, context, [&](const schedule::Fact& fact) {
       const std::size_t index = facts(fact);
       if (known[index] == unknown) {
         missing = index;
@@ -174,7 +171,7 @@ struct Engine {
       if (time > start) start = time, reason = by;
     });
     occupy(rank, action, entry, start, duration_of(action, costs), reason);
-    for_each_yield(action, topology,
+    for_each_yield(action, context,
                    [&](const schedule::Fact& fact) { learn(facts(fact), clock[rank], entry); });
     return true;
   }
@@ -205,11 +202,11 @@ struct Engine {
     const bool backward = action.kind() == schedule::ActionKind::SendBackward ||
                           action.kind() == schedule::ActionKind::RecvBackward;
     const bool ascending = action.is_send() != backward;
-    const int edge = *(ascending ? topology.wiring.find(action.stage(), action.peer())
-                                 : topology.wiring.find(action.peer(), action.stage()));
+    const int edge = *(ascending ? context.wiring.find(action.stage(), action.peer())
+                                 : context.wiring.find(action.peer(), action.stage()));
     const schedule::FactKind kind =
         backward ? schedule::FactKind::BackwardReceived : schedule::FactKind::ForwardReceived;
-    const int route = edge + (backward ? topology.wiring.edges() : 0);
+    const int route = edge + (backward ? context.wiring.edges() : 0);
     return {facts({kind, edge, action.microbatch()}), routes[static_cast<std::size_t>(route)]};
   }
   Post& sent(std::size_t fact) { return posts[2 * fact]; }
@@ -328,7 +325,7 @@ struct Engine {
 
   const schedule::Program& program;
   const Costs& costs;
-  const schedule::Topology topology;
+  const schedule::ActionContext context;
   const schedule::FactIndex facts;
 
   std::vector<std::size_t> offset;           // the first entry of each rank

@@ -229,6 +229,18 @@ StepResult PipelineSchedule::Impl::eval(const Input& input) {
   return run_and_report(setup.group, run_eval, common_fault);
 }
 
+std::string_view to_string(ShapeMode mode) {
+  switch (mode) {
+    case ShapeMode::Inferred:
+      return "inferred";
+    case ShapeMode::Static:
+      return "static";
+    case ShapeMode::Dynamic:
+      return "dynamic";
+  }
+  return "";
+}
+
 PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, std::string_view name, int microbatches,
                                    PipelineOptions options)
     : PipelineSchedule(std::move(stages), schedule::parse_schedule_kind(name), microbatches,

@@ -32,8 +32,8 @@ struct Fact {
   friend constexpr bool operator==(const Fact&, const Fact&) = default;
 };
 
-//! Where actions run: edges, placement and number of microbatches.
-struct Topology {
+//! What the needs and yields of an action depend on: edges, placement, number of microbatches and level.
+struct ActionContext {
   const Wiring& wiring;
   const Placement& placement;
   int microbatches;
@@ -45,53 +45,53 @@ struct Topology {
   }
 };
 
-//! The topology of lowered lists. Refers to the draft, which must outlive it.
-inline Topology topology_of(const Draft& draft) {
+//! The context of the actions of lowered lists. Refers to the draft, which must outlive it.
+inline ActionContext context_of(const Draft& draft) {
   return {draft.wiring, draft.placement, draft.microbatches, ProgramLevel::Lowered};
 }
 
 //! Calls `visit(fact)` for every fact that must be true before `action` may run. The stages of the action
-//! must exist in the topology (the validator checks this first). A transfer without an edge needs nothing.
+//! must exist in the placement (the validator checks this first). A transfer without an edge needs nothing.
 template <class Visit>
-void for_each_need(const Action& action, const Topology& topology, Visit&& visit) {
-  const Wiring& wiring = topology.wiring;
-  const MicrobatchId batch = action.microbatch();
+void for_each_need(const Action& action, const ActionContext& context, Visit&& visit) {
+  const Wiring& wiring = context.wiring;
+  const MicrobatchId microbatch = action.microbatch();
   const auto transfer = [&](StageId from, StageId to, FactKind edge_fact) {
-    if (const auto edge = wiring.find(from, to)) visit(Fact{edge_fact, *edge, batch});
+    if (const auto edge = wiring.find(from, to)) visit(Fact{edge_fact, *edge, microbatch});
   };
   switch (action.kind()) {
     case ActionKind::Forward:
       for (const int edge : wiring.into(action.stage())) {
-        if (topology.crosses(edge)) {
-          visit(Fact{FactKind::ForwardReceived, edge, batch});
+        if (context.crosses(edge)) {
+          visit(Fact{FactKind::ForwardReceived, edge, microbatch});
         } else {
-          visit(Fact{FactKind::Output, wiring.edge(edge).from.value, batch});
+          visit(Fact{FactKind::Output, wiring.edge(edge).from.value, microbatch});
         }
       }
       return;
     case ActionKind::Backward:
     case ActionKind::BackwardInput:
-      visit(Fact{FactKind::Output, action.stage().value, batch});
+      visit(Fact{FactKind::Output, action.stage().value, microbatch});
       for (const int edge : wiring.out_of(action.stage())) {
-        if (topology.crosses(edge)) {
-          visit(Fact{FactKind::BackwardReceived, edge, batch});
+        if (context.crosses(edge)) {
+          visit(Fact{FactKind::BackwardReceived, edge, microbatch});
         } else {
-          visit(Fact{FactKind::InputGradient, wiring.edge(edge).to.value, batch});
+          visit(Fact{FactKind::InputGradient, wiring.edge(edge).to.value, microbatch});
         }
       }
       return;
     case ActionKind::BackwardWeight:
-      visit(Fact{FactKind::InputGradient, action.stage().value, batch});
+      visit(Fact{FactKind::InputGradient, action.stage().value, microbatch});
       return;
     case ActionKind::Overlap:
-      for_each_need(action.forward_part(), topology, visit);
-      for_each_need(action.backward_part(), topology, visit);
+      for_each_need(action.forward_part(), context, visit);
+      for_each_need(action.backward_part(), context, visit);
       return;
     case ActionKind::SendForward:
-      visit(Fact{FactKind::Output, action.stage().value, batch});
+      visit(Fact{FactKind::Output, action.stage().value, microbatch});
       return;
     case ActionKind::SendBackward:
-      visit(Fact{FactKind::InputGradient, action.stage().value, batch});
+      visit(Fact{FactKind::InputGradient, action.stage().value, microbatch});
       return;
     case ActionKind::RecvForward:
       transfer(action.peer(), action.stage(), FactKind::ForwardSent);
@@ -100,7 +100,7 @@ void for_each_need(const Action& action, const Topology& topology, Visit&& visit
       transfer(action.stage(), action.peer(), FactKind::BackwardSent);
       return;
     case ActionKind::ReduceGrad:
-      for (int m = 0; m < topology.microbatches; ++m) {
+      for (int m = 0; m < context.microbatches; ++m) {
         visit(Fact{FactKind::WeightGradient, action.stage().value, MicrobatchId(m)});
       }
       return;
@@ -113,29 +113,29 @@ void for_each_need(const Action& action, const Topology& topology, Visit&& visit
 
 //! Calls `visit(fact)` for every fact that `action` makes true.
 template <class Visit>
-void for_each_yield(const Action& action, const Topology& topology, Visit&& visit) {
+void for_each_yield(const Action& action, const ActionContext& context, Visit&& visit) {
   const int stage = action.stage().value;
-  const MicrobatchId batch = action.microbatch();
+  const MicrobatchId microbatch = action.microbatch();
   const auto transfer = [&](StageId from, StageId to, FactKind edge_fact) {
-    if (const auto edge = topology.wiring.find(from, to)) visit(Fact{edge_fact, *edge, batch});
+    if (const auto edge = context.wiring.find(from, to)) visit(Fact{edge_fact, *edge, microbatch});
   };
   switch (action.kind()) {
     case ActionKind::Forward:
-      visit(Fact{FactKind::Output, stage, batch});
+      visit(Fact{FactKind::Output, stage, microbatch});
       return;
     case ActionKind::Backward:
-      visit(Fact{FactKind::InputGradient, stage, batch});
-      visit(Fact{FactKind::WeightGradient, stage, batch});
+      visit(Fact{FactKind::InputGradient, stage, microbatch});
+      visit(Fact{FactKind::WeightGradient, stage, microbatch});
       return;
     case ActionKind::BackwardInput:
-      visit(Fact{FactKind::InputGradient, stage, batch});
+      visit(Fact{FactKind::InputGradient, stage, microbatch});
       return;
     case ActionKind::BackwardWeight:
-      visit(Fact{FactKind::WeightGradient, stage, batch});
+      visit(Fact{FactKind::WeightGradient, stage, microbatch});
       return;
     case ActionKind::Overlap:
-      for_each_yield(action.forward_part(), topology, visit);
-      for_each_yield(action.backward_part(), topology, visit);
+      for_each_yield(action.forward_part(), context, visit);
+      for_each_yield(action.backward_part(), context, visit);
       return;
     case ActionKind::SendForward:
       transfer(action.stage(), action.peer(), FactKind::ForwardSent);
@@ -158,8 +158,8 @@ void for_each_yield(const Action& action, const Topology& topology, Visit&& visi
 }
 
 //! The same as vectors, for code that is not performance-critical.
-std::vector<Fact> dependencies(const Action& action, const Topology& topology);
-std::vector<Fact> yields(const Action& action, const Topology& topology);
+std::vector<Fact> dependencies(const Action& action, const ActionContext& context);
+std::vector<Fact> yields(const Action& action, const ActionContext& context);
 
 //! Maps facts to dense indices, so that a flat table can store one entry per fact.
 class FactIndex {

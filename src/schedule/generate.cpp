@@ -33,8 +33,9 @@ const Entry& entry_of(ScheduleKind kind) {
 
 void check_count(const ScheduleInfo& info, const char* what, int count, int least, int most) {
   if (count >= least && count <= most) return;
-  throw UsageError(std::string(info.name) + " does not support " + std::to_string(count) + " " + what, {},
-                   "use " + std::to_string(count < least ? least : most));
+  throw UsageError(
+      std::string(info.name) + " does not support " + std::to_string(count) + " " + what, {},
+      count < least ? "use at least " + std::to_string(least) : "use at most " + std::to_string(most));
 }
 
 std::vector<ActionList> all_ranks(ScheduleKind kind, const ScheduleShape& shape) {

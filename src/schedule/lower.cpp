@@ -1,4 +1,4 @@
-// The list of passes, and the order in which lowering runs them.
+// The list of passes, and lowering, which runs those that the options enable.
 #include "base/text.h"
 
 #include <penstock/base/error.h>
@@ -53,7 +53,7 @@ Program make_program(const Schedule& schedule, SendMode mode, const LowerOptions
     throw ScheduleError("the schedule " + (schedule.name.empty() ? "" : schedule.name + " ") +
                         "is not valid:\n" + to_string(verdict.findings));
   }
-  return Program::prove(lower(schedule, options), mode);
+  return Program::validated(lower(schedule, options), mode);
 }
 
 }  // namespace penstock::schedule

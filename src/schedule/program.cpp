@@ -43,7 +43,7 @@ Program::Program(Draft draft, SendMode mode, std::vector<int> peak_in_flight)
       has_backward_(penstock::schedule::has_backward(draft_.ranks)),
       peak_in_flight_(std::move(peak_in_flight)) {}
 
-Program Program::prove(Draft draft, SendMode mode) {
+Program Program::validated(Draft draft, SendMode mode) {
   Verdict verdict = validate(draft, {.mode = mode});
   if (!verdict.safe(mode)) {
     throw ScheduleError("the program " + (draft.name.empty() ? "" : draft.name + " ") + "is not safe with " +

@@ -4,6 +4,9 @@
 #include <penstock/base/error.h>
 #include <penstock/schedule/send_mode.h>
 
+#include <string>
+#include <vector>
+
 namespace penstock::schedule {
 
 std::string_view to_string(SendMode mode) {
@@ -19,10 +22,12 @@ std::string_view to_string(SendMode mode) {
 }
 
 SendMode parse_send_mode(std::string_view name) {
+  std::vector<std::string> names;
   for (const SendMode mode : send_modes) {
     if (to_string(mode) == name) return mode;
+    names.emplace_back(to_string(mode));
   }
-  throw UsageError("unknown send mode " + quote(name), {}, "use buffered, ordered or blocking");
+  throw UsageError("unknown send mode " + quote(name), {}, "valid send modes are " + join(names, ", "));
 }
 
 }  // namespace penstock::schedule

@@ -62,9 +62,9 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Pla
       if (state->shape[axis] > 1) state->groups[axis].broadcast(source, 0);
     }
   }
-  LocalShard part =
+  LocalShard shard =
       move(LocalShard{source, nullptr}, full.sizes(), state, Placements(to.size(), value::Replicate()), to);
-  at::Tensor result = wrap(part.get(), state, to, full.sizes());
+  at::Tensor result = wrap(shard.get(), state, to, full.sizes());
   result.set_requires_grad(full.requires_grad());
   return result;
 }

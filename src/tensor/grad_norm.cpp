@@ -22,8 +22,8 @@ std::vector<comm::Group> sharding_groups(const DeviceMesh& mesh, const Placement
   return groups;
 }
 
-GradNorm::GradNorm(double order) : order_(order) {
-  if (!(order > 0)) throw UsageError("the order of the norm must be positive");
+GradNorm::GradNorm(double norm_type) : norm_type_(norm_type) {
+  if (!(norm_type > 0)) throw UsageError("the order of the norm must be positive");
 }
 
 void GradNorm::add(const at::Tensor& parameter) {
@@ -40,24 +40,26 @@ void GradNorm::add(const at::Tensor& parameter) {
 }
 
 void GradNorm::add(const at::Tensor& grad, const std::vector<comm::Group>& groups) {
-  const auto same = [&](const Part& part) {
-    return std::equal(part.groups.begin(), part.groups.end(), groups.begin(), groups.end(),
+  const auto same = [&](const GroupSum& entry) {
+    return std::equal(entry.groups.begin(), entry.groups.end(), groups.begin(), groups.end(),
                       [](const comm::Group& a, const comm::Group& b) { return a == b; });
   };
-  auto part = std::find_if(parts_.begin(), parts_.end(), same);
-  if (part == parts_.end()) part = parts_.insert(part, {groups});
+  auto entry = std::find_if(sums_.begin(), sums_.end(), same);
+  if (entry == sums_.end()) entry = sums_.insert(entry, {groups});
   if (!grad.defined() || grad.numel() == 0) return;
   const at::NoGradGuard no_grad;
-  const double norm = at::linalg_vector_norm(grad, order_, std::nullopt, false, at::kDouble).item<double>();
+  const double norm =
+      at::linalg_vector_norm(grad, norm_type_, std::nullopt, false, at::kDouble).item<double>();
   // A maximum that propagates NaN.
-  part->sum = !largest() ? part->sum + std::pow(norm, order_) : (norm <= part->sum ? part->sum : norm);
+  entry->sum =
+      !largest() ? entry->sum + std::pow(norm, norm_type_) : (norm <= entry->sum ? entry->sum : norm);
 }
 
 double GradNorm::reduce() const {
   double all = 0;
-  for (const Part& part : parts_) {
-    const at::Tensor sum = at::full({1}, part.sum, at::kDouble);
-    for (const comm::Group& group : part.groups)
+  for (const GroupSum& entry : sums_) {
+    const at::Tensor sum = at::full({1}, entry.sum, at::kDouble);
+    for (const comm::Group& group : entry.groups)
       group.all_reduce(sum, largest() ? comm::ReduceOp::Max : comm::ReduceOp::Sum);
     const double value = sum.item<double>();
     all = !largest() ? all + value : (value <= all ? all : value);
@@ -66,11 +68,11 @@ double GradNorm::reduce() const {
 }
 
 bool GradNorm::largest() const {
-  return std::isinf(order_);
+  return std::isinf(norm_type_);
 }
 
 double GradNorm::norm_of(double sum) const {
-  return largest() ? sum : std::pow(sum, 1 / order_);
+  return largest() ? sum : std::pow(sum, 1 / norm_type_);
 }
 
 double clip_scale(double norm, double max_norm) {
@@ -79,9 +81,9 @@ double clip_scale(double norm, double max_norm) {
   return scale < 1 || std::isnan(scale) ? scale : 1;
 }
 
-double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double order) {
+double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
   const at::NoGradGuard no_grad;
-  GradNorm norm(order);
+  GradNorm norm(norm_type);
   for (const at::Tensor& parameter : parameters) norm.add(parameter);
   const double total = norm.norm_of(norm.reduce());
   const double scale = clip_scale(total, max_norm);

@@ -17,8 +17,9 @@ std::vector<comm::Group> sharding_groups(const DeviceMesh& mesh, const Placement
 //! ranks of a group must add the same parameters in the same order.
 class GradNorm {
  public:
-  //! `order` of the vector norm: above 0; infinity selects the largest element. Throws UsageError otherwise.
-  explicit GradNorm(double order);
+  //! `norm_type` is the order of the vector norm: above 0; infinity selects the largest element. Throws
+  //! UsageError otherwise.
+  explicit GradNorm(double norm_type);
 
   //! Adds the gradient of a parameter. A plain gradient must be equal on every rank. A distributed gradient
   //! is redistributed to the placements of its parameter if they differ.
@@ -34,12 +35,12 @@ class GradNorm {
   double norm_of(double sum) const;
 
  private:
-  struct Part {
+  struct GroupSum {
     std::vector<comm::Group> groups;
     double sum = 0;
   };
-  double order_;
-  std::vector<Part> parts_;
+  double norm_type_;
+  std::vector<GroupSum> sums_;
 };
 
 //! The factor that scales gradients of this norm to at most `max_norm`; 1 if no clipping is needed.

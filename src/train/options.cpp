@@ -19,8 +19,7 @@ void at_least(std::int64_t value, std::int64_t least, const char* option) {
 
 void not_negative(double value, const char* option) {
   if (!(value >= 0) || std::isinf(value))
-    throw UsageError(std::string(option) + " must be a number of 0 or more", {},
-                     "give a number that is not negative");
+    throw UsageError(std::string(option) + " must be a number of 0 or more", {}, "for example 0.001");
 }
 
 }  // namespace
@@ -33,8 +32,8 @@ std::string_view to_string(LossKind kind) {
   return kind == LossKind::Mse ? "mse" : "cross_entropy";
 }
 
-std::string_view to_string(RateKind kind) {
-  return kind == RateKind::Cosine ? "cosine" : "constant";
+std::string_view to_string(LearningRateKind kind) {
+  return kind == LearningRateKind::Cosine ? "cosine" : "constant";
 }
 
 std::string_view to_string(Sharding sharding) {
@@ -43,10 +42,6 @@ std::string_view to_string(Sharding sharding) {
 
 std::string_view to_string(Precision precision) {
   return precision == Precision::Bfloat16 ? "bf16" : "float32";
-}
-
-std::string_view to_string(BalanceKind kind) {
-  return kind == BalanceKind::Time ? "time" : "params";
 }
 
 std::string_view to_string(NanPolicy policy) {

@@ -70,7 +70,7 @@ at::Tensor read_tensor(ByteReader& in, bool requires_grad) {
   const auto elements = in.raw(checked_numel(in, shape) * c10::elementSize(dtype));
   if (dtype == at::kBool) {
     for (const std::uint8_t byte : elements) {
-      if (byte > 1) in.fail("a bool that is neither 0 nor 1");
+      if (byte > 1) in.fail("invalid bool: expected 0 or 1");
     }
   }
   const bool differentiable = c10::isFloatingType(dtype) || c10::isComplexType(dtype);

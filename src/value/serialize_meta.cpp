@@ -65,7 +65,7 @@ std::vector<std::int64_t> read_sizes(ByteReader& in) {
   std::vector<std::int64_t> sizes(in.count());
   for (std::int64_t& size : sizes) {
     size = in.signed_int();
-    if (size < 0) in.fail("a negative size");
+    if (size < 0) in.fail("a tensor has a negative size");
   }
   return sizes;
 }

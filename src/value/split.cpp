@@ -168,7 +168,7 @@ class Splitting {
   int chunks_;
   std::vector<Tree> trees_;
   std::vector<std::int64_t> chunk_rows_;     // of the first leaf that is split
-  std::optional<std::int64_t> common_rows_;  // of the values without a spec
+  std::optional<std::int64_t> common_rows_;  // rows of the values without a spec
   std::string first_;
   RowOrder order_;       // of the first leaf that is split
   std::string ordered_;  // its path

@@ -81,7 +81,7 @@ TEST(CheckpointDirectoryLock, IsReleasedWhenHolderIsKilled) {
   const TempDir dir;
   const Holder holder(dir.path());
   holder.kill();
-  try_checkpoint_directory(dir.path());
+  check_checkpoint_directory(dir.path());
 }
 
 TEST(CheckpointDirectoryLock, IsHeldBetweenSavesAndReleasedWithWriter) {
@@ -96,7 +96,7 @@ TEST(CheckpointDirectoryLock, IsHeldBetweenSavesAndReleasedWithWriter) {
       EXPECT_NE(::flock(file, LOCK_EX | LOCK_NB), 0);
       ::close(file);
     }
-    try_checkpoint_directory(dir.path());
+    check_checkpoint_directory(dir.path());
   });
 }
 
@@ -116,8 +116,8 @@ TEST(CheckpointDirectoryLock, IsTakenAgainAfterDirectoryIsRemoved) {
 TEST(CheckpointDirectoryLock, ReportsUnwritableDirectory) {
   const TempDir dir;
   std::ofstream(dir / "file") << "x";
-  EXPECT_THROW(try_checkpoint_directory(dir / "file"), StorageError);
-  EXPECT_THROW(try_checkpoint_directory("/proc/no/such"), StorageError);
+  EXPECT_THROW(check_checkpoint_directory(dir / "file"), StorageError);
+  EXPECT_THROW(check_checkpoint_directory("/proc/no/such"), StorageError);
 }
 
 }  // namespace

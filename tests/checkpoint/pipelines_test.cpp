@@ -135,8 +135,8 @@ class Run {
           return runtime::StageResult(tensor::is_dtensor(output) ? tensor::full_tensor(output) : output);
         };
         std::shared_ptr<runtime::StageModule> module = runtime::make_stage_module(part.ptr(), forward);
-        if (sharded_) module = sharded_->add(s, module);
-        mine.emplace_back(module, s, stages, at::kCPU, group_);
+        if (sharded_) module = sharded_->add(StageId(s), module);
+        mine.emplace_back(module, StageId(s), stages, at::kCPU, group_);
       }
       first = end;
     }

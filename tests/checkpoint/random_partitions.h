@@ -25,7 +25,7 @@ inline std::vector<std::int64_t> random_boundaries(Random& random, std::int64_t 
   return at;
 }
 
-//! The elements of a region, copied.
+//! Returns a copy of the elements of a region.
 inline at::Tensor take(const at::Tensor& full, const checkpoint::Region& part) {
   if (const auto* range = std::get_if<checkpoint::FlatRange>(&part))
     return full.flatten().slice(0, range->begin, range->end).clone();

@@ -301,7 +301,7 @@ TEST(CheckpointManifest, DamageIsAnErrorAndNeverEscapesDirectory) {
               }),
               HasSubstr("the shape is not valid"));
   EXPECT_THAT(refused([](Manifest& m) { m.tensors[0].aliases = {"w"}; }), HasSubstr("duplicate tensor "));
-  EXPECT_THAT(refused([](Manifest& m) { m.step = -1; }), HasSubstr("negative step"));
+  EXPECT_THAT(refused([](Manifest& m) { m.step = -1; }), HasSubstr("the step is negative"));
 }
 
 TEST(CheckpointResume, UsesNewestCompleteCheckpointAndReportsSkippedOnes) {

@@ -56,7 +56,7 @@ class DroppingTransport : public comm::Transport {
   }
   schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return false; }
-  bool closes_after_a_failure() const override { return true; }
+  bool can_close_after_failure() const override { return true; }
 
  private:
   std::shared_ptr<Hub> hub_;

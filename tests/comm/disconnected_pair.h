@@ -10,7 +10,7 @@ namespace penstock::test {
 
 class DisconnectedPair {
  public:
-  //! Ranks of the world.
+  //! `one` and `other` are world ranks.
   DisconnectedPair(int one, int other);
   ~DisconnectedPair();
   DisconnectedPair(const DisconnectedPair&) = delete;

@@ -99,7 +99,7 @@ class BusyJob {
   BusyJob(const BusyJob&) = delete;
   BusyJob& operator=(const BusyJob&) = delete;
 
-  //! The ports of the launcher, then those of the ranks.
+  //! The launcher's pid, then those of the ranks.
   const std::vector<pid_t>& processes() const { return processes_; }
   bool ended() { return program_.ended(); }
   Outcome finish() {

@@ -1,4 +1,4 @@
-// Two threads wait for the same operation.
+// Operations without a transport: two threads wait for the same one, or it is already done.
 #include "comm/world/work_impl.h"
 
 #include <penstock/base/error.h>
@@ -18,7 +18,7 @@ std::shared_ptr<Work::Impl> pending(const std::shared_ptr<WorldGeneration>& gene
   return state;
 }
 
-// This was once taken for success: the caller would have read a buffer before anything arrived.
+// A timeout must not count as success: the caller would read a buffer before anything has arrived.
 TEST(CommSecondWaiter, TimesOutIfOperationDoesNotEnd) {
   const auto generation = std::make_shared<WorldGeneration>(Rank(0), std::chrono::milliseconds(10));
   EXPECT_THROW(pending(generation)->wait(), TimeoutError);
@@ -32,6 +32,16 @@ TEST(CommSecondWaiter, LearnsOfFailureAndCompletion) {
   const auto state = pending(generation);
   generation->failure.report({Rank(1), "was killed"});
   EXPECT_THROW(state->wait(), PeerFailed);
+}
+
+TEST(CommWork, DefaultIsAlreadyDone) {
+  Work work;
+  EXPECT_TRUE(work.done());
+  int calls = 0;
+  work.then([&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+  work.wait();
+  EXPECT_EQ(calls, 1);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 OWN = {
     "base": ["base_test"],
     "schedule": ["schedule_action_test", "schedule_csv_test", "schedule_validate_test", "schedule_golden_test",
-                 "schedule_lower_test", "schedule_generate_test", "schedule_mutation_test", "schedule_beyond_reference_test",
+                 "schedule_lower_test", "schedule_generate_test", "schedule_mutated_drafts_test", "schedule_beyond_reference_test",
                  "fuzz_plan_test"],
     "plan": ["plan_costs_test", "plan_report_test", "plan_numbers_test", "plan_partition_test", "plan_order_test", "plan_simulate_test",
              "plan_auto_test", "plan_planner_test", "plan_partition_search_test"],

@@ -51,7 +51,7 @@ struct Parallel {
     if (mode == Mode::Sharded) sharded = std::make_shared<parallel::ShardedStages>(place.across, options);
     for (const StageId stage : placement.stages_of(Rank(place.pipeline.rank()))) {
       const auto module = modules[stage.index()];
-      stages.emplace_back(sharded ? sharded->add(stage.value, module) : module, stage.value, count, at::kCPU,
+      stages.emplace_back(sharded ? sharded->add(stage, module) : module, stage, count, at::kCPU,
                           place.pipeline);
     }
     if (!sharded) replicated = std::make_shared<parallel::ReplicatedStages>(stages, place.across);
@@ -186,7 +186,7 @@ TEST(ParallelPipelineData, ShardedStagesCastInputsAndOutputs) {
       options.cast_inputs = cast;
       options.output_as = at::kDouble;
       parallel::ShardedStages stages(world.group(), options);
-      const auto module = stages.add(0, runtime::make_stage_module(layer.ptr(), forward));
+      const auto module = stages.add(StageId(0), runtime::make_stage_module(layer.ptr(), forward));
       stages.before_compute(StageId(0));
       const at::Tensor x = at::ones({2, 3});
       const runtime::StageResult result =
@@ -251,7 +251,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
   }
 }
 
-// Dropout is off in `eval`, also inside the wrapper of a sharded stage.
+// `eval` turns dropout off, even inside the wrapper of a sharded stage.
 TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
   at::set_num_threads(1);
   const PipelineModel model = mlp();
@@ -304,7 +304,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesException) {
       for (const runtime::NamedTensor& item : stage.module().parameters())
         item.tensor.mutable_grad() = at::Tensor();
       stages.emplace_back(std::shared_ptr<runtime::StageModule>(std::shared_ptr<void>(), &stage.module()),
-                          stage.index().value, 2, at::kCPU, place->pipeline);
+                          stage.index(), 2, at::kCPU, place->pipeline);
     }
     runtime::PipelineOptions options = options_of(model, parallel, *place);
     if (parallel.sharded) {

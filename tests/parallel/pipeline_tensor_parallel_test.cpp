@@ -55,7 +55,7 @@ TEST(ParallelTensorParallel, TrainsInPipelineStages) {
         const auto forward = [layer](const value::Args& args, const value::Kwargs&) mutable {
           return runtime::StageResult(tensor::full_tensor(layer(args[0].toTensor())));
         };
-        stages.emplace_back(runtime::make_stage_module(layer.ptr(), forward), stage, count, at::kCPU,
+        stages.emplace_back(runtime::make_stage_module(layer.ptr(), forward), StageId(stage), count, at::kCPU,
                             mesh.group("x"));
       }
       runtime::PipelineOptions options;
@@ -97,8 +97,8 @@ class ShardedRows {
         runtime::tensor_loss([](const at::Tensor& a, const at::Tensor& b) { return (a - b).pow(2).mean(); });
     const auto count = static_cast<int>(mesh.shape()[0]);
     schedule_.emplace(std::vector<runtime::PipelineStage>{runtime::PipelineStage(
-                          runtime::make_stage_module(layer.ptr(), forward, names), stage, count, at::kCPU,
-                          mesh.group("x"), stage_options)},
+                          runtime::make_stage_module(layer.ptr(), forward, names), StageId(stage), count,
+                          at::kCPU, mesh.group("x"), stage_options)},
                       "GPipe", microbatches, options);
   }
 
@@ -195,8 +195,8 @@ TEST(ParallelShardedRows, KeepTheirPlacementsIfShapesAreStatic) {
     runtime::PipelineOptions options;
     options.shapes = runtime::ShapeMode::Static;
     const runtime::PipelineStage stage(runtime::make_stage_module(nullptr, forward),
-                                       static_cast<int>(mesh.coordinate(0)), 2, at::kCPU, mesh.group("x"),
-                                       stage_options);
+                                       StageId(static_cast<int>(mesh.coordinate(0))), 2, at::kCPU,
+                                       mesh.group("x"), stage_options);
     runtime::PipelineSchedule schedule(stage, "ForwardOnly", 4, options);
     schedule.step({tensor::distribute_tensor(kBatchRows, tp, {value::Replicate()}, false)});
     try {
@@ -251,8 +251,8 @@ TEST(ParallelShardedRows, MergeInTheOrderOfTheBatch) {
             };
             runtime::StageOptions options;
             options.mesh = tp;
-            const runtime::PipelineStage own(runtime::make_stage_module(nullptr, forward), stage, 2, at::kCPU,
-                                             mesh.group("x"), options);
+            const runtime::PipelineStage own(runtime::make_stage_module(nullptr, forward), StageId(stage), 2,
+                                             at::kCPU, mesh.group("x"), options);
             runtime::PipelineSchedule schedule(own, "ForwardOnly", microbatches);
             for (int step = 0; step < 2; ++step) {
               const c10::IValue outputs = schedule.step({make_batch(x, tp)}).outputs;

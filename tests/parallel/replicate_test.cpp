@@ -102,7 +102,7 @@ TEST(ParallelReplicated, MatchesDenseRunOverGlooProcesses) {
 }
 
 TEST(ParallelReplicated, GradientsAreBitwiseMeanOfLocalGradients) {
-  // Two summands have only one order: nothing may differ in the last bit.
+  // A sum of two terms has only one order, so the results must be bitwise equal.
   SmallGpt own[2] = {SmallGpt(), SmallGpt()};
   std::vector<std::vector<runtime::NamedTensor>> gradients;
   for (int rank = 0; rank < 2; ++rank) {

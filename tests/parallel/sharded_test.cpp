@@ -353,7 +353,7 @@ TEST(ParallelShardedModel, MetaParametersAreFilledThroughShards) {
   comm::run_thread_ranks(3, [&](comm::World& world) {
     TwoLayerMlp model{nullptr};
     {
-      const graph::NoMemory none;
+      const graph::MetaDeviceScope meta_scope;
       model = TwoLayerMlp();
     }
     CHECK_THAT(model->first->weight.is_meta());

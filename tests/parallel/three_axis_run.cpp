@@ -184,8 +184,8 @@ ThreeAxisGpt::ThreeAxisGpt(const comm::World& world, Axes axes, schedule::Schedu
           const at::Tensor result = part->forward(args[0].toTensor());
           return runtime::StageResult(last ? result : handed_over(result, activation));
         });
-    stages.emplace_back(sharded ? sharded->add(s, module) : module, s, count, at::kCPU, mesh.group("pp"),
-                        stage_options);
+    stages.emplace_back(sharded ? sharded->add(StageId(s), module) : module, StageId(s), count, at::kCPU,
+                        mesh.group("pp"), stage_options);
     parts_.push_back(part);
   }
   if (data == Data::Replicated) {

@@ -140,8 +140,8 @@ TEST(ParallelDistributedActivations, MayChangePlacementsOnlyWithDynamicShapes) {
       };
       runtime::StageOptions stage_options;
       stage_options.mesh = mesh["tp"];
-      const runtime::PipelineStage here(runtime::make_stage_module(nullptr, forward), stage, 2, at::kCPU,
-                                        mesh.group("pp"), stage_options);
+      const runtime::PipelineStage here(runtime::make_stage_module(nullptr, forward), StageId(stage), 2,
+                                        at::kCPU, mesh.group("pp"), stage_options);
       runtime::PipelineOptions options;
       options.loss = runtime::tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); });
       options.shapes = shapes;
@@ -183,8 +183,8 @@ TEST(ParallelDistributedActivations, ArriveOnMeshOfStage) {
     runtime::StageOptions options;
     options.mesh = own;
     const runtime::PipelineStage here(
-        runtime::make_stage_module(nullptr, stage == 0 ? runtime::StageFunction(first) : second), stage, 2,
-        at::kCPU, mesh.group("pp"), options);
+        runtime::make_stage_module(nullptr, stage == 0 ? runtime::StageFunction(first) : second),
+        StageId(stage), 2, at::kCPU, mesh.group("pp"), options);
     runtime::PipelineSchedule pipeline(
         {here}, "GPipe", 2,
         {.loss = runtime::tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); })});
@@ -207,8 +207,8 @@ TEST(ParallelDistributedActivations, RequireMeshWithSameAxes) {
       };
       runtime::StageOptions options;
       if (other) options.mesh = tensor::DeviceMesh(mesh.group("tp"), {2}, {"other"});
-      const runtime::PipelineStage here(runtime::make_stage_module(nullptr, forward), stage, 2, at::kCPU,
-                                        mesh.group("pp"), options);
+      const runtime::PipelineStage here(runtime::make_stage_module(nullptr, forward), StageId(stage), 2,
+                                        at::kCPU, mesh.group("pp"), options);
       runtime::PipelineSchedule pipeline(
           {here}, "GPipe", 2,
           {.loss = runtime::tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); })});
@@ -363,7 +363,7 @@ TEST_P(Parallel3D, ContinuesAfterFailedStep) {
       for (const runtime::NamedTensor& item : stage.module().parameters())
         item.tensor.mutable_grad() = at::Tensor();
       stages.emplace_back(std::shared_ptr<runtime::StageModule>(std::shared_ptr<void>(), &stage.module()),
-                          stage.index().value, 2, at::kCPU, rank.mesh.group("pp"));
+                          stage.index(), 2, at::kCPU, rank.mesh.group("pp"));
     }
     if (rank.sharded) {
       rank.sharded->recover(rank.mesh.group("dp"));

@@ -288,7 +288,7 @@ TEST(Parallel2D, MetaParametersAreShardedAndFilled) {
     const tensor::DeviceMesh mesh(world.group(), {2, 2}, {"dp", "tp"});
     SmallGpt model{nullptr};
     {
-      const graph::NoMemory none;
+      const graph::MetaDeviceScope meta_scope;
       model = SmallGpt();
     }
     parallel::parallelize_module(*model, mesh["tp"], plan_of(false));

@@ -37,7 +37,7 @@ TEST(PipeMetaCapture, Splits13BParametersIntoEightStages) {
   const std::uint64_t before = memory("VmRSS");
   const std::clock_t started = std::clock();
   const auto gpt = [] {
-    const graph::NoMemory no_memory;
+    const graph::MetaDeviceScope meta_scope;
     return test::Gpt(40, 5120, 40, 50257, 2048);
   }();
   const auto tokens = torch::zeros({1, 2048}, torch::kLong);
@@ -70,7 +70,7 @@ TEST(PipeMetaCapture, MatchesGraphOfRealModel) {
   test::Gpt real;
   const auto tokens = torch::randint(0, 13, {3, 6});
   const auto sketch = [] {
-    const graph::NoMemory no_memory;
+    const graph::MetaDeviceScope meta_scope;
     return test::Gpt();
   }();
   Pipe expected = pipeline(real, {tokens}), pipe = pipeline(sketch, {tokens});
@@ -85,7 +85,7 @@ TEST(PipeMetaCapture, MatchesGraphOfRealModel) {
 
 TEST(PipeMetaCapture, ReportsOperatorWithoutMetaKernel) {
   const auto linear = [] {
-    const graph::NoMemory no_memory;
+    const graph::MetaDeviceScope meta_scope;
     return torch::nn::Linear(3, 4);
   }();
   const graph::ForwardFunction forward = [&](const value::Args& args, const value::Kwargs&) {

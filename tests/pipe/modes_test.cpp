@@ -127,7 +127,7 @@ TEST(PipeModes, SwitchForLoadedAndUnloadedStages) {
 
 TEST(PipeStages, HaveOneModuleMovedInPlace) {
   const auto model = [] {
-    const graph::NoMemory no_memory;
+    const graph::MetaDeviceScope meta_scope;
     return test::Mlp();
   }();
   Pipe pipe = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});

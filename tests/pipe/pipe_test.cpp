@@ -8,6 +8,7 @@
 #include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/pipe/pipe.h>
+#include <penstock/pipe/pipe_info.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,6 +25,11 @@ using c10::IValue;
 using test::archive;
 using test::same_bits;
 using testing::HasSubstr;
+
+TEST(PipeInfo, HasNoGraphForHandWrittenStages) {
+  const pipe::PipeInfo info{.num_stages = 4, .has_loss_and_backward = true};
+  EXPECT_FALSE(info.graph.has_value());
+}
 
 // Sizes that a later stage recomputes are not listed as its work.
 TEST(Pipe, ListsModulesOfStageWithoutRecomputedSizes) {

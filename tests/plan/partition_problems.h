@@ -68,7 +68,7 @@ inline std::optional<Problem> random_problem(std::mt19937& random, int most_rank
                      .stages_per_rank = {problem.shape.stages_per_rank},
                      .schedules = {std::string(info.name)},
                      .recomputation = false,
-                     .mode = static_cast<schedule::SendMode>(random() % 3)};
+                     .mode = schedule::send_modes[random() % schedule::send_modes.size()]};
   if (random() % 3 == 0) problem.options.memory_cap = static_cast<std::uint64_t>(pick(100, 500));
   return problem;
 }

@@ -351,7 +351,7 @@ TEST(PlanSimulate, MatchesNaiveRelaxationInEverySendMode) {
     const int ranks = 1 + static_cast<int>(random() % 4);
     const int v = info.only_stages_per_rank.value_or(1 + static_cast<int>(random() % 3));
     const schedule::ScheduleShape shape{ranks, v, ranks * (1 + static_cast<int>(random() % 3))};
-    const auto mode = static_cast<schedule::SendMode>(random() % 3);
+    const schedule::SendMode mode = schedule::send_modes[random() % schedule::send_modes.size()];
     schedule::LowerOptions options;
     if (shape.stages() > 3 && random() % 3 == 0) options.skips = {{StageId(0), StageId(shape.stages() - 1)}};
     std::optional<schedule::Program> program;
@@ -377,7 +377,7 @@ TEST(PlanSimulate, CriticalPathIsContiguousFromStartToEnd) {
     std::mt19937 random(seed);
     const schedule::ScheduleShape shape{4, 1, 6};
     const Costs costs = random_costs(random, 4, 4);
-    const auto mode = static_cast<schedule::SendMode>(seed % 3);
+    const schedule::SendMode mode = schedule::send_modes[seed % schedule::send_modes.size()];
     const Simulation result =
         simulate(make_program(make_schedule(schedule::ScheduleKind::OneFOneB, shape), mode), costs);
     ASSERT_FALSE(result.critical_path.empty());

@@ -93,7 +93,7 @@ TEST_F(ProjectDevInstallsTorch, UsesCpuBuildIfAvailable) {
   EXPECT_THAT(outcome.err, HasSubstr("installing torch 2.13.0+cpu into .venv if pip finds it (0.2 GB)"));
   EXPECT_THAT(asked(), HasSubstr(" torch==2.13.0+cpu\n"));
   EXPECT_THAT(asked(), Not(HasSubstr("torch==2.13.0\n")));
-  // This pip installed nothing.
+  // The stand-in for pip installed nothing.
   EXPECT_THAT(outcome.err, HasSubstr("the installed torch is not 2.13.0"));
 }
 

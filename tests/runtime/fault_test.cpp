@@ -109,8 +109,8 @@ TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
     EXPECT_THAT(text,
                 HasSubstr("rank " + std::to_string(fault.rank) + ", stage " + std::to_string(fault.rank)));
     EXPECT_THAT(text, HasSubstr("action " + std::string(fault.action)));
-    EXPECT_THAT(text, HasSubstr("the schedule there: "));
-    EXPECT_THAT(text, HasSubstr("[" + std::string(fault.action) + "]"));  // with its neighbors
+    EXPECT_THAT(text, HasSubstr("nearby actions in the schedule: "));
+    EXPECT_THAT(text, HasSubstr("[" + std::string(fault.action) + "]"));  // between its neighbors
   }
 }
 

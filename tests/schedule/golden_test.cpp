@@ -26,8 +26,8 @@ std::ifstream open_golden(const std::string& name) {
   return in;
 }
 
-// The reference reshards several stages at once in the order of a Python set, ours in ascending order. Puts
-// each run of RESHARD actions into the reference's order.
+// When several stages are resharded at once, the reference uses the order of a Python set, Penstock ascending
+// order. Puts each run of RESHARD actions into the reference's order.
 Draft with_reference_order(Draft draft) {
   for (ActionList& list : draft.ranks) {
     PythonSet active;

@@ -305,7 +305,7 @@ class Tables {
     return true;
   }
 
-  // False if it has already been done.
+  // Returns false if the action has already run.
   bool apply(const schedule::Action& part) {
     const Batch key{part.stage().value, part.microbatch().value};
     if (part.kind() == ActionKind::Forward) return outputs_.insert(key).second;

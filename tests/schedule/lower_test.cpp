@@ -153,7 +153,7 @@ TEST(ScheduleSendRecv, SkipEdgesAreSafeInEveryScheduleAndMode) {
 // A receive is directly before its use, or before the next transfer of its pair, with only receives in
 // between.
 void expect_late(const Draft& draft) {
-  const Topology topology = topology_of(draft);
+  const ActionContext context = context_of(draft);
   for (const ActionList& list : draft.ranks) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (!list[i].is_recv()) continue;
@@ -166,8 +166,8 @@ void expect_late(const Draft& draft) {
       ASSERT_LT(next, list.size());
       const Action& user = list[next];
       if (user.is_send()) due = due || draft.placement.rank_of(user.peer()) == peer;
-      const std::vector<Fact> given = yields(list[i], topology);
-      for (const Fact& need : dependencies(user, topology)) due = due || need == given.front();
+      const std::vector<Fact> given = yields(list[i], context);
+      for (const Fact& need : dependencies(user, context)) due = due || need == given.front();
       EXPECT_TRUE(due) << to_string(list[i]) << " before " << to_string(user);
     }
   }

@@ -181,7 +181,7 @@ TEST(ScheduleProgram, RequiresValidDraft) {
   broken.ranks[1].pop_back();
   broken.ranks[1].pop_back();
   try {
-    Program::prove(broken, SendMode::Buffered);
+    Program::validated(broken, SendMode::Buffered);
     FAIL();
   } catch (const ScheduleError& error) {
     EXPECT_THAT(error.what(), HasSubstr("is not safe with buffered sends"));

@@ -297,7 +297,7 @@ TEST(TensorCollectives, AreAsynchronousUntilResultIsUsed) {
     const at::Tensor sum = tensor::redistribute(x, {value::Replicate()}),
                      part = tensor::redistribute(x, {tensor::Shard(0)}),
                      all = tensor::redistribute(sharded, {value::Replicate()});
-    const at::Tensor kept = sum.detach();  // also knows that it is in flight
+    const at::Tensor kept = sum.detach();  // this handle also knows that the reduction is in flight
     if (mesh.coordinate(0) == 0) {
       for (const at::Tensor& t : {sum, part, all, kept}) EXPECT_TRUE(tensor::impl_of(t)->pending());
       EXPECT_EQ(sum.sizes(), (std::vector<std::int64_t>{4}));  // reading sizes does not use the elements

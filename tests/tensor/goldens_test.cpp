@@ -150,7 +150,7 @@ double golden_checksum(const at::Tensor& local) {
   return (flat * (at::arange(flat.numel(), at::kLong).remainder(13) + 1)).sum().item<double>();
 }
 
-//! Counts over all layouts, made by the first rank of each mesh.
+//! Totals over all layouts, counted on the first rank of each mesh.
 struct GoldenCount {
   std::atomic<int> layouts{0}, parts{0}, refused{0}, wrong{0}, results{0}, elsewhere{0};
 };

@@ -215,7 +215,8 @@ TEST(TensorOps, MatchDenseForEveryPlacement) {
   for (const Shape& shape : meshes) {
     for (const Case& c : cases()) {
       SCOPED_TRACE(c.name);
-      if (long_sweep) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";  // slow
+      // Shows progress, because the sweep is slow.
+      if (long_sweep) std::cerr << c.name << " on " << c10::IntArrayRef(shape) << "\n";
       try {
         on_mesh(shape, [&](const tensor::DeviceMesh& mesh) {
           for (unsigned seed = 0; seed < seeds; ++seed) check_random(c, mesh, seed);

@@ -133,7 +133,7 @@ TEST(TrainArchiveTraining, ResumedRunKeepsMeasuredSplit) {
     std::vector<double> losses;
     comm::run_thread_ranks(3, [&](comm::World& world) {
       const ArchiveModel model =
-          archive_model({.file = archive("language.pt2"), .balance = BalanceKind::Time});
+          archive_model({.file = archive("language.pt2"), .balance = pipe::BalanceBy::MeasuredTime});
       const auto data = tensor_data(checkpoint::load_safetensors(archive("language.safetensors")),
                                     {.positional = model.positional, .keywords = model.keywords});
       const RunResult result = run(world, *model.model, *data, options);

@@ -66,21 +66,21 @@ TEST(TrainOptimizer, KeepsMomentum) {
 }
 
 TEST(TrainLearningRate, WarmsUpHoldsAndDecays) {
-  const RateOptions options{RateKind::Cosine, 2.0, 10, 0.1};
+  const LearningRateOptions options{LearningRateKind::Cosine, 2.0, 10, 0.1};
   EXPECT_DOUBLE_EQ(rate_at(options, 1, 110), 0.2);
   EXPECT_DOUBLE_EQ(rate_at(options, 10, 110), 2.0);
   EXPECT_NEAR(rate_at(options, 60, 110), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
   EXPECT_NEAR(rate_at(options, 35, 110), 2.0 * (0.1 + 0.9 * 0.5 * (1 + std::cos(std::numbers::pi / 4))),
               1e-12);
   EXPECT_DOUBLE_EQ(rate_at(options, 110, 110), 0.2);
-  EXPECT_DOUBLE_EQ(rate_at({RateKind::Constant, 2.0, 0}, 99, 110), 2.0);
+  EXPECT_DOUBLE_EQ(rate_at({LearningRateKind::Constant, 2.0, 0}, 99, 110), 2.0);
 }
 
 TEST(TrainTextData, TargetsAreNextCharacters) {
   const std::string text = generated_text(5000);
   const Vocabulary vocabulary(text);
   EXPECT_EQ(vocabulary.decode(vocabulary.encode(text)), text);
-  const auto data = text_data(text, vocabulary, {.length = 9, .validation = 0.2, .seed = 3});
+  const auto data = text_data(text, vocabulary, {.length = 9, .validation_fraction = 0.2, .seed = 3});
   const std::string training = text.substr(0, 4001 - 1), kept = text.substr(text.size() - 1000);
   for (std::int64_t step = 1; step < 30; ++step) {
     const Batch batch = data->training(step, 6, {0, 6});
@@ -114,7 +114,7 @@ TEST(TrainTensorData, ReadsExamplesInOrderAndWraps) {
   EXPECT_EQ(data->validation_rows(), 0);
   EXPECT_TRUE(torch::equal(data->training_target(3, 4).toTensor(), torch::tensor({30, 40, 0, 10})));
   const auto kept = tensor_data({{"x", x}, {"mask", mask}, {"target", y}},
-                                {.positional = {"x"}, .keywords = {"mask"}, .validation = 0.5});
+                                {.positional = {"x"}, .keywords = {"mask"}, .validation_fraction = 0.5});
   EXPECT_EQ(kept->validation_rows(), 2);
   EXPECT_TRUE(torch::equal(kept->validation({0, 2}).target.toTensor(), torch::tensor({30, 40})));
   try {

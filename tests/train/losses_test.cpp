@@ -130,7 +130,7 @@ std::string text_of(const Topology& t) {
          std::to_string(p.microbatches) + " A " + std::to_string(t.accumulate);
 }
 
-// A batch of 20 rows: down to 5 rows in 2 microbatches for each accumulated backward of each replica.
+// For a batch of 20 rows. Replicas and accumulation divide it further, so that some passes have few rows.
 const std::vector<Topology>& topologies() {
   static const std::vector<Topology> all = {
       {{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
@@ -217,7 +217,7 @@ TEST(TrainIgnoredLabels, WorkWithBuiltInModel) {
 TEST(TrainIgnoredLabels, BatchWithoutValidLabelsChangesNothingAndIsReported) {
   at::set_num_threads(1);
   Tensors data = with_ignored(2, 0.5);
-  data.at("target").narrow(0, 4, 4).fill_(kIgnored);  // step 2 of batches of 4
+  data.at("target").narrow(0, 4, 4).fill_(kIgnored);  // the rows of step 2: each batch has 4
   const auto expected = Dense("language").train(data, 20, 4, 3, 0.5);
   EXPECT_EQ(expected.norms[1], 0);
   for (const Topology& topology :
@@ -266,8 +266,8 @@ TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
         const RunResult result = run_archive(model, data, options, nullptr, (kept + 0.5) / 20);
         const double expected =
             Dense(model == "fixed" ? "language" : model).loss(data, at::arange(20 - kept, 20)).item<double>();
-        ASSERT_TRUE(result.validation);
-        EXPECT_NEAR(*result.validation, expected, 1e-5);
+        ASSERT_TRUE(result.validation_loss);
+        EXPECT_NEAR(*result.validation_loss, expected, 1e-5);
       }
     }
   }
@@ -282,19 +282,19 @@ TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   options.rate.rate = 0;
   options.eval_batches = 2;
   const RunResult limited = run_archive("language", data, options, nullptr, 0.5);
-  EXPECT_NEAR(limited.validation.value(), Dense("language").loss(data, at::arange(10, 18)).item<double>(),
-              1e-5);
+  EXPECT_NEAR(limited.validation_loss.value(),
+              Dense("language").loss(data, at::arange(10, 18)).item<double>(), 1e-5);
   data.at("target").narrow(0, 10, 10).fill_(kIgnored);
   RecordingObserver recorder;
-  EXPECT_FALSE(run_archive("language", data, options, &recorder, 0.5).validation);
+  EXPECT_FALSE(run_archive("language", data, options, &recorder, 0.5).validation_loss);
   EXPECT_THAT(recorder.notes, testing::Contains(HasSubstr("there is no validation loss")));
 }
 
-// Rows of a text have fixed numbers, and each sequence of the held-out share is one.
+// Each sequence in the held-out text is one validation row, and its row number is fixed.
 TEST(TrainValidation, CoversHeldOutTextOnce) {
   const std::string text = generated_text(3000);
   const Vocabulary vocabulary(text);
-  const auto data = text_data(text, vocabulary, {.length = 7, .validation = 0.25, .seed = 3});
+  const auto data = text_data(text, vocabulary, {.length = 7, .validation_fraction = 0.25, .seed = 3});
   const std::size_t kept = text.size() / 4, begin = text.size() - kept;
   const auto rows = static_cast<std::int64_t>((kept - 1) / 7);
   ASSERT_EQ(data->validation_rows(), rows);

@@ -72,7 +72,7 @@ TEST(TrainLossCurve, MatchesFullBatchWithAccumulationClippingDecayAndRecomputati
   RunOptions options = with({1, 1, 1, 1, "GPipe"});
   options.grad_clip = 0.5;
   options.optimizer.weight_decay = 0.1;
-  options.rate = {RateKind::Cosine, 0.003, 15};
+  options.rate = {LearningRateKind::Cosine, 0.003, 15};
   const auto expected = small_run(options).losses;
   RunOptions other = with({2, 1, 1, 2, "1F1B"}, options);
   other.accumulate = 4;

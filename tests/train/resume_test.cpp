@@ -125,7 +125,7 @@ TEST(TrainResume, RejectsIncompatibleCheckpoints) {
   const TempDir dir;
   EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "none", true)), Error);
   small_run(options_of(kTopologies[1], 2, dir / "c", false));
-  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "c", false)), UsageError);  // of an earlier run
+  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "c", false)), UsageError);  // in use
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ inline train::RunOptions small_options() {
   train::RunOptions options;
   options.steps = 20;
   options.batch = 8;
-  options.rate = {train::RateKind::Constant, 0.004, 20};
+  options.rate = {train::LearningRateKind::Constant, 0.004, 20};
   return options;
 }
 

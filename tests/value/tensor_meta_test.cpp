@@ -118,7 +118,7 @@ TEST(ValueValidate, ChecksTreeByStructureAndPath) {
 TEST(ValueTreeMeta, OfArgumentsEqualsThatOfTuple) {
   const std::vector<c10::IValue> args{torch::ones({2, 3}), 4};
   EXPECT_EQ(TreeMeta::of(args), TreeMeta::of(c10::ivalue::Tuple::create(args)));
-  EXPECT_EQ(TreeMeta::of({torch::ones({2})}), TreeMeta::of(torch::ones({2})));  // braces: one value
+  EXPECT_EQ(TreeMeta::of({torch::ones({2})}), TreeMeta::of(torch::ones({2})));  // braces around one value
 }
 
 TEST(ValueTensorMeta, RejectsUndefinedTensors) {

@@ -2,7 +2,6 @@
 #include "value/random_trees.h"
 
 #include <penstock/base/error.h>
-#include <penstock/pipe/pipe_info.h>
 #include <penstock/value/tree.h>
 
 #include <gtest/gtest.h>
@@ -110,11 +109,6 @@ TEST(ValueTree, ComparesLeavesByValueAndType) {
   EXPECT_FALSE(leaves_equal(torch::ones({1}), 1));
   EXPECT_TRUE(leaves_equal("a", "a"));
   EXPECT_TRUE(leaves_equal(IValue(), IValue()));
-}
-
-TEST(ValuePipeInfo, HasNoGraphForHandWrittenStages) {
-  const pipe::PipeInfo info{.num_stages = 4, .has_loss_and_backward = true};
-  EXPECT_FALSE(info.graph.has_value());
 }
 
 }  // namespace

@@ -21,6 +21,16 @@ namespace {
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
+//! Fails once, before any test runs, if there is no browser.
+class Browser : public testing::Environment {
+ public:
+  void SetUp() override {
+    ASSERT_EQ(std::system("command -v chromium >/dev/null"), 0)
+        << "chromium is needed (./dev test installs it)";
+  }
+};
+[[maybe_unused]] const testing::Environment* const browser = testing::AddGlobalTestEnvironment(new Browser);
+
 struct Page {
   std::string dom;  //!< after the scripts have run
   std::string log;  //!< output of the browser
@@ -54,7 +64,7 @@ Page open_page(std::string html, const std::string& script = "") {
       (dir / "dom").string() + "' 2>'" + (dir / "log").string() + "'";
   const int status = std::system(command.c_str());
   Page page{contents(dir / "dom"), contents(dir / "log")};
-  EXPECT_EQ(status, 0) << "chromium is needed (./dev test installs it)\n" << page.log;
+  EXPECT_EQ(status, 0) << page.log;
   EXPECT_EQ(page.log.find("CONSOLE"), std::string::npos) << page.log;
   EXPECT_EQ(page.value("errors"), "");
   EXPECT_EQ(page.value("ready"), "yes");

@@ -61,7 +61,7 @@ class ShapeError : public Error {
   using Error::Error;
 };
 
-//! A communication failure that no single peer caused (set-up, a missing backend, the store).
+//! A communication failure that no single peer caused (setup, a missing backend, the store).
 class CommError : public Error {
   using Error::Error;
 };

@@ -11,6 +11,7 @@ enum class LogLevel { Off, Error, Warn, Info, Debug, Trace };
 
 //! Parses the name of a level; nullopt if it is unknown.
 std::optional<LogLevel> parse_log_level(std::string_view name);
+std::string_view to_string(LogLevel level);
 
 //! The current level: from PENSTOCK_LOG, unless `set_log_level` overrides it.
 LogLevel log_level();

@@ -18,7 +18,7 @@ struct FullTensor {
   friend auto operator<=>(const FullTensor&, const FullTensor&) = default;
 };
 
-//! A slice of each dim: a shard of tensor parallelism.
+//! A slice of each dim: a tensor-parallel shard.
 struct Box {
   std::vector<std::int64_t> offsets;
   std::vector<std::int64_t> lengths;
@@ -26,7 +26,7 @@ struct Box {
   friend auto operator<=>(const Box&, const Box&) = default;
 };
 
-//! Elements `begin` to `end` of the flattened tensor: a shard of sharded data parallelism.
+//! Elements `begin` to `end` of the flattened tensor: an FSDP shard.
 struct FlatRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;

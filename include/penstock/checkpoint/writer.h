@@ -62,6 +62,6 @@ class CheckpointWriter {
 
 //! Creates the directory and throws the errors that a CheckpointWriter would throw for it, so that a launcher
 //! can check it before it starts ranks.
-void try_checkpoint_directory(const std::filesystem::path& directory);
+void check_checkpoint_directory(const std::filesystem::path& directory);
 
 }  // namespace penstock::checkpoint

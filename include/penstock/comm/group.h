@@ -36,7 +36,8 @@ class Group {
   const std::string& name() const;
   //! Returns the name of the backend: `gloo`, `threads`, `nccl`, …
   std::string backend() const;
-  //! When a send completes on this group's transport. A Program for the group must be proven for this mode.
+  //! When a send completes on this group's transport. A Program for the group must have been
+  //! validated for this mode.
   schedule::SendMode send_mode() const;
   //! Returns the world rank of a member.
   Rank global_rank(int member) const;

@@ -27,11 +27,12 @@ struct LaunchOptions {
   std::string host = "127.0.0.1";  //!< address at which the launcher of node 0 hosts the store
   std::uint16_t port = 0;          //!< 0: any free port (one node only)
   //! For several nodes: a file of at least 16 bytes, identical on every node, from which the job secret is
-  //! derived. If empty, node 0 generates a secret and distributes it through its store.
-  std::filesystem::path token_file;
+  //! derived. If unset, node 0 generates a secret and distributes it through its store.
+  std::optional<std::filesystem::path> token_file;
   int max_restarts = 0;
   std::map<std::string, std::string> environment;  //!< added to the environment of this process
-  std::filesystem::path log_dir;  //!< if set: output goes to `attempt<A>/rank<R>.out` and `.err` here
+  //! If set: output goes to `attempt<A>/rank<R>.out` and `.err` here.
+  std::optional<std::filesystem::path> log_dir;
   std::chrono::milliseconds grace{10000};  //!< time that the other ranks get to exit after a failure
   std::optional<std::chrono::milliseconds> deadline;  //!< time limit of the job, with all restarts
   std::chrono::milliseconds join_timeout{120000};     //!< time for the launchers of all nodes to connect

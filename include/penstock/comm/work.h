@@ -28,7 +28,7 @@ class Work {
   bool done() const;
 
   //! Runs `after` when the operation succeeds, on the thread that observes its completion. Must be called
-  //! before the first wait.
+  //! before the first wait. A default-constructed Work runs it at once.
   void then(std::function<void()> after);
 
   //! Releases the operation: its tensors are freed as soon as it completes.

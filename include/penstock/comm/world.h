@@ -13,7 +13,7 @@
 
 namespace penstock::comm {
 
-//! The supported transports. `Auto` selects Gloo.
+//! The supported transports. `Auto` selects the one that PENSTOCK_BACKEND names, or Gloo if it is not set.
 enum class BackendKind { Auto, Gloo, Nccl, Mpi, Ucc };
 
 //! Parses `auto`, `gloo`, `nccl`, `mpi` or `ucc`, ignoring case. Throws UsageError for any other name.
@@ -24,7 +24,7 @@ std::string_view to_string(BackendKind kind);
 bool backend_available(BackendKind kind);
 
 struct InitOptions {
-  BackendKind backend = BackendKind::Auto;  //!< PENSTOCK_BACKEND, if set, overrides Auto
+  BackendKind backend = BackendKind::Auto;  //!< Auto: PENSTOCK_BACKEND if set, else Gloo
   //! How long an operation may wait before it throws TimeoutError. PENSTOCK_TIMEOUT (seconds) overrides it.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   //! How long the ranks may take to connect to each other.
@@ -60,7 +60,7 @@ class World {
   //! same ranks. Every rank must call it; after `join_timeout`, throws TimeoutError naming the missing ranks.
   void rebuild();
 
-  FlightRecorder& flight_recorder() const;
+  const FlightRecorder& flight_recorder() const;
 
  private:
   friend struct Access;

@@ -44,12 +44,12 @@ Captured capture_dynamic(const ForwardFunction& forward, const ModelTensors& mod
 
 //! While it is alive, this thread creates tensors on the meta device, without memory. A model of any size can
 //! be built, captured (nothing is computed) and split; each rank then materializes only its own stages.
-class NoMemory {
+class MetaDeviceScope {
  public:
-  NoMemory();
-  ~NoMemory();
-  NoMemory(const NoMemory&) = delete;
-  NoMemory& operator=(const NoMemory&) = delete;
+  MetaDeviceScope();
+  ~MetaDeviceScope();
+  MetaDeviceScope(const MetaDeviceScope&) = delete;
+  MetaDeviceScope& operator=(const MetaDeviceScope&) = delete;
 };
 
 //! Marks a stage boundary. Does nothing outside a capture.

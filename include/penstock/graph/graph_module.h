@@ -18,18 +18,18 @@ class GraphModule {
  public:
   //! `tensors` holds one tensor per slot, in slot order. With a device, moves the tensors there and overrides
   //! the device arguments of recorded operators.
-  GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<c10::Device> device = std::nullopt);
+  GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<at::Device> device = std::nullopt);
   GraphModule(GraphModule&&) noexcept;
   GraphModule& operator=(GraphModule&&) noexcept;
   ~GraphModule();
 
   const Graph& graph() const;
   const std::vector<at::Tensor>& tensors() const;
-  const std::optional<c10::Device>& device() const;
+  const std::optional<at::Device>& device() const;
 
   //! Moves parameters and buffers in place, so existing handles see the moved tensors. Meta tensors get
   //! uninitialized memory. Overrides the device arguments of recorded operators.
-  void to(c10::Device device);
+  void to(at::Device device);
 
   //! Runs the graph, which may update its buffers. The arguments must have the structure the graph was
   //! captured or exported with. Throws ShapeError naming every input whose sizes or dtype do not match.

@@ -30,8 +30,8 @@ struct GptOptions {
 struct GptPart {
   std::int64_t first_block = 0;
   std::int64_t end_block = 0;  //!< exclusive
-  bool embeds = false;         //!< takes tokens; otherwise the output of the previous part
-  bool predicts = false;       //!< returns logits
+  bool has_embedding = false;  //!< takes tokens; otherwise the output of the previous part
+  bool has_head = false;       //!< returns logits
 
   static GptPart full(const GptOptions& options) { return {0, options.layers, true, true}; }
 };

@@ -39,7 +39,7 @@ class ReplicatedStages final : public runtime::DataParallel {
 //! Stages that are sharded over the ranks of the group. Add the modules first and construct the stages from
 //! the results:
 //!   auto sharded = std::make_shared<ShardedStages>(group);
-//!   PipelineStage stage(sharded->add(0, make_stage_module(module)), 0, …);
+//!   PipelineStage stage(sharded->add(StageId(0), make_stage_module(module)), StageId(0), …);
 //! The parameters of such a stage are the shards, for optimizers, clipping and tied parameters. Tied
 //! parameters must be listed in ShardOptions::separate.
 class ShardedStages final : public runtime::DataParallel {
@@ -49,11 +49,11 @@ class ShardedStages final : public runtime::DataParallel {
 
   //! Shards the module, which must already be on its device. All ranks of the group must add the same stages
   //! in the same order.
-  std::shared_ptr<runtime::StageModule> add(int stage_index, std::shared_ptr<runtime::StageModule> module);
+  std::shared_ptr<runtime::StageModule> add(StageId stage, std::shared_ptr<runtime::StageModule> module);
   template <class Module>
   requires(!std::is_convertible_v<Module, std::shared_ptr<runtime::StageModule>>)
-      std::shared_ptr<runtime::StageModule> add(int stage_index, const Module& module) {
-    return add(stage_index, runtime::make_stage_module(module));
+      std::shared_ptr<runtime::StageModule> add(StageId stage, const Module& module) {
+    return add(stage, runtime::make_stage_module(module));
   }
 
   void unshard(StageId stage) override;

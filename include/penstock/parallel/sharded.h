@@ -136,7 +136,7 @@ Sharded fully_shard(const Holder& holder, const comm::Group& group, ShardOptions
 }
 
 //! Shards the module as one unit; the caller controls unshard, reshard and reduce.
-Sharded shard_by_hand(const runtime::StageModule& module, const comm::Group& group,
-                      ShardOptions options = {});
+Sharded shard_manually(const runtime::StageModule& module, const comm::Group& group,
+                       ShardOptions options = {});
 
 }  // namespace penstock::parallel

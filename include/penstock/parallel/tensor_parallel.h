@@ -115,7 +115,7 @@ class ExchangeableParameters {
 void parallelize_module(torch::nn::Module& module, const tensor::DeviceMesh& mesh, const ParallelPlan& plan);
 
 //! How to treat a path that matches no module: as an error, or as a path of another stage of the model.
-enum class UnknownPath { Refuse, PassOver };
+enum class UnknownPath { Error, Ignore };
 
 //! The same for a captured or imported graph, in place. Modules are the paths of its operators and
 //! parameters. The role of a weight follows from the operators that read it, so layers other than
@@ -123,10 +123,10 @@ enum class UnknownPath { Refuse, PassOver };
 //! module (for an empty path, the graph). Arguments are numbered in the order in which they are first read,
 //! without parameters and buffers; results in the order in which other operators first read them.
 void parallelize_module(graph::GraphModule& module, const tensor::DeviceMesh& mesh, const ParallelPlan& plan,
-                        UnknownPath unknown = UnknownPath::Refuse);
+                        UnknownPath unknown = UnknownPath::Error);
 
 //! Throws UsageError if a path matches no module of the graph. For plans whose stages use
-//! UnknownPath::PassOver.
+//! UnknownPath::Ignore.
 void check_paths(const graph::Graph& graph, const ParallelPlan& plan);
 
 }  // namespace penstock::parallel

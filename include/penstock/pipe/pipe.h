@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -28,6 +29,8 @@ namespace penstock::pipe {
 using TensorSource = std::function<std::vector<at::Tensor>(const std::vector<graph::Slot>& slots)>;
 
 enum class BalanceBy { Parameters, Flops, MeasuredTime };
+//! `params`, `flops` or `time`: the names on the command line.
+std::string_view to_string(BalanceBy by);
 
 //! Splits into stages of similar weight.
 struct Balanced {
@@ -76,7 +79,7 @@ class Pipe {
   //! `stage_module` and `build_stage` also run. With a device, moves it there. Parameters keep the names they
   //! have in the model.
   std::shared_ptr<graph::GraphModule> get_stage_module(StageId stage,
-                                                       std::optional<c10::Device> device = std::nullopt);
+                                                       std::optional<at::Device> device = std::nullopt);
 
   //! Switches all stages, including those loaded later, to training mode (as recorded) or evaluation mode
   //! (see GraphModule::train).

@@ -85,7 +85,7 @@ struct Costs {
   //! The size of a message from stage `from` to stage `to`, forward or backward.
   std::uint64_t message_bytes(StageId from, StageId to) const;
 
-  //! Equal stages and free links.
+  //! All stages cost the same and transfers are free.
   static Costs uniform(int stages, StageCosts each = {});
 
   friend bool operator==(const Costs&, const Costs&) = default;

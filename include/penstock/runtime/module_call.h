@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,9 +41,6 @@ std::shared_ptr<CallHooks> hooks_of(const void* module);
 
 namespace detail {
 
-//! Returns the tree with every tensor replaced by map(tensor).
-c10::IValue map_tree(const c10::IValue& tree, const std::function<at::Tensor(const at::Tensor&)>& map);
-
 template <class T>
 struct HoldsTensors : std::false_type {};
 template <>
@@ -70,7 +66,7 @@ void map_tensors(Value& value, const Map& map) {
   } else if constexpr (std::is_same_v<Value, at::Tensor>) {
     if (value.defined()) value = map(value);
   } else if constexpr (std::is_same_v<Value, c10::IValue>) {
-    value = map_tree(value, map);
+    value = penstock::value::map_tensors(value, map);
   } else if constexpr (requires { std::tuple_size<Value>::value; }) {
     std::apply([&](auto&... items) { (map_tensors(items, map), ...); }, value);
   } else if constexpr (requires { value.has_value(); }) {

@@ -95,6 +95,7 @@ enum class ShapeMode {
   Static,    //!< sent in the first step; a later change is a ShapeError on every rank that lists all changes
   Dynamic,   //!< sent ahead of every message: shapes may change with every microbatch
 };
+std::string_view to_string(ShapeMode mode);
 
 //! A value that stage `from` returns by name (StageResult::skips) and stage `to` takes as a keyword argument.
 struct SkipValue {

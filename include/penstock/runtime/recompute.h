@@ -28,7 +28,7 @@ using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<a
 std::vector<at::Tensor> recompute(const TensorFunction& forward, const std::vector<at::Tensor>& inputs,
                                   const RecomputeOptions& options = {});
 
-//! Overload for value trees.
+//! The same for value trees.
 c10::IValue recompute_tree(const std::function<c10::IValue(const std::vector<c10::IValue>&)>& forward,
                            const std::vector<c10::IValue>& args, const RecomputeOptions& options = {});
 

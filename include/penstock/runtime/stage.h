@@ -34,16 +34,16 @@ struct StageOptions {
 
 class PipelineStage {
  public:
-  //! Moves the module to `device`, in place. UsageError if `stage_index` is not in 0 … num_stages-1.
-  PipelineStage(std::shared_ptr<StageModule> module, int stage_index, int num_stages, at::Device device,
+  //! Moves the module to `device`, in place. UsageError if `stage` is not in 0 … num_stages-1.
+  PipelineStage(std::shared_ptr<StageModule> module, StageId stage, int num_stages, at::Device device,
                 comm::Group group, StageOptions options = {});
 
   //! Overload for a torch::nn module, given as a shared_ptr or a holder.
   template <class Module>
   requires(!std::is_convertible_v<Module, std::shared_ptr<StageModule>>)
-      PipelineStage(const Module& module, int stage_index, int num_stages, at::Device device,
-                    comm::Group group, StageOptions options = {})
-      : PipelineStage(make_stage_module(module), stage_index, num_stages, device, std::move(group),
+      PipelineStage(const Module& module, StageId stage, int num_stages, at::Device device, comm::Group group,
+                    StageOptions options = {})
+      : PipelineStage(make_stage_module(module), stage, num_stages, device, std::move(group),
                       std::move(options)) {}
 
   StageId index() const { return impl_->index; }

@@ -12,7 +12,7 @@
 
 namespace penstock::schedule {
 
-//! What an action does. The comments give the notation in its text.
+//! What an action does. The comments show how each kind is written.
 enum class ActionKind : std::uint8_t {
   Idle,            //!< an empty slot of a compute table; expresses order, not time
   Forward,         //!< F

@@ -1,5 +1,5 @@
 // Schedules as CSV: one row per rank, one field per slot; the field of an idle slot is empty. The format is
-// the one of torch.distributed, so files are interchangeable.
+// the same as torch.distributed's, so files are interchangeable.
 #pragma once
 
 #include <penstock/base/diagnostic.h>

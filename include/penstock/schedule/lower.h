@@ -27,8 +27,8 @@ struct Pass {
   Draft (*run)(Draft draft, const LowerOptions& options);
 };
 
-//! All passes in the order in which lowering runs them: merge-backward, unshard, reduce-grad, send-recv,
-//! defer-receives, reorder.
+//! All passes: merge-backward, unshard, reduce-grad, send-recv and defer-receives, in the order in which
+//! `lower` runs them, then reorder, which runs only by name.
 std::span<const Pass> passes();
 //! Runs the pass of that name. Throws a UsageError that lists the names if it is unknown.
 Draft run_pass(std::string_view name, Draft draft, const LowerOptions& options = {});
@@ -43,8 +43,8 @@ Draft defer_receives(Draft draft, const LowerOptions& options = {});
 //! Moves transfers (never computations) so that the lists are safe in every send mode.
 Draft reorder(Draft draft, const LowerOptions& options = {});
 
-//! Runs the passes that the options enable, and always send-recv and reorder. The draft of a valid schedule
-//! is safe in every send mode; with deferred receives, only in the buffered and the ordered mode.
+//! Runs send-recv and the passes that the options enable; `reorder` runs only by name. The draft of a valid
+//! schedule is safe in every send mode; with deferred receives, only in the buffered and the ordered mode.
 Draft lower(const Schedule& schedule, const LowerOptions& options = {});
 
 //! Lowers and validates. Throws a ScheduleError that contains the validator's findings.

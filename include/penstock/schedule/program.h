@@ -1,5 +1,5 @@
 // Drafts and programs. Passes work on a `Draft`. A `Program` is a draft that the validator accepted for the
-// send mode of its transport; only `Program::prove` creates one.
+// send mode of its transport; only `Program::validated` creates one.
 #pragma once
 
 #include <penstock/schedule/schedule.h>
@@ -39,7 +39,7 @@ Schedule compute_only(const Draft& draft);
 class Program {
  public:
   //! Validates the draft. Throws a ScheduleError that contains every finding.
-  static Program prove(Draft draft, SendMode mode);
+  static Program validated(Draft draft, SendMode mode);
 
   SendMode mode() const { return mode_; }
   const Draft& draft() const { return draft_; }

@@ -1,5 +1,5 @@
 // A schedule: the computations of each rank in order, with idle slots where a diagram shows a gap. Generators
-// create schedules; lowering (lower.h) turns them into programs.
+// create schedules; lowering (lower.h) turns a schedule into a draft, and validation a draft into a program.
 #pragma once
 
 #include <penstock/schedule/action.h>

@@ -1,25 +1,19 @@
-// Send modes: when a send completes. Each transport states its mode, a program is proven for one mode, and
-// the validator, the simulator and lowering know them all.
+// Send modes: when a send completes. Each transport states its mode, and a program is validated for one mode.
+// The validator and the simulator know every mode; lowering does not depend on it.
 //
 //   mode     | a send completes       | a pair's transfers match | the rank waits   | transports
 //   ---------|------------------------|--------------------------|------------------|-----------------
-//   Buffered | immediately            | by tag, in any order     | never            | gloo, threads,
-//            |                        |                          |                  | mpi, ucc
+//   Buffered | without waiting for    | by tag, in any order     | never            | gloo, threads,
+//            | its receive            |                          |                  | mpi, ucc
 //   Ordered  | with its receive       | in program order         | never            | nccl
 //   Blocking | when the peer has      | by tag, in any order     | until the send   | none (strictest)
 //            | posted the receive     |                          | completes        |
 //
-// In every mode a receive is posted at its position in the list, and the rank waits for it where the value is
-// used. The lists of `lower` are safe in every mode.
+// In every mode a program posts a receive at its position in the list, and the rank waits for it where the
+// value is used. In the buffered mode the executor may post a receive earlier. The lists of `lower` are safe
+// in every mode; with deferred receives, only in the buffered and the ordered mode.
 //
-// To add a send mode:
-//   1. add it to the enum, to `send_modes` and to `to_string` (src/schedule/send_mode.cpp);
-//   2. define when its transfers deadlock in src/schedule/validate/deadlock.cpp;
-//   3. define when its transfers start and end in src/plan/simulate.cpp;
-//   4. return it from `send_mode` of the transports that have it (src/comm/transport);
-//   5. add a row to the table above and to docs/schedules.md.
-// The tests of the validator and the simulator run every entry of `send_modes` next to an independent
-// interpreter, which needs the mode too (tests/schedule/interpreter.cpp).
+// CONTRIBUTING.md says how to add a send mode.
 #pragma once
 
 #include <array>
@@ -29,7 +23,7 @@ namespace penstock::schedule {
 
 //! When a send completes.
 enum class SendMode {
-  Buffered,  //!< a send completes immediately; transfers are matched by tag
+  Buffered,  //!< a send never waits for its receive; transfers are matched by tag
   Ordered,   //!< a pair's transfers run in program order and complete together; computations continue
   Blocking,  //!< a send blocks its rank until the peer has posted the receive
 };
@@ -37,7 +31,7 @@ enum class SendMode {
 inline constexpr std::array send_modes{SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};
 
 std::string_view to_string(SendMode mode);
-//! Parses `buffered`, `ordered` or `blocking`. Throws a UsageError that lists the modes.
+//! Parses a name of `to_string`. Throws a UsageError that lists the modes.
 SendMode parse_send_mode(std::string_view name);
 
 }  // namespace penstock::schedule

@@ -10,6 +10,6 @@ namespace penstock::tensor {
 //! Scales the gradients of plain and distributed parameters so that their total norm is at most `max_norm`,
 //! and returns the norm before scaling. A plain parameter counts once, as replicated. All ranks of the meshes
 //! must call it.
-double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double order = 2.0);
+double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0);
 
 }  // namespace penstock::tensor

@@ -61,9 +61,9 @@ class Vocabulary {
 };
 
 struct TextOptions {
-  std::int64_t length = 128;  //!< tokens per sequence
-  double validation = 0.1;    //!< fraction of the text, at its end, reserved for validation
-  std::uint64_t seed = 1;     //!< determines the start positions of the sequences
+  std::int64_t length = 128;         //!< tokens per sequence
+  double validation_fraction = 0.1;  //!< fraction of the text, at its end, reserved for validation
+  std::uint64_t seed = 1;            //!< determines the start positions of the sequences
 };
 
 //! Samples sequences from random positions in a text; the target of each token is the next token. The
@@ -73,11 +73,11 @@ std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary&
 
 //! Serves tensors named after the inputs of the model (positional arguments in order, then keywords), and
 //! `target`. Step k takes the `batch` examples from (k-1)*batch on, modulo the number of examples. The last
-//! `validation` fraction is reserved for validation.
+//! `validation_fraction` is reserved for validation.
 struct TensorDataOptions {
   std::vector<std::string> positional;
   std::vector<std::string> keywords;
-  double validation = 0;
+  double validation_fraction = 0;
 };
 std::unique_ptr<DataSource> tensor_data(std::map<std::string, at::Tensor> tensors,
                                         const TensorDataOptions& options);

@@ -1,5 +1,5 @@
 // The interface between trainer and model. A Model chooses where it is split; the SplitModel of that split
-// builds the stages. Neither changes after construction, so there is no order of calls to observe.
+// builds the stages. A Model is immutable, so its methods may be called in any order.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -106,7 +106,7 @@ std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_
 struct ArchiveOptions {
   std::filesystem::path file;  //!< a .pt2 archive
   pipe::SplitPoints split{};   //!< empty: balanced
-  BalanceKind balance = BalanceKind::Parameters;
+  pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   LossKind loss = LossKind::CrossEntropy;
   std::optional<std::string> loss_output{};  //!< by default `logits` if it exists, else the first output
   parallel::ParallelPlan tensor_plan{};      //!< tensor-parallel plan; empty: derived from the graph

@@ -15,10 +15,9 @@ namespace penstock::train {
 
 enum class OptimizerKind { Sgd, AdamW };
 enum class LossKind { CrossEntropy, Mse };
-enum class RateKind { Constant, Cosine };
+enum class LearningRateKind { Constant, Cosine };
 enum class Sharding { None, Full };
 enum class Precision { Float32, Bfloat16 };
-enum class BalanceKind { Parameters, Time };
 //! What to do if a loss or gradient is not finite.
 enum class NanPolicy {
   Stop,  //!< stop the run; the error names the microbatch and stage where it first appeared
@@ -31,10 +30,9 @@ enum class StoragePolicy { Stop, Warn };
 // The names on the command line and in configuration files: `adamw`, `cross_entropy`, …
 std::string_view to_string(OptimizerKind kind);
 std::string_view to_string(LossKind kind);
-std::string_view to_string(RateKind kind);
+std::string_view to_string(LearningRateKind kind);
 std::string_view to_string(Sharding sharding);
 std::string_view to_string(Precision precision);
-std::string_view to_string(BalanceKind kind);
 std::string_view to_string(NanPolicy policy);
 std::string_view to_string(StoragePolicy policy);
 
@@ -65,8 +63,8 @@ struct ParallelOptions {
   int ranks() const { return pp * tp * dp; }
 };
 
-struct RateOptions {
-  RateKind kind = RateKind::Constant;
+struct LearningRateOptions {
+  LearningRateKind kind = LearningRateKind::Constant;
   double rate = 3e-3;
   std::int64_t warmup = 0;      //!< steps of linear warmup from 0
   double final_fraction = 0.1;  //!< final value of the cosine, as a fraction of `rate`
@@ -90,7 +88,7 @@ struct CheckpointOptions {
 
 struct RunOptions {
   ParallelOptions parallel{};
-  RateOptions rate{};
+  LearningRateOptions rate{};
   OptimizerOptions optimizer{};
   CheckpointOptions checkpoint{};
   std::int64_t steps = 100;

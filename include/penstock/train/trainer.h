@@ -69,7 +69,7 @@ using StageModules = std::map<StageId, std::shared_ptr<runtime::StageModule>>;
 
 //! The state of a rank when its hook is called. Valid during the call.
 struct RankState {
-  std::int64_t step;           //!< from 1; 0 during set-up
+  std::int64_t step;           //!< from 1; 0 during setup
   const StageModules& stages;  //!< of this rank; empty before they are built
 };
 
@@ -88,7 +88,7 @@ class RankHook {
 
 struct RunResult {
   std::vector<double> losses;  //!< of the steps of this run, without those before a resume
-  std::optional<double> validation;
+  std::optional<double> validation_loss;
   std::optional<std::filesystem::path> checkpoint;  //!< the newest checkpoint of the run
   std::string plan;                                 //!< the schedule as CSV, if it was AutoSchedule
   //! All parameters of the model, on rank 0, if `gather_parameters` is set.

@@ -74,7 +74,7 @@ void ZipFile::fail(const std::string& message) const {
 }
 
 ZipFile::Directory ZipFile::find_directory() const {
-  if (size_ < end_size) fail("too short for a zip file");
+  if (size_ < end_size) fail("the file is too short to be a zip file");
   // A comment of at most 64 KiB follows the end record; a zip64 locator may precede it.
   const std::uint64_t length = std::min<std::uint64_t>(size_, locator_size + end_size + 0xffff);
   const std::vector<std::uint8_t> tail = bytes_at(size_ - length, length);
@@ -96,7 +96,7 @@ ZipFile::Directory ZipFile::find_directory() const {
     return {number_at<std::uint64_t>(end64, 48), number_at<std::uint64_t>(end64, 40),
             number_at<std::uint64_t>(end64, 32)};
   }
-  fail("no zip directory at the end of the file");
+  fail("the file has no zip directory at its end");
 }
 
 void ZipFile::read_directory(const Directory& directory) {

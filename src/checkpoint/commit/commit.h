@@ -42,9 +42,10 @@ WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& 
 //! directory. The checkpoint exists only after the rename.
 void commit(Files& files, const CommitPaths& paths, const Manifest& manifest);
 
-//! Removes all complete checkpoints older than `step` except the newest `keep - 1` (nullopt: all), and the
-//! remains of interrupted writes. Keeps checkpoints newer than `step`: the run skipped them when it resumed,
-//! and only a new checkpoint of the same step may replace them.
+//! Removes the remains of interrupted writes, and all complete checkpoints older than `step` except the
+//! newest `keep - 1`: the checkpoint of `step` itself is one of the `keep`. If `keep` is nullopt, removes
+//! none of them. Keeps checkpoints newer than `step`: the run skipped them when it resumed, and only a new
+//! checkpoint of the same step may replace them.
 void prune(Files& files, const std::string& directory, std::int64_t step, std::optional<int> keep);
 
 }  // namespace penstock::checkpoint

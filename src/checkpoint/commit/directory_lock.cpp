@@ -99,7 +99,7 @@ void DirectoryLock::hold() {
     file_ = open_file(path, O_RDWR);
     error = try_lock(file_);
   }
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + retry_timeout;
   while (error == EWOULDBLOCK && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(pause_between_tries);
     error = try_lock(file_);

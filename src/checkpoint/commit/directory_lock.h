@@ -16,7 +16,7 @@ class DirectoryLock {
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
   //! How long to retry if the lock is held: a killed run needs a moment to exit.
-  static constexpr std::chrono::milliseconds patience{5000};
+  static constexpr std::chrono::milliseconds retry_timeout{5000};
 
   //! Locks the directory, which must exist; does nothing if this object already holds the lock. Throws
   //! StorageError: EBUSY, with host, process and start time of the holder, if another run holds the lock;

@@ -77,7 +77,7 @@ StoredFile read_file(const JsonValue& value, const std::string& where) {
   StoredFile file{.name = string_at(field(value, "name", where), where),
                   .crc32c = crc_at(field(value, "crc32c", where), where)};
   const std::int64_t bytes = integer_at(field(value, "bytes", where), where);
-  if (bytes < 0) fail_at(where, "negative file size");
+  if (bytes < 0) fail_at(where, "a file has a negative size");
   file.bytes = static_cast<std::uint64_t>(bytes);
   // Never open a file outside the directory.
   if (file.name.empty() || file.name[0] == '.' || file.name.find('/') != std::string::npos) {
@@ -132,7 +132,7 @@ StoredTensor read_tensor(const JsonValue& value, std::size_t files, const std::s
     parts.push_back(tensor.pieces.back().region);
   }
   const std::optional<std::int64_t> count = uncovered(tensor.shape, parts);
-  if (!count) fail_at(here, std::to_string(parts.size()) + " pieces overlap in too many ways");
+  if (!count) fail_at(here, std::to_string(parts.size()) + " pieces overlap in too many ways to be checked");
   if (*count > 0) fail_at(here, std::to_string(*count) + " of its elements are in no file");
   return tensor;
 }
@@ -184,7 +184,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     fail_at(where, "version " + std::to_string(version) + " of the format is not supported");
   }
   Manifest manifest{.step = integer_at(field(json, "step", where), where)};
-  if (manifest.step < 0) fail_at(where, "negative step");
+  if (manifest.step < 0) fail_at(where, "the step is negative");
   for (const auto& [name, note] : object_at(field(json, "notes", where), where)) {
     manifest.notes.emplace(name, string_at(note, where));
   }

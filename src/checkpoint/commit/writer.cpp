@@ -228,7 +228,7 @@ CheckpointWriter::CheckpointWriter(const std::filesystem::path& directory, const
   impl_->try_directory();
 }
 
-void try_checkpoint_directory(const std::filesystem::path& directory) {
+void check_checkpoint_directory(const std::filesystem::path& directory) {
   make_root(disk(), directory);
   DirectoryLock(directory).hold();
 }

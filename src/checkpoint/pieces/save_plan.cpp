@@ -188,7 +188,7 @@ SavePlan plan_save(const std::vector<std::string>& descriptions) {
     const std::optional<std::int64_t> count = uncovered(what.shape, parts);
     if (!count) {
       problems.push_back(tensor_title(what.name, what.state) + ": " + std::to_string(parts.size()) +
-                         " pieces overlap in too many ways");
+                         " pieces overlap in too many ways to be checked");
     } else if (*count > 0) {
       problems.push_back(tensor_title(what.name, what.state) + ": no rank has " + std::to_string(*count) +
                          " of its " + std::to_string(numel_of(what.shape)) + " elements");

@@ -87,7 +87,7 @@ class HeaderReader final : public JsonHandler {
   void unsigned_integer(std::uint64_t number) override {
     if (state_ == State::Sizes) {
       if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-        fail(where_, tensor() + " has a size of " + std::to_string(number));
+        fail(where_, tensor() + " has a size of " + std::to_string(number) + ", which exceeds 2^63-1");
       }
       if (entry().shape.size() == max_dims) fail(where_, tensor() + " has too many dims");
       entry().shape.push_back(static_cast<std::int64_t>(number));
@@ -170,7 +170,8 @@ void check_offsets(const SafetensorsHeader& header, std::uint64_t data_size, con
     const std::string location =
         " lies at bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end);
     if (entry.end < entry.begin || entry.end > data_size) {
-      fail(where, tensor + location + ", but there are only " + std::to_string(data_size));
+      fail(where,
+           tensor + location + ", but the file has only " + std::to_string(data_size) + " bytes of data");
     }
     if (entry.begin < next)
       fail(where,
@@ -211,7 +212,7 @@ std::optional<std::uint64_t> checked_nbytes(std::span<const std::int64_t> shape,
 std::uint64_t safetensors_header_length(std::span<const std::uint8_t> prefix, std::uint64_t file_size,
                                         const std::string& where) {
   if (file_size < safetensors_prefix || prefix.size() < safetensors_prefix) {
-    fail(where, "too short for a safetensors file");
+    fail(where, "the file is too short to be a safetensors file");
   }
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < safetensors_prefix; ++i)

@@ -15,7 +15,7 @@
 namespace penstock::comm {
 namespace {
 
-// Longer than the limit of the ranks, whose reports are more precise.
+// Longer than the ranks' own limit, so that their more precise reports arrive first.
 std::chrono::milliseconds silence_limit() {
   return heartbeat_limit() + std::chrono::seconds(2);
 }
@@ -87,10 +87,10 @@ LaunchNodes::LaunchNodes(const LaunchOptions& options)
 // Node 0 generates the secret, unless it comes from a token file. Then node 0 publishes only a signature, to
 // detect a wrong file.
 JobSecret LaunchNodes::agree_on_secret(c10d::Store& store, const LaunchOptions& options) {
-  const bool from_file = !options.token_file.empty();
+  const bool from_file = options.token_file.has_value();
   JobSecret secret;
   if (from_file) {
-    secret = JobSecret::from_file(options.token_file);
+    secret = JobSecret::from_file(*options.token_file);
   } else if (node_ == 0) {
     secret = JobSecret::random();
   }

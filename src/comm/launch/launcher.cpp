@@ -122,8 +122,8 @@ class Attempt {
 
   void start() {
     fs::path logs;
-    if (!options_.log_dir.empty()) {
-      logs = options_.log_dir / ("attempt" + std::to_string(number_));
+    if (options_.log_dir) {
+      logs = *options_.log_dir / ("attempt" + std::to_string(number_));
       fs::create_directories(logs);
     }
     for (int local = 0; local < options_.ranks; ++local) {

@@ -19,8 +19,8 @@ namespace penstock::comm {
 namespace {
 
 constexpr std::size_t kDigits = 32;
-constexpr std::size_t kFewestBytes = 16;  // in a token file
-constexpr std::size_t kMostBytes = 4096;
+constexpr std::size_t kMinBytes = 16;  // in a token file
+constexpr std::size_t kMaxBytes = 4096;
 
 // HMAC (RFC 2104) with SHA-1, with the inner digest in hexadecimal. HMAC does not depend on collision
 // resistance, which SHA-1 lacks.
@@ -124,16 +124,16 @@ JobSecret JobSecret::parse(std::string_view text) {
 
 JobSecret JobSecret::from_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string content(kMostBytes + 1, '\0');
+  std::string content(kMaxBytes + 1, '\0');
   file.read(content.data(), static_cast<std::streamsize>(content.size()));
   content.resize(static_cast<std::size_t>(file.gcount()));
   while (!content.empty() && (content.back() == '\n' || content.back() == '\r')) content.pop_back();
-  if (content.size() < kFewestBytes || content.size() > kMostBytes) {
+  if (content.size() < kMinBytes || content.size() > kMaxBytes) {
     throw UsageError(
         "the token file " + quote(path.string()) +
-            (file.eof() || content.size() > kMostBytes ? " must have " + std::to_string(kFewestBytes) +
-                                                             " to " + std::to_string(kMostBytes) + " bytes"
-                                                       : " cannot be read"),
+            (file.eof() || content.size() > kMaxBytes
+                 ? " must have " + std::to_string(kMinBytes) + " to " + std::to_string(kMaxBytes) + " bytes"
+                 : " cannot be read"),
         {}, "create one with `head -c 32 /dev/urandom | base64` and copy it to every node");
   }
   return JobSecret(keyed_hash(content, "penstock job").substr(0, kDigits));

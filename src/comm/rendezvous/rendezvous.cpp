@@ -32,7 +32,7 @@ void await_members(c10d::Store& store, WorldGeneration& generation, const std::s
 void check_members_answer(c10d::Store& store, WorldGeneration& generation, const std::string& prefix,
                           const std::vector<int>& members) {
   constexpr std::chrono::milliseconds limit{2000};
-  constexpr std::size_t enough = 4;  // each takes up to `limit`
+  constexpr std::size_t enough = 4;  // pairs to report; each member that does not answer costs up to `limit`
   std::vector<std::string> pairs;
   for (const int member : members) {
     if (member == generation.rank.value || pairs.size() == enough) continue;

@@ -17,8 +17,8 @@ constexpr std::uint32_t kMark = 0x7fa6d593;
 
 constexpr std::chrono::microseconds kLooking{200};
 
-// The thread of the transport returns the core after about ten microseconds. If a yield takes longer than
-// this, other threads compete for the core, and a thread that blocks gets it back sooner than one that
+// The transport's thread usually needs the core for about ten microseconds. If a yield takes longer than this
+// limit, other threads compete for the core, and a thread that blocks gets it back sooner than one that
 // yields. The next kRest yields are then skipped.
 constexpr std::chrono::microseconds kCrowded{300};
 constexpr int kRest = 100;

@@ -63,7 +63,7 @@ class GlooTransport : public Transport {
   //! Gloo queues a send and returns; messages are matched by tag.
   schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return true; }
-  bool has_a_thread() const override { return true; }
+  bool has_own_thread() const override { return true; }
 
   c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& generation, const std::string& name,
                                             const std::vector<int>& members, int me) override {

@@ -44,9 +44,9 @@ class Transport {
   //! Whether collectives complete a future (Gloo), so that a wait needs no blocking call.
   virtual bool collectives_have_futures() const = 0;
   //! Whether a failed group can be destroyed without waiting for its peers.
-  virtual bool closes_after_a_failure() const { return false; }
+  virtual bool can_close_after_failure() const { return false; }
   //! Whether the transport copies data to and from the tensors on its own thread (see arrival.h).
-  virtual bool has_a_thread() const { return false; }
+  virtual bool has_own_thread() const { return false; }
 };
 
 }  // namespace penstock::comm

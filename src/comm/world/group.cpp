@@ -159,7 +159,7 @@ Work reduce_scatter_by_exchange(const std::shared_ptr<Group::Impl>& group, const
 }  // namespace
 
 Group::Impl::~Impl() {
-  if (!backend || !generation->failure.failed() || transport->closes_after_a_failure()) return;
+  if (!backend || !generation->failure.failed() || transport->can_close_after_failure()) return;
   // A failed Gloo group cannot be aborted, and its destructor waits for its threads: leak it.
   [[maybe_unused]] auto* abandoned = backend.release();
 }
@@ -248,14 +248,14 @@ Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
     std::vector<at::Tensor> tensors{contiguous};
     return backend.send(tensors, to, tag);
   });
-  if (impl_->transport->has_a_thread() && contiguous.nbytes() <= kSmall) yield_to_receiver();
+  if (impl_->transport->has_own_thread() && contiguous.nbytes() <= kSmall) yield_to_receiver();
   return work;
 }
 
 Work Group::irecv(const at::Tensor& tensor, int from, int tag) const {
   check_member(*impl_, from, "recv");
   check_contiguous(*impl_, tensor, "recv");
-  const ArrivalMark arrival = impl_->transport->has_a_thread() ? ArrivalMark(tensor) : ArrivalMark();
+  const ArrivalMark arrival = impl_->transport->has_own_thread() ? ArrivalMark(tensor) : ArrivalMark();
   return issue(
       impl_, "recv", tensor, from, tag, false,
       [&](c10d::Backend& backend) {

@@ -218,10 +218,12 @@ constexpr std::array<std::pair<std::string_view, BackendKind>, 5> kBackends{{{"a
 }  // namespace
 
 BackendKind parse_backend(std::string_view name) {
+  std::vector<std::string> names;
   for (const auto& [known, kind] : kBackends) {
     if (to_lower(name) == known) return kind;
+    names.emplace_back(known);
   }
-  throw UsageError("unknown backend " + quote(name), {}, "valid backends are auto, gloo, nccl, mpi and ucc");
+  throw UsageError("unknown backend " + quote(name), {}, "valid backends are " + join(names, ", "));
 }
 
 std::string_view to_string(BackendKind kind) {

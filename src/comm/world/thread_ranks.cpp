@@ -81,7 +81,7 @@ class ThreadTransport : public Transport {
   //! A send copies its tensor.
   schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return false; }
-  bool closes_after_a_failure() const override { return true; }
+  bool can_close_after_failure() const override { return true; }
 
  private:
   std::shared_ptr<ThreadHub> hub_;

@@ -1,4 +1,5 @@
-// Waits for operations. Does not use Gloo's wait, which cannot be interrupted when a peer fails.
+// Waits for operations so that a failure of a peer ends the wait: for collectives through their future, for
+// sends and receives in a call of the transport that a failure aborts.
 #include "base/text.h"
 #include "comm/world/work_impl.h"
 
@@ -133,6 +134,7 @@ void Work::wait() {
 }
 
 void Work::then(std::function<void()> after) {
+  if (!impl_) return after();
   impl_->after = std::move(after);
 }
 

@@ -46,7 +46,7 @@ int World::local_rank() const {
 const Group& World::group() const {
   return *impl_->group;
 }
-FlightRecorder& World::flight_recorder() const {
+const FlightRecorder& World::flight_recorder() const {
   return impl_->generation->recorder;
 }
 void World::check() const {

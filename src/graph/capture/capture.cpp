@@ -25,13 +25,13 @@ using c10::IValue;
 constexpr c10::DispatchKey capture_key = c10::DispatchKey::PENSTOCK_CAPTURE_KEY;
 
 thread_local Recorder* recorder = nullptr;
-thread_local int no_memory = 0;
+thread_local int meta_scopes = 0;
 
 //! The dispatcher fallback: receives every operator call during a capture.
 void record(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(capture_key);
   if (!recorder) {
-    if (no_memory > 0) redirect_devices(op, *stack);
+    if (meta_scopes > 0) redirect_devices(op, *stack);
     op.callBoxed(stack);
   } else if (op.operator_name().name == "penstock::pipe_split") {
     recorder->mark_split();
@@ -152,12 +152,12 @@ Captured capture(const ForwardFunction& forward, const ModelTensors& model, cons
   return captured;
 }
 
-NoMemory::NoMemory() {
-  if (no_memory++ == 0) c10::impl::tls_set_dispatch_key_included(capture_key, true);
+MetaDeviceScope::MetaDeviceScope() {
+  if (meta_scopes++ == 0) c10::impl::tls_set_dispatch_key_included(capture_key, true);
 }
 
-NoMemory::~NoMemory() {
-  if (--no_memory == 0) c10::impl::tls_set_dispatch_key_included(capture_key, false);
+MetaDeviceScope::~MetaDeviceScope() {
+  if (--meta_scopes == 0) c10::impl::tls_set_dispatch_key_included(capture_key, false);
 }
 
 void pipe_split() {

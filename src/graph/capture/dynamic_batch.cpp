@@ -157,7 +157,8 @@ class Solver {
       if (arg->is.index() != args[0]->is.index()) fail("the type of an argument changes", node);
     }
     if (const ValueId* id = args[0]->value()) {
-      if (*args[1]->value() != *id || *args[2]->value() != *id) fail("the order of values changes", node);
+      if (*args[1]->value() != *id || *args[2]->value() != *id)
+        fail("values are created in a different order", node);
       return {*id};
     }
     if (const IValue* constant = args[0]->constant())
@@ -178,7 +179,7 @@ class Solver {
     if (same_constant(*a, *b) && same_constant(*a, *c)) return {*a};
     if (a->isInt() && b->isInt() && c->isInt()) {
       const auto line = fit({a->toInt(), b->toInt(), c->toInt()});
-      if (!line) fail("a number is not a linear function of it", node);
+      if (!line) fail("an integer argument is not a linear function of the batch size", node);
       return {number(*line)};
     }
     if (a->isIntList() && b->isIntList() && c->isIntList()) {

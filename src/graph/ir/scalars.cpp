@@ -103,7 +103,7 @@ IValue bits(ScalarOp op, const IValue& a, const IValue& b) {
 }
 
 IValue shift(ScalarOp op, std::int64_t a, std::int64_t by) {
-  if (by < 0 || by > 62) refuse(op, "shifts too far");
+  if (by < 0 || by > 62) refuse(op, "can shift by 0 to 62 bits, not by " + std::to_string(by));
   if (op == ScalarOp::RightShift) return a >> by;
   return checked(ScalarOp::Mul, a, std::int64_t{1} << by);
 }

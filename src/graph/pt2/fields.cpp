@@ -221,7 +221,7 @@ ValueMeta pt2_meta(const JsonValue& value, const std::string& where) {
   ValueMeta meta{.dtype = pt2_dtype(field(value, "dtype", where), where)};
   for (const JsonValue& size : array_at(field(value, "sizes", where), where)) {
     meta.sizes.push_back(pt2_dim(size, where));
-    if (meta.sizes.back().size < 0) fail_at(where, "negative size");
+    if (meta.sizes.back().size < 0) fail_at(where, "a tensor has a negative size");
   }
   return meta;
 }

@@ -136,7 +136,7 @@ class ProgramReader {
     if (kind == "user_output" || kind == "loss_output") {
       const JsonValue& arg = field(*value, "arg", kRecord);
       Arg output = kind == "user_output" ? nodes_.read_arg(scope_, arg, kRecord) : named(arg);
-      if (output.list()) fail_at(kRecord, "an output is a list");
+      if (output.list()) fail_at(kRecord, "list outputs are not supported");
       graph_.outputs.push_back(std::move(output));
     } else if (kind == "buffer_mutation" || kind == "parameter_mutation") {
       const std::string name = string_at(

@@ -356,7 +356,8 @@ void Pt2Nodes::read_region(Scope& scope, const JsonValue& json, const std::strin
       outputs.push_back(&output);
     }
   }
-  if (outputs.size() > results.size()) fail_at(where, "the outputs of the region do not match");
+  if (outputs.size() > results.size())
+    fail_at(where, "the region has more outputs than its node has results");
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const JsonObject* const output = outputs[i]->object();
     const JsonValue* const output_name = output != nullptr ? output->find("name") : nullptr;

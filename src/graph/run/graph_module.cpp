@@ -57,7 +57,7 @@ struct GraphModule::Impl {
 
 GraphModule::GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<c10::Device> device) {
   if (tensors.size() != graph.slots.size()) {
-    throw UsageError("the graph has " + std::to_string(graph.slots.size()) + " tensors, but was given " +
+    throw UsageError("the graph needs " + std::to_string(graph.slots.size()) + " tensors, not " +
                      std::to_string(tensors.size()));
   }
   Interpreter train(graph, device);

@@ -98,7 +98,7 @@ std::string Lexer::string() {
         const std::string_view digits = inside.substr(std::min(i + 1, inside.size()), 4);
         const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
         if (error != std::errc() || digits.size() != 4 || code > 0x7f)
-          fail("the escape is not a control character");
+          fail("expected an escape from \\u0000 to \\u007f");
         result += static_cast<char>(code);
         i += 4;
         break;

@@ -1,4 +1,4 @@
-// Parses graph text; docs/graph.md has the grammar.
+// Parses graph text; docs/graph.md describes the format.
 #include "graph/ir/enums.h"
 #include "graph/ir/module_path.h"
 #include "graph/ir/schema.h"

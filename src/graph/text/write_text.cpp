@@ -1,4 +1,4 @@
-// Writes graphs as text; docs/graph.md has the grammar.
+// Writes graphs as text; docs/graph.md describes the format.
 #include "base/json.h"
 #include "base/text.h"
 #include "graph/ir/enums.h"

@@ -122,7 +122,7 @@ class Call {
     for (std::size_t i = begin_; i < end_; ++i) {
       for (const graph::ValueId written : written_values(graph_.nodes[i])) {
         if (written != id && (storage < 0 || graph_.value(written).storage != storage)) continue;
-        throw UsageError("the module writes to an input that is to be redistributed",
+        throw UsageError("the module modifies an input that must be redistributed",
                          {.op = graph_.nodes[i].name() + " of module " + quote(module_)},
                          "apply the style to a module that only reads its input");
       }

@@ -137,7 +137,7 @@ class GraphPlan {
       }
       if (use) weight = use;
     }
-    if (!weight && unknown_ == UnknownPath::PassOver) return;  // used in another stage
+    if (!weight && unknown_ == UnknownPath::Ignore) return;  // used in another stage
     if (!weight) {
       throw UsageError(std::string(style) + " does not fit module " + quote(path_), {},
                        "it applies to linear layers and embeddings; list other parameters with "
@@ -197,7 +197,7 @@ void parallelize_module(graph::GraphModule& module, const tensor::DeviceMesh& me
       made.apply(path, style);
       fits = true;
     }
-    if (!fits && unknown == UnknownPath::Refuse) refuse_path(pattern, paths);
+    if (!fits && unknown == UnknownPath::Error) refuse_path(pattern, paths);
   }
   const bool training = module.is_training();
   module = std::move(made).module(module.device());

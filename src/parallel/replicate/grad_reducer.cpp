@@ -38,7 +38,7 @@ GradReducer::GradReducer(std::vector<runtime::NamedTensor> parameters, comm::Gro
   for (const runtime::NamedTensor& item : parameters_) {
     if (!item.tensor.is_leaf() || !item.tensor.is_floating_point())
       throw UsageError("parameter " + quote(item.name) +
-                       " cannot be replicated: it is not a real-valued leaf");
+                       " cannot be replicated: it must be a floating-point leaf tensor");
     tensor::FlatDTensor flat = tensor::flatten_dtensor(item.tensor);
     tensors.push_back(flat.local);
     specs_.push_back(std::move(flat.spec));

@@ -18,7 +18,8 @@ namespace {
 std::map<const void*, std::size_t> owners(const torch::nn::Module& module,
                                           const std::vector<std::shared_ptr<torch::nn::Module>>& units) {
   std::map<const void*, std::size_t> owner;
-  std::map<const void*, std::size_t> depth;  // number of parameters of the owner: fewer means further inside
+  // Parameter count of the owning unit: fewer means more deeply nested.
+  std::map<const void*, std::size_t> depth;
   for (std::size_t u = 0; u < units.size(); ++u) {
     const std::vector<at::Tensor> parameters = units[u]->parameters();
     for (const at::Tensor& parameter : parameters) {
@@ -98,7 +99,7 @@ Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm
   return make(parameters, specs, group, options);
 }
 
-Sharded shard_by_hand(const runtime::StageModule& module, const comm::Group& group, ShardOptions options) {
+Sharded shard_manually(const runtime::StageModule& module, const comm::Group& group, ShardOptions options) {
   const std::vector<runtime::NamedTensor> parameters = each_once(module.parameters());
   Sharded sharded = make(parameters, by_bytes(parameters, options.unit_bytes), group, options);
   Access::impl(sharded)->set_by_hand();

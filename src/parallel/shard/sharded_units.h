@@ -102,7 +102,7 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
   std::vector<Unit> units_;
   std::vector<Leaf> leaves_;
   std::vector<Turn> turns_;                        //!< in the order of reduction
-  std::vector<std::vector<std::size_t>> turn_of_;  //!< by unit and flat
+  std::vector<std::vector<std::size_t>> turn_of_;  //!< index into `turns_`, by unit and flat buffer
   std::vector<runtime::HookedModule> hooked_;
   LeafHooks hooks_;
   std::size_t next_ = 0;

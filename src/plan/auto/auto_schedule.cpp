@@ -102,7 +102,7 @@ void try_named(AutoResult& result, int ranks, int microbatches, const Costs& cos
     try {
       check_shape(info.kind, shape);
     } catch (const UsageError&) {
-      continue;  // does not support these counts
+      continue;  // the schedule does not support these counts
     }
     schedule::Schedule schedule = make_schedule(info.kind, shape);
     const double time = time_of(schedule, costs, options);

@@ -37,8 +37,8 @@ void check_gradient(std::size_t output, at::SymIntArrayRef sizes, const Tensor& 
 
 void check_counts(std::size_t outputs, std::size_t grads) {
   if (outputs == grads) return;
-  throw UsageError("backward of " + std::to_string(outputs) + " outputs got " + std::to_string(grads) +
-                   " gradients");
+  throw UsageError("the backward of " + std::to_string(outputs) + " outputs needs as many gradients, not " +
+                   std::to_string(grads));
 }
 
 Roots roots_of(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grads) {

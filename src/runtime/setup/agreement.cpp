@@ -18,18 +18,6 @@
 namespace penstock::runtime {
 namespace {
 
-std::string shapes_text(ShapeMode mode) {
-  switch (mode) {
-    case ShapeMode::Inferred:
-      return "inferred";
-    case ShapeMode::Static:
-      return "static";
-    case ShapeMode::Dynamic:
-      return "dynamic";
-  }
-  return {};
-}
-
 std::string program_hash(const schedule::Program& program) {
   Signature hash;
   for (const schedule::ActionList& list : program.draft().ranks) {
@@ -66,7 +54,7 @@ SetupFields fields_of(const PipelineSetup& setup) {
           {"program", program_hash(setup.program)},
           {"kind of device", c10::DeviceTypeName(setup.stages.front().device().type(), true)},
           {"default dtype", std::string(c10::get_default_dtype().name())},
-          {"shape mode", shapes_text(options.shapes)},
+          {"shape mode", std::string(to_string(options.shapes))},
           {"scaling of gradients", options.scale_grads ? "on" : "off"},
           {"loss on all ranks", options.loss_on_all_ranks ? "on" : "off"},
           {"skip values and shared parameters", declared(options)},

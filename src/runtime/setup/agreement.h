@@ -33,7 +33,7 @@ void warm_up(const PipelineSetup& setup);
 struct StepNote {
   std::uint64_t step = 0;
   bool train = true;
-  std::vector<std::uint64_t> signatures;  //!< of its values of each microbatch
+  std::vector<std::uint64_t> signatures;  //!< of this rank's values, per microbatch
   std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
   //! The row order of its values (`row_order_code`).
   std::int64_t row_order = 0;

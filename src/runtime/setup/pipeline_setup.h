@@ -21,7 +21,7 @@ struct PipelineSetup {
   std::vector<std::vector<std::string>> edge_skips{};  //!< the names of the skip values on each edge
   //! The keyword arguments that the stages of all ranks take; nullopt if a stage accepts any.
   std::optional<std::set<std::string>> keywords{};
-  bool has_loss = false;  //!< the rank of the last stage has one
+  bool has_loss = false;  //!< whether the rank of the last stage has a loss
 
   const PipelineStage* stage(StageId index) const { return by_index[index.index()]; }
   Rank rank_of(StageId index) const { return program.placement().rank_of(index); }

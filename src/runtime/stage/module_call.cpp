@@ -117,13 +117,4 @@ std::shared_ptr<CallHooks> hooks_of(const void* module) {
   return found == all.hooks.end() || found->second.gone() ? nullptr : found->second.all;
 }
 
-c10::IValue detail::map_tree(const c10::IValue& tree,
-                             const std::function<at::Tensor(const at::Tensor&)>& map) {
-  value::FlatTree flat = value::flatten(tree);
-  for (c10::IValue& leaf : flat.leaves) {
-    if (leaf.isTensor() && leaf.toTensor().defined()) leaf = map(leaf.toTensor());
-  }
-  return unflatten(flat.leaves, flat.structure);
-}
-
 }  // namespace penstock::runtime

@@ -32,13 +32,13 @@ void materialize(const StageModule& module, at::Device device) {
 
 }  // namespace
 
-PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, int stage_index, int num_stages,
+PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, StageId stage, int num_stages,
                              at::Device device, comm::Group group, StageOptions options) {
   ErrorContext context;
-  context.stage = StageId(stage_index);
+  context.stage = stage;
   if (!module) throw UsageError("a stage needs a module", context);
-  if (num_stages < 1 || stage_index < 0 || stage_index >= num_stages) {
-    throw UsageError("there is no stage " + std::to_string(stage_index) + " in a pipeline of " +
+  if (num_stages < 1 || stage.value < 0 || stage.value >= num_stages) {
+    throw UsageError("there is no stage " + std::to_string(stage.value) + " in a pipeline of " +
                          std::to_string(num_stages) + " stages",
                      {}, "stages are counted from 0");
   }
@@ -53,8 +53,8 @@ PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, int stage_inde
   module->to(device);
   std::vector<tensor::DeviceMesh> meshes = module->meshes();
   if (options.mesh) meshes.insert(meshes.begin(), *options.mesh);
-  impl_ = std::make_shared<Impl>(Impl{std::move(module), StageId(stage_index), num_stages, device,
-                                      std::move(group), std::move(options), std::move(meshes)});
+  impl_ = std::make_shared<Impl>(Impl{std::move(module), stage, num_stages, device, std::move(group),
+                                      std::move(options), std::move(meshes)});
 }
 
 at::Tensor PipelineStage::parameter(const std::string& name) const {

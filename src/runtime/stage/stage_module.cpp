@@ -128,8 +128,8 @@ void check_no_keywords(const value::Kwargs& kwargs) {
 
 void check_parameter_names(const std::vector<std::string>& names, std::size_t parameters) {
   if (names.size() != parameters) {
-    throw UsageError("a forward of " + std::to_string(parameters) + " parameters was given " +
-                         std::to_string(names.size()) + " names",
+    throw UsageError("the forward has " + std::to_string(parameters) + " parameters, but " +
+                         std::to_string(names.size()) + " names were given",
                      {}, "name every parameter of the forward, in order");
   }
   if (std::set<std::string>(names.begin(), names.end()).size() != names.size())
@@ -150,7 +150,7 @@ value::Args ordered_arguments(const value::Args& args, const value::Kwargs& kwar
     }
     if (given == kwargs.end() && !optional[i]) {
       throw UsageError("the stage's forward needs the argument " + quote(names[i]), {},
-                       "it takes " + join(names, ", "));
+                       "pass it by position or by name; the parameters are " + join(names, ", "));
     }
     ordered.push_back(given == kwargs.end() ? c10::IValue() : given->second);
   }
@@ -158,7 +158,7 @@ value::Args ordered_arguments(const value::Args& args, const value::Kwargs& kwar
   for (const auto& [name, value] : kwargs) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       throw UsageError("the stage's forward does not take the keyword argument " + quote(name), {},
-                       "it takes " + join(names, ", "));
+                       "the parameters are " + join(names, ", "));
     }
   }
   return ordered;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kAround = 4;  // actions shown on each side
 
 std::string hint_of(const Error& error, const std::string& around) {
-  const std::string location = "the schedule there: " + around;
+  const std::string location = "nearby actions in the schedule: " + around;
   return error.hint().empty() ? location : error.hint() + "; " + location;
 }
 
@@ -66,9 +66,10 @@ void rethrow_in(const ErrorContext& context, const std::string& around) {
   } catch (const StageError& e) {
     rethrow_as(e, context, around);
   } catch (const c10::Error& e) {
-    std::throw_with_nested(StageError(e.what_without_backtrace(), context, "the schedule there: " + around));
+    std::throw_with_nested(
+        StageError(e.what_without_backtrace(), context, "nearby actions in the schedule: " + around));
   } catch (const std::exception& e) {
-    std::throw_with_nested(StageError(e.what(), context, "the schedule there: " + around));
+    std::throw_with_nested(StageError(e.what(), context, "nearby actions in the schedule: " + around));
   }
   // Anything that is not a std::exception (such as a thread cancellation) passes unchanged.
 }

@@ -17,10 +17,16 @@ bool elsewhere(schedule::FactKind kind) {
 
 std::string text(const schedule::Fact& fact, const schedule::Wiring& wiring) {
   const auto of_stage = [&](const char* what) { return what + (" of stage " + std::to_string(fact.index)); };
-  const auto of_edge = [&](const char* what) {
+  const auto of_transfer = [](const char* what, StageId from, StageId to) {
+    return what + (" from stage " + std::to_string(from.value) + " to stage " + std::to_string(to.value));
+  };
+  const auto forward = [&](const char* what) {
     const schedule::StageEdge& edge = wiring.edge(fact.index);
-    return what +
-           (" from stage " + std::to_string(edge.from.value) + " to stage " + std::to_string(edge.to.value));
+    return of_transfer(what, edge.from, edge.to);
+  };
+  const auto backward = [&](const char* what) {
+    const schedule::StageEdge& edge = wiring.edge(fact.index);
+    return of_transfer(what, edge.to, edge.from);
   };
   switch (fact.kind) {
     case schedule::FactKind::Output:
@@ -30,13 +36,13 @@ std::string text(const schedule::Fact& fact, const schedule::Wiring& wiring) {
     case schedule::FactKind::WeightGradient:
       return of_stage("the weight half of the backward");
     case schedule::FactKind::ForwardSent:
-      return of_edge("the send of the value");
+      return forward("the send of the value");
     case schedule::FactKind::ForwardReceived:
-      return of_edge("the receive of the value");
+      return forward("the receive of the value");
     case schedule::FactKind::BackwardSent:
-      return of_edge("the send back of the gradient of the value");
+      return backward("the send of the gradient");
     case schedule::FactKind::BackwardReceived:
-      return of_edge("the receive of the gradient of the value");
+      return backward("the receive of the gradient");
   }
   return {};
 }
@@ -44,20 +50,20 @@ std::string text(const schedule::Fact& fact, const schedule::Wiring& wiring) {
 }  // namespace
 
 void StepFacts::check(const schedule::Action& action) const {
-  for_each_need(action, topology_, [&](const schedule::Fact& fact) {
+  for_each_need(action, context_, [&](const schedule::Fact& fact) {
     if (elsewhere(fact.kind) || known_[index_(fact)]) return;
-    throw ScheduleError("the action ran before " + text(fact, topology_.wiring) + ", which it depends on", {},
-                        "a function that replaces an action must call `usual` or do its work");
+    throw ScheduleError("the action ran before " + text(fact, context_.wiring) + ", which it depends on", {},
+                        "a function that replaces an action must call `usual` or do the same work itself");
   });
-  for_each_yield(action, topology_, [&](const schedule::Fact& fact) {
+  for_each_yield(action, context_, [&](const schedule::Fact& fact) {
     if (!known_[index_(fact)]) return;
-    throw ScheduleError("the action ran a second time: " + text(fact, topology_.wiring) + " has already run",
+    throw ScheduleError("the action ran a second time: " + text(fact, context_.wiring) + " has already run",
                         {}, "a function that replaces an action may call `usual` only once");
   });
 }
 
 void StepFacts::add(const schedule::Action& action) {
-  for_each_yield(action, topology_, [&](const schedule::Fact& fact) { known_[index_(fact)] = true; });
+  for_each_yield(action, context_, [&](const schedule::Fact& fact) { known_[index_(fact)] = true; });
 }
 
 }  // namespace penstock::runtime

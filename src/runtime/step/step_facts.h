@@ -1,4 +1,4 @@
-// Tracks which actions of a step have run on this rank. The validator has already proven that the order of
+// Tracks which actions of a step have run on this rank. The validator has already checked that the order of
 // the program is correct. This catches what the validator cannot see: replaced actions that skip or repeat
 // the default implementation.
 #pragma once
@@ -14,8 +14,8 @@ namespace penstock::runtime {
 class StepFacts {
  public:
   explicit StepFacts(const schedule::Program& program)
-      : topology_{program.wiring(), program.placement(), program.microbatches(),
-                  schedule::ProgramLevel::Lowered},
+      : context_{program.wiring(), program.placement(), program.microbatches(),
+                 schedule::ProgramLevel::Lowered},
         index_(program.wiring(), program.microbatches()),
         known_(index_.size(), false) {}
 
@@ -24,7 +24,7 @@ class StepFacts {
   void add(const schedule::Action& action);
 
  private:
-  schedule::Topology topology_;
+  schedule::ActionContext context_;
   schedule::FactIndex index_;
   std::vector<bool> known_;
 };

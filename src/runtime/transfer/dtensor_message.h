@@ -22,7 +22,7 @@ namespace penstock::runtime {
 //! The metadata of a distributed tensor, without the ranks of its mesh.
 struct DTensorMeta {
   std::vector<std::string> axes;
-  std::vector<std::int64_t> shape;       //!< of the mesh
+  std::vector<std::int64_t> shape;       //!< shape of the mesh
   std::vector<std::int64_t> coordinate;  //!< of the sender in the mesh
   tensor::Placements placements;
   std::vector<std::int64_t> sizes;  //!< global sizes of the tensor
@@ -53,7 +53,7 @@ struct SentDTensor {
   tensor::Placements placements;
   std::vector<std::int64_t> sizes;
 
-  //! Null for a plain tensor.
+  //! Returns null for a plain tensor.
   static std::unique_ptr<const SentDTensor> of(const at::Tensor& value);
 };
 //! The inverse of `local_gradient`, for the stage that produced the value. The gradient of a plain value

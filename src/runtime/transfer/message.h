@@ -33,13 +33,13 @@ struct MessageMeta {
   std::shared_ptr<const value::Structure> structure;
   std::vector<std::optional<value::TensorMeta>> tensors;
   std::vector<c10::IValue> others;                     //!< one per leaf; None for tensors
-  std::vector<std::optional<DTensorMeta>> dtensors{};  //!< as in the message
+  std::vector<std::optional<DTensorMeta>> dtensors{};  //!< by leaf; empty if all tensors are plain
 
   static MessageMeta of(const Message& message);
   std::vector<std::uint8_t> serialize() const;
   static MessageMeta deserialize(std::span<const std::uint8_t> bytes);
 
-  //! The size of all tensors.
+  //! The total size of the tensors, in bytes.
   std::size_t nbytes() const;
   //! Describes how `message` differs from this metadata; empty if it matches. Strides may differ.
   std::string difference(const Message& message) const;

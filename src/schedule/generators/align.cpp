@@ -8,7 +8,7 @@ namespace penstock::schedule::generators {
 std::vector<ActionList> align(const std::vector<ActionList>& orders, const Wiring& wiring,
                               const AlignOptions& options) {
   const Placement nowhere;
-  const Topology topology{wiring, nowhere, options.microbatches, ProgramLevel::Compute};
+  const ActionContext context{wiring, nowhere, options.microbatches, ProgramLevel::Compute};
   const FactIndex index(wiring, options.microbatches);
   std::vector<int> slot_of(index.size(), -1);  // the slot in which a fact became true
   std::vector<ActionList> result(orders.size());
@@ -23,7 +23,7 @@ std::vector<ActionList> align(const std::vector<ActionList>& orders, const Wirin
       const Action& action = orders[rank][next[rank]];
       bool ready = true;
       if (options.by == AlignBy::Everything || action.kind() == ActionKind::Forward) {
-        for_each_need(action, topology, [&](const Fact& fact) {
+        for_each_need(action, context, [&](const Fact& fact) {
           const int when = slot_of[index(fact)];
           if (when < 0 || when >= slot) ready = false;
         });
@@ -32,7 +32,7 @@ std::vector<ActionList> align(const std::vector<ActionList>& orders, const Wirin
         result[rank].emplace_back();
         continue;
       }
-      for_each_yield(action, topology, [&](const Fact& fact) { slot_of[index(fact)] = slot; });
+      for_each_yield(action, context, [&](const Fact& fact) { slot_of[index(fact)] = slot; });
       result[rank].push_back(action);
       ++next[rank];
       progress = true;

@@ -2,7 +2,9 @@
 // specifies only which stage does what next, as the diagrams in papers do.
 #pragma once
 
-#include <penstock/schedule/schedule.h>
+#include <penstock/base/ids.h>
+#include <penstock/schedule/action.h>
+#include <penstock/schedule/generate.h>
 
 #include <array>
 #include <cstddef>

@@ -18,7 +18,7 @@ class Deferrer {
  public:
   explicit Deferrer(const Draft& draft)
       : draft_(draft),
-        topology_(topology_of(draft)),
+        context_(context_of(draft)),
         index_(draft.wiring, draft.microbatches),
         posted_(index_.size(), 0) {}
 
@@ -32,7 +32,7 @@ class Deferrer {
       }
       if (action.is_send()) post_all(waiting_[peer_of(action)]);
       if (action.is_compute()) {
-        for_each_need(action, topology_, [&](const Fact& fact) { post_until(fact); });
+        for_each_need(action, context_, [&](const Fact& fact) { post_until(fact); });
       }
       result_.push_back(action);
     }
@@ -44,7 +44,7 @@ class Deferrer {
   int peer_of(const Action& transfer) const { return draft_.placement.rank_of(transfer.peer()).value; }
 
   void post(std::deque<Action>& queue) {
-    for_each_yield(queue.front(), topology_, [&](const Fact& fact) { posted_[index_(fact)] = 1; });
+    for_each_yield(queue.front(), context_, [&](const Fact& fact) { posted_[index_(fact)] = 1; });
     result_.push_back(queue.front());
     queue.pop_front();
   }
@@ -53,7 +53,7 @@ class Deferrer {
     while (!queue.empty()) post(queue);
   }
 
-  // Posts the receive that yields the fact, and before it all earlier receives of the pair.
+  // Posts the receive that yields the fact, after all earlier receives of the same pair of ranks.
   void post_until(const Fact& fact) {
     if (fact.kind != FactKind::ForwardReceived && fact.kind != FactKind::BackwardReceived) return;
     const StageEdge& edge = draft_.wiring.edge(fact.index);
@@ -63,7 +63,7 @@ class Deferrer {
   }
 
   const Draft& draft_;
-  Topology topology_;
+  ActionContext context_;
   FactIndex index_;
   std::vector<std::uint8_t> posted_;
   std::map<int, std::deque<Action>> waiting_;  // by the peer's rank

@@ -44,19 +44,19 @@ std::size_t at(Rank rank) {
 
 // Calls visit(send, receive) for each transfer of a value that the computation produces.
 template <class Visit>
-void for_each_transfer(const Action& part, const Topology& topology, Visit&& visit) {
-  const Wiring& wiring = topology.wiring;
+void for_each_transfer(const Action& part, const ActionContext& context, Visit&& visit) {
+  const Wiring& wiring = context.wiring;
   const StageId stage = part.stage();
   const MicrobatchId batch = part.microbatch();
   if (part.kind() == ActionKind::Forward) {
     for (const int edge : wiring.out_of(stage)) {
-      if (!topology.crosses(edge)) continue;
+      if (!context.crosses(edge)) continue;
       const StageId to = wiring.edge(edge).to;
       visit(Action::send_forward(stage, batch, to), Action::recv_forward(to, batch, stage));
     }
   } else if (part.kind() == ActionKind::Backward || part.kind() == ActionKind::BackwardInput) {
     for (const int edge : wiring.into(stage)) {
-      if (!topology.crosses(edge)) continue;
+      if (!context.crosses(edge)) continue;
       const StageId to = wiring.edge(edge).from;
       visit(Action::send_backward(stage, batch, to), Action::recv_backward(to, batch, stage));
     }
@@ -67,7 +67,7 @@ class Inserter {
  public:
   explicit Inserter(const Draft& draft)
       : draft_(draft),
-        topology_(topology_of(draft)),
+        context_(context_of(draft)),
         index_(draft.wiring, draft.microbatches),
         known_(index_.size(), 0),
         result_(draft.ranks.size()),
@@ -95,7 +95,7 @@ class Inserter {
       size[rank] += draft_.ranks[rank].size();
       for (const Action& action : draft_.ranks[rank]) {
         for_each_part(action, [&](const Action& part) {
-          for_each_transfer(part, topology_, [&](const Action& send, const Action& recv) {
+          for_each_transfer(part, context_, [&](const Action& send, const Action& recv) {
             ++size[at(draft_.placement.rank_of(send.stage()))];
             ++size[at(draft_.placement.rank_of(recv.stage()))];
           });
@@ -109,7 +109,7 @@ class Inserter {
     const Action& action = draft_.ranks[rank][next_[rank]];
     bool can_run = true;
     if (action.is_compute()) {
-      for_each_need(action, topology_,
+      for_each_need(action, context_,
                     [&](const Fact& fact) { can_run = can_run && known_[index_(fact)] != 0; });
     }
     if (!can_run) {
@@ -119,7 +119,7 @@ class Inserter {
     result_[rank].push_back(action);
     note(action);
     for_each_part(action, [&](const Action& part) {
-      for_each_transfer(part, topology_, [&](const Action& send, const Action& recv) {
+      for_each_transfer(part, context_, [&](const Action& send, const Action& recv) {
         const std::size_t peer = at(draft_.placement.rank_of(recv.stage()));
         result_[rank].push_back(send);
         result_[peer].push_back(recv);
@@ -131,7 +131,7 @@ class Inserter {
   }
 
   void note(const Action& action) {
-    for_each_yield(action, topology_, [&](const Fact& fact) { known_[index_(fact)] = 1; });
+    for_each_yield(action, context_, [&](const Fact& fact) { known_[index_(fact)] = 1; });
   }
 
   [[noreturn]] void refuse(std::size_t rank) const {
@@ -142,7 +142,7 @@ class Inserter {
   }
 
   const Draft& draft_;
-  Topology topology_;
+  ActionContext context_;
   FactIndex index_;
   std::vector<std::uint8_t> known_;
   std::vector<ActionList> result_;

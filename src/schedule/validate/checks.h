@@ -13,11 +13,11 @@ namespace penstock::schedule {
 
 //! The lists to validate, at either level.
 struct Subject {
-  Topology topology;
+  ActionContext context;
   const std::vector<ActionList>& ranks;
   bool training;  //!< some action is a backward, so every stage needs one per microbatch
 
-  std::size_t rank_of(StageId stage) const { return topology.placement.rank_of(stage).index(); }
+  std::size_t rank_of(StageId stage) const { return context.placement.rank_of(stage).index(); }
 };
 
 //! The facts that some action yields. `check_lists` fills it; later checks use it to tell "too late" from

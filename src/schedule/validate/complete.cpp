@@ -22,7 +22,7 @@ class Completeness {
       : subject_(subject), index_(index), yielded_(yielded), findings_(findings) {}
 
   void stages() {
-    for (int stage = 0; stage < subject_.topology.placement.stages(); ++stage) {
+    for (int stage = 0; stage < subject_.context.placement.stages(); ++stage) {
       const std::string of = "stage " + std::to_string(stage);
       const std::size_t rank = subject_.rank_of(StageId(stage));
       report(rank, of + " has no F of ", missing(FactKind::Output, stage));
@@ -33,9 +33,9 @@ class Completeness {
   }
 
   void transfers() {
-    for (int edge = 0; edge < subject_.topology.wiring.edges(); ++edge) {
-      if (!subject_.topology.crosses(edge)) continue;
-      const StageEdge& ends = subject_.topology.wiring.edge(edge);
+    for (int edge = 0; edge < subject_.context.wiring.edges(); ++edge) {
+      if (!subject_.context.crosses(edge)) continue;
+      const StageEdge& ends = subject_.context.wiring.edge(edge);
       pair(edge, ends.from, ends.to, "_F", FactKind::ForwardSent, FactKind::ForwardReceived);
       if (subject_.training)
         pair(edge, ends.to, ends.from, "_B", FactKind::BackwardSent, FactKind::BackwardReceived);
@@ -45,7 +45,7 @@ class Completeness {
  private:
   std::vector<int> missing(FactKind kind, int stage_or_edge) const {
     std::vector<int> batches;
-    for (int m = 0; m < subject_.topology.microbatches; ++m) {
+    for (int m = 0; m < subject_.context.microbatches; ++m) {
       if (yielded_[index_(Fact{kind, stage_or_edge, MicrobatchId(m)})] == 0) batches.push_back(m);
     }
     return batches;
@@ -76,7 +76,7 @@ void check_complete(const Subject& subject, const FactIndex& index, const FactTa
                     Findings& findings) {
   Completeness completeness(subject, index, yielded, findings);
   completeness.stages();
-  if (subject.topology.level == ProgramLevel::Lowered) completeness.transfers();
+  if (subject.context.level == ProgramLevel::Lowered) completeness.transfers();
 }
 
 }  // namespace penstock::schedule

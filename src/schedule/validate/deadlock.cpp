@@ -38,7 +38,7 @@ class Run {
       for (; next_[rank] < list.size(); ++next_[rank]) {
         const Action& action = list[next_[rank]];
         if (missing(rank, action)) break;
-        for_each_yield(action, subject_.topology, [&](const Fact& fact) { known_[index_(fact)] = 1; });
+        for_each_yield(action, subject_.context, [&](const Fact& fact) { known_[index_(fact)] = 1; });
         wake_others(action, wake);
       }
     }
@@ -51,7 +51,7 @@ class Run {
   void report(Findings& findings) const;
 
  private:
-  bool compute_level() const { return subject_.topology.level == ProgramLevel::Compute; }
+  bool compute_level() const { return subject_.context.level == ProgramLevel::Compute; }
 
   // The fact that another rank must yield before the action can run. Other checks report facts that no action
   // yields and missing facts of the rank itself.
@@ -61,10 +61,10 @@ class Run {
       if (!found && known_[index_(fact)] == 0 && yielded_[index_(fact)] != 0) found = fact;
     };
     if (blocking_ && action.is_send()) {
-      for_each_yield(action, subject_.topology, [&](const Fact& sent) { wait_for(other_end(sent)); });
+      for_each_yield(action, subject_.context, [&](const Fact& sent) { wait_for(other_end(sent)); });
     }
     if (!action.is_compute()) return found;
-    for_each_need(action, subject_.topology, [&](const Fact& fact) {
+    for_each_need(action, subject_.context, [&](const Fact& fact) {
       if (fact.kind == FactKind::ForwardReceived || fact.kind == FactKind::BackwardReceived) {
         wait_for(other_end(fact));
       } else if (compute_level() && subject_.rank_of(StageId(fact.index)) != rank) {
@@ -74,7 +74,7 @@ class Run {
     return found;
   }
 
-  // Maps sent to received and vice versa.
+  // Maps the fact that a message was sent to the fact that it was received, and vice versa.
   static Fact other_end(Fact fact) {
     switch (fact.kind) {
       case FactKind::ForwardSent:
@@ -101,7 +101,7 @@ class Run {
   void wake_others(const Action& action, Wake&& wake) const {
     if (action.is_transfer()) wake(subject_.rank_of(action.peer()));
     if (!compute_level()) return;
-    const Wiring& wiring = subject_.topology.wiring;
+    const Wiring& wiring = subject_.context.wiring;
     for_each_part(action, [&](const Action& part) {
       if (part.kind() == ActionKind::Forward) {
         for (const int edge : wiring.out_of(part.stage())) wake(subject_.rank_of(wiring.edge(edge).to));
@@ -113,7 +113,7 @@ class Run {
 
   // The rank and step of the action that yields a fact.
   std::pair<std::size_t, std::size_t> giver(const Fact& fact) const {
-    const Wiring& wiring = subject_.topology.wiring;
+    const Wiring& wiring = subject_.context.wiring;
     StageId stage(fact.index);
     if (fact.kind == FactKind::ForwardSent || fact.kind == FactKind::BackwardReceived)
       stage = wiring.edge(fact.index).from;
@@ -123,7 +123,7 @@ class Run {
     const ActionList& list = subject_.ranks[rank];
     std::size_t step = next_[rank];
     for (bool found = false; step < list.size(); ++step) {
-      for_each_yield(list[step], subject_.topology,
+      for_each_yield(list[step], subject_.context,
                      [&](const Fact& given) { found = found || given == fact; });
       if (found) break;
     }

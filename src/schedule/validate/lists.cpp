@@ -42,7 +42,7 @@ class ListChecker {
   ListChecker(const Subject& subject, const FactIndex& index, FactTable& yielded, Verdict& verdict,
               Findings& findings)
       : subject_(subject), index_(index), yielded_(yielded), verdict_(verdict), findings_(findings) {
-    const auto stages = static_cast<std::size_t>(subject.topology.placement.stages());
+    const auto stages = static_cast<std::size_t>(subject.context.placement.stages());
     verdict_.peak_in_flight.assign(stages, 0);
     verdict_.peak_in_flight_of_rank.assign(subject.ranks.size(), 0);
     in_flight_.assign(stages, 0);
@@ -75,8 +75,8 @@ class ListChecker {
 
  private:
   static std::size_t at(StageId stage) { return stage.index(); }
-  bool in_range(StageId stage) const { return stage.value < subject_.topology.placement.stages(); }
-  bool compute_level() const { return subject_.topology.level == ProgramLevel::Compute; }
+  bool in_range(StageId stage) const { return stage.value < subject_.context.placement.stages(); }
+  bool compute_level() const { return subject_.context.level == ProgramLevel::Compute; }
 
   void error(std::string message) { findings_.error(findings_.location(rank_, step_), std::move(message)); }
 
@@ -93,18 +93,18 @@ class ListChecker {
   }
 
   bool part_readable(const Action& outer, const Action& part) {
-    const Topology& topology = subject_.topology;
+    const ActionContext& context = subject_.context;
     if (!in_range(part.stage())) {
       error(to_string(outer) + " names stage " + number(part.stage().value) + ", but there are only " +
-            number(topology.placement.stages()));
+            number(context.placement.stages()));
       return false;
     }
-    if (part.microbatch().value >= topology.microbatches) {
+    if (part.microbatch().value >= context.microbatches) {
       error(to_string(outer) + " names microbatch " + number(part.microbatch().value) +
-            ", but there are only " + number(topology.microbatches));
+            ", but there are only " + number(context.microbatches));
       return false;
     }
-    const Rank owner = topology.placement.rank_of(part.stage());
+    const Rank owner = context.placement.rank_of(part.stage());
     if (owner.index() == rank_) return true;
     error(to_string(outer) + " belongs to stage " + number(part.stage().value) + ", which is on rank " +
           number(owner.value));
@@ -118,13 +118,13 @@ class ListChecker {
     const StageId from = from_here ? action.stage() : action.peer();
     const StageId to = from_here ? action.peer() : action.stage();
     const std::optional<int> edge =
-        in_range(action.peer()) ? subject_.topology.wiring.find(from, to) : std::nullopt;
+        in_range(action.peer()) ? subject_.context.wiring.find(from, to) : std::nullopt;
     if (!edge) {
       error(to_string(action) + ": there is no edge from stage " + number(from.value) + " to stage " +
             number(to.value));
       return false;
     }
-    if (!subject_.topology.crosses(*edge)) {
+    if (!subject_.context.crosses(*edge)) {
       error(to_string(action) + ": stages " + number(from.value) + " and " + number(to.value) +
             " are on the same rank, so no transfer is needed");
       return false;
@@ -141,7 +141,7 @@ class ListChecker {
     check_shards(action);
     for_each_part(action, [&](const Action& part) {
       check_once(part);
-      for_each_yield(part, subject_.topology, [&](const Fact& fact) { yielded_[index_(fact)] = 1; });
+      for_each_yield(part, subject_.context, [&](const Fact& fact) { yielded_[index_(fact)] = 1; });
       count_in_flight(part);
     });
   }
@@ -149,13 +149,13 @@ class ListChecker {
   // Checks what the rank itself must have done before. check_deadlock covers the other ranks.
   void check_needs(const Action& action) {
     bool reported = false;
-    for_each_need(action, subject_.topology, [&](const Fact& fact) {
+    for_each_need(action, subject_.context, [&](const Fact& fact) {
       if (reported || fact.kind == FactKind::ForwardSent || fact.kind == FactKind::BackwardSent) return;
       if (yielded_[index_(fact)] != 0) return;
       const bool of_stage = fact.kind == FactKind::Output || fact.kind == FactKind::InputGradient ||
                             fact.kind == FactKind::WeightGradient;
       if (of_stage && subject_.rank_of(StageId(fact.index)) != rank_) return;
-      error(to_string(action) + " needs " + fact_text(fact, subject_.topology.wiring) +
+      error(to_string(action) + " needs " + fact_text(fact, subject_.context.wiring) +
             ", which no earlier action of the rank produces");
       reported = true;  // the other needs of a REDUCE_GRAD would repeat the message
     });
@@ -183,7 +183,7 @@ class ListChecker {
       return;
     }
     bool twice = false;
-    for_each_yield(part, subject_.topology,
+    for_each_yield(part, subject_.context,
                    [&](const Fact& fact) { twice = twice || yielded_[index_(fact)] != 0; });
     if (!twice) return;
     const bool backward = part.kind() == ActionKind::Backward || part.kind() == ActionKind::BackwardInput ||

@@ -10,27 +10,27 @@ namespace penstock::schedule {
 namespace {
 
 // Checks that the counts of ranks, stages and microbatches are consistent.
-bool check_frame(const Topology& topology, const std::vector<ActionList>& ranks, Findings& findings) {
-  const Placement& placement = topology.placement;
+bool check_frame(const ActionContext& context, const std::vector<ActionList>& ranks, Findings& findings) {
+  const Placement& placement = context.placement;
   const std::size_t before = findings.count();
   if (ranks.empty()) findings.error("", "there are no ranks");
   if (placement.stages() < 1) findings.error("", "there are no stages");
-  if (topology.microbatches < 1) findings.error("", "there are no microbatches");
+  if (context.microbatches < 1) findings.error("", "there are no microbatches");
   if (static_cast<std::size_t>(placement.ranks()) != ranks.size()) {
     findings.error("", "the placement has " + std::to_string(placement.ranks()) +
                            " ranks, but there are lists for " + std::to_string(ranks.size()));
   }
-  if (topology.wiring.stages() != placement.stages()) {
-    findings.error("", "the wiring has " + std::to_string(topology.wiring.stages()) +
+  if (context.wiring.stages() != placement.stages()) {
+    findings.error("", "the wiring has " + std::to_string(context.wiring.stages()) +
                            " stages, but the placement has " + std::to_string(placement.stages()));
   }
   if (findings.count() != before) return false;
   // Rejects huge stage or microbatch numbers in a small file before allocating tables of that size.
-  const double needed = static_cast<double>(placement.stages()) * topology.microbatches;
+  const double needed = static_cast<double>(placement.stages()) * context.microbatches;
   const auto held = static_cast<double>(action_count(ranks));
   if (needed > 4 * held + 1e6) {
     findings.error("", std::to_string(placement.stages()) + " stages by " +
-                           std::to_string(topology.microbatches) + " microbatches need far more than the " +
+                           std::to_string(context.microbatches) + " microbatches need far more than the " +
                            std::to_string(action_count(ranks)) + " actions in the lists");
   }
   return findings.count() == before;
@@ -47,22 +47,23 @@ void check_in_flight(const Verdict& verdict, const ValidateOptions& options, Fin
   }
 }
 
-Verdict run(const Topology& topology, const std::vector<ActionList>& ranks, const ValidateOptions& options) {
+Verdict run(const ActionContext& context, const std::vector<ActionList>& ranks,
+            const ValidateOptions& options) {
   Verdict verdict;
   Findings findings(verdict.findings, options.locations);
-  if (!check_frame(topology, ranks, findings)) return verdict;
+  if (!check_frame(context, ranks, findings)) return verdict;
 
-  const Subject subject{topology, ranks, has_backward(ranks)};
-  const FactIndex index(topology.wiring, topology.microbatches);
+  const Subject subject{context, ranks, has_backward(ranks)};
+  const FactIndex index(context.wiring, context.microbatches);
   FactTable yielded(index.size(), 0);
   const bool readable = check_lists(subject, index, yielded, verdict, findings);
   check_complete(subject, index, yielded, findings);
   check_in_flight(verdict, options, findings);
-  if (readable && topology.level == ProgramLevel::Compute) {
+  if (readable && context.level == ProgramLevel::Compute) {
     check_deadlock(subject, index, yielded, SendMode::Buffered, findings);
   }
   findings.close();
-  if (!readable || topology.level == ProgramLevel::Compute) return verdict;
+  if (!readable || context.level == ProgramLevel::Compute) return verdict;
 
   for (const SendMode mode : send_modes) {
     if (options.mode && *options.mode != mode) continue;
@@ -92,7 +93,7 @@ Verdict validate(const Schedule& schedule, const ValidateOptions& options) {
 }
 
 Verdict validate(const Draft& draft, const ValidateOptions& options) {
-  return run(topology_of(draft), draft.ranks, options);
+  return run(context_of(draft), draft.ranks, options);
 }
 
 }  // namespace penstock::schedule

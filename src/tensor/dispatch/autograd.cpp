@@ -101,9 +101,9 @@ at::Tensor redistributed(const at::Tensor& tensor, const Placements& to, bool re
   at::Tensor result;
   {
     const c10::AutoGradMode off(false);
-    LocalShard part =
+    LocalShard shard =
         move(LocalShard{impl->local(), nullptr}, tensor.sizes(), impl->mesh_ptr(), impl->placements(), to);
-    result = wrap(std::move(part), impl->mesh_ptr(), to, tensor.scalar_type(), tensor.device(),
+    result = wrap(std::move(shard), impl->mesh_ptr(), to, tensor.scalar_type(), tensor.device(),
                   tensor.sizes(), tensor.strides());
   }
   if (grad) result = with_gradient_placements(result, tensor);

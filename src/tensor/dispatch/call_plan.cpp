@@ -1,6 +1,7 @@
-// The cost model: bytes sent to redistribute the arguments for an option, axis by axis. Moving a parameter
-// costs a thousand times as much, because its placements were chosen on purpose. An option that makes a
-// replicated value partial pays for the reduction that it only defers.
+// Chooses, per mesh axis, the cheapest option of an operator's rule. The cost of an option is the number of
+// bytes sent to redistribute the arguments for it. Moving a parameter costs a thousand times as much, because
+// its placements were chosen on purpose. An option that makes a replicated value partial pays for the
+// reduction that it only defers.
 #include "base/text.h"
 #include "tensor/rules/rules.h"
 
@@ -96,16 +97,16 @@ std::int64_t OpCall::dim_arg(std::size_t i, std::int64_t dims) const {
   return c10::maybe_wrap_dim(arg(i).toInt(), dims);
 }
 
-std::int64_t OpCall::parts_with(std::size_t tensor, std::int64_t dim, int axis) const {
-  std::int64_t parts = ranks(axis);
+std::int64_t OpCall::shards_if_sharded(std::size_t tensor, std::int64_t dim, int axis) const {
+  std::int64_t shards = ranks(axis);
   for (int other = 0; other < static_cast<int>(mesh->shape.size()); ++other) {
     if (other == axis) continue;
     const bool planned = so_far && other < axis;
     const AxisPlacement there =
         planned ? so_far->in[tensor][static_cast<std::size_t>(other)] : at(tensor, other);
-    if (there.is_shard(dim)) parts *= ranks(other);
+    if (there.is_shard(dim)) shards *= ranks(other);
   }
-  return parts;
+  return shards;
 }
 
 Option OpCall::option() const {

@@ -27,10 +27,10 @@ at::Tensor PendingLocal::get() {
   return result_;
 }
 
-DTensorImpl::DTensorImpl(LocalShard part, MeshPtr mesh, const Placements& placements, at::ScalarType dtype,
+DTensorImpl::DTensorImpl(LocalShard shard, MeshPtr mesh, const Placements& placements, at::ScalarType dtype,
                          at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides)
     : c10::TensorImpl(kKeys, c10::scalarTypeToTypeMeta(dtype), device),
-      part_(std::move(part)),
+      shard_(std::move(shard)),
       mesh_(std::move(mesh)),
       placements_(placements) {
   set_storage_access_should_throw();
@@ -45,7 +45,7 @@ DTensorImpl::DTensorImpl(at::Tensor local, const DTensorImpl& like)
   sizes_and_strides_ = like.sizes_and_strides_;
   numel_ = like.numel_;
   refresh_contiguous();
-  part_.local = std::move(local);
+  shard_.local = std::move(local);
 }
 
 bool DTensorImpl::has_storage() const {
@@ -67,7 +67,7 @@ const c10::Storage& DTensorImpl::storage() const {
 
 c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                          bool allow_change) const {
-  auto copy = c10::make_intrusive<DTensorImpl>(part_, mesh_, placements_, c10::typeMetaToScalarType(dtype()),
+  auto copy = c10::make_intrusive<DTensorImpl>(shard_, mesh_, placements_, c10::typeMetaToScalarType(dtype()),
                                                device(), sizes(), strides());
   if (!copy->is_inference()) copy->set_version_counter(version);
   copy->set_allow_tensor_metadata_change(allow_change);
@@ -88,7 +88,7 @@ void DTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) 
                      "pass a distributed tensor, or copy the elements with copy_");
   }
   const auto& other = static_cast<const DTensorImpl&>(*impl);
-  part_ = other.part_;
+  shard_ = other.shard_;
   mesh_ = other.mesh_;
   placements_ = other.placements_;
   data_type_ = other.data_type_;
@@ -97,9 +97,9 @@ void DTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) 
   set_sizes_and_strides(other.sizes(), other.strides());
 }
 
-at::Tensor wrap(LocalShard part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype,
+at::Tensor wrap(LocalShard shard, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype,
                 at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  return at::detail::make_tensor<DTensorImpl>(std::move(part), mesh, placements, dtype, device, sizes,
+  return at::detail::make_tensor<DTensorImpl>(std::move(shard), mesh, placements, dtype, device, sizes,
                                               strides);
 }
 

@@ -67,14 +67,14 @@ struct MovedFrom {
 
 class DTensorImpl final : public c10::TensorImpl {
  public:
-  DTensorImpl(LocalShard part, MeshPtr mesh, const Placements& placements, at::ScalarType dtype,
+  DTensorImpl(LocalShard shard, MeshPtr mesh, const Placements& placements, at::ScalarType dtype,
               at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides);
   //! With the metadata of another one.
   DTensorImpl(at::Tensor local, const DTensorImpl& like);
 
-  const at::Tensor& local() const { return part_.pending ? part_.get() : part_.local; }
+  const at::Tensor& local() const { return shard_.pending ? shard_.get() : shard_.local; }
   //! Whether the local shard is pending, as far as this tensor knows.
-  bool pending() const { return part_.pending != nullptr; }
+  bool pending() const { return shard_.pending != nullptr; }
   const DeviceMesh::Impl& mesh() const { return *mesh_; }
   const MeshPtr& mesh_ptr() const { return mesh_; }
   const Placements& placements() const { return placements_; }
@@ -107,7 +107,7 @@ class DTensorImpl final : public c10::TensorImpl {
 
  private:
   mutable std::atomic<bool> explained_ = false;
-  mutable LocalShard part_;
+  mutable LocalShard shard_;
   MeshPtr mesh_;
   Placements placements_;
 };
@@ -120,7 +120,7 @@ inline DTensorImpl* impl_of(const at::Tensor& tensor) {
 
 //! A distributed tensor without autograd history. Without strides, it takes the layout of its local shard if
 //! all shards have the same sizes, and is contiguous otherwise.
-at::Tensor wrap(LocalShard part, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype,
+at::Tensor wrap(LocalShard shard, const MeshPtr& mesh, const Placements& placements, at::ScalarType dtype,
                 at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 at::Tensor wrap(const at::Tensor& local, const MeshPtr& mesh, const Placements& placements,
                 c10::IntArrayRef sizes);

@@ -104,11 +104,11 @@ Sizes global_sizes(const OpCall& call, const OpPlan& plan, c10::IntArrayRef loca
     for (std::size_t i = 0; i < call.tensors.size() && !uneven; ++i) {
       for (std::size_t d = 0; d < call.sizes(i).size() && !uneven; ++d) {
         if (axes_of(plan.in[i], d) != axes) continue;
-        uneven = call.sizes(i)[d] % parts_of(static_cast<std::int64_t>(d), plan.in[i], *call.mesh) != 0;
+        uneven = call.sizes(i)[d] % shards_of(static_cast<std::int64_t>(d), plan.in[i], *call.mesh) != 0;
         if (uneven) sizes[dim] = call.sizes(i)[d];
       }
     }
-    if (!uneven) sizes[dim] *= parts_of(static_cast<std::int64_t>(dim), placements, *call.mesh);
+    if (!uneven) sizes[dim] *= shards_of(static_cast<std::int64_t>(dim), placements, *call.mesh);
   }
   return sizes;
 }
@@ -374,8 +374,8 @@ struct BeforeAutograd : c10::OperatorKernel {
   }
 };
 
-struct OnParts : c10::OperatorKernel {
-  explicit OnParts(OpRule r) : rule(r) {}
+struct OnShards : c10::OperatorKernel {
+  explicit OnShards(OpRule r) : rule(r) {}
   OpRule rule;
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
@@ -402,7 +402,7 @@ class Registration {
       : others_(torch::Library::IMPL, "_", kBeforeKey, __FILE__, __LINE__),
         fallback_(torch::Library::IMPL, "_", kBackendKey, __FILE__, __LINE__),
         before_(torch::Library::IMPL, "aten", kBeforeKey, __FILE__, __LINE__),
-        parts_(torch::Library::IMPL, "aten", kBackendKey, __FILE__, __LINE__) {
+        shards_(torch::Library::IMPL, "aten", kBackendKey, __FILE__, __LINE__) {
     others_.fallback(torch::CppFunction::makeFallthrough());
     fallback_.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_or_replicate>());
     RuleTable table;
@@ -432,16 +432,16 @@ class Registration {
       before_.impl(name.c_str(),
                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BeforeAutograd>(rule)));
       if (rule.composite) continue;
-      parts_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OnParts>(rule)));
+      shards_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OnShards>(rule)));
     }
     for (const char* name : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"})
-      before_.impl(name, torch::CppFunction::makeFromBoxedFunction<&step_parts>());
-    register_refusals(parts_, table);
+      before_.impl(name, torch::CppFunction::makeFromBoxedFunction<&step_shards>());
+    register_refusals(shards_, table);
     register_tensor_values();
   }
 
  private:
-  torch::Library others_, fallback_, before_, parts_;
+  torch::Library others_, fallback_, before_, shards_;
 };
 
 }  // namespace

@@ -36,18 +36,18 @@ Sizes local_sizes(c10::IntArrayRef sizes, const Placements& placements, const De
   return result;
 }
 
-std::int64_t parts_of(std::int64_t dim, const Placements& placements, const DeviceMesh::Impl& mesh) {
-  std::int64_t parts = 1;
+std::int64_t shards_of(std::int64_t dim, const Placements& placements, const DeviceMesh::Impl& mesh) {
+  std::int64_t shards = 1;
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    if (placements[i].is_shard(dim)) parts *= mesh.shape[i];
+    if (placements[i].is_shard(dim)) shards *= mesh.shape[i];
   }
-  return parts;
+  return shards;
 }
 
 bool is_even(c10::IntArrayRef sizes, const Placements& placements, const DeviceMesh::Impl& mesh) {
   for (const AxisPlacement& placement : placements) {
     if (!placement.is_shard()) continue;
-    if (sizes[static_cast<std::size_t>(placement.dim())] % parts_of(placement.dim(), placements, mesh) != 0)
+    if (sizes[static_cast<std::size_t>(placement.dim())] % shards_of(placement.dim(), placements, mesh) != 0)
       return false;
   }
   return true;

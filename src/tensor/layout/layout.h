@@ -30,7 +30,7 @@ Interval interval_of(std::int64_t size, std::int64_t dim, const Placements& plac
 Sizes local_sizes(c10::IntArrayRef sizes, const Placements& placements, const DeviceMesh::Impl& mesh);
 
 //! The number of shards of a dim.
-std::int64_t parts_of(std::int64_t dim, const Placements& placements, const DeviceMesh::Impl& mesh);
+std::int64_t shards_of(std::int64_t dim, const Placements& placements, const DeviceMesh::Impl& mesh);
 
 //! Whether all local shards have the same size.
 bool is_even(c10::IntArrayRef sizes, const Placements& placements, const DeviceMesh::Impl& mesh);

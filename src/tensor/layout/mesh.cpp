@@ -121,33 +121,33 @@ DeviceMesh DeviceMesh::sub(const std::vector<std::string>& names) const {
   const std::lock_guard lock(impl_->mutex);
   std::shared_ptr<DeviceMesh::Impl>& found = impl_->subs[names];
   if (found) return DeviceMesh(found);
-  auto part = std::make_shared<DeviceMesh::Impl>();
+  auto result = std::make_shared<DeviceMesh::Impl>();
   std::vector<int> axes;
   for (const std::string& name : names) {
     const int from = axis(name);
     if (std::find(axes.begin(), axes.end(), from) != axes.end())
       throw UsageError("axis " + quote(name) + " is listed twice");
     axes.push_back(from);
-    part->names.push_back(name);
-    part->shape.push_back(size(from));
-    part->coordinate.push_back(coordinate(from));
-    part->groups.push_back(group(from));
+    result->names.push_back(name);
+    result->shape.push_back(size(from));
+    result->coordinate.push_back(coordinate(from));
+    result->groups.push_back(group(from));
   }
-  part->seed = impl_->seed.load();
-  for (std::int64_t i = 0; i < product(part->shape); ++i) {
+  result->seed = impl_->seed.load();
+  for (std::int64_t i = 0; i < product(result->shape); ++i) {
     // Position i of the sub-mesh, with this rank's coordinates on the other axes.
     auto at = impl_->coordinate;
     std::int64_t rest = i;
     for (std::size_t k = axes.size(); k-- > 0;) {
-      at[static_cast<std::size_t>(axes[k])] = rest % part->shape[k];
-      rest /= part->shape[k];
+      at[static_cast<std::size_t>(axes[k])] = rest % result->shape[k];
+      rest /= result->shape[k];
     }
     std::int64_t linear = 0;
     for (std::size_t k = 0; k < at.size(); ++k) linear = linear * impl_->shape[k] + at[k];
-    part->ranks.push_back(impl_->ranks[static_cast<std::size_t>(linear)]);
+    result->ranks.push_back(impl_->ranks[static_cast<std::size_t>(linear)]);
   }
-  found = part;
-  return DeviceMesh(part);
+  found = result;
+  return DeviceMesh(result);
 }
 
 DeviceMesh DeviceMesh::flatten(const std::string& name) const {

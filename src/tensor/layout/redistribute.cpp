@@ -150,7 +150,7 @@ at::Tensor to_partial(const at::Tensor& local, const Axis& axis, comm::ReduceOp 
   throw UsageError("a replicated tensor cannot be redistributed to " + to_string(AxisPlacement(Partial(op))));
 }
 
-LocalShard step(LocalShard part, c10::IntArrayRef sizes, const DeviceMesh::Impl& mesh, const Placements& at,
+LocalShard step(LocalShard shard, c10::IntArrayRef sizes, const DeviceMesh::Impl& mesh, const Placements& at,
                 std::size_t index, const AxisPlacement& to) {
   const Axis axis{mesh.groups[index], mesh.shape[index], mesh.coordinate[index]};
   const AxisPlacement& from = at[index];
@@ -158,7 +158,7 @@ LocalShard step(LocalShard part, c10::IntArrayRef sizes, const DeviceMesh::Impl&
     return interval_of(sizes[static_cast<std::size_t>(dim)], dim, at, mesh, static_cast<int>(index)).size;
   };
   // Backends copy memory, so a lazy conjugate or negation must be materialized.
-  const at::Tensor local = part.get().resolve_conj().resolve_neg();
+  const at::Tensor local = shard.get().resolve_conj().resolve_neg();
   switch (from.kind()) {
     case AxisPlacement::Kind::Replicate:
       if (to.is_shard()) return {slice(local, axis, to.dim()), nullptr};
@@ -170,7 +170,7 @@ LocalShard step(LocalShard part, c10::IntArrayRef sizes, const DeviceMesh::Impl&
       if (to.is_replicate()) return all_reduce(local, axis, from.reduce());
       return reduce_scatter(local, axis, to.dim(), size_here(to.dim()), from.reduce());
   }
-  return part;
+  return shard;
 }
 
 //! Whether an axis may change while the others keep their placements.
@@ -263,17 +263,17 @@ std::vector<Placements> find_path(c10::IntArrayRef sizes, const DeviceMesh::Impl
   return path;
 }
 
-LocalShard move(LocalShard part, c10::IntArrayRef sizes, const MeshPtr& mesh, const Placements& from,
+LocalShard move(LocalShard shard, c10::IntArrayRef sizes, const MeshPtr& mesh, const Placements& from,
                 const Placements& to) {
   Placements at = from;
   for (const Placements& next : find_path(sizes, *mesh, from, to)) {
     for (std::size_t axis = 0; axis < at.size(); ++axis) {
       if (at[axis] == next[axis]) continue;
-      if (mesh->shape[axis] > 1) part = step(std::move(part), sizes, *mesh, at, axis, next[axis]);
+      if (mesh->shape[axis] > 1) shard = step(std::move(shard), sizes, *mesh, at, axis, next[axis]);
     }
     at = next;
   }
-  return part;
+  return shard;
 }
 
 }  // namespace penstock::tensor

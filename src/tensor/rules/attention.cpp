@@ -21,8 +21,8 @@ void by_batch_or_heads(const OpCall& call, int axis, Options& options) {
       size = count;
     }
     // libtorch's kernel divides by the number of batches and heads, so shards must not be empty.
-    const std::int64_t parts = call.parts_with(0, d, axis);
-    legal = legal && chunk(call.sizes(0)[static_cast<std::size_t>(d)], parts, parts - 1).size > 0;
+    const std::int64_t shards = call.shards_if_sharded(0, d, axis);
+    legal = legal && chunk(call.sizes(0)[static_cast<std::size_t>(d)], shards, shards - 1).size > 0;
     if (!used || !legal) continue;
     Option option = call.option();
     for (std::size_t i = 0; i < call.tensors.size(); ++i) {

@@ -1,4 +1,5 @@
-// An embedding lookup and its derivative. Each is the derivative of the other.
+// Embedding lookup and its backward: both are linear, and the backward of each is the other. The rules are in
+// index.cpp.
 #include "tensor/rules/embedding.h"
 
 #include "tensor/dispatch/autograd.h"

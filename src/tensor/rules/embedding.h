@@ -6,7 +6,7 @@
 
 namespace penstock::tensor {
 
-//! Looks up indices in the rows `range` of a table; other indices give zeros. Plain tensors.
+//! Looks up indices in the rows `range` of a table; other indices give zeros. All tensors are plain.
 at::Tensor embed_rows(const at::Tensor& rows, const at::Tensor& indices, const Interval& range);
 
 //! embedding(weight, indices) of distributed tensors. On each axis the weight is sharded by rows or features,

@@ -27,7 +27,7 @@ bool shards_rows(const Placements& placements) {
   return std::any_of(placements.begin(), placements.end(), [](const auto& p) { return p.is_shard(0); });
 }
 
-void embed_parts(const OpCall& call, const OpPlan& plan) {
+void embed_shards(const OpCall& call, const OpPlan& plan) {
   if (!shards_rows(plan.in[0])) return call.op.callBoxed(call.stack);
   const at::Tensor rows = call.arg(0).toTensor(), indices = call.arg(1).toTensor();
   finish(call, embed_rows(rows, indices, interval_of(call.sizes(0)[0], 0, plan.in[0], *call.mesh)));
@@ -141,7 +141,7 @@ void replicated_options(const OpCall& /*call*/, int /*axis*/, Options& /*options
 }  // namespace
 
 void add_index_rules(RuleTable& table) {
-  table["embedding"] = {.options = embedding_options, .execute = embed_parts, .replace = replace_embedding};
+  table["embedding"] = {.options = embedding_options, .execute = embed_shards, .replace = replace_embedding};
   table["embedding_dense_backward"] = {.options = embedding_backward_options};
   table["gather"] = {.options = gather_options};
   for (const char* name :

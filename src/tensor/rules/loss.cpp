@@ -81,7 +81,7 @@ c10::SmallVector<int, 2> axes_sharding(const Placements& placements, std::int64_
   return axes;
 }
 
-void log_softmax_of_parts(const OpCall& call, const OpPlan& plan) {
+void log_softmax_of_shards(const OpCall& call, const OpPlan& plan) {
   const std::int64_t dim = call.dim_arg(1, call.dims(0));
   const auto axes = axes_sharding(plan.in[0], dim);
   if (axes.empty()) return call.op.callBoxed(call.stack);
@@ -99,7 +99,7 @@ void log_softmax_of_parts(const OpCall& call, const OpPlan& plan) {
   finish(call, shifted - sum.log());
 }
 
-void log_softmax_backward_of_parts(const OpCall& call, const OpPlan& plan) {
+void log_softmax_backward_of_shards(const OpCall& call, const OpPlan& plan) {
   const std::int64_t dim = call.dim_arg(2, call.dims(0));
   const auto axes = axes_sharding(plan.in[0], dim);
   if (axes.empty()) return call.op.callBoxed(call.stack);
@@ -153,7 +153,7 @@ Targets localize_targets(const OpCall& call, const at::Tensor& x, const at::Tens
   return result;
 }
 
-void nll_of_parts(const OpCall& call, const OpPlan& plan) {
+void nll_of_shards(const OpCall& call, const OpPlan& plan) {
   const std::int64_t reduction = call.arg(3).toInt(), ignore = call.arg(4).toInt();
   const std::int64_t classes = call.dims(0) - 1;
   const auto class_axes = axes_sharding(plan.in[0], classes);
@@ -192,7 +192,7 @@ void nll_backward_options(const OpCall& call, int axis, Options& options) {
   }
 }
 
-void nll_backward_of_parts(const OpCall& call, const OpPlan& plan) {
+void nll_backward_of_shards(const OpCall& call, const OpPlan& plan) {
   const std::int64_t classes = call.dims(1) - 1;
   if (axes_sharding(plan.in[1], classes).empty()) return call.op.callBoxed(call.stack);
   const std::int64_t reduction = call.arg(4).toInt(), ignore = call.arg(5).toInt();
@@ -219,11 +219,11 @@ void nll_backward_of_parts(const OpCall& call, const OpPlan& plan) {
 }  // namespace
 
 void add_loss_rules(RuleTable& table) {
-  table["_log_softmax"] = {.options = log_softmax_options, .execute = log_softmax_of_parts};
+  table["_log_softmax"] = {.options = log_softmax_options, .execute = log_softmax_of_shards};
   table["_log_softmax_backward_data"] = {.options = log_softmax_options,
-                                         .execute = log_softmax_backward_of_parts};
-  table["nll_loss_forward"] = {.options = nll_options, .execute = nll_of_parts};
-  table["nll_loss_backward"] = {.options = nll_backward_options, .execute = nll_backward_of_parts};
+                                         .execute = log_softmax_backward_of_shards};
+  table["nll_loss_forward"] = {.options = nll_options, .execute = nll_of_shards};
+  table["nll_loss_backward"] = {.options = nll_backward_options, .execute = nll_backward_of_shards};
 }
 
 }  // namespace penstock::tensor

@@ -19,7 +19,7 @@ void refuse_partial(const c10::OperatorHandle& op, const DTensorImpl& parameter)
 
 }  // namespace
 
-void step_parts(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+void step_shards(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
   const std::size_t base = stack->size() - count;
   const std::vector<at::Tensor> parameters = (*stack)[base].toTensorVector();

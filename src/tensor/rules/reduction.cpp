@@ -64,14 +64,14 @@ std::int64_t kept_dim(const Reduced& reduced, std::int64_t d) {
   return to;
 }
 
-void over_parts(const OpCall& call, int axis, Options& options, bool linear, const AxisPlacement* across) {
+void over_shards(const OpCall& call, int axis, Options& options, bool linear, const AxisPlacement* across) {
   const Reduced reduced = reduced_dims(call, dims_argument(call));
   const AxisPlacement here = call.at(0, axis);
   if (across && here.is_shard() && reduced.has(here.dim())) {
     const std::int64_t size = call.sizes(0)[static_cast<std::size_t>(here.dim())];
-    const std::int64_t parts = call.parts_with(0, here.dim(), axis);
+    const std::int64_t shards = call.shards_if_sharded(0, here.dim(), axis);
     // The maximum of no elements is undefined, so shards must not be empty; a sum is 0.
-    if (linear || size % parts == 0) {
+    if (linear || size % shards == 0) {
       Option option = call.option();
       option.in[0] = here;
       for (AxisPlacement& placement : option.out) placement = *across;
@@ -97,21 +97,21 @@ void summed(const OpCall& call, int axis, Options& options) {
                                                                : from;
     if (!converts_partial(from, to, here.reduce())) return;
   }
-  over_parts(call, axis, options, true, &sum);
+  over_shards(call, axis, options, true, &sum);
 }
 void greatest(const OpCall& call, int axis, Options& options) {
   static const AxisPlacement max = Partial(comm::ReduceOp::Max);
-  over_parts(call, axis, options, false, &max);
+  over_shards(call, axis, options, false, &max);
 }
 void least(const OpCall& call, int axis, Options& options) {
   static const AxisPlacement min = Partial(comm::ReduceOp::Min);
-  over_parts(call, axis, options, false, &min);
+  over_shards(call, axis, options, false, &min);
 }
 void along_others(const OpCall& call, int axis, Options& options) {
-  over_parts(call, axis, options, false, nullptr);
+  over_shards(call, axis, options, false, nullptr);
 }
 
-void mean_of_parts(const OpCall& call, const OpPlan& /*plan*/) {
+void mean_of_shards(const OpCall& call, const OpPlan& /*plan*/) {
   const int at = dims_argument(call);
   const Reduced reduced = reduced_dims(call, at);
   std::int64_t count = 1;
@@ -145,7 +145,7 @@ void unsharded_dim_options(const OpCall& call, int axis, Options& options) {
   };
   for (std::int64_t d = 0; d < call.dims(0); ++d) {
     const bool used = here.is_shard(d) || (call.tensors.size() > 1 && call.at(1, axis).is_shard(d));
-    const bool even = call.sizes(0)[static_cast<std::size_t>(d)] % call.parts_with(0, d, axis) == 0;
+    const bool even = call.sizes(0)[static_cast<std::size_t>(d)] % call.shards_if_sharded(0, d, axis) == 0;
     if (d != dim && (used || (here.is_shard(dim) && even))) all(d);
   }
 }
@@ -214,7 +214,7 @@ void norm_options(const OpCall& call, int axis, Options& options) {
   }
 }
 
-void norm_of_parts(const OpCall& call, const OpPlan& plan) {
+void norm_of_shards(const OpCall& call, const OpPlan& plan) {
   const Reduced reduced = reduced_dims(call, 2);
   const double ord = call.arg(1).toScalar().toDouble();
   call.op.callBoxed(call.stack);
@@ -233,7 +233,7 @@ void norm_of_parts(const OpCall& call, const OpPlan& plan) {
 
 void add_reduction_rules(RuleTable& table) {
   table["sum"] = table["sum.dim_IntList"] = {.options = summed};
-  table["mean"] = table["mean.dim"] = {.options = summed, .execute = mean_of_parts};
+  table["mean"] = table["mean.dim"] = {.options = summed, .execute = mean_of_shards};
   table["amax"] = table["max"] = {.options = greatest};
   table["amin"] = table["min"] = {.options = least};
   for (const char* name :
@@ -251,7 +251,7 @@ void add_reduction_rules(RuleTable& table) {
   table["norm.Scalar"] =
       table["norm.ScalarOpt_dim"] = {.options = stay, .replace = replace_norm, .composite = true};
   table["tril"] = table["triu"] = {.options = unsharded_matrix_options};
-  table["linalg_vector_norm"] = {.options = norm_options, .execute = norm_of_parts};
+  table["linalg_vector_norm"] = {.options = norm_options, .execute = norm_of_shards};
   // These need all elements.
   for (const char* name : {"_local_scalar_dense", "equal", "nonzero", "masked_select"}) {
     table[name].options = table[name].options ? table[name].options : [](const OpCall&, int, Options&) {};

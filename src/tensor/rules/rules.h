@@ -62,7 +62,7 @@ class OpCall {
   mutable const OpPlan* so_far = nullptr;
   //! The number of shards of a dim if this axis shards it too: earlier axes as planned, later ones as they
   //! are.
-  std::int64_t parts_with(std::size_t tensor, std::int64_t dim, int axis) const;
+  std::int64_t shards_if_sharded(std::size_t tensor, std::int64_t dim, int axis) const;
 
   //! The option with all tensors replicated.
   Option option() const;
@@ -96,7 +96,7 @@ struct OpRule {
   enum class Kind { Other, Pointwise, Identity } kind = Kind::Other;
   //! For pointwise operators: how partial sums propagate.
   enum class Linear { No, All, First, Product } linear = Linear::No;
-  bool writes_first = false;  //!< an in-place operator
+  bool writes_first = false;  //!< the operator writes to its first argument
   bool is_view = false;
   bool composite = false;              //!< has no kernel below autograd
   bool applies_input_request = false;  //!< its input is redistributed as the style of its parameter requests
@@ -119,7 +119,7 @@ void add_random_rules(RuleTable& table);
 void add_attention_rules(RuleTable& table);
 
 //! The kernel of fused optimizer steps such as `_fused_adamw_`.
-void step_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
+void step_shards(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
 
 //! Adds the options of an operator that maps the dims of its first tensor to dims of its results (-1: the dim
 //! must not be sharded). Other tensors are replicated. Partial values propagate if `linear`.
@@ -145,7 +145,7 @@ void map_dims(const OpCall& call, int axis, Options& options, bool linear, const
   // Resharding along another dim may be possible, at the cost of an all-to-all.
   for (std::int64_t dim = 0; dim < call.dims(0); ++dim) {
     const std::int64_t to = map(dim);
-    if (to >= 0 && call.sizes(0)[static_cast<std::size_t>(dim)] % call.parts_with(0, dim, axis) == 0) {
+    if (to >= 0 && call.sizes(0)[static_cast<std::size_t>(dim)] % call.shards_if_sharded(0, dim, axis) == 0) {
       add(Shard(dim), Shard(to));
     }
   }

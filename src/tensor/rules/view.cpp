@@ -73,7 +73,7 @@ void squeezed(const OpCall& call, int axis, Options& options) {
   });
 }
 
-void squeeze_parts(const OpCall& call, const OpPlan& /*plan*/) {
+void squeeze_shards(const OpCall& call, const OpPlan& /*plan*/) {
   const std::vector<std::int64_t> gone = squeezed_dims(call);
   const at::Tensor local = call.arg(0).toTensor();
   finish(call, local.squeeze(gone));
@@ -98,7 +98,7 @@ void to_complex(const OpCall& call, int axis, Options& options) {
 }
 
 //! A lazy conjugate cannot be viewed as real numbers.
-void as_real_parts(const OpCall& call, const OpPlan& /*plan*/) {
+void as_real_shards(const OpCall& call, const OpPlan& /*plan*/) {
   call.arg(0) = call.arg(0).toTensor().resolve_conj();
   call.op.callBoxed(call.stack);
 }
@@ -192,10 +192,10 @@ std::vector<std::int64_t> view_sizes(const OpCall& call) {
   return sizes;
 }
 
-//! The output dim that is sharded if input dim `dim` is sharded into `parts`, or -1. Input and output dims
-//! form groups of equal product. Sharding propagates along the first dim of a group if `parts` divides it on
+//! The output dim that is sharded if input dim `dim` is sharded into `shards`, or -1. Input and output dims
+//! form groups of equal product. Sharding propagates along the first dim of a group if `shards` divides it on
 //! both sides.
-std::int64_t through_view(c10::IntArrayRef from, c10::IntArrayRef to, std::int64_t dim, std::int64_t parts) {
+std::int64_t through_view(c10::IntArrayRef from, c10::IntArrayRef to, std::int64_t dim, std::int64_t shards) {
   if (product(from) == 0) return from == to ? dim : -1;
   std::size_t i = 0, j = 0;
   while (i < from.size()) {
@@ -217,7 +217,7 @@ std::int64_t through_view(c10::IntArrayRef from, c10::IntArrayRef to, std::int64
     const std::size_t in = first(from, i0, i), out = j0 < j ? first(to, j0, j) : j0;
     if (static_cast<std::int64_t>(in) != dim || out >= j) return -1;
     if (from[in] == to[out]) return static_cast<std::int64_t>(out);
-    return from[in] % parts == 0 && to[out] % parts == 0 ? static_cast<std::int64_t>(out) : -1;
+    return from[in] % shards == 0 && to[out] % shards == 0 ? static_cast<std::int64_t>(out) : -1;
   }
   return -1;
 }
@@ -225,12 +225,12 @@ std::int64_t through_view(c10::IntArrayRef from, c10::IntArrayRef to, std::int64
 void viewed(const OpCall& call, int axis, Options& options) {
   const auto sizes = view_sizes(call);
   map_dims(call, axis, options, true, [&](std::int64_t d) {
-    return through_view(call.sizes(0), sizes, d, call.parts_with(0, d, axis));
+    return through_view(call.sizes(0), sizes, d, call.shards_if_sharded(0, d, axis));
   });
 }
 
 //! The view of a local shard may need a copy even if the global view does not.
-void view_parts(const OpCall& call, const OpPlan& plan) {
+void view_shards(const OpCall& call, const OpPlan& plan) {
   // The argument holds global sizes; `tensors` still holds the global tensor.
   const Sizes sizes = local_sizes(view_sizes(call), plan.out[0], *call.mesh);
   const at::Tensor local = call.arg(0).toTensor();
@@ -326,9 +326,9 @@ void add_view_rules(RuleTable& table) {
   table["permute"] = {.options = permuted};
   table["unsqueeze"] = {.options = unsqueezed};
   table["squeeze"] = table["squeeze.dim"] =
-      table["squeeze.dims"] = {.options = squeezed, .execute = squeeze_parts};
+      table["squeeze.dims"] = {.options = squeezed, .execute = squeeze_shards};
   table["_conj"] = table["_neg_view"] = {.options = each_element};
-  table["view_as_real"] = {.options = each_element, .execute = as_real_parts};
+  table["view_as_real"] = {.options = each_element, .execute = as_real_shards};
   table["view_as_complex"] = {.options = to_complex};
   table["slice.Tensor"] = {.options = sliced};
   table["select.int"] = table["unbind.int"] = {.options = dropping_dim};
@@ -341,7 +341,7 @@ void add_view_rules(RuleTable& table) {
   table["unfold_backward"] = {.options = unfold_backward_options, .localize = local_input_sizes};
   table["select_backward"] = {.options = select_backward_options, .localize = local_input_sizes};
   table["view"] = table["_unsafe_view"] =
-      table["_reshape_alias"] = {.options = viewed, .execute = view_parts};
+      table["_reshape_alias"] = {.options = viewed, .execute = view_shards};
   table["expand"] = {.options = expanded, .localize = local_expand};
   table["repeat"] = {.options = repeated};
   table["constant_pad_nd"] = {.options = padded};

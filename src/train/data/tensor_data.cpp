@@ -33,9 +33,9 @@ class TensorData : public DataSource {
         throw ShapeError("the data's " + quote(name) + " has " + std::to_string(it->second.size(0)) +
                          " examples, " + quote(wanted.front()) + " has " + std::to_string(count_));
     }
-    if (!(options.validation >= 0 && options.validation < 1))
+    if (!(options.validation_fraction >= 0 && options.validation_fraction < 1))
       throw UsageError("the validation fraction must be at least 0 and below 1");
-    const auto kept = static_cast<std::int64_t>(static_cast<double>(count_) * options.validation);
+    const auto kept = static_cast<std::int64_t>(static_cast<double>(count_) * options.validation_fraction);
     training_ = count_ - kept;
     if (training_ < 1) throw UsageError("the data has no examples");
   }

@@ -31,10 +31,11 @@ class TextData : public DataSource {
   TextData(const std::string& text, const Vocabulary& vocabulary, const TextOptions& options)
       : options_(options) {
     if (options.length < 1) throw UsageError("a sequence needs at least one token");
-    if (!(options.validation >= 0 && options.validation < 1))
+    if (!(options.validation_fraction >= 0 && options.validation_fraction < 1))
       throw UsageError("the validation fraction must be at least 0 and below 1");
     const at::Tensor all = to_tensor(vocabulary.encode(text));
-    const auto kept = static_cast<std::int64_t>(static_cast<double>(all.size(0)) * options.validation);
+    const auto kept =
+        static_cast<std::int64_t>(static_cast<double>(all.size(0)) * options.validation_fraction);
     training_ = all.narrow(0, 0, all.size(0) - kept);
     validation_ = all.narrow(0, all.size(0) - kept, kept);
     if (training_.size(0) <= options.length)

@@ -16,7 +16,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr const char* kSplitNote = "cuts";  // a name of the file format
+constexpr const char* kSplitNote = "cuts";  // key in checkpoint files; predates the term "split"
 
 // The full shape and the region of a sharded parameter of this rank.
 struct ShardRegion {

@@ -76,13 +76,13 @@ std::vector<Optimizer::State> Optimizer::states() const {
   return {};
 }
 
-double rate_at(const RateOptions& options, std::int64_t step, std::int64_t steps) {
+double rate_at(const LearningRateOptions& options, std::int64_t step, std::int64_t steps) {
   if (step <= options.warmup)
     return options.rate * static_cast<double>(step) / static_cast<double>(options.warmup);
   switch (options.kind) {
-    case RateKind::Constant:
+    case LearningRateKind::Constant:
       return options.rate;
-    case RateKind::Cosine: {
+    case LearningRateKind::Cosine: {
       const double total = static_cast<double>(std::max<std::int64_t>(steps - options.warmup, 1));
       const double done = std::min(1.0, static_cast<double>(step - options.warmup) / total);
       const double shape = 0.5 * (1 + std::cos(std::numbers::pi * done));

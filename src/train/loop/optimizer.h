@@ -34,6 +34,6 @@ class Optimizer {
 };
 
 //! Returns the learning rate of a step (from 1).
-double rate_at(const RateOptions& options, std::int64_t step, std::int64_t steps);
+double rate_at(const LearningRateOptions& options, std::int64_t step, std::int64_t steps);
 
 }  // namespace penstock::train

@@ -275,13 +275,13 @@ class Run {
 
   void evaluate() {
     if (data_.validation_rows() == 0) return;
-    result_.validation = validation_loss(mesh_, assembly_, model_, data_, options_);
-    if (!result_.validation)
+    result_.validation_loss = validation_loss(mesh_, assembly_, model_, data_, options_);
+    if (!result_.validation_loss)
       return report_in_step("every label of the validation rows is ignored; there is no validation loss");
-    if (observer()) observer()->on_evaluation(progress_.step, *result_.validation);
+    if (observer()) observer()->on_evaluation(progress_.step, *result_.validation_loss);
   }
 
-  // Keeps the last steps, for drawings and costs. The first step includes allocations and connection set-up.
+  // Keeps the last steps, for drawings and costs. The first step includes allocations and connection setup.
   void keep_timeline(const schedule::Timeline& timeline) {
     constexpr std::size_t most = 8;
     if (progress_.step == first_step_ && options_.steps > first_step_) return;

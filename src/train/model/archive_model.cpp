@@ -153,14 +153,14 @@ class ArchivedModel : public Model {
     if (stages == 1) return {};
     // Measured times differ between ranks. Estimated costs replace them where ranks do not communicate.
     const pipe::BalanceBy by =
-        options().balance == BalanceKind::Time ? pipe::BalanceBy::Flops : pipe::BalanceBy::Parameters;
+        options().balance == pipe::BalanceBy::MeasuredTime ? pipe::BalanceBy::Flops : options().balance;
     return {archive_->pipe(pipe::Balanced{stages, by}).split_positions()};
   }
 
   bool has_given_split() const override { return !options().split.empty(); }
 
   std::optional<ModelSplit> measured_split(int stages, const Batch& microbatch) const override {
-    if (options().balance != BalanceKind::Time) return std::nullopt;
+    if (options().balance != pipe::BalanceBy::MeasuredTime) return std::nullopt;
     const std::vector<c10::IValue> example = flatten_inputs(graph(), microbatch.args, microbatch.kwargs);
     return ModelSplit{
         archive_->pipe(pipe::Balanced{stages, pipe::BalanceBy::MeasuredTime}, example).split_positions()};

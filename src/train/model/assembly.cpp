@@ -131,11 +131,11 @@ Assembly assemble(const tensor::DeviceMesh& mesh, const Model& model, const Mode
   std::vector<runtime::PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     std::shared_ptr<runtime::StageModule> module = parts->stage(stage, tensor_group);
-    if (assembly.sharded) module = assembly.sharded->add(stage.value, module);
+    if (assembly.sharded) module = assembly.sharded->add(stage, module);
     const auto instrumented = std::make_shared<InstrumentedStage>(module, assembly.observer);
     assembly.stages[stage] = instrumented;
     progress.stages[stage] = instrumented;
-    stages.emplace_back(instrumented, stage.value, schedule.stages(), at::kCPU, pipeline_group,
+    stages.emplace_back(instrumented, stage, schedule.stages(), at::kCPU, pipeline_group,
                         runtime::StageOptions{.recompute = options.parallel.recompute});
   }
   runtime::PipelineOptions pipeline = pipeline_options(model, *parts, options, progress, assembly.observer);

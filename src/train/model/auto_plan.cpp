@@ -29,7 +29,7 @@ schedule::Schedule read_plan(const std::string& text) {
 
 schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, const Model& model, const ModelSplit& split,
                                  const DataSource& data, const RunOptions& options, Progress& progress) {
-  constexpr int steps = 3;  // the first includes allocations and connection set-up
+  constexpr int steps = 3;  // the first includes allocations and connection setup
   const auto kind = options.parallel.stages_per_rank.value_or(1) > 1 ? schedule::ScheduleKind::LoopedBFS
                                                                      : schedule::ScheduleKind::OneFOneB;
   const Assembly trial = assemble(mesh, model, split, schedule_of(options.parallel, kind), options, progress);
@@ -43,7 +43,7 @@ schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, const Model& mo
   const int stages = trial.pipeline->program().stages();
   const plan::Costs costs = measured_costs(timelines, gather_bytes(mesh.group("pp"), stages, trial.bytes()));
   progress.stages.clear();
-  // Times differ between replicas: world rank 0 decides.
+  // Measured times differ between replicas, so world rank 0 decides for all.
   std::string text;
   if (mesh.all().rank() == 0)
     text = plan_text(make_auto_schedule(options.parallel.pp, options.parallel.microbatches, costs).schedule);

@@ -55,7 +55,7 @@ class SplitGpt : public SplitModel {
       : options_(options), seed_(seed) {
     std::int64_t begin = 0;
     const auto add = [&](std::int64_t end) {
-      const std::int64_t last = options.layers;  // layer 0 embeds, layer last + 1 predicts
+      const std::int64_t last = options.layers;  // layer 0: the embedding; layer last + 1: the head
       if (end <= begin || end > last + 2)
         throw UsageError(to_string(split) + " is not a valid split of the GPT");
       parts_.push_back(
@@ -78,7 +78,7 @@ class SplitGpt : public SplitModel {
       return runtime::StageResult(model->forward(args.at(0).toTensor()));
     };
     return tensor_parallel_stage(module.ptr(), forward, *tensor_group,
-                                 part.predicts ? StageOutput::Sharded : StageOutput::Full);
+                                 part.has_head ? StageOutput::Sharded : StageOutput::Full);
   }
 
   void check_tensor_ranks(int ranks) const override {

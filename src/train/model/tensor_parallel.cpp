@@ -69,7 +69,7 @@ void shard_graph_stage(graph::GraphModule& module, const parallel::ParallelPlan&
   parallel::ParallelPlan all = plan;
   all.emplace_back("", parallel::PrepareModuleOutput{value::Replicate(), true});
   parallelize_module(module, tensor::DeviceMesh(group, {group.size()}, {"tp"}), all,
-                     parallel::UnknownPath::PassOver);
+                     parallel::UnknownPath::Ignore);
   for (const auto& [name, tensor] : module.named_parameters())
     if (tensor::is_dtensor(tensor) && is_shared(name, shared)) refuse_shared(name);
 }

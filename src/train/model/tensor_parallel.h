@@ -24,8 +24,8 @@ std::shared_ptr<runtime::StageModule> tensor_parallel_stage(const std::shared_pt
 void shard_graph_stage(graph::GraphModule& module, const parallel::ParallelPlan& plan,
                        const std::vector<runtime::SharedParameter>& shared, const comm::Group& group);
 
-//! Makes that check before stages are built: throws UsageError if several stages hold a parameter of a module
-//! in the plan.
+//! Performs the same check before stages are built: throws UsageError if several stages hold a parameter of a
+//! module in the plan.
 void check_not_shared(const graph::Graph& graph, const parallel::ParallelPlan& plan,
                       const std::vector<runtime::SharedParameter>& shared);
 

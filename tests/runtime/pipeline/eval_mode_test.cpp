@@ -79,8 +79,9 @@ TEST(RuntimeEvalMode, IsSetDuringEvalAndRestoredForEverySubmodule) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
       const int rank = world.rank().value;
       const Layer layer(rank);
-      runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, rank, 2, at::kCPU, world.group()),
-                                         name, kChunks, layer_options());
+      runtime::PipelineSchedule pipeline(
+          runtime::PipelineStage(layer, StageId(rank), 2, at::kCPU, world.group()), name, kChunks,
+          layer_options());
       for (int round = 0; round < 2; ++round) {
         const auto buffers = buffer_copies(layer->buffers());
         const at::Tensor outputs = [&] {
@@ -101,8 +102,8 @@ TEST(RuntimeEvalMode, IsSetDuringEvalAndRestoredForEverySubmodule) {
 TEST(RuntimeEvalMode, IsRestoredIfForwardThrows) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     Layer layer(0);
-    runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, 0, 1, at::kCPU, world.group()), "1F1B",
-                                       kChunks);
+    runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, StageId(0), 1, at::kCPU, world.group()),
+                                       "1F1B", kChunks);
     layer->throws = true;
     bool thrown = false;
     try {
@@ -120,8 +121,8 @@ TEST(RuntimeEvalMode, IsRestoredIfForwardThrows) {
 TEST(RuntimeEvalMode, IsUnchangedOnRequest) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const Layer layer(0);
-    runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, 0, 1, at::kCPU, world.group()), "1F1B",
-                                       kChunks);
+    runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, StageId(0), 1, at::kCPU, world.group()),
+                                       "1F1B", kChunks);
     const auto buffers = buffer_copies(layer->buffers());
     runtime::StepInput input{{layer_batch()}, {}, {}};
     input.keep_mode = true;
@@ -133,7 +134,7 @@ TEST(RuntimeEvalMode, IsUnchangedOnRequest) {
 TEST(RuntimeEvalMode, CanBeSetOnStageAndSchedule) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const Layer layer(0);
-    runtime::PipelineStage stage(layer, 0, 1, at::kCPU, world.group());
+    runtime::PipelineStage stage(layer, StageId(0), 1, at::kCPU, world.group());
     runtime::PipelineSchedule pipeline(stage, "1F1B", kChunks, layer_options());
     CHECK_THAT(stage.is_training());
     pipeline.train(false);

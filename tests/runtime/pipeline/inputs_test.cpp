@@ -37,8 +37,8 @@ struct ScaledImpl : torch::nn::Module {
 TORCH_MODULE(Scaled);
 
 runtime::PipelineStage scaled_stage(comm::World& world, const Scaled& module) {
-  return {runtime::make_stage_module(module, {"x", "scale", "shift"}), world.rank().value, world.size(),
-          at::kCPU, world.group()};
+  return {runtime::make_stage_module(module, {"x", "scale", "shift"}), StageId(world.rank().value),
+          world.size(), at::kCPU, world.group()};
 }
 
 runtime::PipelineOptions mse_options() {
@@ -260,7 +260,7 @@ TEST(RuntimeRowCounts, MayDifferWithChunkSpec) {
     return args[0].toTensor() + args[1].toTensor().view({64, 2, 3}).sum(1);
   };
   comm::run_thread_ranks(1, [&](comm::World& world) {
-    const runtime::PipelineStage stage(runtime::make_stage_module(nullptr, forward), 0, 1, at::kCPU,
+    const runtime::PipelineStage stage(runtime::make_stage_module(nullptr, forward), StageId(0), 1, at::kCPU,
                                        world.group());
     runtime::PipelineOptions options;
     options.args_spec = value::ChunkSpec::dims({0, 0});
@@ -269,8 +269,8 @@ TEST(RuntimeRowCounts, MayDifferWithChunkSpec) {
   });
   EXPECT_THAT(errors_of(1,
                         [&](comm::World& world) {
-                          const runtime::PipelineStage stage(runtime::make_stage_module(nullptr, forward), 0,
-                                                             1, at::kCPU, world.group());
+                          const runtime::PipelineStage stage(runtime::make_stage_module(nullptr, forward),
+                                                             StageId(0), 1, at::kCPU, world.group());
                           runtime::ForwardOnly(stage, 2).step({x, y});
                         }),
               Each(AllOf(HasSubstr("args[1] has 256 rows"), HasSubstr("chunk spec"))));
@@ -306,7 +306,7 @@ TEST(RuntimeLosses, AcceptAnyFunctionOfOutputAndTarget) {
       runtime::PipelineOptions options;
       options.loss = std::move(loss);
       runtime::PipelineSchedule pipeline(
-          runtime::PipelineStage(torch::nn::Identity(), 0, 1, at::kCPU, world.group()),
+          runtime::PipelineStage(torch::nn::Identity(), StageId(0), 1, at::kCPU, world.group()),
           schedule::ScheduleKind::GPipe, 2, options);
       value = pipeline.eval({x}, target).loss.item<double>();
     });
@@ -339,7 +339,7 @@ TEST(RuntimeStepArguments, AcceptEmptyBracesOnRanksWithoutInputs) {
   comm::run_thread_ranks(3, [](comm::World& world) {
     const int rank = world.rank().value;
     runtime::PipelineSchedule pipeline(
-        runtime::PipelineStage(torch::nn::Linear(3, 3), rank, 3, at::kCPU, world.group()), "1F1B", 2,
+        runtime::PipelineStage(torch::nn::Linear(3, 3), StageId(rank), 3, at::kCPU, world.group()), "1F1B", 2,
         mse_options());
     if (rank == 0) pipeline.step({numbers(4)});
     if (rank == 1) pipeline.step({});
@@ -351,7 +351,7 @@ TEST(RuntimeStepArguments, AcceptEmptyBracesOnRanksWithoutInputs) {
 
 TEST(RuntimeOutputs, AreReturnedAsConfigured) {
   comm::run_thread_ranks(1, [](comm::World& world) {
-    const runtime::PipelineStage stage(torch::nn::Linear(3, 3), 0, 1, at::kCPU, world.group());
+    const runtime::PipelineStage stage(torch::nn::Linear(3, 3), StageId(0), 1, at::kCPU, world.group());
     for (const bool by_default : {false, true}) {
       runtime::PipelineOptions options = mse_options();
       options.return_outputs = by_default;

@@ -57,7 +57,7 @@ int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promis
             return inner->forward(args, kwargs);
           });
     }
-    const runtime::PipelineStage stage(module, world.rank().value, 2, at::kCPU, world.group());
+    const runtime::PipelineStage stage(module, StageId(world.rank().value), 2, at::kCPU, world.group());
     runtime::PipelineSchedule pipeline({stage}, kind, microbatches, options_for(model, 2));
     for (int step = 0; step < 2; ++step) pipeline.step(model.batch(microbatches));
     if (world.rank().value == 1) promised = pipeline.program().peak_in_flight(StageId(1));
@@ -107,8 +107,9 @@ TEST(RuntimeStep, FreesSentOutputsBeforeTheirBackward) {
           usual();
         };
       }
-      runtime::PipelineSchedule pipeline(runtime::PipelineStage(module, rank, 2, at::kCPU, world.group()),
-                                         kind, microbatches, options);
+      runtime::PipelineSchedule pipeline(
+          runtime::PipelineStage(module, StageId(rank), 2, at::kCPU, world.group()), kind, microbatches,
+          options);
       const at::Tensor x = at::ones({microbatches * width, width});
       pipeline.step({x}, x);
       CHECK_SAME(sent.size(), std::size_t{microbatches});

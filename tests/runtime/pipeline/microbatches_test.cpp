@@ -25,8 +25,8 @@ constexpr int kParts = 4;
 
 runtime::PipelineStage own_stage(comm::World& world, std::shared_ptr<torch::nn::Module> owner,
                                  const runtime::StageFunction& forward) {
-  return {runtime::make_stage_module(std::move(owner), forward), world.rank().value, world.size(), at::kCPU,
-          world.group()};
+  return {runtime::make_stage_module(std::move(owner), forward), StageId(world.rank().value), world.size(),
+          at::kCPU, world.group()};
 }
 
 runtime::LossFunction squares() {
@@ -318,7 +318,7 @@ TEST(RuntimeValues, ValueUsedByThreeStagesSumsTheirGradients) {
           return out;
         };
         owners.push_back(owner);
-        own.emplace_back(runtime::make_stage_module(owner.ptr(), forward), id.value, stages, at::kCPU,
+        own.emplace_back(runtime::make_stage_module(owner.ptr(), forward), id, stages, at::kCPU,
                          world.group());
       }
       runtime::PipelineSchedule pipeline(own, kind, kParts, options);

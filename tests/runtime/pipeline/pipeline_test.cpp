@@ -367,8 +367,8 @@ TEST(RuntimeUserWeightBackward, RunsInWeightBackward) {
       };
       const auto modules = plain().make(kRanks);
       const int rank = world.rank().value;
-      const runtime::PipelineStage stage(modules[static_cast<std::size_t>(rank)], rank, kRanks, at::kCPU,
-                                         world.group(), stage_options);
+      const runtime::PipelineStage stage(modules[static_cast<std::size_t>(rank)], StageId(rank), kRanks,
+                                         at::kCPU, world.group(), stage_options);
       runtime::PipelineSchedule pipeline({stage}, kind, kMicrobatches, options_for(plain(), kRanks));
       pipeline.step(plain().batch(kRows));
       CHECK_SAME(built, kMicrobatches);
@@ -389,8 +389,8 @@ TEST(RuntimeRecomputation, KeepsGradientsUnchanged) {
         const auto rank = world.rank().index();
         runtime::StageOptions stage_options;
         stage_options.recompute = true;
-        const runtime::PipelineStage stage(model.make(kRanks)[rank], world.rank().value, kRanks, at::kCPU,
-                                           world.group(), stage_options);
+        const runtime::PipelineStage stage(model.make(kRanks)[rank], StageId(world.rank().value), kRanks,
+                                           at::kCPU, world.group(), stage_options);
         runtime::PipelineOptions options = options_for(model, kRanks);
         options.seed = 5;
         runtime::PipelineSchedule pipeline({stage}, kind, kMicrobatches, options);

@@ -125,7 +125,8 @@ TEST(RuntimeScheduleFiles, RunLikeTheirSourceSchedules) {
       expect_same(results_of(from_table, model), expected);
       std::istringstream lowered(to_csv(built_in.program().draft()));
       runtime::PipelineSchedule from_program(
-          stages(), schedule::Program::prove(schedule::read_csv(lowered).draft(), built_in.program().mode()),
+          stages(),
+          schedule::Program::validated(schedule::read_csv(lowered).draft(), built_in.program().mode()),
           options);
       expect_same(results_of(from_program, model), expected);
     });
@@ -148,9 +149,10 @@ TEST(RuntimeStagesOfOneRank, PassValuesWithoutCopy) {
         return modules[1]->forward(args, kwargs);
       });
   comm::run_thread_ranks(1, [&](comm::World& world) {
-    runtime::PipelineSchedule pipeline({runtime::PipelineStage(first, 0, 2, at::kCPU, world.group()),
-                                        runtime::PipelineStage(second, 1, 2, at::kCPU, world.group())},
-                                       "Interleaved1F1B", kScheduleMicrobatches, options_for(model, 2));
+    runtime::PipelineSchedule pipeline(
+        {runtime::PipelineStage(first, StageId(0), 2, at::kCPU, world.group()),
+         runtime::PipelineStage(second, StageId(1), 2, at::kCPU, world.group())},
+        "Interleaved1F1B", kScheduleMicrobatches, options_for(model, 2));
     pipeline.step(model.batch(kScheduleRows));
   });
   EXPECT_EQ(given.size(), static_cast<std::size_t>(kScheduleMicrobatches));
@@ -179,7 +181,8 @@ TEST(RuntimeStep, ReleasesSentValues) {
       });
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     const int rank = world.rank().value;
-    const runtime::PipelineStage stage(rank == 0 ? first : second, rank, kRanks, at::kCPU, world.group());
+    const runtime::PipelineStage stage(rank == 0 ? first : second, StageId(rank), kRanks, at::kCPU,
+                                       world.group());
     runtime::ForwardOnly pipeline(stage, kScheduleMicrobatches);
     for (int step = 0; step < 2; ++step) pipeline.step({x});
   });

@@ -92,7 +92,8 @@ TEST(RuntimeSetup, RejectsInvalidOptions) {
   EXPECT_THAT(errors_of(3,
                         [](comm::World& world) {
                           const auto modules = mlp().make(2);
-                          const runtime::PipelineStage stage(modules[0], 0, 2, at::kCPU, world.group());
+                          const runtime::PipelineStage stage(modules[0], StageId(0), 2, at::kCPU,
+                                                             world.group());
                           runtime::PipelineSchedule({stage}, "1F1B", 4, options_for(mlp(), 2));
                         }),
               Each(HasSubstr("more ranks than stages")));
@@ -100,14 +101,15 @@ TEST(RuntimeSetup, RejectsInvalidOptions) {
       errors_of(1,
                 [](comm::World& world) {
                   const auto modules = mlp().make(2);
-                  const runtime::PipelineStage stage(modules[0], 0, 2, at::kCPU, world.group());
+                  const runtime::PipelineStage stage(modules[0], StageId(0), 2, at::kCPU, world.group());
                   runtime::PipelineSchedule({stage, stage}, "Interleaved1F1B", 4, options_for(mlp(), 2));
                 }),
       Each(HasSubstr("given twice")));
   EXPECT_THAT(errors_of(1,
                         [](comm::World& world) {
                           const auto modules = mlp().make(2);
-                          const runtime::PipelineStage stage(modules[0], 0, 2, at::kCPU, world.group());
+                          const runtime::PipelineStage stage(modules[0], StageId(0), 2, at::kCPU,
+                                                             world.group());
                           runtime::PipelineSchedule({stage}, "Interleaved1F1B", 4, options_for(mlp(), 2));
                         }),
               Each(HasSubstr("missing")));
@@ -115,20 +117,22 @@ TEST(RuntimeSetup, RejectsInvalidOptions) {
                         [](comm::World& world) {
                           const auto modules = mlp().make(2);
                           const int wrong = 1 - world.rank().value;
-                          const runtime::PipelineStage stage(modules[0], wrong, 2, at::kCPU, world.group());
+                          const runtime::PipelineStage stage(modules[0], StageId(wrong), 2, at::kCPU,
+                                                             world.group());
                           runtime::PipelineSchedule({stage}, "1F1B", 4, options_for(mlp(), 2));
                         }),
               Each(HasSubstr("places the stage on rank")));
   // One stage on two ranks, another on none.
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
-                          const runtime::PipelineStage stage(mlp().make(2)[0], 0, 2, at::kCPU, world.group());
+                          const runtime::PipelineStage stage(mlp().make(2)[0], StageId(0), 2, at::kCPU,
+                                                             world.group());
                           runtime::PipelineSchedule({stage}, "1F1B", 4, options_for(mlp(), 2));
                         }),
               Each(AllOf(HasSubstr("places the stage on rank 0"), HasSubstr("rank 1, stage 0"))));
   EXPECT_THAT(errors_of(1,
                         [](comm::World& world) {
-                          runtime::PipelineStage(mlp().make(2)[0], 2, 2, at::kCPU, world.group());
+                          runtime::PipelineStage(mlp().make(2)[0], StageId(2), 2, at::kCPU, world.group());
                         }),
               Each(HasSubstr("no stage 2")));
 }
@@ -216,8 +220,8 @@ std::vector<std::string> static_errors(const runtime::StepInput& first, const ru
         if (args[i].isTensor()) sum = sum + args[i].toTensor().sum();
       return sum.to(at::kFloat);
     };
-    const runtime::PipelineStage stage(runtime::make_stage_module(nullptr, add), world.rank().value, 2,
-                                       at::kCPU, world.group());
+    const runtime::PipelineStage stage(runtime::make_stage_module(nullptr, add), StageId(world.rank().value),
+                                       2, at::kCPU, world.group());
     runtime::PipelineOptions options;
     options.shapes = runtime::ShapeMode::Static;
     runtime::PipelineSchedule pipeline(stage, "ForwardOnly", 4, options);
@@ -263,7 +267,7 @@ TEST(RuntimeShapes, AStaticShapeErrorDoesNotHideLaterErrors) {
                           options.shapes = runtime::ShapeMode::Static;
                           runtime::PipelineSchedule pipeline(
                               runtime::PipelineStage(runtime::make_stage_module(nullptr, forward),
-                                                     world.rank().value, 2, at::kCPU, world.group()),
+                                                     StageId(world.rank().value), 2, at::kCPU, world.group()),
                               "ForwardOnly", 4, options);
                           pipeline.eval({at::ones({8, 6})});
                           try {
@@ -289,7 +293,7 @@ TEST(RuntimeShapes, UserProvidedShapesAreChecked) {
                               stage_options.input = value::TreeMeta::of(value::Args{at::ones({2, 7})});
                             if (rank == 1 && !input) stage_options.output = promised;
                             const runtime::PipelineStage stage(mlp().make(2)[static_cast<std::size_t>(rank)],
-                                                               rank, 2, at::kCPU, world.group(),
+                                                               StageId(rank), 2, at::kCPU, world.group(),
                                                                stage_options);
                             try {
                               runtime::Schedule1F1B(stage, 4, options_for(mlp(), 2)).step(mlp().batch(8));
@@ -321,8 +325,8 @@ std::vector<runtime::PipelineStage> varying_stages(comm::World& world) {
     return args[0].toTensor().sum(1, true);
   };
   const int rank = world.rank().value;
-  return {runtime::PipelineStage(runtime::make_stage_module(nullptr, rank == 0 ? first : second), rank, 2,
-                                 at::kCPU, world.group())};
+  return {runtime::PipelineStage(runtime::make_stage_module(nullptr, rank == 0 ? first : second),
+                                 StageId(rank), 2, at::kCPU, world.group())};
 }
 
 TEST(RuntimeShapes, DynamicShapesMayDependOnValues) {

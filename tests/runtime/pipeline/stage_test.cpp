@@ -47,7 +47,8 @@ TEST(RuntimeMetaModules, AreMaterializedOnStageDeviceByInitializer) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
     const auto step = [&](const std::shared_ptr<Affine>& module, runtime::StageOptions stage_options) {
-      const runtime::PipelineStage stage(module, rank, 2, at::kCPU, world.group(), std::move(stage_options));
+      const runtime::PipelineStage stage(module, StageId(rank), 2, at::kCPU, world.group(),
+                                         std::move(stage_options));
       runtime::PipelineOptions options;
       options.loss = runtime::tensor_loss(loss);
       runtime::PipelineSchedule pipeline({stage}, "1F1B", 2, options);
@@ -96,8 +97,8 @@ struct Sent : runtime::StageModule {
 TEST(RuntimeStageModules, AreMovedToStageDevice) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     const auto module = std::make_shared<Sent>();
-    const runtime::PipelineStage stage(std::shared_ptr<runtime::StageModule>(module), 0, 1, at::kMeta,
-                                       world.group());
+    const runtime::PipelineStage stage(std::shared_ptr<runtime::StageModule>(module), StageId(0), 1,
+                                       at::kMeta, world.group());
     CHECK_SAME(module->devices.size(), 1U);
     CHECK_THAT(module->devices.front() == at::Device(at::kMeta));
     CHECK_THAT(stage.device() == at::Device(at::kMeta));
@@ -107,7 +108,7 @@ TEST(RuntimeStageModules, AreMovedToStageDevice) {
 TEST(RuntimeMetaModules, RequireInitializer) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     try {
-      runtime::PipelineStage(std::make_shared<Affine>(at::kMeta), 0, 1, at::kCPU, world.group());
+      runtime::PipelineStage(std::make_shared<Affine>(at::kMeta), StageId(0), 1, at::kCPU, world.group());
       throw std::logic_error("not refused");
     } catch (const UsageError& e) {
       CHECK_THAT(std::string(e.what()).find("initialize") != std::string::npos);
@@ -118,7 +119,8 @@ TEST(RuntimeMetaModules, RequireInitializer) {
 runtime::PipelineStage stage_on(at::Device device, int index, comm::World& world) {
   runtime::StageOptions options;
   options.initialize = [] {};
-  return runtime::PipelineStage(std::make_shared<Affine>(device), index, 2, device, world.group(), options);
+  return runtime::PipelineStage(std::make_shared<Affine>(device), StageId(index), 2, device, world.group(),
+                                options);
 }
 
 TEST(RuntimeDeviceTypes, MustMatchAcrossStages) {

@@ -72,7 +72,7 @@ std::vector<runtime::PipelineStage> stages_for(const PipelineModel& model, const
       schedule::Placement::make(group.size(), stages, info_of(kind).placement);
   std::vector<runtime::PipelineStage> mine;
   for (const StageId stage : placement.stages_of(Rank(group.rank())))
-    mine.emplace_back(modules[stage.index()], stage.value, stages, at::kCPU, group);
+    mine.emplace_back(modules[stage.index()], stage, stages, at::kCPU, group);
   return mine;
 }
 

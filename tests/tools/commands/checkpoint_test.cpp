@@ -134,7 +134,7 @@ TEST(ToolCheckpoint, ConvertOverwritesOnlyIfForced) {
   };
   const auto refused = convert({dir / "a", file});
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.err, HasSubstr(file + " exists"));
+  EXPECT_THAT(refused.err, HasSubstr(file + " already exists"));
   EXPECT_THAT(refused.err, HasSubstr("--force"));
   EXPECT_EQ(slurp(file), before);
   EXPECT_EQ(convert({dir / "a", file, "--force"}).code, 0);
@@ -144,7 +144,7 @@ TEST(ToolCheckpoint, ConvertOverwritesOnlyIfForced) {
   save_safetensors(dir / "other.safetensors", {{"w", at::ones({3})}}, {{"penstock.step", "9"}});
   const auto kept = convert({dir / "other.safetensors", dir / "a"});
   EXPECT_EQ(kept.code, 2);
-  EXPECT_THAT(kept.err, HasSubstr("step-00000009 exists"));
+  EXPECT_THAT(kept.err, HasSubstr("step-00000009 already exists"));
   EXPECT_THAT(kept.err, HasSubstr("--force"));
   EXPECT_NE(open_checkpoint(dir / "a").find("a.weight"), nullptr);
   EXPECT_EQ(convert({dir / "other.safetensors", dir / "a", "--force"}).code, 0);

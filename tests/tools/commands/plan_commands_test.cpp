@@ -250,9 +250,9 @@ TEST(ToolSimulateCommand, RejectsTooDeepTooManyOrTooLargeCosts) {
   EXPECT_THAT(refusal("a = " + std::string(200'000, '[')), HasSubstr("nested value depth"));
   std::string key = "a", spaced = "\"a\"";
   for (int i = 0; i < 200'000; ++i) key += ".a", spaced += " . \"a\"";
-  EXPECT_THAT(refusal(key + " = 1\n"), HasSubstr("line 1: a key of more than 16 parts"));
-  EXPECT_THAT(refusal("[each]\n[" + key + "]\n"), HasSubstr("line 2: a key of more than 16 parts"));
-  EXPECT_THAT(refusal("[" + spaced + "]\n"), HasSubstr("a key of more than 16 parts"));
+  EXPECT_THAT(refusal(key + " = 1\n"), HasSubstr("line 1: a key has more than 16 parts"));
+  EXPECT_THAT(refusal("[each]\n[" + key + "]\n"), HasSubstr("line 2: a key has more than 16 parts"));
+  EXPECT_THAT(refusal("[" + spaced + "]\n"), HasSubstr("a key has more than 16 parts"));
   std::string stages;
   for (int i = 0; i < 60; ++i) stages += "[[stages]]\ncount = 1000000\n";
   EXPECT_THAT(refusal(stages), HasSubstr("at most 65535"));

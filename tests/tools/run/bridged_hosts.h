@@ -32,7 +32,7 @@ class SwitchedHosts {
   SwitchedHosts(const SwitchedHosts&) = delete;
   SwitchedHosts& operator=(const SwitchedHosts&) = delete;
 
-  //! Empty if the hosts exist.
+  //! Why the hosts could not be created; empty if they exist.
   const std::string& problem() const { return problem_; }
   static std::string address(int host) { return "10.78.0." + std::to_string(host + 1); }
   //! A command line that runs on that host.

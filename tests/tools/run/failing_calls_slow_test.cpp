@@ -68,7 +68,7 @@ TEST(ToolRunFailingSystemCalls, InLauncherAreReportedOrTolerated) {
     const int first = before == started.end() ? 1 : before->second + 1;
     for (int n = first; n <= std::min(count, first + 39); ++n) {
       SCOPED_TRACE(call + " number " + std::to_string(n));
-      if (call == "pipe2" && n == 2) continue;  // of libuv, which aborts without a pipe for its signals
+      if (call == "pipe2" && n == 2) continue;  // libuv aborts without a pipe for its signals
       ++injected;
       const TempDir dir;
       const std::string fault = call + ":error=" + likely_error(call) + ":when=" + std::to_string(n);
@@ -77,7 +77,7 @@ TEST(ToolRunFailingSystemCalls, InLauncherAreReportedOrTolerated) {
       words.insert(words.end(), job.begin(), job.end());
       const Outcome outcome = run_program(words);
       if (outcome.code == 128 + SIGABRT && injected_into(slurp(dir / "trace"), "eventfd"))
-        continue;  // of libuv
+        continue;  // libuv aborts if eventfd fails
       EXPECT_TRUE(outcome.code >= 0 && outcome.code < 128) << outcome.code << "\n" << outcome.err;
       if (outcome.code != 0) {
         EXPECT_NE(outcome.err, "");

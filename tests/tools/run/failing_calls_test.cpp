@@ -80,7 +80,7 @@ enum class Threads { All, Others };
 
 //! Fails each call as often as it is made, but at most `most` times.
 void sweep(const Words& job, int most, Threads threads) {
-  const auto started = count_calls({kTorchTool, "run", "--help"});  // of libtorch
+  const auto started = count_calls({kTorchTool, "run", "--help"});  // calls that libtorch makes at startup
   const auto all = count_calls(job);
   int main = 0, others = 0;
   for (const auto& [call, made] : all) {
@@ -108,7 +108,7 @@ TEST(ToolRunFailingCalls, InLauncherAreReportedOrTolerated) {
         Threads::All);
 }
 
-// Ranks that use the store of the launcher.
+// The ranks connect to the launcher's store.
 TEST(ToolRunFailingCalls, InStoreOfTrainingRunAreReportedOrTolerated) {
   sweep({kTorchTool, "train", "--ranks=2", "--steps=1", "--layers=2", "--width=8", "--heads=1", "--seq=4",
          "--batch=4", "--sample=0", "--timeout=20"},

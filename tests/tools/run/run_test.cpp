@@ -236,7 +236,7 @@ TEST(ToolRun, FailureOnOneNodeEndsOthers) {
                                  HasSubstr("rank 1 failed first: it exited with code 9")));
 }
 
-// Also for ranks that do not communicate with each other.
+// Holds even if the ranks never communicate with each other.
 TEST(ToolRun, UnresponsiveLauncherEndsOtherNodes) {
   const test::TempDir dir;
   const std::string at = " --nodes 2 --grace 1 --rendezvous 127.0.0.1:" + free_port() +

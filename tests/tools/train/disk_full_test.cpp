@@ -44,7 +44,7 @@ class ToolTrainDisk : public testing::Test {
         "/verified 2>&1; echo \"exit $?\" >> " + home + "/verified\nls " + disk + "/saved >> " + home +
         "/verified\nexit $(cat " + home + "/code)";
     DiskRun run;
-    run.outcome = run_program({"unshare", "-m", "true"});  // not without root, nor inside a chroot
+    run.outcome = run_program({"unshare", "-m", "true"});  // fails without root or inside a chroot
     if (run.outcome.code != 0) {
       run.outcome.code = kNoDisk;
       return run;

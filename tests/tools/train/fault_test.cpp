@@ -113,7 +113,7 @@ TEST(ToolTrainFaults, AreReportedWithRankStepStageActionAndCause) {
     // One cause, the progress of the ranks, and one hint; details are in a file.
     EXPECT_LE(count_of("\n", run.outcome.err), 3U) << run.outcome.err;
     EXPECT_THAT(run.outcome.err, AllOf(testing::StartsWith("penstock: error: "), HasSubstr("\nhint: "),
-                                       testing::Not(HasSubstr("the schedule there"))));
+                                       testing::Not(HasSubstr("nearby actions in the schedule"))));
     const std::string details = lines[i].directory + "/saved/failure.log";
     if (std::filesystem::exists(details)) {
       EXPECT_THAT(slurp(details), AllOf(HasSubstr("\nrank 0 "), HasSubstr("\nrank 1 ")));

@@ -27,7 +27,7 @@ class Scanner {
       } else if (skip_part()) {
         check_key();
       } else if (static_cast<unsigned char>(text_[at_]) >= 0x80) {
-        fail("a non-ASCII character outside of comments and single-line strings");
+        fail("non-ASCII characters are allowed only in comments and single-line strings");
       } else {
         ++at_;
       }
@@ -59,7 +59,7 @@ class Scanner {
   //! Checks the rest of a key after its first part: `. part . part …`
   void check_key() {
     for (int parts = 1;; ++parts) {
-      if (parts > most_key_parts) fail("a key of more than " + std::to_string(most_key_parts) + " parts");
+      if (parts > most_key_parts) fail("a key has more than " + std::to_string(most_key_parts) + " parts");
       skip_blanks();
       if (at_ == text_.size() || text_[at_] != '.') return;
       ++at_;

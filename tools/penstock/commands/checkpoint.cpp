@@ -177,7 +177,8 @@ std::string to_file(const Conversion& request) {
                      "use convert DIR FILE.safetensors, or convert FILE.safetensors DIR");
   check_safetensors_output(request.to, "TARGET");
   if (fs::exists(request.to) && !request.force)
-    throw UsageError(request.to + " exists", {}, "use --force to overwrite it, or choose another name");
+    throw UsageError(request.to + " already exists", {},
+                     "use --force to overwrite it, or choose another name");
   export_safetensors(
       checkpoint::open_checkpoint(request.from), request.to,
       request.everything ? checkpoint::ExportContent::Everything : checkpoint::ExportContent::Model);

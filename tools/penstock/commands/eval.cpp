@@ -170,7 +170,7 @@ void run_rank(const EvalJob& job, const comm::World& world) {
   std::vector<runtime::PipelineStage> local_stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     if (!plan.empty()) {
-      parallelize_module(*pipe.get_stage_module(stage), mesh["tp"], plan, parallel::UnknownPath::PassOver);
+      parallelize_module(*pipe.get_stage_module(stage), mesh["tp"], plan, parallel::UnknownPath::Ignore);
     }
     local_stages.push_back(pipe.build_stage(stage, at::kCPU, pipeline_group));
   }

@@ -2,6 +2,7 @@
 #include "commands/pipe_options.h"
 
 #include "base/text.h"
+#include "config/settings.h"
 #include "config/train_settings.h"
 
 #include <penstock/base/error.h>
@@ -44,7 +45,7 @@ std::optional<pipe::SplitSpec> SplitOptions::spec() const {
   if (!split.empty()) return read_split_points(split);
   if (!positions.empty())
     return pipe::SplitPolicy([read = read_positions(positions)](const graph::Graph&) { return read; });
-  if (stages) return pipe::Balanced{small_count(*stages, "--stages"), by};
+  if (stages) return pipe::Balanced{count_option(*stages, "--stages"), by};
   return std::nullopt;
 }
 
@@ -58,14 +59,15 @@ void RankOptions::declare(Arguments& arguments, const std::string& usual_schedul
   arguments.option("--schedule", schedule, "schedule name; see penstock schedule --list");
   arguments.option("--stages-per-rank", stages_per_rank, "stages per rank");
   arguments.option("--microbatches", microbatches, "number of microbatches that the examples are split into");
-  arguments.option("--backend", backend, "communication backend: gloo or auto");
+  arguments.option("--backend", backend,
+                   "communication backend: gloo, or auto (PENSTOCK_BACKEND if set, else gloo)");
   arguments.choice<DeviceChoice>("--device", device, kDeviceChoices,
                                  "device of the ranks; auto currently means cpu");
 }
 
 RankCounts RankOptions::counts() const {
-  if (stages_per_rank) small_count(*stages_per_rank, "--stages-per-rank");
-  if (microbatches) small_count(*microbatches, "--microbatches");
+  if (stages_per_rank) count_option(*stages_per_rank, "--stages-per-rank");
+  if (microbatches) count_option(*microbatches, "--microbatches");
   check_backend(backend);
   resolve_device(device);
   return rank_request.counts();

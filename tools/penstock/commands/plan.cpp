@@ -154,15 +154,12 @@ int plan_command(Arguments& arguments) {
   arguments.option("--stages-per-rank", stages_per_rank, "counts to try: 1,2 (default: 1 to 4)");
   arguments.option("--schedules", options.schedules, "schedules to try: 1F1B,ZB1P,Auto (default: all)");
   arguments.flag("--no-recomputation", no_recomputation, "do not try activation recomputation");
-  arguments.choice("--send-mode", options.mode,
-                   {{"buffered", schedule::SendMode::Buffered},
-                    {"ordered", schedule::SendMode::Ordered},
-                    {"blocking", schedule::SendMode::Blocking}},
-                   "how the transport treats a send");
+  arguments.choice("--send-mode", options.mode, send_mode_choices(), "how the transport treats a send");
   arguments.option("--top", top, "number of rows to show; 0: all");
   arguments.option("--save", save, "write the best schedule to this CSV file");
   arguments.parse();
-  if (ranks < 1 || ranks > schedule::max_stages) throw UsageError("--ranks must be 1 or more");
+  if (ranks < 1 || ranks > schedule::max_stages)
+    throw UsageError("--ranks must be between 1 and " + std::to_string(schedule::max_stages));
   if (microbatches.empty())
     throw UsageError("plan needs --microbatches", {}, "give one or more counts: --microbatches 8,16");
   options.ranks = static_cast<int>(ranks);

@@ -3,6 +3,7 @@
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "commands/launching.h"
+#include "config/settings.h"
 #include "train/output_paths.h"
 
 #include <penstock/base/error.h>
@@ -61,10 +62,9 @@ int run_command(Arguments& arguments) {
     throw UsageError("no PROGRAM given", {}, "for example penstock run --ranks 2 -- ./my_program");
   if (nodes > 1 && !rendezvous)
     throw UsageError("--nodes needs --rendezvous HOST:PORT, the address of node 0");
-  if (ranks < 1 || nodes < 1 || restarts < 0)
-    throw UsageError("--ranks and --nodes must be at least 1, and --max-restarts must not be negative");
-  options.ranks = static_cast<int>(ranks);
-  options.nodes = static_cast<int>(nodes);
+  if (restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
+  options.ranks = count_option(ranks, "--ranks");
+  options.nodes = count_option(nodes, "--nodes");
   options.node_rank = static_cast<int>(node_rank);
   options.max_restarts = static_cast<int>(restarts);
   options.grace = time_of("--grace", grace);

@@ -16,7 +16,7 @@ namespace {
 
 enum class Format { Csv, Grid, Svg, Html, Trace };
 
-constexpr std::int64_t most_microbatches = 50'000'000;  //!< in the row of one rank
+constexpr std::int64_t max_microbatches = 50'000'000;  //!< in the row of one rank
 
 std::string stages_text(const schedule::ScheduleInfo& info) {
   return info.only_stages_per_rank ? std::to_string(*info.only_stages_per_rank) : "1 or more";
@@ -70,6 +70,12 @@ std::string table_json(const std::string& name, const schedule::Placement& place
   return out.text() + "\n";
 }
 
+void check_range(const char* option, std::int64_t value, std::int64_t most) {
+  if (value >= 1 && value <= most) return;
+  throw UsageError(std::string(option) + " must be between 1 and " + std::to_string(most) + ", not " +
+                   std::to_string(value));
+}
+
 //! Prints the row of one rank, without generating the other rows if the generator allows it.
 int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t rank,
              const std::string& output) {
@@ -78,11 +84,9 @@ int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t 
     throw UsageError("a named schedule needs --ranks and --microbatches");
   }
   const std::int64_t stages = options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank);
-  const bool sensible = *options.ranks >= 1 && stages >= 1 && *options.microbatches >= 1 &&
-                        *options.ranks <= schedule::max_stages &&
-                        stages <= schedule::max_stages / *options.ranks &&
-                        *options.microbatches <= most_microbatches / stages;
-  if (!sensible) throw UsageError("--ranks, --stages-per-rank or --microbatches is out of range");
+  check_range("--ranks", *options.ranks, schedule::max_stages);
+  check_range("--stages-per-rank", stages, schedule::max_stages / *options.ranks);
+  check_range("--microbatches", *options.microbatches, max_microbatches / stages);
   const schedule::ScheduleShape shape{static_cast<int>(*options.ranks), static_cast<int>(stages),
                                       static_cast<int>(*options.microbatches)};
   check_shape(kind, shape);

@@ -137,11 +137,7 @@ int simulate_command(Arguments& arguments) {
   Format format = Format::Text;
   arguments.positional("NAME|FILE.csv", names, "schedule names or schedule files (compute-only or lowered)");
   shape.declare(arguments);
-  arguments.choice("--send-mode", mode,
-                   {{"buffered", schedule::SendMode::Buffered},
-                    {"ordered", schedule::SendMode::Ordered},
-                    {"blocking", schedule::SendMode::Blocking}},
-                   "how the transport treats a send");
+  arguments.choice("--send-mode", mode, send_mode_choices(), "how the transport treats a send");
   arguments.choice("--as", format,
                    {{"text", Format::Text},
                     {"csv", Format::Csv},

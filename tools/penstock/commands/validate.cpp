@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
+#include "config/source.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
@@ -10,9 +11,6 @@
 
 namespace penstock::tool {
 namespace {
-
-constexpr schedule::SendMode all_modes[] = {schedule::SendMode::Buffered, schedule::SendMode::Ordered,
-                                            schedule::SendMode::Blocking};
 
 void write_diagnostics(JsonWriter& out, const Diagnostics& diagnostics) {
   out.begin_array();
@@ -36,7 +34,7 @@ std::string to_json(const schedule::ScheduleFile& file, const Diagnostics& probl
   write_diagnostics(out, all);
   if (verdict != nullptr) {
     out.key("modes").begin_object();
-    for (const schedule::SendMode mode : all_modes) {
+    for (const schedule::SendMode mode : schedule::send_modes) {
       out.key(to_string(mode)).begin_object().field("safe", verdict->safe(mode)).key("diagnostics");
       write_diagnostics(out, verdict->of(mode));
       out.end_object();
@@ -57,7 +55,7 @@ std::string to_text(const std::string& path, const schedule::ScheduleFile& file,
   text += std::to_string(file.ranks.size()) + " ranks, " + std::to_string(file.placement.stages()) +
           " stages, " + std::to_string(file.microbatches) + " microbatches\n";
   if (!verdict.valid()) return text;
-  for (const schedule::SendMode mode : all_modes) {
+  for (const schedule::SendMode mode : schedule::send_modes) {
     text +=
         "  " + std::string(to_string(mode)) + " sends: " + (verdict.safe(mode) ? "safe" : "not safe") + "\n";
     const std::string why = penstock::to_string(verdict.of(mode));
@@ -75,11 +73,7 @@ int validate_command(Arguments& arguments) {
   arguments.positional("FILE.csv", path, "a schedule file, compute-only or lowered; - reads standard input");
   arguments.option("--microbatches", microbatches,
                    "expected number of microbatches (default: as many as the file contains)");
-  arguments.choice("--send-mode", mode,
-                   {{"buffered", schedule::SendMode::Buffered},
-                    {"ordered", schedule::SendMode::Ordered},
-                    {"blocking", schedule::SendMode::Blocking}},
-                   "the send mode that decides the exit code");
+  arguments.choice("--send-mode", mode, send_mode_choices(), "the send mode that decides the exit code");
   arguments.parse();
   schedule::CsvOptions options;
   if (microbatches) {

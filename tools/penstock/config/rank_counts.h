@@ -21,7 +21,4 @@ struct RankRequest {
   RankCounts counts(int usual = 1) const;
 };
 
-//! Returns `value` as an int. Throws UsageError, naming the option, unless it is between 1 and 65535.
-int small_count(std::int64_t value, const char* option);
-
 }  // namespace penstock::tool

@@ -15,12 +15,13 @@
 namespace penstock::tool {
 namespace {
 
-[[noreturn]] void refuse(const std::string& name, const char* what) {
-  throw UsageError(name.substr(2) + " must be " + what, {}, std::string("write ") + what);
-}
-
 std::string key_of(const std::string& name) {
   return name.substr(2);
+}
+
+// `example` is a value as TOML text.
+[[noreturn]] void refuse(const std::string& name, const char* what, const char* example) {
+  throw UsageError(key_of(name) + " must be " + what, {}, "for example " + key_of(name) + " = " + example);
 }
 
 // The shortest decimal text that parses to the same number.
@@ -67,12 +68,19 @@ bool is_empty(const SettingValue& value) {
 
 }  // namespace
 
+int count_option(std::int64_t value, const char* option) {
+  if (value < 1 || value > 65'535)
+    throw UsageError(std::string(option) + " must be between 1 and 65535, not " + std::to_string(value), {},
+                     value < 1 ? "use at least 1" : "use at most 65535");
+  return static_cast<int>(value);
+}
+
 void Settings::take(const std::string& name, bool& target, const SettingValue& value) {
-  if (!std::holds_alternative<bool>(value)) refuse(name, "true or false");
+  if (!std::holds_alternative<bool>(value)) refuse(name, "true or false", "true");
   target = std::get<bool>(value);
 }
 void Settings::take(const std::string& name, std::int64_t& target, const SettingValue& value) {
-  if (!std::holds_alternative<std::int64_t>(value)) refuse(name, "a whole number");
+  if (!std::holds_alternative<std::int64_t>(value)) refuse(name, "a whole number", "4");
   target = std::get<std::int64_t>(value);
 }
 void Settings::take(const std::string& name, double& target, const SettingValue& value) {
@@ -81,11 +89,11 @@ void Settings::take(const std::string& name, double& target, const SettingValue&
   } else if (const auto* number = std::get_if<double>(&value)) {
     target = *number;
   } else {
-    refuse(name, "a number");
+    refuse(name, "a number", "3e-4");
   }
 }
 void Settings::take(const std::string& name, std::string& target, const SettingValue& value) {
-  if (!std::holds_alternative<std::string>(value)) refuse(name, "a string");
+  if (!std::holds_alternative<std::string>(value)) refuse(name, "a string", "\"text\"");
   target = std::get<std::string>(value);
 }
 void Settings::take(const std::string& name, std::vector<std::string>& target, const SettingValue& value) {
@@ -94,7 +102,7 @@ void Settings::take(const std::string& name, std::vector<std::string>& target, c
   } else if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
     target = *list;
   } else {
-    refuse(name, "a string or a list of strings");
+    refuse(name, "a string or a list of strings", "[\"first\", \"second\"]");
   }
 }
 

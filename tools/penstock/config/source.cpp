@@ -69,6 +69,12 @@ std::optional<std::uint64_t> ShapeOptions::cap() const {
   return static_cast<std::uint64_t>(std::llround(parse_bytes(memory_cap)));
 }
 
+std::vector<std::pair<std::string, schedule::SendMode>> send_mode_choices() {
+  std::vector<std::pair<std::string, schedule::SendMode>> choices;
+  for (const schedule::SendMode mode : schedule::send_modes) choices.emplace_back(to_string(mode), mode);
+  return choices;
+}
+
 bool is_file(const std::string& name_or_file) {
   return name_or_file == "-" || to_lower(name_or_file).ends_with(".csv");
 }
@@ -117,7 +123,7 @@ schedule::Program program_of(const std::string& name_or_file, const ShapeOptions
   if (table.level == schedule::ProgramLevel::Lowered) {
     schedule::Draft draft = table.draft();
     draft.name = name_or_file;
-    return schedule::Program::prove(std::move(draft), mode);
+    return schedule::Program::validated(std::move(draft), mode);
   }
   schedule::Schedule schedule = table.schedule();
   schedule.name = name_or_file;

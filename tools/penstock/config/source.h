@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::tool {
@@ -30,6 +31,9 @@ struct ShapeOptions {
   CostFile costs() const;
   std::optional<std::uint64_t> cap() const;
 };
+
+//! The choices of `--send-mode`.
+std::vector<std::pair<std::string, schedule::SendMode>> send_mode_choices();
 
 //! Whether the text is a file name: `-`, or anything that ends in `.csv`.
 bool is_file(const std::string& name_or_file);

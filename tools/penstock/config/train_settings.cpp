@@ -24,7 +24,9 @@ std::vector<std::pair<std::string, E>> named(std::initializer_list<E> values) {
 
 // On the command line, 0 and the empty text mean that a value is not set.
 template <class T>
-std::optional<T> unless_zero(T value) {
+std::optional<T> unless_zero(T value, const char* option, const char* zero) {
+  if (!(value >= T{}))  // rejects NaN too
+    throw UsageError(std::string(option) + " must be at least 0", {}, std::string("use 0 for ") + zero);
   return value == T{} ? std::nullopt : std::optional<T>(value);
 }
 std::optional<std::filesystem::path> unless_empty(const std::string& path) {
@@ -54,9 +56,10 @@ void TrainSettings::declare(Settings& s) {
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");
   s.add("--split", split, "split points: layers.2=beginning,layers.4=end [balanced]");
-  s.choice<BalanceKind>("--balance", balance, named({BalanceKind::Parameters, BalanceKind::Time}),
-                        "balance stages by parameter bytes or by measured time (ignored with --split)");
-  s.add("--backend", backend, "communication backend: gloo, or auto for the best available");
+  s.choice<pipe::BalanceBy>("--balance", balance,
+                            named({pipe::BalanceBy::Parameters, pipe::BalanceBy::MeasuredTime}),
+                            "balance stages by parameter bytes or by measured time (ignored with --split)");
+  s.add("--backend", backend, "communication backend: gloo, or auto (PENSTOCK_BACKEND if set, else gloo)");
   s.choice<DeviceChoice>("--device", device, kDeviceChoices, "device of the ranks; auto currently means cpu");
   s.add("--steps", steps,
         "total number of steps, including those before a resume [500; exported model: 100]");
@@ -66,8 +69,9 @@ void TrainSettings::declare(Settings& s) {
   s.choice<OptimizerKind>("--optimizer", run.optimizer.kind,
                           named({OptimizerKind::AdamW, OptimizerKind::Sgd}), "the optimizer");
   s.add("--lr", rate, "learning rate [0.003; exported model: 0.001]");
-  s.choice<RateKind>("--lr-schedule", run.rate.kind, named({RateKind::Constant, RateKind::Cosine}),
-                     "learning rate after the warmup");
+  s.choice<LearningRateKind>("--lr-schedule", run.rate.kind,
+                             named({LearningRateKind::Constant, LearningRateKind::Cosine}),
+                             "learning rate after the warmup");
   s.add("--warmup", warmup, "steps over which the learning rate rises from 0 [20; exported model: 0]");
   s.add("--weight-decay", run.optimizer.weight_decay, "weight decay of all parameters");
   s.add("--momentum", run.optimizer.momentum, "momentum of sgd");
@@ -129,26 +133,26 @@ void TrainSettings::resolve() {
   rank_request.ranks = counts.all();
   rank_request.pp = counts.pp, rank_request.tp = counts.tp, rank_request.dp = counts.dp;
   resolve_stages();
-  parallel.microbatches = small_count(microbatches.value_or(4), "--microbatches");
+  parallel.microbatches = count_option(microbatches.value_or(4), "--microbatches");
   microbatches = parallel.microbatches;
   if (!built_in() && data.empty())
-    throw UsageError("a model needs data", {},
-                     "pass --data FILE.safetensors with tensors named after the model's inputs, and target");
+    throw UsageError("an exported model needs --data", {},
+                     "pass --data FILE.safetensors, with tensors named after the model's inputs, and target");
   if (built_in() && data.empty()) data = fetched_text();
   steps = run.steps = steps.value_or(built_in() ? 500 : 100);
   batch = run.batch = batch.value_or(16);
   eval_batches = eval_batches.value_or(built_in() ? 4 : 0);
-  run.eval_batches = unless_zero(*eval_batches);
-  run.eval_every = unless_zero(eval_every);
-  run.grad_clip = unless_zero(grad_clip);
+  run.eval_batches = unless_zero(*eval_batches, "--eval-batches", "all rows");
+  run.eval_every = unless_zero(eval_every, "--eval-every", "no validation");
+  run.grad_clip = unless_zero(grad_clip, "--grad-clip", "no clipping");
   rate = run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
   warmup = run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
   sequence = gpt.context = sequence.value_or(64);
   run.seed = static_cast<std::uint64_t>(seed_);
-  run.checkpoint.keep = small_count(checkpoint_keep_, "--checkpoint-keep");
+  run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
   resolve_outputs();
-  if (max_restarts < 0) throw UsageError("--max-restarts must not be negative", {}, "use 0 for no restarts");
+  if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
   if (!(timeout > 0))
     throw UsageError("--timeout must be greater than 0", {}, "give a number of seconds, such as 300");
   if (!(validation >= 0 && validation < 1))
@@ -188,7 +192,7 @@ void TrainSettings::resolve_stages() {
                      {}, "give only one of the two");
   if (stages) stages_per_rank = *stages / parallel.pp;
   if (!stages_per_rank) stages_per_rank = kind ? info_of(*kind).default_stages_per_rank : 1;
-  parallel.stages_per_rank = small_count(*stages_per_rank, "--stages-per-rank");
+  parallel.stages_per_rank = count_option(*stages_per_rank, "--stages-per-rank");
   stages = *stages_per_rank * parallel.pp;
 }
 
@@ -199,7 +203,7 @@ void TrainSettings::resolve_outputs() {
     if (log_json.empty()) log_json = output + "/log.jsonl";
   }
   run.checkpoint.directory = unless_empty(checkpoint);
-  run.checkpoint.every = unless_zero(checkpoint_every);
+  run.checkpoint.every = unless_zero(checkpoint_every, "--checkpoint-every", "a checkpoint only at the end");
   run.log_json = unless_empty(log_json);
   run.timeline = unless_empty(timeline);
   run.trace = unless_empty(trace);
@@ -228,7 +232,7 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
   const bool stops = run.checkpoint.on_error == train::StoragePolicy::Stop;
   try {
     if (writes) make(checkpoint, "--checkpoint");
-    if (writes) checkpoint::try_checkpoint_directory(checkpoint);
+    if (writes) checkpoint::check_checkpoint_directory(checkpoint);
   } catch (const UsageError&) {
     // With --on-storage-error warn, the ranks report the error and continue without checkpoints.
     if (stops) throw;

@@ -30,7 +30,7 @@ struct TrainSettings {
   std::string prompt = "\n";
   DeviceChoice device = DeviceChoice::Auto;
   bool no_shuffle = false;  // no effect yet: file order is the only order
-  train::BalanceKind balance = train::BalanceKind::Parameters;
+  pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   train::LossKind loss = train::LossKind::CrossEntropy;
   models::GptOptions gpt;
   train::RunOptions run;  // complete after `resolve`

@@ -21,7 +21,7 @@ std::string first_line(const std::string& text) {
 // Removes the excerpt of the schedule that the runtime adds to the hint. The message already names the
 // action.
 std::string without_schedule(const std::string& hint) {
-  const auto at = hint.find("the schedule there: ");
+  const auto at = hint.find("nearby actions in the schedule: ");
   if (at == std::string::npos) return hint;
   return at >= 2 ? hint.substr(0, at - 2) : "";
 }

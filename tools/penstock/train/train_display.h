@@ -17,11 +17,11 @@ enum class DisplayMode { Plain, Terminal, Json };
 void set_display(comm::LaunchOptions& launch, DisplayMode mode);
 DisplayMode display_mode();
 
-//! The observer of rank 0.
+//! Creates the observer that shows the progress of training on rank 0.
 std::unique_ptr<train::Observer> make_display(DisplayMode mode);
 
-//! Prints the lines of the ranks in the command. A line that begins with the mark replaces the previous such
-//! line.
+//! Prints the ranks' output lines in the launching process. A line that starts with the marker overwrites the
+//! previous marked line.
 class LineDrawer {
  public:
   void draw(Rank rank, bool is_error, std::string_view line);

@@ -74,8 +74,8 @@ int run_training_rank(const TrainSettings& request) {
   report_start();
   comm::InitOptions how{.backend = comm::parse_backend(request.backend)};
   how.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request.timeout * 1000));
-  how.join_timeout =
-      std::min(how.join_timeout, how.timeout);  // a rank that never joins counts as one without progress
+  // Treat a rank that never joins like one that makes no progress.
+  how.join_timeout = std::min(how.join_timeout, how.timeout);
   const comm::World world = init(how);
   const DisplayMode mode = display_mode();
   const auto display = make_display(mode);

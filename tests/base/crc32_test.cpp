@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string_view>
 #include <vector>
 
-namespace penstock::value {
+namespace penstock {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
@@ -28,7 +31,7 @@ std::uint32_t by_definition(const Bytes& bytes, std::uint32_t polynomial) {
   return ~crc;
 }
 
-TEST(ValueCrc32c, MatchesPublishedValues) {
+TEST(BaseCrc32c, MatchesPublishedValues) {
   // RFC 3720, appendix B.4.
   EXPECT_EQ(crc32c(Bytes(32, 0x00)), 0x8a9136aaU);
   EXPECT_EQ(crc32c(Bytes(32, 0xff)), 0x62a8ab43U);
@@ -47,13 +50,13 @@ TEST(ValueCrc32c, MatchesPublishedValues) {
   EXPECT_EQ(crc32c(Bytes{}), 0U);
 }
 
-TEST(ValueCrc32, MatchesPublishedValues) {
+TEST(BaseCrc32, MatchesPublishedValues) {
   EXPECT_EQ(crc32(bytes_of("123456789")), 0xcbf43926U);
   EXPECT_EQ(crc32(bytes_of("The quick brown fox jumps over the lazy dog")), 0x414fa339U);
   EXPECT_EQ(crc32(Bytes{}), 0U);
 }
 
-TEST(ValueCrc32c, MatchesDefinitionForEveryLengthAndSplit) {
+TEST(BaseCrc32c, MatchesDefinitionForEveryLengthAndSplit) {
   std::mt19937 random(7);
   for (std::size_t size = 0; size < 70; ++size) {
     Bytes bytes(size);
@@ -68,4 +71,4 @@ TEST(ValueCrc32c, MatchesDefinitionForEveryLengthAndSplit) {
 }
 
 }  // namespace
-}  // namespace penstock::value
+}  // namespace penstock

@@ -13,7 +13,7 @@ if(PENSTOCK_TORCH_SIDE)
   # The wheel contains Gloo but not its headers. They come from Debian's libgloo-dev; its library is not used.
   find_path(PENSTOCK_GLOO_INCLUDE gloo/context.h)
   if(NOT PENSTOCK_GLOO_INCLUDE)
-    message(FATAL_ERROR "The headers of Gloo were not found. Install them with: apt-get install libgloo-dev")
+    message(FATAL_ERROR "The Gloo headers were not found. Install them with: apt-get install libgloo-dev")
   endif()
 endif()
 

@@ -1,4 +1,4 @@
-// The precompiled header of tests and examples that use torch::nn and the optimizers.
+// The precompiled header for tests and examples that use torch::nn and the optimizers.
 #pragma once
 
 #include <torch/torch.h>

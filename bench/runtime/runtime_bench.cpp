@@ -37,7 +37,7 @@ Usage usage() {
 
 std::size_t parameter_bytes(const ps::runtime::PipelineStage& stage) {
   std::size_t bytes = 0;
-  for (const ps::runtime::NamedTensor& item : stage.module().parameters()) bytes += item.tensor.nbytes();
+  for (const ps::value::NamedTensor& item : stage.module().parameters()) bytes += item.tensor.nbytes();
   return bytes;
 }
 

@@ -43,6 +43,7 @@ namespace penstock {
 using value::Args;
 using value::ChunkSpec;
 using value::Kwargs;
+using value::NamedTensor;
 using value::Replicate;
 using value::TensorChunkSpec;
 using value::TensorMeta;
@@ -68,12 +69,14 @@ using tensor::full_tensor;
 using tensor::Partial;
 using tensor::Placements;
 using tensor::redistribute;
+using tensor::reset_traffic;
 using tensor::Shard;
 using tensor::to_local;
 using tensor::Traffic;
 using tensor::traffic;
 
 using checkpoint::Checkpoint;
+using checkpoint::CheckpointError;
 using checkpoint::CheckpointWriter;
 using checkpoint::find_resume_point;
 using checkpoint::module_pieces;
@@ -81,12 +84,15 @@ using checkpoint::optimizer_load;
 using checkpoint::optimizer_pieces;
 using checkpoint::Piece;
 using checkpoint::PieceKind;
+using checkpoint::StorageError;
 using checkpoint::WriterOptions;
 
 using graph::capture;
 using graph::MetaDeviceScope;
 using graph::ModuleScope;
 using graph::pipe_split;
+using graph::SplitPoint;
+using graph::SplitPositions;
 
 using runtime::call;
 using runtime::ForwardOnly;
@@ -94,16 +100,18 @@ using runtime::LossFunction;
 using runtime::LossReduction;
 using runtime::make_stage_module;
 using runtime::Microbatches;
-using runtime::NamedTensor;
+using runtime::overlap_on_threads;
 using runtime::PipelineOptions;
 using runtime::PipelineSchedule;
 using runtime::PipelineStage;
 using runtime::profile_stages;
+using runtime::StageError;
 using runtime::StageModule;
 using runtime::StageOptions;
 using runtime::StageResult;
 using runtime::StepInput;
 using runtime::StepResult;
+using runtime::tensor_loss;
 
 using pipe::AtMarks;
 using pipe::Balanced;
@@ -111,6 +119,8 @@ using pipe::load_pt2;
 using pipe::Pipe;
 using pipe::pipeline;
 using pipe::PipeOptions;
+using pipe::SplitPoints;
+using pipe::SplitPolicy;
 
 using parallel::ColwiseParallel;
 using parallel::DistributedDataParallel;

@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 6> kNames = {"off", "error", "warn", "inf
 LogLevel level_from_environment() {
   const char* name = std::getenv("PENSTOCK_LOG");
   if (name == nullptr || *name == '\0') return LogLevel::Off;
-  if (const auto level = parse_log_level(name)) return *level;
+  if (const auto level = try_parse_log_level(name)) return *level;
   const std::string text = std::string("penstock warn: PENSTOCK_LOG=") + name +
                            " is not a log level (off, error, warn, info, debug, trace); logging stays off\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
@@ -31,7 +31,7 @@ thread_local std::optional<Rank> this_rank;
 
 }  // namespace
 
-std::optional<LogLevel> parse_log_level(std::string_view name) {
+std::optional<LogLevel> try_parse_log_level(std::string_view name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] == name) return static_cast<LogLevel>(i);
   }

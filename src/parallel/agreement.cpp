@@ -16,7 +16,7 @@
 namespace penstock::parallel {
 namespace {
 
-std::string describe(const runtime::NamedTensor& item, const char* kind) {
+std::string describe(const value::NamedTensor& item, const char* kind) {
   std::ostringstream text;
   text << kind << " " << quote(item.name) << " of " << c10::toString(item.tensor.scalar_type())
        << item.tensor.sizes();
@@ -49,21 +49,21 @@ void broadcast_batch(const comm::Group& group, const std::vector<at::Tensor>& ba
 
 }  // namespace
 
-std::vector<runtime::NamedTensor> each_once(const std::vector<runtime::NamedTensor>& tensors) {
-  std::vector<runtime::NamedTensor> once;
-  for (const runtime::NamedTensor& item : tensors) {
-    const auto same = [&](const runtime::NamedTensor& other) { return other.tensor.is_same(item.tensor); };
+std::vector<value::NamedTensor> each_once(const std::vector<value::NamedTensor>& tensors) {
+  std::vector<value::NamedTensor> once;
+  for (const value::NamedTensor& item : tensors) {
+    const auto same = [&](const value::NamedTensor& other) { return other.tensor.is_same(item.tensor); };
     if (item.tensor.defined() && std::none_of(once.begin(), once.end(), same)) once.push_back(item);
   }
   return once;
 }
 
-void check_agreement(const comm::Group& group, const std::vector<runtime::NamedTensor>& parameters,
-                     const std::vector<runtime::NamedTensor>& buffers) {
+void check_agreement(const comm::Group& group, const std::vector<value::NamedTensor>& parameters,
+                     const std::vector<value::NamedTensor>& buffers) {
   if (group.size() == 1) return;
   c10::List<std::string> descriptions;
-  for (const runtime::NamedTensor& item : parameters) descriptions.push_back(describe(item, "parameter"));
-  for (const runtime::NamedTensor& item : buffers) descriptions.push_back(describe(item, "buffer"));
+  for (const value::NamedTensor& item : parameters) descriptions.push_back(describe(item, "parameter"));
+  for (const value::NamedTensor& item : buffers) descriptions.push_back(describe(item, "buffer"));
   const std::vector<c10::IValue> all = group.all_gather_object(c10::IValue(descriptions));
   const auto lines = [&](std::size_t rank) {
     std::vector<std::string> texts;

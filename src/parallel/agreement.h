@@ -10,19 +10,19 @@ namespace penstock::parallel {
 
 //! A module's `named_parameters()` or `named_buffers()` as a list.
 template <typename Dict>
-std::vector<runtime::NamedTensor> listed(const Dict& tensors) {
-  std::vector<runtime::NamedTensor> all;
+std::vector<value::NamedTensor> listed(const Dict& tensors) {
+  std::vector<value::NamedTensor> all;
   for (const auto& item : tensors) all.push_back({item.key(), item.value()});
   return all;
 }
 
 //! Returns each tensor once, under its first name if it is tied. Undefined tensors are skipped.
-std::vector<runtime::NamedTensor> each_once(const std::vector<runtime::NamedTensor>& tensors);
+std::vector<value::NamedTensor> each_once(const std::vector<value::NamedTensor>& tensors);
 
 //! Throws UsageError on every rank of the group if names, shapes, types or requires_grad differ between
 //! ranks.
-void check_agreement(const comm::Group& group, const std::vector<runtime::NamedTensor>& parameters,
-                     const std::vector<runtime::NamedTensor>& buffers);
+void check_agreement(const comm::Group& group, const std::vector<value::NamedTensor>& parameters,
+                     const std::vector<value::NamedTensor>& buffers);
 
 //! Broadcasts the values of the group's first rank, many tensors at a time.
 void broadcast_values(const comm::Group& group, const std::vector<at::Tensor>& tensors);

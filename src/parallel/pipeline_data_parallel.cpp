@@ -31,12 +31,12 @@ class ShardedStageModule final : public runtime::StageModule {
     runtime::StageResult result = inner_->forward(cast(args, input), cast(kwargs, input));
     return {cast(result.output, output), cast(result.skips, output)};
   }
-  std::vector<runtime::NamedTensor> parameters() const override {
-    std::vector<runtime::NamedTensor> all;
+  std::vector<value::NamedTensor> parameters() const override {
+    std::vector<value::NamedTensor> all;
     for (const ShardedParameter& item : units_->shards()) all.push_back({item.name, item.shard});
     return all;
   }
-  std::vector<runtime::NamedTensor> buffers() const override { return inner_->buffers(); }
+  std::vector<value::NamedTensor> buffers() const override { return inner_->buffers(); }
   void to(at::Device device) override {
     if (device == device_) return;
     throw UsageError(
@@ -79,7 +79,7 @@ void ReplicatedStages::recover(const comm::Group& group) {
 
 std::shared_ptr<runtime::StageModule> ShardedStages::add(StageId stage,
                                                          std::shared_ptr<runtime::StageModule> module) {
-  const std::vector<runtime::NamedTensor> parameters = module->parameters();
+  const std::vector<value::NamedTensor> parameters = module->parameters();
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().tensor.device();
   Sharded sharded = shard_manually(*module, group_, options_);
   for (const ShardedParameter& item : sharded.shards()) {

@@ -230,8 +230,8 @@ class PipeStage : public runtime::StageModule {
     return result;
   }
 
-  std::vector<runtime::NamedTensor> parameters() const override { return named(module_->named_parameters()); }
-  std::vector<runtime::NamedTensor> buffers() const override { return named(module_->named_buffers()); }
+  std::vector<value::NamedTensor> parameters() const override { return module_->named_parameters(); }
+  std::vector<value::NamedTensor> buffers() const override { return module_->named_buffers(); }
 
   void to(at::Device device) override { module_->to(device); }
   void train(bool on) override { module_->train(on); }
@@ -240,12 +240,6 @@ class PipeStage : public runtime::StageModule {
   std::optional<std::set<std::string>> keywords() const override { return keywords_; }
 
  private:
-  static std::vector<runtime::NamedTensor> named(std::vector<std::pair<std::string, at::Tensor>> tensors) {
-    std::vector<runtime::NamedTensor> result;
-    for (auto& [name, tensor] : tensors) result.push_back({std::move(name), std::move(tensor)});
-    return result;
-  }
-
   static const IValue& keyword(const value::Kwargs& kwargs, const std::string& name) {
     const auto it = kwargs.find(name);
     if (it == kwargs.end()) throw UsageError("the keyword argument " + quote(name) + " is missing");

@@ -184,9 +184,8 @@ std::string Pipe::graphviz() const {
 
 graph::ModelTensors model_tensors(const torch::nn::Module& module) {
   graph::ModelTensors tensors;
-  for (const auto& item : module.named_parameters())
-    tensors.parameters.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) tensors.buffers.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_parameters()) tensors.parameters.push_back({item.key(), item.value()});
+  for (const auto& item : module.named_buffers()) tensors.buffers.push_back({item.key(), item.value()});
   return tensors;
 }
 
@@ -222,9 +221,9 @@ Pipe pipeline(const std::shared_ptr<runtime::StageModule>& module, const value::
     return module->forward(args, kwargs).output;
   };
   graph::ModelTensors tensors;
-  for (const runtime::NamedTensor& item : module->parameters())
+  for (const value::NamedTensor& item : module->parameters())
     tensors.parameters.emplace_back(item.name, item.tensor);
-  for (const runtime::NamedTensor& item : module->buffers())
+  for (const value::NamedTensor& item : module->buffers())
     tensors.buffers.emplace_back(item.name, item.tensor);
   return pipeline_of(forward, tensors, example_args, example_kwargs, spec, std::move(options));
 }

@@ -22,7 +22,7 @@ namespace penstock::plan {
 namespace {
 
 constexpr std::size_t most_auto_actions =
-    30'000;  //!< above this, the search of Auto takes too long for the planner
+    30'000;  //!< above this, Auto's search takes too long for the planner
 
 constexpr SimulateOptions brief{.memory_samples = false, .critical_path = false};
 
@@ -124,7 +124,7 @@ class Planner {
         }
       }
     }
-    if (all.empty()) throw UsageError("none of the schedules supports the numbers of stages per rank");
+    if (all.empty()) throw UsageError("none of the schedules supports the given numbers of stages per rank");
     return all;
   }
 
@@ -204,7 +204,7 @@ class Planner {
   void consider_auto(const Case& one, const schedule::ScheduleShape& shape, Plan& plan) {
     if (3 * static_cast<std::size_t>(shape.stages()) * static_cast<std::size_t>(shape.microbatches) >
         most_auto_actions) {
-      throw UsageError("the schedule has too many actions for the search of Auto");
+      throw UsageError("the schedule has too many actions for Auto");
     }
     // Starts from the partition of the best named plan, so that Auto is never slower. Without one, partitions
     // for typical numbers of microbatches in flight.
@@ -292,7 +292,7 @@ class Planner {
     }
   }
 
-  //! The component of the step time with the largest loss compared with the best plan.
+  //! The part of the step time in which the plan loses most to the best plan.
   std::string reason(const Plan& plan, const Plan& best) const {
     const double excess = plan.step_time - best.step_time;
     if (excess <= best.step_time * 1e-9) return "as fast";

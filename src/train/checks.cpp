@@ -46,12 +46,12 @@ void add_optimizer_states(std::vector<checkpoint::Piece>& pieces,
                           const std::vector<checkpoint::Piece>& unused, const OptimizerOptions& options) {
   std::set<std::string> unread;
   for (const checkpoint::Piece& piece : unused) unread.insert(piece.name);
-  std::vector<runtime::NamedTensor> parameters;
+  std::vector<value::NamedTensor> parameters;
   for (const checkpoint::Piece& piece : pieces)
     if (piece.local.requires_grad() && piece.local.numel() > 0 && !unread.contains(piece.name))
       parameters.push_back({piece.name, piece.local});
   for (const Optimizer::State& state : Optimizer(parameters, options).states()) {
-    for (const runtime::NamedTensor& item : state.tensors) {
+    for (const value::NamedTensor& item : state.tensors) {
       pieces.push_back(full_piece(item.name, item.tensor, checkpoint::PieceKind::Optimizer));
       pieces.back().state = state.kind;
     }
@@ -74,7 +74,7 @@ bool is_complete(const checkpoint::CheckpointLocation& location) {
   return location.complete;
 }
 
-void check_resume(const Model& model, const SplitModel& split, const RunOptions& options,
+void check_resume(const Model& model, const StagedModel& split, const RunOptions& options,
                   const std::vector<checkpoint::CheckpointLocation>& checkpoints) {
   const auto newest = std::find_if(checkpoints.rbegin(), checkpoints.rend(), is_complete);
   if (newest == checkpoints.rend())
@@ -102,7 +102,7 @@ void check_resume(const Model& model, const SplitModel& split, const RunOptions&
         "use the model and optimizer of the run that wrote it, or resume partly");
 }
 
-void check_checkpoints(const Model& model, const SplitModel& split, const RunOptions& options) {
+void check_checkpoints(const Model& model, const StagedModel& split, const RunOptions& options) {
   const CheckpointOptions& checkpoint_options = options.checkpoint;
   if (!checkpoint_options.directory) {
     if (checkpoint_options.resume) throw UsageError("resume needs a checkpoint directory");

@@ -19,7 +19,7 @@ void at_least(std::int64_t value, std::int64_t least, const char* option) {
 
 void not_negative(double value, const char* option) {
   if (!(value >= 0) || std::isinf(value))
-    throw UsageError(std::string(option) + " must be a number of 0 or more", {}, "for example 0.001");
+    throw UsageError(std::string(option) + " must be a non-negative number", {}, "for example 0.001");
 }
 
 }  // namespace
@@ -84,8 +84,8 @@ void check(const RunOptions& options) {
   at_least(options.checkpoint.keep, 1, "checkpoint_keep");
   if (options.eval_every) at_least(*options.eval_every, 1, "eval_every");
   if (options.eval_batches) at_least(*options.eval_batches, 1, "eval_batches");
-  at_least(options.rate.warmup, 0, "warmup");
-  not_negative(options.rate.rate, "lr");
+  at_least(options.learning_rate.warmup, 0, "warmup");
+  not_negative(options.learning_rate.peak, "lr");
   if (options.grad_clip && !(*options.grad_clip > 0 && std::isfinite(*options.grad_clip)))
     throw UsageError("grad_clip must be a number greater than 0", {},
                      "give a maximum norm such as 1, or none to disable clipping");

@@ -22,8 +22,8 @@ std::optional<std::int64_t> count_rows(const Args& args, const Kwargs& kwargs,
                                        const std::optional<ChunkSpec>& args_spec,
                                        const std::optional<ChunkSpec>& kwargs_spec);
 
-//! The row order of the microbatches of a tree. ShapeError if tensors of the tree would be split in different
-//! orders.
+//! The row order of the microbatches of a tree. Throws ShapeError if tensors of the tree would be split in
+//! different orders.
 RowOrder row_order(const c10::IValue& tree, int chunks, const std::string& root,
                    const std::optional<ChunkSpec>& spec = std::nullopt);
 RowOrder row_order(const Kwargs& kwargs, int chunks, const std::string& root,

@@ -17,7 +17,7 @@ namespace penstock::value {
 struct DistributedValues {
   bool (*is)(const at::Tensor& tensor);
   DistributedMeta (*meta)(const at::Tensor& tensor);
-  //! The global rows of each chunk that `split` returns. ShapeError if a chunk would be empty.
+  //! The global rows of each chunk that `split` returns. Throws ShapeError if a chunk would be empty.
   std::vector<std::int64_t> (*chunk_rows)(const at::Tensor& tensor, int chunks, std::int64_t dim,
                                           const ErrorContext& context);
   //! The sizes of all shards along a dim, in element order.
@@ -25,8 +25,8 @@ struct DistributedValues {
   //! Splits each local shard, without communication; placements do not change. Differentiable.
   std::vector<at::Tensor> (*split)(const at::Tensor& tensor, int chunks, std::int64_t dim);
   //! Concatenates chunks; the placements do not change. Without a batch, the inverse of `split`; otherwise in
-  //! the row order of the batch, which may need communication. UsageError if the tensors are not all
-  //! distributed in the same way.
+  //! the row order of the batch, which may need communication. Throws UsageError if the tensors are not
+  //! all distributed in the same way.
   at::Tensor (*merge)(const std::vector<at::Tensor>& tensors, std::int64_t dim, const BatchRows* batch,
                       const ErrorContext& context);
 };

@@ -14,7 +14,7 @@ inline constexpr std::uint8_t kMessageVersion =
     0xA1;  // nonzero, so that an empty or zeroed message is rejected
 
 inline void expect_version(ByteReader& in) {
-  if (in.u8() != kMessageVersion) in.fail("not a message of this version of penstock");
+  if (in.u8() != kMessageVersion) in.fail("not a message of this version of Penstock");
 }
 
 void write_dtype(ByteWriter& out, at::ScalarType dtype);

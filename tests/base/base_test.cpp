@@ -338,13 +338,13 @@ TEST(BaseLog, IsEnabledByEnvironment) {
 }
 
 TEST(BaseLog, ParsesLevelsStrictly) {
-  EXPECT_EQ(parse_log_level("off"), LogLevel::Off);
-  EXPECT_EQ(parse_log_level("error"), LogLevel::Error);
-  EXPECT_EQ(parse_log_level("warn"), LogLevel::Warn);
-  EXPECT_EQ(parse_log_level("info"), LogLevel::Info);
-  EXPECT_EQ(parse_log_level("debug"), LogLevel::Debug);
-  EXPECT_EQ(parse_log_level("trace"), LogLevel::Trace);
-  EXPECT_EQ(parse_log_level("verbose"), std::nullopt);
+  EXPECT_EQ(try_parse_log_level("off"), LogLevel::Off);
+  EXPECT_EQ(try_parse_log_level("error"), LogLevel::Error);
+  EXPECT_EQ(try_parse_log_level("warn"), LogLevel::Warn);
+  EXPECT_EQ(try_parse_log_level("info"), LogLevel::Info);
+  EXPECT_EQ(try_parse_log_level("debug"), LogLevel::Debug);
+  EXPECT_EQ(try_parse_log_level("trace"), LogLevel::Trace);
+  EXPECT_EQ(try_parse_log_level("verbose"), std::nullopt);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ bool holds_step(const Checkpoint& checkpoint) {
 }
 
 //! Saves a step and returns whether the save succeeded.
-bool save_with(Files& files, const std::string& directory, std::int64_t step, std::optional<int> keep) {
+bool save_with(FileSystem& files, const std::string& directory, std::int64_t step, std::optional<int> keep) {
   bool done = true;
   comm::run_thread_ranks(1, [&](comm::World& world) {
     try {

@@ -20,7 +20,7 @@ namespace penstock::test {
 
 namespace fs = std::filesystem;
 
-class CrashingFiles : public checkpoint::Files {
+class CrashingFiles : public checkpoint::FileSystem {
  public:
   //! Each operation costs one unit, and each written byte another.
   explicit CrashingFiles(std::int64_t budget = std::numeric_limits<std::int64_t>::max()) : budget_(budget) {}
@@ -155,7 +155,7 @@ class CrashingFiles : public checkpoint::Files {
 };
 
 //! The real disk, with `before` called before every operation with its name and path. It may throw.
-class HookedFiles : public checkpoint::Files {
+class HookedFiles : public checkpoint::FileSystem {
  public:
   using Before = std::function<void(const std::string& operation, const std::string& path)>;
   explicit HookedFiles(Before before) : before_(std::move(before)) {}

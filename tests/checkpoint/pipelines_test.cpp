@@ -169,7 +169,7 @@ class Run {
           }
         }
       } else {
-        for (const runtime::NamedTensor& parameter : stage.module().parameters())
+        for (const value::NamedTensor& parameter : stage.module().parameters())
           all.push_back(tensor_piece(parameter.name, parameter.tensor));
       }
     }

@@ -189,7 +189,7 @@ TEST(CheckpointWriter, ReportsFileSizeLimitAndRemovedDirectory) {
   });
 }
 
-// A disk that is actually full, and one that is actually read-only: a small mounted one, which needs root.
+// A disk that is really full, and one that is really read-only. Mounting such a small disk needs root.
 const test::RankFunction full_disk("full_disk", [] {
   const std::string directory = std::getenv("PENSTOCK_TEST_DIRECTORY");
   if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||

@@ -47,7 +47,7 @@ TEST(CommFlightRecorder, ReportsUnmatchedReceive) {
   FlightRecorder recorder(Rank(2));
   recorder.start({.op = "recv", .group = "world", .peer = 1, .tag = 9, .bytes = 2048});
   EXPECT_THAT(explain_flight({to_json(recorder)}, {}),
-              ElementsAre("rank 2: recv from rank 1 (tag 9, 2.00 KiB, group world) was not completed"));
+              ElementsAre("rank 2: recv from rank 1 (tag 9, 2.00 KiB, group world) did not complete"));
 }
 
 TEST(CommFlightRecorder, RejectsDamagedDumps) {

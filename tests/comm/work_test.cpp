@@ -1,8 +1,11 @@
 // Operations without a transport: two threads wait for the same one, or it is already done.
 #include "comm/world/work_impl.h"
+#include "support/check.h"
 
 #include <penstock/base/error.h>
+#include <penstock/comm/thread_ranks.h>
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 namespace penstock::comm {
@@ -32,6 +35,29 @@ TEST(CommSecondWaiter, LearnsOfFailureAndCompletion) {
   const auto state = pending(generation);
   generation->failure.report({Rank(1), "was killed"});
   EXPECT_THROW(state->wait(), PeerFailed);
+}
+
+// Averages and the sums of reduce-scatter are such functions: a caller's own one must not replace them.
+TEST(CommWork, RunsFunctionsInOrder) {
+  run_thread_ranks(2, [](World& world) {
+    const Group& group = world.group();
+    const auto value = static_cast<float>(world.rank().value + 1);
+    const at::Tensor mean = at::full({4}, value);
+    at::Tensor seen;
+    Work work = group.iall_reduce(mean, ReduceOp::Avg);
+    work.then([&] { seen = mean.clone(); });
+    work.then([&] { seen.add_(1); });
+    work.wait();
+    CHECK_TENSORS(mean, at::full({4}, 1.5F));
+    CHECK_TENSORS(seen, at::full({4}, 2.5F));
+    const at::Tensor shard = at::zeros({2});
+    work = group.ireduce_scatter_into(shard, at::full({4}, value), ReduceOp::Avg);
+    bool called = false;
+    work.then([&] { called = true; });
+    work.wait();
+    CHECK_TENSORS(shard, at::full({2}, 1.5F));
+    CHECK_THAT(called);
+  });
 }
 
 TEST(CommWork, DefaultIsAlreadyDone) {

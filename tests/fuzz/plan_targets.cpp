@@ -1,4 +1,4 @@
-// Targets of the torch-free half and of the tool: schedules, costs and settings.
+// Fuzz targets for the torch-free half and the tool: schedules, costs and settings.
 #include "cli/toml_text.h"
 #include "config/cost_file.h"
 #include "config/settings.h"

@@ -72,7 +72,7 @@ TEST_P(FuzzParsers, SurviveRandomEdits) {
   const Editor editor(GetParam());
   const unsigned seed = 5;
   std::mt19937 random(seed);
-  // As many edits as fit into one second, so that slow parsers and sanitizers do not delay the suite. Every
+  // As many edits as fit in one second, so that slow parsers and sanitizers do not delay the suite. Every
   // run starts with the same edits.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   int run = 0;

@@ -23,7 +23,7 @@ struct Target {
   bool (*may_run_out_of_memory)(std::string_view bytes) = nullptr;
 };
 
-//! The targets of this program: of the torch-free half, or of the libtorch half.
+//! The targets of this program: those for the torch-free half, or those for the libtorch half.
 std::span<const Target> targets();
 
 //! All known inputs of a target: its corpus, then its seeds.

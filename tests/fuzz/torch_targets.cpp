@@ -1,4 +1,4 @@
-// Targets of the libtorch half: files, archives, graphs, and messages between ranks.
+// Fuzz targets for the libtorch half: files, archives, graphs, and messages between ranks.
 #include "base/io/crc32.h"
 #include "base/io/json_reader.h"
 #include "base/io/zip.h"

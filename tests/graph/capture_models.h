@@ -1,4 +1,4 @@
-// Models for tests of capture: those of the zoo, and one that uses every feature a forward may use.
+// Models for capture tests: the shared test models, and one that uses every feature a forward may use.
 #pragma once
 
 #include "support/models/mlp.h"
@@ -72,9 +72,8 @@ TORCH_MODULE(EveryFeature);
 
 inline graph::ModelTensors tensors_of_module(const nn::Module& module) {
   graph::ModelTensors tensors;
-  for (const auto& item : module.named_parameters())
-    tensors.parameters.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) tensors.buffers.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_parameters()) tensors.parameters.push_back({item.key(), item.value()});
+  for (const auto& item : module.named_buffers()) tensors.buffers.push_back({item.key(), item.value()});
   return tensors;
 }
 

@@ -237,8 +237,8 @@ TEST(GraphCapture, HonorsEvalModeOfDropoutAndBatchNorm) {
   for (const auto& [name, module] :
        {std::pair<std::string, torch::nn::Module*>("norm.", norm.get()), {"instance.", instance.get()}}) {
     const ModelTensors part = test::tensors_of_module(*module);
-    for (const auto& [key, tensor] : part.parameters) model.parameters.emplace_back(name + key, tensor);
-    for (const auto& [key, tensor] : part.buffers) model.buffers.emplace_back(name + key, tensor);
+    for (const auto& [key, tensor] : part.parameters) model.parameters.push_back({name + key, tensor});
+    for (const auto& [key, tensor] : part.buffers) model.buffers.push_back({name + key, tensor});
   }
   const Captured captured = capture(forward, model, {x});
   GraphModule module(captured.graph, captured.tensors);

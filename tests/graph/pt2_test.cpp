@@ -178,13 +178,13 @@ TEST(GraphPt2, EvalModeDisablesDropoutAndStatistics) {
   const Pt2Archive file(archive("convnet.pt2"));
   GraphModule module(file.graph(), file.load(file.graph().slots));
   module.train(false);
-  const at::Tensor before = module.named_buffers()[0].second.clone();
+  const at::Tensor before = module.named_buffers()[0].tensor.clone();
   const at::Tensor x = at::rand({2, 2, 8, 8});
   EXPECT_TRUE(same_bits(module.forward({x}).toTensor(), module.forward({x}).toTensor()));
-  EXPECT_TRUE(same_bits(module.named_buffers()[0].second, before));
+  EXPECT_TRUE(same_bits(module.named_buffers()[0].tensor, before));
   module.train();
   EXPECT_FALSE(same_bits(module.forward({x}).toTensor(), module.forward({x}).toTensor()));
-  EXPECT_FALSE(same_bits(module.named_buffers()[0].second, before));
+  EXPECT_FALSE(same_bits(module.named_buffers()[0].tensor, before));
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ TEST(GraphProfile, TimesEveryNodeAndKeepsBuffers) {
   ASSERT_EQ(seconds.size(), file.graph().nodes.size());
   for (std::size_t i = 0; i < seconds.size(); ++i) EXPECT_GT(seconds[i], 0) << file.graph().nodes[i].name();
   for (std::size_t i = 0; i < before.size(); ++i)
-    EXPECT_TRUE(test::same_bits(module.named_buffers()[i].second, before[i]));
+    EXPECT_TRUE(test::same_bits(module.named_buffers()[i].tensor, before[i]));
   const std::string text = profile_text(file.graph(), seconds, 3);
   EXPECT_THAT(text, HasSubstr("GFLOP/s"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);

@@ -29,7 +29,7 @@ TEST(GraphSweep, TransformersMatchPythonUnsplitAndSplit) {
   std::filesystem::create_directories(folder);
   std::vector<std::string> words{program, "-W", "ignore",
                                  PENSTOCK_SOURCE_DIR "/tests/graph/make_transformers.py", folder.string()};
-  const char* some = std::getenv("PENSTOCK_SWEEP");  // names of models, to run only these
+  const char* some = std::getenv("PENSTOCK_SWEEP_MODELS");  // names of models, to run only these
   std::istringstream names(some != nullptr ? some : "");
   for (std::string name; names >> name;) words.push_back(name);
   if (kept == nullptr || std::filesystem::is_empty(folder)) {

@@ -11,30 +11,30 @@
 namespace penstock::test {
 namespace {
 
-std::vector<runtime::NamedTensor> named(const torch::nn::Module& module) {
-  std::vector<runtime::NamedTensor> all;
+std::vector<value::NamedTensor> named(const torch::nn::Module& module) {
+  std::vector<value::NamedTensor> all;
   for (const auto& item : module.named_parameters()) all.push_back({item.key(), item.value()});
   return parallel::each_once(all);
 }
 
 }  // namespace
 
-std::vector<runtime::NamedTensor> copies(const torch::nn::Module& module) {
-  std::vector<runtime::NamedTensor> all = named(module);
-  for (runtime::NamedTensor& item : all) item.tensor = item.tensor.detach().clone();
+std::vector<value::NamedTensor> copies(const torch::nn::Module& module) {
+  std::vector<value::NamedTensor> all = named(module);
+  for (value::NamedTensor& item : all) item.tensor = item.tensor.detach().clone();
   return all;
 }
 
-std::vector<runtime::NamedTensor> gradient_copies(const torch::nn::Module& module) {
-  std::vector<runtime::NamedTensor> all = named(module);
-  for (runtime::NamedTensor& item : all)
+std::vector<value::NamedTensor> gradient_copies(const torch::nn::Module& module) {
+  std::vector<value::NamedTensor> all = named(module);
+  for (value::NamedTensor& item : all)
     item.tensor = item.tensor.grad().defined() ? item.tensor.grad().clone() : at::Tensor();
   return all;
 }
 
 std::vector<at::Tensor> unique_parameters(const torch::nn::Module& module) {
   std::vector<at::Tensor> all;
-  for (const runtime::NamedTensor& item : named(module)) all.push_back(item.tensor);
+  for (const value::NamedTensor& item : named(module)) all.push_back(item.tensor);
   return all;
 }
 
@@ -66,13 +66,13 @@ void expect_near(const std::string& what, const at::Tensor& actual, const at::Te
   if (actual.defined() != expected.defined())
     throw std::logic_error(what + (actual.defined() ? " is there and should not be" : " is missing"));
   if (!actual.defined() || actual.numel() == 0) return;
-  const double largest = (actual - expected).abs().max().item<double>();
-  if (largest <= tolerance * std::max(1.0, expected.abs().max().item<double>())) return;
-  throw std::logic_error(what + " differs by up to " + std::to_string(largest * 1e6) + "e-6");
+  const double scale = std::max(1.0, expected.abs().max().item<double>());
+  const std::string difference = tensor_difference(actual, expected, 0, tolerance * scale);
+  if (!difference.empty()) throw std::logic_error(what + " differs: " + difference);
 }
 
-void expect_near(const std::string& what, const std::vector<runtime::NamedTensor>& actual,
-                 const std::vector<runtime::NamedTensor>& expected, double tolerance) {
+void expect_near(const std::string& what, const std::vector<value::NamedTensor>& actual,
+                 const std::vector<value::NamedTensor>& expected, double tolerance) {
   CHECK_SAME(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) {
     CHECK_SAME(actual[i].name, expected[i].name);

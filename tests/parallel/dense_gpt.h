@@ -12,9 +12,9 @@
 namespace penstock::test {
 
 struct DenseGpt {
-  std::vector<at::Tensor> losses;                //!< by step
-  std::vector<runtime::NamedTensor> gradients;   //!< of the first step; undefined if there is none
-  std::vector<runtime::NamedTensor> parameters;  //!< after the last step
+  std::vector<at::Tensor> losses;              //!< by step
+  std::vector<value::NamedTensor> gradients;   //!< of the first step; undefined if there is none
+  std::vector<value::NamedTensor> parameters;  //!< after the last step
 };
 
 constexpr int kGptSteps = 3, kGptRows = 8;
@@ -25,15 +25,15 @@ DenseGpt run_dense_gpt(Variant variant, int parts = 1);
 //! The parameters for an optimizer: tied ones must not be updated twice.
 std::vector<at::Tensor> unique_parameters(const torch::nn::Module& module);
 //! Copies of the parameters by name, each once.
-std::vector<runtime::NamedTensor> copies(const torch::nn::Module& module);
+std::vector<value::NamedTensor> copies(const torch::nn::Module& module);
 //! Copies of the gradients by name.
-std::vector<runtime::NamedTensor> gradient_copies(const torch::nn::Module& module);
+std::vector<value::NamedTensor> gradient_copies(const torch::nn::Module& module);
 
 //! Throws if they differ by more than `tolerance`, relative to the largest number if that is above 1.
 void expect_near(const std::string& what, const at::Tensor& actual, const at::Tensor& expected,
                  double tolerance = 1e-5);
-void expect_near(const std::string& what, const std::vector<runtime::NamedTensor>& actual,
-                 const std::vector<runtime::NamedTensor>& expected, double tolerance = 1e-5);
+void expect_near(const std::string& what, const std::vector<value::NamedTensor>& actual,
+                 const std::vector<value::NamedTensor>& expected, double tolerance = 1e-5);
 
 //! The communication of a rank since the construction of this object.
 class Traffic {

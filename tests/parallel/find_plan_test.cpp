@@ -37,7 +37,7 @@ TEST(ParallelFindPlan, FindsBothPairsOfEachBlock) {
 TEST(ParallelFindPlan, ExplainsWhyLayersAreReplicated) {
   const parallel::FoundPlan uneven = parallel::find_parallel_plan(graph::Pt2Archive(kTransformer).graph(), 3);
   EXPECT_THAT(uneven.not_sharded,
-              testing::Contains(HasSubstr("blocks.0.attention.q: 4 heads cannot be shared by 3")));
+              testing::Contains(HasSubstr("blocks.0.attention.q: 4 heads cannot be divided among 3")));
   EXPECT_EQ(uneven.pairs.size(), 2U);  // the feed-forward layers, unevenly
   const parallel::FoundPlan fused =
       parallel::find_parallel_plan(graph::Pt2Archive(archive("gpt.pt2")).graph(), 2);

@@ -148,11 +148,11 @@ TEST(ParallelGraphTensorParallel, BlockNeedsTwoAllReducesPerPass) {
       plan.push_back({"", parallel::PrepareModuleOutput{value::Replicate()}});
       parallel::parallelize_module(module, mesh, plan);
       const at::Tensor x = distribute_tensor(input, mesh, {value::Replicate()}).set_requires_grad(true);
-      tensor::traffic() = {};
+      tensor::reset_traffic();
       const at::Tensor y = module.run({x})[0].toTensor();
       EXPECT_EQ(tensor::traffic().all_reduces, 2);
       EXPECT_EQ(tensor::traffic().calls(), 2);
-      tensor::traffic() = {};
+      tensor::reset_traffic();
       y.pow(2).sum().backward();
       EXPECT_EQ(tensor::traffic().all_reduces, 2);
       EXPECT_EQ(tensor::traffic().calls(), 2);

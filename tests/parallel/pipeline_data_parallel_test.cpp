@@ -57,10 +57,10 @@ struct Parallel {
     if (!sharded) replicated = std::make_shared<parallel::ReplicatedStages>(stages, place.across);
     data_parallel = sharded ? std::static_pointer_cast<runtime::DataParallel>(sharded) : replicated;
   }
-  std::vector<runtime::NamedTensor> gradients(const runtime::PipelineStage& stage) const {
+  std::vector<value::NamedTensor> gradients(const runtime::PipelineStage& stage) const {
     return sharded ? sharded->sharded(stage.index()).gather_gradients() : snapshot_grads(stage.module());
   }
-  std::vector<runtime::NamedTensor> parameters(const runtime::PipelineStage& stage) const {
+  std::vector<value::NamedTensor> parameters(const runtime::PipelineStage& stage) const {
     return sharded ? sharded->sharded(stage.index()).gather_parameters()
                    : snapshot(stage.module().parameters());
   }
@@ -233,13 +233,13 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
       }
       double squares = 0;
       for (const auto& of_stage : once.gradients) {
-        for (const runtime::NamedTensor& item : of_stage)
+        for (const value::NamedTensor& item : of_stage)
           squares += (item.tensor * 2).square().sum().item<double>();
       }
       const auto expect_gradients = [&](double factor) {
         for (const runtime::PipelineStage& stage : pipeline.stages()) {
-          std::vector<runtime::NamedTensor> expected = snapshot(once.gradients[stage.index().index()]);
-          for (runtime::NamedTensor& item : expected) item.tensor = item.tensor * factor;
+          std::vector<value::NamedTensor> expected = snapshot(once.gradients[stage.index().index()]);
+          for (value::NamedTensor& item : expected) item.tensor = item.tensor * factor;
           expect_near("gradient of", parallel.gradients(stage), expected);
         }
       };
@@ -301,7 +301,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesException) {
     // The same modules with new groups.
     std::vector<runtime::PipelineStage> stages;
     for (const runtime::PipelineStage& stage : parallel.stages) {
-      for (const runtime::NamedTensor& item : stage.module().parameters())
+      for (const value::NamedTensor& item : stage.module().parameters())
         item.tensor.mutable_grad() = at::Tensor();
       stages.emplace_back(std::shared_ptr<runtime::StageModule>(std::shared_ptr<void>(), &stage.module()),
                           stage.index(), 2, at::kCPU, place->pipeline);

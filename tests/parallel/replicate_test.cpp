@@ -104,7 +104,7 @@ TEST(ParallelReplicated, MatchesDenseRunOverGlooProcesses) {
 TEST(ParallelReplicated, GradientsAreBitwiseMeanOfLocalGradients) {
   // A sum of two terms has only one order, so the results must be bitwise equal.
   SmallGpt own[2] = {SmallGpt(), SmallGpt()};
-  std::vector<std::vector<runtime::NamedTensor>> gradients;
+  std::vector<std::vector<value::NamedTensor>> gradients;
   for (int rank = 0; rank < 2; ++rank) {
     const Tokens batch = tokens_of(kGptRows, 0).shard(rank, 2);
     loss_of(own[rank](batch.inputs), batch.targets).backward();
@@ -138,7 +138,7 @@ TEST(ParallelReplicated, RestartIsBitwiseEqual) {
     const auto halfway = train(world, 0, 2, SmallGpt());
     {
       const torch::NoGradGuard no_grad;
-      for (const runtime::NamedTensor& item : halfway)
+      for (const value::NamedTensor& item : halfway)
         restored->named_parameters()[item.name].copy_(item.tensor);
     }
     const auto restarted = train(world, 2, 4, restored);

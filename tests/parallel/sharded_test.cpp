@@ -247,7 +247,7 @@ TEST(ParallelShardedModel, CastsInputsAndOutputs) {
       CHECK_THAT(y.scalar_type() == (output ? at::kFloat : at::kBFloat16));
       CHECK_THAT(at::equal(y.to(at::kBFloat16), want));
       y.to(at::kFloat).sum().backward();
-      for (const runtime::NamedTensor& item : sharded.gather_gradients())
+      for (const value::NamedTensor& item : sharded.gather_gradients())
         CHECK_THAT(at::equal(item.tensor, (item.name == "weight" ? weight : bias).grad().to(at::kFloat)));
     }
     const torch::nn::Linear layer(std::dynamic_pointer_cast<torch::nn::LinearImpl>(first->clone()));
@@ -415,12 +415,11 @@ TEST(ParallelShardedModel, EvaluatesWithLatestParameters) {
 }
 
 TEST(ParallelShardedModel, RestartIsBitwiseEqual) {
-  const auto train = [](comm::World& world, int from, int to,
-                        const std::vector<runtime::NamedTensor>& start) {
+  const auto train = [](comm::World& world, int from, int to, const std::vector<value::NamedTensor>& start) {
     SmallGpt model;
     {
       const torch::NoGradGuard no_grad;
-      for (const runtime::NamedTensor& item : start) model->named_parameters()[item.name].copy_(item.tensor);
+      for (const value::NamedTensor& item : start) model->named_parameters()[item.name].copy_(item.tensor);
     }
     parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
     for (int step = from; step < to; ++step) {

@@ -99,13 +99,13 @@ TEST(ParallelTensorParallel, BlockNeedsTwoAllReducesPerPass) {
       const at::Tensor x =
           distribute_tensor(numbers({kRows, kTpLength, kTpWidth}, 1), mesh, {value::Replicate()})
               .set_requires_grad(true);
-      tensor::traffic() = {};
+      tensor::reset_traffic();
       const at::Tensor y = block(x);
       EXPECT_EQ(tensor::placements_of(y), tensor::Placements{value::Replicate()});
       EXPECT_EQ(tensor::traffic().all_reduces, 2);
       EXPECT_EQ(tensor::traffic().calls(), 2);
       EXPECT_EQ(tensor::traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
-      tensor::traffic() = {};
+      tensor::reset_traffic();
       y.pow(2).sum().backward();
       EXPECT_EQ(tensor::traffic().all_reduces, 2);
       EXPECT_EQ(tensor::traffic().calls(), 2);
@@ -123,14 +123,14 @@ TEST(ParallelTensorParallel, SequenceParallelSendsSameBytes) {
       const at::Tensor x =
           distribute_tensor(numbers({kRows, kTpLength, kTpWidth}, 1), mesh, {tensor::Shard(1)})
               .set_requires_grad(true);
-      tensor::traffic() = {};
+      tensor::reset_traffic();
       const at::Tensor y = block(x);
       EXPECT_EQ(tensor::placements_of(y), tensor::Placements{tensor::Shard(1)});
       EXPECT_EQ(tensor::traffic().all_gathers, 2);
       EXPECT_EQ(tensor::traffic().reduce_scatters, 2);
       EXPECT_EQ(tensor::traffic().calls(), 4);
       EXPECT_EQ(tensor::traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
-      tensor::traffic() = {};
+      tensor::reset_traffic();
       y.pow(2).sum().backward();
       EXPECT_EQ(tensor::traffic().all_gathers, 2);
       EXPECT_EQ(tensor::traffic().reduce_scatters, 2);
@@ -149,7 +149,7 @@ TEST(ParallelLossParallel, KeepsClassesSharded) {
     want.backward();
     const at::Tensor sharded = distribute_tensor(dense, mesh, {tensor::Shard(1)}, false);
     const parallel::LossParallel kept;
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     const at::Tensor loss = at::cross_entropy_loss(sharded, targets);
     loss.backward();
     EXPECT_EQ(tensor::traffic().all_gathers, 0);
@@ -192,7 +192,7 @@ TEST(ParallelInputReshard, KeepsShardsAndSameGradients) {
       if (reshard) scope = std::make_unique<parallel::InputReshard>(mesh);
       const at::Tensor y = block(x * 1);
       scope.reset();
-      tensor::traffic() = {};
+      tensor::reset_traffic();
       y.pow(2).sum().backward();
       const auto gathers = tensor::traffic().all_gathers;
       std::vector<at::Tensor> gradients;

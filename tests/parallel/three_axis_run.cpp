@@ -237,7 +237,7 @@ Tensors ThreeAxisGpt::gradients() const {
   Tensors all;
   if (sharded) {
     for (const runtime::PipelineStage& stage : stages) {
-      for (const runtime::NamedTensor& item : sharded->sharded(stage.index()).gather_gradients())
+      for (const value::NamedTensor& item : sharded->sharded(stage.index()).gather_gradients())
         all[item.name] = item.tensor;
     }
     return all;
@@ -252,7 +252,7 @@ Tensors ThreeAxisGpt::parameters() const {
   Tensors all;
   if (sharded) {
     for (const runtime::PipelineStage& stage : stages) {
-      for (const runtime::NamedTensor& item : sharded->sharded(stage.index()).gather_parameters())
+      for (const value::NamedTensor& item : sharded->sharded(stage.index()).gather_parameters())
         all[item.name] = item.tensor;
     }
     return all;

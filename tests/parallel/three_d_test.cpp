@@ -284,7 +284,7 @@ TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
         usual();
       };
       const std::uint64_t start = last_number(world);
-      tensor::traffic() = {};
+      tensor::reset_traffic();
       runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
       const Batch own = rank.local_rows(batch_of(0));
       pipeline.step({own.inputs}, own.targets);
@@ -360,7 +360,7 @@ TEST_P(Parallel3D, ContinuesAfterFailedStep) {
     rank.drop_gradients();
     std::vector<runtime::PipelineStage> stages;
     for (const runtime::PipelineStage& stage : rank.stages) {
-      for (const runtime::NamedTensor& item : stage.module().parameters())
+      for (const value::NamedTensor& item : stage.module().parameters())
         item.tensor.mutable_grad() = at::Tensor();
       stages.emplace_back(std::shared_ptr<runtime::StageModule>(std::shared_ptr<void>(), &stage.module()),
                           stage.index(), 2, at::kCPU, rank.mesh.group("pp"));

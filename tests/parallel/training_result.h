@@ -1,4 +1,4 @@
-// The results of a short training, and the difference between two of them.
+// The results of a short training run, and the difference between two of them.
 #pragma once
 
 #include "tensor/mesh_ranks.h"

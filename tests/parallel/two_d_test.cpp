@@ -94,22 +94,22 @@ struct DataTensorRank {
     if (mesh.ndim() == 3) mesh.group("replicas").all_reduce(value, comm::ReduceOp::Avg);
     return value;
   }
-  std::vector<runtime::NamedTensor> gradients() const {
+  std::vector<value::NamedTensor> gradients() const {
     if (sharded) return sharded->gather_gradients();
-    std::vector<runtime::NamedTensor> all = named();
-    for (runtime::NamedTensor& item : all) item.tensor = full_copy(item.tensor.grad());
+    std::vector<value::NamedTensor> all = named();
+    for (value::NamedTensor& item : all) item.tensor = full_copy(item.tensor.grad());
     return all;
   }
-  std::vector<runtime::NamedTensor> parameters() const {
+  std::vector<value::NamedTensor> parameters() const {
     if (sharded) return sharded->gather_parameters();
-    std::vector<runtime::NamedTensor> all = named();
-    for (runtime::NamedTensor& item : all) item.tensor = full_copy(item.tensor);
+    std::vector<value::NamedTensor> all = named();
+    for (value::NamedTensor& item : all) item.tensor = full_copy(item.tensor);
     return all;
   }
-  std::vector<runtime::NamedTensor> named() const {
-    std::vector<runtime::NamedTensor> all;
+  std::vector<value::NamedTensor> named() const {
+    std::vector<value::NamedTensor> all;
     for (const auto& item : model->named_parameters()) {
-      const auto same = [&](const runtime::NamedTensor& other) { return other.tensor.is_same(item.value()); };
+      const auto same = [&](const value::NamedTensor& other) { return other.tensor.is_same(item.value()); };
       if (std::none_of(all.begin(), all.end(), same)) all.push_back({item.key(), item.value()});
     }
     return all;
@@ -200,7 +200,7 @@ TEST_P(Parallel2D, ParametersAndGradientsKeepPlacements) {
 TEST_P(Parallel2D, AccumulatesAndClipsByGlobalNorm) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   double squares = 0, largest = 0;
-  for (const runtime::NamedTensor& item : dense.gradients) {
+  for (const value::NamedTensor& item : dense.gradients) {
     squares += (2 * item.tensor).to(at::kDouble).square().sum().item<double>();
     largest = std::max(largest, (2 * item.tensor).abs().max().item<double>());
   }
@@ -223,8 +223,8 @@ TEST_P(Parallel2D, AccumulatesAndClipsByGlobalNorm) {
     const double infinity = std::numeric_limits<double>::infinity();
     CHECK_THAT(std::abs(clip(1e9, infinity) - largest) < 1e-5);
     CHECK_THAT(std::abs(clip(0.1, 2) - norm) < 1e-5 * norm);
-    std::vector<runtime::NamedTensor> expected = dense.gradients;
-    for (runtime::NamedTensor& item : expected) item.tensor = item.tensor * (2 * 0.1 / norm);
+    std::vector<value::NamedTensor> expected = dense.gradients;
+    for (value::NamedTensor& item : expected) item.tensor = item.tensor * (2 * 0.1 / norm);
     expect_near("gradient of", rank.gradients(), expected);
   });
 }
@@ -233,7 +233,7 @@ TEST_P(Parallel2D, CommunicatesEachBucketOrUnitOnce) {
   on_ranks(GetParam(), [&](comm::World& world) {
     DataTensorRank rank(world, Variant::Plain, GetParam());
     const Traffic all(world);
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     rank.loss(tokens_of(kGptRows, 0)).backward();
     const auto own = tensor::traffic();  // of tensor parallelism
     const int reduces = all.of("all_reduce").count - static_cast<int>(own.all_reduces);
@@ -267,7 +267,7 @@ TEST_P(Parallel2D, FailedBackwardLeavesNoState) {
     }
     *breaks = false;
     CHECK_THAT(thrown);
-    for (const runtime::NamedTensor& item : rank.named()) item.tensor.mutable_grad() = at::Tensor();
+    for (const value::NamedTensor& item : rank.named()) item.tensor.mutable_grad() = at::Tensor();
     if (rank.sharded) {
       for (const at::Tensor& shard : rank.optimizer_parameters()) shard.mutable_grad() = at::Tensor();
     }

@@ -98,7 +98,7 @@ inline void expect_step(pipe::Pipe& pipe, const std::string& schedule, runtime::
     EXPECT_TRUE(at::allclose(result.loss, expected.loss, 1e-5, 1e-7));
   }
   for (const runtime::PipelineStage& stage : pipeline.stages()) {
-    for (const runtime::NamedTensor& parameter : stage.module().parameters()) {
+    for (const value::NamedTensor& parameter : stage.module().parameters()) {
       const auto gradient = expected.gradients.find(parameter.name);
       ASSERT_EQ(parameter.tensor.grad().defined(), gradient != expected.gradients.end()) << parameter.name;
       if (gradient == expected.gradients.end()) continue;

@@ -25,7 +25,7 @@ at::Tensor images() {
   return torch::arange(kImages * 2 * 8 * 8, torch::kFloat).reshape({kImages, 2, 8, 8}).div(50).sin();
 }
 
-// A pipe over two ranks, each with one stage, and the buffers of the stage of this rank.
+// A pipe on two ranks with one stage each, and the buffers of this rank's stage.
 struct TwoStages {
   TwoStages(Pipe& pipe, comm::World& world)
       : rank(world.rank().value),

@@ -1,4 +1,4 @@
-// Pipes trained through the executor, over thread ranks and over processes, compared with the unsplit model
+// Pipes trained through the executor, on thread ranks and on processes, compared with the unsplit model
 // run microbatch by microbatch.
 #include "executor_comparison.h"
 #include "graph/capture_models.h"

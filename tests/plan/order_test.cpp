@@ -1,4 +1,4 @@
-// Orders of computations in the search of Auto: their evaluation, memory and improvement.
+// Orders of computations in Auto's search: how they are evaluated and improved, and their memory.
 #include "plan/auto/order.h"
 
 #include "plan/auto/improve.h"

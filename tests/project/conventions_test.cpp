@@ -63,7 +63,7 @@ TEST(ProjectConventions, LibraryMessagesDoNotNameFlags) {
   }
 }
 
-// A program decides what its users see. So the library reports through return values, exceptions, callbacks
+// A program decides what its users see, so the library reports through return values, exceptions, callbacks
 // and the logger.
 TEST(ProjectConventions, TheLibraryWritesToTheTerminalOnlyThroughItsLogger) {
   const std::regex output(
@@ -98,6 +98,25 @@ TEST(ProjectConventions, SuitesStartWithModuleAndCasesAreUnique) {
     }
   }
   EXPECT_GT(seen.size(), 900U);
+}
+
+// The API reference is generated from these comments.
+TEST(ProjectConventions, PublicTypesHaveComments) {
+  const std::regex type("\n((?:template [^\n]*\n|requires[^\n]*\n)*)(?:class|struct) (\\w+)[^;\n]*\\{");
+  int types = 0;
+  for (const SourceFile& file : source_tree()) {
+    if (!file.under("include") || !file.is_code()) continue;
+    std::string text = file.text;
+    const std::size_t detail = text.find("\nnamespace detail {");
+    if (detail != std::string::npos) text.erase(detail, text.find("\n}  // namespace detail") - detail);
+    for (std::sregex_iterator at(text.begin(), text.end(), type), end; at != end; ++at) {
+      const std::string before = text.substr(0, static_cast<std::size_t>(at->position()));
+      EXPECT_TRUE(before.substr(before.rfind('\n') + 1).starts_with("//!"))
+          << file.path << ": " << (*at)[2] << " has no comment";
+      ++types;
+    }
+  }
+  EXPECT_GT(types, 150);
 }
 
 TEST(ProjectConventions, FoldersAreSmall) {

@@ -16,12 +16,14 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-// A checkout that contains only `dev`, and a folder of fake programs.
+// A checkout that contains only `dev` and its scripts, and a folder of fake programs.
 class ProjectDev : public testing::Test {
  protected:
   ProjectDev() {
     std::filesystem::create_directory(dir_ / "bin");
     std::filesystem::copy(PENSTOCK_SOURCE_DIR "/dev", dir_ / "dev");
+    std::filesystem::create_directory(dir_ / "tools");
+    std::filesystem::copy(PENSTOCK_SOURCE_DIR "/tools/dev", dir_ / "tools/dev");
     // Every package is installed except ninja and CLI11.
     stand_in("dpkg-query",
              "for p in \"$@\"; do case $p in -*|ninja-build|libcli11-dev) ;; *) echo \"ii $p\";; esac; done");

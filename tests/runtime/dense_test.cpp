@@ -1,4 +1,4 @@
-// Every schedule matches a dense run, over thread ranks and over Gloo processes. dense_slow_test.cpp runs the
+// Every schedule matches a dense run, on thread ranks and on Gloo processes. dense_slow_test.cpp runs the
 // remaining cases.
 #include "runtime/support/sweep.h"
 #include "support/models/stage_models.h"

@@ -102,8 +102,8 @@ TEST(ScheduleValidate, ReportsUseOfShardedStage) {
   EXPECT_THAT(findings("0UNSHARD,0F0,0RESHARD,0B0\n"),
               ElementsAre("error: row 1, column 4: 0B0 uses stage 0 while it is sharded"));
   EXPECT_THAT(findings("0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n"),
-              ElementsAre("error: row 1, column 2: 0UNSHARD: the stage is unsharded already",
-                          "error: row 1, column 6: 0RESHARD: the stage is sharded already"));
+              ElementsAre("error: row 1, column 2: 0UNSHARD: the stage is already unsharded",
+                          "error: row 1, column 6: 0RESHARD: the stage is already sharded"));
 }
 
 TEST(ScheduleValidate, RequiresOneReduceGradAfterLastBackwardOfStage) {

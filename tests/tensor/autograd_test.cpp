@@ -45,11 +45,11 @@ TEST(TensorAutograd, ConsumersShareOneRedistribution) {
     const at::Tensor w =
         distribute_parameter(numbers({6, 6}, 2).set_requires_grad(true), mesh, {tensor::Shard(1)});
     const at::Tensor h = x * 2;
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     const at::Tensor y = h.mm(w) + h.mm(w) * h.mm(w);
     EXPECT_EQ(tensor::traffic().all_gathers, 1);
     EXPECT_EQ(tensor::traffic().calls(), 1);
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     y.sum().backward();
     EXPECT_EQ(tensor::traffic().reduce_scatters, 1);
     EXPECT_EQ(tensor::traffic().calls(), 1);
@@ -226,7 +226,7 @@ TEST(TensorAutograd, ShardedEmbeddingComputesGradientOfItsOwnRows) {
         }
         for (const auto& [at, sharded] : layouts) {
           const at::Tensor table = distribute_parameter(dense, mesh, at, false);
-          tensor::traffic() = {};
+          tensor::reset_traffic();
           run(table, distribute_tensor(words, mesh, sharded, false));
           EXPECT_EQ(tensor::placements_of(table.grad()), at);
           EXPECT_LT(difference(tensor::full_tensor(table.grad()), dense.grad()), 1e-5)

@@ -172,7 +172,7 @@ TEST(TensorSizes, InvalidProductReportsSizes) {
         EXPECT_NE(e.hint().find(hint), std::string::npos) << e.hint();
       }
     };
-    const std::string rows = "the columns of the first must be as many as the rows of the second";
+    const std::string rows = "the first must have as many columns as the second has rows";
     expect("aten::dot of [4] [Shard(0)] and [6] [Shard(0)]", rows, [&] { d({4}).dot(d({6})); });
     expect("aten::dot of [4, 4]", rows, [&] { d({4, 4}).dot(d({4})); });
     expect("aten::mv of [4, 6] [Shard(0)] and [4] [Shard(0)]", rows, [&] { d({4, 6}).mv(d({4})); });
@@ -264,7 +264,7 @@ TEST(TensorMicrobatches, SplitEachShardOfShardedBatch) {
           const at::Tensor dense = numbers({rows, 3}, 1).set_requires_grad(true);
           const at::Tensor batch = distribute_tensor(dense, mesh, layout, false);
           const bool enough = (rows + mesh.size() - 1) / mesh.size() >= chunks;
-          tensor::traffic() = {};
+          tensor::reset_traffic();
           if (!enough) {
             EXPECT_THROW(value::split_tree(batch, chunks, "batch"), ShapeError);
             continue;

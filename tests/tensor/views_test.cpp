@@ -279,18 +279,18 @@ TEST(TensorViews, DiagonalAndUnfoldKeepShardsOfOtherDims) {
       EXPECT_TRUE(at::equal(tensor::full_tensor(got), want));
     };
     const std::vector<at::Tensor> sharded{shard(0), shard(1), shard(2)};
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     expect(sharded[0].diagonal(1, 1, 2), dense.diagonal(1, 1, 2), {tensor::Shard(0)}, false);
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     expect(sharded[1].diagonal(0, 0, 2), dense.diagonal(0, 0, 2), {tensor::Shard(0)}, false);
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     expect(sharded[2].diagonal(-1, 0, -2), dense.diagonal(-1, 0, 1), {tensor::Shard(0)}, false);
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     expect(sharded[0].unfold(2, 3, 2), dense.unfold(2, 3, 2), {tensor::Shard(0)}, false);
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     expect(sharded[2].unfold(-3, 2, 1), dense.unfold(0, 2, 1), {tensor::Shard(2)}, false);
     // A sharded dim is redistributed first.
-    tensor::traffic() = {};
+    tensor::reset_traffic();
     const at::Tensor moved = sharded[0].unfold(0, 2, 2);
     EXPECT_GT(tensor::traffic().calls(), 0);
     EXPECT_TRUE(at::equal(tensor::full_tensor(moved), dense.unfold(0, 2, 2)));

@@ -1,4 +1,4 @@
-// Exported models trained over ranks, compared with the losses of a Python training loop
+// Exported models trained on several ranks, compared with the losses of a Python training loop
 // (archives/losses.txt, make_archives.py) on another machine. The models use no random numbers, so processors
 // differ only in the order of sums: by 5e-7 of a loss after 20 steps between kernels with and without vector
 // instructions. The tests allow 1e-4, because microbatches, replicas and shards change the order of sums,
@@ -55,7 +55,7 @@ std::vector<double> losses_of(const Case& test, const ArchiveOptions& more = {},
   options.grad_clip = 0.7;
   options.optimizer.kind = test.optimizer;
   const bool adam = test.optimizer == OptimizerKind::AdamW;
-  options.rate.rate = adam ? 0.01 : 0.1;
+  options.learning_rate.peak = adam ? 0.01 : 0.1;
   options.optimizer.weight_decay = adam ? 0.02 : 0;
   options.optimizer.momentum = adam ? 0 : 0.5;
   std::vector<double> losses;
@@ -126,7 +126,7 @@ TEST(TrainArchiveTraining, ResumedRunKeepsMeasuredSplit) {
   options.parallel = {.pp = 3, .schedule = ScheduleKind::OneFOneB, .microbatches = 2};
   options.batch = 8;
   options.optimizer.kind = OptimizerKind::Sgd;
-  options.rate.rate = 0.1;
+  options.learning_rate.peak = 0.1;
   options.checkpoint = {.directory = dir / "c", .every = 2, .keep = 9};
   const auto train = [&](std::int64_t steps) {
     options.steps = steps;

@@ -20,7 +20,7 @@ void expect_steps_like(
     const OptimizerOptions& options,
     const std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>& make) {
   torch::manual_seed(1);
-  std::vector<runtime::NamedTensor> mine;
+  std::vector<value::NamedTensor> mine;
   std::vector<at::Tensor> theirs;
   for (const auto& shape : {std::vector<std::int64_t>{7, 5}, {3}, {4, 33}}) {
     const auto value = torch::randn(shape);

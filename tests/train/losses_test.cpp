@@ -68,7 +68,7 @@ class Dense {
       value.backward();
       double squares = 0;
       const at::NoGradGuard no_grad;
-      for (const runtime::NamedTensor& item : module_->parameters()) {
+      for (const value::NamedTensor& item : module_->parameters()) {
         at::Tensor parameter = item.tensor;
         squares += parameter.grad().square().sum().item<double>();
         parameter.sub_(parameter.grad(), rate);
@@ -114,7 +114,7 @@ RunOptions sgd(const ParallelOptions& parallel, std::int64_t batch, std::int64_t
   options.accumulate = accumulate;
   options.steps = 3;
   options.optimizer.kind = OptimizerKind::Sgd;
-  options.rate.rate = 0.5;
+  options.learning_rate.peak = 0.5;
   return options;
 }
 
@@ -262,7 +262,7 @@ TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
         RunOptions options = sgd(topology.parallel, batch, topology.accumulate);
         options.steps = 1;
         options.eval_every = 1;
-        options.rate.rate = 0;
+        options.learning_rate.peak = 0;
         const RunResult result = run_archive(model, data, options, nullptr, (kept + 0.5) / 20);
         const double expected =
             Dense(model == "fixed" ? "language" : model).loss(data, at::arange(20 - kept, 20)).item<double>();
@@ -279,7 +279,7 @@ TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   RunOptions options = sgd({.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}, 4);
   options.steps = 1;
   options.eval_every = 1;
-  options.rate.rate = 0;
+  options.learning_rate.peak = 0;
   options.eval_batches = 2;
   const RunResult limited = run_archive("language", data, options, nullptr, 0.5);
   EXPECT_NEAR(limited.validation_loss.value(),
@@ -330,7 +330,7 @@ TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
   const RunOptions options = sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 4}, 8);
   EXPECT_THAT(
       error_of("mlp", data, options),
-      AllOf(HasSubstr("step 1"), HasSubstr("the data's 'input' holds nan in row 5 of the batch"),
+      AllOf(HasSubstr("step 1"), HasSubstr("the data's 'input' contains nan in row 5 of the batch"),
             HasSubstr("stage 0, microbatch 2, tensor input, op aten::linear"), HasSubstr("of module 0")));
   // In the second accumulated backward of the second replica: rows 6 and 7.
   data["input"] = clean.at("input").clone();
@@ -338,13 +338,13 @@ TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
   EXPECT_THAT(
       error_of("mlp", data,
                sgd({.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 1}, 8, 2)),
-      AllOf(HasSubstr("every forward and its loss are finite, but the data's 'input' holds inf in row 7"),
+      AllOf(HasSubstr("every forward and its loss are finite, but the data's 'input' contains inf in row 7"),
             HasSubstr("part 1 of the batch, replica 1"), HasSubstr("stage 0, microbatch 0")));
   data = clean;
   data["target"] = clean.at("target").clone();
   data["target"][2][1] = nan;
   EXPECT_THAT(error_of("mlp", data, options),
-              AllOf(HasSubstr("the data's 'target' holds nan in row 2 of the batch"),
+              AllOf(HasSubstr("the data's 'target' contains nan in row 2 of the batch"),
                     HasSubstr("stage 1, microbatch 1, tensor target, op aten::mse_loss")));
 }
 
@@ -355,7 +355,7 @@ TEST(TrainNotFinite, ReportsKeywordArgumentInItsStage) {
   data["weight"][6] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(
       error_of("language", data, sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 10}, 20)),
-      AllOf(HasSubstr("the data's 'weight' holds nan in row 6 of the batch"),
+      AllOf(HasSubstr("the data's 'weight' contains nan in row 6 of the batch"),
             HasSubstr("stage 0, microbatch 3, tensor weight, op aten::unsqueeze")));
   // Without the NaN, microbatches without valid labels are no reason to stop.
   data["weight"][6] = 1.0F;

@@ -72,7 +72,7 @@ TEST(TrainLossCurve, MatchesFullBatchWithAccumulationClippingDecayAndRecomputati
   RunOptions options = with({1, 1, 1, 1, "GPipe"});
   options.grad_clip = 0.5;
   options.optimizer.weight_decay = 0.1;
-  options.rate = {LearningRateKind::Cosine, 0.003, 15};
+  options.learning_rate = {LearningRateKind::Cosine, 0.003, 15};
   const auto expected = small_run(options).losses;
   RunOptions other = with({2, 1, 1, 2, "1F1B"}, options);
   other.accumulate = 4;
@@ -151,7 +151,7 @@ TEST(TrainRun, StopsAtNonFiniteLossAndReportsStageAndMicrobatch) {
   at::set_num_threads(1);
   const auto hooks = ActionHook::factory(Rank(1), 3, "1F2", [](const RankState& state) {
     const at::NoGradGuard no_grad;
-    for (const runtime::NamedTensor& item : state.stages.at(StageId(1))->parameters())
+    for (const value::NamedTensor& item : state.stages.at(StageId(1))->parameters())
       item.tensor.fill_(std::nan(""));
   });
   try {
@@ -160,10 +160,10 @@ TEST(TrainRun, StopsAtNonFiniteLossAndReportsStageAndMicrobatch) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("step 3"), testing::HasSubstr("stage 1"),
                                              testing::HasSubstr("microbatch 0"), testing::HasSubstr("nan"),
-                                             testing::HasSubstr("parameter 'token.weight' holds nan")));
+                                             testing::HasSubstr("parameter 'token.weight' contains nan")));
   }
   RunOptions options = with({2, 1, 1, 4, "1F1B"});
-  options.rate.rate = 1e12;
+  options.learning_rate.peak = 1e12;
   options.optimizer.kind = OptimizerKind::Sgd;
   options.on_nan = NanPolicy::Skip;
   RecordingObserver recorder;

@@ -21,7 +21,7 @@ inline const std::string& small_text() {
 
 using HookFactory = std::function<std::unique_ptr<train::RankHook>(Rank rank)>;
 
-//! The result of rank 0 of a run over thread ranks.
+//! The result on rank 0 of a run with thread ranks.
 inline train::RunResult small_run(const train::RunOptions& options, train::Observer* observer = nullptr,
                                   bool gather = false, double dropout = 0,
                                   const HookFactory& make_hook = nullptr) {
@@ -45,7 +45,7 @@ inline train::RunOptions small_options() {
   train::RunOptions options;
   options.steps = 20;
   options.batch = 8;
-  options.rate = {train::LearningRateKind::Constant, 0.004, 20};
+  options.learning_rate = {train::LearningRateKind::Constant, 0.004, 20};
   return options;
 }
 

@@ -26,7 +26,7 @@ RunOptions twenty_steps(const ParallelOptions& parallel) {
   options.steps = 20;
   options.batch = 8;
   options.grad_clip = 0.7;
-  options.rate.rate = 0.004;
+  options.learning_rate.peak = 0.004;
   return options;
 }
 

@@ -282,7 +282,7 @@ TEST(ValueLossReduction, SkipsMicrobatchesWithZeroWeight) {
   const auto none = reduction.seeds({4, 4}, {0.0, 0.0});
   EXPECT_THAT(none, testing::ElementsAre(0.0, 0.0));
   EXPECT_EQ(runtime::LossReduction::reduce({nan, nan}, none).item<double>(), 0.0);
-  // Values with a weight are not hidden.
+  // NaN is not hidden if its weight is not 0.
   EXPECT_TRUE(std::isnan(runtime::LossReduction::reduce({nan, three}, {0.5, 0.5}).item<double>()));
 }
 

@@ -61,7 +61,7 @@ class ShapeError : public Error {
   using Error::Error;
 };
 
-//! A communication failure that no single peer caused (setup, a missing backend, the store).
+//! A communication failure: setup, a missing backend, the store, or one of the more specific errors below.
 class CommError : public Error {
   using Error::Error;
 };

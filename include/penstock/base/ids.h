@@ -2,10 +2,14 @@
 #pragma once
 
 #include <compare>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <ostream>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
 
 namespace penstock {
 
@@ -15,7 +19,13 @@ struct StrongId {
   std::int32_t value = 0;
 
   constexpr StrongId() = default;
-  constexpr explicit StrongId(std::int64_t v) : value(static_cast<std::int32_t>(v)) {}
+  //! Throws std::out_of_range if the number does not fit 32 bits.
+  template <std::integral Number>
+  constexpr explicit StrongId(Number number) : value(static_cast<std::int32_t>(number)) {
+    if constexpr (sizeof(Number) >= sizeof value && !std::is_same_v<Number, std::int32_t>) {
+      if (!std::in_range<std::int32_t>(number)) throw std::out_of_range("an id must fit 32 bits");
+    }
+  }
 
   //! The value as an index of a container.
   constexpr std::size_t index() const { return static_cast<std::size_t>(value); }

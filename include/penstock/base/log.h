@@ -10,7 +10,7 @@ namespace penstock {
 enum class LogLevel { Off, Error, Warn, Info, Debug, Trace };
 
 //! Parses the name of a level; nullopt if it is unknown.
-std::optional<LogLevel> parse_log_level(std::string_view name);
+std::optional<LogLevel> try_parse_log_level(std::string_view name);
 std::string_view to_string(LogLevel level);
 
 //! The current level: from PENSTOCK_LOG, unless `set_log_level` overrides it.

@@ -40,12 +40,14 @@ struct StoredTensor {
   std::uint64_t nbytes() const;
 };
 
+//! A file of a checkpoint with its size and checksum.
 struct StoredFile {
   std::string name;
   std::uint64_t bytes = 0;
   std::uint32_t crc32c = 0;
 };
 
+//! Which differences between the checkpoint and the requested pieces a load accepts.
 struct LoadOptions {
   bool allow_missing = false;   //!< do not modify tensors that are missing in the checkpoint
   bool allow_extra = false;     //!< ignore parameters, buffers and states that no rank requests
@@ -53,6 +55,7 @@ struct LoadOptions {
   bool convert_dtypes = false;  //!< cast elements to the dtype of `local`
 };
 
+//! What a load read, and the differences that it accepted.
 struct LoadReport {
   std::uint64_t bytes_used = 0;  //!< bytes copied into the pieces of this rank
   std::uint64_t bytes_read = 0;  //!< bytes read from files; more than used if short rows are read together
@@ -108,6 +111,7 @@ class Checkpoint {
 //! Returns the directory name of a step, such as `step-00000120`.
 std::string checkpoint_name(std::int64_t step);
 
+//! A checkpoint in a directory of checkpoints.
 struct CheckpointLocation {
   std::int64_t step = 0;
   std::filesystem::path path;

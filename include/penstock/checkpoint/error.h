@@ -1,4 +1,4 @@
-// Errors of files and checkpoints.
+// Errors in files and checkpoints.
 #pragma once
 
 #include <penstock/base/error.h>

@@ -56,6 +56,7 @@ enum class PieceKind : std::uint8_t {
 
 std::string_view to_string(PieceKind kind);
 
+//! The part of one tensor that this rank saves or loads.
 struct Piece {
   std::string name;                 //!< in the model: `blocks.3.attention.query.weight`
   std::vector<std::int64_t> shape;  //!< of the full tensor

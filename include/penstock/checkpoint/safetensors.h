@@ -57,7 +57,7 @@ class SafetensorsFile {
   //! Reads a tensor into newly allocated memory.
   at::Tensor load(const std::string& name) const;
 
-  //! Reads only the bytes of a tensor from `offset` on that fill `target`.
+  //! Fills `target` with bytes of the tensor, starting at byte `offset`.
   void read(const SafetensorsEntry& entry, std::uint64_t offset, std::span<std::uint8_t> target) const;
 
  private:

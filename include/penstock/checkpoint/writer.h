@@ -14,8 +14,9 @@
 
 namespace penstock::checkpoint {
 
-class Files;
+class FileSystem;
 
+//! Options of a CheckpointWriter.
 struct WriterOptions {
   std::optional<int> keep = 3;  //!< number of complete checkpoints to keep; nullopt: all
   bool asynchronous = true;     //!< write in a background thread
@@ -54,7 +55,7 @@ class CheckpointWriter {
  private:
   friend struct Access;
   CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group, WriterOptions options,
-                   Files& files);
+                   FileSystem& files);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -13,6 +13,7 @@
 
 namespace penstock::comm {
 
+//! One communication operation.
 struct FlightRecord {
   std::uint64_t number = 0;  //!< index of the operation on this rank, from 1
   const char* op = "";       //!< `send`, `recv`, `all_reduce`, …
@@ -28,6 +29,7 @@ struct FlightRecord {
   bool failed = false;
 };
 
+//! The ring buffer of one rank. Thread-safe.
 class FlightRecorder {
  public:
   explicit FlightRecorder(Rank rank, std::size_t capacity = 1024);

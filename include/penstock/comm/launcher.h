@@ -19,6 +19,7 @@
 
 namespace penstock::comm {
 
+//! What to start, on which nodes, and how to report on it.
 struct LaunchOptions {
   std::vector<std::string> command;  //!< program and arguments
   int ranks = 1;                     //!< on this node
@@ -66,6 +67,7 @@ struct RankExit {
 //! `exited with code 3`, `was killed by signal 9 (SIGKILL)`.
 std::string to_string(const RankExit& exit);
 
+//! How a job ended.
 struct LaunchResult {
   bool ok = false;
   int restarts = 0;

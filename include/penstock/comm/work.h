@@ -27,8 +27,9 @@ class Work {
   //! Returns whether the operation ended. Does not block, and does not throw if it failed (`wait` does).
   bool done() const;
 
-  //! Runs `after` when the operation succeeds, on the thread that observes its completion. Must be called
-  //! before the first wait. A default-constructed Work runs it at once.
+  //! Runs `after` when the operation succeeds, on the thread that observes its completion. Further calls add
+  //! functions, which run in the order of the calls. Must be called before the first `wait` or `done`. A
+  //! default-constructed Work runs it at once.
   void then(std::function<void()> after);
 
   //! Releases the operation: its tensors are freed as soon as it completes.

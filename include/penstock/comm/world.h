@@ -23,6 +23,7 @@ std::string_view to_string(BackendKind kind);
 //! Returns whether this build of libtorch has the transport.
 bool backend_available(BackendKind kind);
 
+//! How this rank joins the world.
 struct InitOptions {
   BackendKind backend = BackendKind::Auto;  //!< Auto: PENSTOCK_BACKEND if set, else Gloo
   //! How long an operation may wait before it throws TimeoutError. PENSTOCK_TIMEOUT (seconds) overrides it.

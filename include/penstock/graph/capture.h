@@ -19,10 +19,11 @@ using ForwardFunction = std::function<c10::IValue(const value::Args& args, const
 
 //! The parameters and buffers of a model, by fully qualified name. A tensor may have several names.
 struct ModelTensors {
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
-  std::vector<std::pair<std::string, at::Tensor>> buffers;
+  std::vector<value::NamedTensor> parameters;
+  std::vector<value::NamedTensor> buffers;
 };
 
+//! A recorded graph and its tensors.
 struct Captured {
   Graph graph;
   std::vector<at::Tensor> tensors;  //!< one per slot; they share memory with the model

@@ -14,6 +14,7 @@
 
 namespace penstock::graph {
 
+//! Runs a graph with its parameters, buffers and constants.
 class GraphModule {
  public:
   //! `tensors` holds one tensor per slot, in slot order. With a device, moves the tensors there and overrides
@@ -39,8 +40,8 @@ class GraphModule {
   std::vector<c10::IValue> run(std::vector<c10::IValue> leaves);
 
   //! Lists each tensor once, under its first name.
-  std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
-  std::vector<std::pair<std::string, at::Tensor>> named_buffers() const;
+  std::vector<value::NamedTensor> named_parameters() const;
+  std::vector<value::NamedTensor> named_buffers() const;
 
   //! On: training flags (dropout, batch norm) are as recorded. Off: they are false.
   void train(bool on = true);

@@ -51,6 +51,7 @@ struct ValueMeta {
 //! `float32[2, "s0"=3]`
 std::string to_string(const ValueMeta& meta);
 
+//! A tensor or scalar that a node produces, or that enters the graph as an input or slot.
 struct Value {
   std::string name;
   ValueType type = ValueType::Tensor;
@@ -107,7 +108,7 @@ enum class ScalarOp : std::uint8_t {
 };
 
 std::string_view to_string(ScalarOp op);
-std::optional<ScalarOp> parse_scalar_op(std::string_view name);
+std::optional<ScalarOp> try_parse_scalar_op(std::string_view name);
 
 enum class GradFlag : std::uint8_t { Inherit, On, Off };
 
@@ -130,6 +131,7 @@ struct NodeMode {
   friend bool operator==(const NodeMode&, const NodeMode&) = default;
 };
 
+//! One operator call, one computation on sizes, or one split mark.
 struct Node {
   enum class Kind : std::uint8_t { Op, Scalar, Split };
 
@@ -176,6 +178,7 @@ struct SymbolRange {
   std::optional<std::int64_t> min, max;
 };
 
+//! A model as a list of nodes in execution order, with its values, inputs, outputs and slots.
 struct Graph {
   std::vector<Value> values;
   std::vector<Slot> slots;

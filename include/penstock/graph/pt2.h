@@ -13,6 +13,7 @@
 
 namespace penstock::graph {
 
+//! An open archive.
 class Pt2Archive {
  public:
   //! Reads the graph. Throws ParseError if the file is damaged, and UsageError, naming operator and module,

@@ -26,6 +26,7 @@ struct FromStage {
 
 using InputSource = std::variant<FromUser, FromStage>;
 
+//! The graph of one stage.
 struct StageGraph {
   Graph graph;  //!< with flat inputs and outputs; the last stage has the outputs of the unsplit graph
   std::vector<InputSource> sources;  //!< one per input of `graph`
@@ -39,6 +40,7 @@ struct SharedSlot {
   bool is_parameter = true;
 };
 
+//! The graphs of all stages, and the tensors that several stages hold.
 struct SplitGraph {
   std::vector<StageGraph> stages;
   std::vector<SharedSlot> shared;
@@ -53,6 +55,7 @@ std::string to_string(const SplitGraph& split);
 //! microbatch and receives its gradient. Replicate: each holds a copy and the runtime sums the gradients.
 enum class MultiUseParameterConfig { Transmit, Replicate };
 
+//! How to treat each parameter that several stages read.
 struct MultiUseParamSpec {
   MultiUseParameterConfig usual = MultiUseParameterConfig::Replicate;
   std::map<std::string, MultiUseParameterConfig> by_name{};  //!< by any name of the parameter

@@ -75,6 +75,7 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
+//! The model, or the part of it that one stage runs.
 class GptImpl : public torch::nn::Module {
  public:
   //! Builds the complete model or a part of it; parameter names are those of the complete model. Throws
@@ -107,6 +108,7 @@ TORCH_MODULE(Gpt);
 //! the model starts from the same values.
 void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed);
 
+//! How tokens are sampled.
 struct SampleOptions {
   std::int64_t tokens = 100;
   double temperature = 0.8;  //!< 0: greedy

@@ -8,6 +8,7 @@ namespace penstock::models {
 enum class FeedForwardKind { Gelu, SwiGlu };
 enum class PositionKind { Rotary, Learned };
 
+//! The architecture of the model.
 struct GptOptions {
   std::int64_t vocabulary = 65;
   std::int64_t context = 128;  //!< maximum sequence length

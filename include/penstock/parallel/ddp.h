@@ -12,6 +12,7 @@
 
 namespace penstock::parallel {
 
+//! Wraps a module so that its gradients are averaged over the group during each backward pass.
 template <class Module>
 class DistributedDataParallel {
  public:

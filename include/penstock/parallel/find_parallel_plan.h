@@ -13,6 +13,7 @@ struct Graph;
 
 namespace penstock::parallel {
 
+//! A plan, with the reasons for its choices.
 struct FoundPlan {
   ParallelPlan plan;
   //! One line per pair: `blocks.0.attention.q, blocks.0.attention.k by columns, blocks.0.attention.out by

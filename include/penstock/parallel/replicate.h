@@ -17,6 +17,7 @@
 
 namespace penstock::parallel {
 
+//! Options of replicated data parallelism.
 struct ReplicateOptions {
   //! Bytes of gradients per bucket. The first bucket is smaller, so that communication starts early.
   std::int64_t bucket_bytes = 25 << 20;
@@ -39,15 +40,15 @@ class GradReducer;
 //! the next backward overwrites them.
 class Replica {
  public:
-  //! The parameters must agree over the group (names, shapes, types). Otherwise every rank throws a
+  //! The parameters must agree across the group (names, shapes, types). Otherwise, every rank throws a
   //! UsageError that says what differs.
-  Replica(std::vector<runtime::NamedTensor> parameters, std::vector<runtime::NamedTensor> buffers,
+  Replica(std::vector<value::NamedTensor> parameters, std::vector<value::NamedTensor> buffers,
           comm::Group group, ReplicateOptions options = {});
   Replica(Replica&&) noexcept;
   Replica& operator=(Replica&&) noexcept;
   ~Replica();
 
-  //! During its lifetime, backwards accumulate local gradients without communication.
+  //! During its lifetime, backward passes accumulate local gradients without communication.
   class NoSync {
    public:
     ~NoSync();
@@ -62,7 +63,7 @@ class Replica {
     bool before_;
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(reducer_); }
-  //! Whether backwards reduce gradients; false under `no_sync`.
+  //! Whether backward passes reduce gradients; false under `no_sync`.
   bool syncs() const;
 
   //! Copies the buffers of the group's first rank to all ranks.
@@ -107,10 +108,7 @@ requires std::is_base_of_v<torch::nn::Module, Module> Replica replicate(const st
 }
 
 //! Overload for TORCH_MODULE holders.
-template <class Holder>
-requires requires(const Holder& holder) {
-  holder.ptr()->parameters();
-}
+template <runtime::ModuleHolder Holder>
 Replica replicate(const Holder& holder, const comm::Group& group, ReplicateOptions options = {}) {
   return replicate(holder.ptr(), group, std::move(options));
 }

@@ -18,6 +18,7 @@
 
 namespace penstock::parallel {
 
+//! Options of sharded data parallelism.
 struct ShardOptions {
   //! Free a unit's parameters after its forward and gather them again for its backward. The last unit keeps
   //! its parameters.
@@ -79,7 +80,7 @@ class Sharded {
   //! All parameters in the model's order, including those with an empty shard on this rank.
   std::vector<ShardedParameter> shards() const;
 
-  //! During its lifetime, backwards accumulate full local gradients without communication.
+  //! During its lifetime, backward passes accumulate full local gradients without communication.
   class NoSync {
    public:
     ~NoSync();
@@ -100,8 +101,8 @@ class Sharded {
   double clip_grad_norm(double max_norm, double norm_type = 2.0);
 
   //! Full parameters and gradients on every rank, for tests and small models. Collective.
-  std::vector<runtime::NamedTensor> gather_parameters() const;
-  std::vector<runtime::NamedTensor> gather_gradients() const;
+  std::vector<value::NamedTensor> gather_parameters() const;
+  std::vector<value::NamedTensor> gather_gradients() const;
 
   // Manual control, for callers that know when parameters are needed (pipelines).
   void unshard();
@@ -126,10 +127,7 @@ Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm
                     ShardOptions options = {},
                     const std::vector<std::shared_ptr<torch::nn::Module>>& units = {});
 
-template <class Holder>
-requires requires(const Holder& holder) {
-  holder.ptr()->parameters();
-}
+template <runtime::ModuleHolder Holder>
 Sharded fully_shard(const Holder& holder, const comm::Group& group, ShardOptions options = {},
                     const std::vector<std::shared_ptr<torch::nn::Module>>& units = {}) {
   return fully_shard(std::shared_ptr<torch::nn::Module>(holder.ptr()), group, std::move(options), units);

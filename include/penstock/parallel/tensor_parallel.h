@@ -78,15 +78,16 @@ class ResultPlacements {
 };
 
 //! Redistributes the tensors in the result of a call to `wanted`; with `use_local_output`, returns their
-//! local shards as plain tensors. A plain tensor is interpreted with the placement in `given`, replicated if
-//! there is none. Results may be tuples, lists or trees. The call throws UsageError if the number of tensors
-//! differs from the list of placements.
+//! local shards as plain tensors. A plain tensor is assumed to have the placement in `given`, or to be
+//! replicated if there is none. Results may be tuples, lists or trees. The call throws UsageError if the
+//! number of tensors differs from the number of placements.
 struct PrepareModuleOutput {
   ResultPlacements wanted;
   bool use_local_output = false;
   ResultPlacements given{};
 };
 
+//! Both PrepareModuleInput and PrepareModuleOutput.
 struct PrepareModuleInputOutput {
   PrepareModuleInput input;
   PrepareModuleOutput output;
@@ -99,7 +100,7 @@ using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, SequencePar
 //! component. An empty path is the module itself.
 using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 
-//! For custom modules that hold handles to their parameters: replaces the parameter by the distributed
+//! For custom modules that hold handles to their parameters: replaces the parameter with the distributed
 //! tensor.
 class ExchangeableParameters {
  public:

@@ -44,11 +44,13 @@ struct AtMarks {};
 //! Splits at modules, given by path.
 using SplitPoints = std::map<std::string, graph::SplitPoint>;
 
-//! Splits at the positions that a user function returns.
+//! Splits at the positions that a function of yours returns: the indices of the nodes at which stages 1, 2, …
+//! start. `legal_split_positions` lists the allowed ones; others are a UsageError.
 using SplitPolicy = std::function<graph::SplitPositions(const graph::Graph& graph)>;
 
 using SplitSpec = std::variant<AtMarks, SplitPoints, Balanced, SplitPolicy>;
 
+//! How a model is captured and split.
 struct PipeOptions {
   //! The path of the output that is the loss (`output`, `output.0`, `output.loss`), if the model computes it.
   std::optional<std::string> loss_output{};
@@ -58,6 +60,7 @@ struct PipeOptions {
   bool dynamic_batch = false;
 };
 
+//! A model that is split into stages. Build the stages of this rank with `build_stage`.
 class Pipe {
  public:
   //! `example` holds the input leaves for the measurement of BalanceBy::MeasuredTime; otherwise unused.
@@ -162,10 +165,7 @@ Pipe pipeline(const std::shared_ptr<Module>& module, const value::Args& example_
 }
 
 //! Captures and splits a module in a TORCH_MODULE holder.
-template <class Holder>
-requires requires(const Holder& holder) {
-  holder.ptr()->named_parameters();
-}
+template <runtime::ModuleHolder Holder>
 Pipe pipeline(const Holder& module, const value::Args& example_args, const value::Kwargs& example_kwargs = {},
               const SplitSpec& spec = AtMarks{}, PipeOptions options = {}) {
   return pipeline(module.ptr(), example_args, example_kwargs, spec, std::move(options));

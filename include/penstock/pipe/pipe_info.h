@@ -6,6 +6,7 @@
 
 namespace penstock::pipe {
 
+//! A summary of a split model.
 struct PipeInfo {
   std::optional<std::string> graph;  //!< text of the unsplit graph; empty for hand-written stages
   int num_stages = 0;

@@ -13,12 +13,14 @@
 
 namespace penstock::plan {
 
+//! Limits for a generated schedule.
 struct AutoOptions {
   std::optional<std::uint64_t> memory_cap;                 //!< bytes per rank, including resident ones
   schedule::SendMode mode = schedule::SendMode::Buffered;  //!< send mode of the transport, for the comparison
   int effort = 1;  //!< 0: no improvement; search time is proportional to it
 };
 
+//! A generated schedule and its predicted step time.
 struct AutoResult {
   schedule::Schedule schedule;
   double step_time = 0;
@@ -28,7 +30,7 @@ struct AutoResult {
 };
 
 //! The number of stages is that of `costs` and must be a multiple of the number of ranks. Throws a
-//! ScheduleError if no schedule fits into the memory cap.
+//! ScheduleError if no schedule fits under the memory cap.
 AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs,
                               const AutoOptions& options = {});
 

@@ -10,12 +10,14 @@
 
 namespace penstock::plan {
 
+//! The stages to fill and the memory limit.
 struct PartitionOptions {
   std::vector<Rank> rank_of_stage;          //!< rank per stage; its size is the number of stages
   std::vector<int> in_flight;               //!< peak microbatches in flight per stage; empty: 1 each
   std::optional<std::uint64_t> memory_cap;  //!< bytes per rank
 };
 
+//! Consecutive layers assigned to stages.
 struct Partition {
   std::vector<int> first_layer;  //!< per stage; the last entry is the number of layers
   std::vector<StageCosts> stages;
@@ -27,7 +29,7 @@ struct Partition {
   bool exact = true;
 };
 
-//! Returns the best partition, or nullopt if none fits into the memory cap. Every stage gets at least one
+//! Returns the best partition, or nullopt if none fits under the memory cap. Every stage gets at least one
 //! layer; throws a UsageError if there are fewer layers than stages.
 std::optional<Partition> partition_layers(std::span<const Layer> layers, const PartitionOptions& options);
 

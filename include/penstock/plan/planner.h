@@ -15,6 +15,7 @@
 
 namespace penstock::plan {
 
+//! The candidates that the planner tries.
 struct PlanOptions {
   int ranks = 1;
   std::vector<int> microbatches;  //!< numbers to try; the batch size stays the same
@@ -39,6 +40,7 @@ struct TimeShares {
 
 enum class PlanVerdict { Best, Slower, DoesNotFit, Impossible };
 
+//! One candidate with its predicted time and memory.
 struct Plan {
   std::string schedule;
   int stages_per_rank = 1;
@@ -53,6 +55,7 @@ struct Plan {
   std::string why;  //!< why the plan is not the best, or why it is impossible
 };
 
+//! All candidates in order of preference.
 struct PlanResult {
   std::vector<Plan>
       plans;  //!< plans that fit, by time; then plans that do not fit, by memory; then impossible ones

@@ -28,6 +28,7 @@ struct CriticalStep {
   schedule::TimedAction timed;
 };
 
+//! The predicted step.
 struct Simulation {
   schedule::Timeline timeline;
   double step_time = 0;
@@ -39,6 +40,7 @@ struct Simulation {
   std::uint64_t peak_memory() const;
 };
 
+//! Which optional results to compute.
 struct SimulateOptions {
   bool memory_samples = true;  //!< keep the memory of each rank over time, not only the peak
   bool critical_path = true;

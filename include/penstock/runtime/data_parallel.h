@@ -9,6 +9,7 @@
 
 namespace penstock::runtime {
 
+//! Gathers parameters and reduces gradients for the executor.
 class DataParallel {
  public:
   virtual ~DataParallel() = default;

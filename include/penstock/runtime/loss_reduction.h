@@ -13,6 +13,7 @@
 
 namespace penstock::runtime {
 
+//! The rule that combines the losses of the microbatches.
 class LossReduction {
  public:
   //! The user's loss is a mean over rows, and so is the batch loss: microbatch i has weight rows_i / rows.
@@ -31,8 +32,8 @@ class LossReduction {
 
   //! Returns the gradient with which the backward of each microbatch's loss starts. `targets` may be empty
   //! unless the reduction is weighted. Rows or weights are divided by `denominator`, by default their sum;
-  //! all seeds are 0 if it is 0. UsageError if the counts differ, or if a weight or the denominator is
-  //! negative or not finite.
+  //! all seeds are 0 if it is 0. Throws UsageError if the counts differ, or if a weight or the denominator
+  //! is negative or not finite.
   std::vector<double> seeds(const std::vector<std::int64_t>& rows, const std::vector<c10::IValue>& targets,
                             std::optional<double> denominator = std::nullopt) const;
 

@@ -17,6 +17,8 @@
 
 namespace penstock::runtime {
 
+namespace detail {
+
 //! Hooks that run around each call of a module.
 class CallHooks {
  public:
@@ -38,8 +40,6 @@ class CallHooks {
 
 //! The hooks of a module, identified by the address of its object; null if it has none.
 std::shared_ptr<CallHooks> hooks_of(const void* module);
-
-namespace detail {
 
 template <class T>
 struct HoldsTensors : std::false_type {};
@@ -104,10 +104,16 @@ auto hooked_forward(CallHooks& hooks, Module& module, std::index_sequence<I...> 
 
 }  // namespace detail
 
+//! The holders that TORCH_MODULE defines, such as torch::nn::Linear.
+template <class Type>
+concept ModuleHolder = requires(const Type& holder) {
+  holder.ptr()->parameters();
+};
+
 //! Calls module->forward(args…) and runs the hooks of the module.
 template <class Module, class... Args>
 auto call(const std::shared_ptr<Module>& module, Args&&... args) {
-  const std::shared_ptr<CallHooks> hooks = hooks_of(dynamic_cast<const void*>(module.get()));
+  const std::shared_ptr<detail::CallHooks> hooks = detail::hooks_of(dynamic_cast<const void*>(module.get()));
   if (!hooks) return module->forward(std::forward<Args>(args)...);
   hooks->before();
   auto output = detail::hooked_forward(*hooks, *module, std::index_sequence_for<Args...>(),
@@ -120,11 +126,7 @@ auto call(const std::shared_ptr<Module>& module, Args&&... args) {
   return output;
 }
 
-//! Overload for the holders that TORCH_MODULE defines.
-template <class Holder, class... Args>
-requires requires(const Holder& holder) {
-  holder.ptr()->parameters();
-}
+template <ModuleHolder Holder, class... Args>
 auto call(const Holder& holder, Args&&... args) {
   return call(holder.ptr(), std::forward<Args>(args)...);
 }

@@ -6,7 +6,7 @@
 namespace penstock::runtime {
 
 //! Runs the forward and the backward of an overlap concurrently on CPU: the module's forward on a second
-//! thread, everything else on the thread of the rank. By default they run one after the other.
+//! thread, everything else on the rank thread. By default they run one after the other.
 //!   options.custom[ActionKind::Overlap] = overlap_on_threads();
 //! This pays off if a rank leaves cores idle (docs/thread-model.md). The module must support a forward pass
 //! that runs concurrently with a backward pass. With data parallelism, or if the forward or backward action

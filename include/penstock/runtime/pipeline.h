@@ -104,6 +104,7 @@ struct SkipValue {
   StageId to;
 };
 
+//! A parameter of a stage, by name.
 struct ParameterLocation {
   StageId stage;
   std::string name;
@@ -148,6 +149,7 @@ class ActionFunction {
   std::function<void(const schedule::Action&, const Usual&, const StepView&)> function_;
 };
 
+//! Options of a pipeline. They must agree on all ranks, except where noted.
 struct PipelineOptions {
   //! Set it on the rank of the last stage. Without a loss, a schedule can run `eval`, and `step` only if it
   //! has no backward (ForwardOnly).
@@ -159,24 +161,27 @@ struct PipelineOptions {
   //! Whether gradients are those of the batch loss (see `reduction`) or the plain sum over the microbatches.
   bool scale_grads = true;
   ShapeMode shapes = ShapeMode::Inferred;
+  // How the values of a step are split into microbatches and merged; by default along dim 0.
   std::optional<value::ChunkSpec> args_spec{};
   std::optional<value::ChunkSpec> kwargs_spec{};
   std::optional<value::ChunkSpec> target_spec{};
   std::optional<value::ChunkSpec> output_spec{};
-  std::vector<SkipValue> skips{};
-  std::vector<SharedParameter> shared{};
-  bool return_outputs = true;  //!< default for StepInput::return_outputs
-  bool loss_on_all_ranks = false;
-  bool input_grads = false;  //!< also return the gradients that are added to the `.grad` of arguments
+  std::vector<SkipValue> skips{};         //!< values that go to a later stage than the next one
+  std::vector<SharedParameter> shared{};  //!< tied parameters of several stages
+  bool return_outputs = true;             //!< default for StepInput::return_outputs
+  bool loss_on_all_ranks = false;  //!< send the losses to every rank, not only to that of the last stage
+  bool input_grads = false;        //!< also return the gradients that are added to the `.grad` of arguments
+  //! Replicates or shards the stages of this rank: ReplicatedStages or ShardedStages.
   std::shared_ptr<DataParallel> data_parallel{};
   std::uint64_t seed = 0;     //!< seed of random operations (random.h)
   std::uint32_t replica = 0;  //!< data-parallel rank; random operations depend on it
-  std::map<schedule::ActionKind, ActionFunction> custom{};
+  std::map<schedule::ActionKind, ActionFunction> custom{};  //!< replaces the execution of actions, by kind
   //! How the schedule is lowered. The constructor sets `skips` and, without data parallelism, disables
   //! `shard` and `reduce_grad`.
   schedule::LowerOptions lowering{};
 };
 
+//! The stages of this rank and a program. `step` trains on one batch, `eval` runs one batch forward.
 class PipelineSchedule {
  public:
   //! Builds a built-in schedule by name or kind. Collective: every rank of the stages' group must construct

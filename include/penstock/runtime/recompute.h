@@ -11,6 +11,7 @@
 
 namespace penstock::runtime {
 
+//! How random operations repeat in the second run.
 struct RecomputeOptions {
   //! Save the state of the random number generators and restore it for the second run, so that dropout masks
   //! repeat. The default CPU generator is shared by the whole process: with thread ranks, use `seed` while

@@ -15,6 +15,7 @@
 
 namespace penstock::runtime {
 
+//! Options of a stage.
 struct StageOptions {
   //! Expected metadata of the input and output of every microbatch. If set, a mismatch is a ShapeError.
   std::optional<value::TreeMeta> input;
@@ -32,9 +33,10 @@ struct StageOptions {
   std::optional<tensor::DeviceMesh> mesh;
 };
 
+//! A stage of this rank: a module, its index in the pipeline and its device.
 class PipelineStage {
  public:
-  //! Moves the module to `device`, in place. UsageError if `stage` is not in 0 … num_stages-1.
+  //! Moves the module to `device`, in place. Throws UsageError if `stage` is not in 0 … num_stages-1.
   PipelineStage(std::shared_ptr<StageModule> module, StageId stage, int num_stages, at::Device device,
                 comm::Group group, StageOptions options = {});
 

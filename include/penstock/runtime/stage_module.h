@@ -2,6 +2,7 @@
 // runtime accesses models only through this interface.
 #pragma once
 
+#include <penstock/runtime/module_call.h>
 #include <penstock/value/microbatch.h>
 
 #include <ATen/core/Tensor.h>
@@ -27,11 +28,6 @@ class DeviceMesh;
 
 namespace penstock::runtime {
 
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
-
 //! The result of a forward: the output (the arguments of the next stage, one per item if it is a tuple, or
 //! the output of the pipeline) and the values that later stages take by name (see SkipValue).
 struct StageResult {
@@ -46,13 +42,14 @@ struct StageResult {
   StageResult(c10::IValue value, value::Kwargs named) : output(std::move(value)), skips(std::move(named)) {}
 };
 
+//! The interface through which the runtime runs a stage.
 class StageModule {
  public:
   virtual ~StageModule() = default;
 
   virtual StageResult forward(const value::Args& args, const value::Kwargs& kwargs) = 0;
-  virtual std::vector<NamedTensor> parameters() const = 0;
-  virtual std::vector<NamedTensor> buffers() const = 0;
+  virtual std::vector<value::NamedTensor> parameters() const = 0;
+  virtual std::vector<value::NamedTensor> buffers() const = 0;
   //! Moves parameters and buffers in place: their tensors stay the same objects.
   virtual void to(at::Device device) = 0;
   //! Sets training or evaluation mode, as torch::nn::Module::train does.
@@ -83,15 +80,15 @@ const std::set<std::string>& no_keywords();
 //! The hint of errors about keyword arguments: how to make a module accept them.
 const char* keywords_hint();
 [[noreturn]] void wrong_argument_count(std::size_t given, std::size_t wanted);
-//! UsageError if `kwargs` is not empty.
+//! Throws UsageError if `kwargs` is not empty.
 void check_no_keywords(const value::Kwargs& kwargs);
 
 //! Returns the arguments of a forward in the order of its parameters: first the positional ones, then those
-//! given by name. A missing argument is None if it is `optional`. UsageError for arguments that are missing,
-//! given twice or unknown.
+//! given by name. A missing argument is None if it is `optional`. Throws UsageError if an argument is
+//! missing, given twice or unknown.
 value::Args ordered_arguments(const value::Args& args, const value::Kwargs& kwargs,
                               const std::vector<std::string>& names, const std::vector<bool>& optional);
-//! UsageError unless there is exactly one distinct name per parameter.
+//! Throws UsageError unless there is exactly one distinct name per parameter.
 void check_parameter_names(const std::vector<std::string>& names, std::size_t parameters);
 
 template <class T>
@@ -174,18 +171,11 @@ requires(std::is_base_of_v<torch::nn::Module, Module>&& requires {
                            std::set<std::string>(parameters.begin(), parameters.end()));
 }
 
-//! Overloads for the holders that TORCH_MODULE defines (torch::nn::Linear, …).
-template <class Holder>
-requires requires(const Holder& holder) {
-  holder.ptr()->parameters();
-}
+template <ModuleHolder Holder>
 std::shared_ptr<StageModule> make_stage_module(const Holder& holder) {
   return make_stage_module(holder.ptr());
 }
-template <class Holder>
-requires requires(const Holder& holder) {
-  holder.ptr()->parameters();
-}
+template <ModuleHolder Holder>
 std::shared_ptr<StageModule> make_stage_module(const Holder& holder,
                                                const std::vector<std::string>& parameters) {
   return make_stage_module(holder.ptr(), parameters);

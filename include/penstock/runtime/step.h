@@ -53,6 +53,7 @@ struct Microbatches {
   bool keep_mode = false;
 };
 
+//! The results of a step on this rank.
 struct StepResult {
   //! The unreduced loss of each microbatch: on the rank of the last stage, or on all ranks if
   //! `loss_on_all_ranks` is set.

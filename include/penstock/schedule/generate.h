@@ -18,6 +18,7 @@ enum class ScheduleKind {
 #include <penstock/schedule/schedules.def>
 };
 
+//! The counts from which a schedule is generated.
 struct ScheduleShape {
   int ranks = 1;
   int stages_per_rank = 1;

@@ -11,6 +11,7 @@
 
 namespace penstock::schedule {
 
+//! Which passes run, and with which limits.
 struct LowerOptions {
   std::vector<StageEdge> skips;  //!< values that skip stages
   bool merge_backward = false;   //!< merge an I and the W right after it into a B

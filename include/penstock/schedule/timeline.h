@@ -26,6 +26,7 @@ struct MemorySample {
 
 enum class TimelineSource { Predicted, Measured };
 
+//! The start and end of every action of a step.
 struct Timeline {
   std::string name;
   TimelineSource source = TimelineSource::Predicted;

@@ -14,6 +14,7 @@ namespace penstock::schedule {
 //! How findings name the location of an action: rank and step (from 0), or row and column of a file (from 1).
 enum class LocationStyle { RankAndStep, RowAndColumn };
 
+//! How a schedule is validated.
 struct ValidateOptions {
   //! Checks safety only in this send mode; default: in every mode.
   std::optional<SendMode> mode;

@@ -24,8 +24,8 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Pla
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements,
                       std::optional<std::vector<std::int64_t>> sizes = std::nullopt);
 
-//! Returns the local shard. Its gradient is interpreted with `grad_placements`; the default is the placements
-//! of the tensor, with partial replaced by replicated.
+//! Returns the local shard. Its gradient is assumed to have `grad_placements`; by default, the placements of
+//! the tensor, with partial replaced by replicated.
 at::Tensor to_local(const at::Tensor& tensor, std::optional<Placements> grad_placements = std::nullopt);
 
 //! Returns the full tensor on every rank.
@@ -85,12 +85,14 @@ class ReplicateUnknownOps {
   bool outer_;
 };
 
-//! Collectives that redistribution issued on this thread, counted by this rank since the last reset.
+//! Collectives that redistributions issued on this thread.
 struct Traffic {
   std::int64_t all_reduces = 0, all_gathers = 0, reduce_scatters = 0, all_to_alls = 0;
   std::int64_t bytes = 0;  //!< bytes that this rank sends with ring algorithms
   std::int64_t calls() const { return all_reduces + all_gathers + reduce_scatters + all_to_alls; }
 };
-Traffic& traffic();
+//! The traffic since the thread started or since the last `reset_traffic`.
+Traffic traffic();
+void reset_traffic();
 
 }  // namespace penstock::tensor

@@ -20,6 +20,7 @@ struct DTensorSpec {
   }
 };
 
+//! A local shard and the metadata of its tensor.
 struct FlatDTensor {
   at::Tensor local;
   std::optional<DTensorSpec> spec;  //!< empty for a plain tensor

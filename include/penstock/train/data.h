@@ -16,6 +16,7 @@
 
 namespace penstock::train {
 
+//! Rows of a batch, as arguments of the model and target of the loss.
 struct Batch {
   value::Args args;
   value::Kwargs kwargs;
@@ -31,6 +32,7 @@ struct Rows {
   std::int64_t end = 0;
 };
 
+//! Provides the rows of each training batch and of the validation set.
 class DataSource {
  public:
   virtual ~DataSource() = default;
@@ -60,6 +62,7 @@ class Vocabulary {
   std::string characters_;
 };
 
+//! How sequences are taken from a text.
 struct TextOptions {
   std::int64_t length = 128;         //!< tokens per sequence
   double validation_fraction = 0.1;  //!< fraction of the text, at its end, reserved for validation
@@ -72,7 +75,7 @@ std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary&
                                       const TextOptions& options);
 
 //! Serves tensors named after the inputs of the model (positional arguments in order, then keywords), and
-//! `target`. Step k takes the `batch` examples from (k-1)*batch on, modulo the number of examples. The last
+//! `target`. Step k takes `batch` examples starting at (k-1)*batch, modulo the number of examples. The last
 //! `validation_fraction` is reserved for validation.
 struct TensorDataOptions {
   std::vector<std::string> positional;

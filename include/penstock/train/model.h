@@ -1,4 +1,4 @@
-// The interface between trainer and model. A Model chooses where it is split; the SplitModel of that split
+// The interface between trainer and model. A Model chooses where it is split; the StagedModel of that split
 // builds the stages. A Model is immutable, so its methods may be called in any order.
 #pragma once
 
@@ -49,9 +49,9 @@ struct ModelState {
 };
 
 //! A model that is split into stages. Weights are loaded or initialized when a stage is built.
-class SplitModel {
+class StagedModel {
  public:
-  virtual ~SplitModel() = default;
+  virtual ~StagedModel() = default;
 
   //! Builds a stage with initial parameter values. With a tensor-parallel group, shards its parameters over
   //! the ranks of the group; all of them must build the stage. Throws UsageError if this is not possible.
@@ -68,6 +68,7 @@ class SplitModel {
   virtual ModelState state() const { return {}; }
 };
 
+//! A model that can be trained. Derive from it to train your own with `run`.
 class Model {
  public:
   virtual ~Model() = default;
@@ -88,7 +89,7 @@ class Model {
     return std::nullopt;
   }
   //! Splits the model. Every call returns a new object, whose stages share no tensors with those of others.
-  virtual std::unique_ptr<SplitModel> split_at(const ModelSplit& split) const = 0;
+  virtual std::unique_ptr<StagedModel> split_at(const ModelSplit& split) const = 0;
 
   virtual runtime::LossFunction loss() const = 0;
   //! What the loss averages over. The losses and gradients of a run are the mean over the complete batch: all
@@ -103,6 +104,7 @@ class Model {
 
 std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed);
 
+//! Which exported model to train, and how.
 struct ArchiveOptions {
   std::filesystem::path file;  //!< a .pt2 archive
   pipe::SplitPoints split{};   //!< empty: balanced

@@ -51,25 +51,27 @@ ScheduleChoice parse_schedule_choice(std::string_view name);
 //! How the model is distributed over ranks. In the order of world ranks, the tensor-parallel rank varies
 //! fastest, then the replica, then the pipeline rank.
 struct ParallelOptions {
-  int pp = 1;
-  int tp = 1;
-  int dp = 1;
+  int pp = 1;  //!< pipeline ranks
+  int tp = 1;  //!< tensor-parallel ranks
+  int dp = 1;  //!< replicas
   Sharding sharding = Sharding::None;
   ScheduleChoice schedule = schedule::ScheduleKind::OneFOneB;
-  std::optional<int> stages_per_rank{};  //!< by default that of the schedule; 1 for AutoSchedule
+  std::optional<int> stages_per_rank{};  //!< default: that of the schedule, or 1 for AutoSchedule
   int microbatches = 4;
   bool recompute = false;  //!< keep only the stage inputs of each microbatch and recompute activations
 
   int ranks() const { return pp * tp * dp; }
 };
 
+//! The learning rate over the steps of a run.
 struct LearningRateOptions {
   LearningRateKind kind = LearningRateKind::Constant;
-  double rate = 3e-3;
+  double peak = 3e-3;           //!< the rate after the warmup
   std::int64_t warmup = 0;      //!< steps of linear warmup from 0
-  double final_fraction = 0.1;  //!< final value of the cosine, as a fraction of `rate`
+  double final_fraction = 0.1;  //!< final value of the cosine, as a fraction of `peak`
 };
 
+//! The optimizer and its hyperparameters.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::AdamW;
   double weight_decay = 0;
@@ -77,6 +79,7 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
 };
 
+//! Where and how often checkpoints are written, and whether to resume from one.
 struct CheckpointOptions {
   std::optional<std::filesystem::path> directory{};  //!< by default, no checkpoints are written
   std::optional<std::int64_t> every{};               //!< interval in steps; by default only at the end
@@ -86,9 +89,10 @@ struct CheckpointOptions {
   StoragePolicy on_error = StoragePolicy::Stop;
 };
 
+//! All options of a training run.
 struct RunOptions {
   ParallelOptions parallel{};
-  LearningRateOptions rate{};
+  LearningRateOptions learning_rate{};
   OptimizerOptions optimizer{};
   CheckpointOptions checkpoint{};
   std::int64_t steps = 100;

@@ -35,6 +35,7 @@ struct StepRecord {
 //! Returns one line of the `log_json` file.
 std::string to_json(const StepRecord& record);
 
+//! What a run is about to do.
 struct RunInfo {
   std::string model, schedule;
   int stages = 1;
@@ -86,6 +87,7 @@ class RankHook {
   virtual bool follows(schedule::ActionKind kind) const;
 };
 
+//! The results of a run.
 struct RunResult {
   std::vector<double> losses;  //!< of the steps of this run, without those before a resume
   std::optional<double> validation_loss;
@@ -95,13 +97,14 @@ struct RunResult {
   std::map<std::string, at::Tensor> parameters;
 };
 
+//! Observers and optional results of a run.
 struct RunExtras {
   Observer* observer = nullptr;  //!< used on rank 0 only
   RankHook* hook = nullptr;      //!< of this rank
   bool gather_parameters = false;
 };
 
-//! Runs the training. If one rank fails, throws on every rank; the message names the step.
+//! Runs the training loop. If one rank fails, throws on every rank; the message names the step.
 RunResult run(const comm::World& world, const Model& model, const DataSource& data, const RunOptions& options,
               const RunExtras& extras = {});
 

@@ -59,6 +59,7 @@ std::string to_string(const ChunkSpec& spec);
 using Args = std::vector<c10::IValue>;
 using Kwargs = std::map<std::string, c10::IValue>;
 
+//! The arguments of each microbatch.
 struct Chunks {
   std::vector<Args> args;
   std::vector<Kwargs> kwargs;
@@ -68,8 +69,8 @@ struct Chunks {
 //! Splits the arguments into exactly `chunks` chunks. Without a spec, tensors and registered types are split
 //! along dim 0; scalars, strings, None and 0-dim tensors are replicated. Values that a spec covers may differ
 //! in their number of rows. All others must have as many rows as the first tensor. One ShapeError lists every
-//! tensor that violates this and every tensor with fewer rows than chunks. UsageError if a spec does not
-//! match the tree.
+//! tensor that violates this and every tensor with fewer rows than chunks. Throws UsageError if a spec does
+//! not match the tree.
 Chunks split_args_kwargs_into_chunks(const Args& args, const Kwargs& kwargs, int chunks,
                                      const std::optional<ChunkSpec>& args_spec = std::nullopt,
                                      const std::optional<ChunkSpec>& kwargs_spec = std::nullopt);

@@ -27,6 +27,7 @@ struct DistributedMeta {
 //! For example `DeviceMesh(tp=2) [Shard(0)]`.
 std::string to_string(const DistributedMeta& meta);
 
+//! The metadata of one tensor.
 struct TensorMeta {
   std::vector<std::int64_t> shape;  //!< global shape; strides are global too
   std::vector<std::int64_t> stride;
@@ -35,11 +36,11 @@ struct TensorMeta {
   bool requires_grad = false;
   std::optional<DistributedMeta> distributed{};  //!< nullopt for a plain tensor
 
-  //! The metadata of a defined, strided tensor. UsageError for other tensors.
+  //! The metadata of a defined, strided tensor. Throws UsageError for other tensors.
   static TensorMeta of(const at::Tensor& tensor);
 
   //! Returns an uninitialized tensor with exactly this metadata, including strides, on `on` (by default, on
-  //! `device`). UsageError for a distributed tensor, which needs its mesh.
+  //! `device`). Throws UsageError for a distributed tensor, which needs its mesh.
   at::Tensor empty(std::optional<at::Device> on = std::nullopt) const;
 
   //! Returns metadata with strides that a receive can write to: unchanged if the elements neither overlap nor
@@ -89,7 +90,7 @@ struct TreeMeta {
   friend bool operator==(const TreeMeta&, const TreeMeta&) = default;
 };
 
-//! Checks the structure and the tensors of a tree. ShapeError if the structure differs; otherwise one
+//! Checks the structure and the tensors of a tree. Throws ShapeError if the structure differs. Otherwise, one
 //! ShapeError lists every difference of every tensor, with paths that start with `root`.
 void validate_tree_metadata(const TreeMeta& expected, const c10::IValue& actual, const std::string& root,
                             const ErrorContext& context = {});

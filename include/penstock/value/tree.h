@@ -12,6 +12,12 @@
 
 namespace penstock::value {
 
+//! A parameter or buffer with its fully qualified name.
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
 //! The element type of a list or value type of a dict, as far as trees preserve it.
 enum class ElementKind : std::uint8_t { Any, Tensor, Int, Double, Bool, String };
 
@@ -39,16 +45,17 @@ struct Structure {
 //! For example `([*, *], {mask: *})`.
 std::string to_string(const Structure& structure);
 
+//! The leaves and the structure of a tree.
 struct FlatTree {
   std::vector<c10::IValue> leaves;
   Structure structure;
 };
 
-//! Flattens a tree; leaves are in depth-first order. UsageError if a dict key is not an integer or string.
+//! Flattens a tree; leaves are in depth-first order. Throws UsageError if a key is not an integer or string.
 FlatTree flatten(const c10::IValue& tree);
 
-//! The inverse of `flatten`. UsageError if the number of leaves does not match the structure. A list whose
-//! leaves no longer match its element type becomes a list of type Any.
+//! The inverse of `flatten`. Throws UsageError if the number of leaves does not match the structure. A list
+//! whose leaves no longer match its element type becomes a list of type Any.
 c10::IValue unflatten(const std::vector<c10::IValue>& leaves, const Structure& structure);
 
 //! Returns the tree with every leaf replaced by `function(leaf)`.
@@ -71,6 +78,7 @@ std::string kind_name(const c10::IValue& value);
 //! The leaves of a tree of arguments.
 std::vector<c10::IValue> flatten_args(const c10::IValue& args);
 
+//! Arguments that are detached from the autograd graph.
 struct DetachedArgs {
   c10::IValue args;                 //!< the tree with detached tensors
   std::vector<c10::IValue> leaves;  //!< the same detached tensors (not copies) and the other leaves

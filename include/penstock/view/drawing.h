@@ -16,6 +16,7 @@ namespace penstock::view {
 //! Which part of the row height a box fills; the two parts of an overlap share a row.
 enum class BoxPart { Full, TopHalf, BottomHalf };
 
+//! One action as a box.
 struct ActionBox {
   schedule::Action action;  //!< never an overlap, which becomes two boxes
   double start = 0;
@@ -35,6 +36,7 @@ struct Panel {
   std::vector<std::pair<std::string, std::string>> summary;  //!< shown above the panel: name, value
 };
 
+//! One or more timelines of the same ranks.
 struct Drawing {
   std::string title;
   bool seconds = false;  //!< whether times are in seconds; otherwise in slots or units

@@ -8,6 +8,7 @@
 
 namespace penstock::view {
 
+//! How a grid is printed.
 struct GridOptions {
   bool color = false;        //!< ANSI colors; without them each cell shows its letter
   std::optional<int> width;  //!< terminal columns; longer steps are scaled down; default: no limit

@@ -54,7 +54,7 @@ CommitPaths::CommitPaths(const std::string& directory, std::int64_t step)
   incomplete = complete + incomplete_suffix;
 }
 
-void make_root(Files& files, const std::string& root) {
+void make_root(FileSystem& files, const std::string& root) {
   // A new directory is durable only after its parent is flushed.
   std::vector<std::string> parents;
   for (std::filesystem::path at = std::filesystem::absolute(root).lexically_normal();
@@ -65,13 +65,13 @@ void make_root(Files& files, const std::string& root) {
   for (const std::string& parent : parents) files.sync_directory(parent);
 }
 
-void prepare(Files& files, const CommitPaths& paths) {
+void prepare(FileSystem& files, const CommitPaths& paths) {
   make_root(files, paths.root);
   files.remove(paths.incomplete);
   files.make_directory(paths.incomplete);
 }
 
-WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& plan,
+WrittenShard write_shard(FileSystem& files, const std::string& path, const SavePlan& plan,
                          const std::vector<SavePlan::Job>& jobs,
                          const std::function<at::Tensor(std::size_t job)>& local_of) {
   WrittenShard written;
@@ -97,7 +97,7 @@ WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& 
   return written;
 }
 
-void commit(Files& files, const CommitPaths& paths, const Manifest& manifest) {
+void commit(FileSystem& files, const CommitPaths& paths, const Manifest& manifest) {
   const auto file = files.create(paths.incomplete + "/" + manifest_name);
   file->write(manifest_text(manifest));
   file->finish();
@@ -113,7 +113,7 @@ void commit(Files& files, const CommitPaths& paths, const Manifest& manifest) {
   }
 }
 
-void prune(Files& files, const std::string& directory, std::int64_t step, std::optional<int> keep) {
+void prune(FileSystem& files, const std::string& directory, std::int64_t step, std::optional<int> keep) {
   for (const std::string& name : list_directory(directory)) {
     if (name.starts_with("step-") && (name.ends_with(incomplete_suffix) || name.ends_with(removing_suffix))) {
       files.remove(directory + "/" + name);

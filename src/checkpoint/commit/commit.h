@@ -20,10 +20,10 @@ struct CommitPaths {
 };
 
 //! Creates the directory and its parents durably.
-void make_root(Files& files, const std::string& root);
+void make_root(FileSystem& files, const std::string& root);
 
 //! Phase 1, on one rank: creates an empty directory to write to.
-void prepare(Files& files, const CommitPaths& paths);
+void prepare(FileSystem& files, const CommitPaths& paths);
 
 //! The file that a rank has written.
 struct WrittenShard {
@@ -34,18 +34,18 @@ struct WrittenShard {
 
 //! Phase 2, on every rank with jobs: writes and flushes its file. `local_of` returns the tensor of a job by
 //! index; it is called for one job at a time.
-WrittenShard write_shard(Files& files, const std::string& path, const SavePlan& plan,
+WrittenShard write_shard(FileSystem& files, const std::string& path, const SavePlan& plan,
                          const std::vector<SavePlan::Job>& jobs,
                          const std::function<at::Tensor(std::size_t job)>& local_of);
 
 //! Phase 3, on one rank, after all ranks have completed phase 2: writes the manifest and renames the
 //! directory. The checkpoint exists only after the rename.
-void commit(Files& files, const CommitPaths& paths, const Manifest& manifest);
+void commit(FileSystem& files, const CommitPaths& paths, const Manifest& manifest);
 
 //! Removes the remains of interrupted writes, and all complete checkpoints older than `step` except the
 //! newest `keep - 1`: the checkpoint of `step` itself is one of the `keep`. If `keep` is nullopt, removes
 //! none of them. Keeps checkpoints newer than `step`: the run skipped them when it resumed, and only a new
 //! checkpoint of the same step may replace them.
-void prune(Files& files, const std::string& directory, std::int64_t step, std::optional<int> keep);
+void prune(FileSystem& files, const std::string& directory, std::int64_t step, std::optional<int> keep);
 
 }  // namespace penstock::checkpoint

@@ -54,7 +54,7 @@ class DiskFile : public OutputFile {
   int file_;
 };
 
-class Disk : public Files {
+class Disk : public FileSystem {
  public:
   std::unique_ptr<OutputFile> create(const std::string& path) override {
     return std::make_unique<DiskFile>(path);
@@ -119,7 +119,7 @@ void OutputFile::write(std::string_view text) {
   write(std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
 }
 
-Files& disk() {
+FileSystem& disk() {
   static Disk files;
   return files;
 }

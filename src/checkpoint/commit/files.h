@@ -1,5 +1,5 @@
-// The file system operations used for safetensors files and checkpoints. Tests replace them by a layer that
-// fails after a given number of operations.
+// The file system operations used for safetensors files and checkpoints. Tests replace them with a layer
+// that fails after a given number of operations.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ class OutputFile {
 };
 
 //! Every function throws StorageError with the path and the error of the system.
-class Files {
+class FileSystem {
  public:
-  virtual ~Files() = default;
+  virtual ~FileSystem() = default;
   //! Creates a file; truncates an existing one.
   virtual std::unique_ptr<OutputFile> create(const std::string& path) = 0;
   //! Creates a directory and its parents; it may exist.
@@ -40,7 +40,7 @@ class Files {
 };
 
 //! Returns the operations on the real file system.
-Files& disk();
+FileSystem& disk();
 
 //! Returns the parent directory of a path; `.` if the path has none.
 std::string parent_directory(const std::string& path);

@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view step_prefix = "step-";
 
 //! Parses the name of a checkpoint directory; nullopt if it is not one.
-std::optional<CheckpointLocation> parse_location(const std::string& directory, const std::string& name) {
+std::optional<CheckpointLocation> try_parse_location(const std::string& directory, const std::string& name) {
   if (!name.starts_with(step_prefix)) return std::nullopt;
   CheckpointLocation location{.path = directory + "/" + name};
   const char* const end = name.data() + name.size();
@@ -65,7 +65,7 @@ ResumePoint find_with(const std::string& directory, std::size_t part, std::size_
        begin = end + 1) {
     const std::string path = names.substr(begin, end - begin);
     const std::string name = path.substr(path.rfind('/') + 1);
-    const std::string fault = agree(fault_of(parse_location(directory, name).value(), part, parts));
+    const std::string fault = agree(fault_of(try_parse_location(directory, name).value(), part, parts));
     if (fault.empty()) return {Checkpoint(path), passed};
     passed.push_back(name + ": " + fault);
   }
@@ -80,7 +80,7 @@ ResumePoint find_with(const std::string& directory, std::size_t part, std::size_
 std::vector<CheckpointLocation> list_checkpoints(const std::filesystem::path& directory) {
   std::vector<CheckpointLocation> locations;
   for (const std::string& name : list_directory(directory)) {
-    if (auto location = parse_location(directory, name)) locations.push_back(std::move(*location));
+    if (auto location = try_parse_location(directory, name)) locations.push_back(std::move(*location));
   }
   std::sort(locations.begin(), locations.end(), [](const CheckpointLocation& a, const CheckpointLocation& b) {
     // If a step has a complete and an incomplete checkpoint, the incomplete one is newer.

@@ -94,7 +94,7 @@ struct CheckpointWriter::Impl {
   comm::Group group;           //!< used by the calling thread
   comm::Group background;      //!< used by the background thread
   WriterOptions options;
-  Files& files;
+  FileSystem& files;
   std::vector<std::string> descriptions;  //!< input of the current plan
   std::shared_ptr<const SavePlan> plan;
   std::future<void> writing;
@@ -213,7 +213,7 @@ CheckpointWriter::CheckpointWriter(const std::filesystem::path& directory, const
     : CheckpointWriter(directory, group, options, disk()) {}
 
 CheckpointWriter::CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group,
-                                   WriterOptions options, Files& files)
+                                   WriterOptions options, FileSystem& files)
     : impl_(new Impl{.directory = directory,
                      .path = directory,
                      .group = group,

@@ -10,7 +10,7 @@ namespace penstock::checkpoint {
 struct Access {
   //! `files` must outlive the writer.
   static CheckpointWriter writer(const std::filesystem::path& directory, const comm::Group& group,
-                                 const WriterOptions& options, Files& files) {
+                                 const WriterOptions& options, FileSystem& files) {
     return {directory, group, options, files};
   }
 };

@@ -1,5 +1,5 @@
-// Prepares pieces for saving and loading: replaces distributed tensors by their local shards, and each
-// BoxRange by boxes.
+// Prepares pieces for saving and loading: replaces distributed tensors with their local shards, and each
+// BoxRange with boxes.
 #pragma once
 
 #include <penstock/checkpoint/piece.h>

@@ -30,7 +30,7 @@ struct Runs {
 Runs runs_of(const Box& box, const Box& part) {
   Runs runs;
   const std::size_t dims = box.lengths.size();
-  // The dims from `outer` on are contiguous: `part` spans all of them except the first completely.
+  // Dim `outer` and all later dims are contiguous: `part` spans all of the later ones completely.
   std::size_t outer = dims;
   while (outer > 0) {
     --outer;

@@ -11,7 +11,7 @@ namespace penstock::checkpoint {
 namespace {
 
 void check_text(const std::string& text) {
-  // json_quote replaces bytes that are not UTF-8 by U+FFFD, so two different names could become equal.
+  // json_quote replaces bytes that are not UTF-8 with U+FFFD, so two different names could become equal.
   const auto count = [](const std::string& in) {
     std::size_t found = 0;
     for (std::size_t at = in.find("\xef\xbf\xbd"); at != std::string::npos;

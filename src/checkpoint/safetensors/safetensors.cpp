@@ -80,7 +80,7 @@ void SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t offset,
   if (offset > entry.nbytes() || target.size() > entry.nbytes() - offset) {
     throw UsageError("tensor " + quote(entry.name, 200) + " of " + path().string() + " has " +
                      std::to_string(entry.nbytes()) + " bytes; cannot read " + std::to_string(target.size()) +
-                     " bytes from offset " + std::to_string(offset) + " on");
+                     " bytes at offset " + std::to_string(offset));
   }
   impl_->file.read(impl_->data + entry.begin + offset, target);
 }

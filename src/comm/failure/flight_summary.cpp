@@ -120,7 +120,7 @@ std::vector<std::string> explain_flight(const std::vector<std::string>& dumps,
         findings.push_back("rank " + std::to_string(dump.rank) + ": " + record.op +
                            (record.op == "recv" ? " from " : " to ") + "rank " + std::to_string(record.peer) +
                            " (tag " + std::to_string(record.tag) + ", " + format_bytes(record.bytes) +
-                           ", group " + record.group + ") was not completed");
+                           ", group " + record.group + ") did not complete");
       }
     }
   }

@@ -1,4 +1,4 @@
-// The loop of the monitor: store, ring, heartbeats.
+// The monitor's loop: store, ring, heartbeats.
 #include "comm/failure/monitor.h"
 
 #include "base/log_line.h"
@@ -199,7 +199,7 @@ void Monitor::connect_next() {
     next_.trouble = "cannot be reached by rank " + std::to_string(setup_.generation->rank.value) + " at " +
                     endpoint.host + " port " + std::to_string(endpoint.port) + ": " +
                     std::strerror(tried.error);
-    // Nothing listens on that port any more. Other errors may be temporary: retry until the heartbeat limit.
+    // Nothing listens on that port anymore. Other errors may be temporary: retry until the heartbeat limit.
     if (tried.error == ECONNREFUSED) mark_lost(next_, next_.trouble);
     return;
   }

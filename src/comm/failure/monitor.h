@@ -31,7 +31,7 @@ std::string generation_key(int attempt);              //!< the current generatio
 //! Store key of the endpoint of a rank's monitor. The prefix names the attempt and the generation.
 std::string live_key(const std::string& prefix, Rank rank);
 
-//! How long a rank may send no heartbeat: PENSTOCK_HEARTBEAT seconds, by default 15.
+//! How long a rank may go without a heartbeat: PENSTOCK_HEARTBEAT seconds, 15 by default.
 std::chrono::milliseconds heartbeat_limit();
 
 class Monitor {
@@ -51,7 +51,7 @@ class Monitor {
   explicit Monitor(Setup setup);
   ~Monitor();  //!< says goodbye to its neighbors
 
-  //! Writes a failure into the store, unless it already holds one.
+  //! Writes a failure into the store, unless it already contains one.
   void publish(const Failure& failure);
 
  private:

@@ -1,4 +1,4 @@
-// TCP functions of the monitor.
+// TCP functions for the monitor.
 #include "comm/failure/sockets.h"
 
 #include "base/text.h"

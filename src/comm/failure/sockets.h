@@ -1,5 +1,5 @@
-// TCP functions of the monitor: listen, connect with a timeout, find the local address toward another host,
-// and break connections to hosts that cannot be reached any more.
+// TCP functions for the monitor: listen, connect with a timeout, find the local address toward another host,
+// and break connections to hosts that can no longer be reached.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// The loop of the launcher: starts the ranks, forwards their output, detects the first failure, and then
+// The launcher's loop: starts the ranks, forwards their output, detects the first failure, and then
 // terminates the other ranks.
 #include "base/log_line.h"
 #include "base/text.h"

@@ -24,7 +24,7 @@ namespace penstock::comm {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kJobsVariable = "PENSTOCK_JOBS";
+constexpr const char* kJobsVariable = "PENSTOCK_JOB_MARK";
 
 std::string environment_of(pid_t pid) {
   const Fd file(open(("/proc/" + std::to_string(pid) + "/environ").c_str(), O_RDONLY | O_CLOEXEC));

@@ -33,7 +33,7 @@ class JobSecret {
   const std::string& text() const { return text_; }
   //! Returns a keyed hash of `message`: 40 hexadecimal digits that require the secret to compute.
   std::string sign(std::string_view message) const;
-  //! Returns a view of `store` that replaces every key by its signature. A plain prefix would not be enough,
+  //! Returns a view of `store` that replaces each key with its signature. A plain prefix would not be enough,
   //! because everyone who can reach the store can list its keys.
   c10::intrusive_ptr<c10d::Store> protect(c10::intrusive_ptr<c10d::Store> store) const;
 

@@ -43,7 +43,7 @@ void check_members_answer(c10d::Store& store, WorldGeneration& generation, const
     if (connect_to(endpoint, limit).connection) continue;
     const auto [low, high] = std::minmax({member, generation.rank.value});
     pairs.push_back("ranks " + std::to_string(low) + " and " + std::to_string(high) +
-                    " cannot talk to each other: rank " + std::to_string(member) + " does not answer at " +
+                    " cannot reach each other: rank " + std::to_string(member) + " does not answer at " +
                     endpoint.host + " port " + std::to_string(endpoint.port));
   }
   if (pairs.empty()) return;

@@ -1,11 +1,11 @@
 // Reduces the latency of small messages for transports that copy data on their own thread (Gloo). Two delays
 // cost more than the message itself:
-//   - The transport thread wakes on the core of the sender and waits there until the sender blocks. So the
-//     sender yields after a send.
+//   - The transport thread wakes on the core of the sender and waits there until the sender blocks. The
+//     sender therefore yields after a send.
 //   - A blocked thread takes tens of microseconds to wake up, and the transport cannot report without
-//     blocking whether a receive is done. So a receive marks the end of its buffer, and the waiting thread
-//     polls the mark for a short time before it blocks. The mark only ends the polling: the wait that follows
-//     decides whether the message has arrived.
+//     blocking whether a receive is done. A receive therefore marks the end of its buffer, and the waiting
+//     thread polls the mark for a short time before it blocks. The mark only ends the polling: the wait that
+//     follows decides whether the message has arrived.
 // Both yield the core. That does not help if many threads compete for it; then both pause for a while.
 #pragma once
 

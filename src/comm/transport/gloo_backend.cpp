@@ -83,8 +83,8 @@ class GlooTransport : public Transport {
       try {
         let_others_finish_first();
         const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-        // One connection per device: even tags use the first, odd tags the second. So data sent in one
-        // direction does not wait for the lock of data received from the other (docs/runtime-speed.md).
+        // One connection per device: even tags use the first, odd tags the second. Data sent in one direction
+        // therefore does not wait for the lock of data received from the other (docs/runtime-speed.md).
         options->devices.assign(2, device->get());
         options->threads = 2;
         result->set_value(c10::make_intrusive<c10d::ProcessGroupGloo>(store, me, size, options));

@@ -135,7 +135,14 @@ void Work::wait() {
 
 void Work::then(std::function<void()> after) {
   if (!impl_) return after();
-  impl_->after = std::move(after);
+  if (!impl_->after) {
+    impl_->after = std::move(after);
+    return;
+  }
+  impl_->after = [first = std::move(impl_->after), next = std::move(after)] {
+    first();
+    next();
+  };
 }
 
 bool Work::done() const {

@@ -85,7 +85,7 @@ bool is_enum_value(EnumKind kind, std::int64_t value) {
   return false;
 }
 
-std::optional<at::ScalarType> parse_dtype(std::string_view name) {
+std::optional<at::ScalarType> try_parse_dtype(std::string_view name) {
   for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
     const auto dtype = static_cast<at::ScalarType>(i);
     if (dtype != at::ScalarType::Undefined && value::dtype_name(dtype) == name) return dtype;
@@ -93,12 +93,12 @@ std::optional<at::ScalarType> parse_dtype(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<std::int64_t> parse_enum(EnumKind kind, std::string_view text) {
+std::optional<std::int64_t> try_parse_enum(EnumKind kind, std::string_view text) {
   switch (kind) {
     case EnumKind::None:
       return std::nullopt;
     case EnumKind::Dtype:
-      if (const auto dtype = parse_dtype(text)) return static_cast<std::int64_t>(*dtype);
+      if (const auto dtype = try_parse_dtype(text)) return static_cast<std::int64_t>(*dtype);
       return std::nullopt;
     case EnumKind::Layout:
       return value_in(layouts, text);

@@ -18,10 +18,10 @@ enum class EnumKind { None, Dtype, Layout, MemoryFormat };
 EnumKind enum_kind(const c10::Argument& argument);
 
 std::string enum_text(EnumKind kind, std::int64_t value);
-std::optional<std::int64_t> parse_enum(EnumKind kind, std::string_view text);
+std::optional<std::int64_t> try_parse_enum(EnumKind kind, std::string_view text);
 //! Whether an integer is a valid value of the enum; always true for EnumKind::None.
 bool is_enum_value(EnumKind kind, std::int64_t value);
 
-std::optional<at::ScalarType> parse_dtype(std::string_view name);
+std::optional<at::ScalarType> try_parse_dtype(std::string_view name);
 
 }  // namespace penstock::graph

@@ -72,7 +72,7 @@ std::string_view to_string(ScalarOp op) {
   return scalar_names[static_cast<std::size_t>(op)];
 }
 
-std::optional<ScalarOp> parse_scalar_op(std::string_view name) {
+std::optional<ScalarOp> try_parse_scalar_op(std::string_view name) {
   for (std::size_t i = 0; i < scalar_names.size(); ++i) {
     if (scalar_names[i] == name) return static_cast<ScalarOp>(i);
   }

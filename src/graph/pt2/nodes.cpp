@@ -41,7 +41,7 @@ std::optional<ScalarOp> scalar_target(std::string target) {
     if (!target.starts_with(prefix)) continue;
     target.erase(0, prefix.size());
     if (target.ends_with("_")) target.pop_back();  // and_, or_
-    return parse_scalar_op(target);
+    return try_parse_scalar_op(target);
   }
   return std::nullopt;
 }

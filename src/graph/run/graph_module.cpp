@@ -18,12 +18,12 @@ namespace penstock::graph {
 namespace {
 
 using c10::IValue;
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
+using Named = std::vector<value::NamedTensor>;
 
 Named named(const Graph& graph, const std::vector<at::Tensor>& tensors, Slot::Kind kind) {
   Named found;
   for (std::size_t i = 0; i < graph.slots.size(); ++i) {
-    if (graph.slots[i].kind == kind) found.emplace_back(graph.slots[i].names[0], tensors[i]);
+    if (graph.slots[i].kind == kind) found.push_back({graph.slots[i].names[0], tensors[i]});
   }
   return found;
 }

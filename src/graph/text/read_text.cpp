@@ -86,7 +86,7 @@ class GraphReader {
       }
       const std::string name(in_.take());
       if (name.starts_with("scalar::")) {
-        const auto scalar = parse_scalar_op(std::string_view(name).substr(8));
+        const auto scalar = try_parse_scalar_op(std::string_view(name).substr(8));
         if (!scalar) in_.fail("unknown scalar operator " + name);
         node.kind = Node::Kind::Scalar;
         node.scalar = *scalar;
@@ -131,7 +131,7 @@ class GraphReader {
           in_.fail("unknown device");
         }
         in_.expect(",");
-        const auto dtype = parse_dtype(in_.take());
+        const auto dtype = try_parse_dtype(in_.take());
         if (!dtype) in_.fail("unknown dtype");
         cast.dtype = *dtype;
         in_.expect(",");
@@ -183,7 +183,7 @@ class GraphReader {
     } else if (name == "bool" && in_.peek() != "[") {
       value.type = ValueType::Bool;
     } else if (name != "tensor") {
-      const auto dtype = parse_dtype(name);
+      const auto dtype = try_parse_dtype(name);
       if (!dtype) in_.fail("unknown type " + name);
       value.meta = ValueMeta{.dtype = *dtype};
       in_.expect("[");
@@ -267,7 +267,7 @@ class GraphReader {
       in_.expect(")");
       return c10::complex<double>(real, imaginary);
     }
-    if (const auto number = parse_enum(kind, in_.peek())) {
+    if (const auto number = try_parse_enum(kind, in_.peek())) {
       in_.take();
       return *number;
     }

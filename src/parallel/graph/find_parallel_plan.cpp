@@ -89,7 +89,7 @@ class Search {
     while (!open.empty() && reach.obstacle.empty()) {
       const graph::ValueId id = open.back();
       open.pop_back();
-      if (given_.contains(id)) reach.obstacle = "its output leaves the model";
+      if (given_.contains(id)) reach.obstacle = "its output is an output of the model";
       const auto [begin, end] = readers_.equal_range(id);
       for (auto it = begin; it != end && reach.obstacle.empty(); ++it) {
         const graph::Node& node = graph_.nodes[it->second];
@@ -136,7 +136,7 @@ class Search {
     const auto dims = [&](graph::ValueId value) { return graph_.value(value).meta->sizes.size(); };
     if (dims(out) == dims(id) + 1 && heads && *heads * *now == *last) {
       if (*heads % ranks_ == 0) return {};
-      return std::to_string(*heads) + " heads cannot be shared by " + std::to_string(ranks_) + " ranks";
+      return std::to_string(*heads) + " heads cannot be divided among " + std::to_string(ranks_) + " ranks";
     }
     if (dims(out) + 1 == dims(id) && before && *before * *last == *now) return {};
     return "its outputs are split by " + node.name() + ", not by heads";

@@ -28,14 +28,14 @@ at::Tensor part_of(const at::Tensor& flat, std::int64_t offset, const at::Tensor
 
 }  // namespace
 
-GradReducer::GradReducer(std::vector<runtime::NamedTensor> parameters, comm::Group group,
+GradReducer::GradReducer(std::vector<value::NamedTensor> parameters, comm::Group group,
                          const ReplicateOptions& options)
     : parameters_(std::move(parameters)),
       group_(std::move(group)),
       options_(options),
       locations_(parameters_.size()) {
   std::vector<at::Tensor> tensors;
-  for (const runtime::NamedTensor& item : parameters_) {
+  for (const value::NamedTensor& item : parameters_) {
     if (!item.tensor.is_leaf() || !item.tensor.is_floating_point())
       throw UsageError("parameter " + quote(item.name) +
                        " cannot be replicated: it must be a floating-point leaf tensor");

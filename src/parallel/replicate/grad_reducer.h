@@ -1,7 +1,7 @@
 // Gradient buckets of replicated data parallelism. The backward copies gradients into buckets, and full
 // buckets are reduced while it runs, always in the same order. After the gradients, each bucket holds one
-// flag per gradient that says whether this rank has it. So every rank learns which parameters are unused
-// without another message.
+// flag per gradient that says whether this rank has it. Every rank therefore learns which parameters are
+// unused without another message.
 #pragma once
 
 #include "parallel/replicate/leaf_hooks.h"
@@ -20,8 +20,7 @@ namespace penstock::parallel {
 class GradReducer : public std::enable_shared_from_this<GradReducer> {
  public:
   //! `parameters`: those that require a gradient, each once.
-  GradReducer(std::vector<runtime::NamedTensor> parameters, comm::Group group,
-              const ReplicateOptions& options);
+  GradReducer(std::vector<value::NamedTensor> parameters, comm::Group group, const ReplicateOptions& options);
   //! Installs the hooks. Not part of the constructor, because they hold a weak pointer to this object.
   void attach();
 
@@ -65,7 +64,7 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
   void install(Bucket& bucket);
   void abandon() noexcept;
 
-  std::vector<runtime::NamedTensor> parameters_;
+  std::vector<value::NamedTensor> parameters_;
   std::vector<std::optional<tensor::DTensorSpec>> specs_;  //!< metadata of distributed parameters
   comm::Group group_;
   ReplicateOptions options_;

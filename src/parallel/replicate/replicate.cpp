@@ -11,15 +11,15 @@
 namespace penstock::parallel {
 namespace {
 
-std::vector<at::Tensor> tensors(const std::vector<runtime::NamedTensor>& named) {
+std::vector<at::Tensor> tensors(const std::vector<value::NamedTensor>& named) {
   std::vector<at::Tensor> all;
-  for (const runtime::NamedTensor& item : named) all.push_back(item.tensor);
+  for (const value::NamedTensor& item : named) all.push_back(item.tensor);
   return all;
 }
 
 }  // namespace
 
-Replica::Replica(std::vector<runtime::NamedTensor> parameters, std::vector<runtime::NamedTensor> buffers,
+Replica::Replica(std::vector<value::NamedTensor> parameters, std::vector<value::NamedTensor> buffers,
                  comm::Group group, ReplicateOptions options)
     : group_(std::move(group)), options_(std::move(options)) {
   parameters = each_once(parameters);
@@ -30,7 +30,7 @@ Replica::Replica(std::vector<runtime::NamedTensor> parameters, std::vector<runti
     broadcast_values(group_, tensors(parameters));
     broadcast_values(group_, buffers_);
   }
-  std::erase_if(parameters, [](const runtime::NamedTensor& item) { return !item.tensor.requires_grad(); });
+  std::erase_if(parameters, [](const value::NamedTensor& item) { return !item.tensor.requires_grad(); });
   reducer_ = std::make_shared<GradReducer>(std::move(parameters), group_, options_);
   reducer_->attach();
 }

@@ -23,7 +23,7 @@ at::Tensor over(const at::Tensor& flat, std::int64_t offset, at::IntArrayRef sha
 
 }  // namespace
 
-FlatShard::FlatShard(const std::vector<runtime::NamedTensor>& parameters, const comm::Group& gather,
+FlatShard::FlatShard(const std::vector<value::NamedTensor>& parameters, const comm::Group& gather,
                      const comm::Group& reduce, const ShardOptions& options)
     : gather_(gather),
       reduce_(reduce),
@@ -32,7 +32,7 @@ FlatShard::FlatShard(const std::vector<runtime::NamedTensor>& parameters, const 
   const at::NoGradGuard no_grad;
   const std::int64_t ranks = gather.size();
   std::int64_t elements = 0;
-  for (const runtime::NamedTensor& item : parameters) {
+  for (const value::NamedTensor& item : parameters) {
     const tensor::FlatDTensor flat = tensor::flatten_dtensor(item.tensor);
     entries_.push_back({.name = item.name,
                         .parameter = item.tensor,

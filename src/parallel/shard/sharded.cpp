@@ -44,17 +44,17 @@ std::map<const void*, std::size_t> owners(const torch::nn::Module& module,
   return owner;
 }
 
-std::vector<std::string> names(const std::vector<runtime::NamedTensor>& items) {
+std::vector<std::string> names(const std::vector<value::NamedTensor>& items) {
   std::vector<std::string> all;
-  for (const runtime::NamedTensor& item : items) all.push_back(item.name);
+  for (const value::NamedTensor& item : items) all.push_back(item.name);
   return all;
 }
 
-Sharded make(const std::vector<runtime::NamedTensor>& parameters, const std::vector<UnitSpec>& specs,
+Sharded make(const std::vector<value::NamedTensor>& parameters, const std::vector<UnitSpec>& specs,
              const comm::Group& group, const ShardOptions& options) {
   check_agreement(group, parameters, {});
   std::vector<at::Tensor> values;
-  for (const runtime::NamedTensor& item : parameters) {
+  for (const value::NamedTensor& item : parameters) {
     if (!item.tensor.is_meta()) values.push_back(item.tensor);
   }
   if (options.broadcast_parameters) {
@@ -68,10 +68,10 @@ Sharded make(const std::vector<runtime::NamedTensor>& parameters, const std::vec
 
 // Parameters in model order, about `limit` bytes per unit. The root, which is reduced last, gets the first
 // ones.
-std::vector<UnitSpec> by_bytes(const std::vector<runtime::NamedTensor>& parameters, std::int64_t limit) {
+std::vector<UnitSpec> by_bytes(const std::vector<value::NamedTensor>& parameters, std::int64_t limit) {
   std::vector<UnitSpec> units(1);
   std::int64_t bytes = 0;
-  for (const runtime::NamedTensor& item : parameters) {
+  for (const value::NamedTensor& item : parameters) {
     if (bytes >= limit) {
       units.emplace_back();
       bytes = 0;
@@ -87,12 +87,12 @@ std::vector<UnitSpec> by_bytes(const std::vector<runtime::NamedTensor>& paramete
 
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm::Group& group,
                     ShardOptions options, const std::vector<std::shared_ptr<torch::nn::Module>>& units) {
-  const std::vector<runtime::NamedTensor> parameters = each_once(listed(module->named_parameters()));
+  const std::vector<value::NamedTensor> parameters = each_once(listed(module->named_parameters()));
   const auto owner = owners(*module, units);
   std::vector<UnitSpec> specs;
   for (const auto& unit : units) specs.push_back({dynamic_cast<const void*>(unit.get()), {}});
   specs.push_back({dynamic_cast<const void*>(module.get()), {}});
-  for (const runtime::NamedTensor& item : parameters) {
+  for (const value::NamedTensor& item : parameters) {
     const auto found = owner.find(item.tensor.unsafeGetTensorImpl());
     specs[found == owner.end() ? units.size() : found->second].parameters.push_back(item);
   }
@@ -100,7 +100,7 @@ Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm
 }
 
 Sharded shard_manually(const runtime::StageModule& module, const comm::Group& group, ShardOptions options) {
-  const std::vector<runtime::NamedTensor> parameters = each_once(module.parameters());
+  const std::vector<value::NamedTensor> parameters = each_once(module.parameters());
   Sharded sharded = make(parameters, by_bytes(parameters, options.unit_bytes), group, options);
   Access::impl(sharded)->set_by_hand();
   return sharded;
@@ -131,10 +131,10 @@ std::vector<ShardedParameter> Sharded::shards() const {
 double Sharded::clip_grad_norm(double max_norm, double norm_type) {
   return impl_->clip_grad_norm(max_norm, norm_type);
 }
-std::vector<runtime::NamedTensor> Sharded::gather_parameters() const {
+std::vector<value::NamedTensor> Sharded::gather_parameters() const {
   return impl_->gather(false);
 }
-std::vector<runtime::NamedTensor> Sharded::gather_gradients() const {
+std::vector<value::NamedTensor> Sharded::gather_gradients() const {
   return impl_->gather(true);
 }
 void Sharded::unshard() {

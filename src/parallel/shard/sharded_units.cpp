@@ -16,7 +16,7 @@
 
 namespace penstock::parallel {
 
-class Sharded::Impl::Hooks final : public runtime::CallHooks {
+class Sharded::Impl::Hooks final : public runtime::detail::CallHooks {
  public:
   Hooks(std::weak_ptr<Sharded::Impl> units, std::size_t unit) : units_(std::move(units)), unit_(unit) {}
   void before() override {
@@ -50,8 +50,8 @@ Sharded::Impl::Impl(const std::vector<UnitSpec>& units, std::vector<std::string>
   use_groups(group, options.replicas);
   for (std::size_t u = 0; u < units.size(); ++u) {
     Unit& unit = units_.emplace_back();
-    std::map<std::tuple<std::string, at::ScalarType, bool>, std::vector<runtime::NamedTensor>> kinds;
-    for (const runtime::NamedTensor& item : units[u].parameters) {
+    std::map<std::tuple<std::string, at::ScalarType, bool>, std::vector<value::NamedTensor>> kinds;
+    for (const value::NamedTensor& item : units[u].parameters) {
       const bool separate =
           std::find(options.separate.begin(), options.separate.end(), item.name) != options.separate.end();
       kinds[{separate ? item.name : "", item.tensor.scalar_type(), item.tensor.requires_grad()}].push_back(
@@ -281,7 +281,7 @@ void Sharded::Impl::abandon() noexcept {
 void Sharded::Impl::recover(const comm::Group& group, const std::optional<comm::Group>& replicas) {
   const comm::Group& before = options_.replicate ? *options_.replicas : gather_;
   if (group.size() != before.size() || group.rank() != before.rank())
-    throw UsageError("a sharded model can only recover with as many ranks in the same order", {},
+    throw UsageError("a sharded model can only recover with the same number and order of ranks", {},
                      "to change the number of ranks, load a checkpoint");
   abandon();
   use_groups(group, replicas);
@@ -305,7 +305,7 @@ std::vector<ShardedParameter> Sharded::Impl::shards() const {
   return all;
 }
 
-std::vector<runtime::NamedTensor> Sharded::Impl::gather(bool gradients) const {
+std::vector<value::NamedTensor> Sharded::Impl::gather(bool gradients) const {
   std::map<std::string, at::Tensor> by_name;
   for (const Unit& unit : units_) {
     for (const FlatShard& flat : unit.flats) {
@@ -316,7 +316,7 @@ std::vector<runtime::NamedTensor> Sharded::Impl::gather(bool gradients) const {
       }
     }
   }
-  std::vector<runtime::NamedTensor> all;
+  std::vector<value::NamedTensor> all;
   for (const std::string& name : order_) all.push_back({name, by_name.at(name)});
   return all;
 }

@@ -19,7 +19,7 @@ namespace penstock::parallel {
 
 struct UnitSpec {
   const void* module = nullptr;  //!< the module whose calls are hooked; null for none
-  std::vector<runtime::NamedTensor> parameters{};
+  std::vector<value::NamedTensor> parameters{};
 };
 
 //! The groups, in addition to the sharding group, whose ranks hold different elements of the parameter.
@@ -49,7 +49,7 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
   void recover(const comm::Group& group, const std::optional<comm::Group>& replicas);
 
   std::vector<ShardedParameter> shards() const;
-  std::vector<runtime::NamedTensor> gather(bool gradients) const;
+  std::vector<value::NamedTensor> gather(bool gradients) const;
   double clip_grad_norm(double max_norm, double norm_type) const;
   double combine_norm(double part, bool largest) const;
   //! The types to which arguments of the model or a unit, and the result of the model, are converted.

@@ -70,7 +70,7 @@ struct Changes {
   std::map<const c10::TensorImpl*, at::Tensor> distributed;  //!< by plain parameter: keeps tied ones tied
   struct Hook {
     std::shared_ptr<Module> module;
-    std::shared_ptr<runtime::CallHooks> hooks;
+    std::shared_ptr<runtime::detail::CallHooks> hooks;
   };
   std::vector<Hook> hooks;
 
@@ -107,7 +107,7 @@ void apply(const Changes& changes) {
 }
 
 //! Redistributes the tensors of calls.
-class Preparing : public runtime::CallHooks {
+class Preparing : public runtime::detail::CallHooks {
  public:
   Preparing(tensor::DeviceMesh mesh, std::string path, std::optional<PrepareModuleInput> input,
             std::optional<PrepareModuleOutput> output)

@@ -1,4 +1,4 @@
-// The search of Auto: tries the named schedules, builds orders by list scheduling with many rules, and
+// Auto's search: tries the named schedules, builds orders by list scheduling with many rules, and
 // improves the best few. The fastest becomes the schedule.
 #include "base/text.h"
 #include "plan/auto/improve.h"
@@ -134,7 +134,7 @@ std::vector<Candidate> build_candidates(const std::vector<Problem>& problems) {
   return candidates;
 }
 
-//! Adds a named schedule as a start of the search, unless it has overlaps, which the search does not support.
+//! Starts the search from a named schedule too, unless it has overlaps, which the search does not support.
 void add_named(std::vector<Candidate>& candidates, const std::vector<Problem>& problems,
                const schedule::Schedule& named, double time) {
   Order order;

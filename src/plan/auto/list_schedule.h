@@ -20,7 +20,7 @@ struct Rule {
   bool split = true;    //!< use I and W instead of B
 };
 
-//! Returns an order that fits into the memory of every rank, or nullopt if the rule gets stuck.
+//! Returns an order that fits in the memory of every rank, or nullopt if the rule gets stuck.
 std::optional<Order> list_schedule(const Problem& problem, const Rule& rule);
 
 }  // namespace penstock::plan::auto_search

@@ -56,7 +56,7 @@ void evaluate(const Problem& problem, const Order& order, Evaluation& result);
 
 //! The peak bytes of activations of a rank with this list; depends only on the order.
 std::int64_t peak_activations(const Problem& problem, const schedule::ActionList& list);
-//! Whether the activations of the rank fit into its memory.
+//! Whether the activations of the rank fit in its memory.
 bool fits(const Problem& problem, const schedule::ActionList& list, int rank);
 
 }  // namespace penstock::plan::auto_search

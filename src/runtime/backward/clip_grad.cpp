@@ -16,7 +16,7 @@ namespace {
 std::vector<at::Tensor> parameters_of(const PipelineSetup& setup, const SharedParameters* without) {
   std::vector<at::Tensor> parameters;
   for (const PipelineStage& stage : setup.stages) {
-    for (const NamedTensor& item : stage.module().parameters()) {
+    for (const value::NamedTensor& item : stage.module().parameters()) {
       const auto same = [&](const at::Tensor& other) { return other.is_same(item.tensor); };
       if (!item.tensor.requires_grad() || std::any_of(parameters.begin(), parameters.end(), same)) continue;
       if (without == nullptr || !without->counted_elsewhere(item.tensor)) parameters.push_back(item.tensor);

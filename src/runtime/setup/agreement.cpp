@@ -133,7 +133,7 @@ void warm_up(const PipelineSetup& setup) {
       const auto [low, high] =
           std::minmax({setup.group.global_rank(setup.rank.value).value, setup.group.global_rank(peer).value});
       throw CommError("ranks " + std::to_string(low) + " and " + std::to_string(high) +
-                          " cannot talk to each other: " + e.message(),
+                          " cannot reach each other: " + e.message(),
                       e.context(), e.hint());
     }
   }
@@ -184,8 +184,8 @@ std::int64_t row_order_code(const value::RowOrder& order) {
   return static_cast<std::int64_t>(signature.value());
 }
 
-// Compared over ranks, because the input of the first stage, the target of the last and the keyword arguments
-// may be given on different ranks.
+// Compared across ranks, because the input of the first stage, the target of the last and the keyword
+// arguments may be given on different ranks.
 void check_row_orders(const PipelineSetup& setup, const std::vector<StepNote>& notes) {
   std::size_t first = 0;
   while (first < notes.size() && notes[first].row_order == 0) ++first;

@@ -39,7 +39,7 @@ struct StepNote {
   std::int64_t row_order = 0;
 };
 
-//! Gathers the notes of all ranks. UsageError if ranks run different steps, or mix training and evaluation.
+//! Gathers the notes of all ranks. Throws UsageError if ranks run different steps, or only some train.
 std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& local);
 //! A row order as a number: 0 if nothing is split, 1 if the rows are not sharded, otherwise a hash.
 std::int64_t row_order_code(const value::RowOrder& order);

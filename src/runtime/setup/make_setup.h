@@ -14,7 +14,7 @@ schedule::Program program_of(const schedule::Schedule& schedule, const std::vect
 //! Makes a program with only the forwards, for evaluation.
 schedule::Program forward_program(const PipelineSetup& setup);
 
-//! UsageError if stages, program and options are inconsistent.
+//! Throws UsageError if stages, program and options are inconsistent.
 PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program program,
                          PipelineOptions options);
 

@@ -8,14 +8,15 @@
 
 namespace penstock::runtime {
 
-//! Installs hooks that stay as long as the module lives. `owner` shares ownership of the module.
-void hook_module(const void* module, std::weak_ptr<const void> owner, std::shared_ptr<CallHooks> hooks);
+//! Installs hooks for the lifetime of the module. `owner` shares ownership of the module.
+void hook_module(const void* module, std::weak_ptr<const void> owner,
+                 std::shared_ptr<detail::CallHooks> hooks);
 
 //! Installs hooks on a module for the lifetime of this object. A module may have several hooks: the first one
-//! installed sees a call first and its result last. UsageError if two of them are exclusive.
+//! installed sees a call first and its result last. Throws UsageError if two of them are exclusive.
 class HookedModule {
  public:
-  HookedModule(const void* module, std::shared_ptr<CallHooks> hooks);
+  HookedModule(const void* module, std::shared_ptr<detail::CallHooks> hooks);
   ~HookedModule();
   HookedModule(HookedModule&& other) noexcept
       : module_(std::exchange(other.module_, nullptr)), hooks_(std::move(other.hooks_)) {}
@@ -23,7 +24,7 @@ class HookedModule {
 
  private:
   const void* module_;
-  std::shared_ptr<CallHooks> hooks_;
+  std::shared_ptr<detail::CallHooks> hooks_;
 };
 
 }  // namespace penstock::runtime

@@ -14,9 +14,9 @@ namespace penstock::runtime {
 namespace {
 
 // Combines several hooks. Immutable, because calls may be running.
-class Chain final : public CallHooks {
+class Chain final : public detail::CallHooks {
  public:
-  explicit Chain(std::vector<std::shared_ptr<CallHooks>> parts) : parts_(std::move(parts)) {}
+  explicit Chain(std::vector<std::shared_ptr<detail::CallHooks>> parts) : parts_(std::move(parts)) {}
   void before() override {
     for (const auto& part : parts_) part->before();
   }
@@ -41,12 +41,12 @@ class Chain final : public CallHooks {
   }
 
  private:
-  std::vector<std::shared_ptr<CallHooks>> parts_;
+  std::vector<std::shared_ptr<detail::CallHooks>> parts_;
 };
 
 struct Hooked {
-  std::vector<std::shared_ptr<CallHooks>> parts;
-  std::shared_ptr<CallHooks> all;  // the only hooks, or a chain
+  std::vector<std::shared_ptr<detail::CallHooks>> parts;
+  std::shared_ptr<detail::CallHooks> all;  // the only hooks, or a chain
   // For permanent hooks: the module, because another module may reuse its address.
   std::optional<std::weak_ptr<const void>> owner;
 
@@ -66,13 +66,13 @@ Hooks& all_hooks() {
   return all;
 }
 
-void add(const void* module, std::shared_ptr<CallHooks> hooks,
+void add(const void* module, std::shared_ptr<detail::CallHooks> hooks,
          std::optional<std::weak_ptr<const void>> owner) {
   Hooks& all = all_hooks();
   const std::unique_lock lock(all.mutex);
   std::erase_if(all.hooks, [](const auto& item) { return item.second.gone(); });
   Hooked& hooked = all.hooks[module];
-  const auto exclusive = [](const std::shared_ptr<CallHooks>& part) { return part->exclusive(); };
+  const auto exclusive = [](const std::shared_ptr<detail::CallHooks>& part) { return part->exclusive(); };
   if (hooks->exclusive() && std::any_of(hooked.parts.begin(), hooked.parts.end(), exclusive))
     throw UsageError("the module already has exclusive call hooks", {},
                      "a module can be a unit of only one sharded model");
@@ -84,12 +84,13 @@ void add(const void* module, std::shared_ptr<CallHooks> hooks,
 
 }  // namespace
 
-HookedModule::HookedModule(const void* module, std::shared_ptr<CallHooks> hooks)
+HookedModule::HookedModule(const void* module, std::shared_ptr<detail::CallHooks> hooks)
     : module_(module), hooks_(std::move(hooks)) {
   add(module, hooks_, std::nullopt);
 }
 
-void hook_module(const void* module, std::weak_ptr<const void> owner, std::shared_ptr<CallHooks> hooks) {
+void hook_module(const void* module, std::weak_ptr<const void> owner,
+                 std::shared_ptr<detail::CallHooks> hooks) {
   add(module, std::move(hooks), std::move(owner));
 }
 
@@ -109,7 +110,7 @@ HookedModule::~HookedModule() {
   all.count.store(all.hooks.size(), std::memory_order_release);
 }
 
-std::shared_ptr<CallHooks> hooks_of(const void* module) {
+std::shared_ptr<detail::CallHooks> detail::hooks_of(const void* module) {
   Hooks& all = all_hooks();
   if (all.count.load(std::memory_order_acquire) == 0) return nullptr;
   const std::shared_lock lock(all.mutex);

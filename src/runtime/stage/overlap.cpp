@@ -1,7 +1,7 @@
 // OVERLAP_F_B: the forward of one microbatch and the backward of another, which are independent. With
 // overlap_on_threads they run concurrently: the module's forward on a second thread, the backward on the
-// thread of the rank. Only the thread of the rank accesses the mailbox and the state of the step, before and
-// after.
+// rank thread. Only the rank thread accesses the mailbox and the state of the step, before and after the
+// overlap.
 #include "base/log_line.h"
 #include "runtime/stage/worker_thread.h"
 #include "runtime/step/step_state.h"
@@ -15,7 +15,7 @@
 namespace penstock::runtime {
 namespace {
 
-// The overlap that the thread of this rank is running; null if its parts run one after the other.
+// The overlap that this rank thread is running; null if its parts run one after the other.
 thread_local WorkerThread* second = nullptr;
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 bool on_meta(const StageModule& module) {
   for (const auto& list : {module.parameters(), module.buffers()}) {
-    for (const NamedTensor& item : list) {
+    for (const value::NamedTensor& item : list) {
       if (item.tensor.is_meta()) return true;
     }
   }
@@ -22,7 +22,7 @@ bool on_meta(const StageModule& module) {
 // Meta tensors cannot be moved, only allocated. The initializer fills in their values.
 void materialize(const StageModule& module, at::Device device) {
   for (const auto& list : {module.parameters(), module.buffers()}) {
-    for (const NamedTensor& item : list) {
+    for (const value::NamedTensor& item : list) {
       if (!item.tensor.is_meta() || device.is_meta()) continue;
       value::TensorStorage::replace(
           item.tensor, at::empty_like(item.tensor.detach(), item.tensor.options().device(device)));
@@ -59,7 +59,7 @@ PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, StageId stage,
 
 at::Tensor PipelineStage::parameter(const std::string& name) const {
   std::vector<std::string> names;
-  for (const NamedTensor& item : module().parameters()) {
+  for (const value::NamedTensor& item : module().parameters()) {
     if (item.name == name) return item.tensor;
     names.push_back(item.name);
   }

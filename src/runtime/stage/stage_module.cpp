@@ -23,11 +23,11 @@ class NnStageModule : public StageModule {
     return forward_(args, kwargs);
   }
 
-  std::vector<NamedTensor> parameters() const override {
-    return owner_ ? named(owner_->named_parameters()) : std::vector<NamedTensor>();
+  std::vector<value::NamedTensor> parameters() const override {
+    return owner_ ? named(owner_->named_parameters()) : std::vector<value::NamedTensor>();
   }
-  std::vector<NamedTensor> buffers() const override {
-    return owner_ ? named(owner_->named_buffers()) : std::vector<NamedTensor>();
+  std::vector<value::NamedTensor> buffers() const override {
+    return owner_ ? named(owner_->named_buffers()) : std::vector<value::NamedTensor>();
   }
   void to(at::Device device) override {
     if (owner_) owner_->to(device);
@@ -56,8 +56,8 @@ class NnStageModule : public StageModule {
   std::optional<std::set<std::string>> keywords() const override { return keywords_; }
 
  private:
-  static std::vector<NamedTensor> named(const torch::OrderedDict<std::string, at::Tensor>& dict) {
-    std::vector<NamedTensor> all;
+  static std::vector<value::NamedTensor> named(const torch::OrderedDict<std::string, at::Tensor>& dict) {
+    std::vector<value::NamedTensor> all;
     for (const auto& item : dict) all.push_back({item.key(), item.value()});
     return all;
   }
@@ -78,7 +78,7 @@ std::function<void()> StageModule::enter_eval() {
 
 std::vector<tensor::DeviceMesh> StageModule::meshes() const {
   std::vector<tensor::DeviceMesh> all;
-  for (const NamedTensor& item : parameters()) {
+  for (const value::NamedTensor& item : parameters()) {
     if (!tensor::is_dtensor(item.tensor)) continue;
     const tensor::DeviceMesh mesh = tensor::mesh_of(item.tensor);
     const auto same = [&](const tensor::DeviceMesh& other) {

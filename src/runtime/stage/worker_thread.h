@@ -1,4 +1,4 @@
-// A second thread of a rank: runs the forward of an OVERLAP_F_B while the thread of the rank runs the
+// A second thread of a rank: runs the forward of an OVERLAP_F_B while the rank thread runs the
 // backward.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Errors of actions: the cause, the location in the pipeline, and the surrounding schedule.
+// Errors in actions: the cause, the location in the pipeline, and the surrounding schedule.
 #pragma once
 
 #include <penstock/base/error.h>

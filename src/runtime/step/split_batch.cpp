@@ -93,7 +93,7 @@ void add_signatures(SplitBatch& split) {
     split.signatures.push_back(signature_of(split.batch, m));
 }
 
-// The row order of all values that this rank splits. ShapeError if microbatches would pair different rows.
+// The row order of all values that this rank splits. Throws ShapeError if microbatches would pair other rows.
 class CommonOrder {
  public:
   explicit CommonOrder(const PipelineSetup& setup) : setup_(setup) {}

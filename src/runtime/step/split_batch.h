@@ -18,9 +18,9 @@ struct SplitBatch {
   value::RowOrder row_order;              //!< of this rank's values; empty if it splits none
 };
 
-//! UsageError for values that are missing or that no stage takes; ShapeError for values that cannot be split.
+//! Throws UsageError if values are missing or no stage takes them, ShapeError if values cannot be split.
 SplitBatch split_batch(const PipelineSetup& setup, const StepInput& input, bool train);
-//! Overload for a batch that is already split. UsageError for a list with a wrong number of microbatches.
+//! Overload for a batch that is already split. Throws UsageError if a list has the wrong length.
 SplitBatch split_batch(const PipelineSetup& setup, const Microbatches& input, bool train);
 
 }  // namespace penstock::runtime

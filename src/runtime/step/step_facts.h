@@ -19,7 +19,7 @@ class StepFacts {
         index_(program.wiring(), program.microbatches()),
         known_(index_.size(), false) {}
 
-  //! ScheduleError if a dependency of the action has not run on this rank, or if the action has already run.
+  //! Throws ScheduleError if a dependency has not run on this rank, or if the action has already run.
   void check(const schedule::Action& action) const;
   void add(const schedule::Action& action);
 

@@ -1,4 +1,4 @@
-// A pool of receive buffers. A buffer is free when nobody else holds its storage, so buffers are never
+// A pool of receive buffers. A buffer is free when nothing else holds its storage, so buffers are never
 // returned explicitly: the pool grows to the largest number in use at one time.
 #pragma once
 

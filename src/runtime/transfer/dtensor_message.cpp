@@ -59,7 +59,7 @@ tensor::DeviceMesh mesh_for(const DTensorMeta& meta, const PipelineStage& stage)
     elsewhere = true;
   }
   if (elsewhere) {
-    throw UsageError("a distributed value was sent by a rank with other coordinates in " + mesh_text(meta) +
+    throw UsageError("the sender of a distributed value has other coordinates in " + mesh_text(meta) +
                          " than this rank: " + meta.text(),
                      {.stage = stage.index()},
                      "make the pipeline's group from the ranks with the same coordinates on all other axes");

@@ -39,7 +39,7 @@ void write(ByteWriter& out, const DTensorMeta& meta);
 DTensorMeta read_dtensor_meta(ByteReader& in);
 
 //! Rebuilds the distributed tensor on the stage's mesh, as a leaf that requires a gradient if `part` does.
-//! UsageError if the stage has no mesh with these axes, or if this rank and the sender have different
+//! Throws UsageError if the stage has no mesh with these axes, or if this rank and the sender have different
 //! coordinates in it.
 at::Tensor assemble_dtensor(const at::Tensor& part, const DTensorMeta& meta, const PipelineStage& stage);
 

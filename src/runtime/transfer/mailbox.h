@@ -40,7 +40,7 @@ class Mailbox {
   std::size_t bytes_of(int edge, Direction way, MicrobatchId microbatch) const;
   //! Posts the receives of a message.
   void post(int edge, Direction way, MicrobatchId microbatch, int from, at::Device device);
-  //! Takes a message that was stored or posted; waits for it. ScheduleError if there is none.
+  //! Takes a message that was stored or posted; waits for it. Throws ScheduleError if there is none.
   Message take(int edge, Direction way, MicrobatchId microbatch);
 
   //! Seconds spent waiting for receives since the last call.

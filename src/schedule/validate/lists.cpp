@@ -164,7 +164,7 @@ class ListChecker {
   void check_shards(const Action& action) {
     const auto twice = [&](bool wanted, const char* state) {
       char& now = unsharded_[at(action.stage())];
-      if ((now != 0) == wanted) error(to_string(action) + ": the stage is " + state + " already");
+      if ((now != 0) == wanted) error(to_string(action) + ": the stage is already " + state);
       now = wanted ? 1 : 0;
     };
     if (action.kind() == ActionKind::Unshard) twice(true, "unsharded");

@@ -381,7 +381,7 @@ struct OnShards : c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
     const std::size_t count = op.schema().arguments().size();
     if (rule.kind == OpRule::Kind::Identity && count == 1) {
-      // A second handle to the local shard, which may be pending: nobody has used it yet.
+      // A second handle to the local shard, which may be pending: nothing has used it yet.
       const DTensorImpl* const impl = impl_of(stack->back().toTensor());
       stack->back() = at::Tensor(impl->shallow_copy_and_detach(c10::VariableVersion(0), true));
       return;

@@ -53,7 +53,7 @@ std::vector<std::int64_t> chunk_rows(const at::Tensor& tensor, int chunks, std::
     throw ShapeError("the shards of a tensor with " + std::to_string(tensor.size(dim)) + " rows and " +
                          to_string(impl.placements()) + " cannot be split into " + std::to_string(chunks) +
                          " microbatches",
-                     context, "use a multiple of ranks x microbatches rows, or redistribute the tensor");
+                     context, "make the rows a multiple of ranks x microbatches, or redistribute the tensor");
   }
   return rows;
 }

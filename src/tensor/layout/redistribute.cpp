@@ -1,5 +1,5 @@
-// The steps of a redistribution. If several axes shard a dim, they shard it in their order. An axis can
-// therefore change only while no later axis shards the dims concerned.
+// The steps of a redistribution. If several axes shard a dim, they shard it in mesh order. An axis can
+// therefore change only while no later axis shards the same dims.
 #include "tensor/layout/redistribute.h"
 
 #include <penstock/base/error.h>
@@ -17,6 +17,8 @@
 
 namespace penstock::tensor {
 namespace {
+
+thread_local Traffic counted;
 
 struct Axis {
   const comm::Group& group;
@@ -50,8 +52,8 @@ LocalShard gather(const at::Tensor& local, const Axis& axis, std::int64_t dim, s
   Sizes sizes{axis.n};
   sizes.append(sent.sizes().begin(), sent.sizes().end());
   const at::Tensor all = at::empty(sizes, sent.options());
-  ++traffic().all_gathers;
-  traffic().bytes += (axis.n - 1) * bytes_of(sent);
+  ++counted.all_gathers;
+  counted.bytes += (axis.n - 1) * bytes_of(sent);
   auto work = axis.group.iall_gather_into(all, sent);
   const auto finish = [all, sent, dim, size, n = axis.n, type = local.scalar_type()] {
     if (dim == 0 && size % n == 0) return as_type(all.flatten(0, 1), type);
@@ -67,8 +69,8 @@ LocalShard gather(const at::Tensor& local, const Axis& axis, std::int64_t dim, s
 
 LocalShard all_reduce(const at::Tensor& local, const Axis& axis, comm::ReduceOp op) {
   at::Tensor sum = local.clone(at::MemoryFormat::Contiguous);
-  ++traffic().all_reduces;
-  traffic().bytes += 2 * (axis.n - 1) * bytes_of(sum) / axis.n;
+  ++counted.all_reduces;
+  counted.bytes += 2 * (axis.n - 1) * bytes_of(sum) / axis.n;
   auto work = axis.group.iall_reduce(sum, op);
   return {{}, std::make_shared<PendingLocal>(std::move(work), [sum] { return sum; })};
 }
@@ -90,8 +92,8 @@ LocalShard reduce_scatter(const at::Tensor& local, const Axis& axis, std::int64_
   Sizes sizes(local.sizes().begin(), local.sizes().end());
   sizes[static_cast<std::size_t>(dim)] = each;
   const at::Tensor output = at::empty(sizes, local.options());
-  ++traffic().reduce_scatters;
-  traffic().bytes += (axis.n - 1) * bytes_of(output);
+  ++counted.reduce_scatters;
+  counted.bytes += (axis.n - 1) * bytes_of(output);
   auto work = axis.group.ireduce_scatter_into(output, input, op);
   const std::int64_t local_size = chunk(size, axis.n, axis.me).size;
   const auto finish = [output, input, dim, local_size, each] {
@@ -120,8 +122,8 @@ LocalShard exchange(const at::Tensor& local, const Axis& axis, std::int64_t dim,
   const at::Tensor input = at::cat(sent, 0);
   const at::Tensor output =
       at::empty({std::accumulate(out_rows.begin(), out_rows.end(), std::int64_t{0})}, source.options());
-  ++traffic().all_to_alls;
-  traffic().bytes += bytes_of(input) - bytes_of(sent[static_cast<std::size_t>(axis.me)]);
+  ++counted.all_to_alls;
+  counted.bytes += bytes_of(input) - bytes_of(sent[static_cast<std::size_t>(axis.me)]);
   auto work = axis.group.iall_to_all(output, input, out_rows, in_rows);
   const auto finish = [output, input, out_rows, shapes, dim, type = local.scalar_type()] {
     std::vector<at::Tensor> parts = output.split_with_sizes(out_rows);
@@ -204,15 +206,18 @@ std::vector<int> key_of(const Placements& placements) {
 
 }  // namespace
 
-Traffic& traffic() {
-  thread_local Traffic counted;
+Traffic traffic() {
   return counted;
+}
+
+void reset_traffic() {
+  counted = {};
 }
 
 void reduce_over(const at::Tensor& tensor, const DeviceMesh::Impl& mesh, int axis, comm::ReduceOp op) {
   const auto index = static_cast<std::size_t>(axis);
-  ++traffic().all_reduces;
-  traffic().bytes += 2 * (mesh.shape[index] - 1) * bytes_of(tensor) / mesh.shape[index];
+  ++counted.all_reduces;
+  counted.bytes += 2 * (mesh.shape[index] - 1) * bytes_of(tensor) / mesh.shape[index];
   mesh.groups[index].all_reduce(tensor, op);
 }
 

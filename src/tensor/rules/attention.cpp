@@ -1,4 +1,4 @@
-// Scaled dot-product attention on CPU, sharded by batch or heads. Other implementations of libtorch decompose
+// Scaled dot-product attention on CPU, sharded by batch or heads. libtorch's other implementations decompose
 // into matrix products and softmax, which have their own rules.
 #include "tensor/rules/rules.h"
 

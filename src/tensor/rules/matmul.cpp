@@ -34,7 +34,7 @@ void add_option(const OpCall& call, Options& options, const AxisPlacement& a, co
   throw ShapeError("matrices of these sizes cannot be multiplied: " + call.text(),
                    {.op = call.op.schema().name()},
                    linear ? "the last dims of input and weight must have the same size"
-                          : "the columns of the first must be as many as the rows of the second, and their "
+                          : "the first must have as many columns as the second has rows, and their "
                             "batch dims must match");
 }
 

@@ -1,5 +1,6 @@
 // Sharding rules: for each operator, the combinations of placements on one mesh axis under which computing on
 // local shards gives local shards of the result. call_plan.cpp picks the cheapest combination for each axis.
+// CONTRIBUTING.md says how to add a rule.
 #pragma once
 
 #include "tensor/dispatch/dtensor_impl.h"

@@ -107,7 +107,7 @@ runtime::StageResult InstrumentedStage::searched_forward(const value::Args& args
     found.kind = kind;
     found.name = name;
   };
-  for (const runtime::NamedTensor& item : parameters())
+  for (const value::NamedTensor& item : parameters())
     look(NotFinite::Kind::Parameter, item.name, item.tensor);
   for (std::size_t i = 0; i < args.size(); ++i) look(NotFinite::Kind::Argument, std::to_string(i), args[i]);
   for (const auto& [name, value] : kwargs) look(NotFinite::Kind::Keyword, name, value);

@@ -1,5 +1,5 @@
-// A stage wrapper of the trainer: applies the precision of the run, finds the first value that is not finite,
-// and measures the bytes that a forward returns and keeps.
+// The trainer's stage wrapper: applies the precision of the run, finds the first non-finite value, and
+// measures the bytes that a forward returns and keeps.
 #pragma once
 
 #include <penstock/runtime/pipeline.h>
@@ -40,8 +40,8 @@ class InstrumentedStage : public runtime::StageModule {
       : inner_(std::move(inner)), observer_(std::move(observer)) {}
 
   runtime::StageResult forward(const value::Args& args, const value::Kwargs& kwargs) override;
-  std::vector<runtime::NamedTensor> parameters() const override { return inner_->parameters(); }
-  std::vector<runtime::NamedTensor> buffers() const override { return inner_->buffers(); }
+  std::vector<value::NamedTensor> parameters() const override { return inner_->parameters(); }
+  std::vector<value::NamedTensor> buffers() const override { return inner_->buffers(); }
   void to(at::Device device) override { inner_->to(device); }
   void train(bool on) override { inner_->train(on); }
   bool is_training() const override { return inner_->is_training(); }

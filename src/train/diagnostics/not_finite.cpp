@@ -36,13 +36,13 @@ std::string data_name(const NotFinite& found, const Batch& batch, std::int64_t s
 std::string message_of(const NotFinite& found, std::int64_t stage) {
   switch (found.kind) {
     case Kind::Argument:
-      return "an output of stage " + std::to_string(stage - 1) + " holds " + found.value;
+      return "an output of stage " + std::to_string(stage - 1) + " contains " + found.value;
     case Kind::Keyword:
-      return "the value " + quote(found.name) + " of an earlier stage holds " + found.value;
+      return "the value " + quote(found.name) + " of an earlier stage contains " + found.value;
     case Kind::Parameter:
-      return "parameter " + quote(found.name) + " holds " + found.value;
+      return "parameter " + quote(found.name) + " contains " + found.value;
     case Kind::Output:
-      return "first seen in the output, which holds " + found.value;
+      return "first seen in the output, which contains " + found.value;
     case Kind::Target:
     case Kind::Loss:
       return "every output is finite, but the loss is " + found.value;
@@ -74,8 +74,8 @@ std::optional<Located> search(const Assembly& assembly, const Batch& batch, std:
       const auto sizes = value::chunk_sizes(batch.examples, program.microbatches());
       const std::int64_t row =
           std::accumulate(sizes.begin(), sizes.begin() + found->microbatch, first_row + found->row);
-      here.message = "the data's " + quote(here.tensor) + " holds " + found->value + " in row " +
-                     std::to_string(row) + " of the batch (from 0)";
+      here.message = "the data's " + quote(here.tensor) + " contains " + found->value + " in row " +
+                     std::to_string(row) + " of the batch (counted from 0)";
     }
     if (found->kind == Kind::Parameter) here.tensor = found->name;
     first = here;

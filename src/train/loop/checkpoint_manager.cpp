@@ -28,7 +28,7 @@ std::map<std::string, ShardRegion> shard_regions(const Assembly& assembly) {
   std::map<std::string, ShardRegion> regions;
   if (!assembly.sharded) {
     for (const auto& [index, stage] : assembly.stages)
-      for (const runtime::NamedTensor& item : stage->parameters())
+      for (const value::NamedTensor& item : stage->parameters())
         if (const checkpoint::Piece piece = checkpoint::tensor_piece(item.name, item.tensor);
             !std::holds_alternative<checkpoint::FullTensor>(piece.region))
           regions[item.name] = {piece.shape, piece.region};
@@ -47,8 +47,7 @@ std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
   std::vector<checkpoint::Piece> pieces;
   std::set<std::pair<std::string, std::string>> known;
   const std::map<std::string, ShardRegion> regions = shard_regions(assembly);
-  const auto add = [&](const runtime::NamedTensor& item, checkpoint::PieceKind kind,
-                       const std::string& state) {
+  const auto add = [&](const value::NamedTensor& item, checkpoint::PieceKind kind, const std::string& state) {
     if (kind == checkpoint::PieceKind::Buffer && assembly.state.transient.contains(item.name)) return;
     if (!known.emplace(item.name, state).second) return;
     checkpoint::Piece piece = full_piece(item.name, local_shard(item.tensor).detach(), kind);
@@ -64,13 +63,13 @@ std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
     pieces.push_back(std::move(piece));
   };
   for (const auto& [index, stage] : assembly.stages) {
-    for (const runtime::NamedTensor& item : stage->parameters())
+    for (const value::NamedTensor& item : stage->parameters())
       add(item, checkpoint::PieceKind::Parameter, {});
-    for (const runtime::NamedTensor& item : stage->buffers()) add(item, checkpoint::PieceKind::Buffer, {});
+    for (const value::NamedTensor& item : stage->buffers()) add(item, checkpoint::PieceKind::Buffer, {});
   }
   pieces.insert(pieces.end(), assembly.state.unused.begin(), assembly.state.unused.end());
   for (const Optimizer::State& state : assembly.optimizer->states())
-    for (const runtime::NamedTensor& item : state.tensors)
+    for (const value::NamedTensor& item : state.tensors)
       add(item, checkpoint::PieceKind::Optimizer, state.kind);
   return pieces;
 }
@@ -78,17 +77,17 @@ std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
 // Copies the loaded values to the other copies of a tied parameter.
 void copy_to_tied(const Assembly& assembly) {
   const at::NoGradGuard no_grad;
-  const auto copy_first = [](const std::vector<runtime::NamedTensor>& items) {
+  const auto copy_first = [](const std::vector<value::NamedTensor>& items) {
     std::map<std::string, at::Tensor> first;
-    for (const runtime::NamedTensor& item : items) {
+    for (const value::NamedTensor& item : items) {
       const auto [it, fresh] = first.emplace(item.name, item.tensor);
       if (!fresh && !it->second.is_same(item.tensor)) item.tensor.copy_(it->second);
     }
   };
-  std::vector<runtime::NamedTensor> all;
+  std::vector<value::NamedTensor> all;
   for (const auto& [index, stage] : assembly.stages) {
-    for (const runtime::NamedTensor& item : stage->parameters()) all.push_back(item);
-    for (const runtime::NamedTensor& item : stage->buffers()) all.push_back(item);
+    for (const value::NamedTensor& item : stage->parameters()) all.push_back(item);
+    for (const value::NamedTensor& item : stage->buffers()) all.push_back(item);
   }
   copy_first(all);
   for (const Optimizer::State& state : assembly.optimizer->states()) copy_first(state.tensors);

@@ -1,4 +1,4 @@
-// The `log_json` file: one JSON object per step and line, flushed after each step. A run that resumes from
+// The `log_json` file: one line with a JSON object per step, flushed after each step. A run that resumes from
 // step k keeps the lines up to k.
 #pragma once
 

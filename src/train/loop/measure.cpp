@@ -1,4 +1,4 @@
-// Gathers times and sizes over ranks.
+// Gathers times and sizes from all ranks.
 #include "train/loop/measure.h"
 
 #include "base/text.h"

@@ -14,12 +14,12 @@
 
 namespace penstock::train {
 
-Optimizer::Optimizer(std::vector<runtime::NamedTensor> parameters, const OptimizerOptions& options)
+Optimizer::Optimizer(std::vector<value::NamedTensor> parameters, const OptimizerOptions& options)
     : options_(options), parameters_(std::move(parameters)) {
   const at::NoGradGuard no_grad;
   const bool adam = options_.kind == OptimizerKind::AdamW;
   const bool one = adam || options_.momentum > 0;
-  for (const runtime::NamedTensor& item : parameters_) {
+  for (const value::NamedTensor& item : parameters_) {
     if (one) first_.push_back(at::zeros_like(local_shard(item.tensor), at::MemoryFormat::Preserve));
     if (adam) second_.push_back(at::zeros_like(local_shard(item.tensor), at::MemoryFormat::Preserve));
     counts_.push_back(at::full({}, 0.0, at::kFloat));
@@ -27,12 +27,12 @@ Optimizer::Optimizer(std::vector<runtime::NamedTensor> parameters, const Optimiz
 }
 
 void Optimizer::zero_grad() {
-  for (runtime::NamedTensor& item : parameters_) item.tensor.mutable_grad() = at::Tensor();
+  for (value::NamedTensor& item : parameters_) item.tensor.mutable_grad() = at::Tensor();
 }
 
 void Optimizer::scale_gradients(double factor) {
   const at::NoGradGuard no_grad;
-  for (runtime::NamedTensor& item : parameters_)
+  for (value::NamedTensor& item : parameters_)
     if (item.tensor.grad().defined()) item.tensor.mutable_grad().mul_(factor);
 }
 
@@ -78,18 +78,18 @@ std::vector<Optimizer::State> Optimizer::states() const {
 
 double rate_at(const LearningRateOptions& options, std::int64_t step, std::int64_t steps) {
   if (step <= options.warmup)
-    return options.rate * static_cast<double>(step) / static_cast<double>(options.warmup);
+    return options.peak * static_cast<double>(step) / static_cast<double>(options.warmup);
   switch (options.kind) {
     case LearningRateKind::Constant:
-      return options.rate;
+      return options.peak;
     case LearningRateKind::Cosine: {
       const double total = static_cast<double>(std::max<std::int64_t>(steps - options.warmup, 1));
       const double done = std::min(1.0, static_cast<double>(step - options.warmup) / total);
       const double shape = 0.5 * (1 + std::cos(std::numbers::pi * done));
-      return options.rate * (options.final_fraction + (1 - options.final_fraction) * shape);
+      return options.peak * (options.final_fraction + (1 - options.final_fraction) * shape);
     }
   }
-  return options.rate;
+  return options.peak;
 }
 
 }  // namespace penstock::train

@@ -12,24 +12,24 @@ namespace penstock::train {
 class Optimizer {
  public:
   //! A name may occur more than once (copies of a tied parameter).
-  Optimizer(std::vector<runtime::NamedTensor> parameters, const OptimizerOptions& options);
+  Optimizer(std::vector<value::NamedTensor> parameters, const OptimizerOptions& options);
 
   void zero_grad();
   //! Does not change parameters without a gradient.
   void step(double rate);
   void scale_gradients(double factor);
 
-  const std::vector<runtime::NamedTensor>& parameters() const { return parameters_; }
+  const std::vector<value::NamedTensor>& parameters() const { return parameters_; }
   //! A kind of state, with one tensor per parameter under the name of the parameter.
   struct State {
     std::string kind;
-    std::vector<runtime::NamedTensor> tensors;
+    std::vector<value::NamedTensor> tensors;
   };
   std::vector<State> states() const;
 
  private:
   OptimizerOptions options_;
-  std::vector<runtime::NamedTensor> parameters_;
+  std::vector<value::NamedTensor> parameters_;
   std::vector<at::Tensor> first_, second_, counts_;
 };
 

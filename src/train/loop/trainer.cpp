@@ -223,7 +223,7 @@ class Run {
         options_.grad_clip.value_or(std::numeric_limits<double>::infinity()));
     local.peak = static_cast<double>(peak_resident_bytes());
     fill(record, exchange(mesh_.all(), local));
-    record.rate = rate_at(options_.rate, progress_.step, options_.steps);
+    record.rate = rate_at(options_.learning_rate, progress_.step, options_.steps);
     if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
     if (!record.skipped) assembly_.optimizer->step(record.rate);
     record.seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -59,9 +59,9 @@ checkpoint::PieceKind piece_kind(const graph::Slot& slot) {
                                                    : checkpoint::PieceKind::Buffer;
 }
 
-class SplitArchive : public SplitModel {
+class StagedArchive : public StagedModel {
  public:
-  SplitArchive(std::shared_ptr<const Archive> archive, const ModelSplit& split)
+  StagedArchive(std::shared_ptr<const Archive> archive, const ModelSplit& split)
       : archive_(std::move(archive)),
         pipe_(archive_->pipe(pipe::SplitPolicy([&](const graph::Graph&) { return split.positions; }))) {}
 
@@ -166,8 +166,8 @@ class ArchivedModel : public Model {
         archive_->pipe(pipe::Balanced{stages, pipe::BalanceBy::MeasuredTime}, example).split_positions()};
   }
 
-  std::unique_ptr<SplitModel> split_at(const ModelSplit& split) const override {
-    return std::make_unique<SplitArchive>(archive_, split);
+  std::unique_ptr<StagedModel> split_at(const ModelSplit& split) const override {
+    return std::make_unique<StagedArchive>(archive_, split);
   }
 
   runtime::LossFunction loss() const override {

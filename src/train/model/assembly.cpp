@@ -24,12 +24,12 @@ runtime::ActionFunction hooked_action(const Progress& progress) {
   };
 }
 
-std::vector<runtime::NamedTensor> distinct_parameters(
+std::vector<value::NamedTensor> distinct_parameters(
     const std::map<StageId, std::shared_ptr<InstrumentedStage>>& stages) {
-  std::vector<runtime::NamedTensor> all;
+  std::vector<value::NamedTensor> all;
   for (const auto& [index, stage] : stages) {
-    for (const runtime::NamedTensor& item : stage->parameters()) {
-      const auto same = [&](const runtime::NamedTensor& other) { return other.tensor.is_same(item.tensor); };
+    for (const value::NamedTensor& item : stage->parameters()) {
+      const auto same = [&](const value::NamedTensor& other) { return other.tensor.is_same(item.tensor); };
       if (item.tensor.requires_grad() && item.tensor.numel() > 0 &&
           std::none_of(all.begin(), all.end(), same))
         all.push_back(item);
@@ -44,7 +44,7 @@ std::map<StageId, StageBytes> Assembly::bytes() const {
   std::map<StageId, StageBytes> all;
   for (const auto& [index, stage] : stages) {
     StageBytes bytes{.output = stage->output_bytes(), .kept = stage->kept_bytes()};
-    for (const runtime::NamedTensor& item : stage->parameters())
+    for (const value::NamedTensor& item : stage->parameters())
       bytes.parameters += local_shard(item.tensor).nbytes();
     bytes.optimizer = bytes.parameters * optimizer->states().size();
     all[index] = bytes;
@@ -87,14 +87,14 @@ int num_stages(const ParallelOptions& options) {
 namespace {
 
 // Shared parameters must be sharded identically in every stage.
-std::shared_ptr<parallel::ShardedStages> make_sharded(const comm::Group& replicas, const SplitModel& model) {
+std::shared_ptr<parallel::ShardedStages> make_sharded(const comm::Group& replicas, const StagedModel& model) {
   parallel::ShardOptions options;
   for (const runtime::SharedParameter& shared : model.shared())
     for (const runtime::ParameterLocation& location : shared) options.separate.push_back(location.name);
   return std::make_shared<parallel::ShardedStages>(replicas, options);
 }
 
-runtime::PipelineOptions pipeline_options(const Model& model, const SplitModel& split,
+runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel& split,
                                           const RunOptions& options, const Progress& progress,
                                           const std::shared_ptr<StageObserver>& observer) {
   runtime::PipelineOptions pipeline;
@@ -124,7 +124,7 @@ Assembly assemble(const tensor::DeviceMesh& mesh, const Model& model, const Mode
   const comm::Group &pipeline_group = mesh.group("pp"), &replicas = mesh.group("dp");
   const int tensor_ranks = mesh.group("tp").size();
   const auto tensor_group = tensor_ranks > 1 ? std::optional(mesh.group("tp")) : std::nullopt;
-  const std::unique_ptr<SplitModel> parts = model.split_at(split);
+  const std::unique_ptr<StagedModel> parts = model.split_at(split);
   assembly.messages = parts->sharding_messages(tensor_ranks);
   assembly.state = parts->state();
   if (options.parallel.sharding == Sharding::Full) assembly.sharded = make_sharded(replicas, *parts);
@@ -157,7 +157,7 @@ std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& me
   for (const auto& [index, stage] : assembly.stages) {
     const auto parameters =
         assembly.sharded ? assembly.sharded->sharded(index).gather_parameters() : stage->parameters();
-    for (const runtime::NamedTensor& item : parameters)
+    for (const value::NamedTensor& item : parameters)
       local.insert_or_assign(item.name, gathered(item.tensor).detach().contiguous());
   }
   if (mesh.group("dp").rank() != 0 || mesh.group("tp").rank() != 0) return all;

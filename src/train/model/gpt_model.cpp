@@ -49,9 +49,9 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
   return tensor::full_tensor(mean());
 }
 
-class SplitGpt : public SplitModel {
+class StagedGpt : public StagedModel {
  public:
-  SplitGpt(const GptOptions& options, std::uint64_t seed, const ModelSplit& split)
+  StagedGpt(const GptOptions& options, std::uint64_t seed, const ModelSplit& split)
       : options_(options), seed_(seed) {
     std::int64_t begin = 0;
     const auto add = [&](std::int64_t end) {
@@ -128,8 +128,8 @@ class GptModel : public Model {
     return {graph::SplitPositions(first.begin() + 1, first.begin() + stages)};
   }
 
-  std::unique_ptr<SplitModel> split_at(const ModelSplit& split) const override {
-    return std::make_unique<SplitGpt>(options_, seed_, split);
+  std::unique_ptr<StagedModel> split_at(const ModelSplit& split) const override {
+    return std::make_unique<StagedGpt>(options_, seed_, split);
   }
 
   runtime::LossFunction loss() const override { return runtime::tensor_loss(cross_entropy); }

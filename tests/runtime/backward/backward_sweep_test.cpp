@@ -1,4 +1,5 @@
-// Random small graphs through the split backward, compared bitwise with autograd. PENSTOCK_SWEEP=n runs more.
+// Random small graphs through the split backward, compared bitwise with autograd. PENSTOCK_SWEEP_GRAPHS=n
+// runs more.
 #include "runtime/support/split_check.h"
 
 #include <cstdlib>
@@ -99,7 +100,7 @@ class Graph {
 };
 
 TEST(RuntimeSplitSweep, MatchesAutogradForRandomGraphs) {
-  const char* chosen = std::getenv("PENSTOCK_SWEEP");
+  const char* chosen = std::getenv("PENSTOCK_SWEEP_GRAPHS");
   const std::uint64_t count = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : 300;
   for (std::uint64_t seed = 0; seed < count && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

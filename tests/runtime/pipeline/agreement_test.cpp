@@ -155,10 +155,10 @@ std::vector<std::string> words_about(const Wires& wires) {
 }
 
 TEST(RuntimeWarmUp, ReportsDisconnectedPairOnEveryRank) {
-  EXPECT_THAT(words_about({mlp(), 1, 2}), Each(AllOf(HasSubstr("ranks 1 and 2 cannot talk to each other"),
+  EXPECT_THAT(words_about({mlp(), 1, 2}), Each(AllOf(HasSubstr("ranks 1 and 2 cannot reach each other"),
                                                      HasSubstr("waited"), HasSubstr("recv"))));
   // Connected only by a skip value.
-  EXPECT_THAT(words_about({skip_net(), 0, 2}), Each(HasSubstr("ranks 0 and 2 cannot talk to each other")));
+  EXPECT_THAT(words_about({skip_net(), 0, 2}), Each(HasSubstr("ranks 0 and 2 cannot reach each other")));
 }
 
 }  // namespace

@@ -47,12 +47,6 @@ runtime::PipelineOptions mse_options() {
   return options;
 }
 
-void expect_close(const at::Tensor& a, const at::Tensor& b) {
-  CHECK_THAT(a.defined() && b.defined());
-  if (!at::allclose(a, b, 1e-5, 1e-6))
-    throw std::logic_error("differs by up to " + std::to_string((a - b).abs().max().item<double>()));
-}
-
 // The dense run of both stages over the full batch, with all gradients.
 struct Dense {
   Scaled first{0}, second{1};
@@ -96,24 +90,27 @@ TEST(RuntimeInputGradients, AreSetForPositionalAndKeywordArguments) {
         const Given given;
         const runtime::StepResult result = pipeline.step(given.input(rank));
         pipeline.step(given.input(rank));  // accumulates
-        expect_close(module->weight.grad(), 2 * (rank == 0 ? dense.first : dense.second)->weight.grad());
+        CHECK_CLOSE(module->weight.grad(), 2 * (rank == 0 ? dense.first : dense.second)->weight.grad(), 1e-5,
+                    1e-6);
         if (rank == 0) {
-          expect_close(given.x.grad(), 2 * dense.x.grad());
-          expect_close(given.scale0.grad(), 2 * dense.scale0.grad());
+          CHECK_CLOSE(given.x.grad(), 2 * dense.x.grad(), 1e-5, 1e-6);
+          CHECK_CLOSE(given.scale0.grad(), 2 * dense.scale0.grad(), 1e-5, 1e-6);
         } else {
           CHECK_THAT(!given.x.grad().defined());  // belongs to the stage of another rank
-          expect_close(given.scale1.grad(), 2 * dense.scale1.grad());
-          expect_close(given.shift.grad(), 2 * dense.shift.grad());
+          CHECK_CLOSE(given.scale1.grad(), 2 * dense.scale1.grad(), 1e-5, 1e-6);
+          CHECK_CLOSE(given.shift.grad(), 2 * dense.shift.grad(), 1e-5, 1e-6);
         }
         CHECK_SAME(result.input_grads.size(), std::size_t(returned && rank == 0 ? 1 : 0));
         CHECK_SAME(result.kwarg_grads.size(), std::size_t(returned && rank == 0 ? 1 : 0));
         if (!returned) return;
         if (rank == 0) {  // of one step only
-          expect_close(result.input_grads[0].toTensor(), dense.x.grad());
-          expect_close(result.kwarg_grads.at("scale").toTensor(), dense.scale0.grad());
+          CHECK_CLOSE(result.input_grads[0].toTensor(), dense.x.grad(), 1e-5, 1e-6);
+          CHECK_CLOSE(result.kwarg_grads.at("scale").toTensor(), dense.scale0.grad(), 1e-5, 1e-6);
         } else {
-          expect_close(result.stage_kwarg_grads.at(StageId(1)).at("scale").toTensor(), dense.scale1.grad());
-          expect_close(result.stage_kwarg_grads.at(StageId(1)).at("shift").toTensor(), dense.shift.grad());
+          CHECK_CLOSE(result.stage_kwarg_grads.at(StageId(1)).at("scale").toTensor(), dense.scale1.grad(),
+                      1e-5, 1e-6);
+          CHECK_CLOSE(result.stage_kwarg_grads.at(StageId(1)).at("shift").toTensor(), dense.shift.grad(),
+                      1e-5, 1e-6);
         }
       });
     }
@@ -129,7 +126,7 @@ TEST(RuntimeInputGradients, PropagateIntoCallersGraph) {
     Given given;
     given.x = given.base.exp();  // its backward can run only once, because it saves its result
     pipeline.step(given.input(rank));
-    if (rank == 0) expect_close(given.base.grad(), dense.base.grad());
+    if (rank == 0) CHECK_CLOSE(given.base.grad(), dense.base.grad(), 1e-5, 1e-6);
   });
 }
 
@@ -176,18 +173,18 @@ TEST(RuntimePreSplitMicrobatches, MatchGradientsOfFullBatch) {
     const Given given;
     const runtime::Microbatches split = microbatches_of(given.input(rank));
     const runtime::StepResult result = pipeline.step(split);
-    expect_close(module->weight.grad(), (rank == 0 ? dense.first : dense.second)->weight.grad());
+    CHECK_CLOSE(module->weight.grad(), (rank == 0 ? dense.first : dense.second)->weight.grad(), 1e-5, 1e-6);
     if (rank == 1) {
-      expect_close(result.loss, dense.loss.detach());
+      CHECK_CLOSE(result.loss, dense.loss.detach(), 1e-5, 1e-6);
       CHECK_SAME(result.losses.size(), std::size_t{kMicrobatches});
       CHECK_SAME(result.outputs.toTensor().size(0), 10);
       return;
     }
-    expect_close(given.x.grad(), dense.x.grad());  // through the split of the caller
+    CHECK_CLOSE(given.x.grad(), dense.x.grad(), 1e-5, 1e-6);  // through the split of the caller
     std::vector<at::Tensor> grads;
     for (const c10::IValue& grad : result.input_grads.at(0).toTupleRef().elements())
       grads.push_back(grad.toTensor());
-    expect_close(at::cat(grads), dense.x.grad());
+    CHECK_CLOSE(at::cat(grads), dense.x.grad(), 1e-5, 1e-6);
   });
 }
 
@@ -231,9 +228,9 @@ TEST(RuntimePreSplitMicrobatches, WithoutRowsHaveNoWeight) {
     runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kMicrobatches, mse_options());
     runtime::PipelineSchedule one(scaled_stage(world, dense), "1F1B", 1, mse_options());
     const runtime::StepResult result = pipeline.step(split), expected = one.step(full);
-    expect_close(module->weight.grad(), dense->weight.grad());
+    CHECK_CLOSE(module->weight.grad(), dense->weight.grad(), 1e-5, 1e-6);
     if (rank == 0) return;
-    expect_close(result.loss, expected.loss);
+    CHECK_CLOSE(result.loss, expected.loss, 1e-5, 1e-6);
     CHECK_TENSORS(result.outputs.toTensor(), expected.outputs.toTensor());
   });
 }

@@ -257,7 +257,7 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
         runtime::PipelineSchedule nothing = make();
         const runtime::StepResult empty = nothing.step({x}, at::full_like(target, ignored));
         if (rank == 1) CHECK_SAME(empty.loss.item<double>(), 0.0);
-        for (const runtime::NamedTensor& grad : snapshot_grads(nothing.stages().front().module()))
+        for (const value::NamedTensor& grad : snapshot_grads(nothing.stages().front().module()))
           CHECK_TENSORS(grad.tensor, at::zeros_like(grad.tensor));
 
         // The plain sum of the microbatches with valid labels: rows 3 and 4 in one, 6 and 7 in another.

@@ -58,9 +58,9 @@ TEST(RuntimeOverlap, IsBitwiseEqualConcurrentlyAndSequentially) {
             results.push_back(loss);
         }
         for (const runtime::PipelineStage& stage : pipeline.stages()) {
-          for (const runtime::NamedTensor& item : snapshot_grads(stage.module()))
+          for (const value::NamedTensor& item : snapshot_grads(stage.module()))
             if (item.tensor.defined()) results.push_back(item.tensor);
-          for (const runtime::NamedTensor& item : snapshot(stage.module().buffers()))
+          for (const value::NamedTensor& item : snapshot(stage.module().buffers()))
             results.push_back(item.tensor);
         }
         return results;

@@ -51,11 +51,6 @@ at::Tensor gradient_of(const runtime::PipelineSchedule& pipeline) {
   return pipeline.stages().front().module().parameters()[0].tensor.grad();
 }
 
-void expect_close(const at::Tensor& a, const at::Tensor& b) {
-  if (!at::allclose(a, b, 1e-5, 1e-6))
-    throw std::logic_error("differs by up to " + std::to_string((a - b).abs().max().item<double>()));
-}
-
 runtime::LossFunction sum_loss() {
   return runtime::tensor_loss(
       [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().sum(); });
@@ -70,9 +65,9 @@ TEST(RuntimeGradients, AccumulateOverSteps) {
     runtime::PipelineSchedule pipeline = make(world, options_for(plain(), kRanks));
     for (int step = 0; step < 3; ++step) {
       const runtime::StepResult result = pipeline.step(batch);
-      if (world.rank().value == 1) expect_close(result.loss, loss.detach());
+      if (world.rank().value == 1) CHECK_CLOSE(result.loss, loss.detach(), 1e-5, 1e-6);
     }
-    expect_close(gradient_of(pipeline), dense.gradient(world.rank().value));
+    CHECK_CLOSE(gradient_of(pipeline), dense.gradient(world.rank().value), 1e-5, 1e-6);
   });
 }
 
@@ -85,7 +80,8 @@ TEST(RuntimeGradients, OfTiedParametersAccumulateOverSteps) {
     for (int step = 0; step < 3; ++step) pipeline.step(model.batch(kRows));
     const auto grads = snapshot_grads(pipeline.stages().front().module());
     const auto& expected = dense.gradients[world.rank().index()];
-    for (std::size_t i = 0; i < grads.size(); ++i) expect_close(grads[i].tensor, 3 * expected[i].tensor);
+    for (std::size_t i = 0; i < grads.size(); ++i)
+      CHECK_CLOSE(grads[i].tensor, 3 * expected[i].tensor, 1e-5, 1e-6);
   });
 }
 
@@ -130,7 +126,7 @@ TEST(RuntimeLosses, FollowConfiguredReduction) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
       runtime::PipelineSchedule pipeline = make(world, options);
       pipeline.step(batch);
-      expect_close(gradient_of(pipeline), dense.gradient(world.rank().value));
+      CHECK_CLOSE(gradient_of(pipeline), dense.gradient(world.rank().value), 1e-5, 1e-6);
     });
   }
 }
@@ -174,9 +170,9 @@ TEST(RuntimeInputGradients, ReturnThroughStageBoundary) {
       const at::Tensor own = batch.args[0].toTensor().clone().requires_grad_(true);
       const runtime::StepResult result = pipeline.step({own}, batch.target);
       CHECK_SAME(result.input_grads.size(), std::size_t(world.rank().value == 0 ? 1 : 0));
-      if (world.rank().value == 0) expect_close(result.input_grads[0].toTensor(), x.grad());
+      if (world.rank().value == 0) CHECK_CLOSE(result.input_grads[0].toTensor(), x.grad(), 1e-5, 1e-6);
       CHECK_SAME(own.grad().defined(), world.rank().value == 0);
-      if (world.rank().value == 0) expect_close(own.grad(), x.grad());
+      if (world.rank().value == 0) CHECK_CLOSE(own.grad(), x.grad(), 1e-5, 1e-6);
     });
   }
 }
@@ -188,7 +184,7 @@ TEST(RuntimeClipping, UsesNormOverAllStages) {
     // The tied embedding counts once.
     std::vector<at::Tensor> all;
     for (const auto& stage : dense.gradients) {
-      for (const runtime::NamedTensor& item : stage) {
+      for (const value::NamedTensor& item : stage) {
         if (item.name == "head.weight") continue;
         all.push_back(at::zeros_like(item.tensor).requires_grad_(true));
         all.back().mutable_grad() = item.tensor.clone();
@@ -200,7 +196,7 @@ TEST(RuntimeClipping, UsesNormOverAllStages) {
                                          options_for(model, kRanks));
       pipeline.step(model.batch(kRows));
       CHECK_THAT(std::abs(pipeline.clip_grad_norm(0.01, order) - norm) < 1e-4 * norm);
-      if (world.rank().value == 0) expect_close(gradient_of(pipeline), all[0].grad());
+      if (world.rank().value == 0) CHECK_CLOSE(gradient_of(pipeline), all[0].grad(), 1e-5, 1e-6);
     });
   }
 }
@@ -216,7 +212,7 @@ TEST(RuntimeClipping, CountsTiedWeightOnceIfOneRankHoldsBothStages) {
     std::vector<at::Tensor> all;
     std::map<std::string, at::Tensor> clipped;
     for (std::size_t stage = 0; stage < dense.gradients.size(); ++stage) {
-      for (const runtime::NamedTensor& item : dense.gradients[stage]) {
+      for (const value::NamedTensor& item : dense.gradients[stage]) {
         const at::Tensor parameter = at::zeros_like(item.tensor).requires_grad_(true);
         parameter.mutable_grad() = item.tensor.clone();
         if (item.name != "head.weight") all.push_back(parameter);
@@ -231,9 +227,9 @@ TEST(RuntimeClipping, CountsTiedWeightOnceIfOneRankHoldsBothStages) {
       pipeline.step(model.batch(kRows));
       CHECK_THAT(std::abs(pipeline.clip_grad_norm(0.01) - norm) < 1e-5 * norm);
       for (const runtime::PipelineStage& stage : pipeline.stages()) {
-        for (const runtime::NamedTensor& item : stage.module().parameters())
-          expect_close(item.tensor.grad() * 100,
-                       clipped.at(std::to_string(stage.index().value) + item.name).grad() * 100);
+        for (const value::NamedTensor& item : stage.module().parameters())
+          CHECK_CLOSE(item.tensor.grad() * 100,
+                      clipped.at(std::to_string(stage.index().value) + item.name).grad() * 100, 1e-5, 1e-6);
       }
     });
   }
@@ -249,7 +245,7 @@ TEST(RuntimeEvaluation, ReturnsOutputsWithoutGradients) {
       runtime::PipelineSchedule pipeline = make(world, options_for(plain(), kRanks), kind);
       for (int round = 0; round < 2; ++round) {
         const runtime::StepResult result = pipeline.eval(batch);
-        if (world.rank().value == 1) expect_close(result.outputs.toTensor(), expected.detach());
+        if (world.rank().value == 1) CHECK_CLOSE(result.outputs.toTensor(), expected.detach(), 1e-5, 1e-6);
         if (world.rank().value == 1) CHECK_SAME(result.losses.size(), std::size_t{kMicrobatches});
         CHECK_THAT(!gradient_of(pipeline).defined());
         pipeline.eval(batch.args);  // without a target there are no losses
@@ -330,7 +326,7 @@ TEST(RuntimeCustomPrograms, RunLikeBuiltInSchedules) {
     runtime::PipelineSchedule pipeline(stages_for(plain(), world.group(), kKind, 1), own(),
                                        options_for(plain(), kRanks));
     const runtime::StepResult result = pipeline.step(batch);
-    expect_close(gradient_of(pipeline), dense.gradient(world.rank().value));
+    CHECK_CLOSE(gradient_of(pipeline), dense.gradient(world.rank().value), 1e-5, 1e-6);
     CHECK_SAME(result.timeline.name, "reversed");
     runtime::PipelineSchedule again(stages_for(plain(), world.group(), kKind, 1), pipeline.program(),
                                     options_for(plain(), kRanks));

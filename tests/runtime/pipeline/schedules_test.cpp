@@ -36,7 +36,7 @@ runtime::PipelineOptions seeded(const PipelineModel& model, int stages) {
 std::vector<at::Tensor> results_of(runtime::PipelineSchedule& pipeline, const PipelineModel& model) {
   std::vector<at::Tensor> results = pipeline.step(model.batch(kScheduleRows)).losses;
   for (const runtime::PipelineStage& stage : pipeline.stages()) {
-    for (const runtime::NamedTensor& item : snapshot_grads(stage.module())) results.push_back(item.tensor);
+    for (const value::NamedTensor& item : snapshot_grads(stage.module())) results.push_back(item.tensor);
   }
   return results;
 }
@@ -103,7 +103,7 @@ TEST(RuntimeNamedSchedules, ForwardOnlyMatchesDenseForward) {
     const runtime::StepResult result = pipeline.step(model.batch(kScheduleRows));
     if (world.rank().value == kRanks - 1)
       CHECK_TENSORS(result.outputs.toTensor(), dense.outputs[0].toTensor());
-    for (const runtime::NamedTensor& item : snapshot_grads(pipeline.stages().front().module()))
+    for (const value::NamedTensor& item : snapshot_grads(pipeline.stages().front().module()))
       CHECK_THAT(!item.tensor.defined());
   });
 }

@@ -1,4 +1,4 @@
-// Errors of a pipeline at setup and at the start of a step, on every rank and with helpful messages.
+// Pipeline errors at setup and at the start of a step, on every rank and with helpful messages.
 #include "runtime/support/dense_comparison.h"
 #include "runtime/support/rank_errors.h"
 #include "support/check.h"

@@ -85,8 +85,8 @@ TEST(RuntimeMetaModules, AreMaterializedOnStageDeviceByInitializer) {
 // libtorch has no second device here, so this module records the device that it is moved to.
 struct Sent : runtime::StageModule {
   runtime::StageResult forward(const value::Args& args, const value::Kwargs&) override { return args[0]; }
-  std::vector<runtime::NamedTensor> parameters() const override { return {}; }
-  std::vector<runtime::NamedTensor> buffers() const override { return {}; }
+  std::vector<value::NamedTensor> parameters() const override { return {}; }
+  std::vector<value::NamedTensor> buffers() const override { return {}; }
   void to(at::Device device) override { devices.push_back(device); }
   void train(bool on) override { training = on; }
   bool is_training() const override { return training; }

@@ -35,7 +35,7 @@ c10::IValue forward(const std::vector<std::shared_ptr<runtime::StageModule>>& mo
 void share_gradients(const std::vector<std::shared_ptr<runtime::StageModule>>& modules,
                      const std::vector<runtime::SharedParameter>& shared) {
   const auto find = [&](const runtime::ParameterLocation& location) {
-    for (const runtime::NamedTensor& item : modules[location.stage.index()]->parameters()) {
+    for (const value::NamedTensor& item : modules[location.stage.index()]->parameters()) {
       if (item.name == location.name) return item.tensor;
     }
     throw std::logic_error("no such parameter");
@@ -54,24 +54,23 @@ void share_gradients(const std::vector<std::shared_ptr<runtime::StageModule>>& m
 
 void sgd_step(runtime::StageModule& module) {
   const at::NoGradGuard no_grad;
-  for (const runtime::NamedTensor& item : module.parameters()) {
+  for (const value::NamedTensor& item : module.parameters()) {
     at::Tensor parameter = item.tensor;
     if (parameter.grad().defined()) parameter.sub_(parameter.grad(), 0.1);
     parameter.mutable_grad() = at::Tensor();
   }
 }
 
-std::vector<runtime::NamedTensor> snapshot(const std::vector<runtime::NamedTensor>& tensors) {
-  std::vector<runtime::NamedTensor> copies;
-  for (const runtime::NamedTensor& item : tensors)
+std::vector<value::NamedTensor> snapshot(const std::vector<value::NamedTensor>& tensors) {
+  std::vector<value::NamedTensor> copies;
+  for (const value::NamedTensor& item : tensors)
     copies.push_back({item.name, item.tensor.defined() ? item.tensor.detach().clone() : at::Tensor()});
   return copies;
 }
 
-std::vector<runtime::NamedTensor> snapshot_grads(const runtime::StageModule& module) {
-  std::vector<runtime::NamedTensor> grads;
-  for (const runtime::NamedTensor& item : module.parameters())
-    grads.push_back({item.name, item.tensor.grad()});
+std::vector<value::NamedTensor> snapshot_grads(const runtime::StageModule& module) {
+  std::vector<value::NamedTensor> grads;
+  for (const value::NamedTensor& item : module.parameters()) grads.push_back({item.name, item.tensor.grad()});
   return snapshot(grads);
 }
 

@@ -27,11 +27,11 @@ struct PipelineModel {
 };
 
 struct DenseRun {
-  std::vector<std::vector<at::Tensor>> losses;                //!< by step, by microbatch
-  std::vector<c10::IValue> outputs;                           //!< by step, merged
-  std::vector<std::vector<runtime::NamedTensor>> gradients;   //!< by stage, of the first step
-  std::vector<std::vector<runtime::NamedTensor>> parameters;  //!< by stage, after the last step
-  std::vector<std::vector<runtime::NamedTensor>> buffers;
+  std::vector<std::vector<at::Tensor>> losses;              //!< by step, by microbatch
+  std::vector<c10::IValue> outputs;                         //!< by step, merged
+  std::vector<std::vector<value::NamedTensor>> gradients;   //!< by stage, of the first step
+  std::vector<std::vector<value::NamedTensor>> parameters;  //!< by stage, after the last step
+  std::vector<std::vector<value::NamedTensor>> buffers;
 };
 
 //! `steps` steps of SGD with rate 0.1 over batches of `rows` rows. With data parallelism, the batch is first
@@ -46,7 +46,7 @@ runtime::StepInput replica_batch(const runtime::StepInput& batch, int replica, i
 void sgd_step(runtime::StageModule& module);
 
 //! Copies that later steps do not change.
-std::vector<runtime::NamedTensor> snapshot_grads(const runtime::StageModule& module);
-std::vector<runtime::NamedTensor> snapshot(const std::vector<runtime::NamedTensor>& tensors);
+std::vector<value::NamedTensor> snapshot_grads(const runtime::StageModule& module);
+std::vector<value::NamedTensor> snapshot(const std::vector<value::NamedTensor>& tensors);
 
 }  // namespace penstock::test

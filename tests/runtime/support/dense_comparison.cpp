@@ -17,14 +17,13 @@ void expect_tensor(const std::string& what, const at::Tensor& actual, const at::
   if (actual.defined() != expected.defined())
     throw std::logic_error(what + (actual.defined() ? " is there and should not be" : " is missing"));
   if (!actual.defined()) return;
-  if (at::equal(actual, expected)) return;
-  const double largest = (actual - expected).abs().max().item<double>();
-  if (!exact && largest <= tolerance * std::max(1.0, expected.abs().max().item<double>())) return;
-  throw std::logic_error(what + " differs by up to " + std::to_string(largest * 1e6) + "e-6");
+  const double scale = exact ? 0 : std::max(1.0, expected.abs().max().item<double>());
+  const std::string difference = tensor_difference(actual, expected, 0, tolerance * scale);
+  if (!difference.empty()) throw std::logic_error(what + " differs: " + difference);
 }
 
-void expect_tensors(const std::string& what, const std::vector<runtime::NamedTensor>& actual,
-                    const std::vector<runtime::NamedTensor>& expected, bool exact, double tolerance) {
+void expect_tensors(const std::string& what, const std::vector<value::NamedTensor>& actual,
+                    const std::vector<value::NamedTensor>& expected, bool exact, double tolerance) {
   CHECK_SAME(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i)
     expect_tensor(what + " " + expected[i].name, actual[i].tensor, expected[i].tensor, exact, tolerance);

@@ -201,7 +201,7 @@ TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
   ASSERT_EQ(tensors.erase("head.weight"), 1U);
   save_partitioned(tensors, dir / "run", 30, {{"token.weight", {"head.weight"}}});
   EXPECT_EQ(penstock::test::penstock({"checkpoint", "convert", dir / "run", converted}).code, 0);
-  // After training over two ranks, the checkpoint still contains the full state_dict of the exported model.
+  // After training on two ranks, the checkpoint still contains the full state_dict of the exported model.
   const auto trained = penstock::test::penstock(
       {"train", dir / "model.pt2", "--data", dir / "data.safetensors", "--ranks", "2", "--steps", "2",
        "--batch", "8", "--optimizer", "sgd", "--lr", "0.5", "--checkpoint", dir / "trained"});

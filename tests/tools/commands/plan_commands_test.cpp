@@ -227,7 +227,7 @@ TEST(ToolSimulateCommand, ReportsLocationOfCostFileErrors) {
   };
   EXPECT_THAT(refusal("[each]\nforwards = 1\n"), HasSubstr("line 2"));
   EXPECT_THAT(refusal("[each]\nforwards = 1\n"), HasSubstr("did you mean forward?"));
-  EXPECT_THAT(refusal("[each]\nforward = -1\n"), HasSubstr("0 or more"));
+  EXPECT_THAT(refusal("[each]\nforward = -1\n"), HasSubstr("non-negative"));
   EXPECT_THAT(refusal("[each\n"), HasSubstr("line 1"));
   EXPECT_THAT(refusal("[[stages]]\nforward = 1\n"), HasSubstr("1 stages"));
   EXPECT_THAT(refusal("[link]\nbandwidth = \"fast\"\n"), HasSubstr("not a valid number of bytes"));

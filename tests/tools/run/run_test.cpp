@@ -296,11 +296,11 @@ TEST(ToolRun, ReportsPairOfUnreachableHosts) {
       EXPECT_EQ(outcome.code, 1);
       if (other == 3) {
         EXPECT_THAT(outcome.out,
-                    ContainsRegex("says .*ranks 1 and 3 cannot talk to each other: rank [13] does not "
+                    ContainsRegex("says .*ranks 1 and 3 cannot reach each other: rank [13] does not "
                                   "answer at 10.78.0.[24] port"));
       } else {  // neighbors on the ring may learn it from the monitor first
         EXPECT_THAT(outcome.out,
-                    ContainsRegex("says .*(ranks 1 and 2 cannot talk to each other: rank [12] does "
+                    ContainsRegex("says .*(ranks 1 and 2 cannot reach each other: rank [12] does "
                                   "not answer|cannot be reached by rank 1) at 10.78.0.[23] port"));
       }
     }

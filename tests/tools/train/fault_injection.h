@@ -31,7 +31,7 @@ constexpr std::size_t kAtOnce = 5;
 //! Runs several cases, this many concurrently.
 std::vector<FaultRun> run_with_faults(const std::vector<FaultCase>& cases, std::size_t at_once);
 
-//! A command ends or restarts at most 30 s after each fault. In addition the ranks must start and compute,
+//! A command ends or restarts at most 30 s after each fault. In addition, the ranks must start and compute,
 //! which depends on the load of the machine: each attempt gets three times the seconds of a fault-free run
 //! measured at the same time.
 double bound(int faults, const FaultRun& fault_free);

@@ -94,7 +94,7 @@ TEST(ToolTrainFaults, AreReportedWithRankStepStageActionAndCause) {
       {"cut rank=0 at=setup", {"rank 0 failed first", "rank 0 was in setup"}},
       {"throw rank=1 step=2 at=checkpoint", {"rank 1 failed first", "rank 1 was in step 2, checkpoint"}},
       {"nan rank=1 step=3 action=1F1",
-       {"rank 1", "step 3", "parameter 'token.weight' holds nan", "stage 1", "microbatch 0"}},
+       {"rank 1", "step 3", "parameter 'token.weight' contains nan", "stage 1", "microbatch 0"}},
       {"cut rank=1 at=end", {"rank 1 failed first", "rank 1 was in step 6, end"}},
   };
   const TempDir dir;

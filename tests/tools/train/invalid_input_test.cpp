@@ -241,7 +241,7 @@ const std::vector<Mistake>& mistakes() {
       eval("MissingInput", {"--input=@z.safetensors"}, "z.safetensors", "x.safetensors?"),
       eval("FolderAsInput", {"--input=@folder"}, "is a directory", ".safetensors"),
       eval("TextFileAsInput", {"--input=@notes.txt"}, "notes.txt", "save_file"),
-      eval("MisnamedInput", {"--input=@good.safetensors"}, "input x", "like the model's inputs"),
+      eval("MisnamedInput", {"--input=@good.safetensors"}, "input x", "after the model's inputs"),
       eval("TooManyMicrobatches", {"--microbatches=5"}, "4 examples", "at most 4"),
       eval("TooManyRanks", {"--ranks=400", "--microbatches=2"}, "400 stages", "at most"),
       eval("StagesOverRanks", {"--ranks=2", "--stages=3"}, "3 stages", "multiple"),

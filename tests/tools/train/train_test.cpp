@@ -1,4 +1,4 @@
-// `penstock train` as users call it: over processes, through the real binaries.
+// `penstock train` as users call it: with processes, through the real binaries.
 #include "support/program.h"
 
 #include <penstock/checkpoint/safetensors.h>
@@ -196,7 +196,7 @@ TEST(ToolTrain, CommandLineOverridesConfigFile) {
 
 // The keys of the configuration that a run prints first.
 std::string settled(const std::string& out) {
-  const std::string title = "# settled configuration\n";
+  const std::string title = "# resolved configuration\n";
   const auto begin = out.find(title);
   if (begin == std::string::npos) return "";
   return out.substr(begin + title.size(), out.find("\n\n", begin) + 1 - begin - title.size());

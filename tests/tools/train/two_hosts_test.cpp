@@ -1,4 +1,4 @@
-// Training over two hosts: losses match those of one host, and failures are reported on both.
+// Training on two hosts: losses match those of one host, and failures are reported on both.
 #include "support/two_hosts.h"
 
 #include "tools/train/fault_injection.h"

@@ -56,7 +56,7 @@ struct Arguments::Parser {
     }
   }
 
-  std::vector<std::pair<const CLI::Option*, bool>> numbers;  // the flag: fractions are allowed
+  std::vector<std::pair<const CLI::Option*, bool>> numbers;  // the bool: whether fractions are allowed
 };
 
 Arguments::Arguments(const Command& command, std::vector<std::string> args)

@@ -31,7 +31,7 @@ double parse_bytes(const std::string& text) {
     std::string unit = to_lower(std::string_view(end, static_cast<std::size_t>(last - end)));
     if (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
     for (const auto& [name, factor] : units) {
-      if (unit == name && number * factor <= 9e18) return number * factor;  // fits a signed 64-bit integer
+      if (unit == name && number * factor <= 9e18) return number * factor;  // fits in 63 bits
     }
   }
   throw UsageError(quote(text) + " is not a valid number of bytes", {}, "for example 16GiB, 640MB or 4096");

@@ -155,7 +155,7 @@ ModelData read_model_data(const graph::Graph& graph, const std::string& path) {
   if (!missing.empty()) {
     throw UsageError(quote(path, 200) + " has no tensor for the model's input " + join(missing, ", ") +
                          "; it has " + (there.empty() ? std::string("none") : join(there, ", ")),
-                     {}, "name the tensors like the model's inputs");
+                     {}, "name the tensors after the model's inputs");
   }
   if (data.rows == 0)
     throw UsageError(quote(path, 200) + " has no examples", {}, "store at least one row in every tensor");

@@ -1,4 +1,4 @@
-// Reads the examples of an exported model from a safetensors file whose tensors are named like the model's
+// Reads the examples of an exported model from a safetensors file whose tensors are named after the model's
 // inputs, and names the model's outputs.
 #pragma once
 

@@ -59,7 +59,7 @@ int train_command(Arguments& arguments) {
                            : on_terminal()  ? DisplayMode::Terminal
                                             : DisplayMode::Plain;
   const std::vector<std::string> created = request.prepare_outputs();
-  if (mode != DisplayMode::Json) print("# settled configuration\n" + request.run.config + "\n");
+  if (mode != DisplayMode::Json) print("# resolved configuration\n" + request.run.config + "\n");
   for (const std::string& line : created)
     if (mode != DisplayMode::Json) print(line + "\n");
   comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.command_line());

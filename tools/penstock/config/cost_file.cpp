@@ -37,7 +37,7 @@ class Keys {
     if (node == nullptr) return;
     const auto value = node->value<double>();
     if (!value || !(*value >= 0) || !std::isfinite(*value))
-      refuse(*node, key + " must be a number of 0 or more");
+      refuse(*node, key + " must be a non-negative number");
     if (*value > largest_time) refuse(*node, key + " must be at most 1e18");
     target = *value;
   }
@@ -75,8 +75,7 @@ class Keys {
     const toml::node* node = find(key);
     if (node == nullptr) refuse(table_, what_ + " needs " + key);
     const auto value = node->value_exact<std::int64_t>();
-    if (!value || *value < 0 || *value > 1'000'000)
-      refuse(*node, key + " must be a whole number of 0 or more");
+    if (!value || *value < 0 || *value > 1'000'000) refuse(*node, key + " must be a non-negative integer");
     return *value;
   }
   void done() const {

@@ -51,7 +51,7 @@ void TrainSettings::declare(Settings& s) {
   s.choice<Sharding>("--sharding", run.parallel.sharding, named({Sharding::None, Sharding::Full}),
                      "full: shard parameters, gradients and optimizer state over the replicas");
   s.add("--schedule", schedule,
-        "a schedule of penstock schedule --list, or auto: generated for measured costs");
+        "a schedule from penstock schedule --list, or auto: generated for measured costs");
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");
@@ -69,7 +69,7 @@ void TrainSettings::declare(Settings& s) {
   s.choice<OptimizerKind>("--optimizer", run.optimizer.kind,
                           named({OptimizerKind::AdamW, OptimizerKind::Sgd}), "the optimizer");
   s.add("--lr", rate, "learning rate [0.003; exported model: 0.001]");
-  s.choice<LearningRateKind>("--lr-schedule", run.rate.kind,
+  s.choice<LearningRateKind>("--lr-schedule", run.learning_rate.kind,
                              named({LearningRateKind::Constant, LearningRateKind::Cosine}),
                              "learning rate after the warmup");
   s.add("--warmup", warmup, "steps over which the learning rate rises from 0 [20; exported model: 0]");
@@ -123,7 +123,7 @@ void TrainSettings::declare(Settings& s) {
       {{"rotary", models::PositionKind::Rotary}, {"learned", models::PositionKind::Learned}},
       "position encoding of the GPT");
   s.add("--sample", sample, "characters of text that the GPT generates at the end; 0: none");
-  s.add("--prompt", prompt, "prompt of the generated text");
+  s.add("--prompt", prompt, "prompt for the generated text");
 }
 
 void TrainSettings::resolve() {
@@ -145,8 +145,8 @@ void TrainSettings::resolve() {
   run.eval_batches = unless_zero(*eval_batches, "--eval-batches", "all rows");
   run.eval_every = unless_zero(eval_every, "--eval-every", "no validation");
   run.grad_clip = unless_zero(grad_clip, "--grad-clip", "no clipping");
-  rate = run.rate.rate = rate.value_or(built_in() ? 3e-3 : 1e-3);
-  warmup = run.rate.warmup = warmup.value_or(built_in() ? 20 : 0);
+  rate = run.learning_rate.peak = rate.value_or(built_in() ? 3e-3 : 1e-3);
+  warmup = run.learning_rate.warmup = warmup.value_or(built_in() ? 20 : 0);
   sequence = gpt.context = sequence.value_or(64);
   run.seed = static_cast<std::uint64_t>(seed_);
   run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");

@@ -193,7 +193,7 @@ std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& 
     throw UsageError(
         quote(path, 200) + " has no tensor " + join(missing, ", ") + "; it has " +
             (there.empty() ? "none" : join(there, ", ")),
-        {}, "name the tensors like the model's inputs, and the labels 'target': " + join(wanted, ", "));
+        {}, "name the tensors after the model's inputs, and the labels 'target': " + join(wanted, ", "));
   const bool has_double = std::any_of(model.dtypes.begin(), model.dtypes.end(),
                                       [](const auto& item) { return item.second == at::kDouble; });
   std::map<std::string, at::Tensor> tensors;

@@ -15,7 +15,7 @@ namespace penstock::tool {
 namespace {
 
 constexpr std::size_t kLine = 128;
-constexpr const char* kVariable = "PENSTOCK_WHEREABOUTS";
+constexpr const char* kVariable = "PENSTOCK_PROGRESS_BOARD";
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Errors of the tool. A rank passes its error to the command that started it as one marked line on stderr.
+// Errors in the tool. A rank passes its error to the command that started it as one marked line on stderr.
 #pragma once
 
 #include <optional>

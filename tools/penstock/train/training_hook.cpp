@@ -11,7 +11,7 @@ namespace {
 
 void fill_with_nan(const runtime::StageModule& stage) {
   const at::NoGradGuard no_grad;
-  for (const runtime::NamedTensor& item : stage.parameters()) item.tensor.fill_(std::nan(""));
+  for (const value::NamedTensor& item : stage.parameters()) item.tensor.fill_(std::nan(""));
 }
 
 }  // namespace

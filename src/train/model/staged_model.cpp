@@ -30,7 +30,7 @@ ModelSplit parse_model_split(std::string_view text) {
   return split;
 }
 
-void SplitModel::check_tensor_ranks(int ranks) const {
+void StagedModel::check_tensor_ranks(int ranks) const {
   if (ranks > 1)
     throw UsageError("this model does not support tensor parallelism", {},
                      "use 1 tensor-parallel rank, with more pipeline ranks or replicas");

@@ -15,6 +15,8 @@ class App {
     }
     this.planner = new Planner(this.engines.search, this.panels);
     this.listen();
+    // On a phone, the timelines are more important than the less common settings.
+    if (innerWidth < 860) for (const group of document.querySelectorAll(".controls details")) group.open = false;
   }
 
   static async start() {
@@ -51,6 +53,7 @@ class App {
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle());
     new ResizeObserver(redraw).observe(byId("panels"));
+    addEventListener("scroll", redraw, { passive: true });
     addEventListener("hashchange", () => { if (location.hash.slice(1) !== this.saved) this.load(); });
   }
 
@@ -119,8 +122,15 @@ class App {
     byId("share-status").textContent = (copied ? "Link copied." : "Copy the link.") + (tooLong ? " The schedule file is too long for a link." : "");
   }
 
+  // The colors of memory levels depend on the largest peak of both panels.
+  checkMemoryScale() {
+    if (this.memoryScale !== memoryScale()) resetColors();
+    this.memoryScale = memoryScale();
+  }
+
   resultChanged() {
     const [a, b] = this.panels;
+    this.checkMemoryScale();
     setEnd(Math.max(0, ...this.panels.map((panel) => panel.timeline.data?.end ?? 0)));
     byId("comparison").textContent = comparisonText(a, b);
     page.results = { a: a.result?.simulation ?? null, b: b.result?.simulation ?? null };

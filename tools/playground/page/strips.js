@@ -1,5 +1,6 @@
 // Strips: rows of boxes that a timeline draws. A strip with many boxes per pixel becomes one row of an image, in which a
-// pixel has the mean color of the boxes it covers. So the cost of a frame does not depend on the number of boxes drawn.
+// pixel has the mean color of the boxes it covers. Zoomed out, the colors come from a pyramid of averages, so that the
+// cost of a frame does not depend on the number of boxes.
 "use strict";
 
 // A box is six numbers: kind, stage, microbatch, start, duration, flags.
@@ -87,6 +88,48 @@ class ColumnColors {
       pixels[at] = sums[i] + rest * ground[0];
       pixels[at + 1] = sums[i + 1] + rest * ground[1];
       pixels[at + 2] = sums[i + 2] + rest * ground[2];
+      pixels[at + 3] = 255;
+    }
+  }
+}
+
+// Averages of a strip over the entire step, with 4096, 2048, … bins.
+class Pyramid {
+  static BINS = 4096;
+  static accumulator = new ColumnColors(Pyramid.BINS);
+
+  // `fill` adds the boxes to the columns, which cover the time from 0 to `end`.
+  constructor(end, fill, ground) {
+    this.end = end;
+    Pyramid.accumulator.clear();
+    fill(Pyramid.accumulator, 0, Pyramid.BINS / end);
+    let level = new Uint8ClampedArray(Pyramid.BINS * 4);
+    Pyramid.accumulator.write(level, 0, ground);
+    this.levels = [];
+    for (; level.length > 64; level = Pyramid.halve(level)) this.levels.push(level);
+  }
+
+  static halve(level) {
+    const half = new Uint8ClampedArray(level.length / 2);
+    for (let i = 0, from = 0; i < half.length; i += 4, from += 8) {
+      for (let channel = 0; channel < 4; ++channel) half[i + channel] = (level[from + channel] + level[from + 4 + channel]) / 2;
+    }
+    return half;
+  }
+
+  // Whether a bin is at most about as wide as a column of `duration`.
+  static covers(end, duration) { return duration * Pyramid.BINS >= 0.7 * end; }
+
+  // Writes the row of an image whose columns start at `from` and last `duration`; `beyond` shows after the end.
+  write(pixels, row, width, from, duration, beyond) {
+    const depth = Math.round(Math.log2((duration * Pyramid.BINS) / this.end));
+    const level = this.levels[Math.max(0, Math.min(this.levels.length - 1, depth))], bins = level.length / 4;
+    const scale = (duration * bins) / this.end, first = (from * bins) / this.end;
+    for (let column = 0, at = row * width * 4; column < width; ++column, at += 4) {
+      const bin = Math.floor(first + (column + 0.5) * scale), i = bin * 4, inside = bin < bins;
+      pixels[at] = inside ? level[i] : beyond[0];
+      pixels[at + 1] = inside ? level[i + 1] : beyond[1];
+      pixels[at + 2] = inside ? level[i + 2] : beyond[2];
       pixels[at + 3] = 255;
     }
   }

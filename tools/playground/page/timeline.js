@@ -17,7 +17,7 @@ function readTheme() {
   theme.dark = css.colorScheme === "dark";
   resetColors();
 }
-function resetColors() { for (const timeline of timelines) timeline.colors.fill(null); }
+function resetColors() { for (const timeline of timelines) timeline.resetColors(); }
 
 function rgb(hex) { return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)); }
 function mix(color, towards, share) { return color.map((x, i) => Math.round(x + (towards[i] - x) * share)); }
@@ -58,6 +58,7 @@ class Timeline {
     this.name = name;
     this.data = null;
     this.colors = new Array(256).fill(null);  // by kind, stage and highlighting
+    this.pyramids = new Map();
     this.image = document.createElement("canvas");
     this.cursor = null;  // the action selected with the keyboard: { rank, at }
     timelines.push(this);
@@ -68,8 +69,12 @@ class Timeline {
   // `simulation` and `layout` are those of an answer; null removes the timeline.
   show(simulation, layout, boxes) {
     this.data = simulation && { ...splitBoxes(layout, boxes), simulation, end: layout.end, chunks: layout.chunk_of_stage };
-    this.colors.fill(null);
+    this.resetColors();
     this.cursor = null;
+  }
+  resetColors() {
+    this.colors.fill(null);
+    this.pyramids.clear();
   }
 
   layout() {
@@ -117,32 +122,35 @@ class Timeline {
     this.drawLabels();
   }
 
-  // The strips of the image and of the boxes: computations, then lanes, then (for many ranks) the memory level.
+  // The strips in the visible part of the canvas: computations, lanes and, for many ranks, the memory level.
   strips() {
-    const strips = [];
-    this.data.compute.forEach((row, rank) => {
-      const top = this.rowTop(rank), height = this.rowHeight;
+    const strips = [], box = this.canvas.getBoundingClientRect(), margin = 200;
+    const first = Math.max(0, Math.floor((-box.top - margin - AXIS) / this.pitch));
+    const last = Math.min(this.data.compute.length, Math.ceil((innerHeight + margin - box.top - AXIS) / this.pitch));
+    for (let rank = first; rank < last; ++rank) {
+      const row = this.data.compute[rank], top = this.rowTop(rank), height = this.rowHeight;
       if (this.data.overlaps) {
-        strips.push({ row, top, height: height / 2, half: TOP_HALF }, { row, top: top + height / 2, height: height / 2, half: BOTTOM_HALF });
+        for (const half of [TOP_HALF, BOTTOM_HALF])
+          strips.push({ key: `${rank} half ${half}`, row, top: top + (half - 1) * (height / 2), height: height / 2, half });
       } else {
-        strips.push({ row, top, height });
+        strips.push({ key: `${rank}`, row, top, height });
       }
       for (let lane = 0; lane < this.lanes; ++lane) {
-        const boxes = this.data.lanes[rank][lane];
-        if (boxes) strips.push({ row: boxes, top: top + height + 1 + lane * this.laneHeight, height: this.laneHeight - 1, thin: true });
+        const boxes = this.data.lanes[rank][lane], laneTop = top + height + 1 + lane * this.laneHeight;
+        if (boxes) strips.push({ key: `${rank} lane ${lane}`, row: boxes, top: laneTop, height: this.laneHeight - 1, thin: true });
       }
       if (this.memoryHeight && !this.curves) {
-        strips.push({ samples: this.data.memory[rank], top: top + height + this.lanes * this.laneHeight, height: 3 });
+        const memoryTop = top + height + this.lanes * this.laneHeight;
+        strips.push({ key: `${rank} memory`, samples: this.data.memory[rank], top: memoryTop, height: 3 });
       }
-    });
+    }
     return strips;
   }
 
   drawStrips(inner) {
-    const strips = this.strips(), dense = [];
-    const visible = (view.to - view.from) / (this.data.end || 1);
-    for (const strip of strips) {
-      if (strip.samples || (strip.row.length / FIELDS) * visible > inner / DENSE) dense.push(strip); else this.drawBoxes(strip);
+    const dense = [], share = (view.to - view.from) / (this.data.end || 1);
+    for (const strip of this.strips()) {
+      if (strip.samples || (strip.row.length / FIELDS) * share > inner / DENSE) dense.push(strip); else this.drawBoxes(strip);
     }
     if (dense.length) this.drawImage(dense, inner);
   }
@@ -182,12 +190,18 @@ class Timeline {
   // Draws dense strips as one image with a row per strip, stretched to their heights.
   drawImage(strips, inner) {
     const ratio = window.devicePixelRatio || 1, width = Math.max(1, Math.round(inner * ratio));
+    const pixels = new ImageData(width, strips.length), paper = rgb(theme.paper), lane = rgb(theme.lane);
+    const duration = (view.to - view.from) / width, averaged = Pyramid.covers(this.data.end, duration);
     if (!this.columns || this.columns.width !== width) this.columns = new ColumnColors(width);
-    const pixels = new ImageData(width, strips.length), ground = rgb(theme.lane), paper = rgb(theme.paper);
     strips.forEach((strip, row) => {
-      this.columns.clear();
-      if (strip.samples) this.addLevels(strip.samples, ratio); else this.addBoxes(strip, ratio);
-      this.columns.write(pixels.data, row, strip.thin ? paper : ground);
+      const ground = strip.thin ? paper : lane;
+      if (averaged) {
+        this.pyramid(strip, ground).write(pixels.data, row, width, view.from, duration, paper);
+      } else {
+        this.columns.clear();
+        this.addStrip(strip, this.columns, view.from, 1 / duration);
+        this.columns.write(pixels.data, row, ground);
+      }
     });
     if (this.image.width !== width || this.image.height < strips.length) {
       this.image.width = width;
@@ -199,20 +213,32 @@ class Timeline {
       this.context.drawImage(this.image, 0, row, width, 1, this.left, strip.top, inner, strip.height);
     });
   }
-  addBoxes({ row, half }, ratio) {
-    const scale = this.scale * ratio, from = view.from;
-    for (let i = firstAfter(row, from); i < row.length && row[i + START] <= view.to; i += FIELDS) {
+  pyramid(strip, ground) {
+    let pyramid = this.pyramids.get(strip.key);
+    if (!pyramid) {
+      pyramid = new Pyramid(this.data.end, (columns, from, scale) => this.addStrip(strip, columns, from, scale), ground);
+      this.pyramids.set(strip.key, pyramid);
+    }
+    return pyramid;
+  }
+  // Adds what is visible in columns that start at `from`, `scale` columns per unit of time.
+  addStrip(strip, columns, from, scale) {
+    const to = from + columns.width / scale;
+    if (strip.samples) this.addLevels(strip.samples, columns, from, to, scale); else this.addBoxes(strip, columns, from, to, scale);
+  }
+  addBoxes({ row, half }, columns, from, to, scale) {
+    for (let i = firstAfter(row, from); i < row.length && row[i + START] <= to; i += FIELDS) {
       const part = row[i + FLAGS] & HALVES;
       if (half && part && part !== half) continue;
       const left = (row[i + START] - from) * scale;
-      this.columns.add(left, left + row[i + LENGTH] * scale, this.color(row, i).rgb);
+      columns.add(left, left + row[i + LENGTH] * scale, this.color(row, i).rgb);
     }
   }
-  addLevels(samples, ratio) {
-    const scale = this.scale * ratio, peak = memoryScale(), from = rgb(theme.lane), to = rgb(theme.memory);
-    for (let i = lastBefore(samples, view.from); i < samples.length && samples[i] <= view.to; i += 2) {
+  addLevels(samples, columns, from, to, scale) {
+    const peak = memoryScale(), lowest = rgb(theme.lane), highest = rgb(theme.memory);
+    for (let i = lastBefore(samples, from); i < samples.length && samples[i] <= to; i += 2) {
       const next = i + 2 < samples.length ? samples[i + 2] : this.data.end;
-      this.columns.add((samples[i] - view.from) * scale, (next - view.from) * scale, mix(from, to, samples[i + 1] / peak));
+      columns.add((samples[i] - from) * scale, (next - from) * scale, mix(lowest, highest, samples[i + 1] / peak));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <fstream>
@@ -142,6 +143,28 @@ TEST_F(ToolStudio, PortInUseIsAnErrorWithHint) {
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("port " + std::to_string(port_) + " is in use"));
   EXPECT_THAT(outcome.err, HasSubstr("--port 0"));
+}
+
+TEST(ToolStudioBrowser, OpensTheAddress) {
+  const TempDir dir;
+  std::ofstream(dir / "page.html") << "page";
+  std::ofstream(dir / "xdg-open")
+      << "#!/bin/sh\necho \"$1\" >\"$OPENED.part\" && mv \"$OPENED.part\" \"$OPENED\"\n";
+  chmod((dir / "xdg-open").c_str(), 0700);
+  const std::vector<std::string> settings = {"DISPLAY=:none", "PATH=" + dir.path() + ":/usr/bin:/bin",
+                                             "OPENED=" + (dir / "opened")};
+  const std::vector<std::string> words = {PENSTOCK_TOOL, "studio", "--port",
+                                          "0",           "--page", dir / "page.html"};
+  Program studio(words, settings);
+  while (slurp(dir / "opened").empty() && !studio.ended()) sched_yield();
+  kill(studio.pid(), SIGTERM);
+  const Outcome outcome = studio.finish();
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  std::string opened = slurp(dir / "opened");
+  ASSERT_FALSE(opened.empty());
+  opened.pop_back();
+  EXPECT_THAT(outcome.out, HasSubstr(" " + opened + " "));
+  EXPECT_THAT(opened, StartsWith("http://127.0.0.1:"));
 }
 
 TEST(ToolStudioOutput, WritesThePage) {

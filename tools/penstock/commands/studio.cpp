@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdlib>
 
 namespace penstock::tool {
@@ -33,11 +34,18 @@ void open_browser(const std::string& address) {
   posix_spawn_file_actions_init(&actions);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_RDWR, 0);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);  // the server blocks signals; the browser must not
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   std::string program = "xdg-open", argument = address;
   std::array<char*, 3> words{program.data(), argument.data(), nullptr};
   pid_t child = 0;
   // Without xdg-open, the user opens the printed address.
-  posix_spawnp(&child, program.c_str(), &actions, nullptr, words.data(), environ);
+  posix_spawnp(&child, program.c_str(), &actions, &attributes, words.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
 }
 

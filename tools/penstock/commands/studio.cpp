@@ -78,10 +78,9 @@ int studio_command(Arguments& arguments) {
     return 0;
   }
   PageServer server(std::move(page), port ? std::optional(static_cast<int>(*port)) : std::nullopt);
-  if (!no_open)
-    open_browser(server.address());  // before signals are blocked, which the browser would inherit
   const Descriptor stop = stop_signals();
   announce(server, arguments.json());
+  if (!no_open) open_browser(server.address());
   server.serve(stop);
   return 0;
 }

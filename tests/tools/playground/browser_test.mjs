@@ -54,11 +54,30 @@ function randomFields(schedules) {
   };
 }
 
-// The command line that corresponds to the state, with the exported costs.
-async function nativeWords(page, fields) {
-  const costs = join(folder, "costs.toml");
-  writeFileSync(costs, (await exported(page, "costs")).text);
-  return ["--ranks", fields.ranks, "--stages-per-rank", fields.av, "--microbatches", fields.microbatches, "--costs", costs];
+// The cost file that the fields mean: ms, MiB, µs and GB/s; a single number is shared by the stages of a rank.
+function costFile(fields) {
+  const ranks = Number(fields.ranks), units = ranks * Number(fields.av), MIB = 2 ** 20;
+  const value = (text, factor, unit) => {
+    const parts = text.split(", ");
+    return parts.length > 1 ? Number(parts[unit]) * factor : (Number(text) * factor * ranks) / units;
+  };
+  const lines = ["overlap = " + fields.overlap, "[link]", "latency = " + Number(fields.latency) * 1e-6];
+  if (fields.bandwidth) lines.push("bandwidth = " + Number(fields.bandwidth) * 1e9);
+  const message = Math.round(Number(fields.message) * MIB);
+  for (let unit = 0; unit < units; ++unit) {
+    lines.push("[[stages]]", ...["forward", "input", "weight"].map((key) => `${key} = ${value(fields[key], 1e-3, unit)}`));
+    for (const [key, field] of [["activation_bytes", "activation"], ["weight_bytes", "stash"], ["parameter_bytes", "parameters"]])
+      lines.push(`${key} = ${Math.round(value(fields[field], MIB, unit))}`);
+    lines.push("output_bytes = " + message, "input_bytes = " + (unit > 0 ? message : 0), `recompute = ${fields.ar === "1"}`);
+  }
+  return lines.join("\n") + "\n";
+}
+
+// The command line that corresponds to the fields.
+function nativeWords(fields, costs) {
+  const path = join(folder, "costs.toml");
+  writeFileSync(path, costs);
+  return ["--ranks", fields.ranks, "--stages-per-rank", fields.av, "--microbatches", fields.microbatches, "--costs", path];
 }
 
 const tests = {
@@ -67,12 +86,14 @@ const tests = {
     for (let i = 0; i < 40; ++i) {
       const fields = randomFields(schedules);
       await go(page, fields);
-      const words = await nativeWords(page, fields), mode = ["--send-mode", fields.send];
+      const words = nativeWords(fields, costFile(fields)), mode = ["--send-mode", fields.send];
       const [expected] = JSON.parse(runTool(tool, "simulate", fields.a, ...words, ...mode, "--json"));
       assert.deepEqual(await result(page), expected, JSON.stringify(fields));
       assert.equal((await exported(page, "csv")).text, runTool(tool, "schedule", fields.a, ...words));
       assert.equal((await exported(page, "lowered")).text, runTool(tool, "schedule", fields.a, ...words, "--lowered"));
       if (i % 8) continue;
+      nativeWords(fields, (await exported(page, "costs")).text);
+      assert.deepEqual(JSON.parse(runTool(tool, "simulate", fields.a, ...words, ...mode, "--json")), [expected]);
       for (const format of ["svg", "trace"])
         assert.equal((await exported(page, format)).text, runTool(tool, "simulate", fields.a, ...words, ...mode, "--as", format));
     }
@@ -108,7 +129,7 @@ const tests = {
   async "a memory cap marks the ranks above it"({ page }) {
     await go(page, { a: "GPipe", b: "", ranks: "4", microbatches: "8", activation: "1024", cap: "6" });
     await page.click("#panel-a details summary");
-    assert.equal(await page.locator("#panel-a tr.over").count(), 4);
+    await page.waitForFunction(() => document.querySelectorAll("#panel-a tr.over").length === 4);
     await page.fill("#field-cap", "");
     await page.waitForFunction(() => document.querySelectorAll("#panel-a tr.over").length === 0);
   },

@@ -129,12 +129,7 @@ class Timeline {
     const last = Math.min(this.data.compute.length, Math.ceil((innerHeight + margin - box.top - AXIS) / this.pitch));
     for (let rank = first; rank < last; ++rank) {
       const row = this.data.compute[rank], top = this.rowTop(rank), height = this.rowHeight;
-      if (this.data.overlaps) {
-        for (const half of [TOP_HALF, BOTTOM_HALF])
-          strips.push({ key: `${rank} half ${half}`, row, top: top + (half - 1) * (height / 2), height: height / 2, half });
-      } else {
-        strips.push({ key: `${rank}`, row, top, height });
-      }
+      strips.push({ key: `${rank}`, row, top, height });
       for (let lane = 0; lane < this.lanes; ++lane) {
         const boxes = this.data.lanes[rank][lane], laneTop = top + height + 1 + lane * this.laneHeight;
         if (boxes) strips.push({ key: `${rank} lane ${lane}`, row: boxes, top: laneTop, height: this.laneHeight - 1, thin: true });
@@ -150,34 +145,38 @@ class Timeline {
   drawStrips(inner) {
     const dense = [], share = (view.to - view.from) / (this.data.end || 1);
     for (const strip of this.strips()) {
-      if (strip.samples || (strip.row.length / FIELDS) * share > inner / DENSE) dense.push(strip); else this.drawBoxes(strip);
+      if (strip.samples || (strip.row.length / FIELDS) * share > inner / DENSE) dense.push(...this.halves(strip));
+      else this.drawBoxes(strip);
     }
     if (dense.length) this.drawImage(dense, inner);
   }
+  // In an image, the parts of overlaps need a row each.
+  halves(strip) {
+    if (strip.thin || strip.samples || !this.data.overlaps) return [strip];
+    const height = strip.height / 2;
+    return [TOP_HALF, BOTTOM_HALF].map((half) => ({ ...strip, key: `${strip.key} half ${half}`, top: strip.top + (half - 1) * height, height, half }));
+  }
 
-  drawBoxes({ row, top, height, half, thin }) {
+  drawBoxes({ row, top, height, thin }) {
     const context = this.context;
     context.fillStyle = theme.lane;
     if (!thin) context.fillRect(this.x(0), top, this.x(this.data.end) - this.x(0), height);
-    const labeled = !thin && height >= 12;
-    if (labeled) {
-      context.font = `600 ${Math.min(12, height - 3)}px system-ui, sans-serif`;
-      context.textAlign = "center";
-      context.textBaseline = "middle";
-    }
+    context.font = `600 ${Math.min(12, height - 3)}px system-ui, sans-serif`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
     for (let i = firstAfter(row, view.from); i < row.length && row[i + START] <= view.to; i += FIELDS) {
-      const part = row[i + FLAGS] & HALVES;
-      if (half && part && part !== half) continue;
+      const part = row[i + FLAGS] & HALVES, boxHeight = part ? height / 2 : height;
+      const boxTop = part === BOTTOM_HALF ? top + boxHeight : top;
       const left = this.x(row[i + START]), width = Math.max(0.75, row[i + LENGTH] * this.scale);
-      const color = this.color(row, i);
+      const color = this.color(row, i), drawn = width > 3 ? width - 0.8 : width;
       context.fillStyle = color.css;
-      context.fillRect(left, top, width > 3 ? width - 0.8 : width, height);
+      context.fillRect(left, boxTop, drawn, boxHeight);
       if (thin) continue;
-      if (color.critical && half !== TOP_HALF) {
+      if (color.critical) {
         context.fillStyle = theme.critical;
-        context.fillRect(left, top + height - 2, width > 3 ? width - 0.8 : width, 2);
+        context.fillRect(left, boxTop + boxHeight - 2, drawn, 2);
       }
-      if (labeled && width > 13) this.drawNumber(row[i + MICROBATCH], left, width, top + height / 2, color);
+      if (boxHeight >= 12 && width > 13) this.drawNumber(row[i + MICROBATCH], left, width, boxTop + boxHeight / 2, color);
     }
   }
   drawNumber(number, left, width, y, color) {
@@ -251,7 +250,8 @@ class Timeline {
     if (this.colors[key]) return this.colors[key];
     const paper = rgb(theme.paper), base = rgb(theme.dark ? kinds[kind].dark : kinds[kind].light);
     const mixed = mix(mix(base, paper, [0, 0.38, 0.55, 0.66][chunk]), paper, faint ? 0.78 : 0);
-    const text = faint ? theme.soft : chunk > 0 ? theme.ink : theme.dark ? "#0d1117" : "#ffffff";
+    const brightness = 0.3 * mixed[0] + 0.59 * mixed[1] + 0.11 * mixed[2];
+    const text = faint ? theme.soft : brightness > 125 ? "#0d1117" : "#ffffff";
     return (this.colors[key] = { rgb: mixed, css: `rgb(${mixed})`, text, critical });
   }
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -38,14 +39,14 @@ class Client {
     return send(socket_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
   }
 
-  //! Reads until the server closes the connection. Throws after the timeout.
+  //! Reads until the server closes the connection. Throws after the timeout or a reset.
   std::string read_all() {
     std::string text;
     std::array<char, 1 << 14> buffer{};
     ssize_t count = 0;
     while ((count = recv(socket_, buffer.data(), buffer.size(), 0)) > 0)
       text.append(buffer.data(), static_cast<std::size_t>(count));
-    if (count < 0 && errno != ECONNRESET) throw std::runtime_error("no response");
+    if (count < 0) throw std::runtime_error(std::string("no response: ") + std::strerror(errno));
     return text;
   }
 

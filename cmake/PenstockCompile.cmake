@@ -34,8 +34,8 @@ function(penstock_compile_options target)
     # False positives of GCC 12: overlapping copies in std::string's operator+, and designated initializers that leave
     # the other members at their defaults.
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-missing-field-initializers>
-    # The same flags for libraries and programs, so that they can share a precompiled header.
-    -fPIC
+    # The same flags for libraries and programs, so that they can share a precompiled header. WebAssembly has no use for -fPIC.
+    $<IF:$<BOOL:${EMSCRIPTEN}>,-fwasm-exceptions,-fPIC>
     $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess -Winvalid-pch>
     "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")  # for the compiler cache
   if(PENSTOCK_SANITIZE)

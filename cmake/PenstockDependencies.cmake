@@ -2,6 +2,14 @@
 
 find_package(Threads REQUIRED)
 
+if(EMSCRIPTEN)
+  # Of the headers in the system's include directory, Emscripten may see only those of the JSON parser.
+  find_path(PENSTOCK_JSON_INCLUDE nlohmann/json.hpp PATHS /usr/include /usr/local/include NO_CMAKE_FIND_ROOT_PATH REQUIRED)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/system)
+  file(CREATE_LINK ${PENSTOCK_JSON_INCLUDE}/nlohmann ${PROJECT_BINARY_DIR}/system/nlohmann SYMBOLIC)
+  include_directories(SYSTEM ${PROJECT_BINARY_DIR}/system)
+endif()
+
 if(PENSTOCK_TORCH_SIDE)
   set(PENSTOCK_TORCH "$ENV{PENSTOCK_TORCH}" CACHE PATH "Directory of the torch wheel or of libtorch")
   include(PenstockTorch)

@@ -1,8 +1,9 @@
 // The JSON writer.
 #include "base/json.h"
 
+#include "base/number_text.h"
+
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -116,9 +117,7 @@ JsonWriter& JsonWriter::value(std::string_view text) {
 JsonWriter& JsonWriter::value(double number) {
   if (!std::isfinite(number)) return null();
   before_value();
-  std::array<char, 40> buffer{};
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number).ptr;
-  text_.append(buffer.data(), end);
+  append_shortest(text_, number);
   return *this;
 }
 

@@ -5,13 +5,23 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <unordered_set>
 
 namespace penstock::view {
 namespace {
 
 constexpr std::size_t most_lanes = 4;
+
+struct ActionHash {
+  std::size_t operator()(const schedule::Action& action) const {
+    const auto kind = static_cast<std::uint64_t>(action.kind());
+    const auto stage = static_cast<std::uint64_t>(action.stage().index());
+    return std::hash<std::uint64_t>{}(((kind << 16) + stage) << 32 | action.microbatch().index());
+  }
+};
 
 std::string percent(double share) {
   std::array<char, 32> text{};
@@ -160,18 +170,15 @@ Drawing draw(const schedule::Program& program) {
 Drawing draw(const plan::Simulation& simulation, bool seconds) {
   Drawing drawing = draw(std::span(&simulation.timeline, 1), seconds);
   Panel& panel = drawing.panels.front();
-  // A rank runs each action only once, so its rank and text identify a box.
-  std::unordered_set<std::string> critical;
+  // A rank runs each action only once, so an action of a rank identifies a box.
+  std::vector<std::unordered_set<schedule::Action, ActionHash>> critical(simulation.timeline.ranks.size());
   for (const plan::CriticalStep& step : simulation.critical_path) {
-    for_each_part(step.timed.action, [&](const schedule::Action& part) {
-      critical.insert(std::to_string(step.rank.value) + ":" + to_string(part));
-    });
+    for_each_part(step.timed.action,
+                  [&](const schedule::Action& part) { critical[step.rank.index()].insert(part); });
   }
-  if (critical.empty()) return drawing;
   for (auto* rows : {&panel.compute, &panel.communication}) {
     for (std::size_t r = 0; r < rows->size(); ++r) {
-      const std::string prefix = std::to_string(r) + ":";
-      for (ActionBox& box : (*rows)[r]) box.critical = critical.contains(prefix + to_string(box.action));
+      for (ActionBox& box : (*rows)[r]) box.critical = critical[r].contains(box.action);
     }
   }
   return drawing;

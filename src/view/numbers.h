@@ -1,6 +1,8 @@
 // Formats numbers for the output of renderers: short, and precise enough for a drawing.
 #pragma once
 
+#include "base/number_text.h"
+
 #include <array>
 #include <charconv>
 #include <cstdint>
@@ -10,10 +12,7 @@ namespace penstock::view {
 
 //! Appends the number with at most `digits` significant digits, in the shortest notation.
 inline void append_number(std::string& text, double number, int digits = 9) {
-  std::array<char, 40> buffer{};
-  char* const begin = buffer.data();
-  text.append(begin,
-              std::to_chars(begin, begin + buffer.size(), number, std::chars_format::general, digits).ptr);
+  append_rounded(text, number, digits);
 }
 
 inline void append_number(std::string& text, std::int64_t number) {

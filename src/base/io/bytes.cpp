@@ -3,7 +3,7 @@
 
 #include <penstock/base/error.h>
 
-#include <bit>
+#include <cstring>
 
 namespace penstock {
 
@@ -18,7 +18,8 @@ void ByteWriter::signed_int(std::int64_t value) {
 }
 
 void ByteWriter::real(double value) {
-  const auto bits = std::bit_cast<std::uint64_t>(value);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);  // not std::bit_cast, which the library of Emscripten lacks
   for (int shift = 0; shift < 64; shift += 8) u8(static_cast<std::uint8_t>(bits >> shift));
 }
 
@@ -57,7 +58,9 @@ double ByteReader::real() {
   const auto bytes = raw(8);
   std::uint64_t bits = 0;
   for (int i = 0; i < 8; ++i) bits |= static_cast<std::uint64_t>(bytes[i]) << (8 * i);
-  return std::bit_cast<double>(bits);
+  double value = 0;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
 std::string ByteReader::text() {

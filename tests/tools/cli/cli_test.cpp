@@ -59,6 +59,7 @@ TEST(ToolCli, KeepsDocumentedOptions) {
       {"validate", "--microbatches"},
       {"simulate", "--ranks --stages-per-rank --microbatches --costs --as"},
       {"plan", "--ranks --microbatches --costs --model --memory-cap"},
+      {"studio", "--port --no-open --output"},
       {"inspect", "--split --stages"},
       {"eval", over + "--input --output"},
       {"train", over + "--data --no-shuffle --steps --batch --seq --optimizer --lr --weight-decay --loss "

@@ -1,11 +1,11 @@
 // `penstock plan`: finds the fastest partition and schedule, and explains why the others were rejected.
-#include "base/json.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/start_torch.h"
 #include "cli/units.h"
 #include "commands/commands.h"
 #include "config/source.h"
+#include "report/json.h"
 
 #include <penstock/base/error.h>
 #include <penstock/plan/planner.h>
@@ -19,20 +19,6 @@ namespace penstock::tool {
 namespace {
 
 constexpr int layers_of_a_rank = 4;  //!< layers per rank of the default model (no cost file)
-
-std::string verdict_name(plan::PlanVerdict verdict) {
-  switch (verdict) {
-    case plan::PlanVerdict::Best:
-      return "best";
-    case plan::PlanVerdict::Slower:
-      return "slower";
-    case plan::PlanVerdict::DoesNotFit:
-      return "does not fit";
-    case plan::PlanVerdict::Impossible:
-      return "impossible";
-  }
-  return "";
-}
 
 int positive_integer(const std::string& text, const char* option) {
   int value = 0;
@@ -96,28 +82,7 @@ std::string report(const plan::PlanResult& result, const CostFile& file, std::si
 
 std::string to_json(const plan::PlanResult& result) {
   JsonWriter out;
-  out.begin_array();
-  for (const plan::Plan& plan : result.plans) {
-    out.begin_object().field("schedule", plan.schedule).field("stages_per_rank", plan.stages_per_rank);
-    out.field("microbatches", plan.microbatches)
-        .field("recompute", plan.recompute)
-        .field("verdict", verdict_name(plan.verdict));
-    out.field("why", plan.why).key("first_layer").begin_array();
-    for (const int layer : plan.first_layer) out.value(layer);
-    out.end_array();
-    if (plan.verdict != plan::PlanVerdict::Impossible) {
-      out.field("step_time", plan.step_time)
-          .field("bubble", plan.bubble)
-          .field("peak_memory", plan.peak_memory);
-      out.key("time")
-          .begin_object()
-          .field("compute", plan.shares.compute)
-          .field("imbalance", plan.shares.imbalance);
-      out.field("bubble", plan.shares.bubble).field("communication", plan.shares.communication).end_object();
-    }
-    out.end_object();
-  }
-  out.end_array();
+  write_plans(out, result.plans);
   return out.text() + "\n";
 }
 

@@ -1,9 +1,9 @@
 // `penstock schedule`: prints or draws a schedule.
-#include "base/json.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "config/source.h"
+#include "report/json.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
@@ -33,20 +33,7 @@ int list(bool json) {
     return 0;
   }
   JsonWriter out;
-  out.begin_array();
-  for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
-    out.begin_object().field("name", info.name).field("summary", info.summary);
-    out.field("placement", to_string(info.placement));
-    out.field("default_stages_per_rank", info.default_stages_per_rank);
-    out.key("only_stages_per_rank");
-    if (info.only_stages_per_rank) {
-      out.value(*info.only_stages_per_rank);
-    } else {
-      out.null();
-    }
-    out.field("splits_backward", info.splits_backward).field("has_backward", info.has_backward).end_object();
-  }
-  out.end_array();
+  write_schedule_list(out);
   print(out.text() + "\n");
   return 0;
 }

@@ -1,9 +1,9 @@
 // `penstock simulate`: predicts time, bubbles and memory of one schedule, or compares several.
-#include "base/json.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "config/source.h"
+#include "report/json.h"
 
 #include <penstock/base/error.h>
 
@@ -99,34 +99,6 @@ std::string timeline_csv(const schedule::Timeline& timeline) {
   return text;
 }
 
-void write_json(JsonWriter& out, const Outcome& outcome) {
-  const plan::Simulation& s = outcome.simulation;
-  const schedule::Program& program = outcome.program;
-  out.begin_object()
-      .field("name", program.name())
-      .field("ranks", program.ranks())
-      .field("stages", program.stages());
-  out.field("microbatches", program.microbatches()).field("send_mode", to_string(program.mode()));
-  out.field("step_time", s.step_time)
-      .field("lower_bound", outcome.bound)
-      .field("bubble", s.bubble)
-      .field("own_bubble", s.own_bubble);
-  out.field("peak_memory", s.peak_memory()).key("per_rank").begin_array();
-  for (const plan::RankReport& rank : s.ranks) {
-    out.begin_object()
-        .field("busy", rank.busy)
-        .field("bubble", rank.bubble)
-        .field("own_bubble", rank.own_bubble);
-    out.field("peak_memory", rank.peak_memory).field("peak_at", rank.peak_at).end_object();
-  }
-  out.end_array().key("critical_path").begin_array();
-  for (const plan::CriticalStep& step : s.critical_path) {
-    out.begin_object().field("rank", step.rank.value).field("action", to_string(step.timed.action));
-    out.field("start", step.timed.start).field("end", step.timed.end).end_object();
-  }
-  out.end_array().end_object();
-}
-
 }  // namespace
 
 int simulate_command(Arguments& arguments) {
@@ -166,7 +138,8 @@ int simulate_command(Arguments& arguments) {
   if (arguments.json()) {
     JsonWriter out;
     out.begin_array();
-    for (const Outcome& outcome : outcomes) write_json(out, outcome);
+    for (const Outcome& outcome : outcomes)
+      write_simulation(out, outcome.program, outcome.simulation, outcome.bound);
     out.end_array();
     write_output(output, out.text() + "\n");
     return 0;

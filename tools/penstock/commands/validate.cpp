@@ -1,8 +1,8 @@
 // `penstock validate`: reports every error of a schedule file and the send modes in which it is safe.
-#include "base/json.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "config/source.h"
+#include "report/json.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
@@ -12,38 +12,10 @@
 namespace penstock::tool {
 namespace {
 
-void write_diagnostics(JsonWriter& out, const Diagnostics& diagnostics) {
-  out.begin_array();
-  for (const Diagnostic& diagnostic : diagnostics) {
-    out.begin_object().field("severity", to_string(diagnostic.severity));
-    out.field("where", diagnostic.where).field("message", diagnostic.message).end_object();
-  }
-  out.end_array();
-}
-
 std::string to_json(const schedule::ScheduleFile& file, const Diagnostics& problems,
                     const schedule::Verdict* verdict, bool fine) {
   JsonWriter out;
-  out.begin_object()
-      .field("valid", fine)
-      .field("form", file.level == schedule::ProgramLevel::Lowered ? "lowered" : "compute");
-  out.field("ranks", static_cast<std::int64_t>(file.ranks.size())).field("stages", file.placement.stages());
-  out.field("microbatches", file.microbatches).key("diagnostics");
-  Diagnostics all = problems;
-  if (verdict != nullptr) all.insert(all.end(), verdict->findings.begin(), verdict->findings.end());
-  write_diagnostics(out, all);
-  if (verdict != nullptr) {
-    out.key("modes").begin_object();
-    for (const schedule::SendMode mode : schedule::send_modes) {
-      out.key(to_string(mode)).begin_object().field("safe", verdict->safe(mode)).key("diagnostics");
-      write_diagnostics(out, verdict->of(mode));
-      out.end_object();
-    }
-    out.end_object().key("peak_in_flight").begin_array();
-    for (const int count : verdict->peak_in_flight) out.value(count);
-    out.end_array();
-  }
-  out.end_object();
+  write_validation(out, file, problems, verdict, fine);
   return out.text() + "\n";
 }
 

@@ -1,0 +1,58 @@
+// Floating-point numbers as text, with std::to_chars where the C++ library has it.
+#include "base/number_text.h"
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+
+namespace penstock {
+namespace {
+
+constexpr int sufficient_digits = 17;  //!< enough for every double
+constexpr int safe_digits = 15;        //!< a decimal number of this length survives the way through a double
+
+}  // namespace
+
+void append_rounded_printf(std::string& text, double number, int digits) {
+  std::array<char, 40> buffer{};
+  const int length = std::snprintf(buffer.data(), buffer.size(), "%.*g", digits, number);
+  text.append(buffer.data(), static_cast<std::size_t>(length));
+}
+
+void append_shortest_printf(std::string& text, double number) {
+  const std::size_t before = text.size();
+  for (int digits = safe_digits;; ++digits) {
+    append_rounded_printf(text, number, digits);
+    if (digits == sufficient_digits || std::strtod(text.c_str() + before, nullptr) == number) return;
+    text.resize(before);
+  }
+}
+
+#ifdef __cpp_lib_to_chars
+
+void append_shortest(std::string& text, double number) {
+  std::array<char, 40> buffer{};
+  text.append(buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), number).ptr);
+}
+
+void append_rounded(std::string& text, double number, int digits) {
+  std::array<char, 40> buffer{};
+  char* const end = buffer.data() + buffer.size();
+  text.append(buffer.data(),
+              std::to_chars(buffer.data(), end, number, std::chars_format::general, digits).ptr);
+}
+
+#else
+
+void append_shortest(std::string& text, double number) {
+  append_shortest_printf(text, number);
+}
+
+void append_rounded(std::string& text, double number, int digits) {
+  append_rounded_printf(text, number, digits);
+}
+
+#endif
+
+}  // namespace penstock

@@ -54,6 +54,10 @@ class ExportedModuleImpl : public torch::nn::Module {
   //! Python does not save.
   torch::OrderedDict<std::string, at::Tensor> state_dict() const;
 
+  //! The names of the tensors and numbers that `forward` takes, in order: the parameters of Python's
+  //! `forward`, or paths such as `batch.mask` if an argument is a dict.
+  std::vector<std::string> input_names() const;
+
   const Graph& graph() const;
 
   //! A deep copy with the same modes. Tensors that share memory here share memory in the copy.

@@ -140,7 +140,9 @@ template <class Module>
 requires std::is_base_of_v<torch::nn::Module, Module> std::shared_ptr<StageModule> make_stage_module(
     std::shared_ptr<Module> module) {
   const std::shared_ptr<torch::nn::Module> owner = module;
-  constexpr bool declared = requires { requires Module::takes_args_and_kwargs; };
+  constexpr bool declared = requires {
+    requires Module::takes_args_and_kwargs;
+  };
   if constexpr (!declared && !requires { &Module::forward; }) {
     const StageFunction forward = [module](const value::Args& args, const value::Kwargs& kwargs) {
       detail::check_no_keywords(kwargs);

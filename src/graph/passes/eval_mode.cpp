@@ -46,9 +46,8 @@ Graph eval_graph(const Graph& graph) {
 
 Graph eval_graph(const Graph& graph, const std::function<bool(const std::string& module)>& evaluates) {
   Graph result = graph;
-  std::erase_if(result.nodes, [&](const Node& node) {
-    return updates_counter(graph, node) && evaluates(node.module);
-  });
+  std::erase_if(result.nodes,
+                [&](const Node& node) { return updates_counter(graph, node) && evaluates(node.module); });
   std::erase_if(result.mutations, [&](const Mutation& mutation) {
     const Slot* counter = batch_counter(graph, mutation.target);
     if (!counter) return false;

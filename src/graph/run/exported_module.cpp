@@ -23,17 +23,20 @@ namespace {
 const char* const kExportSizes =
     "the model was exported for these sizes: pass tensors of these sizes, or export it with dynamic_shapes";
 
+bool is_positional(const std::string& path) {
+  return path.starts_with("args[");
+}
+
 //! The arguments of the model for messages: `x float32[2, 3], mask=bool[2]`.
 std::string arguments_text(const Graph& graph) {
   const std::vector<std::string> paths = graph.input_paths();
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const Value& value = graph.value(graph.inputs[i].value);
-    const bool positional = paths[i].starts_with("args[");
     const std::string what = graph.inputs[i].baked ? "a constant"
                              : value.meta          ? to_string(*value.meta)
                                                    : "a value";
-    texts.push_back(positional ? value.name + " " + what : paths[i] + "=" + what);
+    texts.push_back(is_positional(paths[i]) ? value.name + " " + what : paths[i] + "=" + what);
   }
   return join(texts, ", ");
 }
@@ -112,8 +115,7 @@ at::Tensor converted(const at::Tensor& tensor, at::Device device, at::ScalarType
 
 //! Export records the dtypes of tensors as assertions. They do not hold after a conversion.
 void remove_dtype_assertions(Graph& graph) {
-  std::erase_if(graph.nodes,
-                [](const Node& node) { return node.name() == "aten::_assert_tensor_metadata"; });
+  std::erase_if(graph.nodes, [](const Node& node) { return node.name() == "aten::_assert_tensor_metadata"; });
 }
 
 }  // namespace
@@ -151,8 +153,9 @@ struct ExportedModuleImpl::Impl {
     } catch (const Error& error) {
       if (conversion.empty() || !error.hint().empty()) throw;
       throw Error(error.message(), error.context(),
-                  conversion + ", but operators keep the dtypes that export recorded; convert the model in "
-                               "Python before you export it");
+                  conversion +
+                      ", but operators keep the dtypes that export recorded; convert the model in "
+                      "Python before you export it");
     }
   }
 };
@@ -167,6 +170,15 @@ ExportedModuleImpl::ExportedModuleImpl(Graph graph, std::vector<at::Tensor> tens
 }
 
 ExportedModuleImpl::~ExportedModuleImpl() = default;
+
+std::vector<std::string> ExportedModuleImpl::input_names() const {
+  std::vector<std::string> names = graph().input_paths();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    // Positional arguments have only the name of their value, which Python derives from the parameter.
+    if (is_positional(names[i])) names[i] = graph().value(graph().inputs[i].value).name;
+  }
+  return names;
+}
 
 const Graph& ExportedModuleImpl::graph() const {
   return impl_->graph;

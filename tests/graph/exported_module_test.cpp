@@ -169,12 +169,18 @@ TEST(GraphExportedModule, NamesTheOperatorThatKeepsItsDtype) {
 }
 
 TEST(GraphExportedModule, MovesToTheMetaDevice) {
-  ExportedModule model = load_module(kTransformer, torch::kMeta);
-  EXPECT_TRUE(model->parameters()[0].is_meta());
-  const at::Tensor logits = model->forward_named(tokens().to(torch::kMeta)).at("output.logits");
-  EXPECT_EQ(logits.sizes(), (at::IntArrayRef{4, 6, 17}));
+  ExportedModule model = load_module(archive("mlp.pt2"), torch::kMeta);
+  const at::Tensor weight = model->parameters()[0];
+  EXPECT_TRUE(weight.is_meta());
+  const at::Tensor output = model(torch::ones({3, 6}, torch::kMeta));
+  EXPECT_TRUE(output.is_meta());
+  EXPECT_EQ(output.sizes(), (at::IntArrayRef{3, 6}));
   model->to(torch::kCPU);
-  EXPECT_TRUE(model->parameters()[0].is_cpu());
+  EXPECT_TRUE(weight.is_cpu());
+  EXPECT_TRUE(weight.requires_grad());
+  torch::NoGradGuard no_grad;
+  for (at::Tensor& parameter : model->parameters()) parameter.zero_();
+  EXPECT_TRUE(same_bits(model(torch::ones({3, 6})), torch::ones({3, 6})));
 }
 
 TEST(GraphExportedModule, RunsOnSeveralThreads) {

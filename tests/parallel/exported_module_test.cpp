@@ -133,15 +133,22 @@ TEST(ParallelExportedModule, FullyShardedMatchesDenseTraining) {
   });
 }
 
-TEST(ParallelExportedModule, SubmodulesCannotBeUnits) {
+TEST(ParallelExportedModule, ShardedModuleExplainsMissingParameters) {
+  const at::Tensor tokens = torch::zeros({2, kLength}, torch::kLong);
+  run_thread_ranks(2, [&](World& world) {
+    ExportedModule model = load_module(kTransformer);
+    const Sharded sharded = fully_shard(model, world.group());
+    const std::string direct = error_message<ShapeError>([&] { model->forward({tokens}); });
+    CHECK_THAT(direct.find("'token.weight' has shape [0]") != std::string::npos);
+    CHECK_THAT(direct.find("through ps::call") != std::string::npos);
+    call(model, Args{tokens});
+  });
   run_thread_ranks(2, [&](World& world) {
     ExportedModule model = load_module(kTransformer);
     const Sharded sharded = fully_shard(model, world.group(), {}, {model->named_modules()["blocks.0"]});
-    sharded.gather_parameters();
-    const std::string message = error_message<ShapeError>([&] {
-      call(model, Args{torch::zeros({2, kLength}, torch::kLong)});
-    });
-    CHECK_THAT(message == "no error" || message.find("cannot be units") != std::string::npos);
+    const std::string unit = error_message<ShapeError>([&] { call(model, Args{tokens}); });
+    CHECK_THAT(unit.find("'blocks.0.") != std::string::npos);
+    CHECK_THAT(unit.find("cannot be units") != std::string::npos);
   });
 }
 

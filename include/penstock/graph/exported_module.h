@@ -83,8 +83,21 @@ class ExportedModuleImpl : public torch::nn::Module {
   std::unique_ptr<Impl> impl_;
 };
 
-//! A holder, like torch::nn::Linear: `model->parameters()`, `model(x)`.
-TORCH_MODULE(ExportedModule);
+//! A holder, like torch::nn::Linear: `model->parameters()`, `model(x)`. (TORCH_MODULE does not support
+//! overloads of `forward`.)
+class ExportedModule : public torch::nn::ModuleHolder<ExportedModuleImpl> {
+ public:
+  using torch::nn::ModuleHolder<ExportedModuleImpl>::ModuleHolder;
+  using Impl = ExportedModuleImpl;
+
+  template <std::convertible_to<at::Tensor>... Tensors>
+  at::Tensor operator()(const Tensors&... tensors) {
+    return get()->forward(tensors...);
+  }
+  c10::IValue operator()(const value::Args& args, const value::Kwargs& kwargs = {}) {
+    return get()->forward(args, kwargs);
+  }
+};
 
 //! Loads an archive written by Python's `torch.export.save`, with its weights. Throws UsageError if the file
 //! cannot be opened or contains something that a graph cannot represent, and ParseError if it is damaged or

@@ -44,10 +44,11 @@ at::Tensor logits_in(const c10::IValue& output) {
 
 // With a large eps, differences in the last bits of small gradients are not amplified.
 torch::optim::AdamW adamw(std::vector<at::Tensor> parameters) {
-  return {std::move(parameters), torch::optim::AdamWOptions(0.01).weight_decay(0.1).eps(1e-4)};
+  return torch::optim::AdamW(std::move(parameters),
+                             torch::optim::AdamWOptions(0.01).weight_decay(0.1).eps(1e-4));
 }
 
-struct Run {
+struct DenseRun {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> parameters;
 };
@@ -68,9 +69,9 @@ std::vector<double> train(const Batches& batches, std::vector<at::Tensor> parame
   return losses;
 }
 
-Run dense_run(const Batches& batches) {
+DenseRun dense_run(const Batches& batches) {
   ExportedModule model = load_module(kTransformer);
-  Run run;
+  DenseRun run;
   run.losses = train(batches, model->parameters(), 0, 1,
                      [&](const at::Tensor& x) { return logits_in(model->forward({x})); });
   for (const auto& item : model->named_parameters()) run.parameters[item.key()] = full_copy(item.value());
@@ -82,7 +83,7 @@ Run dense_run(const Batches& batches) {
 //! 3 steps of at most 0.01, rounding stays far below this bound.
 constexpr double kRounding = 2e-5;
 
-void check_parameters(const std::vector<value::NamedTensor>& parameters, const Run& dense) {
+void check_parameters(const std::vector<value::NamedTensor>& parameters, const DenseRun& dense) {
   CHECK_SAME(parameters.size(), dense.parameters.size());
   for (const value::NamedTensor& item : parameters)
     CHECK_CLOSE(full_copy(item.tensor), dense.parameters.at(item.name), 0, kRounding);
@@ -95,7 +96,7 @@ std::vector<value::NamedTensor> named_parameters(const ExportedModule& model) {
 }
 
 //! The mean of the ranks' losses is the loss of the dense run.
-void check_mean_losses(const World& world, const std::vector<double>& losses, const Run& dense) {
+void check_mean_losses(const World& world, const std::vector<double>& losses, const DenseRun& dense) {
   const at::Tensor mean = torch::tensor(losses, torch::kDouble);
   world.group().all_reduce(mean, ReduceOp::Avg);
   CHECK_CLOSE(mean, torch::tensor(dense.losses, torch::kDouble), 0, kRounding);
@@ -103,7 +104,7 @@ void check_mean_losses(const World& world, const std::vector<double>& losses, co
 
 TEST(ParallelExportedModule, DistributedDataParallelMatchesDenseTraining) {
   const Batches batches;
-  const Run dense = dense_run(batches);
+  const DenseRun dense = dense_run(batches);
   run_thread_ranks(2, [&](World& world) {
     ExportedModule model = load_module(kTransformer);
     if (world.rank().value == 1) {  // the ranks start from the parameters of rank 0
@@ -121,7 +122,7 @@ TEST(ParallelExportedModule, DistributedDataParallelMatchesDenseTraining) {
 
 TEST(ParallelExportedModule, FullyShardedMatchesDenseTraining) {
   const Batches batches;
-  const Run dense = dense_run(batches);
+  const DenseRun dense = dense_run(batches);
   run_thread_ranks(2, [&](World& world) {
     ExportedModule model = load_module(kTransformer);
     const Sharded sharded = fully_shard(model, world.group());
@@ -154,7 +155,7 @@ TEST(ParallelExportedModule, ShardedModuleExplainsMissingParameters) {
 
 TEST(ParallelExportedModule, ParallelizedModuleMatchesDenseTraining) {
   const Batches batches;
-  const Run dense = dense_run(batches);
+  const DenseRun dense = dense_run(batches);
   for (const std::int64_t ranks : {2, 4}) {
     on_mesh({ranks}, [&](const tensor::DeviceMesh& mesh) {
       ExportedModule model = load_module(kTransformer);
@@ -163,7 +164,7 @@ TEST(ParallelExportedModule, ParallelizedModuleMatchesDenseTraining) {
       parallelize_module(*model, mesh, found.plan);
       CHECK_THAT(tensor::is_dtensor(model->named_parameters()["blocks.0.mlp.up.weight"]));
       CHECK_THAT(!tensor::is_dtensor(model->named_parameters()["norm.weight"]));
-      Run run;
+      DenseRun run;
       run.losses = train(batches, model->parameters(), 0, 1,
                          [&](const at::Tensor& x) { return logits_in(model->forward({x})); });
       CHECK_CLOSE(torch::tensor(run.losses, torch::kDouble), torch::tensor(dense.losses, torch::kDouble), 0,
@@ -187,7 +188,7 @@ TEST(ParallelExportedModule, RefusesAPlanWithoutAChange) {
 
 TEST(ParallelExportedModule, IsAPipelineStage) {
   const Batches batches;
-  const Run dense = dense_run(batches);
+  const DenseRun dense = dense_run(batches);
   run_thread_ranks(1, [&](World& world) {
     ExportedModule model = load_module(kTransformer);
     const PipelineStage stage(model, StageId(0), 1, torch::kCPU, world.group());
@@ -206,6 +207,29 @@ TEST(ParallelExportedModule, IsAPipelineStage) {
     }
     check_parameters(named_parameters(model), dense);
   });
+}
+
+TEST(ParallelExportedModule, WrappersPassTensorsAndKeywords) {
+  const std::string archives = PENSTOCK_SOURCE_DIR "/tests/graph/archives/";
+  run_thread_ranks(1, [&](World& world) {
+    ExportedModule model = load_module(archives + "mlp.pt2");
+    const at::Tensor x = torch::linspace(-1, 1, 18).view({3, 6});
+    const at::Tensor expected = model(x);
+    CHECK_TENSORS(call(model, x), expected);
+    DistributedDataParallel ddp(model.ptr(), world.group());
+    CHECK_TENSORS(ddp.forward(x), expected);
+  });
+  ExportedModule mixed = load_module(archives + "mixed.pt2");  // forward(x, flag, *, other)
+  mixed->eval();
+  c10::impl::GenericDict other(c10::StringType::get(), c10::AnyType::get());
+  other.insert("u", torch::ones({3, 3}));
+  const Args args = {torch::ones({3, 4}), true};
+  const Kwargs kwargs = {{"other", other}};
+  const std::shared_ptr<StageModule> stage = make_stage_module(mixed);
+  const std::vector<at::Tensor> expected = value::tensors_of(mixed->forward(args, kwargs)),
+                                outputs = value::tensors_of(stage->forward(args, kwargs).output);
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) EXPECT_TRUE(outputs[i].equal(expected[i])) << i;
 }
 
 }  // namespace

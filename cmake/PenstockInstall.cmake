@@ -1,5 +1,5 @@
 # `cmake --install`: headers, libraries, tools, a package config and .pc files. The only absolute path in them is that of libtorch, so the
-# installed tree can be moved. The two halves are exported separately: penstock::plan does not need libtorch.
+# installed tree can be moved. The libraries are exported separately: penstock::plan does not need libtorch.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/penstock)
@@ -31,6 +31,7 @@ endfunction()
 
 penstock_install_library(penstock_plan penstockPlan)
 if(PENSTOCK_TORCH_SIDE)
+  penstock_install_library(penstock_load penstockLoad ${torch_lib})
   penstock_install_library(penstock penstockTorch ${torch_lib})
   install(FILES ${CMAKE_CURRENT_LIST_DIR}/PenstockTorch.cmake DESTINATION ${package_dir})
 endif()
@@ -52,7 +53,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/penstockConfig.cmake ${CMAKE_CURRENT_B
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 set(pc_names penstock-plan)
 if(PENSTOCK_TORCH_SIDE)
-  list(APPEND pc_names penstock)
+  list(APPEND pc_names penstock penstock-load)
 endif()
 foreach(name IN LISTS pc_names)
   configure_file(${CMAKE_CURRENT_LIST_DIR}/${name}.pc.in ${name}.pc @ONLY)

@@ -3,7 +3,7 @@
 // width.
 #pragma once
 
-#include "support/program.h"
+#include "support/python.h"
 #include "tensor_file.h"
 
 #include <penstock/graph/graph_module.h>
@@ -33,12 +33,8 @@ inline std::vector<c10::IValue> inputs_of(const graph::Graph& graph,
 inline const std::string& results_of_python() {
   static const TempDir folder;
   static const std::string path = [] {
-    const char* const named = std::getenv("PENSTOCK_PYTHON");
-    const std::string python = named != nullptr ? named : "python3";
-    if (run_program(
-            {python, "-c", "import importlib.metadata as m; assert m.version('torch').startswith('2.13.')"})
-            .code != 0)
-      return std::string();
+    const std::string python = python_with_torch();
+    if (python.empty()) return python;
     const Outcome made =
         run_program({python, "-B", "-W", "ignore", PENSTOCK_SOURCE_DIR "/tests/graph/python_reference.py",
                      archive(""), folder.path()});

@@ -78,15 +78,35 @@ TEST(ProjectSources, TorchFreeModulesDoNotIncludeTorch) {
   }
 }
 
+// Headers that define torch::nn modules.
+bool defines_nn_module(const SourceFile& file) {
+  return file.module() == "models" || file.path == "include/penstock/graph/exported_module.h";
+}
+
 TEST(ProjectSources, PublicHeadersIncludeOnlyLightTorchHeaders) {
   for (const SourceFile& file : source_tree()) {
-    // Models are torch::nn modules, so their headers are exempt; penstock.h does not include them.
-    if (!is_public(file) || file.module() == "models") continue;
+    if (!is_public(file) || defines_nn_module(file)) continue;
     for (const std::string& include : file.includes()) {
       const bool light = include.starts_with("ATen/core/") || include.starts_with("c10/");
       EXPECT_TRUE(!is_torch(include) || light) << file.path << ": " << include;
     }
   }
+}
+
+// torch::nn costs seconds per file, so programs that do not need these headers must not include them.
+TEST(ProjectSources, HeaderOfEverythingIncludesNoHeaderThatDefinesAnNnModule) {
+  std::vector<std::string> open{"penstock/penstock.h"};
+  std::set<std::string> seen;
+  while (!open.empty()) {
+    const std::string header = open.back();
+    open.pop_back();
+    if (!header.starts_with("penstock/") || header.ends_with("/version.h") || !seen.insert(header).second)
+      continue;
+    const SourceFile& file = source_file("include/" + header);
+    EXPECT_FALSE(defines_nn_module(file)) << file.path;
+    for (const std::string& include : file.includes()) open.push_back(include);
+  }
+  EXPECT_GT(seen.size(), 50U);
 }
 
 // Private headers are included in quotes.

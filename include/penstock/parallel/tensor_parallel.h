@@ -112,7 +112,7 @@ class ExchangeableParameters {
 //! that no path matches stay plain: they count as replicated, and every rank has their full gradient. Prepare
 //! styles stay attached to a module for its lifetime. Throws UsageError if a path matches no module, a style
 //! does not apply to its module, or a tied parameter gets two different placements; the module is then
-//! unchanged.
+//! unchanged. An exported module (graph/exported_module.h) is treated like its graph, see below.
 void parallelize_module(torch::nn::Module& module, const tensor::DeviceMesh& mesh, const ParallelPlan& plan);
 
 //! How to treat a path that matches no module: as an error, or as a path of another stage of the model.

@@ -134,12 +134,16 @@ StageFunction bind(std::shared_ptr<Module> module, Result (Owner::*forward)(Para
 
 //! Makes a stage module from a torch::nn module. A `forward(const Args&, const Kwargs&)` gets the arguments
 //! of the stage unchanged; any other `forward` gets them one by one. A `forward` that is a template or
-//! overloaded (as in Sequential) gets one tensor.
+//! overloaded (as in Sequential) gets one tensor, unless the module declares `static constexpr bool
+//! takes_args_and_kwargs = true` because one of the overloads is `forward(const Args&, const Kwargs&)`.
 template <class Module>
 requires std::is_base_of_v<torch::nn::Module, Module> std::shared_ptr<StageModule> make_stage_module(
     std::shared_ptr<Module> module) {
   const std::shared_ptr<torch::nn::Module> owner = module;
-  if constexpr (!requires { &Module::forward; }) {
+  constexpr bool declared = requires {
+    requires Module::takes_args_and_kwargs;
+  };
+  if constexpr (!declared && !requires { &Module::forward; }) {
     const StageFunction forward = [module](const value::Args& args, const value::Kwargs& kwargs) {
       detail::check_no_keywords(kwargs);
       if (args.size() != 1) detail::wrong_argument_count(args.size(), 1);

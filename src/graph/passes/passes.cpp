@@ -98,38 +98,6 @@ Graph compact(const Graph& graph) {
   return result;
 }
 
-Graph eval_graph(const Graph& graph) {
-  Graph result = graph;
-  // Batch norm updates num_batches_tracked only in training mode.
-  const auto is_count = [&](ValueId id) {
-    const Slot* slot = graph.find_slot(id);
-    return slot && slot->kind == Slot::Kind::Buffer && slot->names[0].ends_with("num_batches_tracked");
-  };
-  std::erase_if(result.nodes, [&](const Node& node) {
-    if (node.kind != Node::Kind::Op || node.op->operator_name().name != "aten::add_") return false;
-    const ValueId* self = node.args[0].value();
-    return self && is_count(*self);
-  });
-  std::erase_if(result.mutations, [&](const Mutation& mutation) { return is_count(mutation.target); });
-  for (Node& node : result.nodes) {
-    if (node.kind != Node::Kind::Op) continue;
-    const auto& arguments = node.op->schema().arguments();
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-      const std::string& name = arguments[i].name();
-      const c10::IValue* flag = node.args[i].constant();
-      if ((name == "train" || name == "training") && flag && flag->isBool())
-        node.args[i] = {c10::IValue(false)};
-      // Attention has no training flag: callers pass dropout_p = 0 in eval mode.
-      if (name == "dropout_p" && flag && flag->isDouble()) node.args[i] = {c10::IValue(0.0)};
-      // In eval mode, instance norm uses its running statistics if it has any.
-      if (name != "use_input_stats" || !flag || !flag->isBool()) continue;
-      const auto mean = node.op->schema().argumentIndexWithName("running_mean");
-      if (mean && node.args[static_cast<std::size_t>(*mean)].value()) node.args[i] = {c10::IValue(false)};
-    }
-  }
-  return result;
-}
-
 void check_graph(const Graph& graph) {
   std::vector<bool> defined(graph.values.size(), false);
   const auto check_id = [&](ValueId id, const std::string& where) {

@@ -55,6 +55,10 @@ Pt2Archive::Pt2Archive(const std::filesystem::path& path) : impl_(std::make_uniq
                        "export it on a little-endian machine");
     }
   }
+  if (zip.has("constants.pkl")) {
+    throw ParseError(file + " is a TorchScript archive, not an exported program", {},
+                     "export the Python model with torch.export.export and torch.export.save");
+  }
   if (!zip.has("models/model.json")) {
     throw ParseError(file + " does not contain models/model.json", {},
                      "write it with torch.export.save from torch 2.13");

@@ -1,6 +1,7 @@
 // Applies a plan to a module. libtorch modules hold two handles to each parameter, a member and an entry in
 // the parameter table; both are replaced. Prepare styles use the hooks of `ps::call`.
 #include "base/text.h"
+#include "graph/run/access.h"
 #include "parallel/tensor/module_paths.h"
 #include "parallel/tensor/prepare.h"
 #include "runtime/stage/hooked_module.h"
@@ -237,9 +238,20 @@ class Applying {
   Module& module_;
 };
 
+//! Operators of an exported model read parameters by slot, so its graph is changed and the parameters of the
+//! module follow.
+void parallelize_exported(graph::ExportedModuleImpl& module, const tensor::DeviceMesh& mesh,
+                          const ParallelPlan& plan) {
+  graph::GraphModule changed = graph::Access::graph_module(module);
+  parallelize_module(changed, mesh, plan);
+  graph::Access::adopt(module, changed);
+}
+
 }  // namespace
 
 void parallelize_module(Module& module, const tensor::DeviceMesh& mesh, const ParallelPlan& plan) {
+  if (auto* exported = dynamic_cast<graph::ExportedModuleImpl*>(&module))
+    return parallelize_exported(*exported, mesh, plan);
   check_one_axis(mesh);
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> modules;
   std::vector<std::string> paths;

@@ -1,5 +1,5 @@
 # Builds and runs a consumer as a user would. Called as
-#   cmake -DWHAT=install|plan|torch|other_torch|no_torch|pkg_config|shared_plan|shared_torch|subdirectory|subdirectory_torch
+#   cmake -DWHAT=install|plan|load|torch|other_torch|no_torch|pkg_config|shared_plan|shared_torch|subdirectory|subdirectory_torch
 #         -DSOURCE=… -DBUILD=… -DWORK=… -DTORCH=… -DCXX=… -P run.cmake
 # `install` must run before the consumers of an installed tree. It installs Penstock and moves the tree, so that an absolute path in it
 # would break the consumers. The only absolute path allowed is that of libtorch.
@@ -76,6 +76,7 @@ function(consume_shared half)
 endfunction()
 
 set(plan_says "^penstock [0-9.]+: works \\(rank 1\\)\n$")
+set(load_says "^2 parameters, output 3\n$")
 set(torch_says "^penstock [0-9.]+ on libtorch 2\\.13\\.[0-9.]+, no tensor\n$")
 
 if(WHAT STREQUAL "install")
@@ -85,7 +86,7 @@ if(WHAT STREQUAL "install")
   file(GLOB_RECURSE texts ${prefix}/*.cmake ${prefix}/*.pc ${prefix}/*.h)
   foreach(text IN LISTS texts)
     file(READ ${text} content)
-    if(text MATCHES "/(penstockConfig.cmake|penstock.pc)$")
+    if(text MATCHES "/(penstockConfig.cmake|penstock.pc|penstock-load.pc)$")
       string(REPLACE "${TORCH}" "" content "${content}")
     endif()
     foreach(path ${WORK}/first ${SOURCE} ${BUILD} ${TORCH})
@@ -99,6 +100,8 @@ if(WHAT STREQUAL "install")
   run(${prefix}/bin/penstock version)
 elseif(WHAT STREQUAL "plan")
   consume(find_package_plan "${plan_says}" -DCMAKE_PREFIX_PATH=${prefix})
+elseif(WHAT STREQUAL "load")
+  consume(find_package_load "${load_says}" -DCMAKE_PREFIX_PATH=${prefix})
 elseif(WHAT STREQUAL "torch")
   consume(find_package_torch "${torch_says}" -DCMAKE_PREFIX_PATH=${prefix})
 elseif(WHAT STREQUAL "other_torch")

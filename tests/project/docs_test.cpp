@@ -120,26 +120,35 @@ TEST(ProjectReadme, ShowsBothCommandsOnFirstScreen) {
   EXPECT_THAT(screen, testing::HasSubstr("\n./dev test"));
 }
 
-// Each line of the README's program is a line of the example, except comments.
-TEST(ProjectReadme, ShowsDataParallelExample) {
-  const auto plain = [](const std::string& line) {
-    const std::string code = line.substr(0, line.find("//"));
-    const auto begin = code.find_first_not_of(' '), end = code.find_last_not_of(' ');
-    return begin == std::string::npos ? std::string() : code.substr(begin, end - begin + 1);
-  };
-  std::set<std::string> example;
-  std::istringstream program(source_file("examples/ddp.cpp").text);
-  for (std::string line; std::getline(program, line);) example.insert(plain(line));
+// The code of a line, without comment and indentation.
+std::string code_of(const std::string& line) {
+  const std::string code = line.substr(0, line.find("//"));
+  const auto begin = code.find_first_not_of(' '), end = code.find_last_not_of(' ');
+  return begin == std::string::npos ? std::string() : code.substr(begin, end - begin + 1);
+}
+
+// Expects each line of the first program after `heading` to be a line of one of the examples.
+void expect_example(const std::string& heading, const std::vector<std::string>& examples) {
+  std::set<std::string> lines;
+  for (const std::string& example : examples) {
+    std::istringstream program(source_file("examples/" + example).text);
+    for (std::string line; std::getline(program, line);) lines.insert(code_of(line));
+  }
   std::istringstream readme(source_file("README.md").text);
   std::string line;
-  while (std::getline(readme, line) && line != "### Data parallelism for plain libtorch") {
+  while (std::getline(readme, line) && line != heading) {
   }
   while (std::getline(readme, line) && line != "```cpp") {
   }
   int shown = 0;
   for (; std::getline(readme, line) && line != "```"; ++shown)
-    EXPECT_TRUE(example.contains(plain(line))) << line;
+    EXPECT_TRUE(lines.contains(code_of(line))) << line;
   EXPECT_GT(shown, 8);
+}
+
+TEST(ProjectReadme, ShowsLinesOfExamples) {
+  expect_example("# Penstock", {"mlp_pipeline.cpp", "ddp.cpp"});
+  expect_example("## I have a libtorch training loop", {"ddp.cpp"});
 }
 
 }  // namespace

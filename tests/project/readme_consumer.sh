@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Follows the README's section "In your own CMake project" literally, with an empty home directory.
+# Follows the section "In your own CMake project" of docs/install.md literally, with an empty home directory.
 # usage: readme_consumer.sh CHECKOUT BUILD
 set -euo pipefail
 checkout=$1 build=$2
@@ -11,7 +11,7 @@ ln -s "$build" "$dir/checkout/build/release"
 export HOME=$dir/home
 unset PENSTOCK_TORCH
 
-section() { sed -n '/^### In your own CMake project$/,/^Without an install/p' "$checkout/README.md"; }
+section() { sed -n '/^## In your own CMake project$/,/^Without installing/p' "$checkout/docs/install.md"; }
 # Arguments: number and language of a block.
 block() { section | awk -v want="$1" -v open="\`\`\`$2" '$0 == "```" && on { on = 0 } on { print } $0 == open && ++count == want { on = 1 }'; }
 cd "$dir/checkout"

@@ -58,8 +58,10 @@ class Report:
         self.last = now
         elapsed = now - self.start
         text = f"dev: step {finished} of {steps}, {as_time(elapsed)}"
-        if elapsed > 5 and 0 < self.done < self.total:
-            text += f", about {as_time(elapsed * (self.total - self.done) / self.done)} left"
+        # The plan is too short if CMake runs again and adds steps.
+        fraction = self.done / self.total if self.done < self.total else finished / steps
+        if elapsed > 5 and fraction < 1:
+            text += f", about {as_time(elapsed * (1 - fraction) / fraction)} left"
         self.clear()
         sys.stderr.write(text if self.live else text + "\n")
         sys.stderr.flush()

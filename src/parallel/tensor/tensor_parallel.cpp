@@ -103,7 +103,7 @@ void apply(const Changes& changes) {
     std::rethrow_exception(cause);
   }
   for (const Changes::Hook& hook : changes.hooks)
-    hook_module(dynamic_cast<const void*>(hook.module.get()), hook.module, hook.hooks);
+    runtime::hook_module(dynamic_cast<const void*>(hook.module.get()), hook.module, hook.hooks);
 }
 
 //! Redistributes the tensors of calls.

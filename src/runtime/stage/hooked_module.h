@@ -8,7 +8,7 @@
 
 namespace penstock::runtime {
 
-//! Installs hooks for the lifetime of the module. `owner` shares ownership of the module.
+//! Installs hooks for the lifetime of the module. `owner` expires with the module.
 void hook_module(const void* module, std::weak_ptr<const void> owner,
                  std::shared_ptr<detail::CallHooks> hooks);
 

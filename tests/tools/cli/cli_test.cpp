@@ -81,14 +81,19 @@ TEST(ToolCli, KeepsDocumentedOptions) {
     EXPECT_THAT(train, HasSubstr(choices));
 }
 
-TEST(ToolCli, HasSameCommandsAsReadme) {
-  const std::string readme = test::slurp(PENSTOCK_SOURCE_DIR "/README.md");
+TEST(ToolCli, HasSameCommandsAsItsPage) {
+  const std::string page = test::slurp(PENSTOCK_SOURCE_DIR "/docs/tool.md");
   const std::vector<std::string> names = listed_commands();
   const std::regex line("\nbuild/release/bin/penstock ([a-z]+) ");
   std::set<std::string> shown;
-  for (std::sregex_iterator it(readme.begin(), readme.end(), line), end; it != end; ++it)
+  for (std::sregex_iterator it(page.begin(), page.end(), line), end; it != end; ++it)
     shown.insert((*it)[1]);
   EXPECT_THAT(shown, testing::UnorderedElementsAreArray(names));
+}
+
+TEST(ToolCli, DrawsPictureOfReadme) {
+  EXPECT_EQ(test::penstock({"simulate", "ZB1P", "--ranks", "4", "--microbatches", "6", "--as", "svg"}).out,
+            test::slurp(PENSTOCK_SOURCE_DIR "/docs/images/zb1p.svg"));
 }
 
 TEST(ToolCli, UnknownCommandSuggestsNearest) {

@@ -13,7 +13,7 @@ mkdir build
 ln -s "$build" build/release
 
 # The blocks of one language in the section.
-blocks() { sed -n '/^## Train your own model$/,/^## /p' "$readme" | sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/p" | sed '/^```/d'; }
+blocks() { sed -n '/^## I have an exported model$/,/^## /p' "$readme" | sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/p" | sed '/^```/d'; }
 blocks python > export.py
 blocks sh > commands.sh
 [ "$(sed -n '/^import torch, safetensors/,$p' export.py | wc -l)" = 6 ] || { echo "the export is not six lines long"; exit 1; }

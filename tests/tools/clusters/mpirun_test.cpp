@@ -3,6 +3,9 @@
 #include "tools/clusters/example_losses.h"
 
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 namespace penstock::test {
 namespace {
@@ -35,13 +38,19 @@ class ToolMpirun : public ::testing::TestWithParam<Mpi> {
       GTEST_SKIP() << GetParam().probe << " is not installed";
   }
 
-  static Outcome mpirun(int ranks, const Words& program) {
+  static Words command(int ranks, const Words& program) {
     Words words{"timeout", "-k", "5", "120"};
     words.insert(words.end(), GetParam().command.begin(), GetParam().command.end());
     words.insert(words.end(), {"-n", std::to_string(ranks)});
     words.insert(words.end(), program.begin(), program.end());
-    return run_program(words, {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                               "OMP_NUM_THREADS=1", "PENSTOCK_LOG=info"});
+    return words;
+  }
+  static Words settings() {
+    return {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1",
+            "PENSTOCK_LOG=info"};
+  }
+  static Outcome mpirun(int ranks, const Words& program) {
+    return run_program(command(ranks, program), settings());
   }
 };
 
@@ -53,6 +62,31 @@ TEST_P(ToolMpirun, StartsRanksOfProgram) {
     const std::string last = ": rank " + std::to_string(ranks - 1) + " of " + std::to_string(ranks);
     EXPECT_THAT(outcome.err, ::testing::ContainsRegex(GetParam().job + std::string("[0-9]+") + last));
   }
+}
+
+TEST_P(ToolMpirun, JobsDoNotMeet) {
+  const Words settings = this->settings();
+  Program one(command(2, {kDdp}), settings), other(command(3, {kDdp}), settings);
+  for (Program* const job : {&one, &other}) {
+    const Outcome outcome = job->finish();
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    expect_losses(outcome.out, losses_alone());
+  }
+}
+
+TEST_P(ToolMpirun, ReportsOccupiedPort) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(bind(listener, any, size) + listen(listener, 8) + getsockname(listener, any, &size), 0);
+  Words settings = this->settings();
+  settings.push_back("MASTER_PORT=" + std::to_string(ntohs(address.sin_port)));
+  const Outcome outcome = run_program(command(2, {kDdp}), settings);
+  close(listener);
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot host the store at 127.0.0.1:"));
+  EXPECT_THAT(outcome.err, HasSubstr("set MASTER_PORT to a free port"));
 }
 
 // A script between the launcher and the program must not change which job the ranks find.

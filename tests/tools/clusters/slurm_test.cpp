@@ -46,7 +46,7 @@ TEST(ToolSlurm, SrunStartsRanksOfProgram) {
 }
 
 const std::string kTrain = std::string(PENSTOCK_TOOL) +
-                           " train --steps 4 --batch 8 --seq 16 --layers 2 --width 32 --heads 2 --sample 0 "
+                           " train --steps 4 --batch 8 --seq 16 --layers 4 --width 32 --heads 2 --sample 0 "
                            "--eval-every 0 --data " PENSTOCK_SOURCE_DIR "/README.md";
 
 TEST(ToolSlurm, TrainsAsTasksOfSrun) {
@@ -60,6 +60,18 @@ TEST(ToolSlurm, TrainsAsTasksOfSrun) {
   EXPECT_EQ(count(run.outcome.out, "launcher: Slurm job 1, step 0: rank 0 of 2"), 1) << run.outcome.out;
   EXPECT_THAT(run.outcome.out, HasSubstr("code 2\n"));
   EXPECT_EQ(count(run.outcome.err, "penstock: error:"), 1) << run.outcome.err;
+}
+
+// srun without --kill-on-bad-exit leaves the other tasks running. They notice the failure, and one reports
+// it.
+TEST(ToolSlurm, ReportsKilledTaskOnce) {
+  const ClusterRun run =
+      on_cluster("PENSTOCK_FAULT='kill rank=1 step=2' srun -K0 -N2 -n4 " + kTrain + "; echo code $?");
+  if (!run.skipped.empty()) GTEST_SKIP() << run.skipped;
+  EXPECT_EQ(count(run.outcome.err, "penstock: error:"), 1) << run.outcome.err;
+  EXPECT_THAT(run.outcome.err, HasSubstr("penstock: error: rank 1 failed"));
+  EXPECT_EQ(losses_in(run.outcome.out).size(), 1U) << run.outcome.out;
+  EXPECT_THAT(run.outcome.out, Not(HasSubstr("code 0")));
 }
 
 TEST(ToolSlurm, BatchScriptIsNoTask) {

@@ -21,6 +21,7 @@ class ProcessGroup;
 
 namespace penstock::comm {
 
+//! How an adopted group behaves.
 struct AdoptOptions {
   std::string name = "adopted";  //!< in messages and the flight recorder
   //! How long an operation may wait before it throws TimeoutError. Choose it below the timeout of the

@@ -63,7 +63,7 @@ CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& fo
   const comm::World world = join_world(request);
   const bool first = world.rank().value == 0;
   std::vector<std::string> created;
-  const CheckResult checked = check_everywhere(world.group(), [&] {
+  CheckResult checked = check_everywhere(world.group(), [&] {
     check_size(request, found);
     check_training(request);
     if (first) created = request.prepare_outputs();

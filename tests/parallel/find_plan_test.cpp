@@ -105,7 +105,7 @@ TEST(ParallelFindPlan, RealArchitecturesMatchUnshardedModel) {
       for (std::size_t i = 0; i < want.gradients.size(); ++i)
         EXPECT_LT(difference(got.gradients[i], want.gradients[i]),
                   1e-5 * std::max(1.0, want.gradients[i].abs().max().item<double>()))
-            << module.named_parameters()[i].first;
+            << module.named_parameters()[i].name;
     });
   }
 }

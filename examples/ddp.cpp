@@ -1,7 +1,7 @@
 // Data parallelism in a plain libtorch training loop: each rank has the full model and processes its own rows
-// of every batch. Start it with `penstock run --ranks 4 -- ./ddp` or with torchrun; without a launcher it
-// runs as a single rank. Expected output: the same decreasing losses for any number of ranks that divides the
-// batch.
+// of every batch. Start it with `penstock run --ranks 4 -- ./ddp`, torchrun, srun or mpirun; without a
+// launcher it runs as a single rank. Expected output: the same decreasing losses for any number of ranks that
+// divides the batch.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>

@@ -1,13 +1,14 @@
 // Trains a model exported by Python's `torch.export` on two ranks, without Python, and compares the losses
 // with those of the same training in Python. The model computes its own loss. Run it with `penstock run
-// --ranks 2 -- example_train_exported FOLDER`; without a launcher it uses two thread ranks.
+// --ranks 2 -- example_train_exported FOLDER` (or srun, mpirun, torchrun); without a launcher it uses two
+// thread ranks.
+#include <penstock/comm/launched_rank.h>
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -62,7 +63,7 @@ void train(const ps::World& world, const std::string& folder) {
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   const std::string folder = argc > 1 ? argv[1] : "examples/exported";
-  if (std::getenv("RANK") != nullptr) {
+  if (ps::comm::detect_rank().world_size > 1) {
     train(ps::init(), folder);
   } else {
     ps::run_thread_ranks(2, [&](ps::World& world) { train(world, folder); });

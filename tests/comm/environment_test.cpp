@@ -1,5 +1,5 @@
 // The environment of a rank and backend names are parsed strictly.
-#include "comm/rendezvous/environment.h"
+#include "comm/variables.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/world.h>
@@ -7,19 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-
 namespace penstock::comm {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
-
-std::optional<RankEnvironment> read(const Variables& variables) {
-  return read_environment([&](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  });
-}
+using test::error_of;
+using test::read;
+using test::Variables;
 
 Variables good() {
   return {{"RANK", "3"},
@@ -29,24 +22,29 @@ Variables good() {
           {"MASTER_PORT", "29500"}};
 }
 
-TEST(CommRankEnvironment, IsEmptyWithoutRankAndWorldSize) {
-  EXPECT_FALSE(read({}).has_value());
-  EXPECT_FALSE(read({{"MASTER_PORT", "1"}}).has_value());
+TEST(CommRankEnvironment, IsOneRankWithoutRankAndWorldSize) {
+  for (const Variables& variables : {Variables{}, Variables{{"MASTER_PORT", "1"}}}) {
+    const LaunchedRank found = read(variables);
+    EXPECT_EQ(found.launcher, LauncherKind::None);
+    EXPECT_EQ(found.world_size, 1);
+    EXPECT_EQ(to_string(found), "no launcher: a world of one rank");
+  }
 }
 
 TEST(CommRankEnvironment, ReadsTorchrunVariables) {
   Variables variables = good();
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   variables["TORCHELASTIC_RESTART_COUNT"] = "2";
-  const auto found = read(variables);
-  ASSERT_TRUE(found.has_value());
-  EXPECT_EQ(found->rank, Rank(3));
-  EXPECT_EQ(found->world_size, 4);
-  EXPECT_EQ(found->local_rank, 1);
-  EXPECT_EQ(found->master_address, "10.0.0.1");
-  EXPECT_EQ(found->master_port, 29500);
-  EXPECT_TRUE(found->launcher_hosts_store);
-  EXPECT_EQ(found->attempt, 2);
+  const LaunchedRank found = read(variables);
+  EXPECT_EQ(found.launcher, LauncherKind::Torchrun);
+  EXPECT_EQ(found.rank, Rank(3));
+  EXPECT_EQ(found.world_size, 4);
+  EXPECT_EQ(found.local_rank, 1);
+  EXPECT_EQ(found.master_address, "10.0.0.1");
+  EXPECT_EQ(found.master_port, 29500);
+  EXPECT_TRUE(found.launcher_hosts_store);
+  EXPECT_EQ(found.attempt, 2);
+  EXPECT_EQ(to_string(found), "RANK and WORLD_SIZE: rank 3 of 4, store at 10.0.0.1:29500");
 }
 
 TEST(CommRankEnvironment, ReportsMissingOrInvalidVariable) {
@@ -64,13 +62,15 @@ TEST(CommRankEnvironment, ReportsMissingOrInvalidVariable) {
   for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     Variables variables = good();
     variables.erase(name);
-    try {
-      read(variables);
-      FAIL() << name;
-    } catch (const UsageError& e) {
-      EXPECT_THAT(e.what(), testing::HasSubstr(name));
-    }
+    EXPECT_THAT(error_of(variables), testing::HasSubstr(name));
   }
+}
+
+TEST(CommRankEnvironment, SingleRankNeedsNoStore) {
+  const LaunchedRank found =
+      read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "8"}});
+  EXPECT_EQ(found.launcher, LauncherKind::Torchrun);
+  EXPECT_EQ(found.world_size, 1);
 }
 
 TEST(CommBackends, NamesAreCaseInsensitive) {

@@ -1,6 +1,6 @@
-// The world: all ranks of a job. `init()` joins it, as described by the environment variables of torchrun and
-// `penstock run`; without them, the world has one rank. A monitor thread watches the other ranks, so that a
-// failure of any rank becomes an error on this one.
+// The world: all ranks of a job. `init()` joins it, as described by the environment variables of torchrun,
+// `penstock run`, Slurm or MPI (docs/clusters.md); without a launcher, the world has one rank. A monitor
+// thread watches the other ranks, so that a failure of any rank becomes an error on this one.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -70,7 +70,9 @@ class World {
   std::unique_ptr<Impl> impl_;
 };
 
-//! Joins the world described by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+//! Joins the world that the environment describes (`detect_rank` in launched_rank.h): RANK, WORLD_SIZE,
+//! MASTER_ADDR and MASTER_PORT, or the variables of srun or mpirun. Throws UsageError if variables are
+//! missing or contradict each other, or in the shell of a Slurm allocation of several tasks.
 World init(const InitOptions& options = {});
 
 }  // namespace penstock::comm

@@ -1,7 +1,8 @@
-// Reads the environment of a rank.
+// Chooses the launcher whose variables describe this process.
 #include "comm/rendezvous/environment.h"
 
 #include "base/text.h"
+#include "comm/rendezvous/cluster_launchers.h"
 
 #include <penstock/base/error.h>
 
@@ -11,13 +12,105 @@
 namespace penstock::comm {
 namespace {
 
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+
 std::string required(const EnvironmentLookup& lookup, const char* name) {
-  const char* text = lookup(name);
-  if (text != nullptr && *text != '\0') return text;
+  if (auto value = value_of(lookup, name)) return std::move(*value);
   throw UsageError(
       std::string("the environment variable ") + name + " is not set", {},
-      "start the program with `penstock run` or torchrun, or unset RANK and WORLD_SIZE for a world of one "
-      "rank");
+      "start the program with `penstock run`, torchrun, srun or mpirun, or unset RANK and WORLD_SIZE for a "
+      "world of one rank");
+}
+
+std::uint16_t port_variable(const EnvironmentLookup& lookup) {
+  return static_cast<std::uint16_t>(parse_number("MASTER_PORT", required(lookup, "MASTER_PORT"), 65535));
+}
+
+void check_rank(const LaunchedRank& found, const std::string& rank, const std::string& size) {
+  if (found.rank.value < found.world_size) return;
+  throw UsageError(rank + "=" + std::to_string(found.rank.value) + " is not less than " + size + "=" +
+                   std::to_string(found.world_size));
+}
+
+// A world of one rank needs no store.
+bool is_complete(const EnvironmentLookup& lookup) {
+  if (!value_of(lookup, "RANK") || !value_of(lookup, "WORLD_SIZE")) return false;
+  return value_of(lookup, "WORLD_SIZE") == "1" ||
+         (value_of(lookup, "MASTER_ADDR") && value_of(lookup, "MASTER_PORT"));
+}
+
+LaunchedRank read_torchrun(const EnvironmentLookup& lookup) {
+  LaunchedRank found;
+  found.launcher = LauncherKind::Torchrun;
+  found.world_size = static_cast<int>(parse_number("WORLD_SIZE", required(lookup, "WORLD_SIZE"), kMost));
+  found.rank = Rank(parse_number("RANK", required(lookup, "RANK"), kMost));
+  check_rank(found, "RANK", "WORLD_SIZE");
+  found.local_rank = number_of(lookup, "LOCAL_RANK").value_or(found.rank.value);
+  found.attempt = number_of(lookup, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  found.launcher_hosts_store = value_of(lookup, "TORCHELASTIC_USE_AGENT_STORE") == "True";
+  found.job = value_of(lookup, "TORCHELASTIC_RUN_ID") == "penstock" ? "penstock run"
+              : value_of(lookup, "TORCHELASTIC_RUN_ID")             ? "torchrun"
+                                                                    : "RANK and WORLD_SIZE";
+  if (found.world_size == 1 && !value_of(lookup, "MASTER_PORT")) return found;
+  found.master_address = required(lookup, "MASTER_ADDR");
+  found.master_port = port_variable(lookup);
+  return found;
+}
+
+// RANK or WORLD_SIZE may be set next to a launcher's variables, often by a job script. They must agree.
+void check_agrees(const EnvironmentLookup& lookup, const char* name, int expected, const std::string& other) {
+  const auto value = number_of(lookup, name);
+  if (!value || *value == expected) return;
+  throw UsageError(
+      std::string(name) + "=" + std::to_string(*value) + " contradicts " + other + "=" +
+          std::to_string(expected),
+      {},
+      std::string("unset ") + name +
+          ", or set all of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which then take precedence");
+}
+
+[[noreturn]] void unknown_store(const LauncherVariables& variables, const char* name) {
+  const std::string where = variables.launcher == LauncherKind::Slurm
+                                ? "task 0 is not on the first node, or the list of nodes is missing"
+                                : "the launcher does not say on which machine rank 0 runs";
+  throw UsageError(variables.job + " has " + std::to_string(variables.size) +
+                       " ranks, but the address of the store is unknown, because " + where + " (" + name +
+                       " is not set)",
+                   {},
+                   "export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there) to every "
+                   "rank, for example with `mpirun -x MASTER_ADDR=node01 -x MASTER_PORT=29500`");
+}
+
+LaunchedRank launched_by(const LauncherVariables& variables, const EnvironmentLookup& lookup) {
+  LaunchedRank found;
+  found.launcher = variables.launcher;
+  found.rank = variables.rank;
+  found.world_size = variables.size;
+  check_rank(found, variables.rank_name, variables.size_name);
+  check_agrees(lookup, "WORLD_SIZE", found.world_size, variables.size_name);
+  check_agrees(lookup, "RANK", found.rank.value, variables.rank_name);
+  found.local_rank =
+      number_of(lookup, "LOCAL_RANK").value_or(variables.local_rank.value_or(found.rank.value));
+  found.job = variables.job;
+  found.job_identity = variables.identity;
+  if (found.world_size == 1) return found;
+  const auto address = value_of(lookup, "MASTER_ADDR");
+  if (!address && !variables.host) unknown_store(variables, "MASTER_ADDR");
+  found.master_address = address ? *address : *variables.host;
+  const bool port_given = value_of(lookup, "MASTER_PORT").has_value();
+  if (!port_given && !variables.port) unknown_store(variables, "MASTER_PORT");
+  found.master_port = port_given ? port_variable(lookup) : *variables.port;
+  return found;
+}
+
+std::optional<LauncherVariables> innermost_launcher(const EnvironmentLookup& lookup,
+                                                    const AncestorLookup& ancestor) {
+  // mpirun starts its daemons with srun in a Slurm job, so the ranks also have Slurm's variables. Slurm's own
+  // PMIx plugin sets PMIX_RANK for its tasks.
+  if (auto found = read_open_mpi(lookup)) return found;
+  if (auto found = read_mpich(lookup, ancestor)) return found;
+  if (auto found = read_slurm_step(lookup)) return found;
+  return read_pmix(lookup);
 }
 
 }  // namespace
@@ -30,32 +123,38 @@ std::int64_t parse_number(const std::string& variable, const std::string& text, 
   throw UsageError(variable + "=" + quote(text) + " is not an integer from 0 to " + std::to_string(most));
 }
 
-std::optional<RankEnvironment> read_environment(const EnvironmentLookup& lookup) {
-  if (lookup("RANK") == nullptr && lookup("WORLD_SIZE") == nullptr) return std::nullopt;
-  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
-  RankEnvironment found;
-  found.world_size = static_cast<int>(parse_number("WORLD_SIZE", required(lookup, "WORLD_SIZE"), most));
-  found.rank = Rank(parse_number("RANK", required(lookup, "RANK"), most));
-  if (found.rank.value >= found.world_size) {
-    throw UsageError("RANK=" + std::to_string(found.rank.value) +
-                     " is not less than WORLD_SIZE=" + std::to_string(found.world_size));
+std::optional<std::string> value_of(const EnvironmentLookup& lookup, const char* name) {
+  const char* const text = lookup(name);
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  return text;
+}
+
+std::optional<int> number_of(const EnvironmentLookup& lookup, const char* name) {
+  const auto text = value_of(lookup, name);
+  if (!text) return std::nullopt;
+  return static_cast<int>(parse_number(name, *text, kMost));
+}
+
+std::uint16_t port_of_number(std::uint64_t number) {
+  return static_cast<std::uint16_t>(kFirstJobPort + number % kJobPorts);
+}
+
+std::uint16_t port_of_text(std::string_view text) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return port_of_number(hash);
+}
+
+LaunchedRank read_environment(const EnvironmentLookup& lookup, const AncestorLookup& ancestor) {
+  if (is_complete(lookup)) return read_torchrun(lookup);
+  if (const auto launcher = innermost_launcher(lookup, ancestor)) return launched_by(*launcher, lookup);
+  if (lookup("RANK") != nullptr || lookup("WORLD_SIZE") != nullptr) return read_torchrun(lookup);
+  LaunchedRank alone;
+  if (const auto shell = read_slurm_shell(lookup)) {
+    alone.job = shell->job;
+    alone.allocated_tasks = shell->tasks;
   }
-  if (const char* local = lookup("LOCAL_RANK")) {
-    found.local_rank = static_cast<int>(parse_number("LOCAL_RANK", local, most));
-  } else {
-    found.local_rank = found.rank.value;
-  }
-  if (const char* attempt = lookup("TORCHELASTIC_RESTART_COUNT")) {
-    found.attempt = static_cast<int>(parse_number("TORCHELASTIC_RESTART_COUNT", attempt, most));
-  }
-  if (const char* agent = lookup("TORCHELASTIC_USE_AGENT_STORE"))
-    found.launcher_hosts_store = agent == std::string("True");
-  if (const char* secret = lookup(kSecretVariable)) found.secret = JobSecret::parse(secret);
-  if (found.world_size == 1 && lookup("MASTER_PORT") == nullptr) return found;
-  found.master_address = required(lookup, "MASTER_ADDR");
-  found.master_port =
-      static_cast<std::uint16_t>(parse_number("MASTER_PORT", required(lookup, "MASTER_PORT"), 65535));
-  return found;
+  return alone;
 }
 
 }  // namespace penstock::comm

@@ -139,6 +139,16 @@ JobSecret JobSecret::from_file(const std::filesystem::path& path) {
   return JobSecret(keyed_hash(content, "penstock job").substr(0, kDigits));
 }
 
+JobSecret JobSecret::from_identity(std::string_view identity) {
+  return JobSecret(keyed_hash("penstock job identity", identity).substr(0, kDigits));
+}
+
+JobSecret read_job_secret(const EnvironmentLookup& lookup, const LaunchedRank& rank) {
+  if (const char* const secret = lookup(kSecretVariable)) return JobSecret::parse(secret);
+  if (const char* const file = lookup(kTokenFileVariable)) return JobSecret::from_file(file);
+  return rank.job_identity.empty() ? JobSecret() : JobSecret::from_identity(rank.job_identity);
+}
+
 std::string JobSecret::sign(std::string_view message) const {
   return text_.empty() ? std::string() : keyed_hash(text_, message);
 }

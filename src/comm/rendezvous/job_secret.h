@@ -3,6 +3,8 @@
 // entries nor forge greetings. docs/security.md describes the limits of this protection.
 #pragma once
 
+#include "comm/rendezvous/environment.h"
+
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <filesystem>
@@ -13,6 +15,8 @@ namespace penstock::comm {
 
 //! The environment variable that passes the secret to the ranks, in hexadecimal.
 constexpr const char* kSecretVariable = "PENSTOCK_JOB_SECRET";
+//! The environment variable that names a token file, for ranks of other launchers.
+constexpr const char* kTokenFileVariable = "PENSTOCK_TOKEN_FILE";
 
 class JobSecret {
  public:
@@ -27,6 +31,9 @@ class JobSecret {
   //! Derives the secret from the content of a file. Throws UsageError if the file cannot be read, or is too
   //! short or too long.
   static JobSecret from_file(const std::filesystem::path& path);
+  //! Derives a value from what identifies a job. It keeps jobs apart, but it is not secret: others may know
+  //! the identity.
+  static JobSecret from_identity(std::string_view identity);
 
   explicit operator bool() const { return !text_.empty(); }
   //! Returns 32 hexadecimal digits, or an empty string if the secret is empty.
@@ -42,5 +49,9 @@ class JobSecret {
 
   std::string text_;
 };
+
+//! The secret of a rank, in this order: PENSTOCK_JOB_SECRET; the file that PENSTOCK_TOKEN_FILE names; the
+//! identity of the job; empty if it has none. Throws UsageError if a variable is invalid.
+JobSecret read_job_secret(const EnvironmentLookup& lookup, const LaunchedRank& rank);
 
 }  // namespace penstock::comm

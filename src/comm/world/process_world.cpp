@@ -6,6 +6,7 @@
 #include "comm/failure/monitor.h"
 #include "comm/failure/sockets.h"
 #include "comm/rendezvous/environment.h"
+#include "comm/rendezvous/job_secret.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/rendezvous/store_client.h"
 #include "comm/transport/gloo_transport.h"
@@ -13,6 +14,7 @@
 #include "comm/transport/thread_backend.h"
 #include "comm/world/world_impl.h"
 
+#include <penstock/comm/launched_rank.h>
 #include <penstock/comm/world.h>
 
 #include <c10/util/Logging.h>
@@ -60,11 +62,42 @@ class SelfTransport : public Transport {
   bool collectives_have_futures() const override { return false; }
 };
 
+// A program in a job of several tasks that was not started by srun is usually a mistake.
+void refuse_allocation_shell(const LaunchedRank& found) {
+  if (found.launcher != LauncherKind::None || found.allocated_tasks <= 1) return;
+  throw UsageError(
+      to_string(found), {},
+      "start the program with srun, which starts the tasks, or with `penstock run`; to run it as "
+      "a single rank, set RANK=0 and WORLD_SIZE=1");
+}
+
+// The address at which the other ranks reach this one. On many machines, the own name resolves to a loopback
+// address, which the other nodes of a Slurm job cannot reach: then the address of the default route.
+std::string own_address(const LaunchedRank& found) {
+  constexpr const char* elsewhere = "198.51.100.1";  // reserved for documentation; nothing is sent
+  const std::string address = address_toward(found.master_address);
+  const bool hidden =
+      found.launcher == LauncherKind::Slurm && is_loopback(address) && !is_loopback(found.master_address);
+  return hidden ? address_toward(elsewhere) : address;
+}
+
 struct ProcessWorld : World::Impl {
-  RankEnvironment environment;
+  LaunchedRank environment;
+  JobSecret secret;
   std::string address;
   c10::intrusive_ptr<c10d::Store> store;
   std::unique_ptr<Monitor> monitor;
+
+  void take(LaunchedRank found) {
+    refuse_allocation_shell(found);
+    environment = std::move(found);
+    rank = environment.rank;
+    size = environment.world_size;
+    local_rank = environment.local_rank;
+    secret = read_job_secret([](const char* name) { return std::getenv(name); }, environment);
+    if (environment.launcher != LauncherKind::None) set_log_rank(rank);
+    Log(LogLevel::Info) << "launcher: " << to_string(environment);
+  }
 
   c10::intrusive_ptr<c10d::Store> open_store(bool host) const {
     StoreOptions store_options{.host = environment.master_address, .port = environment.master_port};
@@ -73,7 +106,7 @@ struct ProcessWorld : World::Impl {
     store_options.shared = true;
     store_options.timeout = options.join_timeout;
     try {
-      return environment.secret.protect(penstock::comm::open_store(store_options));
+      return secret.protect(penstock::comm::open_store(store_options));
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& e) {
@@ -81,7 +114,8 @@ struct ProcessWorld : World::Impl {
       throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") +
                           endpoint + ": " + exception_text(e),
                       {.rank = rank},
-                      "check MASTER_ADDR and MASTER_PORT, and that rank 0 or the launcher is running");
+                      host ? "another job may use this port; set MASTER_PORT to a free port on every rank"
+                           : "check MASTER_ADDR and MASTER_PORT, and that rank 0 or the launcher is running");
     }
   }
 
@@ -94,7 +128,7 @@ struct ProcessWorld : World::Impl {
     generation = std::make_shared<WorldGeneration>(rank, options.timeout);
     if (size > 1) {
       if (!store) {
-        address = address_toward(environment.master_address);
+        address = own_address(environment);
         store = open_store(rank.value == 0 && !environment.launcher_hosts_store);
       }
       Monitor::Setup setup{
@@ -102,7 +136,7 @@ struct ProcessWorld : World::Impl {
       setup.generation_number = generation_number;
       setup.size = size;
       setup.address = address;
-      setup.secret = environment.secret;
+      setup.secret = secret;
       if (!environment.launcher_hosts_store) setup.store_host = Rank(0);
       std::vector<int> everyone;
       for (int member = 0; member < size; ++member) everyone.push_back(member);
@@ -259,13 +293,7 @@ World init(const InitOptions& options) {
   c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as torch does in Python
   auto state = std::make_unique<ProcessWorld>();
   state->options = settled(options);
-  if (const auto environment = read_environment([](const char* name) { return std::getenv(name); })) {
-    state->environment = *environment;
-    state->rank = environment->rank;
-    state->size = environment->world_size;
-    state->local_rank = environment->local_rank;
-    set_log_rank(state->rank);
-  }
+  state->take(detect_rank());
   if (state->size > 1) survive_broken_pipes();
   state->join();
   {

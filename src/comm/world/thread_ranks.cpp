@@ -5,11 +5,11 @@
 #include "comm/world/world_impl.h"
 
 #include <penstock/base/error.h>
+#include <penstock/comm/launched_rank.h>
 #include <penstock/comm/thread_ranks.h>
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
@@ -136,15 +136,23 @@ int cause_of(const std::vector<std::exception_ptr>& errors, int first) {
   return first;
 }
 
+// The number of processes that a launcher started. An environment that init() would reject is no launcher's.
+int launched_processes() {
+  try {
+    return detect_rank().world_size;
+  } catch (const UsageError&) {
+    return 1;
+  }
+}
+
 // Under a launcher, each process would run a separate job of thread ranks, unaware of the others.
 void refuse_under_launcher(int ranks) {
-  const char* const processes = std::getenv("WORLD_SIZE");
-  if (ranks == 1 || std::getenv("RANK") == nullptr || processes == nullptr || std::string(processes) == "1")
-    return;
-  throw UsageError("this program would start " + std::to_string(ranks) +
-                       " ranks as threads in each of the launcher's " + processes + " processes (WORLD_SIZE)",
-                   {},
-                   "take the launcher's world from init() instead, or start the program without a launcher");
+  const int processes = ranks == 1 ? 1 : launched_processes();
+  if (processes == 1) return;
+  throw UsageError(
+      "this program would start " + std::to_string(ranks) + " ranks as threads in each of the launcher's " +
+          std::to_string(processes) + " processes",
+      {}, "take the launcher's world from init() instead, or start the program without a launcher");
 }
 
 Outcome run_all(int ranks, const std::function<void(World&)>& body, const InitOptions& options) {

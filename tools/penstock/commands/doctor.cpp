@@ -7,6 +7,7 @@
 #include "commands/launching.h"
 
 #include <penstock/base/error.h>
+#include <penstock/comm/launched_rank.h>
 #include <penstock/comm/world.h>
 #include <penstock/torch_version.h>
 #include <penstock/version.h>
@@ -94,6 +95,17 @@ Finding look_at_clocks() {
           "steady clock ticks every " + format_seconds(finest)};
 }
 
+Finding look_at_launcher() {
+  try {
+    const comm::LaunchedRank found = comm::detect_rank();
+    const bool is_shell = found.launcher == comm::LauncherKind::None && found.allocated_tasks > 1;
+    return {"launcher", is_shell ? Verdict::Note : Verdict::Fine,
+            to_string(found) + (is_shell ? "; start programs with srun or penstock run" : "")};
+  } catch (const UsageError& error) {
+    return {"launcher", Verdict::Bad, error.message() + "; " + error.hint()};
+  }
+}
+
 // Runs on each rank of the round trip. Rank 0 prints the results.
 int round_trip_rank() {
   comm::World world = comm::init();
@@ -144,6 +156,7 @@ int doctor_command(Arguments& arguments) {
                                       look_at_processors(),
                                       look_at_shared_memory(),
                                       look_at_clocks(),
+                                      look_at_launcher(),
                                       try_round_trip()};
   bool healthy = true;
   JsonWriter json;

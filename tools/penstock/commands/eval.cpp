@@ -236,6 +236,7 @@ int eval_command(Arguments& arguments) {
     run_rank(job, comm::init({.backend = comm::parse_backend(job.rank_options.backend)}));
     return 0;
   }
+  refuse_as_rank("eval");
   const graph::SplitPositions positions = as_usage([&] { return check(job); });
   if (job.ranks.all() == 1) {
     comm::run_thread_ranks(1, [&](comm::World& world) { run_rank(job, world); });

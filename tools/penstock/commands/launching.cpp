@@ -4,6 +4,9 @@
 #include "base/json.h"
 #include "cli/arguments.h"
 
+#include <penstock/base/error.h>
+#include <penstock/comm/launched_rank.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -18,6 +21,14 @@ constexpr const char* kRole = "PENSTOCK_ROLE";
 bool is_rank_of(const std::string& command) {
   const char* role = std::getenv(kRole);
   return role != nullptr && role == command;
+}
+
+void refuse_as_rank(const std::string& command) {
+  const comm::LaunchedRank found = comm::detect_rank();
+  if (found.launcher == comm::LauncherKind::None || found.world_size == 1) return;
+  throw UsageError("penstock " + command + " starts its own ranks, but it was itself started as a rank (" +
+                       to_string(found) + ")",
+                   {}, "start it once, for example with `srun -n 1`");
 }
 
 comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& args) {

@@ -14,6 +14,10 @@ namespace penstock::tool {
 //! Whether this process is a rank that was started with the options of `ranks_of(command, …)`.
 bool is_rank_of(const std::string& command);
 
+//! Throws UsageError if a launcher started this process as one of several ranks: each of them would start its
+//! own ranks.
+void refuse_as_rank(const std::string& command);
+
 //! Launch options that start this executable with `command args…` on each rank.
 comm::LaunchOptions ranks_of(const std::string& command, int ranks, const std::vector<std::string>& args);
 

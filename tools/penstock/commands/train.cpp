@@ -5,24 +5,27 @@
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "config/train_settings.h"
+#include "train/external_rank.h"
 #include "train/failure_report.h"
 #include "train/train_checks.h"
 #include "train/train_display.h"
 #include "train/train_rank.h"
 
 #include <penstock/base/error.h>
+#include <penstock/comm/launched_rank.h>
 #include <penstock/comm/launcher.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 namespace penstock::tool {
 namespace {
 
-// Whether `penstock run` or torchrun started this process as a rank, possibly on one of several nodes.
-bool started_by_another_launcher() {
-  return std::getenv("RANK") != nullptr && std::getenv("MASTER_ADDR") != nullptr;
+// Whether another launcher (`penstock run`, torchrun, srun, mpirun) started this process as one of its ranks.
+// A single rank without a store, as of `srun -n 1`, is an ordinary command that starts ranks itself.
+bool is_rank(const comm::LaunchedRank& found) {
+  return found.launcher != comm::LauncherKind::None &&
+         (found.world_size > 1 || !found.master_address.empty());
 }
 
 std::string hint_after_failure(const TrainSettings& request) {
@@ -43,16 +46,20 @@ int train_command(Arguments& arguments) {
                    "a TOML file with these options; the command line takes precedence");
   arguments.parse();
   if (!request.config.empty()) settings.read(request.config);
+  const bool is_launched_rank = is_rank_of("train");
+  const comm::LaunchedRank found = comm::detect_rank();
+  const bool is_external_rank = !is_launched_rank && is_rank(found);
+  if (is_external_rank) request.usual_ranks = found.world_size;
   request.refuse_idle(settings);
   request.resolve();
   settings.omit(request.idle());
-  const bool is_launched_rank = is_rank_of("train");
-  const bool is_external_rank = !is_launched_rank && started_by_another_launcher();
-  if (!is_launched_rank && !is_external_rank) check_training(request);
+  if (is_external_rank) {
+    const DisplayMode plain = arguments.json() ? DisplayMode::Json : DisplayMode::Plain;
+    return run_external_rank(request, found, plain, [&] { return settings.toml(); });
+  }
+  if (!is_launched_rank) check_training(request);
   request.run.config = settings.toml();
-  if (is_external_rank && std::string(std::getenv("RANK")) == "0")
-    for (const std::string& line : request.prepare_outputs()) print(line + "\n");
-  if (is_launched_rank || is_external_rank) return run_training_rank(request);
+  if (is_launched_rank) return run_training_rank(request);
 
   const int ranks = request.run.parallel.ranks();
   const DisplayMode mode = arguments.json() ? DisplayMode::Json

@@ -128,7 +128,7 @@ void TrainSettings::declare(Settings& s) {
 
 void TrainSettings::resolve() {
   train::ParallelOptions& parallel = run.parallel;
-  const RankCounts counts = rank_request.counts(2);
+  const RankCounts counts = rank_request.counts(usual_ranks);
   parallel.pp = counts.pp, parallel.tp = counts.tp, parallel.dp = counts.dp;
   rank_request.ranks = counts.all();
   rank_request.pp = counts.pp, rank_request.tp = counts.tp, rank_request.dp = counts.dp;

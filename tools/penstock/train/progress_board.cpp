@@ -15,7 +15,7 @@ namespace penstock::tool {
 namespace {
 
 constexpr std::size_t kLine = 128;
-constexpr const char* kVariable = "PENSTOCK_PROGRESS_BOARD";
+constexpr const char* kBoardVariable = "PENSTOCK_PROGRESS_BOARD";
 
 }  // namespace
 
@@ -35,7 +35,7 @@ ProgressBoard::~ProgressBoard() {
 }
 
 std::map<std::string, std::string> ProgressBoard::environment() const {
-  return {{kVariable, "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file_)}};
+  return {{kBoardVariable, "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file_)}};
 }
 
 std::string ProgressBoard::of(Rank rank) const {
@@ -50,7 +50,7 @@ void ProgressBoard::clear() {
 
 RankProgress::RankProgress(Rank rank) {
   const auto index = static_cast<std::size_t>(rank.value);
-  const char* const path = std::getenv(kVariable);
+  const char* const path = std::getenv(kBoardVariable);
   if (path == nullptr) return;
   const int file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0) return;

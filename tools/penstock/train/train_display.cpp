@@ -17,7 +17,7 @@ namespace penstock::tool {
 namespace {
 
 constexpr char kMark = '\x1e';
-constexpr const char* kVariable = "PENSTOCK_TRAIN_DISPLAY";
+constexpr const char* kDisplayVariable = "PENSTOCK_TRAIN_DISPLAY";
 
 std::string clock_text(double seconds) {
   char text[40];
@@ -106,13 +106,13 @@ int columns() {
 }  // namespace
 
 void set_display(comm::LaunchOptions& launch, DisplayMode mode) {
-  launch.environment[kVariable] = mode == DisplayMode::Json       ? "json"
-                                  : mode == DisplayMode::Terminal ? "terminal"
-                                                                  : "plain";
+  launch.environment[kDisplayVariable] = mode == DisplayMode::Json       ? "json"
+                                         : mode == DisplayMode::Terminal ? "terminal"
+                                                                         : "plain";
 }
 
 DisplayMode display_mode() {
-  const char* const text = std::getenv(kVariable);
+  const char* const text = std::getenv(kDisplayVariable);
   const std::string mode = text == nullptr ? "plain" : text;
   return mode == "json" ? DisplayMode::Json : mode == "terminal" ? DisplayMode::Terminal : DisplayMode::Plain;
 }

@@ -70,14 +70,21 @@ train::RunResult train_archive(const comm::World& world, const TrainSettings& re
 
 }  // namespace
 
-int run_training_rank(const TrainSettings& request) {
+comm::World join_world(const TrainSettings& request) {
   report_start();
   comm::InitOptions how{.backend = comm::parse_backend(request.backend)};
   how.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request.timeout * 1000));
   // Treat a rank that never joins like one that makes no progress.
   how.join_timeout = std::min(how.join_timeout, how.timeout);
-  const comm::World world = init(how);
-  const DisplayMode mode = display_mode();
+  return init(how);
+}
+
+int run_training_rank(const TrainSettings& request) {
+  train_in(join_world(request), request, display_mode());
+  return 0;
+}
+
+void train_in(const comm::World& world, const TrainSettings& request, DisplayMode mode) {
   const auto display = make_display(mode);
   TrainingHook hook(world.rank());
   train::RunExtras extras{.observer = display.get(), .hook = &hook};
@@ -100,14 +107,13 @@ int run_training_rank(const TrainSettings& request) {
   } else {
     result = train_archive(world, request, extras);
   }
-  if (!first) return 0;
+  if (!first) return;
   if (mode == DisplayMode::Json) {
     print(summary_json(request, result) + "\n");
-    return 0;
+    return;
   }
   if (!sample.empty()) print("\nsample of generated text:\n" + sample + "\n\n");
   print(summary_of(request, result));
-  return 0;
 }
 
 }  // namespace penstock::tool

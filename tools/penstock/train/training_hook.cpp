@@ -1,10 +1,11 @@
 // Reports progress and triggers faults.
 #include "train/training_hook.h"
 
+#include <penstock/comm/launched_rank.h>
+
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
-#include <cstdlib>
 
 namespace penstock::tool {
 namespace {
@@ -39,8 +40,8 @@ bool TrainingHook::follows(schedule::ActionKind kind) const {
 }
 
 void report_start() {
-  const char* const rank = std::getenv("RANK");
-  if (rank != nullptr) TrainingHook(Rank(std::atoi(rank))).on_start();
+  const comm::LaunchedRank found = comm::detect_rank();
+  if (found.launcher != comm::LauncherKind::None) TrainingHook(found.rank).on_start();
 }
 
 }  // namespace penstock::tool

@@ -1,0 +1,95 @@
+// Runs a rank of another launcher. No command collects the errors of the ranks, so they agree who prints.
+#include "train/external_rank.h"
+
+#include "cli/arguments.h"
+#include "train/rank_error.h"
+#include "train/train_checks.h"
+#include "train/train_rank.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/core/ivalue.h>
+
+#include <exception>
+#include <vector>
+
+namespace penstock::tool {
+namespace {
+
+void check_size(const TrainSettings& request, const comm::LaunchedRank& found) {
+  const int ranks = request.run.parallel.ranks();
+  if (ranks == found.world_size) return;
+  throw UsageError("--pp x --tp x --dp is " + std::to_string(ranks) + ", but the launcher started " +
+                       std::to_string(found.world_size) + " ranks (" + found.job + ")",
+                   {},
+                   "omit --ranks, --pp, --tp and --dp to use all ranks as pipeline stages, or start " +
+                       std::to_string(ranks) + " ranks");
+}
+
+struct CheckResult {
+  bool passed = true;
+  std::exception_ptr error{};  //!< set on the rank that prints it
+};
+
+//! Runs `check` on every rank. It passes if no rank throws UsageError; else the first rank that does gets its
+//! error.
+CheckResult check_everywhere(const comm::Group& group, const std::function<void()>& check) {
+  std::exception_ptr error;
+  std::string text;
+  try {
+    check();
+  } catch (const UsageError& e) {
+    error = std::current_exception();
+    text = e.what();
+  }
+  const std::vector<c10::IValue> texts = group.all_gather_object(c10::IValue(text));
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].toStringRef().empty()) continue;
+    return {false, static_cast<int>(rank) == group.rank() ? error : nullptr};
+  }
+  return {};
+}
+
+void announce(const TrainSettings& request, const comm::LaunchedRank& found,
+              const std::vector<std::string>& created) {
+  print("# settled configuration\n" + request.run.config + "\n");
+  print("launcher: " + to_string(found) + "\n");
+  for (const std::string& line : created) print(line + "\n");
+}
+
+// Leaves the world before the error of a check is printed, so that no rank reports it as a failure.
+CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& found, DisplayMode mode,
+                            const std::function<std::string()>& config) {
+  const comm::World world = join_world(request);
+  const bool first = world.rank().value == 0;
+  std::vector<std::string> created;
+  CheckResult checked = check_everywhere(world.group(), [&] {
+    check_size(request, found);
+    check_training(request);
+    if (first) created = request.prepare_outputs();
+  });
+  if (!checked.passed) return checked;
+  request.run.config = config();
+  if (first && mode != DisplayMode::Json) announce(request, found, created);
+  train_in(world, request, mode);
+  return checked;
+}
+
+}  // namespace
+
+int run_external_rank(TrainSettings& request, const comm::LaunchedRank& found, DisplayMode mode,
+                      const std::function<std::string()>& config) {
+  try {
+    const CheckResult checked = check_and_train(request, found, mode, config);
+    // Only the rank that prints the error fails: mpirun kills all ranks as soon as one of them fails.
+    if (checked.error) std::rethrow_exception(checked.error);
+    return 0;
+  } catch (const PeerFailed& error) {
+    // Every other rank raises it. The first of them prints it.
+    const int speaker = error.peer().value == 0 ? 1 : 0;
+    if (found.rank.value == speaker) throw;
+    return 1;
+  }
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,20 @@
+// `penstock train` as a rank of another launcher: `penstock run`, torchrun, srun or mpirun.
+#pragma once
+
+#include "config/train_settings.h"
+#include "train/train_display.h"
+
+#include <penstock/comm/launched_rank.h>
+
+#include <functional>
+#include <string>
+
+namespace penstock::tool {
+
+//! Joins the world, checks the request on every rank and trains. Only one rank prints an error that several
+//! ranks have, and rank 0 prints everything else. `config` returns the settled configuration, once the
+//! request has been checked. Returns the exit code.
+int run_external_rank(TrainSettings& request, const comm::LaunchedRank& found, DisplayMode mode,
+                      const std::function<std::string()>& config);
+
+}  // namespace penstock::tool

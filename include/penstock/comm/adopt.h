@@ -40,7 +40,7 @@ struct AdoptOptions {
 //! Returns a group over the backend, with its rank and size; world ranks are the ranks of the backend. The
 //! group holds a reference to the backend. No monitor watches the ranks: a rank that dies is noticed when
 //! its connections break, one that hangs after the timeout, and `Group::fail` informs only this process.
-//! After the first failure, every operation of the group throws. docs/backends.md lists the limits.
+//! Do not use the group after a failure. docs/backends.md lists the limits.
 Group adopt_group(const c10::intrusive_ptr<c10d::Backend>& backend, const AdoptOptions& options = {});
 
 //! Same, for the backend that the process group uses for tensors of `device`. Throws UsageError if it has

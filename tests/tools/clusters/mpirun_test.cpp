@@ -66,7 +66,7 @@ TEST_P(ToolMpirun, StartsRanksOfProgram) {
 
 TEST_P(ToolMpirun, JobsDoNotMeet) {
   const Words settings = this->settings();
-  Program one(command(2, {kDdp}), settings), other(command(3, {kDdp}), settings);
+  Program one(command(2, {kDdp}), settings), other(command(4, {kDdp}), settings);
   for (Program* const job : {&one, &other}) {
     const Outcome outcome = job->finish();
     ASSERT_EQ(outcome.code, 0) << outcome.err;

@@ -69,7 +69,7 @@ TEST(ToolSlurm, ReportsKilledTaskOnce) {
       on_cluster("PENSTOCK_FAULT='kill rank=1 step=2' srun -K0 -N2 -n4 " + kTrain + "; echo code $?");
   if (!run.skipped.empty()) GTEST_SKIP() << run.skipped;
   EXPECT_EQ(count(run.outcome.err, "penstock: error:"), 1) << run.outcome.err;
-  EXPECT_THAT(run.outcome.err, HasSubstr("penstock: error: rank 1 failed"));
+  EXPECT_THAT(run.outcome.err, HasSubstr("rank 1 failed: its process ended"));
   EXPECT_EQ(losses_in(run.outcome.out).size(), 1U) << run.outcome.out;
   EXPECT_THAT(run.outcome.out, Not(HasSubstr("code 0")));
 }

@@ -11,6 +11,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <exception>
+#include <optional>
 #include <vector>
 
 namespace penstock::tool {
@@ -57,6 +58,18 @@ void announce(const TrainSettings& request, const comm::LaunchedRank& found,
   for (const std::string& line : created) print(line + "\n");
 }
 
+//! The rank whose failure caused the error; nullopt if the error began on this rank. The trainer nests the
+//! original error in one that names the step.
+std::optional<Rank> failed_peer(const std::exception& error) {
+  if (const auto* const failure = dynamic_cast<const PeerFailed*>(&error)) return failure->peer();
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const std::exception& inner) {
+    return failed_peer(inner);
+  }
+  return std::nullopt;
+}
+
 // Leaves the world before the error of a check is printed, so that no rank reports it as a failure.
 CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& found, DisplayMode mode,
                             const std::function<std::string()>& config) {
@@ -65,7 +78,8 @@ CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& fo
   std::vector<std::string> created;
   CheckResult checked = check_everywhere(world.group(), [&] {
     check_size(request, found);
-    check_training(request);
+    // After a restart by the launcher, the run continues from its own checkpoints, which the checks refuse.
+    if (found.attempt == 0) check_training(request);
     if (first) created = request.prepare_outputs();
   });
   if (!checked.passed) return checked;
@@ -84,10 +98,10 @@ int run_external_rank(TrainSettings& request, const comm::LaunchedRank& found, D
     // Only the rank that prints the error fails: mpirun kills all ranks as soon as one of them fails.
     if (checked.error) std::rethrow_exception(checked.error);
     return 0;
-  } catch (const PeerFailed& error) {
-    // Every other rank raises it. The first of them prints it.
-    const int speaker = error.peer().value == 0 ? 1 : 0;
-    if (found.rank.value == speaker) throw;
+  } catch (const Error& error) {
+    // Every rank except the failed one raises PeerFailed. The first of them prints it.
+    const std::optional<Rank> peer = failed_peer(error);
+    if (!peer || found.rank.value == (peer->value == 0 ? 1 : 0)) throw;
     return 1;
   }
 }

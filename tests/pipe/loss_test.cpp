@@ -208,8 +208,8 @@ TEST(PipeSequential, HasOneStagePerLayer) {
   Pipe pipe = pipeline(PipeSequential::from_sequential(layers), {x});
   ASSERT_EQ(pipe.num_stages(), 4);
   EXPECT_TRUE(same_bits(pipe.forward({x}).toTensor(), layers.ptr()->forward(x)));
-  EXPECT_EQ(pipe.get_stage_module(StageId(3))->named_parameters()[0].first, "3.weight");
-  EXPECT_EQ(pipe.get_stage_module(StageId(2))->named_parameters()[0].first, "2.layers.0.weight");
+  EXPECT_EQ(pipe.get_stage_module(StageId(3))->named_parameters()[0].name, "3.weight");
+  EXPECT_EQ(pipe.get_stage_module(StageId(2))->named_parameters()[0].name, "2.layers.0.weight");
   EXPECT_EQ(module_paths(pipe.stage_graph(StageId(1))), std::vector<std::string>{"1"});
 }
 

@@ -80,7 +80,7 @@ TEST(PipeMetaCapture, MatchesGraphOfRealModel) {
   for (const auto& [name, tensor] : stage->named_parameters()) {
     EXPECT_TRUE(tensor.is_cpu() && tensor.requires_grad()) << name;
   }
-  EXPECT_TRUE(pipe.get_stage_module(StageId(0))->named_parameters()[0].second.is_meta());
+  EXPECT_TRUE(pipe.get_stage_module(StageId(0))->named_parameters()[0].tensor.is_meta());
 }
 
 TEST(PipeMetaCapture, ReportsOperatorWithoutMetaKernel) {

@@ -133,20 +133,20 @@ TEST(PipeStages, HaveOneModuleMovedInPlace) {
   Pipe pipe = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
   const auto module = pipe.get_stage_module(StageId(1));
   const auto parameters = module->named_parameters();
-  ASSERT_TRUE(parameters[0].second.is_meta());
+  ASSERT_TRUE(parameters[0].tensor.is_meta());
   module->train(false);
   EXPECT_EQ(pipe.get_stage_module(StageId(1), at::Device(at::kCPU)), module);
   EXPECT_FALSE(module->is_training());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    EXPECT_TRUE(parameters[i].second.is_cpu());  // a handle obtained before the move
-    EXPECT_TRUE(parameters[i].second.requires_grad() && parameters[i].second.is_leaf());
-    EXPECT_TRUE(module->named_parameters()[i].second.is_same(parameters[i].second));
-    parameters[i].second.detach().fill_(0.5);
+    EXPECT_TRUE(parameters[i].tensor.is_cpu());  // a handle obtained before the move
+    EXPECT_TRUE(parameters[i].tensor.requires_grad() && parameters[i].tensor.is_leaf());
+    EXPECT_TRUE(module->named_parameters()[i].tensor.is_same(parameters[i].tensor));
+    parameters[i].tensor.detach().fill_(0.5);
   }
-  EXPECT_TRUE(pipe.get_stage_module(StageId(0))->named_parameters()[0].second.is_meta());
+  EXPECT_TRUE(pipe.get_stage_module(StageId(0))->named_parameters()[0].tensor.is_meta());
   const at::Tensor y = module->run({torch::ones({2, 6})})[0].toTensor();
   y.sum().backward();
-  EXPECT_TRUE(parameters[0].second.grad().defined());
+  EXPECT_TRUE(parameters[0].tensor.grad().defined());
 }
 
 TEST(PipeStages, SuggestDynamicBatchForOtherBatchSize) {
@@ -194,7 +194,7 @@ TEST(PipeStages, AcceptKeywordArgumentsByGivenNames) {
   const at::Tensor x = torch::randn({3, 4}), mask = torch::rand({3, 4});
   Pipe pipe = pipeline(runtime::make_stage_module(model, {"x", "mask"}), {x}, {{"mask", mask}}, Balanced{2});
   EXPECT_TRUE(at::equal(pipe.forward({x}, {{"mask", mask}}).toTensor(), model->forward(x, mask)));
-  EXPECT_EQ(pipe.get_stage_module(StageId(0))->named_parameters()[0].first, "first.weight");
+  EXPECT_EQ(pipe.get_stage_module(StageId(0))->named_parameters()[0].name, "first.weight");
   EXPECT_THROW(pipeline(model, {x}, {{"mask", mask}}, Balanced{2}), UsageError);
 }
 

@@ -197,7 +197,7 @@ TEST(PipeBalance, KeepsWeightWithItsTranspose) {
     for (int s = 0; s < 4; ++s) {
       const auto held = pipe.get_stage_module(StageId(s))->named_parameters();
       ASSERT_EQ(held.size(), 1U) << s;
-      EXPECT_EQ(held[0].first, "w" + std::to_string(s));
+      EXPECT_EQ(held[0].name, "w" + std::to_string(s));
       EXPECT_EQ(pipe.split().stages[static_cast<std::size_t>(s)].sources.size(), 1U);
     }
     EXPECT_TRUE(same_bits(pipe.forward({x}).toTensor(), forward({x}, {}).toTensor()));

@@ -86,9 +86,32 @@ TEST(ToolCli, HasSameCommandsAsItsPage) {
   const std::vector<std::string> names = listed_commands();
   const std::regex line("\nbuild/release/bin/penstock ([a-z]+) ");
   std::set<std::string> shown;
-  for (std::sregex_iterator it(page.begin(), page.end(), line), end; it != end; ++it)
-    shown.insert((*it)[1]);
+  for (std::sregex_iterator it(page.begin(), page.end(), line), end; it != end; ++it) shown.insert((*it)[1]);
   EXPECT_THAT(shown, testing::UnorderedElementsAreArray(names));
+}
+
+TEST(ToolCompletion, OffersCommandsOptionsAndValues) {
+  const auto complete = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "__complete");
+    const Outcome outcome = test::penstock(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_EQ(complete({"s"}), "schedule\nsimulate\n");
+  EXPECT_EQ(complete({"schedule", "--micro"}), "--microbatches\n");
+  EXPECT_EQ(complete({"schedule", "1F1B", "--as", "s"}), "svg\n");
+  EXPECT_EQ(complete({"train", "--optimizer", ""}), "adamw\nsgd\n");  // an option of penstock-torch
+  EXPECT_EQ(complete({"completion", ""}), "bash\nzsh\nfish\n");
+  EXPECT_EQ(complete({"schedule", "--output", "x"}), "");  // the shell offers files
+  EXPECT_EQ(complete({"nothing", "--"}), "");
+}
+
+TEST(ToolCompletion, WorksInBash) {
+  const std::string script =
+      "source <(" PENSTOCK_TOOL " completion bash); COMP_WORDS=(" PENSTOCK_TOOL
+      " schedule --stages); COMP_CWORD=2; _penstock; echo \"${COMPREPLY[@]}\"; complete -p penstock";
+  const Outcome outcome = test::run_program({"bash", "-c", script});
+  EXPECT_EQ(outcome.out, "--stages-per-rank\ncomplete -o default -F _penstock penstock\n") << outcome.err;
 }
 
 TEST(ToolCli, DrawsPictureOfReadme) {

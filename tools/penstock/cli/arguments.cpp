@@ -56,6 +56,7 @@ struct Arguments::Parser {
     }
   }
 
+  std::vector<std::pair<const CLI::Option*, std::vector<std::string>>> choices;
   std::vector<std::pair<const CLI::Option*, bool>> numbers;  // the bool: whether fractions are allowed
 };
 
@@ -128,7 +129,7 @@ void Arguments::flag(const std::string& names, bool& target, const std::string& 
 }
 
 void Arguments::add_choice(const std::string& names, const std::vector<std::string>& choices,
-                           const std::string& chosen, const std::string& help,
+                           const std::string& chosen, const std::string& help, Need need,
                            std::function<void(std::size_t)> take) {
   const auto read = [choices, names, take = std::move(take)](const std::string& text) {
     for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -140,10 +141,37 @@ void Arguments::add_choice(const std::string& names, const std::vector<std::stri
   CLI::Option* option = parser_->app.add_option_function<std::string>(names, read, help);
   option->type_name(join(choices, "|"));
   if (!chosen.empty()) option->default_str(chosen);
+  parser_->finish(option, need);
+  parser_->choices.emplace_back(option, choices);
+}
+
+std::string Arguments::completions(const std::vector<std::string>& words) const {
+  const std::string word = words.empty() ? "" : words.back();
+  const std::string before = words.size() < 2 ? "" : words[words.size() - 2];
+  const CLI::Option* option = before.starts_with("-") ? parser_->app.get_option_no_throw(before) : nullptr;
+  const bool is_value = option != nullptr && option->get_items_expected_max() > 0;
+  std::vector<std::string> candidates;
+  for (const auto& [choice, values] : parser_->choices) {
+    if (is_value ? choice == option : choice->get_positional()) candidates = values;
+  }
+  if (!is_value && word.starts_with("-")) {
+    for (const CLI::Option* known : parser_->app.get_options()) {
+      for (const std::string& name : known->get_lnames()) candidates.push_back("--" + name);
+    }
+  }
+  std::string text;
+  for (const std::string& candidate : candidates) {
+    if (candidate.starts_with(word)) text += candidate + "\n";
+  }
+  return text;
 }
 
 void Arguments::parse() {
   CLI::App& app = parser_->app;
+  if (!args_.empty() && args_.front() == complete_word) {
+    print(completions({args_.begin() + 1, args_.end()}));
+    throw HelpPrinted{};
+  }
   std::vector<std::string> reversed(args_.rbegin(), args_.rend());  // CLI11 expects them in reverse order
   try {
     app.parse(reversed);

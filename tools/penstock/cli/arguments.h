@@ -14,7 +14,10 @@
 
 namespace penstock::tool {
 
-//! Thrown by `parse` after it has handled the command line itself (`--help`).
+//! The first argument of a command that completes the other arguments instead of running.
+inline constexpr const char* complete_word = "__complete";
+
+//! Thrown by `parse` after it has handled the command line itself (`--help`, completion).
 struct HelpPrinted {};
 
 class Arguments {
@@ -55,19 +58,19 @@ class Arguments {
   //! An option with a fixed set of values: `choice("--as", format, {{"csv", Format::Csv}, …}, "…")`.
   template <class E>
   void choice(const std::string& names, E& target, const std::vector<std::pair<std::string, E>>& choices,
-              const std::string& help) {
+              const std::string& help, Need need = Need::Optional) {
     std::vector<std::string> spelled;
     std::string chosen;
     for (const auto& [text, value] : choices) {
       spelled.push_back(text);
       if (value == target) chosen = text;
     }
-    add_choice(names, spelled, chosen, help,
+    add_choice(names, spelled, need == Need::Optional ? chosen : "", help, need,
                [&target, choices](std::size_t i) { target = choices[i].second; });
   }
 
   //! Parses the arguments into the targets. Throws UsageError for invalid arguments and HelpPrinted after
-  //! printing the help.
+  //! printing the help or completions.
   void parse();
 
   //! Whether `--json` was given. Every command has this flag.
@@ -80,7 +83,10 @@ class Arguments {
   struct Parser;
 
   void add_choice(const std::string& names, const std::vector<std::string>& choices,
-                  const std::string& chosen, const std::string& help, std::function<void(std::size_t)> take);
+                  const std::string& chosen, const std::string& help, Need need,
+                  std::function<void(std::size_t)> take);
+  //! The completions of the last word in `words`, one per line. Empty if the shell should offer files.
+  std::string completions(const std::vector<std::string>& words) const;
 
   const Command& command_;
   std::vector<std::string> args_;

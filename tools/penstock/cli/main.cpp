@@ -42,6 +42,24 @@ const Command& command_named(const std::string& name) {
                    near.empty() ? "see penstock --help" : "did you mean penstock " + near + "?");
 }
 
+int run(std::vector<std::string> args);
+
+//! Completes the last of the words that follow `penstock`.
+int complete(std::vector<std::string> words) {
+  if (words.size() > 1) {
+    const std::string name = words.front();
+    words.front() = complete_word;
+    words.insert(words.begin(), name);
+    return find_command(name) == nullptr ? 0 : run(std::move(words));
+  }
+  std::string text;
+  for (const Command& command : commands()) {
+    if (words.empty() || command.name.starts_with(words.front())) text += std::string(command.name) + "\n";
+  }
+  print(text);
+  return 0;
+}
+
 int run(std::vector<std::string> args) {
   if (args.empty()) throw UsageError("no command was given", {}, "see penstock --help");
   const std::string first = args.front();
@@ -57,6 +75,7 @@ int run(std::vector<std::string> args) {
     }
     return run({args.front(), "--help"});
   }
+  if (first == complete_word) return complete(args);
   const Command& command = command_named(first);
   const Handler handler = handler_of(command.name);
   if (handler == nullptr) start_torch(command, args);

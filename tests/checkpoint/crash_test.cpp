@@ -137,7 +137,7 @@ const test::RankFunction killed_writers("killed_writers", [] {
       return 1;
     }
     const ResumePoint found = find_resume_point(directory);
-    if (found.checkpoint.step() <= last || !holds_step(found.checkpoint) || found.passed_over.size() > 1) {
+    if (found.checkpoint.step() <= last || !holds_step(found.checkpoint) || found.skipped.size() > 1) {
       std::printf("round %d: step %lld after %lld\n", round, static_cast<long long>(found.checkpoint.step()),
                   static_cast<long long>(last));
       return 1;

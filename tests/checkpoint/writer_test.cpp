@@ -323,11 +323,10 @@ TEST(CheckpointResume, UsesNewestCompleteCheckpointAndReportsSkippedOnes) {
   fs::create_directory(dir / "step-banana");
   const auto expect_second = [](const ResumePoint& found) {
     CHECK_SAME(found.checkpoint.step(), 2);
-    CHECK_SAME(found.passed_over.size(), 3U);
-    CHECK_THAT(found.passed_over[0].starts_with("step-00000005.incomplete: its write did not complete"));
-    CHECK_THAT(
-        found.passed_over[1].starts_with("step-00000004: shard-00001-of-00002.safetensors is damaged"));
-    CHECK_THAT(found.passed_over[2].find("has no manifest.json") != std::string::npos);
+    CHECK_SAME(found.skipped.size(), 3U);
+    CHECK_THAT(found.skipped[0].starts_with("step-00000005.incomplete: its write did not complete"));
+    CHECK_THAT(found.skipped[1].starts_with("step-00000004: shard-00001-of-00002.safetensors is damaged"));
+    CHECK_THAT(found.skipped[2].find("has no manifest.json") != std::string::npos);
   };
   expect_second(find_resume_point(dir.path()));
   comm::run_thread_ranks(

@@ -4,12 +4,16 @@
 #include "comm/rendezvous/store_client.h"
 #include "comm/transport/gloo_transport.h"
 #include "comm/world/world_impl.h"
+#include "support/check.h"
 #include "support/error_message.h"
 #include "support/process_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/adopt.h>
 #include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/pipeline.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -196,6 +200,32 @@ TEST(CommAdoptedGroup, NoticesPeerThatDied) {
       test::run_process_ranks("adopted dying peer", 2, {.environment = {{"COLLECTIVE", "1"}}});
   ASSERT_TRUE(collectives.result.ok) << collectives.text();
   EXPECT_THAT(collectives.text(), HasSubstr("the transport failed"));
+}
+
+// Deferred receives are safe with buffered sends only if sends do not block: the program is validated again
+// for the send mode of the group that runs it.
+TEST(CommAdoptedGroup, RejectsProgramForAnotherSendMode) {
+  using schedule::SendMode;
+  const schedule::Schedule table = schedule::make_schedule("1F1B", {2, 1, 4});
+  const schedule::LowerOptions lowering{.shard = false, .reduce_grad = false, .defer_receives = true};
+  const schedule::Program program = make_program(table, SendMode::Buffered, lowering);
+  ASSERT_THROW(schedule::Program::validated(program.draft(), SendMode::Blocking), ScheduleError);
+  run_gloo_threads(2, [&](const StorePtr&, const BackendPtr& backend) {
+    for (const SendMode mode : {SendMode::Blocking, SendMode::Buffered}) {
+      const Group group = adopt_group(backend, {.send_mode = mode});
+      const auto module = runtime::make_stage_module(
+          nullptr,
+          [](const value::Args& args, const value::Kwargs&) { return runtime::StageResult(args[0]); });
+      const runtime::PipelineStage stage(module, StageId(group.rank()), 2, at::kCPU, group);
+      bool rejected = false;
+      try {
+        const runtime::PipelineSchedule pipeline(stage, program);
+      } catch (const ScheduleError&) {
+        rejected = true;
+      }
+      CHECK_SAME(rejected, mode == SendMode::Blocking);
+    }
+  });
 }
 
 }  // namespace

@@ -49,6 +49,16 @@ TEST(CommWork, RunsFunctionsInOrder) {
     work.then([&] { seen.add_(1); });
     work.wait();
     CHECK_TENSORS(mean, at::full({4}, 1.5F));
+    work = group.iall_reduce(at::ones({4}));
+    const bool ended = work.done();
+    if (!ended) {  // the reaper waits now; a function that is added could be lost
+      try {
+        work.then([] {});
+        throw std::logic_error("`then` after `done` was accepted");
+      } catch (const UsageError&) {
+      }
+    }
+    work.wait();
     CHECK_TENSORS(seen, at::full({4}, 2.5F));
     const at::Tensor shard = at::zeros({2});
     work = group.ireduce_scatter_into(shard, at::full({4}, value), ReduceOp::Avg);

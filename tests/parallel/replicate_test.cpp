@@ -295,7 +295,8 @@ TEST(ParallelReplicated, FailedBackwardLeavesNoState) {
 
 TEST(ParallelReplicated, RejectsDifferentModelsOnEveryRank) {
   const auto errors = comm::try_thread_ranks(3, [](comm::World& world) {
-    parallel::replicate(torch::nn::Linear(4, world.rank().value == 2 ? 5 : 4), world.group());
+    const parallel::Replica replica =
+        parallel::replicate(torch::nn::Linear(4, world.rank().value == 2 ? 5 : 4), world.group());
   });
   for (const auto& error : errors) {
     try {

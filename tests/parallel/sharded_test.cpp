@@ -14,6 +14,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <mutex>
+#include <utility>
 
 namespace penstock::test {
 namespace {
@@ -64,6 +66,39 @@ void expect_dense(comm::World& world, const comm::Group& group, const parallel::
     optimizer.step();
   }
   expect_near(std::string(text(variant)) + ": at the end", sharded.gather_parameters(), dense.parameters);
+}
+
+struct TwoOutputsImpl : torch::nn::Module {
+  TwoOutputsImpl() {
+    torch::manual_seed(5);
+    first = register_module("first", torch::nn::Linear(3, 4));
+    second = register_module("second", torch::nn::Linear(3, 2));
+  }
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {first(x), second(x)}; }
+
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+TORCH_MODULE(TwoOutputs);
+
+// The backward gathers the parameters again only if the hooks see every tensor of the result.
+TEST(ParallelShardedModel, ModelMayReturnPair) {
+  const at::Tensor x = torch::linspace(-1, 1, 6).view({2, 3});
+  const auto loss_of_pair = [](const std::pair<at::Tensor, at::Tensor>& both) {
+    return both.first.square().sum() + both.second.exp().sum();
+  };
+  TwoOutputs dense;
+  loss_of_pair(dense->forward(x)).backward();
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    TwoOutputs model{nullptr};
+    {
+      static std::mutex seeding;  // the default generator belongs to all threads
+      const std::lock_guard lock(seeding);
+      model = TwoOutputs();
+    }
+    parallel::Sharded sharded = fully_shard(model, world.group());
+    loss_of_pair(runtime::call(model, x)).backward();
+    expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
+  });
 }
 
 TEST(ParallelShardedModel, MatchesDenseRun) {

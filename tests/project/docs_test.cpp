@@ -140,10 +140,12 @@ void expect_example(const std::string& heading, const std::vector<std::string>& 
   }
   while (std::getline(readme, line) && line != "```cpp") {
   }
-  int shown = 0;
-  for (; std::getline(readme, line) && line != "```"; ++shown)
+  std::set<std::string> shown;
+  for (; std::getline(readme, line) && line != "```"; shown.insert(code_of(line)))
     EXPECT_TRUE(lines.contains(code_of(line))) << line;
-  EXPECT_GT(shown, 8);
+  EXPECT_GT(shown.size(), 8U);
+  for (const char* include : {"#include <penstock/penstock.h>", "#include <torch/torch.h>"})
+    EXPECT_TRUE(shown.contains(include)) << heading;
 }
 
 TEST(ProjectReadme, ShowsLinesOfExamples) {

@@ -153,6 +153,16 @@ TEST(ScheduleValidate, DistinguishesSendModes) {
           "-> row 2, column 4, 1SEND_B0 (waits for row 1, column 5, 0RECV_B0) -> row 1, column 4, 0SEND_F1"));
 }
 
+TEST(ScheduleValidate, AnswersOnlyForCheckedSendModes) {
+  const ScheduleFile lowered = file("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+  const Verdict one = lowered.validate({.mode = SendMode::Buffered});
+  EXPECT_TRUE(one.safe(SendMode::Buffered));
+  EXPECT_THROW(one.safe(SendMode::Ordered), UsageError);
+  EXPECT_THROW(one.all(SendMode::Blocking), UsageError);
+  // Lowering makes a valid compute table safe in every mode.
+  EXPECT_TRUE(file("0F0,0B0\n").validate({.mode = SendMode::Buffered}).safe(SendMode::Blocking));
+}
+
 TEST(ScheduleValidate, ReportsAllFindings) {
   EXPECT_THAT(findings("0F0,0F0,0B0,0UNSHARD,0B9\n1F0\n", {.microbatches = 2}),
               testing::SizeIs(testing::Ge(8)));

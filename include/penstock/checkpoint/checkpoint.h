@@ -125,7 +125,7 @@ std::vector<CheckpointLocation> list_checkpoints(const std::filesystem::path& di
 struct ResumePoint {
   Checkpoint checkpoint;
   //! Newer checkpoints that are incomplete or damaged, each with the reason.
-  std::vector<std::string> passed_over;
+  std::vector<std::string> skipped;
 };
 
 //! Finds the newest complete and intact checkpoint in a directory; reads every byte. If there is none, throws

@@ -34,7 +34,8 @@ class CheckpointWriter {
   //! not writable or if another run still holds the lock after some seconds.
   CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group,
                    WriterOptions options = {});
-  //! Waits for a pending write; logs its error if no call has thrown it.
+  //! Waits for a pending write. It cannot throw and only logs an error, and the log is off by default: call
+  //! `wait` after the last save.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;

@@ -54,7 +54,7 @@ class Group {
   void recv(const at::Tensor& tensor, int from, int tag = 0) const { irecv(tensor, from, tag).wait(); }
   Work isend(const at::Tensor& tensor, int to, int tag = 0) const;
   //! Receives into `tensor`, which must be contiguous and have as many bytes as the sent tensor.
-  Work irecv(const at::Tensor& tensor, int from, int tag = 0) const;
+  [[nodiscard]] Work irecv(const at::Tensor& tensor, int from, int tag = 0) const;
 
   // Collectives. The `i` variants return immediately; do not touch the tensors until the work is done.
   void broadcast(const at::Tensor& tensor, int root) const { ibroadcast(tensor, root).wait(); }
@@ -81,14 +81,14 @@ class Group {
   }
   void barrier() const;
 
-  Work ibroadcast(const at::Tensor& tensor, int root) const;
-  Work iall_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::Sum) const;
-  Work iall_gather_into(const at::Tensor& output, const at::Tensor& input) const;
-  Work ireduce_scatter_into(const at::Tensor& output, const at::Tensor& input,
-                            ReduceOp op = ReduceOp::Sum) const;
-  Work iall_to_all(const at::Tensor& output, const at::Tensor& input,
-                   std::vector<std::int64_t> output_rows = {},
-                   std::vector<std::int64_t> input_rows = {}) const;
+  [[nodiscard]] Work ibroadcast(const at::Tensor& tensor, int root) const;
+  [[nodiscard]] Work iall_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::Sum) const;
+  [[nodiscard]] Work iall_gather_into(const at::Tensor& output, const at::Tensor& input) const;
+  [[nodiscard]] Work ireduce_scatter_into(const at::Tensor& output, const at::Tensor& input,
+                                          ReduceOp op = ReduceOp::Sum) const;
+  [[nodiscard]] Work iall_to_all(const at::Tensor& output, const at::Tensor& input,
+                                 std::vector<std::int64_t> output_rows = {},
+                                 std::vector<std::int64_t> input_rows = {}) const;
 
   // Trees of values (tensors, scalars, strings, lists, tuples, dicts), sent in serialized form.
   void send_object(const c10::IValue& object, int to, int tag = 0) const;

@@ -31,7 +31,7 @@ struct LaunchedRank {
   //! The same on every rank and different for every job of the launcher; empty if it provides no such value.
   std::string job_identity;
   //! In the shell of a Slurm allocation: the tasks that srun would start. `init()` refuses more than one,
-  //! because this process is none of them.
+  //! because this process is not one of them.
   int allocated_tasks = 1;
 };
 

@@ -21,15 +21,16 @@ class Work {
   Work& operator=(Work&& other) noexcept;
   ~Work() { detach(); }
 
-  //! Blocks until the operation is done. Throws if it failed.
+  //! Blocks until the operation is done. Throws if it failed; a second call returns at once.
   void wait();
 
   //! Returns whether the operation ended. Does not block, and does not throw if it failed (`wait` does).
-  bool done() const;
+  bool done();
 
   //! Runs `after` when the operation succeeds, on the thread that observes its completion. Further calls add
-  //! functions, which run in the order of the calls. Must be called before the first `wait` or `done`. A
-  //! default-constructed Work runs it at once.
+  //! functions, which run in the order of the calls. The thread is the one that waits, or the reaper after
+  //! `done` or `detach`. Throws UsageError after the first `wait` or `done`. A default-constructed Work runs
+  //! it at once.
   void then(std::function<void()> after);
 
   //! Releases the operation: its tensors are freed as soon as it completes.

@@ -3,11 +3,9 @@
 #pragma once
 
 #include <penstock/parallel/replicate.h>
-#include <penstock/value/tree.h>
+#include <penstock/runtime/module_call.h>
 
-#include <ATen/core/ivalue.h>
-
-#include <type_traits>
+#include <memory>
 #include <utility>
 
 namespace penstock::parallel {
@@ -26,10 +24,7 @@ class DistributedDataParallel {
     const bool trains = module_->is_training() && replica_.syncs();
     if (trains && replica_.options().broadcast_buffers) replica_.broadcast_buffers();
     auto output = module_->forward(std::forward<Args>(args)...);
-    if constexpr (std::is_constructible_v<c10::IValue, decltype(output)>) {
-      if (trains && replica_.options().find_unused)
-        replica_.find_unused(value::tensors_of(c10::IValue(output)));
-    }
+    if (trains && replica_.options().find_unused) replica_.find_unused(runtime::detail::tensors_in(output));
     return output;
   }
   template <class... Args>

@@ -37,8 +37,8 @@ class GradReducer;
 
 //! Averages the gradients of a set of parameters during its lifetime. After each backward, every `.grad` is
 //! the mean over the group; it stays undefined if no rank has a gradient. Gradients are views of the buckets:
-//! the next backward overwrites them.
-class Replica {
+//! the next backward overwrites a gradient tensor that the program keeps.
+class [[nodiscard]] Replica {
  public:
   //! The parameters must agree across the group (names, shapes, types). Otherwise, every rank throws a
   //! UsageError that says what differs.

@@ -67,7 +67,7 @@ struct ShardedParameter {
 };
 
 //! Handle of a sharded model. It owns the shards: the module cannot compute after the handle is destroyed.
-class Sharded {
+class [[nodiscard]] Sharded {
  public:
   struct Impl;
 

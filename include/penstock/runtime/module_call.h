@@ -78,6 +78,22 @@ void map_tensors(Value& value, const Map& map) {
   }
 }
 
+[[noreturn]] void unknown_result_type();
+
+//! The tensors in a result. Throws UsageError for a type whose tensors cannot be found.
+template <class Value>
+std::vector<at::Tensor> tensors_in(Value& value) {
+  std::vector<at::Tensor> tensors;
+  if constexpr (HoldsTensors<Value>::value) {
+    map_tensors(value, [&](const at::Tensor& tensor) { return tensors.emplace_back(tensor); });
+  } else if constexpr (std::is_constructible_v<c10::IValue, Value>) {
+    tensors = penstock::value::tensors_of(c10::IValue(value));
+  } else {
+    unknown_result_type();
+  }
+  return tensors;
+}
+
 template <class Arg>
 decltype(auto) hooked_argument(CallHooks& hooks, std::size_t index, Arg&& arg) {
   using Value = std::decay_t<Arg>;
@@ -118,11 +134,7 @@ auto call(const std::shared_ptr<Module>& module, Args&&... args) {
   hooks->before();
   auto output = detail::hooked_forward(*hooks, *module, std::index_sequence_for<Args...>(),
                                        std::forward<Args>(args)...);
-  if constexpr (std::is_constructible_v<c10::IValue, decltype(output)>) {
-    hooks->after(value::tensors_of(c10::IValue(output)));
-  } else {
-    hooks->after({});
-  }
+  hooks->after(detail::tensors_in(output));
   return output;
 }
 

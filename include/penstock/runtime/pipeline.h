@@ -194,7 +194,9 @@ class PipelineSchedule {
   //! Lowers and validates a custom schedule table.
   PipelineSchedule(std::vector<PipelineStage> stages, const schedule::Schedule& schedule,
                    PipelineOptions options = {});
-  //! Takes a validated program, for example from a file. Its skip edges must match those of the options.
+  //! Takes a validated program, for example from a file. Its skip edges must match those of the options. If
+  //! it was validated for another send mode than that of the group, it is validated again, and a program that
+  //! is not safe throws ScheduleError.
   PipelineSchedule(std::vector<PipelineStage> stages, schedule::Program program,
                    PipelineOptions options = {});
 

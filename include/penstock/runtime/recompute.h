@@ -14,8 +14,8 @@ namespace penstock::runtime {
 //! How random operations repeat in the second run.
 struct RecomputeOptions {
   //! Save the state of the random number generators and restore it for the second run, so that dropout masks
-  //! repeat. The default CPU generator is shared by the whole process: with thread ranks, use `seed` while
-  //! holding the generator's lock.
+  //! repeat. The default CPU generator is shared by the whole process: with thread ranks, set it to false and
+  //! open a RandomScope inside the function.
   bool preserve_random = true;
   //! If set, called before both runs instead: seeds the generators from a key rather than saving their state.
   std::function<void()> seed;

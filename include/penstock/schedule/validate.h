@@ -27,16 +27,20 @@ struct ValidateOptions {
 struct Verdict {
   //! Problems in every send mode: counts, placement, order within a rank, unmatched transfers, sharding.
   Diagnostics findings;
-  //! Problems per send mode, such as the cycle of a deadlock; empty if the lists run to completion.
-  std::array<Diagnostics, send_modes.size()> by_mode;
+  //! Problems per send mode, such as the cycle of a deadlock; empty if the lists run to completion, nullopt
+  //! if the mode was not checked (ValidateOptions::mode).
+  std::array<std::optional<Diagnostics>, send_modes.size()> by_mode;
   //! Per stage: the maximum number of microbatches whose forward is done and whose backward (B or W) is not.
   std::vector<int> peak_in_flight;
   //! Per rank: the maximum of the sum over its stages.
   std::vector<int> peak_in_flight_of_rank;
 
-  const Diagnostics& of(SendMode mode) const { return by_mode[static_cast<std::size_t>(mode)]; }
+  //! Throws UsageError if the mode was not checked.
+  const Diagnostics& of(SendMode mode) const;
+  //! Whether there are no problems that apply to every send mode. Lowered lists can still deadlock: use
+  //! `safe`.
   bool valid() const { return !has_errors(findings); }
-  //! Whether the lists may run on a transport of this mode.
+  //! Whether the lists may run on a transport of this mode. Throws UsageError if the mode was not checked.
   bool safe(SendMode mode) const { return valid() && !has_errors(of(mode)); }
   //! The findings for every mode, then those for `mode`.
   Diagnostics all(SendMode mode) const;

@@ -104,7 +104,9 @@ struct RunExtras {
   bool gather_parameters = false;
 };
 
-//! Runs the training loop. If one rank fails, throws on every rank; the message names the step.
+//! Runs the training loop. If one rank fails, throws on every rank an Error whose message names the step; the
+//! original error, such as a PeerFailed, is nested in it (std::rethrow_if_nested). A UsageError is thrown as
+//! it is.
 RunResult run(const comm::World& world, const Model& model, const DataSource& data, const RunOptions& options,
               const RunExtras& extras = {});
 

@@ -135,6 +135,7 @@ void Work::wait() {
 
 void Work::then(std::function<void()> after) {
   if (!impl_) return after();
+  if (impl_->claimed()) throw UsageError("`then` was called after `wait` or `done`");
   if (!impl_->after) {
     impl_->after = std::move(after);
     return;
@@ -145,7 +146,7 @@ void Work::then(std::function<void()> after) {
   };
 }
 
-bool Work::done() const {
+bool Work::done() {
   if (!impl_ || impl_->ended()) return true;
   if (!impl_->claim()) return false;  // the reaper has it
   const bool finished = impl_->future ? impl_->future->completed() : impl_->work->isCompleted();

@@ -41,6 +41,7 @@ struct Work::Impl {
   bool ended() const { return status.load(std::memory_order_acquire) != Status::Pending; }
   //! Returns true for exactly one caller, which must wait for the transport. The others wait for `status`.
   bool claim() { return !claimed_.exchange(true); }
+  bool claimed() const { return claimed_; }
   //! Called by the thread that claimed: waits for the transport and sets `status`.
   void run_to_end() noexcept;
 

@@ -168,6 +168,9 @@ PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program pr
   std::sort(stages.begin(), stages.end(),
             [](const PipelineStage& a, const PipelineStage& b) { return a.index() < b.index(); });
   const comm::Group given = stages.front().group();
+  // The caller may have validated the program for the send mode of another transport.
+  if (program.mode() != given.send_mode())
+    program = schedule::Program::validated(program.draft(), given.send_mode());
   PipelineSetup setup{std::move(stages), std::move(program), std::move(options), given, Rank(given.rank())};
   index_stages(setup);
   name_skips(setup);

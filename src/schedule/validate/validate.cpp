@@ -2,6 +2,7 @@
 #include "schedule/dependencies.h"
 #include "schedule/validate/checks.h"
 
+#include <penstock/base/error.h>
 #include <penstock/schedule/validate.h>
 
 #include <algorithm>
@@ -50,6 +51,10 @@ void check_in_flight(const Verdict& verdict, const ValidateOptions& options, Fin
 Verdict run(const ActionContext& context, const std::vector<ActionList>& ranks,
             const ValidateOptions& options) {
   Verdict verdict;
+  for (const SendMode mode : send_modes) {
+    if (!options.mode || *options.mode == mode || context.level == ProgramLevel::Compute)
+      verdict.by_mode[static_cast<std::size_t>(mode)].emplace();
+  }
   Findings findings(verdict.findings, options.locations);
   if (!check_frame(context, ranks, findings)) return verdict;
 
@@ -66,8 +71,9 @@ Verdict run(const ActionContext& context, const std::vector<ActionList>& ranks,
   if (!readable || context.level == ProgramLevel::Compute) return verdict;
 
   for (const SendMode mode : send_modes) {
-    if (options.mode && *options.mode != mode) continue;
-    Findings of_mode(verdict.by_mode[static_cast<std::size_t>(mode)], options.locations);
+    auto& found = verdict.by_mode[static_cast<std::size_t>(mode)];
+    if (!found) continue;
+    Findings of_mode(*found, options.locations);
     if (mode == SendMode::Ordered) check_pair_order(subject, of_mode);
     check_deadlock(subject, index, yielded, mode, of_mode);
     of_mode.close();
@@ -76,6 +82,14 @@ Verdict run(const ActionContext& context, const std::vector<ActionList>& ranks,
 }
 
 }  // namespace
+
+const Diagnostics& Verdict::of(SendMode mode) const {
+  const auto& found = by_mode[static_cast<std::size_t>(mode)];
+  if (!found)
+    throw UsageError(std::string(to_string(mode)) + " sends were not checked", {},
+                     "validate without ValidateOptions::mode, or with this one");
+  return *found;
+}
 
 Diagnostics Verdict::all(SendMode mode) const {
   Diagnostics all = findings;

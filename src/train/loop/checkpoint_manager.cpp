@@ -129,7 +129,7 @@ CheckpointManager::CheckpointManager(const comm::Group& world, const RunOptions&
 
 std::vector<std::string> CheckpointManager::messages() const {
   if (!resume_) return messages_;
-  std::vector<std::string> messages = resume_->passed_over;
+  std::vector<std::string> messages = resume_->skipped;
   messages.insert(messages.end(), messages_.begin(), messages_.end());
   const std::string seed = resume_->checkpoint.note("seed");
   if (!seed.empty() && seed != std::to_string(options_.seed))

@@ -127,7 +127,7 @@ TEST(RuntimeRecompute, DoesNotAdvanceRandomGenerator) {
   EXPECT_TRUE(draw(true).equal(draw(false)));
 }
 
-TEST(RuntimeRecompute, CanUseRandomScopeKey) {
+TEST(RuntimeRecompute, CallsSeedBeforeBothRuns) {
   const Tensor x = input({64});
   runtime::RecomputeOptions options;
   options.seed = [] { torch::manual_seed(17); };

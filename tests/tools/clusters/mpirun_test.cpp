@@ -111,7 +111,7 @@ TEST_P(ToolMpirun, TrainsAsRanks) {
   expect_losses(outcome.out, losses_in(expected.out));
   EXPECT_EQ(losses_in(outcome.out).size(), 4U);
   EXPECT_EQ(count(outcome.out, std::string("launcher: ") + GetParam().job), 1) << outcome.out;
-  EXPECT_EQ(count(outcome.out, "# settled configuration"), 1);
+  EXPECT_EQ(count(outcome.out, "# resolved configuration"), 1);
 }
 
 TEST_P(ToolMpirun, PrintsErrorOfAllRanksOnce) {

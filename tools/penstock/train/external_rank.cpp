@@ -53,7 +53,7 @@ CheckResult check_everywhere(const comm::Group& group, const std::function<void(
 
 void announce(const TrainSettings& request, const comm::LaunchedRank& found,
               const std::vector<std::string>& created) {
-  print("# settled configuration\n" + request.run.config + "\n");
+  print("# resolved configuration\n" + request.run.config + "\n");
   print("launcher: " + to_string(found) + "\n");
   for (const std::string& line : created) print(line + "\n");
 }

@@ -12,7 +12,7 @@
 namespace penstock::tool {
 
 //! Joins the world, checks the request on every rank and trains. Only one rank prints an error that several
-//! ranks have, and rank 0 prints everything else. `config` returns the settled configuration, once the
+//! ranks have, and rank 0 prints everything else. `config` returns the resolved configuration, once the
 //! request has been checked. Returns the exit code.
 int run_external_rank(TrainSettings& request, const comm::LaunchedRank& found, DisplayMode mode,
                       const std::function<std::string()>& config);

@@ -98,7 +98,7 @@ TEST(ToolCompletion, OffersCommandsOptionsAndValues) {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return outcome.out;
   };
-  EXPECT_EQ(complete({"s"}), "schedule\nsimulate\n");
+  EXPECT_EQ(complete({"sch"}), "schedule\n");
   EXPECT_EQ(complete({"schedule", "--micro"}), "--microbatches\n");
   EXPECT_EQ(complete({"schedule", "1F1B", "--as", "s"}), "svg\n");
   EXPECT_EQ(complete({"train", "--optimizer", ""}), "adamw\nsgd\n");  // an option of penstock-torch

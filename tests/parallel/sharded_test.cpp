@@ -95,7 +95,7 @@ TEST(ParallelShardedModel, ModelMayReturnPair) {
       const std::lock_guard lock(seeding);
       model = TwoOutputs();
     }
-    parallel::Sharded sharded = fully_shard(model, world.group());
+    parallel::Sharded sharded = parallel::fully_shard(model, world.group());
     loss_of_pair(runtime::call(model, x)).backward();
     expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
   });

@@ -12,8 +12,7 @@
 #include <penstock/comm/adopt.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/runtime/pipeline.h>
-#include <penstock/schedule/generate.h>
-#include <penstock/schedule/lower.h>
+#include <penstock/schedule/csv.h>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -26,6 +25,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <numeric>
+#include <sstream>
 #include <thread>
 
 namespace penstock::comm {
@@ -202,17 +202,21 @@ TEST(CommAdoptedGroup, NoticesPeerThatDied) {
   EXPECT_THAT(collectives.text(), HasSubstr("the transport failed"));
 }
 
-// Deferred receives are safe with buffered sends only if sends do not block: the program is validated again
-// for the send mode of the group that runs it.
+// Both ranks send before they post the receive for the other's message. The program is validated again for
+// the send mode of the group that runs it.
 TEST(CommAdoptedGroup, RejectsProgramForAnotherSendMode) {
   using schedule::SendMode;
-  const schedule::Schedule table = schedule::make_schedule("1F1B", {2, 1, 4});
-  const schedule::LowerOptions lowering{.shard = false, .reduce_grad = false, .defer_receives = true};
-  const schedule::Program program = make_program(table, SendMode::Buffered, lowering);
+  std::istringstream text(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
+  const auto program = schedule::Program::validated(schedule::read_csv(text).draft(), SendMode::Buffered);
   ASSERT_THROW(schedule::Program::validated(program.draft(), SendMode::Blocking), ScheduleError);
-  run_gloo_threads(2, [&](const StorePtr&, const BackendPtr& backend) {
+  run_gloo_threads(2, [&](const StorePtr& store, const BackendPtr& backend) {
+    const auto connect = [&](const std::string& name, const std::vector<int>& members, int me) {
+      return gloo(store, backend->getRank(), members, me, name);
+    };
     for (const SendMode mode : {SendMode::Blocking, SendMode::Buffered}) {
-      const Group group = adopt_group(backend, {.send_mode = mode});
+      const Group group = adopt_group(backend, {.send_mode = mode, .connect = connect});
       const auto module = runtime::make_stage_module(
           nullptr,
           [](const value::Args& args, const value::Kwargs&) { return runtime::StageResult(args[0]); });

@@ -126,9 +126,12 @@ value::RowOrder order_of(const PipelineSetup& setup, const StepInput& input, boo
                "the batch");
   if (!input.kwargs.empty())
     common.add(row_order(input.kwargs, chunks, "kwargs", setup.options.kwargs_spec), "the keyword arguments");
-  for (const auto& [stage, kwargs] : input.stage_kwargs)
-    if (setup.local(stage))
-      common.add(value::row_order(kwargs, chunks, "kwargs"), "a stage's keyword arguments");
+  // The ids in `stage_kwargs` come from the caller and may exceed the number of stages.
+  for (const PipelineStage& stage : setup.stages) {
+    const auto found = input.stage_kwargs.find(stage.index());
+    if (found != input.stage_kwargs.end())
+      common.add(value::row_order(found->second, chunks, "kwargs"), "a stage's keyword arguments");
+  }
   if (!target) return common.value();
   common.add(row_order(input.target, chunks, "target", setup.options.target_spec), "the target");
   common.add(value::row_order(input.loss_kwargs, chunks, "loss_kwargs"), "the loss's arguments");

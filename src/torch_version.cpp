@@ -4,8 +4,9 @@
 #include <ATen/Version.h>
 #include <torch/version.h>
 
-namespace penstock {
+#include <string_view>
 
+namespace penstock {
 namespace {
 
 // libtorch states its version only in this text, as `…, TORCH_VERSION=2.13.0, …`.

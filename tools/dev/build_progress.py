@@ -22,6 +22,7 @@ WEIGHTS = [
 OTHER = 0.5
 STATUS = re.compile(r"^\x02(\d+)/(\d+)\x03 ?(.*)")
 PAUSE = 15.0
+ENVIRONMENT = {**os.environ, "NINJA_STATUS": "\x02%f/%t\x03 "}
 
 
 def weight(step):
@@ -30,9 +31,7 @@ def weight(step):
 
 def planned(arguments):
     """Returns the total weight of the steps that the build would run."""
-    listing = subprocess.run(
-        ["ninja", "-n", *arguments], capture_output=True, text=True, env={**os.environ, "NINJA_STATUS": "\x02%f/%t\x03 "}
-    )
+    listing = subprocess.run(["ninja", "-n", *arguments], capture_output=True, text=True, env=ENVIRONMENT)
     return sum(weight(match.group(3)) for match in map(STATUS.match, listing.stdout.splitlines()) if match)
 
 
@@ -79,9 +78,8 @@ class Report:
 
 def main(arguments):
     report = Report(planned(arguments))
-    environment = {**os.environ, "NINJA_STATUS": "\x02%f/%t\x03 "}
     ninja = subprocess.Popen(
-        ["ninja", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
+        ["ninja", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=ENVIRONMENT
     )
     steps = 0
     try:

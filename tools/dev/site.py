@@ -85,7 +85,7 @@ class Site:
         text = (
             "# Gallery\n\nEvery built-in schedule for 4 ranks and 8 microbatches. Schedules that support several stages per rank\n"
             "have two. F, I and W take one unit of time, B takes two, and transfers are free.\n"
-            " `penstock simulate NAME --ranks 4 --microbatches 8 --as svg` draws these pictures.\n"
+            "`penstock simulate NAME --ranks 4 --microbatches 8 --as svg` draws these pictures.\n"
         )
         for schedule in json.loads(run(self.tool, "schedule", "--list", "--json")):
             name = schedule["name"]

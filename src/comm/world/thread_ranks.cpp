@@ -136,7 +136,7 @@ int cause_of(const std::vector<std::exception_ptr>& errors, int first) {
   return first;
 }
 
-// The number of processes that a launcher started. An environment that init() would reject is no launcher's.
+// The number of processes that a launcher started. 1 if init() would reject the environment.
 int launched_processes() {
   try {
     return detect_rank().world_size;

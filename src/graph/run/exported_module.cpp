@@ -44,12 +44,12 @@ std::string arguments_text(const Graph& graph) {
 //! Throws UsageError if an argument is missing or not known.
 void check_argument_names(const Graph& graph, const value::Args& args, const value::Kwargs& kwargs) {
   if (graph.input_structure.children.size() != 2) return;
-  const std::string hint = "the arguments are (" + arguments_text(graph) + ")";
+  const auto hint = [&] { return "the arguments are (" + arguments_text(graph) + ")"; };  // only for errors
   const std::size_t wanted = graph.input_structure.children[0].children.size();
   if (args.size() != wanted) {
     throw UsageError("the model takes " + std::to_string(wanted) + " positional arguments, but " +
                          std::to_string(args.size()) + " were given",
-                     {}, hint);
+                     {}, hint());
   }
   std::vector<std::string> keywords;
   for (const value::DictKey& key : graph.input_structure.children[1].keys) {
@@ -57,11 +57,11 @@ void check_argument_names(const Graph& graph, const value::Args& args, const val
   }
   for (const std::string& name : keywords) {
     if (!kwargs.contains(name))
-      throw UsageError("the keyword argument " + quote(name) + " is missing", {}, hint);
+      throw UsageError("the keyword argument " + quote(name) + " is missing", {}, hint());
   }
   for (const auto& [name, value] : kwargs) {
     if (std::find(keywords.begin(), keywords.end(), name) == keywords.end())
-      throw UsageError("the model has no keyword argument " + quote(name), {}, hint);
+      throw UsageError("the model has no keyword argument " + quote(name), {}, hint());
   }
 }
 
